@@ -1,0 +1,87 @@
+# Everything a person or a machine does with a checkout. `make` alone lists it.
+#
+# Two locked sets of packages go into .venv: what a run needs (requirements.lock; enough for the demo) and what
+# developing needs on top (requirements-dev.lock). A stamp file each says that it is there.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(VENV)/.installed-run
+DEV := $(VENV)/.installed-dev
+PYTHON ?=
+
+# Wheels only: nothing is compiled here, and no file but the one whose hash is locked is installed.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes
+SELF := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+
+UV := 0.13.8
+UV_COMPILE = .venv-lock/bin/uv pip compile pyproject.toml --group build --universal --python-version 3.11 --quiet \
+    --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(UPGRADE)
+
+.PHONY: help demo test check lint format bench lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' Makefile | while IFS= read -r line; do printf '  make %-8s %s\n' "$${line%%:*}" "$${line##*## }"; done
+
+demo: $(RUN) ## transcribe examples/manifest.jsonl into demo.voxbatch/
+	@$(BIN)/voxbatch run examples/manifest.jsonl -o demo.voxbatch --overwrite --formats srt,txt
+
+test: $(DEV) ## all tests
+	@$(BIN)/python -m pytest
+
+check: lint ## lint, types and the fast tests: under a minute
+	@$(BIN)/python -m pytest -q -m 'not slow'
+
+lint: $(DEV) ## ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(DEV) ## let ruff mend what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(DEV) ## every benchmark, each printing its figure
+	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+lock: .venv-lock/bin/uv ## write the lock files anew from pyproject.toml; UPGRADE=--upgrade takes newer versions
+	@$(UV_COMPILE) --extra cpu --output-file requirements.lock
+	@$(UV_COMPILE) --extra cpu --extra dev --constraint requirements.lock --output-file requirements-dev.lock
+
+clean: ## remove the environments, caches and the demo's output
+	@rm -rf .venv .venv-lock .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo.voxbatch
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ── the environment ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+# The newest of 3.13 … 3.11 that starts and can make environments; a newer python3 only if there is none of these.
+$(BIN)/python:
+	@for python in $(if $(PYTHON),'$(PYTHON)',python3.13 python3.12 python3.11 python3); do \
+	    if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        echo "Setting up $(VENV) with $$("$$python" --version) …"; \
+	        rm -rf $(VENV); exec "$$python" -m venv $(VENV); \
+	    fi; \
+	done; \
+	echo "make: voxbatch needs Python 3.11 or newer with its venv module; none of" \
+	    "$(or $(PYTHON),python3.13 python3.12 python3.11 python3) is one." >&2; \
+	echo "      Install it (Debian, Ubuntu: apt-get install python3 python3-venv) or name one: make PYTHON=/path/to/python3" >&2; \
+	exit 1
+
+$(RUN): requirements.lock pyproject.toml | $(BIN)/python
+	@echo "Installing what a run needs (about 260 MB to fetch) …"
+	@$(INSTALL) -r requirements.lock
+	@$(SELF)
+	@touch $@
+
+$(DEV): requirements-dev.lock $(RUN)
+	@echo "Installing what the tests need …"
+	@$(INSTALL) -r requirements-dev.lock
+	@touch $@
+
+.venv-lock/bin/uv: | $(BIN)/python
+	@$(BIN)/python -m venv .venv-lock
+	@.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV)

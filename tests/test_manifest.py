@@ -1,0 +1,620 @@
+"""A manifest's lines become Items, or every bad one is reported; sources of every kind give the same lines twice."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import threading
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from voxbatch.errors import ConfigError, ManifestError
+from voxbatch.manifest import INSIDE, MAX_LANGUAGES, LineError, PathPolicy, Survey, items, parse_line, survey
+from voxbatch.records import Item
+from voxbatch.sources import MAX_LINE_BYTES, folder_manifest, natural_key, open_source
+
+DATA = Path(os.environ.get("VOXBATCH_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the recordings for tests are absent: set VOXBATCH_TEST_DATA")
+ANYWHERE = PathPolicy(allow_outside=True)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {"audio_filepath": st.from_regex(r"[a-z0-9é]{1,8}\.wav", fullmatch=True)},
+        optional={
+            "duration": st.floats(0.001, 1e5) | st.none(),
+            "offset": st.floats(0, 1e5),
+            "text": st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.none(),
+            "lang": st.sampled_from(["en", "pt-BR"]),
+            "anything": st.recursive(st.booleans() | st.integers(), st.lists, max_leaves=5),
+        },
+    ),
+    min_size=1,
+    max_size=20,
+    unique_by=lambda row: str(row["audio_filepath"]),
+)
+
+
+def write(folder: Path, *lines: str | bytes, name: str = "m.jsonl", end: bytes = b"\n") -> Path:
+    path = folder / name
+    path.write_bytes(b"".join((line.encode() if isinstance(line, str) else line) + end for line in lines))
+    return path
+
+
+def surveyed(path: Path, policy: PathPolicy = INSIDE, limit: int | None = None) -> Survey:
+    with open_source(path) as source:
+        return survey(source, policy, limit)
+
+
+def complaints(path: Path, policy: PathPolicy = INSIDE) -> list[tuple[int, str]]:
+    with pytest.raises(ManifestError) as caught:
+        surveyed(path, policy)
+    return [(bad.line, bad.reason) for bad in caught.value.bad_lines]
+
+
+def read(path: Path, **options: Any) -> list[Item]:
+    with open_source(path) as source:
+        return list(items(source, **options))
+
+
+def parse(row: object, policy: PathPolicy = INSIDE) -> Item:
+    return parse_line(row if isinstance(row, bytes) else json.dumps(row).encode(), 7, 3, "/base", policy)
+
+
+def refusal(row: object, policy: PathPolicy = INSIDE) -> str:
+    with pytest.raises(LineError) as caught:
+        parse(row, policy)
+    return str(caught.value)
+
+
+# ── One line ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_key_of_a_line() -> None:
+    """Each key lands in its field, and the row is kept whole, unknown keys included."""
+    row = {"audio_filepath": "./a/../b.wav", "offset": 12.5, "duration": 5, "channel": 1, "text": "hi", "lang": "pt-BR"}
+    row["speaker"] = {"name": "Ana"}
+    item = parse(row)
+    assert item == Item(3, 7, "b.wav#12.5-5#ch1", "/base/b.wav", 12.5, 5.0, "hi", "pt-BR", 1, row)
+
+
+def test_null_is_absent() -> None:
+    """null in an optional key means that the key is absent; so does an empty `lang`."""
+    row = dict.fromkeys(["offset", "duration", "channel", "text", "id"], None) | {"audio_filepath": "a.wav", "lang": ""}
+    assert parse(row) == Item(3, 7, "a.wav", "/base/a.wav", row=row)
+
+
+@pytest.mark.parametrize(
+    ("row", "item_id"),
+    [
+        ({"audio_filepath": "a.wav"}, "a.wav"),
+        ({"audio_filepath": ".//x/./a.wav"}, "x/a.wav"),
+        ({"audio_filepath": "../../x/a.wav"}, "x/a.wav"),
+        ({"audio_filepath": "/x/a.wav"}, "x/a.wav"),
+        ({"audio_filepath": "//x/a.wav"}, "x/a.wav"),
+        ({"audio_filepath": "..dots..wav"}, "..dots..wav"),
+        ({"audio_filepath": "#1.wav"}, "#1.wav"),
+        ({"audio_filepath": "a.wav", "duration": 5}, "a.wav"),
+        ({"audio_filepath": "a.wav", "offset": 0, "duration": 0.25}, "a.wav#0-0.25"),
+        ({"audio_filepath": "a.wav", "offset": -0.0}, "a.wav#0"),
+        ({"audio_filepath": "a.wav", "offset": 100}, "a.wav#100"),
+        ({"audio_filepath": "a.wav", "channel": 0}, "a.wav#ch0"),
+        ({"audio_filepath": "a.wav", "offset": 1, "id": "./mine"}, "./mine"),
+        ({"audio_filepath": "a.wav", "id": 42}, "42"),
+        ({"audio_filepath": "a.wav", "id": "क्‍ष"}, "क्‍ष"),
+    ],
+)
+def test_ids(row: dict[str, Any], item_id: str) -> None:
+    """The id is the line's own, else the tidied path with the part and the channel that the line asks for."""
+    assert parse(row, ANYWHERE).id == item_id
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (b'{"audio_filepath":"a.wav","text":"caf\xe9"}', "byte 0xE9 at byte offset 37 is not UTF-8; save"),
+        (b"hello", "not JSON: Expecting value at column 1, near 'hello'; write one JSON object a line"),
+        (b'{"audio_filepath":"a.wav"} {"b":1}', "Extra data at column 28"),
+        (b'{"audio_filepath":"a.w', "ends within a JSON object"),
+        (b'{"audio_filepath":"a.wav","x":{"y":1}', "ends within a JSON object"),
+        (b'{"audio_filepath":"a.wav","duration":NaN}', "holds NaN"),
+        (b'{"audio_filepath":"a.wav","mine":[-Infinity]}', "holds -Infinity"),
+        (b'{"audio_filepath":"a.wav","mine":1e999}', "holds the number '1e999'"),
+        (b'{"audio_filepath":"a.wav","mine":' + b"9" * 5000 + b"}", "more than 4,300 digits"),
+        (b'{"audio_filepath":"a.wav","mine":' + b"[" * 65 + b"]" * 65 + b"}", "nested too deep; at most 64"),
+        (b"[" * 200_000, "nested too deep"),
+        (b'{"audio_filepath":"a.wav","mine":"\\ud800"}', "holds \\ud800, half of a surrogate pair"),
+        (b'{"text":"' + b"a" * MAX_LINE_BYTES + b'"}', "longer than 10,000,000 bytes"),
+        ([1, 2], "is an array, [1, 2]; a line is a JSON object with `audio_filepath`"),
+        ("x", "is a string, 'x'"),
+        (4.2, "is a number, 4.2"),
+        (True, "is a boolean, true"),
+        (None, "is null, null"),
+        ({}, "has no `audio_filepath`, its keys: none; name the recording with it"),
+        ({"path": "a.wav", "n": 1}, "its keys: 'path', 'n'; rename `path` to `audio_filepath`"),
+        ({"audio_filepath": 123}, "`audio_filepath` is 123; it must be a string"),
+        ({"audio_filepath": None}, "`audio_filepath` is null; it must be a string"),
+        ({"audio_filepath": " "}, "`audio_filepath` is ' ', empty"),
+        ({"audio_filepath": "a\0.wav"}, "no file name holds NUL"),
+        ({"audio_filepath": "."}, "'.' is a folder; name a recording"),
+        ({"audio_filepath": "../.."}, "'../..' is a folder; name a recording"),
+        ({"audio_filepath": "/"}, "'/' is a folder; name a recording"),
+        ({"audio_filepath": "a\n.wav"}, "holds control characters; give the line an `id` without them"),
+        ({"audio_filepath": "a" * 1025}, "is longer than 1,024 bytes; give the line a shorter `id`"),
+        ({"audio_filepath": "a.wav", "id": "é" * 513}, "is longer than 1,024 bytes"),
+        ({"audio_filepath": "a.wav", "id": ""}, "`id` is ''; it must be a string that is not empty"),
+        ({"audio_filepath": "a.wav", "id": True}, "`id` is true; it must be a string"),
+        ({"audio_filepath": "a.wav", "id": 1.5}, "`id` is 1.5; it must be a string"),
+        ({"audio_filepath": "a.wav", "id": "a\x9b31m"}, r"`id` 'a\x9b31m' holds control characters"),
+        ({"audio_filepath": "a.wav", "duration": 0}, "`duration` is 0; it must be seconds, more than 0"),
+        ({"audio_filepath": "a.wav", "duration": -5}, "`duration` is -5"),
+        ({"audio_filepath": "a.wav", "duration": True}, "`duration` is true"),
+        ({"audio_filepath": "a.wav", "duration": "5"}, "`duration` is '5'"),
+        ({"audio_filepath": "a.wav", "duration": 1e308}, "at most 2,592,000 (30 days)"),
+        ({"audio_filepath": "a.wav", "duration": 10**400}, "at most 2,592,000 (30 days)"),
+        ({"audio_filepath": "a.wav", "offset": -0.1}, "`offset` is -0.1; it must be seconds, 0 or more"),
+        ({"audio_filepath": "a.wav", "offset": [1]}, "`offset` is [1]"),
+        ({"audio_filepath": "a.wav", "channel": -1}, "`channel` is -1; give a whole number from 0"),
+        ({"audio_filepath": "a.wav", "channel": 1.0}, "`channel` is 1.0"),
+        ({"audio_filepath": "a.wav", "channel": False}, "`channel` is false"),
+        ({"audio_filepath": "a.wav", "channel": 65_535}, "`channel` is 65535"),
+        ({"audio_filepath": "a.wav", "text": 5}, "`text` is 5; it must be a string or null"),
+        ({"audio_filepath": "a.wav", "lang": ["en"]}, '`lang` is ["en"]; it must be a string or null'),
+    ],
+)
+def test_refused_lines(row: object, says: str) -> None:
+    """Each fault has its reason, which shows what was seen and says what is allowed."""
+    assert says in refusal(row)
+
+
+@given(st.text(min_size=100, max_size=2000) | st.lists(st.integers(), min_size=100) | st.text(max_size=90))
+def test_reasons_are_short_and_harmless(value: object) -> None:
+    """A reason quotes some 80 characters at most, none of which a terminal obeys."""
+    reason = refusal({"audio_filepath": "a.wav", "duration": value})
+    assert len(reason) < 200
+    assert reason.isprintable()
+
+
+JSONISH = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+KEYS = ["audio_filepath", "offset", "duration", "channel", "id", "text", "lang", "other"]
+
+
+@given(st.binary() | st.dictionaries(st.sampled_from(KEYS), JSONISH).map(lambda row: json.dumps(row).encode()))
+@example(b"\xef\xbb\xbf{}")
+def test_any_bytes_are_an_item_or_a_reason(text: bytes) -> None:
+    """No line crashes the reader, and an accepted line can be written out again as UTF-8 JSON."""
+    try:
+        item = parse(text)
+    except LineError:
+        return
+    json.dumps(item.row, ensure_ascii=False, allow_nan=False).encode()
+    assert item.audio.startswith("/base/")
+    assert 1 <= len(item.id.encode()) <= 1024
+
+
+# ── What a manifest may name ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("path", "policy", "resolved"),
+    [
+        ("x/../a.wav", INSIDE, "/base/a.wav"),
+        ("/base/x/a.wav", INSIDE, "/base/x/a.wav"),
+        ("12:30.wav", INSIDE, "/base/12:30.wav"),
+        ("take:2.wav", INSIDE, "/base/take:2.wav"),
+        ("./concat:a.wav", INSIDE, "/base/concat:a.wav"),
+        ("x/http://a.wav", INSIDE, "/base/x/http:/a.wav"),
+        ("~/a%20b.wav", INSIDE, "/base/~/a%20b.wav"),
+        ("../a.wav", ANYWHERE, "/a.wav"),
+        ("//etc/a.wav", ANYWHERE, "/etc/a.wav"),
+        ("../corpus/a.wav", PathPolicy(only_under=("/corpus/", "/other")), "/corpus/a.wav"),
+        ("/other/a.wav", PathPolicy(only_under=("/corpus/x/..", "/other")), "/other/a.wav"),
+        ("a.wav", PathPolicy(only_under=("/",)), "/base/a.wav"),
+    ],
+)
+def test_admitted_paths(path: str, policy: PathPolicy, resolved: str) -> None:
+    """Relative paths resolve against the manifest's folder; a colon alone does not make a path remote."""
+    assert parse({"audio_filepath": path}, policy).audio == resolved
+
+
+@pytest.mark.parametrize("path", ["../a.wav", "x/../../a.wav", "/etc/passwd", "/base2/a.wav", "//etc/x", "../base"])
+def test_outside_is_refused_by_default(path: str) -> None:
+    """What lies outside of the manifest's folder is refused, and the reason names the folder and both flags."""
+    reason = refusal({"audio_filepath": path, "id": "x"})
+    assert f"{path!r} is outside of /base, " in reason
+    assert "--only-under DIR" in reason
+    assert "--allow-outside" in reason
+
+
+def test_only_under_takes_the_place_of_the_manifests_folder() -> None:
+    """With --only-under even the manifest's own folder is not admitted unless it is named."""
+    policy = PathPolicy(only_under=("/corpus", "/other"))
+    assert "outside of /corpus, /other" in refusal({"audio_filepath": "a.wav"}, policy)
+    assert "outside of /corpus, /other" in refusal({"audio_filepath": "/corpus2/a.wav"}, policy)
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("http://127.0.0.1:9/x.wav", "is remote"),
+        ("gs://bucket/x.wav", "is remote"),
+        ("S3://bucket/x.wav", "is remote"),
+        ("file:///etc/passwd", "is a file: URI; write the plain path"),
+        ("file:a.wav", "is a file: URI"),
+        ("concat:a.wav|b.wav", "names the protocol concat:"),
+        ("crypto+http:x", "names the protocol crypto+http:"),
+        ("subfile,,start,0,end,9,,:/etc/passwd", "names the protocol subfile:"),
+        ("PIPE:0", "for a file of that name write ./pipe:…"),
+        ("data:audio/wav;base64,AA==", "names the protocol data:"),
+    ],
+)
+@pytest.mark.parametrize("policy", [INSIDE, ANYWHERE, PathPolicy(only_under=("/",))])
+def test_schemes_are_refused_by_every_policy(path: str, says: str, policy: PathPolicy) -> None:
+    """No flag admits remote places or ffmpeg's protocols."""
+    assert says in refusal({"audio_filepath": path}, policy)
+
+
+def test_policy_is_checked_when_built() -> None:
+    """A relative folder, or both flags at once, is a ConfigError that shows the value."""
+    with pytest.raises(ConfigError, match="'corpus' is relative; give an absolute folder"):
+        PathPolicy(only_under=("corpus",))
+    with pytest.raises(ConfigError, match="contradict each other"):
+        PathPolicy(allow_outside=True, only_under=("/corpus",))
+
+
+# ── The whole manifest ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(ROWS, st.sampled_from([b"\n", b"\r\n"]), st.booleans(), st.lists(st.integers(0, 20), max_size=4))
+def test_both_passes_see_the_rows(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], end: bytes, bom: bool, blanks: list[int]
+) -> None:
+    """Rows come out as they went in, with index and line; blank lines, line ends and a BOM do not change the survey."""
+    folder = tmp_path_factory.mktemp("m")
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    plain = surveyed(write(folder, *lines))
+    numbers = list(range(1, len(lines) + 1))
+    for at in sorted(blanks, reverse=True):
+        lines.insert(at, " \t")
+        numbers = [number + (number > at) for number in numbers]
+    path = write(folder, *lines, end=end)
+    if bom:
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    found, seen = read(path), surveyed(path)
+    assert [item.row for item in found] == rows
+    assert [item.index for item in found] == list(range(len(rows)))
+    assert [item.line for item in found] == [n for n, line in enumerate(lines, 1) if line.strip()]
+    assert (seen.items, seen.fingerprint, seen.with_text) == (plain.items, plain.fingerprint, plain.with_text)
+    assert np.array_equal(seen.durations, [row.get("duration") or np.nan for row in rows], equal_nan=True)
+    assert seen.with_text == sum(row.get("text") is not None for row in rows)
+
+
+@given(st.lists(st.sampled_from(["good", "bad", "blank"]), min_size=1, max_size=30).filter(lambda x: "bad" in x))
+def test_every_bad_line_is_reported(tmp_path_factory: pytest.TempPathFactory, kinds: list[str]) -> None:
+    """All bad lines, each with its number, whatever stands between them."""
+    text = {"good": '{"audio_filepath": "%d.wav"}', "bad": '{"audio_filepath": %d}', "blank": ""}
+    lines = [text[kind] % n if "%" in text[kind] else text[kind] for n, kind in enumerate(kinds)]
+    path = write(tmp_path_factory.mktemp("m"), *lines)
+    assert [line for line, _ in complaints(path)] == [n for n, kind in enumerate(kinds, 1) if kind == "bad"]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
+def test_duplicates_are_named(tmp_path_factory: pytest.TempPathFactory, numbers: list[int]) -> None:
+    """Each line that repeats an id is refused, and names the line that had it first."""
+    path = write(tmp_path_factory.mktemp("m"), *[json.dumps({"audio_filepath": f"{n}.wav"}) for n in numbers])
+    expected = [
+        (line, f"id '{n}.wav' is also line {numbers.index(n) + 1}'s; give each line its own `id`")
+        for line, n in enumerate(numbers, 1)
+        if numbers.index(n) != line - 1
+    ]
+    assert (complaints(path) if expected else []) == expected
+    assert expected or surveyed(path).items == len(numbers)
+
+
+def test_an_explicit_id_may_clash_with_a_derived_one(tmp_path: Path) -> None:
+    """Bad lines and duplicates come together, in the order of the lines."""
+    path = write(tmp_path, '{"audio_filepath":"a.wav"}', "nonsense", '{"audio_filepath":"b.wav","id":"a.wav"}', "5")
+    assert [line for line, _ in complaints(path)] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(("line", "first_bad"), [("nonsense", 1), ('{"audio_filepath":"a.wav"}', 2)])
+def test_many_bad_lines_are_counted(tmp_path: Path, line: str, first_bad: int) -> None:
+    """The first thousand are listed and the rest counted, for bad lines as for duplicates."""
+    with pytest.raises(ManifestError) as caught:
+        surveyed(write(tmp_path, *[line] * 3000))
+    assert [bad.line for bad in caught.value.bad_lines] == list(range(first_bad, first_bad + 1000))
+    assert caught.value.total == 3001 - first_bad
+
+
+def test_many_different_duplicates_are_counted(tmp_path: Path) -> None:
+    """Where more ids repeat than are listed, the first are listed and the count is of all."""
+    path = write(tmp_path, *[json.dumps({"audio_filepath": f"{n % 2500}.wav"}) for n in range(5000)])
+    with pytest.raises(ManifestError) as caught:
+        surveyed(path)
+    assert caught.value.total == 2500
+    assert [bad.line for bad in caught.value.bad_lines] == list(range(2501, 3501))
+
+
+def test_limit(tmp_path: Path) -> None:
+    """With a limit, later lines are not looked at, and the fingerprint is that of the lines used."""
+    lines = [json.dumps({"audio_filepath": f"{n}.wav", "lang": "en", "duration": 1800}) for n in range(5)]
+    long, short = write(tmp_path, *lines, "nonsense"), write(tmp_path, *lines[:3], name="short.jsonl")
+    seen = surveyed(long, limit=3)
+    assert (seen.items, seen.known_hours, dict(seen.languages)) == (3, 1.5, {"en": 3})
+    assert seen.fingerprint == surveyed(short).fingerprint != surveyed(long, limit=4).fingerprint
+    assert [item.index for item in read(long, limit=3)] == [0, 1, 2]
+
+
+def test_languages_are_capped(tmp_path: Path) -> None:
+    """A manifest with nonsense in `lang` does not grow the survey without end."""
+    rows = [json.dumps({"audio_filepath": f"{n}.wav", "lang": f"{n}" * 100}) for n in range(MAX_LANGUAGES + 50)]
+    languages = surveyed(write(tmp_path, *rows)).languages
+    assert len(languages) == MAX_LANGUAGES + 1
+    assert languages.total() == len(rows)
+    assert languages["…"] > 0
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=20))
+def test_wanted(tmp_path_factory: pytest.TempPathFactory, mask: list[bool]) -> None:
+    """A mask and a test of the index choose the same items, whose indices stay those of the whole manifest."""
+    path = write(tmp_path_factory.mktemp("m"), *[json.dumps({"audio_filepath": f"{n}.wav"}) for n in range(len(mask))])
+    chosen = [index for index, wanted in enumerate(mask) if wanted]
+    assert [item.index for item in read(path, wanted=np.array(mask))] == chosen
+    assert [item.index for item in read(path, wanted=mask.__getitem__)] == chosen
+
+
+def test_items_reports_what_a_survey_would_have(tmp_path: Path) -> None:
+    """A bad line met in the second pass is a ManifestError with its number, not a traceback."""
+    with pytest.raises(ManifestError, match=r"m\.jsonl: line 2: not JSON"):
+        read(write(tmp_path, "", "nonsense"))
+
+
+# ── Sources ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LINES = ['{"audio_filepath":"a.wav"}', '{"audio_filepath":"b.wav"}']
+
+
+def test_every_kind_of_source_agrees(tmp_path: Path) -> None:
+    """A file, its gzip (in two members), standard input and a pipe give the same survey, and may be read twice."""
+    plain = write(tmp_path, *LINES)
+    packed = tmp_path / "m.jsonl.gz"
+    packed.write_bytes(b"".join(gzip.compress(line.encode() + b"\n") for line in LINES))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    threading.Thread(target=lambda: pipe.write_bytes(plain.read_bytes()), daemon=True).start()
+    stdin = io.BytesIO(packed.read_bytes())
+    bases = []
+    for spec in [str(plain), str(packed), "-", str(pipe)]:
+        with open_source(spec, stdin) as source:
+            assert survey(source).fingerprint == surveyed(plain).fingerprint
+            assert [item.id for item in items(source)] == [item.id for item in items(source)] == ["a.wav", "b.wav"]
+            bases.append(source.base)
+    assert bases == [str(tmp_path), str(tmp_path), os.getcwd(), os.getcwd()]
+
+
+def test_passes_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """Two passes over one source may run side by side."""
+    with open_source(write(tmp_path, *LINES)) as source:
+        assert [(a.id, b.id) for a, b in zip(items(source), items(source), strict=True)] == [
+            ("a.wav", "a.wav"),
+            ("b.wav", "b.wav"),
+        ]
+
+
+def test_a_manifest_that_changes_between_passes(tmp_path: Path) -> None:
+    """A manifest that is written to between the passes is refused; one that is replaced is read as it was."""
+    path = write(tmp_path, *LINES)
+    with open_source(path) as source:
+        survey(source)
+        write(tmp_path, *LINES[:1], name="new").rename(path)
+        assert len(list(items(source))) == 2
+    with open_source(path) as source:
+        survey(source)
+        write(tmp_path, *LINES)
+        with pytest.raises(ManifestError, match="changed while it was being read; let its writer finish"):
+            list(items(source))
+
+
+def test_a_long_line_is_not_held(tmp_path: Path) -> None:
+    """Of a line of 100 MB the reader keeps 10 MB, and goes on behind it."""
+    path = tmp_path / "m.jsonl"
+    with path.open("wb") as file:
+        file.truncate(100_000_000)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nnonsense\n")
+    tracemalloc.start()
+    found = complaints(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [line for line, _ in found] == [1, 2]
+    assert "longer than 10,000,000 bytes" in found[0][1]
+    assert peak < 30_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("m.jsonl", b"", "no items"),
+        ("m.jsonl", b"\xef\xbb\xbf\r\n \n", "no items"),
+        ("m.jsonl", '{"audio_filepath":"a.wav"}'.encode("utf-16"), "is UTF-16; a manifest is UTF-8: save it again"),
+        ("m.jsonl.gz", b'{"audio_filepath":"a.wav"}\n', "is not gzip, though its name says so"),
+        ("m.jsonl.gz", b"", "is not gzip, though its name says so"),
+        ("m.jsonl.gz", gzip.compress(os.urandom(100))[:-9], "cannot be read to its end"),
+        ("m.jsonl.gz", gzip.compress(LINES[0].encode() + b"\n") + b"junk", "cannot be read to its end"),
+        ("m.jsonl.gz", b"\x1f\x8b\x08\x00" + b"x" * 100, "cannot be read to its end"),
+        ("talk.MP3", b"ID3", "is a recording; give the folder that holds it"),
+    ],
+)
+def test_files_that_are_no_manifest(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    """Empty, wrongly encoded, broken or mistaken files are refused with what to do."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ManifestError, match=says) as caught:
+        surveyed(tmp_path / name)
+    assert str(caught.value).startswith(f"{tmp_path / name}: ")
+
+
+def test_missing_sources(tmp_path: Path) -> None:
+    """What is not there, or remote, is refused with what may be given instead."""
+    with pytest.raises(ManifestError, match=r"none: does not exist; give a local \.jsonl or"):
+        open_source(tmp_path / "none")
+    with pytest.raises(ManifestError, match=r"gs://b/m\.jsonl: is remote, which this version does not read"):
+        open_source("gs://b/m.jsonl")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ManifestError, match="cannot be opened: Too many levels of symbolic links"):
+        open_source(tmp_path / "loop")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_sources(tmp_path: Path) -> None:
+    """A manifest or a folder within a folder that may not be read is refused, not passed over."""
+    write(tmp_path, *LINES).chmod(0)
+    with pytest.raises(ManifestError, match="cannot be opened: Permission denied; check its permissions"):
+        open_source(tmp_path / "m.jsonl")
+    (tmp_path / "closed").mkdir(mode=0)
+    with pytest.raises(ManifestError, match="'closed': cannot be listed: Permission denied"):
+        open_source(tmp_path)
+
+
+# ── Folders ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_folder(tmp_path: Path) -> None:
+    """A folder is walked in natural order, with references; what is hidden or no recording is left out."""
+    for name in ["take 10.wav", "take 9.FLAC", "x/2.mp3", "x/10.ogg", "x.wav", "data:1.wav", ".hidden.wav"]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for name in [".git/a.wav", "notes/read.me", "no_extension", "list.m3u8", "raw.pcm", "folder.wav/in.wav"]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "take 9.txt").write_bytes(b"\xef\xbb\xbf  caf\xc3\xa9 \r\n")
+    (tmp_path / "x" / "10.txt").mkdir()
+    found = read(tmp_path)
+    assert [item.id for item in found] == [
+        *["data:1.wav", "folder.wav/in.wav", "take 9.FLAC", "take 10.wav", "x/2.mp3", "x/10.ogg", "x.wav"]
+    ]
+    assert [item.text for item in found if item.text is not None] == ["café"]
+    assert {item.audio for item in found} == {str(tmp_path / item.id) for item in found}
+    assert surveyed(tmp_path).items == 7
+
+
+def test_folder_is_a_manifest(tmp_path: Path) -> None:
+    """A folder and the manifest written of it, beside its recordings, are the same run."""
+    for name in ["b.wav", "a.wav", "data:1.wav"]:
+        (tmp_path / name).touch()
+    before = surveyed(tmp_path)
+    assert surveyed(write(tmp_path, *folder_manifest(tmp_path))).fingerprint == before.fingerprint
+
+
+def test_probe(tmp_path: Path) -> None:
+    """A probe gets absolute paths; what it does not know, or what cannot be, is left out."""
+    seconds = {"a.wav": 1.5, "b.wav": None, "c.wav": float("nan"), "d.wav": 0.0}
+    for name in seconds:
+        (tmp_path / name).touch()
+    lines = folder_manifest(tmp_path, lambda path: seconds[os.path.relpath(path, tmp_path)])
+    assert [json.loads(line).get("duration") for line in lines] == [1.5, None, None, None]
+
+
+def test_links_in_a_folder(tmp_path: Path) -> None:
+    """Links are followed, loops end, no folder is taken twice, and a dangling link is kept so that it can fail."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.wav").touch()
+    for link, target in {
+        "file.wav": "real/a.wav",
+        "gone.wav": "nowhere",
+        "self.wav": "self.wav",
+        "real/up": "..",
+        "twin": "real",
+    }.items():
+        (tmp_path / link).symlink_to(target)
+    assert [item.id for item in read(tmp_path)] == ["file.wav", "gone.wav", "real/a.wav", "self.wav"]
+
+
+def test_deep_folders(tmp_path: Path) -> None:
+    """A path deeper than Python's stack is walked."""
+    deep = tmp_path
+    for _ in range(1500):
+        deep = deep / "d"
+        deep.mkdir()
+    (deep / "a.wav").touch()
+    rows = [json.loads(line) for line in folder_manifest(tmp_path)]
+    (deep / "a.wav").unlink()
+    for folder in [deep, *deep.parents][:1500]:  # by hand: pytest's own cleaning does run out of stack
+        folder.rmdir()
+    assert rows == [{"audio_filepath": "d/" * 1500 + "a.wav"}]
+
+
+def test_folder_faults(tmp_path: Path) -> None:
+    """An empty folder, a reference or a name that is not UTF-8: refused, all of them named."""
+    with pytest.raises(ManifestError, match=r"holds no recordings; files that end in one of these .* \.flac "):
+        open_source(tmp_path)
+    for name in ["a.wav", "b.wav", os.fsdecode(b"caf\xe9.wav")]:
+        (tmp_path / name).touch()
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(ManifestError) as caught:
+        open_source(tmp_path)
+    reference, name = [bad.reason for bad in caught.value.bad_lines]
+    assert reference.startswith("'a.txt': the reference cannot be read as UTF-8 text: ")
+    assert name == r"'caf\udce9.wav': the name is not UTF-8; rename the file"
+
+
+@given(st.lists(st.integers(0, 10**12), unique=True))
+def test_natural_order_of_numbers(numbers: list[int]) -> None:
+    """Numbers in names sort as numbers, padded with zeros or not."""
+    names = [f"Take {n:0{n % 5}} b" for n in numbers]
+    assert sorted(names, key=natural_key) == [name for _, name in sorted(zip(numbers, names, strict=True))]
+
+
+# ── The corpora ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@needs_data
+@pytest.mark.parametrize(("name", "num_items"), [("odd", 88), ("speech", 371)])
+def test_corpora_are_accepted(name: str, num_items: int) -> None:
+    """The manifests of the test recordings pass by default, and each item's folder is there."""
+    assert surveyed(DATA / name / "manifest.jsonl").items == num_items
+    assert all(os.path.isdir(os.path.dirname(item.audio)) for item in read(DATA / name / "manifest.jsonl"))
+
+
+OUTSIDE = "is outside of"
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "by_default", "anywhere"),
+    [
+        ("blank_lines_crlf_bom", {1: OUTSIDE, 3: OUTSIDE}, None),
+        ("duplicates", {1: OUTSIDE, 2: OUTSIDE, 3: OUTSIDE}, {2: "also line 1's", 3: "also line 1's"}),
+        ("empty", {0: "no items"}, {0: "no items"}),
+        ("latin1", {1: "byte 0xE9 at byte offset 46"}, {1: "byte 0xE9 at byte offset 46"}),
+        ("missing_key", {1: "rename `path`"}, {1: "rename `path`"}),
+        ("nan_duration", {1: "NaN", 2: "-5", 3: "1e+308", 4: OUTSIDE}, {1: "NaN", 2: "-5", 3: "1e+308"}),
+        ("not_json", {1: "near 'hello'", 2: "near 'world'"}, {1: "near 'hello'", 2: "near 'world'"}),
+        ("traversal", {1: OUTSIDE, 2: OUTSIDE, 3: "is remote", 4: "concat:"}, {3: "is remote", 4: "concat:"}),
+        ("truncated_last_line", {1: OUTSIDE, 2: "ends within"}, {2: "ends within"}),
+        (
+            "wrong_types",
+            {1: "is 123", 2: "is null", 3: "an array", 4: "a string", 5: "a number", 6: "is null"},
+            {1: "is 123", 2: "is null", 3: "an array", 4: "a string", 5: "a number", 6: "is null"},
+        ),
+    ],
+)
+def test_odd_manifests(name: str, by_default: dict[int, str], anywhere: dict[int, str] | None) -> None:
+    """Each odd manifest is refused line by line, with the default policy and with --allow-outside."""
+    path = DATA / "odd" / "manifests" / f"{name}.jsonl"
+    for policy, expected in [(INSIDE, by_default), (ANYWHERE, anywhere)]:
+        if expected is None:
+            assert [item.line for item in read(path, policy=policy)] == [1, 3]
+            continue
+        found = dict(complaints(path, policy))
+        assert list(found) == list(expected)
+        assert all(says in found[line] for line, says in expected.items())

@@ -1,0 +1,91 @@
+"""Shards partition the manifest, the same way every time, with even loads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxbatch.errors import ConfigError
+from voxbatch.shard import assign, members, parse_shard
+
+DURATIONS = st.lists(st.one_of(st.just(float("nan")), st.floats(0.01, 30_000)), max_size=200).map(np.array)
+SHARDS = st.integers(1, 40)
+
+
+@given(DURATIONS, SHARDS)
+def test_partition(durations: np.ndarray, shards: int) -> None:
+    """Every item is in exactly one shard."""
+    times_taken = sum(members(durations, shard, shards).astype(int) for shard in range(shards))
+    assert np.array_equal(times_taken, np.ones(len(durations)))
+
+
+@given(DURATIONS, SHARDS)
+def test_deterministic(durations: np.ndarray, shards: int) -> None:
+    """Two tasks that see the same manifest agree, and the input is left as it was."""
+    before = durations.copy()
+    assert np.array_equal(assign(durations, shards), assign(durations.copy(), shards))
+    assert np.array_equal(durations, before, equal_nan=True)
+
+
+@given(DURATIONS.filter(len), SHARDS)
+def test_balance(durations: np.ndarray, shards: int) -> None:
+    """No shard carries more than the mean load and the longest item together; an unknown duration weighs the mean."""
+    known = durations[~np.isnan(durations)]
+    weights = np.where(np.isnan(durations), known.mean() if len(known) else 1.0, durations)
+    loads = np.bincount(assign(durations, shards), weights=weights, minlength=shards)
+    assert loads.max() <= (weights.sum() / shards + weights.max()) * (1 + 1e-9)
+
+
+@given(st.integers(0, 300), SHARDS)
+def test_counts_where_nothing_is_known(num_items: int, shards: int) -> None:
+    """Without any duration, shards differ by one item at most."""
+    counts = np.bincount(assign(np.full(num_items, np.nan), shards), minlength=shards)
+    assert counts.max() - counts.min() <= 1
+
+
+def test_by_hand() -> None:
+    """30 s fills one shard, 20 s and 10 s the other."""
+    assert assign(np.array([30.0, 10.0, 20.0]), 2).tolist() == [0, 1, 1]
+
+
+def test_blocks_join() -> None:
+    """A manifest longer than one block is balanced as a whole, not block by block."""
+    durations = np.linspace(1, 100, 200_000)
+    loads = np.bincount(assign(durations, 7), weights=durations)
+    assert loads.max() - loads.min() <= 100
+
+
+def test_one_shard_is_everything() -> None:
+    """n = 1 takes all items, and an empty manifest gives an empty assignment."""
+    assert members(np.array([1.0, np.nan]), 0, 1).tolist() == [True, True]
+    assert assign(np.array([]), 4).tolist() == []
+
+
+@given(st.integers(1, 99_999).flatmap(lambda n: st.tuples(st.integers(0, n - 1), st.just(n))))
+def test_parse_shard(pair: tuple[int, int]) -> None:
+    """i/n is read as it is written."""
+    assert parse_shard(f"{pair[0]}/{pair[1]}") == pair
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("16/16", "the last of 16 is 15/16"),
+        ("1/0", "n is 0"),
+        ("0/100000", "n is 100,000"),
+        ("3", "is not i/n"),
+        ("-1/4", "is not i/n"),
+        ("1/4/4", "is not i/n"),
+        ("a/b", "is not i/n"),
+        ("\u0661/\u0664", "is not i/n"),
+        ("", "is not i/n"),
+    ],
+)
+def test_parse_shard_refuses(text: str, says: str) -> None:
+    """Anything else is refused with the value and the rule."""
+    with pytest.raises(ConfigError, match=says) as caught:
+        parse_shard(text)
+    assert repr(text) in str(caught.value)
+    assert "i from 0 to n-1" in str(caught.value)

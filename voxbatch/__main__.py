@@ -1,0 +1,5 @@
+"""`python -m voxbatch`."""
+
+from voxbatch.cli import main
+
+main()

@@ -1,0 +1,198 @@
+"""A recording's bytes → mono float32 at 16 kHz, block by block, so that an hour of audio never needs an hour of memory.
+
+libsndfile reads what it can; ffmpeg, confined to the given bytes, reads the rest and takes over where libsndfile
+gives up in mid-file. One stateful resampler runs over the whole recording, so blocks leave no seams. Does not cut,
+and does not look for speech.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import soundfile
+import soxr
+
+from voxbatch.audio.ffmpeg import FFmpegStream
+from voxbatch.audio.mixdown import Mixdown
+from voxbatch.audio.native import BLOCK_SECONDS, NativeBlock, SoundFileStream, is_chained_ogg
+from voxbatch.errors import AudioError
+from voxbatch.records import SAMPLING_RATE, Samples, Waveform
+
+MIN_RATE, MAX_RATE = 4_000, 768_000
+"""Hz. Below telephone quality there is no speech to recognise, and a header that claims 1 Hz asks for 16,000 samples a
+byte; 768 kHz is the highest rate in use (studio PCM)."""
+MAX_CHANNELS = 64
+"""Seventh-order ambisonics; headers that claim more are broken."""
+
+Warn = Callable[[str], None]
+_DURATION_SLACK_S = 0.05
+
+__all__ = ["BLOCK_SECONDS", "MAX_CHANNELS", "MAX_RATE", "MIN_RATE", "decode", "probe"]
+
+
+def decode(
+    fd: int,
+    name: str,
+    *,
+    offset: float = 0.0,
+    duration: float | None = None,
+    channel: int | None = None,
+    warn: Warn = lambda message: None,
+) -> Iterator[Waveform]:
+    """Decode an open regular file to mono float32 at 16 kHz.
+
+    Args:
+        fd: descriptor of a seekable regular file, at position 0. Not closed here.
+        name: its name, for messages and for the raw formats that only an extension tells (.g722, .gsm).
+        offset: seconds to skip.
+        duration: seconds to take; None takes all.
+        channel: 0-based channel to take; None mixes down (see Mixdown).
+        warn: told, in one line each, what was repaired or cut short.
+
+    Yields:
+        Waveforms that join without gaps or overlap; the first starts at `offset` on the recording's clock.
+
+    Raises:
+        AudioError: nothing could be decoded, or the header or the arguments make no sense.
+    """
+    native = _open(fd, name, offset)
+    _check_header(native, channel, offset)
+    limit = None if duration is None else round(duration * native.rate)
+    mono = Mixdown(native.rate, native.channels, channel)
+    start, out = round(offset * SAMPLING_RATE), 0
+    repaired = _Repair(warn)
+    blocks = _take(_resilient(native, fd, name, offset, warn), limit, offset > 0, warn, native.rate)
+    for samples in _resampled((mono(repaired(block)) for block in blocks), native.rate):
+        yield Waveform(samples, start + out)
+        out += len(samples)
+    repaired.finish()
+    if out == 0:
+        raise AudioError(
+            f"no audio after {offset:g} s" if offset else "no audio: the file holds a header but no samples"
+        )
+    if duration is not None and out < (duration - _DURATION_SLACK_S) * SAMPLING_RATE:
+        warn(f"the recording ended {duration - out / SAMPLING_RATE:.2f} s before the manifest's {duration:g} s")
+
+
+def _open(fd: int, name: str, offset: float) -> SoundFileStream | FFmpegStream:
+    if is_chained_ogg(fd):
+        return FFmpegStream(fd, name, offset, because="a chained Ogg file")
+    try:
+        return SoundFileStream(fd, offset)
+    except soundfile.LibsndfileError as unreadable:
+        return FFmpegStream(fd, name, offset, because=str(unreadable.error_string))
+
+
+def _check_header(native: SoundFileStream | FFmpegStream, channel: int | None, offset: float) -> None:
+    if not MIN_RATE <= native.rate <= MAX_RATE:
+        raise AudioError(f"the header claims {native.rate} Hz; {MIN_RATE} to {MAX_RATE} Hz are allowed")
+    if not 1 <= native.channels <= MAX_CHANNELS:
+        raise AudioError(f"the header claims {native.channels} channels; 1 to {MAX_CHANNELS} are allowed")
+    if channel is not None and channel >= native.channels:
+        raise AudioError(f"channel {channel} was asked for; the recording has channels 0 to {native.channels - 1}")
+
+
+def _resilient(
+    native: SoundFileStream | FFmpegStream, fd: int, name: str, offset: float, warn: Warn
+) -> Iterator[NativeBlock]:
+    """The stream's blocks; where libsndfile gives up in mid-file, ffmpeg's from that frame on: it resynchronises."""
+    frames = 0
+    try:
+        for block in native.blocks():
+            frames += len(block)
+            yield block
+        return
+    except (soundfile.LibsndfileError, AudioError) as broken:
+        if frames == 0 and isinstance(broken, AudioError):
+            raise
+        warn(f"damaged: reading broke off after {offset + frames / native.rate:.2f} s: {str(broken).strip(' .:')}")
+    if isinstance(native, SoundFileStream):
+        yield from _rest(native, fd, name, offset, frames)
+
+
+def _rest(native: SoundFileStream, fd: int, name: str, offset: float, done: int) -> Iterator[NativeBlock]:
+    """What ffmpeg reads behind the first `done` frames. It decodes them again: its seeking trusts damaged headers."""
+    try:
+        rest = FFmpegStream(fd, name, offset, because="damaged")
+        if (rest.rate, rest.channels) != (native.rate, native.channels):
+            rest.close()
+            return
+        for block in rest.blocks():
+            yield block[done:]
+            done = max(0, done - len(block))
+    except AudioError:  # no more to be had; the warning tells where the good audio ends
+        return
+
+
+def _take(
+    blocks: Iterator[NativeBlock], limit: int | None, is_part: bool, warn: Warn, rate: int
+) -> Iterator[NativeBlock]:
+    """At most `limit` frames. A recording that goes on after a bare `duration` is worth a warning: it is often a
+    duration that was measured wrong, and the rest of the speech would be missed without a word."""
+    if limit is None:
+        yield from blocks
+        return
+    left = limit
+    for block in blocks:
+        if left > 0:
+            yield block[:left]
+        left -= len(block)
+        if left < 0:
+            if not is_part and -left > _DURATION_SLACK_S * rate:
+                warn(f"the recording goes on after the manifest's duration of {limit / rate:g} s")
+            return
+
+
+def _resampled(blocks: Iterator[Samples], rate: int) -> Iterator[Samples]:
+    """soxr HQ, as librosa.resample(res_type="soxr_hq") calls it, with its state kept from block to block."""
+    if rate == SAMPLING_RATE:
+        yield from (block for block in blocks if len(block))
+        return
+    stream = soxr.ResampleStream(rate, SAMPLING_RATE, 1, dtype="float32", quality="HQ")
+    for block in blocks:
+        out = stream.resample_chunk(np.ascontiguousarray(block))
+        if len(out):
+            yield out
+    tail = stream.resample_chunk(np.zeros(0, np.float32), last=True)
+    if len(tail):
+        yield tail
+
+
+class _Repair:
+    """Makes samples finite and of sane scale, and says once what it did."""
+
+    FULL_SCALE = 2.0
+    """Lossy decoders overshoot ±1 a little; a float file beyond ±2 was never normalised."""
+
+    def __init__(self, warn: Warn):
+        self.warn, self.total, self.broken, self.peak = warn, 0, 0, 1.0
+
+    def __call__(self, block: NativeBlock) -> NativeBlock:
+        self.total += block.size
+        with np.errstate(all="ignore"):
+            suspect = not np.isfinite(np.dot(block.ravel(), block.ravel()))
+        if suspect:
+            bad = ~np.isfinite(block)
+            self.broken += int(bad.sum())
+            block = np.where(bad, np.float32(0), block)
+        peak = float(np.abs(block).max(initial=0.0))
+        self.peak = max(self.peak, peak)
+        return block if self.peak <= self.FULL_SCALE else (block / np.float32(self.peak)).astype(np.float32)
+
+    def finish(self) -> None:
+        if self.broken > self.total / 2:
+            raise AudioError(f"{self.broken:,} of {self.total:,} samples are NaN or infinite")
+        if self.broken:
+            self.warn(f"{self.broken:,} samples were NaN or infinite and became silence")
+        if self.peak > self.FULL_SCALE:
+            self.warn(f"samples reach {self.peak:.3g} where full scale is 1; scaled down")
+
+
+def probe(fd: int) -> float | None:
+    """Seconds of a recording as its header claims, without decoding; None where libsndfile does not know it."""
+    try:
+        native = SoundFileStream(fd)
+    except soundfile.LibsndfileError:
+        return None
+    return native.claimed_seconds()

@@ -1,0 +1,146 @@
+"""What libsndfile cannot read, read by ffmpeg in a child process that can open nothing but the given descriptor's
+bytes.
+
+ffmpeg's playlists, concat scripts and image sequences open other files and addresses. Only container formats that hold
+their own audio are admitted (`-format_whitelist`), over local protocols only (`-protocol_whitelist`), from an open
+descriptor rather than a name. AU is the pipe's format: the simplest header that tells rate and channels ahead of the
+samples. pydub is not used: it cannot pass options ahead of the input, and holds whole recordings in memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import select
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from typing import IO
+
+import numpy as np
+
+from voxbatch.audio.native import NativeBlock, block_frames
+from voxbatch.errors import AudioError
+
+FORMATS = (
+    "aac,ac3,aiff,amr,amrnb,amrwb,ape,asf,au,avi,caf,dts,eac3,flac,flv,g722,gsm,m4a,matroska,mov,mp3,mp4,mpeg,mpegts,"
+    "ogg,rm,tak,tta,voc,w64,wav,webm,wv,xwma"
+)
+"""Demuxers (ffmpeg -demuxers) that read audio from their own bytes alone."""
+RAW_FORMATS = {".g722": "g722", ".gsm": "gsm"}
+"""Headerless formats with one rate and channel count: the extension is all there is to know them by."""
+SILENCE_TIMEOUT_S = 60
+"""Without a byte for this long ffmpeg is taken for hung and killed."""
+
+_AU = struct.Struct(">4s5I")  # magic, data offset, data size, encoding, rate, channels
+_AU_FLOAT32 = 6
+
+
+@functools.cache
+def executable() -> str:
+    """The system's ffmpeg, else the binary inside the imageio-ffmpeg wheel.
+
+    Raises:
+        AudioError: neither is there.
+    """
+    if found := shutil.which("ffmpeg"):
+        return found
+    try:
+        import imageio_ffmpeg
+
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
+    except (ImportError, RuntimeError) as e:
+        raise AudioError("this format needs ffmpeg, which is not installed: pip install imageio-ffmpeg") from e
+
+
+def command(fd: int, name: str, offset: float) -> list[str]:
+    raw = RAW_FORMATS.get(os.path.splitext(name)[1].lower())
+    return [
+        executable(), "-nostdin", "-hide_banner", "-loglevel", "error", "-threads", "1",
+        "-protocol_whitelist", "file,pipe", "-format_whitelist", FORMATS,
+        *(["-f", raw] if raw else []), *(["-ss", f"{offset:.6f}"] if offset else []),
+        "-i", f"file:/dev/fd/{fd}", "-map", "0:a:0", "-c:a", "pcm_f32be", "-f", "au", "pipe:1",
+    ]  # fmt: skip
+
+
+class FFmpegStream:
+    """An open descriptor decoded by ffmpeg.
+
+    Raises:
+        AudioError: ffmpeg finds no audio; or (from `blocks`) fails in mid-file, after yielding what it could.
+    """
+
+    def __init__(self, fd: int, name: str, offset: float, because: str):
+        self._fd, self._because = fd, because
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`, with the process)
+        self._process = subprocess.Popen(
+            command(fd, name, offset),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._stderr, pass_fds=(fd,),
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self._stdout: IO[bytes] = self._process.stdout
+        try:
+            self.rate, self.channels = self._header()
+        except AudioError:
+            self.close()
+            raise
+
+    def _header(self) -> tuple[int, int]:
+        head = self._read(_AU.size)
+        if len(head) < _AU.size:
+            raise AudioError(self._unreadable())
+        magic, data_offset, _, encoding, rate, channels = _AU.unpack(head)
+        assert (magic, encoding) == (b".snd", _AU_FLOAT32)
+        self._read(data_offset - _AU.size)
+        return rate, channels
+
+    def blocks(self) -> Iterator[NativeBlock]:
+        frame_bytes = 4 * self.channels
+        size = block_frames(self.rate, self.channels) * frame_bytes
+        try:
+            while data := self._read(size):
+                whole = data[: len(data) // frame_bytes * frame_bytes]
+                yield np.frombuffer(whole, ">f4").astype(np.float32).reshape(-1, self.channels)
+            if self._process.wait() != 0:
+                raise AudioError(self._complaint())
+        finally:
+            self.close()
+
+    def _read(self, size: int) -> bytes:
+        """Exactly `size` bytes, less at the end of the stream."""
+        parts, missing = [], size
+        while missing:
+            if not select.select([self._stdout], [], [], SILENCE_TIMEOUT_S)[0]:
+                raise AudioError(f"ffmpeg gave nothing for {SILENCE_TIMEOUT_S} s and was stopped")
+            if not (data := os.read(self._stdout.fileno(), min(missing, 1 << 20))):
+                break
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def _unreadable(self) -> str:
+        complaint = self._complaint() or self._because
+        begin = os.pread(self._fd, 24, 0)
+        if not begin:
+            return "the file is empty"
+        if complaint.startswith(("Invalid data found", "Format not on whitelist", "Not detecting")):
+            return f"not audio in a format that libsndfile or ffmpeg knows; it begins with {begin!r}"
+        return complaint
+
+    def _complaint(self) -> str:
+        """ffmpeg's first word: what it met. The later ones only say that it stopped."""
+        self._process.wait()
+        self._stderr.seek(0)
+        first = self._stderr.readline(1000).decode("utf-8", "replace").strip()
+        if "matches no streams" in first:
+            return "it has no audio track"
+        return re.sub(r"^(\[[^]]*\] *)*(Error opening input: *)?", "", first)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._stdout.close()
+        self._process.wait()
+        self._stderr.close()

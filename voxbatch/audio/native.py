@@ -1,0 +1,91 @@
+"""A recording as its file holds it: blocks of float32 at the file's own rate and channels, read by libsndfile."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+
+from voxbatch.errors import AudioError
+
+NativeBlock = NDArray[np.float32]
+"""Shape (frames, channels), full scale ±1, at the file's own rate."""
+
+BLOCK_SECONDS = 10
+_MAX_BLOCK_SAMPLES = 1 << 22
+
+
+def block_frames(rate: int, channels: int) -> int:
+    """Frames to read at a time: BLOCK_SECONDS, or less where many channels would make that more than 16 MiB."""
+    return max(1, min(BLOCK_SECONDS * rate, _MAX_BLOCK_SAMPLES // max(1, channels)))
+
+
+class SoundFileStream:
+    """An open descriptor read by libsndfile, which goes by content and never sees the name.
+
+    Raises soundfile.LibsndfileError where it does not know the content, or (from `blocks`) where the file is damaged.
+    """
+
+    def __init__(self, fd: int, offset: float = 0.0):
+        os.lseek(fd, 0, os.SEEK_SET)  # libsndfile takes the current position for the file's start
+        self._fd = fd
+        self._file = soundfile.SoundFile(fd, closefd=False)
+        self.rate, self.channels = int(self._file.samplerate), int(self._file.channels)
+        if offset:
+            self._skip(offset)
+
+    def _skip(self, offset: float) -> None:
+        frame = round(offset * self.rate)
+        if frame >= self._file.frames:
+            raise AudioError(
+                f"offset {offset:g} s is past the recording's end ({self._file.frames / max(1, self.rate):.2f} s)"
+            )
+        self._file.seek(frame)
+
+    def claimed_seconds(self) -> float | None:
+        """The header's word, and closes the file; None where it does not know or claims nonsense."""
+        with self._file:
+            frames = int(self._file.frames)
+        return frames / self.rate if self.rate > 0 and 0 < frames < 1 << 40 else None
+
+    def blocks(self) -> Iterator[NativeBlock]:
+        """Raises LibsndfileError where the file is damaged, AudioError where it goes on unread; the good blocks come
+        first."""
+        size = block_frames(self.rate, self.channels)
+        with self._file:
+            while len(block := self._file.read(size, dtype="float32", always_2d=True)):
+                yield block
+            if self._file.format == "MP3" and self._unread() > 0.05:
+                raise AudioError("several MP3 files in one")
+
+    def _unread(self) -> float:
+        """Share of the file behind the last frame. MP3 files are appended to each other, and libsndfile stops where the
+        first one's header says; tags at a file's end stay below a few hundredths."""
+        size = os.fstat(self._fd).st_size
+        return 1 - os.lseek(self._fd, 0, os.SEEK_CUR) / size
+
+
+_OGG_PAGE = struct.Struct("<4sBB8s4s4s4sB")  # capture, version, flags, granule, serial, sequence, checksum, segments
+_OGG_FIRST_PAGE = 0x02
+
+
+def is_chained_ogg(fd: int) -> bool:
+    """Whether an Ogg file holds several recordings one after the other; libsndfile plays only the first.
+
+    RFC 3533: a logical stream's first page carries flag 0x02, and only at the start may several follow each other.
+    """
+    at, begun = 0, False
+    while len(head := os.pread(fd, _OGG_PAGE.size + 255, at)) >= _OGG_PAGE.size:
+        capture, _, flags, *_, segments = _OGG_PAGE.unpack_from(head)
+        if capture != b"OggS":
+            return False
+        if not flags & _OGG_FIRST_PAGE:
+            begun = True
+        elif begun:
+            return True
+        at += _OGG_PAGE.size + segments + sum(head[_OGG_PAGE.size : _OGG_PAGE.size + segments])
+    return False

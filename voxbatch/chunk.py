@@ -1,0 +1,139 @@
+"""A stream of Waveforms → Chunks no longer than the engine's limit, cut in pauses.
+
+A recording that fits is one chunk. A longer one is cut at the quietest place within SEARCH_SECONDS before the limit;
+where even that place is not quiet, the cut is forced: both sides carry OVERLAP_SECONDS of the other's audio, and
+stitching decides which words count. Every sample belongs to exactly one core; nothing is skipped. Does not look for
+words: it measures loudness, at some 50,000 audio seconds a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxbatch.records import SAMPLING_RATE, Samples, Span, Waveform
+
+FRAME = SAMPLING_RATE // 100
+"""Samples per loudness frame: 10 ms."""
+SEARCH_SECONDS = 10
+"""How far before the limit a cut may fall. Read speech pauses every 3 to 6 s."""
+PAUSE_FRAMES = 30
+"""A pause is sought that is quiet for 300 ms: longer than the closure of a stop consonant (50 to 150 ms)."""
+PAUSE_DEPTH_DB = 18
+"""A place is a pause when it is this far below the loud frames (90th percentile) around it."""
+LATER_DB_PER_SECOND = 0.5
+"""Of two equal pauses the later one is taken, which makes fewer chunks; a clearly deeper one wins all the same."""
+OVERLAP_SECONDS = 1
+"""On each side of a forced cut: two words at an ordinary pace, so that one word is heard whole by both chunks."""
+TAIL_SECONDS = 2
+"""A recording's last chunk is not cut shorter than this where it can be helped: engines invent words in scraps."""
+
+FLOOR_DB = -100.0
+SILENCE_DB = -75.0
+"""No 10 ms above this (RMS 6 of 32,768): digital silence or dither, not even a whisper."""
+STEADY_DB = 3.0
+"""A second or more whose 50 ms loudness stays within this range (1st to 99th percentile) is a stationary noise or a
+tone. Syllables move speech by 20 dB and more."""
+
+
+def cut(blocks: Iterable[Waveform], limit: int) -> Iterator[tuple[Samples, Span]]:
+    """Cut one recording.
+
+    Args:
+        blocks: its consecutive Waveforms.
+        limit: the engine's longest chunk in samples; at least 2 s more than SEARCH_SECONDS + 2 × OVERLAP_SECONDS
+            leave room for, in practice 14 s.
+
+    Yields:
+        (samples, span) in order: samples float32 of shape (span.end - span.start,), never longer than `limit`; the
+        spans' cores partition the recording. At most `limit` samples and one block are held.
+    """
+    overlap, search, tail = (n * SAMPLING_RATE for n in (OVERLAP_SECONDS, SEARCH_SECONDS, TAIL_SECONDS))
+    if limit < search + 2 * overlap + tail:
+        raise ValueError(f"limit is {limit} samples; at least {search + 2 * overlap + tail} are needed to cut well")
+    held = _Held()
+    core_start = None
+    for block, is_last in _with_last(blocks):
+        held.append(block)
+        core_start = held.start if core_start is None else core_start
+        while len(held.samples) > limit + (0 if is_last else tail):
+            at, is_pause = _best_cut(held.samples, limit, overlap, min(limit, len(held.samples) - tail))
+            yield held.take(at if is_pause else at + overlap, core_start, held.start + at)
+            core_start = held.start + at
+            held.drop(at if is_pause else at - overlap)
+    if core_start is not None and len(held.samples):
+        yield held.take(len(held.samples), core_start, held.start + len(held.samples))
+
+
+class _Held:
+    """The stretch of the recording that is not yet cut."""
+
+    def __init__(self) -> None:
+        self.samples: Samples = np.zeros(0, np.float32)
+        self.start = 0
+
+    def append(self, block: Waveform) -> None:
+        if len(self.samples):
+            self.samples = np.concatenate([self.samples, block.samples])
+        else:
+            self.samples, self.start = block.samples, block.start
+
+    def take(self, size: int, core_start: int, core_end: int) -> tuple[Samples, Span]:
+        samples = self.samples[:size]
+        return samples, Span(self.start, self.start + size, core_start, core_end, is_silent(samples))
+
+    def drop(self, size: int) -> None:
+        self.samples, self.start = self.samples[size:], self.start + size
+
+
+def _with_last(blocks: Iterable[Waveform]) -> Iterator[tuple[Waveform, bool]]:
+    previous = None
+    for block in blocks:
+        if previous is not None:
+            yield previous, False
+        previous = block
+    if previous is not None:
+        yield previous, True
+
+
+def _best_cut(samples: Samples, limit: int, overlap: int, latest: int) -> tuple[int, bool]:
+    """(position in samples, whether it is a pause). A forced one leaves room for the overlap before the limit."""
+    search = SEARCH_SECONDS * SAMPLING_RATE
+    at, depth = _quietest(samples, latest - search, latest)
+    if depth >= PAUSE_DEPTH_DB:
+        return at, True
+    latest = min(latest, limit - overlap)
+    return _quietest(samples, latest - search, latest)[0], False
+
+
+def _quietest(samples: Samples, begin: int, end: int) -> tuple[int, float]:
+    """The middle of the quietest PAUSE_FRAMES in [begin, end), and how many dB it lies below the loud frames there."""
+    levels = loudness(samples[begin:end])
+    quiet = np.convolve(levels, np.full(PAUSE_FRAMES, 1 / PAUSE_FRAMES), "valid")
+    favour_later = np.arange(len(quiet)) * (LATER_DB_PER_SECOND * FRAME / SAMPLING_RATE)
+    best = int((quiet - favour_later).argmin())
+    depth = float(np.percentile(levels, 90) - quiet[best])
+    silent = float(quiet[best]) <= SILENCE_DB
+    return begin + (best + PAUSE_FRAMES // 2) * FRAME, np.inf if silent else depth
+
+
+def loudness(samples: Samples, frame: int = FRAME) -> NDArray[np.float64]:
+    """RMS level of each whole frame in dB relative to full scale, not below FLOOR_DB; shape (len(samples) //
+    frame,)."""
+    frames = samples[: len(samples) // frame * frame].reshape(-1, frame)
+    power = np.einsum("ij,ij->i", frames, frames, dtype=np.float64) / frame
+    levels: NDArray[np.float64] = 10 * np.log10(np.maximum(power, 10 ** (FLOOR_DB / 10)))
+    return levels
+
+
+def is_silent(samples: Samples) -> bool:
+    """Whether there is certainly no speech: silence throughout, or at least a second of stationary noise or tone."""
+    levels = loudness(samples)
+    if len(levels) == 0 or levels.max() <= SILENCE_DB:
+        return bool(np.abs(samples).max(initial=0.0) <= 10 ** (SILENCE_DB / 20) * 4)
+    if len(samples) < SAMPLING_RATE:
+        return False
+    low, high = np.percentile(loudness(samples, 5 * FRAME), [1, 99])
+    return bool(high - low <= STEADY_DB)

@@ -1,0 +1,105 @@
+"""What a run was asked to do: flag > VOXBATCH_* > profile > default, validated once, here.
+
+The command line's parser settles the first two; a profile is a YAML file in `profiles/` that gives other defaults.
+The resolved Config is written beside the outputs, and the part of it that decides what text comes out is the run's
+identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib import resources
+from typing import Any
+
+from voxbatch.errors import ConfigError
+
+FORMATS = ("srt", "vtt", "txt", "ctm", "json")
+LOG_FORMATS = ("auto", "json", "text")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """A run's settings. Raises ConfigError when they make no sense."""
+
+    source: str
+    """Manifest (.jsonl, .jsonl.gz, -) or folder."""
+    out: str
+    """Folder of the outputs."""
+    engine: str = "auto"
+    model: str | None = None
+    """None means the engine's default."""
+    engine_options: Mapping[str, str] = field(default_factory=dict)
+    language: str | None = None
+    """For items that do not say; None leaves it to the engine."""
+    formats: tuple[str, ...] = ()
+    shard: int = 0
+    shards: int = 1
+    limit: int | None = None
+    overwrite: bool = False
+    allow_outside: bool = False
+    only_under: tuple[str, ...] = ()
+    part_items: int = 200
+    """Commit after so many finished items …"""
+    part_seconds: float = 30.0
+    """… or so many seconds, whichever comes first: what a kill can cost."""
+    decoders: int = 0
+    """Worker processes that decode; 0 means one a core, at most 16."""
+    profile: str | None = None
+    expected_rtfx: float | None = None
+    """For --dry-run: audio seconds a second that this profile was measured at."""
+    usd_per_hour: float | None = None
+    """For --dry-run: what the machine costs."""
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.formats) - set(FORMATS))
+        if unknown:
+            raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
+        for name, least in (
+            ("limit", 1),
+            ("part_items", 1),
+            ("part_seconds", 0.01),
+            ("decoders", 0),
+            ("expected_rtfx", 0.001),
+        ):
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ConfigError(f"{name.replace('_', '-')} is {value!r}; it must be at least {least}")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def digest(identity: Mapping[str, Any]) -> str:
+    """16 hex digits that two runs share exactly when their identities are equal."""
+    canonical = json.dumps(identity, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def profile_names() -> list[str]:
+    folder = resources.files("voxbatch") / "profiles"
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def load_profile(name: str) -> dict[str, Any]:
+    """A profile's settings by Config field name.
+
+    Raises:
+        ConfigError: there is no such profile, or it sets what no profile may set.
+    """
+    import yaml
+
+    if name not in profile_names():
+        raise ConfigError(f"profile {name!r} is unknown; known are {', '.join(profile_names())}")
+    text = (resources.files("voxbatch") / "profiles" / f"{name}.yaml").read_text()
+    settings: dict[str, Any] = yaml.safe_load(text) or {}
+    if unknown := sorted(set(settings) - PROFILE_KEYS - {"description"}):
+        raise ConfigError(
+            f"profile {name}: {', '.join(unknown)}: no profile sets that; {', '.join(sorted(PROFILE_KEYS))} are allowed"
+        )
+    return settings
+
+
+PROFILE_KEYS = {f.name for f in fields(Config)} - {"source", "out", "profile", "shard", "shards", "limit", "overwrite"}

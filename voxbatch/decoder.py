@@ -1,0 +1,239 @@
+"""Recordings → Chunks in worker processes, several at a time, ahead of the engine.
+
+Processes rather than threads, because decoding must use every core while the engine feeds its GPU from this one,
+because a decoder that crashes or hangs on a hostile file must take one item with it and not the run, and because a
+worker that nobody reads from stops by itself: its socket is the bounded window. A worker imports no engine. Does not
+order: chunks of different recordings interleave as they become ready."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+
+import numpy as np
+
+from voxbatch.errors import AudioError, ItemError
+from voxbatch.records import Chunk, Failure, Samples, Span
+
+TASKS_AHEAD = 8
+"""Tasks that a worker holds, so that it never waits for its next short recording."""
+HANG_TIMEOUT_S = 120.0
+"""A worker that has said nothing for this long while it was listened to is killed; twice ffmpeg's own time limit."""
+MEMORY_LIMIT = 2 << 30
+"""Bytes of private memory a worker may take: blocks need a hundredth of it, a header that lies may ask for more."""
+_SOCKET_BUFFER = 4 << 20
+_EMPTY = np.zeros(0, np.float32)
+_PROGRAM = "from voxbatch.decoder import main; main()"
+"""Not `-m`: that would make this module __main__, and what it pickles another module's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a worker needs of an Item."""
+
+    item: int
+    audio: str
+    offset: float
+    duration: float | None
+    channel: int | None
+    lang: str | None
+    limit: int
+    """The engine's longest chunk, in samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """All of an item's chunks have been sent."""
+
+    item: int
+    spans: tuple[Span, ...]
+    warnings: tuple[str, ...]
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    item: int
+    failure: Failure
+
+
+Message = Chunk | Decoded | Undecodable
+
+
+class DecoderPool:
+    """Worker processes that decode tasks; killed on leaving the context."""
+
+    def __init__(self, workers: int):
+        self._workers = [_Worker() for _ in range(workers)]
+        self.cpu_s = 0.0
+        """CPU seconds that the workers spent on decoding and cutting."""
+
+    def __enter__(self) -> DecoderPool:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for worker in self._workers:
+            worker.kill()
+
+    def run(self, tasks: Iterator[Task]) -> Iterator[Message]:
+        """Decode all tasks. Whoever takes its time over a message holds the workers back: that bounds memory."""
+        tasks, more = iter(tasks), True
+        while True:
+            while more and (worker := min(self._workers, key=lambda w: len(w.tasks))).has_room():
+                if (task := next(tasks, None)) is None:
+                    more = False
+                else:
+                    worker.give(task)
+            busy = [worker for worker in self._workers if worker.tasks]
+            if not busy:
+                return
+            yield from self._listen(busy)
+
+    def _listen(self, busy: list[_Worker]) -> Iterator[Message]:
+        ready = wait([worker.connection for worker in busy], timeout=1.0)
+        for worker in busy:
+            if worker.connection in ready:
+                yield from self._receive(worker)
+            elif worker.hangs():
+                yield self._replace(worker, f"decoding hung for {HANG_TIMEOUT_S:.0f} s and was stopped")
+
+    def _receive(self, worker: _Worker) -> Iterator[Message]:
+        try:
+            message = worker.receive()
+        except (EOFError, OSError):
+            yield self._replace(worker, f"the decoder died ({worker.epitaph()})")
+            return
+        if isinstance(message, Decoded):
+            self.cpu_s += message.cpu_s
+        yield message
+
+    def _replace(self, worker: _Worker, reason: str) -> Undecodable:
+        """A new worker for a dead one. The task in hand fails, those behind it go to the new worker."""
+        worker.kill()
+        culprit, *others = worker.tasks
+        fresh = _Worker()
+        self._workers[self._workers.index(worker)] = fresh
+        for task in others:
+            fresh.give(task)
+        return Undecodable(culprit.item, Failure(AudioError.__name__, f"cannot decode {culprit.audio}: {reason}"))
+
+
+class _Worker:
+    """One worker process, seen from the parent."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # libraries complain of damaged files there; what counts comes as a message
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C is the parent's to handle
+            )
+        self.connection = Connection(ours.detach())
+        self.tasks: deque[Task] = deque()
+        self._heard = time.monotonic()
+
+    def has_room(self) -> bool:
+        return len(self.tasks) < TASKS_AHEAD
+
+    def give(self, task: Task) -> None:
+        if not self.tasks:
+            self._heard = time.monotonic()
+        self.tasks.append(task)
+        with contextlib.suppress(OSError):  # it died: the end of its stream says so when it is listened to
+            self.connection.send(task)
+
+    def receive(self) -> Message:
+        message: Message = self.connection.recv()
+        if isinstance(message, Chunk):
+            message = replace(message, samples=np.frombuffer(self.connection.recv_bytes(), np.float32))
+        else:
+            self.tasks.popleft()
+        self._heard = time.monotonic()
+        return message
+
+    def hangs(self) -> bool:
+        return time.monotonic() - self._heard > HANG_TIMEOUT_S
+
+    def epitaph(self) -> str:
+        code = self._process.wait()
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self.connection.close()
+
+
+def _environment() -> dict[str, str]:
+    """This interpreter's import path, whatever made it; and one thread: there is a worker a core."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
+
+
+def serve(connection: Connection) -> None:
+    """A worker's life: decode the tasks that come, in order, until the parent is gone."""
+    while True:
+        try:
+            task: Task = connection.recv()
+            _decode(task, connection)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            return
+
+
+def _decode(task: Task, connection: Connection) -> None:
+    warnings: list[str] = []
+    spans: list[Span] = []
+    began = time.process_time()
+    try:
+        for samples, span in chunks(task, warnings):
+            connection.send(Chunk(task.item, len(spans), _EMPTY, span, task.lang))
+            connection.send_bytes(np.ascontiguousarray(samples).data)
+            spans.append(span)
+    except ItemError as e:
+        connection.send(Undecodable(task.item, Failure(type(e).__name__, str(e), e.retryable)))
+    except MemoryError:
+        connection.send(Undecodable(task.item, Failure(AudioError.__name__, f"{task.audio} needs too much memory")))
+    else:
+        cpu_s = time.process_time() - began
+        connection.send(Decoded(task.item, tuple(spans), tuple(dict.fromkeys(warnings)), cpu_s))
+
+
+def chunks(task: Task, warnings: list[str]) -> Iterator[tuple[Samples, Span]]:
+    """One recording's chunks, in this process.
+
+    Raises:
+        AudioError: see audio.decode and storage.open_audio.
+    """
+    from voxbatch.audio import decode
+    from voxbatch.chunk import cut
+    from voxbatch.storage import open_audio
+
+    with open_audio(task.audio) as fd:
+        try:
+            waveforms = decode(
+                fd, task.audio, offset=task.offset, duration=task.duration, channel=task.channel, warn=warnings.append
+            )
+            yield from cut(waveforms, task.limit)
+        except AudioError as e:
+            raise AudioError(f"cannot decode {task.audio}: {e}") from e
+
+
+def main() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
+    serve(Connection(int(sys.argv[1])))

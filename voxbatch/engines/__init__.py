@@ -1,0 +1,129 @@
+"""Chunks → Hypotheses, behind one small seam: a stream of chunks in, results out as each is ready, in any order.
+
+An engine pulls chunks from a Feed whenever it has room for one and yields a result whenever it has one; there is no
+barrier per recording or per batch, so an engine that keeps hundreds of chunks in flight stays full. To add one: write a
+class with `spec` and `stream`, and a line in `_ENGINES`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from voxbatch.engines.feed import Feed
+from voxbatch.errors import ConfigError, EngineError
+from voxbatch.records import SAMPLING_RATE, ChunkFailure, Hypothesis
+
+__all__ = ["Choice", "Engine", "EngineSpec", "Feed", "choose", "create", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """What the pipeline must know of an engine before it runs, without loading its model."""
+
+    name: str
+    model: str
+    max_chunk_samples: int
+    """The longest chunk it takes whole, in samples at `sampling_rate`."""
+    concurrency: int
+    """How many chunks it works on at a time; the feed holds as many again."""
+    languages: frozenset[str] | None = None
+    """Primary language subtags it knows, e.g. {"en"}; None where it decides itself."""
+    word_times: bool = False
+    sampling_rate: int = SAMPLING_RATE
+    license: str = "unknown"
+    origin: str = "given by --model"
+    versions: Mapping[str, str] = field(default_factory=dict)
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+    """The options that decide what text comes out: part of a run's identity."""
+
+
+class Engine(Protocol):
+    spec: EngineSpec
+
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure]:
+        """Load the model, then transcribe what the feed gives until it is closed and empty.
+
+        Every chunk taken gives exactly one result, in any order, each as soon as it is ready. What fails on one chunk
+        is that chunk's ChunkFailure.
+
+        Raises:
+            EngineError: the engine cannot start, or died and will not come back.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    where: str
+    """module:class; None of it is imported before it is used."""
+    needs: tuple[str, ...]
+    """Modules that must be installed."""
+    install: str
+
+
+_ENGINES = {
+    "faster-whisper": _Entry(
+        "voxbatch.engines.faster_whisper:FasterWhisper", ("faster_whisper",), "pip install 'voxbatch[cpu]'"
+    ),
+    "scripted": _Entry("voxbatch.engines.scripted:Scripted", (), ""),
+}  # fmt: skip
+AUTO_ORDER = ("faster-whisper",)
+"""What `auto` tries, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    name: str
+    reason: str
+    """One line for people: which engine, and why."""
+
+
+def names() -> list[str]:
+    return sorted(_ENGINES)
+
+
+def missing(name: str) -> str | None:
+    """The command that installs what an engine lacks here, None where it lacks nothing."""
+    entry = _ENGINES[name]
+    return None if all(importlib.util.find_spec(module) for module in entry.needs) else entry.install
+
+
+def choose(asked: str) -> Choice:
+    """Resolve "auto".
+
+    Raises:
+        ConfigError: no such engine, or it is not installed.
+    """
+    if asked == "auto":
+        for name in AUTO_ORDER:
+            if missing(name) is None:
+                return Choice(name, f"engine {name}: the best one that is installed here")
+        commands = " or ".join(f"{_ENGINES[name].install}" for name in AUTO_ORDER)
+        raise ConfigError(f"no engine is installed: {commands}")
+    if asked not in _ENGINES:
+        raise ConfigError(f"engine {asked!r} is unknown; known are auto, {', '.join(names())}")
+    if install := missing(asked):
+        raise ConfigError(f"engine {asked} is not installed: {install}")
+    return Choice(asked, f"engine {asked}: asked for")
+
+
+def create(name: str, model: str | None, options: Mapping[str, str]) -> Engine:
+    """An engine ready to stream; its model is loaded by `stream`.
+
+    Args:
+        options: what `--engine-option NAME=VALUE` gave, unparsed.
+
+    Raises:
+        ConfigError: a model or an option that it does not take.
+        EngineError: its library is there but does not import.
+    """
+    module, _, cls = _ENGINES[name].where.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), cls)
+    except ImportError as e:
+        raise EngineError(f"engine {name} does not load: {e}; {_ENGINES[name].install}") from e
+    engine: Engine = factory(model, options)
+    return engine

@@ -1,0 +1,35 @@
+"""`--engine-option NAME=VALUE` → a frozen dataclass, by its field types."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from voxbatch.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def parse(cls: type[T], engine: str, given: Mapping[str, str]) -> T:
+    """Build `cls`, whose fields are int, float, str or bool with defaults.
+
+    Raises:
+        ConfigError: an unknown name or a value of the wrong type.
+    """
+    fields = {f.name: type(f.default) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        if name not in fields:
+            raise ConfigError(f"engine option {name!r} is unknown to {engine}; known are {', '.join(sorted(fields))}")
+        values[name] = _value(engine, name, fields[name], text)
+    return cls(**values)
+
+
+def _value(engine: str, name: str, kind: type, text: str) -> Any:
+    try:
+        if kind is bool:
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        return kind(text)
+    except (ValueError, KeyError) as e:
+        raise ConfigError(f"engine option {name}={text!r}: {engine} takes a value of type {kind.__name__} here") from e

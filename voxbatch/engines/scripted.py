@@ -1,0 +1,92 @@
+"""A stand-in engine that does as it is told: deterministic text, with delays, failures and deaths on demand.
+
+It makes the pipeline testable in milliseconds and its overhead measurable. It hears nothing: the words it gives are
+counted off from the chunk's place in its recording, one every WORD_SECONDS, so that stitching can be checked exactly.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from voxbatch.engines import EngineSpec, Feed
+from voxbatch.engines.options import parse
+from voxbatch.errors import EngineError
+from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
+
+WORD_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    max_chunk_s: float = 30.0
+    concurrency: int = 8
+    delay_s: float = 0.0
+    """Wall seconds a chunk takes, whatever its length; `concurrency` chunks take them at the same time."""
+    shuffle: bool = False
+    """Give the results of chunks in flight newest first."""
+    fail_items: str = ""
+    """Item indexes, separated by commas, whose every chunk fails."""
+    die_after: int = -1
+    """Raise EngineError after this many results."""
+    kill_after: int = -1
+    """Kill the process (SIGKILL) after this many results."""
+    words: bool = True
+    """Whether to give word times."""
+
+
+class Scripted:
+    def __init__(self, model: str | None, options: Mapping[str, str]):
+        self._script = parse(Script, "scripted", options)
+        self._fail = {int(index) for index in self._script.fail_items.split(",") if index}
+        self.spec = EngineSpec(
+            name="scripted",
+            model=model or "count",
+            max_chunk_samples=round(self._script.max_chunk_s * SAMPLING_RATE),
+            concurrency=self._script.concurrency,
+            word_times=self._script.words,
+            license="Apache-2.0",
+            origin="voxbatch",
+            decoding={"max_chunk_s": self._script.max_chunk_s, "words": self._script.words},
+        )
+
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure]:
+        flight: deque[tuple[float, Chunk]] = deque()
+        done = 0
+        while True:
+            while len(flight) < self._script.concurrency and (chunk := feed.get(wait=not flight)):
+                flight.append((time.monotonic() + self._script.delay_s, chunk))
+            if not flight:
+                return
+            if (left := flight[0][0] - time.monotonic()) > 0:
+                time.sleep(left)
+            _, chunk = flight.pop() if self._script.shuffle else flight.popleft()
+            yield self._result(chunk)
+            done += 1
+            self._maybe_die(done)
+
+    def _result(self, chunk: Chunk) -> Hypothesis | ChunkFailure:
+        if chunk.item in self._fail:
+            return ChunkFailure(chunk.item, chunk.index, "scripted to fail", retryable=True)
+        words = tuple(count_words(chunk)) if not chunk.span.silent else ()
+        text = "".join(word.text for word in words)
+        return Hypothesis(chunk.item, chunk.index, text, words if self._script.words else ())
+
+    def _maybe_die(self, done: int) -> None:
+        if done == self._script.kill_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if done == self._script.die_after:
+            raise EngineError(f"scripted to die after {done} results")
+
+
+def count_words(chunk: Chunk) -> Iterator[Word]:
+    """The word n lies at n × WORD_SECONDS on the recording's clock, and is given when the chunk holds all of it."""
+    step = round(WORD_SECONDS * SAMPLING_RATE)
+    first = -(-chunk.span.start // step)
+    for n in range(first, (chunk.span.end - step) // step + 1):
+        start = (n * step - chunk.span.start) / SAMPLING_RATE
+        yield Word(f" w{n}", start, start + WORD_SECONDS)

@@ -1,0 +1,200 @@
+"""The parts of all shards → merged outputs in manifest order: transcripts, failures, one file an item, the summary.
+
+Everything is written create-if-absent from committed bytes, so that whoever comes last, twice or at the same time as
+another writes the same. `summary.json` comes last: where it is, the run is finished. Parts are read side by side and
+streamed, so memory grows neither with the manifest nor with the number of parts.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from voxbatch.errors import LedgerError
+from voxbatch.formats import WRITERS, output_name
+from voxbatch.ledger import Entry, Header, part_names, read_header, read_part
+from voxbatch.records import Segment, Transcript, Word
+from voxbatch.score import CorpusScore, ErrorCounts
+from voxbatch.storage import Store
+
+VERSION = 1
+TRANSCRIPTS, FAILURES, SUMMARY, RUN = "transcripts.jsonl", "failures.jsonl", "summary.json", "run.json"
+
+
+@dataclass(slots=True)
+class Totals:
+    """What one pass over all entries adds up."""
+
+    done: int = 0
+    failed: int = 0
+    with_warnings: int = 0
+    audio_s: float = 0.0
+    score: CorpusScore = field(default_factory=CorpusScore)
+    errors: dict[str, int] = field(default_factory=dict)
+    """Failures by class name."""
+
+
+def entries(store: Store) -> Iterator[Entry]:
+    """All committed entries in manifest order, each item once.
+
+    A part is opened when the order reaches its first item. Where runs with different numbers of shards both did an
+    item, the first part by name counts.
+
+    Raises:
+        LedgerError: a part is damaged.
+    """
+    waiting = deque(sorted((read_header(store, name).first, name) for name in part_names(store)))
+    heap: list[tuple[int, str, Entry, Iterator[Entry]]] = []
+    previous = -1
+    while heap or waiting:
+        while waiting and (not heap or waiting[0][0] <= heap[0][0]):
+            _, name = waiting.popleft()
+            _advance(heap, name, read_part(store, name))
+        _, name, entry, rest = heapq.heappop(heap)
+        _advance(heap, name, rest)
+        if entry.index != previous:
+            previous = entry.index
+            yield entry
+
+
+def _advance(heap: list[tuple[int, str, Entry, Iterator[Entry]]], name: str, part: Iterator[Entry]) -> None:
+    entry = next(part, None)
+    if entry is not None:
+        heapq.heappush(heap, (entry.index, name, entry, part))
+
+
+def merge(
+    store: Store, items: int, formats: Iterable[str], language: str | None, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write the merged outputs that are not there yet.
+
+    Args:
+        items: how many the manifest has; every one must be in a part.
+        language: of items that do not say, for the score.
+        facts: what else the summary tells: engine, versions, config.
+
+    Returns:
+        The summary, as it stands in summary.json.
+
+    Raises:
+        LedgerError: items are missing: some shard is not finished.
+    """
+    totals = _survey(store, items, list(formats), language)
+    for name, kind in ((TRANSCRIPTS, "transcript"), (FAILURES, "failure")):
+        store.create(name, (entry.line + b"\n" for entry in entries(store) if entry.kind == kind))
+    summary = summarise(totals, items, [read_header(store, name) for name in part_names(store)], facts)
+    store.create(SUMMARY, [json.dumps(summary, indent=2, ensure_ascii=False).encode() + b"\n"])
+    stored = store.read(SUMMARY)
+    return dict(json.loads(stored)) if stored else summary
+
+
+def _survey(store: Store, items: int, formats: list[str], language: str | None) -> Totals:
+    totals, missing, following = Totals(), 0, 0
+    for entry in entries(store):
+        missing += entry.index - following
+        following = entry.index + 1
+        line = json.loads(entry.line)
+        if entry.kind == "transcript":
+            _add_transcript(totals, line, language)
+            _write_files(store, line, formats)
+        else:
+            _add_failure(totals, line, language)
+    missing += items - following
+    if missing:
+        raise LedgerError(
+            f"{store.place}: {missing:,} of {items:,} items are not done yet; run again (each shard) to finish them"
+        )
+    assert totals.done + totals.failed == items
+    return totals
+
+
+def _add_transcript(totals: Totals, line: dict[str, Any], language: str | None) -> None:
+    totals.done += 1
+    totals.audio_s += line["audio_duration"]
+    totals.with_warnings += bool(line["warnings"])
+    if line.get("text") is not None:
+        counts = ErrorCounts(line["substitutions"], line["insertions"], line["deletions"], line["reference_length"])
+        totals.score.add(line.get("lang") or language, counts)
+
+
+def _add_failure(totals: Totals, line: dict[str, Any], language: str | None) -> None:
+    totals.failed += 1
+    totals.errors[line["error"]] = totals.errors.get(line["error"], 0) + 1
+    if line.get("text") is not None:
+        totals.score.add_missing(line.get("lang") or language, line["text"])
+
+
+def _write_files(store: Store, line: dict[str, Any], formats: list[str]) -> None:
+    if not formats:
+        return
+    transcript = _transcript(line)
+    for extension in formats:
+        writer: Callable[..., str] = WRITERS[extension]
+        text = writer(line["id"], transcript)
+        store.write(f"{extension}/{output_name(line['id'], extension)}", [text.encode("utf-8", "surrogateescape")])
+
+
+def _transcript(line: dict[str, Any]) -> Transcript:
+    """The Transcript that an output line tells of."""
+    words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence")) for w in line["words"])
+    segments = tuple(Segment(**segment) for segment in line["segments"])
+    return Transcript(line["pred_text"], words, segments, line["audio_duration"], tuple(line["warnings"]))
+
+
+def summarise(totals: Totals, items: int, headers: list[Header], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """summary.json. Wall time counts committed work only: what a killed process did in vain is not in any part."""
+    by_shard: dict[str, float] = {}
+    for header in headers:
+        by_shard[header.shard] = by_shard.get(header.shard, 0.0) + header.wall_s
+    wall_s = max(by_shard.values(), default=0.0)
+    return {
+        "version": VERSION,
+        "items": items,
+        "done": totals.done,
+        "failed": totals.failed,
+        "failures_by_error": dict(sorted(totals.errors.items())),
+        "with_warnings": totals.with_warnings,
+        "audio_s": round(totals.audio_s, 3),
+        "wall_s": round(wall_s, 3),
+        "process_s": round(sum(by_shard.values()), 3),
+        "rtfx": round(totals.audio_s / wall_s, 2) if wall_s else None,
+        "score": totals.score.to_dict() if totals.score.by_language else None,
+        **facts,
+    }
+
+
+def erase(store: Store) -> None:
+    """Remove what runs have written to this place, and nothing else: for --overwrite."""
+    for name in (SUMMARY, TRANSCRIPTS, FAILURES, RUN):
+        store.delete(name)
+    for folder in ("parts", *WRITERS):
+        for name in store.names(folder):
+            store.delete(name)
+
+
+def write_run(store: Store, run: dict[str, Any]) -> dict[str, Any]:
+    """Record what a place is used for, or read what it was: the run.json that stands there in the end."""
+    store.create(RUN, [json.dumps(run, indent=2, ensure_ascii=False).encode() + b"\n"])
+    return read_run(store) or run
+
+
+def read_run(store: Store) -> dict[str, Any] | None:
+    """run.json; None where nothing was run.
+
+    Raises:
+        LedgerError: it is no run.json of ours.
+    """
+    stored = store.read(RUN)
+    if stored is None:
+        return None
+    try:
+        run: dict[str, Any] = json.loads(stored)
+        if run["version"] == VERSION and {"run", "identity", "items"} <= run.keys():
+            return run
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise LedgerError(f"{store.place}/{RUN} was not written by this version of voxbatch; choose another OUT with -o")

@@ -1,0 +1,362 @@
+"""Write a Transcript as json, srt, vtt, txt or ctm text, and name the file of an item.
+
+It opens no file and chooses no folder: give the formats a folder of their own, since an item may be called "summary".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+from voxbatch.records import Segment, Transcript, Word
+
+Writer = Callable[[str, Transcript], str]
+
+# --- subtitles: the limits that broadcasters agree on, about
+
+LINE_WIDTH = 42
+"""Columns. A wide (Chinese, Japanese, Korean) character takes two, so 21 of them fill a line."""
+MAX_CUE_MS = 7000
+MIN_CUE_MS = 1000
+"""Where the gap to the next cue allows it."""
+COLUMNS_PER_SECOND = 20
+"""What a person reads comfortably; a cue stays longer than its speech for it, where the gap allows it."""
+PAUSE_S = 0.5
+
+_JOINER = "\u2060"
+"""WORD JOINER: invisible, no width, no break. It keeps apart what a player would take for markup."""
+
+_SENTENCE_END = re.compile(r"[.?!…。？！．｡।॥؟۔።]['\"”’»)\]」』）]*$")
+_ABBREVIATION = re.compile(r"(^|\s)(Mrs?|Ms|Dr|St|Prof|[A-HJ-Z])\.$")
+"""Titles and initials, which a name follows."""
+_CLAUSE_END = re.compile(r"[,;:،؛、，；：–—]['\"”’»)\]」』）]*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Cue:
+    start_ms: int
+    end_ms: int
+    lines: tuple[str, ...]
+    """One or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What a line is never broken within, no wider than a line; with its leading space where it has one."""
+
+    text: str
+    start: float
+    end: float
+
+
+def cues(transcript: Transcript) -> list[Cue]:
+    """The transcript's text cut in readable cues: two lines of 42 columns, 7 s, in order, never overlapping.
+
+    Of all ways to cut, the one with the lowest total cost (`_costs`) is taken, so that a sentence's last word is not
+    left alone in a cue. The cues' lines, joined, are the text, white space and control characters apart. A word wider
+    than a line is split. Words give the times; without them, segments do, each spread over its characters.
+    """
+    pieces = list(_pieces(transcript))
+    groups = [pieces[i:j] for i, j in _cuts(pieces)]
+    starts = list(accumulate((round(group[0].start * 1000) for group in groups), lambda a, b: max(a + 1, b)))
+    nexts = [*starts[1:], *(start + MAX_CUE_MS for start in starts[-1:])]
+    return [
+        Cue(start, _end_ms(group, start, following), _lines(group))
+        for group, start, following in zip(groups, starts, nexts, strict=True)
+    ]
+
+
+def _end_ms(group: Sequence[_Piece], start: int, following: int) -> int:
+    columns = sum(_width(piece.text) for piece in group)
+    readable = start + max(MIN_CUE_MS, columns * 1000 // COLUMNS_PER_SECOND)
+    spoken = round(max(piece.end for piece in group) * 1000)
+    return min(max(readable, spoken), start + MAX_CUE_MS, following)
+
+
+def _pieces(transcript: Transcript) -> Iterator[_Piece]:
+    now = 0.0
+    for (text, start, end), following in pairwise([*_timed_text(transcript), ("", math.inf, math.inf)]):
+        now = max(now, start)
+        parts = [part for token in re.findall(r"\s*\S+", text) for part in _within_line(token)]
+        step = max(0.0, min(end, following[1]) - now) / max(1, sum(map(len, parts)))
+        for part in parts:
+            yield _Piece(part, now, now + step * len(part))
+            now += step * len(part)
+
+
+def _timed_text(transcript: Transcript) -> Iterator[tuple[str, float, float]]:
+    """(text, start, end): the words, else the segments, else the whole; the first of these that spells the text.
+
+    The slices are cut from the text itself, which alone says where a space stands.
+    """
+    text = _plain(transcript.text)
+    inked = [i for i, char in enumerate(text) if not char.isspace()]
+    whole = Segment(text, 0.0, transcript.audio_duration)
+    position = count = 0
+    for source in _spelling(transcript.words, text) or _spelling(transcript.segments, text) or (whole,):
+        count += len(_ink(source.text))
+        end = inked[count - 1] + 1 if count else 0
+        yield text[position:end], source.start, source.end
+        position = end
+
+
+def _spelling(sources: Sequence[Word] | Sequence[Segment], text: str) -> Sequence[Word] | Sequence[Segment]:
+    """The sources if, joined, they are the text; else none, since a subtitle must not leave out what was said."""
+    return sources if "".join(_ink(source.text) for source in sources) == _ink(text) else ()
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text)
+
+
+def _ink(text: str) -> str:
+    return "".join(_plain(text).split())
+
+
+def _within_line(token: str) -> Iterator[str]:
+    """A token that fits a line stays whole; else its characters, marks and closing punctuation kept with their base."""
+    token = " " * token[0].isspace() + token.strip()
+    if _width(token.strip()) <= LINE_WIDTH:
+        yield token
+        return
+    part = ""
+    for char in token:
+        if part.strip() and not (_clings(char) and _width(part + char) <= LINE_WIDTH):
+            yield part
+            part = ""
+        part += char
+    yield part
+
+
+def _clings(char: str) -> bool:
+    category = unicodedata.category(char)
+    return category[0] == "M" or category in {"Cf", "Po", "Pe", "Pf", "Pd"}
+
+
+def _width(text: str) -> int:
+    return len(text) + sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+
+
+def _cuts(pieces: Sequence[_Piece]) -> list[tuple[int, int]]:
+    """The cheapest partition of the pieces into cues, as [i, j) pairs: shortest path, over what fits a cue."""
+    widths = [0, *accumulate(_width(piece.text) for piece in pieces)]
+    edges, inner = _costs(pieces)
+    small = LINE_WIDTH / 2  # a cue of less than half a line costs more, up to another cue
+    best, origin = [0.0], [0]
+    for j in range(1, len(pieces) + 1):
+        cost, i = min(
+            (best[i] + edges[j] + inner[j - 1] - inner[i] + max(0.0, 1.0 - (widths[j] - widths[i]) / small), i)
+            for i in _fitting(pieces, widths, j)
+        )
+        best.append(cost)
+        origin.append(i)
+    cuts = [len(pieces)]
+    while cuts[-1]:
+        cuts.append(origin[cuts[-1]])
+    return list(pairwise(reversed(cuts)))
+
+
+def _costs(pieces: Sequence[_Piece]) -> tuple[list[float], list[float]]:
+    """What it costs to end a cue after j pieces, and the running sum of what it costs not to.
+
+    In cues: another cue costs 1. Ending at a sentence is free, at a comma or pause cheap, elsewhere dear, within a word
+    dearest; going on over a pause costs the more the longer it is.
+    """
+    edges, inner = [0.0], [0.0]
+    for before, after in pairwise([*pieces, None]):
+        pause = after.start - before.end if before and after else 0.0
+        edge = 1.0 + _roughness(before.text, after.text if after else " ", pause) if before else 0.0
+        edges.append(edge)
+        inner.append(inner[-1] + (2.5 * pause if pause >= PAUSE_S else 0.0) + 0.3 * (edge == 1.0))
+    return edges, inner
+
+
+def _roughness(before: str, after: str, pause: float) -> float:
+    """How much a break between two pieces hurts a reader, from 0 at a sentence's end to 3 within a word."""
+    if _SENTENCE_END.search(before) and not _ABBREVIATION.search(before):
+        return 0.0 if after[0] == " " or not after[0].isalnum() or _width(after[0]) == 2 else 1.5
+    if _CLAUSE_END.search(before) or pause >= PAUSE_S:
+        return 0.6
+    wide = _width(before[-1]) == 2 or _width(after[0]) == 2
+    return 1.5 if after[0] == " " or wide else 3.0
+
+
+def _fitting(pieces: Sequence[_Piece], widths: Sequence[int], j: int) -> Iterator[int]:
+    """Every i for which pieces [i, j) fit a cue; always j - 1, as a piece fits a line and its time can be cut."""
+    yield j - 1
+    second = j - 1
+    for i in range(j - 2, -1, -1):
+        if (pieces[j - 1].end - pieces[i].start) * 1000 > MAX_CUE_MS:
+            return
+        if _line_width(pieces, widths, i, j) <= LINE_WIDTH:
+            second = i  # the second line takes what it can, from the end
+        elif _line_width(pieces, widths, i, second) > LINE_WIDTH:
+            return
+        yield i
+
+
+def _line_width(pieces: Sequence[_Piece], widths: Sequence[int], i: int, j: int) -> int:
+    return widths[j] - widths[i] - (pieces[i].text[0] == " ")
+
+
+def _lines(group: Sequence[_Piece]) -> tuple[str, ...]:
+    """One line where it fits, else the two that are most alike in width, with a bias to break at punctuation."""
+    text = "".join(piece.text for piece in group).strip()
+    if _width(text) <= LINE_WIDTH:
+        return (text,)
+    choices = []
+    for k in range(1, len(group)):
+        first = "".join(piece.text for piece in group[:k]).strip()
+        second = "".join(piece.text for piece in group[k:]).strip()
+        widths = _width(first), _width(second)
+        rough = _roughness(group[k - 1].text, group[k].text, group[k].start - group[k - 1].end)
+        choices.append((max(widths) > LINE_WIDTH, abs(widths[0] - widths[1]) + 20 * rough, first, second))
+    return min(choices)[2:]
+
+
+# --- the writers
+
+
+def srt(item_id: str, transcript: Transcript) -> str:
+    """SubRip. It has no escape: text that a player takes for markup gets an invisible WORD JOINER (U+2060) inside."""
+    return _subtitles("srt", transcript, lambda text: _disarmed(text, r"[<{\\]|--(?=>)|&(?=#|[A-Za-z]+;)"))
+
+
+def vtt(item_id: str, transcript: Transcript) -> str:
+    """WebVTT: `&amp;`, `&lt;` and `&gt;`, as it prescribes; a joiner after braces and backslashes, for some players."""
+    return _subtitles("vtt", transcript, lambda text: _disarmed(html.escape(text, quote=False), r"[{\\]"))
+
+
+def _subtitles(name: str, transcript: Transcript, escape: Callable[[str], str]) -> str:
+    from pysubs2 import SSAEvent, SSAFile
+
+    file = SSAFile()
+    for cue in cues(transcript):
+        text = escape("\n".join(cue.lines)).replace("\n", r"\N")
+        file.append(SSAEvent(cue.start_ms, cue.end_ms, text))
+    return file.to_string(name, keep_ssa_tags=True)  # what still looks like a tag is text
+
+
+def _disarmed(text: str, markup: str) -> str:
+    """`text` with a joiner after each `markup`, within times and before numbers on a line of their own.
+
+    Parsers look for the last two too, where a cue should begin.
+    """
+    text = re.sub(markup, rf"\g<0>{_JOINER}", text)
+    text = re.sub(r"(?<=\d:\d)(\d?)(?=[.,]\d)", rf"\1{_JOINER}", text)
+    return re.sub(r"(?<=\n)(?=\d+$)", _JOINER, text, flags=re.MULTILINE)
+
+
+def txt(item_id: str, transcript: Transcript) -> str:
+    """One segment a line; one line where there are none."""
+    segments = _spelling(transcript.segments, transcript.text)
+    texts = [segment.text for segment in segments] or [transcript.text]
+    return "".join(" ".join(_plain(text).split()) + "\n" for text in texts)
+
+
+def ctm(item_id: str, transcript: Transcript) -> str:
+    """NIST CTM, one word a line: file, channel, start, duration, word, and confidence where the engine gives one.
+
+    Fields are divided by spaces, so in the id whatever is no field character is percent-encoded, and "_" stands for a
+    space within a word. Empty where the engine gives no word times.
+    """
+    name = re.sub(r"^;|[\s%\x00-\x20\x7f-\x9f\ud800-\udfff]", _percent, item_id)
+    return "".join(_ctm_line(name, word) for word in transcript.words if _ink(word.text))
+
+
+def _ctm_line(name: str, word: Word) -> str:
+    text = "_".join(_plain(word.text).split())
+    confidence = "" if word.confidence is None else f" {word.confidence:.3f}"
+    return f"{name} 1 {word.start:.3f} {max(0.0, word.end - word.start):.3f} {text}{confidence}\n"
+
+
+def to_json(item_id: str, transcript: Transcript) -> str:
+    """One object on one line: `version`, `id` and `transcript_dict`. UTF-8, save that lone surrogates stay escaped."""
+    text = json.dumps({"version": 1, "id": item_id, **transcript_dict(transcript)}, ensure_ascii=False)
+    return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
+
+
+def transcript_dict(transcript: Transcript) -> dict[str, Any]:
+    """The transcript as JSON-able values: seconds and confidences to 3 decimals, words without their leading space.
+
+    {"text": "Hi.", "words": [{"word": "Hi.", "start": 0.5, "end": 0.8, "confidence": 0.93}],
+     "segments": [{"text": "Hi.", "start": 0.5, "end": 0.8}], "audio_duration": 1.0, "warnings": []}
+    """
+    return {
+        "text": transcript.text,
+        "words": [_word_dict(word) for word in transcript.words],
+        "segments": [{"text": s.text.strip(), **_span(s)} for s in transcript.segments],
+        "audio_duration": round(float(transcript.audio_duration), 3),
+        "warnings": list(transcript.warnings),
+    }
+
+
+def _word_dict(word: Word) -> dict[str, Any]:
+    entry = {"word": word.text.strip(), **_span(word)}
+    return entry if word.confidence is None else {**entry, "confidence": round(float(word.confidence), 3)}
+
+
+def _span(timed: Word | Segment) -> dict[str, float]:
+    return {"start": round(float(timed.start), 3), "end": round(float(timed.end), 3)}
+
+
+WRITERS: dict[str, Writer] = {"srt": srt, "vtt": vtt, "txt": txt, "ctm": ctm, "json": to_json}
+"""Format, which is the file name's extension too → writer of (item id, transcript) → the file's text, for UTF-8."""
+
+# --- the files' names
+
+MAX_NAME_BYTES = 255
+"""Of one path component, on every common Linux file system."""
+MAX_PATH_BYTES = 768
+"""An object's name in a cloud store may have 1,024; the rest is left for the prefix above it."""
+
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff%/\\]")
+_FOLDER_AS_FILE = re.compile(rf"\.(?=(?:{'|'.join(WRITERS)})$)")
+_SUFFIX_BYTES = 1 + max(map(len, WRITERS))
+_STEM_BYTES = MAX_NAME_BYTES - _SUFFIX_BYTES
+"""The same for every format, so that an item's files share their stem."""
+
+
+def output_name(item_id: str, extension: str) -> str:
+    """The relative POSIX path for an item's file: "a/b.wav", "srt" → "a/b.wav.srt". Different ids, different paths.
+
+    `extension` is a key of WRITERS. The id is percent-encoded only where it must be, so that decoding gives it back:
+    `%`, `\\`, control characters and lone surrogates (as UTF-8 would spell them; decode with "surrogatepass"); a slash
+    that would leave a component empty ("/x" → "%2Fx", "gs://b/x" → "gs:/%2Fb/x"); the dots of a component "." or "..";
+    the last dot of a folder that is named like some id's output ("a.srt/b" → "a%2Esrt/b").
+
+    A component of more than 255 bytes is cut, and ends in "%~" (which encodes nothing) and 32 hexadecimal digits of the
+    whole component's SHA-256. An id whose path would have more than 768 bytes becomes one such component, hashed whole.
+    Names that differ in case or in Unicode normal form are different names.
+    """
+    *folders, name = re.split(r"(?<=[^/])/(?=.)", item_id, flags=re.DOTALL)
+    parts = [_shortened(_FOLDER_AS_FILE.sub("%2E", _component(folder)), MAX_NAME_BYTES) for folder in folders]
+    path = "/".join([*parts, _shortened(_component(name), _STEM_BYTES)])
+    if len(path.encode()) > MAX_PATH_BYTES - _SUFFIX_BYTES:
+        path = _shortened(_component(item_id), _STEM_BYTES)
+    return f"{path}.{extension}"
+
+
+def _component(text: str) -> str:
+    return text.replace(".", "%2E") if text in {".", ".."} else _UNSAFE.sub(_percent, text)
+
+
+def _percent(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))
+
+
+def _shortened(component: str, limit: int) -> str:
+    encoded = component.encode()
+    if len(encoded) <= limit:
+        return component
+    mark = f"%~{hashlib.sha256(encoded).hexdigest()[:32]}"
+    kept = encoded[: limit - len(mark)].decode(errors="ignore")
+    return re.sub("%[0-9A-F]?$", "", kept) + mark

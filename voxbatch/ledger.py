@@ -1,0 +1,182 @@
+"""The parts: what of a shard is done, committed once and never changed. They are the checkpoint; there is no other.
+
+    parts/shard-00003-of-00016/part-00007.jsonl    a header line, then one line an item, in manifest order
+    parts/shard-00003-of-00016/complete.json       written when every item of the shard is in a part
+
+A part is created if absent, under the next free number. A writer that loses the race for a number reads what is there,
+takes those items for done and tries the next one; so it has read every part before its own, and no item can be in two
+parts of a shard, however many processes work on it. Does not know what a transcript is: it keeps lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from voxbatch.errors import LedgerError
+from voxbatch.storage import Store
+
+VERSION = 1
+FOLDER = "parts"
+
+_LINE = re.compile(rb'{"index":(\d+),"kind":"(transcript|failure)","line":({.*})}\n', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One committed item. The merged outputs hold `line` byte for byte."""
+
+    index: int
+    """Item.index."""
+    kind: str
+    """ "transcript" or "failure": which merged output it belongs to."""
+    line: bytes
+    """The output line: a JSON object, without line end."""
+
+    def to_bytes(self) -> bytes:
+        return b'{"index":%d,"kind":"%s","line":%s}\n' % (self.index, self.kind.encode(), self.line)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A part's first line."""
+
+    run: str
+    """Fingerprint of the run (manifest and config) that the part belongs to."""
+    shard: str
+    """"3/16" """
+    items: int
+    first: int
+    last: int
+    """Lowest and highest Item.index in the part."""
+    wall_s: float
+    """Seconds of work since this process's previous commit, or its start."""
+
+
+def dump(value: Any) -> bytes:
+    """One line of JSON, without line end. Lone surrogates (file names that are not UTF-8) are escaped."""
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(", ", ": ")).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(", ", ": ")).encode()
+
+
+def part_names(store: Store) -> list[str]:
+    return [name for name in store.names(FOLDER) if name.endswith(".jsonl")]
+
+
+def read_header(store: Store, name: str) -> Header:
+    with contextlib.closing(store.lines(name)) as lines:
+        return _header(store, name, next(lines, b""))
+
+
+def read_part(store: Store, name: str) -> Iterator[Entry]:
+    """One part's entries, in manifest order, one in memory at a time.
+
+    Raises:
+        LedgerError: it is no part, or it is cut off or altered.
+    """
+    with contextlib.closing(store.lines(name)) as lines:
+        header, count = _header(store, name, next(lines, b"")), 0
+        for count, line in enumerate(lines, 1):
+            if not (match := _LINE.fullmatch(line)):
+                raise _damaged(store, name, f"line {count + 1} is no entry: {line[:60]!r}")
+            yield Entry(int(match[1]), match[2].decode(), match[3])
+    if count != header.items:
+        raise _damaged(store, name, f"{count} entries where its header says {header.items}")
+
+
+def _header(store: Store, name: str, line: bytes) -> Header:
+    try:
+        fields = json.loads(line)
+        if fields.pop("version") == VERSION:
+            return Header(**fields)
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise _damaged(store, name, f"its first line is no header: {line[:60]!r}") from e
+    raise _damaged(store, name, f"written by another version of voxbatch: {line[:60]!r}")
+
+
+def _damaged(store: Store, name: str, what: str) -> LedgerError:
+    return LedgerError(f"{store.place}/{name}: {what}; delete this part and run again: its items are done anew")
+
+
+class Ledger:
+    """One shard's parts, as one process sees them."""
+
+    def __init__(self, store: Store, run: str, items: int, shard: int = 0, shards: int = 1):
+        self._store, self._run, self._shard, self._shards = store, run, shard, shards
+        self.folder = f"{FOLDER}/shard-{shard:05d}-of-{shards:05d}"
+        self._next = 0
+        self.done = bytearray(items)
+        """1 at Item.index of everything that is in this shard's parts, or that a run with another number of shards
+        committed: a byte an item, so a million items cost a megabyte."""
+
+    def load(self) -> None:
+        """Read what is done. Only this shard's folder is read, and those of other shard counts."""
+        ours = f"-of-{self._shards:05d}/"
+        for name in part_names(self._store):
+            if name.startswith(self.folder + "/"):
+                self._next += 1
+            elif ours in name:
+                continue
+            self._take(name)
+
+    def _take(self, name: str) -> set[int]:
+        """Mark a part's items as done; those that are."""
+        if (run := read_header(self._store, name).run) != self._run:
+            raise LedgerError(f"{self._store.place}/{name}: belongs to run {run}, this is run {self._run}")
+        found = {entry.index for entry in read_part(self._store, name)}
+        self._mark(found, name)
+        return found
+
+    def _mark(self, indexes: Iterable[int], name: str) -> None:
+        for index in indexes:
+            if not 0 <= index < len(self.done):
+                raise LedgerError(f"{self._store.place}/{name}: item {index} of a manifest of {len(self.done)} items")
+            self.done[index] = 1
+
+    def commit(self, entries: Iterable[Entry], wall_s: float) -> list[Entry]:
+        """Commit entries as the next part; those that another process committed first are left out.
+
+        Returns:
+            The entries that this call committed: all of them, unless another process works on the same shard.
+        """
+        pending = sorted((e for e in entries if not self.done[e.index]), key=lambda e: e.index)
+        while pending:
+            name = f"{self.folder}/part-{self._next:05d}.jsonl"
+            self._next += 1
+            if self._store.create(name, self._lines(pending, wall_s)):
+                self._mark((e.index for e in pending), name)
+                return pending
+            theirs = self._take(name)
+            pending = [e for e in pending if e.index not in theirs]
+        return []
+
+    def _lines(self, entries: list[Entry], wall_s: float) -> Iterator[bytes]:
+        header = Header(
+            self._run,
+            f"{self._shard}/{self._shards}",
+            len(entries),
+            entries[0].index,
+            entries[-1].index,
+            round(wall_s, 3),
+        )
+        yield dump({"version": VERSION, **asdict(header)}) + b"\n"
+        yield from (entry.to_bytes() for entry in entries)
+
+    def complete(self, items: int) -> None:
+        """Say that the shard is done: every one of its items is in a part."""
+        done = {"version": VERSION, "run": self._run, "items": items}
+        self._store.create(f"{self.folder}/complete.json", [dump(done) + b"\n"])
+
+    def is_complete(self) -> bool:
+        return self._store.read(f"{self.folder}/complete.json") is not None
+
+    def all_complete(self) -> bool:
+        """Whether every shard of this run's sharding has said so."""
+        done = [name for name in self._store.names(FOLDER) if name.endswith(f"-of-{self._shards:05d}/complete.json")]
+        return len(done) == self._shards

@@ -1,0 +1,346 @@
+"""The order of the rooms: Items → decoders → feed → engine → regroup → stitch → commit.
+
+Three threads and some processes. One thread dispatches items to the decoder processes and puts their chunks into the
+feed; one drives the engine; this one regroups results into recordings, commits parts, and is always free to hear a
+signal or a clock. Backwards, everything waits for room: the event queue, the feed, the decoders' sockets; so memory
+stays bounded however long the manifest or a recording is. Does not know where items come from or what follows the
+last part.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from voxbatch.decoder import Decoded, DecoderPool, Task, Undecodable
+from voxbatch.engines import Engine, Feed
+from voxbatch.errors import EngineError, LanguageError, TranscriptionError
+from voxbatch.formats import transcript_dict
+from voxbatch.ledger import Entry, Ledger, dump
+from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome, Span, Transcript
+from voxbatch.score import count_errors
+from voxbatch.stitch import stitch
+
+VERSION = 1
+"""Of the output lines."""
+EVENTS = 1024
+"""Results that may wait for this thread; more, and the engine and the decoders wait."""
+TICK_S = 0.2
+"""How long a signal may go unnoticed."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a shard is. `audio_s` counts chunk by chunk, so that a long recording shows."""
+
+    items: int
+    """In this shard, those of earlier runs included."""
+    resumed: int = 0
+    """Done by earlier runs."""
+    done: int = 0
+    failed: int = 0
+    audio_s: float = 0.0
+    """Transcribed by this process."""
+    known_audio_s: float = 0.0
+    """In the items that this process has to do, as far as the manifest says."""
+    unknown: int = 0
+    """Of these, items whose duration it does not say."""
+    committed: int = 0
+    """In parts: safe. Those of earlier runs included."""
+    parts: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def wall_s(self) -> float:
+        return time.monotonic() - self.began
+
+    @property
+    def rtfx(self) -> float:
+        return self.audio_s / self.wall_s
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    language: str | None
+    decoders: int
+    part_items: int
+    part_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Where a run's time went."""
+
+    decode_cpu_s: float
+    engine_s: float
+    """From the engine's first chunk to its last result."""
+    starved_s: float
+    """Of these, seconds in which the engine had nothing to do and waited for a chunk."""
+
+
+class Interrupted(Exception):
+    """The run was asked to stop. What was in hand is committed."""
+
+
+class Stop:
+    """How a signal handler stops a run: softly while a pipeline runs (it commits what is in hand), at once
+    elsewhere."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.softly = False
+
+    def ask(self) -> None:
+        """Raises Interrupted, unless a pipeline is running and will do so."""
+        self.asked.set()
+        if not self.softly:
+            raise Interrupted
+
+
+@dataclass(slots=True)
+class _Open:
+    """An item on its way."""
+
+    item: Item
+    results: dict[int, Hypothesis | ChunkFailure] = field(default_factory=dict)
+    decoded: Decoded | None = None
+
+    def is_whole(self) -> bool:
+        return self.decoded is not None and len(self.results) == len(self.decoded.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A thread's last event."""
+
+    error: BaseException | None
+
+
+class Pipeline:
+    """One run over one shard's items.
+
+    Args:
+        engine: not yet loaded.
+        ledger: loaded; items that it has done are not among `items`.
+        observe: called with the progress whenever it changed, from this thread.
+        stop: asked from anywhere to commit what is in hand and raise Interrupted.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        ledger: Ledger,
+        settings: Settings,
+        progress: Progress,
+        observe: Callable[[Progress], None],
+        stop: Stop,
+    ):
+        self._engine, self._ledger, self._settings = engine, ledger, settings
+        self._progress, self._observe, self._stop = progress, observe, stop
+        spec = engine.spec
+        self._feed = Feed(spec.concurrency * spec.max_chunk_samples)
+        self._events: queue.Queue[Any] = queue.Queue(EVENTS)
+        self._open: dict[int, _Open] = {}
+        self._sizes: dict[tuple[int, int], int] = {}
+        self._pending: list[Entry] = []
+        self._committed_at = progress.began
+        self._decode_cpu_s = 0.0
+        self._engine_ended_at = 0.0
+
+    def run(self, items: Iterator[Item]) -> Usage:
+        """Bring every item to an entry in a part.
+
+        Raises:
+            Interrupted: `stop` was asked.
+            RunError: the run cannot go on; what was committed is safe.
+        """
+        threads = [
+            threading.Thread(target=self._decode, args=(items,), daemon=True, name="decode"),
+            threading.Thread(target=self._transcribe, daemon=True, name="engine"),
+        ]
+        self._stop.softly = True
+        for thread in threads:
+            thread.start()
+        try:
+            self._regroup(len(threads))
+        finally:
+            self._feed.close(discard=True)
+            self._stop.softly = False
+        self._commit()
+        began = self._feed.started_at or self._engine_ended_at
+        return Usage(self._decode_cpu_s, self._engine_ended_at - began, self._feed.starved_s)
+
+    # -- the decoding thread ------------------------------------------------------------------------------------------
+
+    def _decode(self, items: Iterator[Item]) -> None:
+        error: BaseException | None = None
+        try:
+            with DecoderPool(self._settings.decoders) as pool:
+                for message in pool.run(self._tasks(items)):
+                    if not isinstance(message, Chunk):
+                        self._events.put(message)
+                    elif not self._put(message):
+                        break
+                self._decode_cpu_s = pool.cpu_s
+        except BaseException as e:  # noqa: BLE001 it is raised again by the thread that waits for it
+            error = e
+        self._feed.close()
+        self._events.put(_Ended(error))
+
+    def _put(self, chunk: Chunk) -> bool:
+        self._sizes[chunk.item, chunk.index] = chunk.span.core_end - chunk.span.core_start
+        return self._feed.put(chunk)
+
+    def _tasks(self, items: Iterator[Item]) -> Iterator[Task]:
+        spec = self._engine.spec
+        for item in items:
+            lang = _primary(item.lang or self._settings.language)
+            self._open[item.index] = _Open(item)
+            if lang and spec.languages is not None and lang not in spec.languages:
+                self._events.put(Undecodable(item.index, _unknown_language(lang, self._engine)))
+                continue
+            yield Task(item.index, item.audio, item.offset, item.duration, item.channel, lang, spec.max_chunk_samples)
+
+    # -- the engine's thread ------------------------------------------------------------------------------------------
+
+    def _transcribe(self) -> None:
+        error: BaseException | None = None
+        try:
+            for result in self._engine.stream(self._feed):
+                self._events.put(result)
+        except BaseException as e:  # noqa: BLE001 likewise
+            error = e
+            self._feed.close(discard=True)
+        self._engine_ended_at = time.monotonic()
+        self._events.put(_Ended(error))
+
+    # -- this thread --------------------------------------------------------------------------------------------------
+
+    def _regroup(self, threads: int) -> None:
+        while threads:
+            try:
+                event = self._events.get(timeout=TICK_S)
+            except queue.Empty:
+                event = None
+            if isinstance(event, _Ended):
+                threads -= 1
+                if event.error is not None:
+                    self._commit()
+                    raise event.error
+            elif event is not None:
+                self._handle(event)
+            if self._stop.asked.is_set():
+                self._commit()
+                raise Interrupted
+            self._commit_if_due()
+        if self._open:
+            raise EngineError(f"engine {self._engine.spec.name} ended without a result for {len(self._open)} items")
+
+    def _handle(self, event: Hypothesis | ChunkFailure | Decoded | Undecodable) -> None:
+        opened = self._open.get(event.item)
+        if isinstance(event, Hypothesis | ChunkFailure):
+            self._progress.audio_s += self._sizes.pop((event.item, event.chunk), 0) / SAMPLING_RATE
+        if opened is None:
+            return  # a chunk of an item that has already failed
+        if isinstance(event, Undecodable):
+            self._finish(opened, event.failure)
+            return
+        if isinstance(event, Decoded):
+            opened.decoded = event
+        else:
+            opened.results[event.chunk] = event
+        if opened.is_whole() and opened.decoded is not None:
+            self._finish(opened, _outcome(opened.results, opened.decoded.spans, opened.decoded.warnings))
+        else:
+            self._observe(self._progress)
+
+    def _finish(self, opened: _Open, outcome: Outcome) -> None:
+        item = opened.item
+        del self._open[item.index]
+        failed = isinstance(outcome, Failure)
+        line = failure_line(item, outcome) if isinstance(outcome, Failure) else self._transcript_line(item, outcome)
+        self._pending.append(Entry(item.index, "failure" if failed else "transcript", dump(line)))
+        self._progress.done += not failed
+        self._progress.failed += failed
+        self._observe(self._progress)
+
+    def _transcript_line(self, item: Item, transcript: Transcript) -> dict[str, Any]:
+        return transcript_line(item, transcript, self._engine, _primary(item.lang or self._settings.language))
+
+    def _commit_if_due(self) -> None:
+        due = time.monotonic() - self._committed_at >= self._settings.part_seconds
+        if self._pending and (due or len(self._pending) >= self._settings.part_items):
+            self._commit()
+
+    def _commit(self) -> None:
+        if not self._pending:
+            return
+        now = time.monotonic()
+        self._progress.parts += bool(self._ledger.commit(self._pending, now - self._committed_at))
+        self._progress.committed += len(self._pending)
+        self._pending, self._committed_at = [], now
+
+
+def _outcome(
+    results: dict[int, Hypothesis | ChunkFailure], spans: Sequence[Span], warnings: Sequence[str]
+) -> Transcript | Failure:
+    """The first failed chunk fails the item, whichever order they came in: the same run gives the same bytes."""
+    hypotheses = []
+    for index, span in enumerate(spans):
+        result = results[index]
+        if isinstance(result, ChunkFailure):
+            place = f"{span.start / SAMPLING_RATE:.2f} to {span.end / SAMPLING_RATE:.2f} s"
+            return Failure(TranscriptionError.__name__, f"{place}: {result.message}", result.retryable)
+        hypotheses.append(result)
+    return stitch(spans, hypotheses, warnings)
+
+
+def _primary(lang: str | None) -> str | None:
+    """ "pt-BR" → "pt": engines and normalizers know primary subtags."""
+    return lang.replace("_", "-").split("-")[0].lower() if lang else None
+
+
+def _unknown_language(lang: str, engine: Engine) -> Failure:
+    known = ", ".join(sorted(engine.spec.languages or ()))
+    message = f"language {lang!r}: model {engine.spec.model} knows only {known}; choose another with --model"
+    return Failure(LanguageError.__name__, message)
+
+
+def transcript_line(item: Item, transcript: Transcript, engine: Engine, lang: str | None) -> dict[str, Any]:
+    """The input line, and what was found. It scores unchanged in NeMo's and the Open ASR Leaderboard's scripts."""
+    heard = transcript_dict(transcript)
+    line = {
+        **item.row, "id": item.id, "pred_text": heard["text"], "words": heard["words"], "segments": heard["segments"],
+        "audio_duration": heard["audio_duration"], "engine": engine.spec.name, "model": engine.spec.model,
+    }  # fmt: skip
+    if item.text is not None:
+        line |= _scores(item.text, transcript.text, lang or only_language(engine))
+    return {**line, "warnings": heard["warnings"], "version": VERSION}
+
+
+def _scores(reference: str, text: str, lang: str | None) -> dict[str, Any]:
+    counts = count_errors(reference, text, lang)
+    rate = counts.rate
+    return {
+        "wer": None if rate is None else round(rate, 6),
+        "substitutions": counts.substitutions,
+        "insertions": counts.insertions,
+        "deletions": counts.deletions,
+        "reference_length": counts.reference_length,
+    }
+
+
+def only_language(engine: Engine) -> str | None:
+    """The language of an engine that knows just one."""
+    return next(iter(engine.spec.languages)) if engine.spec.languages and len(engine.spec.languages) == 1 else None
+
+
+def failure_line(item: Item, failure: Failure) -> dict[str, Any]:
+    return {
+        **item.row, "id": item.id, "line": item.line, "error": failure.error, "message": failure.message,
+        "retryable": failure.retryable, "version": VERSION,
+    }  # fmt: skip

@@ -1,0 +1,112 @@
+"""What a run would do, without doing it: items, hours, chunks, time, cost.
+
+Durations come from the manifest; where it does not say, from the headers of a sample of the recordings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from voxbatch import engines
+from voxbatch.audio import probe
+from voxbatch.config import Config, load_profile, profile_names
+from voxbatch.errors import AudioError
+from voxbatch.manifest import Survey, items, survey
+from voxbatch.run import policy
+from voxbatch.shard import members
+from voxbatch.sources import Source, open_source
+from voxbatch.storage import open_audio
+
+SAMPLE = 200
+"""Recordings whose headers are read where the manifest gives no duration: the mean of 200 calls is known to a tenth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    engine: str
+    """One line: which, and why."""
+    model: str
+    items: int
+    """In this shard."""
+    audio_s: float
+    """Including the estimate for items whose duration nobody gave."""
+    estimated_items: int
+    """How many these are."""
+    chunks: int
+    """At least: cuts in pauses make some more."""
+    rtfx: float | None
+    """Audio seconds a second, as the profile expects; None where nothing is known."""
+    usd_per_hour: float | None
+
+    @property
+    def wall_s(self) -> float | None:
+        return self.audio_s / self.rtfx if self.rtfx else None
+
+    @property
+    def usd(self) -> float | None:
+        return (
+            self.wall_s / 3600 * self.usd_per_hour
+            if self.wall_s is not None and self.usd_per_hour is not None
+            else None
+        )
+
+
+def plan(config: Config) -> Plan:
+    """Raises UsageError as `run` would. Loads no model, writes nothing."""
+    choice = engines.choose(config.engine)
+    with open_source(config.source) as source:
+        surveyed = survey(source, policy(config), config.limit)
+        spec = engines.create(choice.name, config.model, config.engine_options).spec
+        mine = members(surveyed.durations, config.shard, config.shards)
+        unknown = mine & np.isnan(surveyed.durations)
+        durations = surveyed.durations[mine]
+        durations = np.where(np.isnan(durations), _typical(config, source, surveyed, unknown), durations)
+    limit_s = spec.max_chunk_samples / spec.sampling_rate
+    expected = _expected(config, choice.name)
+    return Plan(
+        engine=choice.reason,
+        model=spec.model,
+        items=int(mine.sum()),
+        audio_s=float(durations.sum()),
+        estimated_items=int(unknown.sum()),
+        chunks=int(np.ceil(durations / limit_s).sum()),
+        rtfx=config.expected_rtfx or expected.expected_rtfx,
+        usd_per_hour=config.usd_per_hour if config.usd_per_hour is not None else expected.usd_per_hour,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    expected_rtfx: float | None = None
+    usd_per_hour: float | None = None
+
+
+def _expected(config: Config, engine: str) -> _Expected:
+    """What the run's profile, or else the first one for its engine, says of speed and price."""
+    for name in [config.profile] if config.profile else profile_names():
+        settings = load_profile(name)
+        if settings.get("engine") == engine:
+            return _Expected(settings.get("expected_rtfx"), settings.get("usd_per_hour"))
+    return _Expected()
+
+
+def _typical(config: Config, source: Source, surveyed: Survey, unknown: np.ndarray) -> float:
+    """Mean seconds of a sample of the recordings whose duration is unknown."""
+    indexes = np.flatnonzero(unknown)
+    if not len(indexes):
+        return 0.0
+    sample = np.zeros(len(unknown), np.bool_)
+    sample[indexes[:: max(1, len(indexes) // SAMPLE)]] = True
+    found = [seconds for item in items(source, policy(config), config.limit, sample) if (seconds := probed(item.audio))]
+    return sum(found) / len(found) if found else 0.0
+
+
+def probed(path: str) -> float | None:
+    """Seconds of a recording by its header, None where it cannot be told."""
+    try:
+        with open_audio(path) as fd:
+            return probe(fd)
+    except AudioError:
+        return None

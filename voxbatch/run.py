@@ -1,0 +1,229 @@
+"""One run, from a Config to a summary: survey, identity, engine, ledger, pipeline, merge.
+
+The order matters: whatever can be refused is refused before a model is loaded, and the place of the outputs says which
+run it belongs to before anything is put there.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import voxbatch
+from voxbatch import engines, finalize
+from voxbatch.config import Config, digest
+from voxbatch.engines import Engine
+from voxbatch.errors import ConfigError, RunMismatchError
+from voxbatch.ledger import Ledger, part_names, read_header
+from voxbatch.log import Log
+from voxbatch.manifest import PathPolicy, Survey, items, survey
+from voxbatch.pipeline import Pipeline, Progress, Settings, Stop, Usage, only_language
+from voxbatch.shard import members
+from voxbatch.sources import Source, open_source
+from voxbatch.storage import Store, open_store
+
+MAX_DECODERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a run came to."""
+
+    progress: Progress
+    """Of this shard."""
+    summary: dict[str, Any] | None
+    """Of all shards; None while others are still at work."""
+    usage: Usage | None
+    """None when there was nothing left to do."""
+
+
+def default_out(source: str) -> str:
+    """ "jobs/calls.jsonl.gz" → "jobs/calls.voxbatch"; "-" → "stdin.voxbatch"."""
+    if source == "-":
+        return "stdin.voxbatch"
+    path = Path(os.path.abspath(source))
+    name = path.name if path.is_dir() else path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
+    return str(path.with_name(f"{name or 'root'}.voxbatch"))
+
+
+def policy(config: Config) -> PathPolicy:
+    return PathPolicy(config.allow_outside, tuple(os.path.abspath(folder) for folder in config.only_under))
+
+
+def run(
+    config: Config,
+    log: Log,
+    observe: Callable[[Progress], None] = lambda progress: None,
+    stop: Stop | None = None,
+) -> Finished:
+    """Transcribe one shard of a manifest and, when it is the last, merge.
+
+    Args:
+        observe: called with the progress whenever it changed.
+        stop: ask it, from a signal handler say, and what is in hand is committed.
+
+    Raises:
+        UsageError: the config, the manifest or OUT do not fit; nothing was loaded or written.
+        RunError: the run cannot go on; what is committed is safe, and the same command goes on from there.
+        Interrupted: `stop` was asked.
+    """
+    began = time.monotonic()
+    choice = engines.choose(config.engine)
+    with open_source(config.source) as source:
+        surveyed = survey(source, policy(config), config.limit)
+        engine = engines.create(choice.name, config.model, config.engine_options)
+        log.info("engine", text=f"{choice.reason} (model {engine.spec.model}, {engine.spec.license})")
+        store = open_store(config.out)
+        identity = _identity(config, surveyed, engine)
+        facts, language = _facts(config, engine), config.language or only_language(engine)
+        _claim(store, config, identity, {"items": surveyed.items, "language": language, "facts": facts})
+        mine = members(surveyed.durations, config.shard, config.shards)
+        ledger = Ledger(store, digest(identity), surveyed.items, config.shard, config.shards)
+        progress, usage = _transcribe(
+            config, source, surveyed, engine, ledger, mine, observe, stop or Stop(), log, began
+        )
+    ledger.complete(int(mine.sum()))
+    if not ledger.all_complete():
+        return Finished(progress, None, usage)
+    summary = finalize.merge(store, surveyed.items, config.formats, language, facts)
+    return Finished(progress, summary, usage)
+
+
+def _transcribe(
+    config: Config,
+    source: Source,
+    surveyed: Survey,
+    engine: Engine,
+    ledger: Ledger,
+    mine: NDArray[np.bool_],
+    observe: Callable[[Progress], None],
+    stop: Stop,
+    log: Log,
+    began: float,
+) -> tuple[Progress, Usage | None]:
+    ledger.load()
+    done = np.frombuffer(ledger.done, np.bool_)
+    todo = mine & ~done
+    total = int(mine.sum())
+    progress = Progress(total, resumed=total - int(todo.sum()), committed=total - int(todo.sum()), began=began)
+    progress.known_audio_s = float(np.nansum(surveyed.durations[todo]))
+    progress.unknown = int(np.isnan(surveyed.durations[todo]).sum())
+    if progress.resumed:
+        log.info("resumed", text=f"{progress.resumed:,} of {total:,} items were done before; {int(todo.sum()):,} to do")
+    if not todo.any():
+        return progress, None
+    settings = Settings(config.language, decoders(config), config.part_items, config.part_seconds)
+    pipeline = Pipeline(engine, ledger, settings, progress, observe, stop)
+    usage = pipeline.run(items(source, policy(config), config.limit, todo))
+    return progress, usage
+
+
+def decoders(config: Config) -> int:
+    return config.decoders or min(MAX_DECODERS, len(os.sched_getaffinity(0)))
+
+
+def _facts(config: Config, engine: Engine) -> dict[str, Any]:
+    """What a summary tells of how it was made."""
+    spec = engine.spec
+    return {
+        "engine": {
+            "name": spec.name, "model": spec.model, "license": spec.license, "origin": spec.origin,
+            "decoding": dict(spec.decoding), "versions": dict(spec.versions),
+        },
+        "voxbatch": voxbatch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "config": config.to_dict(),
+    }  # fmt: skip
+
+
+def _identity(config: Config, surveyed: Survey, engine: Engine) -> dict[str, Any]:
+    """All that decides what text comes out. Two runs of one identity may share an OUT; any others may not."""
+    return {
+        "manifest": surveyed.fingerprint,
+        "engine": engine.spec.name,
+        "model": engine.spec.model,
+        "decoding": dict(engine.spec.decoding),
+        "language": config.language,
+    }
+
+
+def _claim(store: Store, config: Config, identity: dict[str, Any], record: dict[str, Any]) -> None:
+    """Make OUT this run's, or find that it already is."""
+    store.prepare()
+    if config.overwrite:
+        finalize.erase(store)
+    run_id = digest(identity)
+    recorded = finalize.write_run(store, {"version": finalize.VERSION, "run": run_id, "identity": identity, **record})
+    if recorded["run"] != run_id:
+        raise RunMismatchError(_mismatch(store.place, recorded, identity))
+
+
+def _mismatch(place: str, recorded: dict[str, Any], identity: dict[str, Any]) -> str:
+    differing = [
+        f"{name} was {_short(theirs)}, is {_short(identity.get(name))}"
+        for name, theirs in recorded["identity"].items()
+        if theirs != identity.get(name)
+    ]
+    return (
+        f"{place} holds another run ({recorded['run']}, this one is {digest(identity)}): {'; '.join(differing)}. "
+        "Choose another OUT with -o, or start anew with --overwrite"
+    )
+
+
+def _short(value: Any) -> str:
+    return value[:12] + "…" if isinstance(value, str) and len(value) == 64 else str(value)
+
+
+def merge_by_hand(out: str, formats: tuple[str, ...]) -> dict[str, Any]:
+    """Merge what shards have left in OUT, and write further formats.
+
+    Raises:
+        ConfigError: nothing was run there.
+        LedgerError: items are missing.
+    """
+    store = open_store(out)
+    recorded = _recorded(store)
+    wanted = formats or tuple(recorded["facts"]["config"]["formats"])
+    return finalize.merge(store, recorded["items"], wanted, recorded["language"], recorded["facts"])
+
+
+def status(out: str) -> dict[str, Any]:
+    """How far the run in OUT is: {"items", "committed", "finished", "shards": [{"shard", "items", "parts",
+    "complete"}]}.
+
+    Raises:
+        ConfigError: nothing was run there.
+    """
+    store = open_store(out)
+    recorded = _recorded(store)
+    shards: dict[str, dict[str, Any]] = {}
+    for name in part_names(store):
+        header = read_header(store, name)
+        marker = name.rpartition("/")[0] + "/complete.json"
+        shard = shards.setdefault(header.shard, {"shard": header.shard, "items": 0, "parts": 0, "complete": marker})
+        shard["items"] += header.items
+        shard["parts"] += 1
+    for shard in shards.values():
+        shard["complete"] = store.read(shard["complete"]) is not None
+    return {
+        "items": recorded["items"],
+        "committed": sum(shard["items"] for shard in shards.values()),
+        "finished": store.read(finalize.SUMMARY) is not None,
+        "shards": sorted(shards.values(), key=lambda shard: int(shard["shard"].partition("/")[0])),
+    }
+
+
+def _recorded(store: Store) -> dict[str, Any]:
+    recorded = finalize.read_run(store)
+    if recorded is None:
+        raise ConfigError(f"{store.place}: no run was started there (it has no {finalize.RUN})")
+    return recorded

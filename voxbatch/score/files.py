@@ -1,0 +1,63 @@
+"""Score files of JSON lines: hypotheses as `pred_text`, references as `text` beside them or in a file of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from voxbatch.errors import BadLine, ManifestError
+from voxbatch.score.corpus import CorpusScore
+from voxbatch.score.counts import count_errors
+
+
+def score_files(hypotheses: str, references: str | None, language: str | None = None) -> dict[str, Any]:
+    """The corpus's counts (CorpusScore.to_dict).
+
+    Args:
+        hypotheses: JSON lines with `pred_text`, and `text` or an `id` that `references` knows.
+        references: JSON lines with `id` (or `audio_filepath`) and `text`; one without a hypothesis counts as missing.
+
+    Raises:
+        ManifestError: a line is no JSON object, or lacks a key; or nothing has a reference.
+    """
+    known = {_key(row, references, line): row for line, row in _rows(references)} if references else None
+    score = CorpusScore()
+    for line, row in _rows(hypotheses):
+        source = known.pop(_key(row, hypotheses, line), None) if known is not None else row
+        if source is None or not isinstance(source.get("text"), str):
+            continue
+        lang = row.get("lang") or source.get("lang") or language
+        if not isinstance(row.get("pred_text"), str):
+            raise ManifestError(
+                hypotheses, [BadLine(line, "has no `pred_text`; score takes a run's transcripts.jsonl")]
+            )
+        score.add(lang, count_errors(source["text"], row["pred_text"], lang))
+    for row in (known or {}).values():
+        if isinstance(row.get("text"), str):
+            score.add_missing(row.get("lang") or language, row["text"])
+    if not score.by_language:
+        raise ManifestError(
+            hypotheses, [BadLine(0, "no line has a reference: give `text` in its lines, or --ref FILE")]
+        )
+    return score.to_dict()
+
+
+def _rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    with open(path, "rb") as file:
+        for number, text in enumerate(file, 1):
+            if text.strip():
+                try:
+                    row = json.loads(text)
+                except ValueError as e:
+                    raise ManifestError(path, [BadLine(number, f"not JSON: {e}")]) from e
+                if not isinstance(row, dict):
+                    raise ManifestError(path, [BadLine(number, f"a JSON object is needed, this is {text[:40]!r}")])
+                yield number, row
+
+
+def _key(row: dict[str, Any], path: str, line: int) -> str:
+    key = row.get("id", row.get("audio_filepath"))
+    if key is None:
+        raise ManifestError(path, [BadLine(line, "has neither `id` nor `audio_filepath` to find its partner by")])
+    return str(key)
