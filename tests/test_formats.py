@@ -15,17 +15,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from voxbatch.formats import (
-    LINE_WIDTH,
-    MAX_CUE_MS,
-    MAX_PATH_BYTES,
-    MIN_CUE_MS,
-    WRITERS,
-    Cue,
-    cues,
-    output_name,
-    transcript_dict,
-)
+from voxbatch.formats import WRITERS, Cue, cues, output_name, transcript_dict
+from voxbatch.formats.cues import LINE_WIDTH, MAX_CUE_MS, MIN_CUE_MS
+from voxbatch.formats.names import MAX_PATH_BYTES
 from voxbatch.records import Segment, Transcript, Word
 
 STORY = (

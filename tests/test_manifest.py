@@ -17,9 +17,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from voxbatch.errors import ConfigError, ManifestError
-from voxbatch.manifest import INSIDE, MAX_LANGUAGES, LineError, PathPolicy, Survey, items, parse_line, survey
+from voxbatch.manifest import (
+    INSIDE,
+    MAX_LANGUAGES,
+    LineError,
+    PathPolicy,
+    Survey,
+    folder_manifest,
+    items,
+    open_source,
+    parse_line,
+    survey,
+)
+from voxbatch.manifest.folder import natural_key
+from voxbatch.manifest.row import MAX_LINE_BYTES
 from voxbatch.records import Item
-from voxbatch.sources import MAX_LINE_BYTES, folder_manifest, natural_key, open_source
 
 DATA = Path(os.environ.get("VOXBATCH_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the recordings for tests are absent: set VOXBATCH_TEST_DATA")

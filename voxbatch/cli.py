@@ -268,8 +268,7 @@ def _print_plan(config: Config) -> None:
 @manifest_options
 def validate(source: str, limit: int | None, allow_outside: bool, only_under: tuple[str, ...]) -> None:
     """Check every line of SOURCE and report all bad ones. Opens no recording."""
-    from voxbatch.manifest import PathPolicy, survey
-    from voxbatch.sources import open_source
+    from voxbatch.manifest import PathPolicy, open_source, survey
 
     folders = tuple(os.path.abspath(folder) for folder in only_under)
     with open_source(source) as opened:
@@ -290,8 +289,8 @@ def manifest(folder: str) -> None:
 
     Paths are relative to FOLDER: save it there.
     """
+    from voxbatch.manifest import folder_manifest
     from voxbatch.plan import probed
-    from voxbatch.sources import folder_manifest
 
     for line in folder_manifest(folder, probed):
         click.echo(line)

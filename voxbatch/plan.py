@@ -13,10 +13,9 @@ from voxbatch import engines
 from voxbatch.audio import probe
 from voxbatch.config import Config, load_profile, profile_names
 from voxbatch.errors import AudioError
-from voxbatch.manifest import Survey, items, survey
+from voxbatch.manifest import Source, Survey, items, open_source, survey
 from voxbatch.run import policy
 from voxbatch.shard import members
-from voxbatch.sources import Source, open_source
 from voxbatch.storage import open_audio
 
 SAMPLE = 200

@@ -24,10 +24,9 @@ from voxbatch.engines import Engine
 from voxbatch.errors import ConfigError, RunMismatchError
 from voxbatch.ledger import Ledger, part_names, read_header
 from voxbatch.log import Log
-from voxbatch.manifest import PathPolicy, Survey, items, survey
+from voxbatch.manifest import PathPolicy, Source, Survey, items, open_source, survey
 from voxbatch.pipeline import Pipeline, Progress, Settings, Stop, Usage, only_language
 from voxbatch.shard import members
-from voxbatch.sources import Source, open_source
 from voxbatch.storage import Store, open_store
 
 MAX_DECODERS = 16

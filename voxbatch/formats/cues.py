@@ -1,26 +1,18 @@
-"""Write a Transcript as json, srt, vtt, txt or ctm text, and name the file of an item.
+"""A Transcript → cues that a person can read: two lines, seven seconds, broken where speech is.
 
-It opens no file and chooses no folder: give the formats a folder of their own, since an item may be called "summary".
+Of all ways to cut, the one with the lowest total cost is taken. Writes no file format: subtitles.py does.
 """
 
 from __future__ import annotations
 
-import hashlib
-import html
-import json
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
 
 from voxbatch.records import Segment, Transcript, Word
-
-Writer = Callable[[str, Transcript], str]
-
-# --- subtitles: the limits that broadcasters agree on, about
 
 LINE_WIDTH = 42
 """Columns. A wide (Chinese, Japanese, Korean) character takes two, so 21 of them fill a line."""
@@ -30,10 +22,6 @@ MIN_CUE_MS = 1000
 COLUMNS_PER_SECOND = 20
 """What a person reads comfortably; a cue stays longer than its speech for it, where the gap allows it."""
 PAUSE_S = 0.5
-
-_JOINER = "\u2060"
-"""WORD JOINER: invisible, no width, no break. It keeps apart what a player would take for markup."""
-
 _SENTENCE_END = re.compile(r"[.?!…。？！．｡।॥؟۔።]['\"”’»)\]」』）]*$")
 _ABBREVIATION = re.compile(r"(^|\s)(Mrs?|Ms|Dr|St|Prof|[A-HJ-Z])\.$")
 """Titles and initials, which a name follows."""
@@ -97,28 +85,28 @@ def _timed_text(transcript: Transcript) -> Iterator[tuple[str, float, float]]:
 
     The slices are cut from the text itself, which alone says where a space stands.
     """
-    text = _plain(transcript.text)
+    text = plain(transcript.text)
     inked = [i for i, char in enumerate(text) if not char.isspace()]
     whole = Segment(text, 0.0, transcript.audio_duration)
     position = count = 0
-    for source in _spelling(transcript.words, text) or _spelling(transcript.segments, text) or (whole,):
-        count += len(_ink(source.text))
+    for source in spelling(transcript.words, text) or spelling(transcript.segments, text) or (whole,):
+        count += len(ink(source.text))
         end = inked[count - 1] + 1 if count else 0
         yield text[position:end], source.start, source.end
         position = end
 
 
-def _spelling(sources: Sequence[Word] | Sequence[Segment], text: str) -> Sequence[Word] | Sequence[Segment]:
+def spelling(sources: Sequence[Word] | Sequence[Segment], text: str) -> Sequence[Word] | Sequence[Segment]:
     """The sources if, joined, they are the text; else none, since a subtitle must not leave out what was said."""
-    return sources if "".join(_ink(source.text) for source in sources) == _ink(text) else ()
+    return sources if "".join(ink(source.text) for source in sources) == ink(text) else ()
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text)
 
 
-def _ink(text: str) -> str:
-    return "".join(_plain(text).split())
+def ink(text: str) -> str:
+    return "".join(plain(text).split())
 
 
 def _within_line(token: str) -> Iterator[str]:
@@ -220,143 +208,3 @@ def _lines(group: Sequence[_Piece]) -> tuple[str, ...]:
         rough = _roughness(group[k - 1].text, group[k].text, group[k].start - group[k - 1].end)
         choices.append((max(widths) > LINE_WIDTH, abs(widths[0] - widths[1]) + 20 * rough, first, second))
     return min(choices)[2:]
-
-
-# --- the writers
-
-
-def srt(item_id: str, transcript: Transcript) -> str:
-    """SubRip. It has no escape: text that a player takes for markup gets an invisible WORD JOINER (U+2060) inside."""
-    return _subtitles("srt", transcript, lambda text: _disarmed(text, r"[<{\\]|--(?=>)|&(?=#|[A-Za-z]+;)"))
-
-
-def vtt(item_id: str, transcript: Transcript) -> str:
-    """WebVTT: `&amp;`, `&lt;` and `&gt;`, as it prescribes; a joiner after braces and backslashes, for some players."""
-    return _subtitles("vtt", transcript, lambda text: _disarmed(html.escape(text, quote=False), r"[{\\]"))
-
-
-def _subtitles(name: str, transcript: Transcript, escape: Callable[[str], str]) -> str:
-    from pysubs2 import SSAEvent, SSAFile
-
-    file = SSAFile()
-    for cue in cues(transcript):
-        text = escape("\n".join(cue.lines)).replace("\n", r"\N")
-        file.append(SSAEvent(cue.start_ms, cue.end_ms, text))
-    return file.to_string(name, keep_ssa_tags=True)  # what still looks like a tag is text
-
-
-def _disarmed(text: str, markup: str) -> str:
-    """`text` with a joiner after each `markup`, within times and before numbers on a line of their own.
-
-    Parsers look for the last two too, where a cue should begin.
-    """
-    text = re.sub(markup, rf"\g<0>{_JOINER}", text)
-    text = re.sub(r"(?<=\d:\d)(\d?)(?=[.,]\d)", rf"\1{_JOINER}", text)
-    return re.sub(r"(?<=\n)(?=\d+$)", _JOINER, text, flags=re.MULTILINE)
-
-
-def txt(item_id: str, transcript: Transcript) -> str:
-    """One segment a line; one line where there are none."""
-    segments = _spelling(transcript.segments, transcript.text)
-    texts = [segment.text for segment in segments] or [transcript.text]
-    return "".join(" ".join(_plain(text).split()) + "\n" for text in texts)
-
-
-def ctm(item_id: str, transcript: Transcript) -> str:
-    """NIST CTM, one word a line: file, channel, start, duration, word, and confidence where the engine gives one.
-
-    Fields are divided by spaces, so in the id whatever is no field character is percent-encoded, and "_" stands for a
-    space within a word. Empty where the engine gives no word times.
-    """
-    name = re.sub(r"^;|[\s%\x00-\x20\x7f-\x9f\ud800-\udfff]", _percent, item_id)
-    return "".join(_ctm_line(name, word) for word in transcript.words if _ink(word.text))
-
-
-def _ctm_line(name: str, word: Word) -> str:
-    text = "_".join(_plain(word.text).split())
-    confidence = "" if word.confidence is None else f" {word.confidence:.3f}"
-    return f"{name} 1 {word.start:.3f} {max(0.0, word.end - word.start):.3f} {text}{confidence}\n"
-
-
-def to_json(item_id: str, transcript: Transcript) -> str:
-    """One object on one line: `version`, `id` and `transcript_dict`. UTF-8, save that lone surrogates stay escaped."""
-    text = json.dumps({"version": 1, "id": item_id, **transcript_dict(transcript)}, ensure_ascii=False)
-    return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
-
-
-def transcript_dict(transcript: Transcript) -> dict[str, Any]:
-    """The transcript as JSON-able values: seconds and confidences to 3 decimals, words without their leading space.
-
-    {"text": "Hi.", "words": [{"word": "Hi.", "start": 0.5, "end": 0.8, "confidence": 0.93}],
-     "segments": [{"text": "Hi.", "start": 0.5, "end": 0.8}], "audio_duration": 1.0, "warnings": []}
-    """
-    return {
-        "text": transcript.text,
-        "words": [_word_dict(word) for word in transcript.words],
-        "segments": [{"text": s.text.strip(), **_span(s)} for s in transcript.segments],
-        "audio_duration": round(float(transcript.audio_duration), 3),
-        "warnings": list(transcript.warnings),
-    }
-
-
-def _word_dict(word: Word) -> dict[str, Any]:
-    entry = {"word": word.text.strip(), **_span(word)}
-    return entry if word.confidence is None else {**entry, "confidence": round(float(word.confidence), 3)}
-
-
-def _span(timed: Word | Segment) -> dict[str, float]:
-    return {"start": round(float(timed.start), 3), "end": round(float(timed.end), 3)}
-
-
-WRITERS: dict[str, Writer] = {"srt": srt, "vtt": vtt, "txt": txt, "ctm": ctm, "json": to_json}
-"""Format, which is the file name's extension too → writer of (item id, transcript) → the file's text, for UTF-8."""
-
-# --- the files' names
-
-MAX_NAME_BYTES = 255
-"""Of one path component, on every common Linux file system."""
-MAX_PATH_BYTES = 768
-"""An object's name in a cloud store may have 1,024; the rest is left for the prefix above it."""
-
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff%/\\]")
-_FOLDER_AS_FILE = re.compile(rf"\.(?=(?:{'|'.join(WRITERS)})$)")
-_SUFFIX_BYTES = 1 + max(map(len, WRITERS))
-_STEM_BYTES = MAX_NAME_BYTES - _SUFFIX_BYTES
-"""The same for every format, so that an item's files share their stem."""
-
-
-def output_name(item_id: str, extension: str) -> str:
-    """The relative POSIX path for an item's file: "a/b.wav", "srt" → "a/b.wav.srt". Different ids, different paths.
-
-    `extension` is a key of WRITERS. The id is percent-encoded only where it must be, so that decoding gives it back:
-    `%`, `\\`, control characters and lone surrogates (as UTF-8 would spell them; decode with "surrogatepass"); a slash
-    that would leave a component empty ("/x" → "%2Fx", "gs://b/x" → "gs:/%2Fb/x"); the dots of a component "." or "..";
-    the last dot of a folder that is named like some id's output ("a.srt/b" → "a%2Esrt/b").
-
-    A component of more than 255 bytes is cut, and ends in "%~" (which encodes nothing) and 32 hexadecimal digits of the
-    whole component's SHA-256. An id whose path would have more than 768 bytes becomes one such component, hashed whole.
-    Names that differ in case or in Unicode normal form are different names.
-    """
-    *folders, name = re.split(r"(?<=[^/])/(?=.)", item_id, flags=re.DOTALL)
-    parts = [_shortened(_FOLDER_AS_FILE.sub("%2E", _component(folder)), MAX_NAME_BYTES) for folder in folders]
-    path = "/".join([*parts, _shortened(_component(name), _STEM_BYTES)])
-    if len(path.encode()) > MAX_PATH_BYTES - _SUFFIX_BYTES:
-        path = _shortened(_component(item_id), _STEM_BYTES)
-    return f"{path}.{extension}"
-
-
-def _component(text: str) -> str:
-    return text.replace(".", "%2E") if text in {".", ".."} else _UNSAFE.sub(_percent, text)
-
-
-def _percent(match: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))
-
-
-def _shortened(component: str, limit: int) -> str:
-    encoded = component.encode()
-    if len(encoded) <= limit:
-        return component
-    mark = f"%~{hashlib.sha256(encoded).hexdigest()[:32]}"
-    kept = encoded[: limit - len(mark)].decode(errors="ignore")
-    return re.sub("%[0-9A-F]?$", "", kept) + mark

@@ -3,48 +3,30 @@
 Whatever the kind, a Source is a file that can be streamed any number of times: what cannot be rewound (standard input,
 a pipe) and what may change between passes (a folder's listing) is kept in an unnamed temporary file. It does not know
 what a line means, and opens no recording.
-
-A folder is walked in natural order of the relative paths (track 2 before track 10). Each file whose extension we decode
-is an item, `NAME.txt` beside it is its reference, hidden files and folders are left out. Symbolic links are followed;
-a folder that is reached twice is taken once. A dangling link is taken in: it ends as a failure instead of vanishing.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
-import json
-import math
 import os
-import re
 import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from voxbatch.errors import BadLine, ManifestError, StorageError
+from voxbatch.manifest.folder import RECORDING_SUFFIXES, folder_manifest
+from voxbatch.manifest.row import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-_SUFFIXES = (
-    ".3gp .aac .ac3 .aif .aifc .aiff .amr .ape .au .avi .caf .flac .flv .g722 .gsm .m4a .m4b .mka .mkv .mov .mp2 .mp3"
-    " .mp4 .mpeg .mpg .mpga .oga .ogg .opus .rf64 .snd .spx .tta .w64 .wav .wave .webm .wma .wv"
-)
-RECORDING_SUFFIXES = frozenset(_SUFFIXES.split())
-"""Extensions that a folder walk takes in, in lower case. Headerless PCM (.raw, .pcm) is not: nothing says its rate."""
-
-MAX_LINE_BYTES = 10_000_000
-"""A longer line is refused: a manifest that lost its line ends, or no manifest at all."""
-
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _GZIP_MAGIC = b"\x1f\x8b"
-
-Probe = Callable[[str], float | None]
-"""Absolute path → seconds, or None where the header does not say."""
 
 
 class Source:
@@ -141,39 +123,6 @@ def open_source(spec: str | os.PathLike[str], stdin: BinaryIO | None = None) -> 
         return _spooled(name, os.curdir, file)
 
 
-def folder_manifest(folder: str | os.PathLike[str], probe: Probe | None = None) -> Iterator[str]:
-    """The JSON lines, without line ends, of the manifest that describes a folder; paths are relative to the folder.
-
-    `probe`, where given, tells the `duration` from a recording's header. Raises ManifestError after the last line where
-    something could not be taken in (a folder that cannot be read, a reference that is not UTF-8), with every reason.
-    """
-    root = os.fspath(folder)
-    problems: list[BadLine] = []
-    for path, reference in _walk(root, problems):
-        # "./" keeps a file called "data:1.wav" from being read as a protocol.
-        row: dict[str, Any] = {"audio_filepath": "./" + path if ":" in path else path}
-        seconds = probe(os.path.join(os.path.abspath(root), path)) if probe else None
-        if seconds is not None and math.isfinite(seconds) and seconds > 0:
-            row["duration"] = round(seconds, 6)
-        try:
-            path.encode()
-            if reference is not None:
-                row["text"] = _read_reference(os.path.join(root, reference))
-            yield json.dumps(row, ensure_ascii=False)
-        except UnicodeEncodeError:
-            problems.append(BadLine(0, f"{path!a}: the name is not UTF-8; rename the file"))
-        except (OSError, ValueError) as error:
-            problems.append(BadLine(0, f"{reference!r}: the reference cannot be read as UTF-8 text: {error}; mend it"))
-    if problems:
-        raise ManifestError(root, problems[: ManifestError.LIMIT], len(problems))
-
-
-def natural_key(name: str) -> tuple[str, str]:
-    """Sorts names as people do: "take 9" < "Take 10". Each number is led by how many digits it has."""
-    key = re.sub(r"[0-9]+", lambda digits: f"{len(digits[0].lstrip('0')):03}{digits[0].lstrip('0')}", name.casefold())
-    return key, name
-
-
 def _open_file(name: str) -> BinaryIO:
     if os.path.splitext(name)[1].lower() in RECORDING_SUFFIXES:
         raise _refused(name, "is a recording; give the folder that holds it, or a manifest that names it")
@@ -191,7 +140,8 @@ def _folder_source(name: str) -> Source:
     source = Source(name, name, _spool(name, lines))
     if source._stamp[0] == 0:
         source.close()
-        raise _refused(name, f"holds no recordings; files that end in one of these are taken in: {_SUFFIXES}")
+        known = " ".join(sorted(RECORDING_SUFFIXES))
+        raise _refused(name, f"holds no recordings; files that end in one of these are taken in: {known}")
     return source
 
 
@@ -218,49 +168,3 @@ def _skip_to_line_end(reader: io.BufferedReader[io.RawIOBase], raw: bytes) -> No
 
 def _refused(name: str, reason: str) -> ManifestError:
     return ManifestError(name, [BadLine(0, reason)])
-
-
-def _read_reference(path: str) -> str:
-    with open(path, "rb") as file:
-        data = file.read(MAX_LINE_BYTES // 2)
-        if file.read(1):
-            raise ValueError(f"it is longer than {MAX_LINE_BYTES // 2:,} bytes")
-    return data.decode("utf-8-sig").strip()
-
-
-def _walk(root: str, problems: list[BadLine]) -> Iterator[tuple[str, str | None]]:
-    """(recording, its reference or None), relative to root, in natural order. No recursion: paths may be deep."""
-    seen: set[tuple[int, int]] = set()
-    stack: list[tuple[str, str | None, bool]] = [("", None, True)]
-    while stack:
-        path, reference, is_folder = stack.pop()
-        if not is_folder:
-            yield path, reference
-            continue
-        try:
-            state = os.stat(os.path.join(root, path))
-            if (state.st_dev, state.st_ino) not in seen:
-                seen.add((state.st_dev, state.st_ino))
-                stack += reversed(_entries(root, path))
-        except OSError as error:
-            problems.append(BadLine(0, f"{path or root!r}: cannot be listed: {error.strerror}; check its permissions"))
-
-
-def _entries(root: str, path: str) -> list[tuple[str, str | None, bool]]:
-    """(path, reference, is it a folder) of what one folder holds, in natural order."""
-    with os.scandir(os.path.join(root, path)) as listing:
-        folders = {entry.name: _is_folder(entry) for entry in listing if not entry.name.startswith(".")}
-    entries: list[tuple[str, str | None, bool]] = []
-    for name in sorted(folders, key=natural_key):
-        stem, suffix = os.path.splitext(name)
-        if folders[name]:
-            entries.append((os.path.join(path, name), None, True))
-        elif suffix.lower() in RECORDING_SUFFIXES:
-            reference = next((text for text in (stem + ".txt", stem + ".TXT") if folders.get(text) is False), None)
-            entries.append((os.path.join(path, name), reference and os.path.join(path, reference), False))
-    return entries
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    # isdir() where is_dir() would raise: a link that leads to itself.
-    return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))

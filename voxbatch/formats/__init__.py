@@ -1,0 +1,79 @@
+"""Write a Transcript as json, srt, vtt, txt or ctm text.
+
+It opens no file and chooses no folder: give the formats a folder of their own, since an item may be called "summary".
+To add a format, write a function and put it in WRITERS.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from voxbatch.formats.cues import Cue, cues, ink, plain, spelling
+from voxbatch.formats.names import EXTENSIONS, output_name, percent
+from voxbatch.formats.subtitles import srt, vtt
+from voxbatch.records import Segment, Transcript, Word
+
+__all__ = ["WRITERS", "Cue", "cues", "output_name", "transcript_dict"]
+Writer = Callable[[str, Transcript], str]
+
+
+def txt(item_id: str, transcript: Transcript) -> str:
+    """One segment a line; one line where there are none."""
+    segments = spelling(transcript.segments, transcript.text)
+    texts = [segment.text for segment in segments] or [transcript.text]
+    return "".join(" ".join(plain(text).split()) + "\n" for text in texts)
+
+
+def ctm(item_id: str, transcript: Transcript) -> str:
+    """NIST CTM, one word a line: file, channel, start, duration, word, and confidence where the engine gives one.
+
+    Fields are divided by spaces, so in the id whatever is no field character is percent-encoded, and "_" stands for a
+    space within a word. Empty where the engine gives no word times.
+    """
+    name = re.sub(r"^;|[\s%\x00-\x20\x7f-\x9f\ud800-\udfff]", percent, item_id)
+    return "".join(_ctm_line(name, word) for word in transcript.words if ink(word.text))
+
+
+def _ctm_line(name: str, word: Word) -> str:
+    text = "_".join(plain(word.text).split())
+    confidence = "" if word.confidence is None else f" {word.confidence:.3f}"
+    return f"{name} 1 {word.start:.3f} {max(0.0, word.end - word.start):.3f} {text}{confidence}\n"
+
+
+def to_json(item_id: str, transcript: Transcript) -> str:
+    """One object on one line: `version`, `id` and `transcript_dict`. UTF-8, save that lone surrogates stay escaped."""
+    text = json.dumps({"version": 1, "id": item_id, **transcript_dict(transcript)}, ensure_ascii=False)
+    return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
+
+
+def transcript_dict(transcript: Transcript) -> dict[str, Any]:
+    """The transcript as JSON-able values: seconds and confidences to 3 decimals, words without their leading space.
+
+    {"text": "Hi.", "words": [{"word": "Hi.", "start": 0.5, "end": 0.8, "confidence": 0.93}],
+     "segments": [{"text": "Hi.", "start": 0.5, "end": 0.8}], "audio_duration": 1.0, "warnings": []}
+    """
+    return {
+        "text": transcript.text,
+        "words": [_word_dict(word) for word in transcript.words],
+        "segments": [{"text": s.text.strip(), **_span(s)} for s in transcript.segments],
+        "audio_duration": round(float(transcript.audio_duration), 3),
+        "warnings": list(transcript.warnings),
+    }
+
+
+def _word_dict(word: Word) -> dict[str, Any]:
+    entry = {"word": word.text.strip(), **_span(word)}
+    return entry if word.confidence is None else {**entry, "confidence": round(float(word.confidence), 3)}
+
+
+def _span(timed: Word | Segment) -> dict[str, float]:
+    return {"start": round(float(timed.start), 3), "end": round(float(timed.end), 3)}
+
+
+WRITERS: dict[str, Writer] = {"srt": srt, "vtt": vtt, "txt": txt, "ctm": ctm, "json": to_json}
+"""Format, which is the file name's extension too → writer of (item id, transcript) → the file's text, for UTF-8."""
+
+assert tuple(WRITERS) == EXTENSIONS

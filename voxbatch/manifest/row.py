@@ -1,0 +1,90 @@
+"""One line's bytes → its JSON object, or the reason why it is none: encoding, syntax, nesting, numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import Any, NoReturn
+
+AUDIO = "audio_filepath"
+MAX_LINE_BYTES = 10_000_000
+"""A longer line is refused: a manifest that lost its line ends, or no manifest at all."""
+
+MAX_DEPTH = 64
+"""Levels of nesting in a line: far from where writing the row again would exhaust the stack."""
+_KINDS: dict[type, str] = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
+
+
+class LineError(Exception):
+    """Why one line cannot be used; `survey` gathers them into a ManifestError."""
+
+
+def read_row(text: bytes) -> dict[str, Any]:
+    if len(text) > MAX_LINE_BYTES:
+        raise LineError(f"longer than {MAX_LINE_BYTES:,} bytes; write one JSON object a line")
+    try:
+        decoded = text.decode()
+    except UnicodeDecodeError as error:
+        at, byte = error.start, text[error.start]
+        raise LineError(f"byte 0x{byte:02X} at byte offset {at} is not UTF-8; save the file again as UTF-8") from error
+    try:
+        row = _DECODER.decode(decoded)
+    except json.JSONDecodeError as error:
+        raise LineError(_not_json(decoded, error)) from error
+    except RecursionError as error:
+        raise LineError(f"nested too deep; at most {MAX_DEPTH} levels are allowed") from error
+    except ValueError as error:
+        digits = f"{sys.get_int_max_str_digits():,}"
+        raise LineError(f"holds a whole number of more than {digits} digits; write it as a string") from error
+    if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _depth(row) > MAX_DEPTH:
+        raise LineError(f"nested too deep; at most {MAX_DEPTH} levels are allowed")
+    if not isinstance(row, dict):
+        raise LineError(f"is {_KINDS.get(type(row), 'null')}, {show(row)}; a line is a JSON object with `{AUDIO}`")
+    if b"\\u" in text:
+        _refuse_surrogates(row)
+    return row
+
+
+def show(value: object) -> str:
+    """A value as a reason quotes it: at most 80 characters, and none that a terminal would obey."""
+    text = repr(value[:81]) if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 82 else text[:81] + "…"
+
+
+def _not_json(text: str, error: json.JSONDecodeError) -> str:
+    if text.startswith("{") and (error.pos >= len(text) or not text.rstrip().endswith("}")):
+        return f"ends within a JSON object, {show(text)}; the file was cut off, or an object spans lines: mend it"
+    near = show(text[max(0, error.pos - 20) :][:60])
+    return f"not JSON: {error.msg} at column {error.pos + 1}, near {near}; write one JSON object a line"
+
+
+def _refuse_surrogates(row: dict[str, Any]) -> None:
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise LineError(f"holds {half}, half of a surrogate pair and no character; write the text again") from error
+
+
+def _depth(value: object) -> int:
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        inner = [v for v in level if isinstance(v, dict | list)]
+        level = [child for v in inner for child in (v.values() if isinstance(v, dict) else v)]
+    return depth
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise LineError(f"holds {name}, which JSON does not have; write a number, or leave the key out")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise LineError(f"holds the number {show(digits)}, beyond float64; correct it, or leave the key out")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
