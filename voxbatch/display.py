@@ -21,7 +21,9 @@ Observer = Callable[[Progress], None]
 
 
 def clock(seconds: float) -> str:
-    """75.4 → "1:15"; 3675 → "1:01:15"."""
+    """7.84 → "7.8 s"; 75.4 → "1:15"; 3675 → "1:01:15"."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
     minutes, s = divmod(round(seconds), 60)
     hours, m = divmod(minutes, 60)
     return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d}"
