@@ -22,7 +22,7 @@ UV := 0.13.8
 UV_COMPILE = .venv-lock/bin/uv pip compile pyproject.toml --group build --universal --python-version 3.11 --quiet \
     --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help demo test check lint format bench lock clean
+.PHONY: help demo test check lint format bench docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' Makefile | while IFS= read -r line; do printf '  make %-8s %s\n' "$${line%%:*}" "$${line##*## }"; done
@@ -47,6 +47,9 @@ format: $(DEV) ## let ruff mend what it can
 
 bench: $(DEV) ## every benchmark, each printing its figure
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+docs: $(DEV) ## write docs/cli.md from the commands' own help
+	@$(BIN)/python docs/make_cli_reference.py
 
 lock: .venv-lock/bin/uv ## write the lock files anew from pyproject.toml; UPGRADE=--upgrade takes newer versions
 	@$(UV_COMPILE) --extra cpu --output-file requirements.lock

@@ -72,6 +72,8 @@ class DecoderPool:
     """Worker processes that decode tasks; killed on leaving the context."""
 
     def __init__(self, workers: int):
+        import voxbatch.audio  # noqa: F401 what is not installed fails here, once, and not in every worker
+
         self._workers = [_Worker() for _ in range(workers)]
         self.cpu_s = 0.0
         """CPU seconds that the workers spent on decoding and cutting."""
@@ -91,7 +93,7 @@ class DecoderPool:
                 if (task := next(tasks, None)) is None:
                     more = False
                 else:
-                    worker.give(task)
+                    self._awake(worker).give(task)
             busy = [worker for worker in self._workers if worker.tasks]
             if not busy:
                 return
@@ -114,6 +116,14 @@ class DecoderPool:
         if isinstance(message, Decoded):
             self.cpu_s += message.cpu_s
         yield message
+
+    def _awake(self, worker: _Worker) -> _Worker:
+        """The worker, or a new one in its place where it died with nothing to do: no task is to blame."""
+        if worker.tasks or not worker.connection.poll():
+            return worker
+        worker.kill()
+        fresh = self._workers[self._workers.index(worker)] = _Worker()
+        return fresh
 
     def _replace(self, worker: _Worker, reason: str) -> Undecodable:
         """A new worker for a dead one. The task in hand fails, those behind it go to the new worker."""
@@ -166,7 +176,8 @@ class _Worker:
         return message
 
     def hangs(self) -> bool:
-        return time.monotonic() - self._heard > HANG_TIMEOUT_S
+        """Long silent, and not because nobody took what it has to say."""
+        return time.monotonic() - self._heard > HANG_TIMEOUT_S and not self.connection.poll()
 
     def epitaph(self) -> str:
         code = self._process.wait()

@@ -7,8 +7,10 @@ streamed, so memory grows neither with the manifest nor with the number of parts
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,13 +18,14 @@ from typing import Any
 
 from voxbatch.errors import LedgerError
 from voxbatch.formats import WRITERS, output_name
-from voxbatch.ledger import Entry, Header, part_names, read_header, read_part
-from voxbatch.records import Segment, Transcript, Word
+from voxbatch.ledger import FOLDER, Entry, Header, part_names, read_header, read_part
+from voxbatch.lines import read_transcript
 from voxbatch.score import CorpusScore, ErrorCounts
 from voxbatch.storage import Store
 
 VERSION = 1
 TRANSCRIPTS, FAILURES, SUMMARY, RUN = "transcripts.jsonl", "failures.jsonl", "summary.json", "run.json"
+_OURS = re.compile(rf"{FOLDER}/shard-\d{{5}}-of-\d{{5}}/(part-\d{{5,}}\.jsonl|complete\.json)")
 
 
 @dataclass(slots=True)
@@ -88,8 +91,24 @@ def merge(
         store.create(name, (entry.line + b"\n" for entry in entries(store) if entry.kind == kind))
     summary = summarise(totals, items, [read_header(store, name) for name in part_names(store)], facts)
     store.create(SUMMARY, [json.dumps(summary, indent=2, ensure_ascii=False).encode() + b"\n"])
-    stored = store.read(SUMMARY)
-    return dict(json.loads(stored)) if stored else summary
+    return _stored_summary(store) or summary
+
+
+def _stored_summary(store: Store) -> dict[str, Any] | None:
+    """What stands in summary.json: another shard may have been first.
+
+    Raises:
+        LedgerError: it is no summary of ours.
+    """
+    if (stored := store.read(SUMMARY)) is None:
+        return None
+    try:
+        found: dict[str, Any] = json.loads(stored)
+        if found["version"] == VERSION and {"items", "done", "failed", "engine", "rtfx"} <= found.keys():
+            return found
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise LedgerError(f"{store.place}/{SUMMARY} is damaged; delete it and run again: it is made anew from the parts")
 
 
 def _survey(store: Store, items: int, formats: list[str], language: str | None) -> Totals:
@@ -131,18 +150,11 @@ def _add_failure(totals: Totals, line: dict[str, Any], language: str | None) -> 
 def _write_files(store: Store, line: dict[str, Any], formats: list[str]) -> None:
     if not formats:
         return
-    transcript = _transcript(line)
+    transcript = read_transcript(line)
     for extension in formats:
         writer: Callable[..., str] = WRITERS[extension]
         text = writer(line["id"], transcript)
         store.write(f"{extension}/{output_name(line['id'], extension)}", [text.encode("utf-8", "surrogateescape")])
-
-
-def _transcript(line: dict[str, Any]) -> Transcript:
-    """The Transcript that an output line tells of."""
-    words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence")) for w in line["words"])
-    segments = tuple(Segment(**segment) for segment in line["segments"])
-    return Transcript(line["pred_text"], words, segments, line["audio_duration"], tuple(line["warnings"]))
 
 
 def summarise(totals: Totals, items: int, headers: list[Header], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,12 +180,37 @@ def summarise(totals: Totals, items: int, headers: list[Header], facts: Mapping[
 
 
 def erase(store: Store) -> None:
-    """Remove what runs have written to this place, and nothing else: for --overwrite."""
-    for name in (SUMMARY, TRANSCRIPTS, FAILURES, RUN):
+    """Remove what runs have written to this place, and nothing else: for --overwrite.
+
+    Files of items are known by the parts that name them. run.json goes last: a place that has one is ours, so an
+    erasure that was cut short can be repeated.
+    """
+    if store.read(RUN) is None:
+        return
+    parts = part_names(store)
+    formats = [extension for extension in WRITERS if store.names(extension)]
+    for part in parts if formats else ():
+        for item_id in _ids(store, part):
+            for extension in formats:
+                store.delete(f"{extension}/{output_name(item_id, extension)}")
+    ours = [name for name in store.names(FOLDER) if _OURS.fullmatch(name)]
+    for name in (SUMMARY, TRANSCRIPTS, FAILURES, *ours, RUN):
         store.delete(name)
-    for folder in ("parts", *WRITERS):
-        for name in store.names(folder):
-            store.delete(name)
+
+
+def _ids(store: Store, part: str) -> Iterator[str]:
+    """The ids of a part's transcripts, as far as it can be read: what is left behind is written anew."""
+    with contextlib.suppress(LedgerError):
+        for entry in read_part(store, part):
+            if entry.kind == "transcript":
+                yield json.loads(entry.line)["id"]
+
+
+def strangers(store: Store) -> list[str]:
+    """Names of merged outputs that stand in a place where nothing was run: merging would take them for its own."""
+    if store.read(RUN) is not None:
+        return []
+    return [name for name in (TRANSCRIPTS, FAILURES, SUMMARY) if store.read(name) is not None]
 
 
 def write_run(store: Store, run: dict[str, Any]) -> dict[str, Any]:
@@ -193,7 +230,7 @@ def read_run(store: Store) -> dict[str, Any] | None:
         return None
     try:
         run: dict[str, Any] = json.loads(stored)
-        if run["version"] == VERSION and {"run", "identity", "items"} <= run.keys():
+        if run["version"] == VERSION and {"run", "identity", "items", "language", "facts"} <= run.keys():
             return run
     except (ValueError, KeyError, TypeError):
         pass

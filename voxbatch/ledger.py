@@ -114,6 +114,8 @@ class Ledger:
         self.done = bytearray(items)
         """1 at Item.index of everything that is in this shard's parts, or that a run with another number of shards
         committed: a byte an item, so a million items cost a megabyte."""
+        self.failed = bytearray(items)
+        """1 where `done` is and the item ended as a failure."""
 
     def load(self) -> None:
         """Read what is done. Only this shard's folder is read, and those of other shard counts."""
@@ -128,16 +130,20 @@ class Ledger:
     def _take(self, name: str) -> set[int]:
         """Mark a part's items as done; those that are."""
         if (run := read_header(self._store, name).run) != self._run:
-            raise LedgerError(f"{self._store.place}/{name}: belongs to run {run}, this is run {self._run}")
-        found = {entry.index for entry in read_part(self._store, name)}
-        self._mark(found, name)
-        return found
+            raise LedgerError(
+                f"{self._store.place}/{name}: belongs to run {run}, this is run {self._run}; "
+                "take the part away, choose another OUT with -o, or start anew with --overwrite"
+            )
+        found = {entry.index: entry.kind for entry in read_part(self._store, name)}
+        self._mark(found.items(), name)
+        return set(found)
 
-    def _mark(self, indexes: Iterable[int], name: str) -> None:
-        for index in indexes:
+    def _mark(self, kinds: Iterable[tuple[int, str]], name: str) -> None:
+        for index, kind in kinds:
             if not 0 <= index < len(self.done):
-                raise LedgerError(f"{self._store.place}/{name}: item {index} of a manifest of {len(self.done)} items")
-            self.done[index] = 1
+                what = f"item {index} of a manifest of {len(self.done)} items"
+                raise _damaged(self._store, name, what)
+            self.done[index], self.failed[index] = 1, kind == "failure"
 
     def commit(self, entries: Iterable[Entry], wall_s: float) -> list[Entry]:
         """Commit entries as the next part; those that another process committed first are left out.
@@ -150,7 +156,7 @@ class Ledger:
             name = f"{self.folder}/part-{self._next:05d}.jsonl"
             self._next += 1
             if self._store.create(name, self._lines(pending, wall_s)):
-                self._mark((e.index for e in pending), name)
+                self._mark(((e.index, e.kind) for e in pending), name)
                 return pending
             theirs = self._take(name)
             pending = [e for e in pending if e.index not in theirs]

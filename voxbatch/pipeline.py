@@ -9,6 +9,7 @@ last part.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -19,14 +20,11 @@ from typing import Any
 from voxbatch.decoder import Decoded, DecoderPool, Task, Undecodable
 from voxbatch.engines import Engine, Feed
 from voxbatch.errors import EngineError, LanguageError, TranscriptionError
-from voxbatch.formats import transcript_dict
 from voxbatch.ledger import Entry, Ledger, dump
+from voxbatch.lines import failure_line, transcript_line
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome, Span, Transcript
-from voxbatch.score import count_errors
 from voxbatch.stitch import stitch
 
-VERSION = 1
-"""Of the output lines."""
 EVENTS = 1024
 """Results that may wait for this thread; more, and the engine and the decoders wait."""
 TICK_S = 0.2
@@ -40,7 +38,9 @@ class Progress:
     items: int
     """In this shard, those of earlier runs included."""
     resumed: int = 0
-    """Done by earlier runs."""
+    """Ended by earlier runs."""
+    resumed_failed: int = 0
+    """Of these, without a transcript."""
     done: int = 0
     failed: int = 0
     audio_s: float = 0.0
@@ -144,6 +144,8 @@ class Pipeline:
         spec = engine.spec
         self._feed = Feed(spec.concurrency * spec.max_chunk_samples)
         self._events: queue.Queue[Any] = queue.Queue(EVENTS)
+        self._over = threading.Event()
+        """Nobody takes events any more."""
         self._open: dict[int, _Open] = {}
         self._sizes: dict[tuple[int, int], int] = {}
         self._pending: list[Entry] = []
@@ -168,6 +170,7 @@ class Pipeline:
         try:
             self._regroup(len(threads))
         finally:
+            self._over.set()
             self._feed.close(discard=True)
             self._stop.softly = False
         self._commit()
@@ -181,15 +184,21 @@ class Pipeline:
         try:
             with DecoderPool(self._settings.decoders) as pool:
                 for message in pool.run(self._tasks(items)):
-                    if not isinstance(message, Chunk):
-                        self._events.put(message)
-                    elif not self._put(message):
+                    if not (self._put(message) if isinstance(message, Chunk) else self._tell(message)):
                         break
                 self._decode_cpu_s = pool.cpu_s
         except BaseException as e:  # noqa: BLE001 it is raised again by the thread that waits for it
             error = e
         self._feed.close()
-        self._events.put(_Ended(error))
+        self._tell(_Ended(error))
+
+    def _tell(self, event: Hypothesis | ChunkFailure | Decoded | Undecodable | _Ended) -> bool:
+        """Queue an event, waiting for room. False when the run is over meanwhile: nobody wants it."""
+        while not self._over.is_set():
+            with contextlib.suppress(queue.Full):
+                self._events.put(event, timeout=TICK_S)
+                return True
+        return False
 
     def _put(self, chunk: Chunk) -> bool:
         self._sizes[chunk.item, chunk.index] = chunk.span.core_end - chunk.span.core_start
@@ -201,7 +210,8 @@ class Pipeline:
             lang = _primary(item.lang or self._settings.language)
             self._open[item.index] = _Open(item)
             if lang and spec.languages is not None and lang not in spec.languages:
-                self._events.put(Undecodable(item.index, _unknown_language(lang, self._engine)))
+                if not self._tell(Undecodable(item.index, _unknown_language(lang, self._engine))):
+                    return
                 continue
             yield Task(item.index, item.audio, item.offset, item.duration, item.channel, lang, spec.max_chunk_samples)
 
@@ -211,12 +221,13 @@ class Pipeline:
         error: BaseException | None = None
         try:
             for result in self._engine.stream(self._feed):
-                self._events.put(result)
+                if not self._tell(result):
+                    break
         except BaseException as e:  # noqa: BLE001 likewise
             error = e
-            self._feed.close(discard=True)
+        self._feed.close(discard=True)  # whoever fills it must not wait for an engine that has gone
         self._engine_ended_at = time.monotonic()
-        self._events.put(_Ended(error))
+        self._tell(_Ended(error))
 
     # -- this thread --------------------------------------------------------------------------------------------------
 
@@ -238,6 +249,7 @@ class Pipeline:
                 raise Interrupted
             self._commit_if_due()
         if self._open:
+            self._commit()
             raise EngineError(f"engine {self._engine.spec.name} ended without a result for {len(self._open)} items")
 
     def _handle(self, event: Hypothesis | ChunkFailure | Decoded | Undecodable) -> None:
@@ -262,14 +274,18 @@ class Pipeline:
         item = opened.item
         del self._open[item.index]
         failed = isinstance(outcome, Failure)
-        line = failure_line(item, outcome) if isinstance(outcome, Failure) else self._transcript_line(item, outcome)
-        self._pending.append(Entry(item.index, "failure" if failed else "transcript", dump(line)))
+        kind = "failure" if failed else "transcript"
+        self._pending.append(Entry(item.index, kind, dump(self._line(item, outcome))))
         self._progress.done += not failed
         self._progress.failed += failed
         self._observe(self._progress)
 
-    def _transcript_line(self, item: Item, transcript: Transcript) -> dict[str, Any]:
-        return transcript_line(item, transcript, self._engine, _primary(item.lang or self._settings.language))
+    def _line(self, item: Item, outcome: Outcome) -> dict[str, Any]:
+        if isinstance(outcome, Failure):
+            return failure_line(item, outcome)
+        spec = self._engine.spec
+        lang = _primary(item.lang or self._settings.language) or spec.only_language
+        return transcript_line(item, outcome, spec.name, spec.model, lang)
 
     def _commit_if_due(self) -> None:
         due = time.monotonic() - self._committed_at >= self._settings.part_seconds
@@ -308,39 +324,3 @@ def _unknown_language(lang: str, engine: Engine) -> Failure:
     known = ", ".join(sorted(engine.spec.languages or ()))
     message = f"language {lang!r}: model {engine.spec.model} knows only {known}; choose another with --model"
     return Failure(LanguageError.__name__, message)
-
-
-def transcript_line(item: Item, transcript: Transcript, engine: Engine, lang: str | None) -> dict[str, Any]:
-    """The input line, and what was found. It scores unchanged in NeMo's and the Open ASR Leaderboard's scripts."""
-    heard = transcript_dict(transcript)
-    line = {
-        **item.row, "id": item.id, "pred_text": heard["text"], "words": heard["words"], "segments": heard["segments"],
-        "audio_duration": heard["audio_duration"], "engine": engine.spec.name, "model": engine.spec.model,
-    }  # fmt: skip
-    if item.text is not None:
-        line |= _scores(item.text, transcript.text, lang or only_language(engine))
-    return {**line, "warnings": heard["warnings"], "version": VERSION}
-
-
-def _scores(reference: str, text: str, lang: str | None) -> dict[str, Any]:
-    counts = count_errors(reference, text, lang)
-    rate = counts.rate
-    return {
-        "wer": None if rate is None else round(rate, 6),
-        "substitutions": counts.substitutions,
-        "insertions": counts.insertions,
-        "deletions": counts.deletions,
-        "reference_length": counts.reference_length,
-    }
-
-
-def only_language(engine: Engine) -> str | None:
-    """The language of an engine that knows just one."""
-    return next(iter(engine.spec.languages)) if engine.spec.languages and len(engine.spec.languages) == 1 else None
-
-
-def failure_line(item: Item, failure: Failure) -> dict[str, Any]:
-    return {
-        **item.row, "id": item.id, "line": item.line, "error": failure.error, "message": failure.message,
-        "retryable": failure.retryable, "version": VERSION,
-    }  # fmt: skip

@@ -25,7 +25,7 @@ from voxbatch.errors import ConfigError, RunMismatchError
 from voxbatch.ledger import Ledger, part_names, read_header
 from voxbatch.log import Log
 from voxbatch.manifest import PathPolicy, Source, Survey, items, open_source, survey
-from voxbatch.pipeline import Pipeline, Progress, Settings, Stop, Usage, only_language
+from voxbatch.pipeline import Pipeline, Progress, Settings, Stop, Usage
 from voxbatch.shard import members
 from voxbatch.storage import Store, open_store
 
@@ -82,7 +82,7 @@ def run(
         log.info("engine", text=f"{choice.reason} (model {engine.spec.model}, {engine.spec.license})")
         store = open_store(config.out)
         identity = _identity(config, surveyed, engine)
-        facts, language = _facts(config, engine), config.language or only_language(engine)
+        facts, language = _facts(config, engine), config.language or engine.spec.only_language
         _claim(store, config, identity, {"items": surveyed.items, "language": language, "facts": facts})
         mine = members(surveyed.durations, config.shard, config.shards)
         ledger = Ledger(store, digest(identity), surveyed.items, config.shard, config.shards)
@@ -113,10 +113,12 @@ def _transcribe(
     todo = mine & ~done
     total = int(mine.sum())
     progress = Progress(total, resumed=total - int(todo.sum()), committed=total - int(todo.sum()), began=began)
+    progress.resumed_failed = int(np.frombuffer(ledger.failed, np.bool_)[mine & done].sum())
     progress.known_audio_s = float(np.nansum(surveyed.durations[todo]))
     progress.unknown = int(np.isnan(surveyed.durations[todo]).sum())
     if progress.resumed:
         log.info("resumed", text=f"{progress.resumed:,} of {total:,} items were done before; {int(todo.sum()):,} to do")
+    observe(progress)
     if not todo.any():
         return progress, None
     settings = Settings(config.language, decoders(config), config.part_items, config.part_seconds)
@@ -160,6 +162,11 @@ def _claim(store: Store, config: Config, identity: dict[str, Any], record: dict[
     store.prepare()
     if config.overwrite:
         finalize.erase(store)
+    if strangers := finalize.strangers(store):
+        raise ConfigError(
+            f"{store.place} holds {', '.join(strangers)} but no {finalize.RUN}: no run of voxbatch made that, and none "
+            "replaces it; choose another OUT with -o, or move it away"
+        )
     run_id = digest(identity)
     recorded = finalize.write_run(store, {"version": finalize.VERSION, "run": run_id, "identity": identity, **record})
     if recorded["run"] != run_id:

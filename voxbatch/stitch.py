@@ -1,16 +1,16 @@
 """Ordered Hypotheses of one recording → one Transcript with words and segments on the recording's clock.
 
-Chunks that were cut in a pause are simply joined. At a forced cut both chunks heard the audio around it: the words that
-they agree on there are found, and the change from one to the other is made in the middle of those; where they agree on
-nothing, each word goes to the chunk whose core holds its middle. Does not judge what was heard, except that text in
+Chunks that were cut in a pause are simply joined. At a forced cut both chunks heard the audio around it: their words
+there are paired by text and time, and the change from one to the other is made at the pair that both spell alike and
+that lies nearest to the cut; where they agree on nothing, each word goes to the chunk whose core holds its middle.
+Does not judge what was heard, except that text in
 certain silence is dropped and the dropping recorded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from difflib import SequenceMatcher
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from voxbatch.records import SAMPLING_RATE, Hypothesis, Segment, Span, Transcript, Word
@@ -21,6 +21,9 @@ SENTENCE_END = (".", "?", "!", "…", "。", "？", "！", "।", "؟")
 """… or after a word that ends a sentence."""
 SEGMENT_SECONDS = 30.0
 """… or before it would last longer than this."""
+AGREE_SECONDS = 1.0
+"""The same word from two chunks is the same utterance of it when the middles lie closer than this: engines place words
+some 0.1 s off inside a chunk, and up to a second at its edges."""
 QUOTED = 80
 """Characters of dropped text that a warning quotes: invented text loops, and can be long."""
 
@@ -38,13 +41,16 @@ def stitch(spans: Sequence[Span], hypotheses: Sequence[Hypothesis], warnings: Se
         empty and each chunk is a segment.
     """
     heard = [_kept(span, hypothesis) for span, hypothesis in zip(spans, hypotheses, strict=True)]
+    has_times = any(hypothesis.words for hypothesis in heard)
+    if has_times:
+        heard = [_timed(span, hypothesis) for span, hypothesis in zip(spans, heard, strict=True)]
     notes = tuple(warnings) + tuple(
         f"{_clock(span.start)} to {_clock(span.end)}: {note}"
         for span, hypothesis in zip(spans, heard, strict=True)
         for note in hypothesis.warnings
     )
     duration = (spans[-1].core_end - spans[0].core_start) / SAMPLING_RATE if spans else 0.0
-    if any(hypothesis.words for hypothesis in heard):
+    if has_times:
         words = tuple(_joined_words(spans, [_on_clock(s, h) for s, h in zip(spans, heard, strict=True)]))
         return Transcript(_text(words), words, tuple(segments(words)), duration, notes)
     pieces = [h.text.strip() for h in heard]
@@ -87,6 +93,16 @@ def _kept(span: Span, hypothesis: Hypothesis) -> Hypothesis:
     return replace(hypothesis, text="", words=(), warnings=(*hypothesis.warnings, note))
 
 
+def _timed(span: Span, hypothesis: Hypothesis) -> Hypothesis:
+    """Where an engine that gives word times gave none for one chunk, its words are spread evenly over the chunk."""
+    tokens = hypothesis.text.split()
+    if hypothesis.words or not tokens:
+        return hypothesis
+    step = (span.end - span.start) / SAMPLING_RATE / len(tokens)
+    words = tuple(Word(f" {token}", i * step, (i + 1) * step) for i, token in enumerate(tokens))
+    return replace(hypothesis, words=words, warnings=(*hypothesis.warnings, "no word times: spread evenly"))
+
+
 def _on_clock(span: Span, hypothesis: Hypothesis) -> list[Word]:
     """The chunk's words on the recording's clock, inside its audio, in order and never ending before they begin."""
     zero, end = span.start / SAMPLING_RATE, span.end / SAMPLING_RATE
@@ -101,29 +117,71 @@ def _on_clock(span: Span, hypothesis: Hypothesis) -> list[Word]:
 
 def _joined_words(spans: Sequence[Span], chunks: list[list[Word]]) -> Iterator[Word]:
     """All words once. Chunk by chunk, each loses at its forced cuts what its neighbour keeps."""
-    first_kept = 0
+    first_kept, earliest = 0, 0.0
     for i, words in enumerate(chunks):
         last_kept, next_first = len(words), 0
         if i + 1 < len(chunks) and spans[i].end > spans[i + 1].start:
             last_kept, next_first = _switch(words, chunks[i + 1], spans[i], spans[i + 1])
-        yield from words[first_kept:last_kept]
+        for word in words[first_kept:last_kept]:
+            start = max(word.start, earliest)
+            yield replace(word, start=start, end=max(word.end, start))
+            earliest = start
         first_kept = next_first
 
 
 def _switch(left: list[Word], right: list[Word], a: Span, b: Span) -> tuple[int, int]:
     """(how many of the left chunk's words to keep, the first of the right chunk's to keep) around a forced cut."""
     begin, end, cut = b.start / SAMPLING_RATE, a.end / SAMPLING_RATE, a.core_end / SAMPLING_RATE
-    ours = [i for i, word in enumerate(left) if word.end > begin]
-    theirs = [i for i, word in enumerate(right) if word.start < end]
-    match = SequenceMatcher(
-        None, [_key(left[i]) for i in ours], [_key(right[i]) for i in theirs], autojunk=False
-    ).find_longest_match()
-    if match.size and abs(_middle(left[ours[match.a]]) - _middle(right[theirs[match.b]])) < end - begin:
-        half = (match.size + 1) // 2
-        return ours[match.a] + half, theirs[match.b] + half
+    slack = AGREE_SECONDS / 2  # a word that both heard may be placed outside by one
+    zone = next((i for i, word in enumerate(left) if word.end > begin - slack), len(left))
+    theirs = [word for word in right if word.start < end + slack]
+    pairs = [(zone + i, j) for i, j in _paired(left[zone:], theirs)]
+    alike = [(i, j) for i, j in pairs if _key(left[i]) == _key(right[j]) != ""]
+    if pairs:
+        i, j = min(alike or pairs, key=lambda pair: abs(_middle(left[pair[0]]) + _middle(right[pair[1]]) - 2 * cut))
+        return (i + 1, j + 1) if _middle(left[i]) + _middle(right[j]) <= 2 * cut else (i, j)
     keep = next((i for i, word in enumerate(left) if _middle(word) >= cut), len(left))
     first = next((i for i, word in enumerate(right) if _middle(word) >= cut), len(right))
     return keep, first
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """An alignment so far, its last pair first."""
+
+    likeness: float = 0.0
+    pair: tuple[int, int] = (-1, -1)
+    before: _Path | None = None
+
+    def pairs(self) -> list[tuple[int, int]]:
+        found, path = [], self
+        while path.before is not None:
+            found.append(path.pair)
+            path = path.before
+        return found[::-1]
+
+
+def _paired(left: Sequence[Word], right: Sequence[Word]) -> list[tuple[int, int]]:
+    """Pairs (index in left, index in right) of words that were likely one utterance heard twice, in order: of all
+    alignments the one with the highest sum of likenesses."""
+    row = [_Path()] * (len(right) + 1)
+    for i, ours in enumerate(left):
+        above, row = row, [_Path()]
+        for j, theirs in enumerate(right):
+            best = max(row[j], above[j + 1], key=lambda path: path.likeness)
+            paired = above[j].likeness + _likeness(ours, theirs)
+            row.append(_Path(paired, (i, j), above[j]) if paired > max(best.likeness, above[j].likeness) else best)
+    return row[-1].pairs()
+
+
+def _likeness(ours: Word, theirs: Word) -> float:
+    """1 to 2 for the same word nearby, up to 0.5 for another word at the same time (misheard by one), else 0."""
+    apart = abs(_middle(ours) - _middle(theirs))
+    if _key(ours) and _key(ours) == _key(theirs):
+        return 2 - apart / AGREE_SECONDS if apart < AGREE_SECONDS else 0.0
+    common = min(ours.end, theirs.end) - max(ours.start, theirs.start)
+    shorter = min(ours.end - ours.start, theirs.end - theirs.start)
+    return common / shorter / 2 if shorter > 0 and common >= shorter / 2 else 0.0
 
 
 def _middle(word: Word) -> float:

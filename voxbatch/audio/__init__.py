@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import soundfile
 import soxr
+from numpy.typing import NDArray
 
 from voxbatch.audio.ffmpeg import FFmpegStream
 from voxbatch.audio.mixdown import Mixdown
-from voxbatch.audio.native import BLOCK_SECONDS, NativeBlock, SoundFileStream, is_chained_ogg
+from voxbatch.audio.native import BLOCK_SECONDS, HeaderShortError, NativeBlock, SoundFileStream, is_chained_ogg
 from voxbatch.errors import AudioError
 from voxbatch.records import SAMPLING_RATE, Samples, Waveform
 
@@ -26,7 +27,8 @@ MAX_CHANNELS = 64
 """Seventh-order ambisonics; headers that claim more are broken."""
 
 Warn = Callable[[str], None]
-_DURATION_SLACK_S = 0.05
+_DURATION_SLACK_S = 0.25
+"""Codecs pad: an MP3 decodes up to 0.1 s shorter or longer than other programs say it is."""
 
 __all__ = ["BLOCK_SECONDS", "MAX_CHANNELS", "MAX_RATE", "MIN_RATE", "decode", "probe"]
 
@@ -63,7 +65,7 @@ def decode(
     start, out = round(offset * SAMPLING_RATE), 0
     repaired = _Repair(warn)
     blocks = _take(_resilient(native, fd, name, offset, warn), limit, offset > 0, warn, native.rate)
-    for samples in _resampled((mono(repaired(block)) for block in blocks), native.rate):
+    for samples in _resampled(_mixed((repaired(block) for block in blocks), mono), native.rate):
         yield Waveform(samples, start + out)
         out += len(samples)
     repaired.finish()
@@ -77,11 +79,13 @@ def decode(
 
 def _open(fd: int, name: str, offset: float) -> SoundFileStream | FFmpegStream:
     if is_chained_ogg(fd):
-        return FFmpegStream(fd, name, offset, because="a chained Ogg file")
+        return FFmpegStream(fd, name, offset, because="a chained Ogg file", seek=False)
     try:
         return SoundFileStream(fd, offset)
     except soundfile.LibsndfileError as unreadable:
         return FFmpegStream(fd, name, offset, because=str(unreadable.error_string))
+    except HeaderShortError as short:
+        return FFmpegStream(fd, name, offset, because=str(short), seek=False)
 
 
 def _check_header(native: SoundFileStream | FFmpegStream, channel: int | None, offset: float) -> None:
@@ -104,17 +108,26 @@ def _resilient(
             yield block
         return
     except (soundfile.LibsndfileError, AudioError) as broken:
-        if frames == 0 and isinstance(broken, AudioError):
+        if frames == 0 and isinstance(native, FFmpegStream):
             raise
-        warn(f"damaged: reading broke off after {offset + frames / native.rate:.2f} s: {str(broken).strip(' .:')}")
-    if isinstance(native, SoundFileStream):
-        yield from _rest(native, fd, name, offset, frames)
+        short = isinstance(broken, HeaderShortError)
+        note = f"{'' if short else 'damaged: '}{str(broken).strip(' .:')} after {offset + frames / native.rate:.2f} s"
+    if isinstance(native, FFmpegStream):
+        warn(f"{note}; nothing behind it could be read")
+        return
+    for block in _rest(native, fd, name, offset, frames):
+        if len(block) and note:
+            warn(f"{note}; ffmpeg reads on")
+            note = ""
+        yield block
+    if note and not short:
+        warn(f"{note}; nothing behind it could be read")
 
 
 def _rest(native: SoundFileStream, fd: int, name: str, offset: float, done: int) -> Iterator[NativeBlock]:
     """What ffmpeg reads behind the first `done` frames. It decodes them again: its seeking trusts damaged headers."""
     try:
-        rest = FFmpegStream(fd, name, offset, because="damaged")
+        rest = FFmpegStream(fd, name, offset, because="damaged", seek=False)
         if (rest.rate, rest.channels) != (native.rate, native.channels):
             rest.close()
             return
@@ -144,6 +157,12 @@ def _take(
             return
 
 
+def _mixed(blocks: Iterator[NativeBlock], mono: Mixdown) -> Iterator[Samples]:
+    for block in blocks:
+        yield mono(block)
+    yield mono.finish()
+
+
 def _resampled(blocks: Iterator[Samples], rate: int) -> Iterator[Samples]:
     """soxr HQ, as librosa.resample(res_type="soxr_hq") calls it, with its state kept from block to block."""
     if rate == SAMPLING_RATE:
@@ -164,27 +183,37 @@ class _Repair:
 
     FULL_SCALE = 2.0
     """Lossy decoders overshoot ±1 a little; a float file beyond ±2 was never normalised."""
+    GLITCH = 100.0
+    """A sample this many times above what 99 of 100 stay below (and above full scale) is a broken number, no sound:
+    speech's peaks reach 10 times. Scaling down to it would silence all the rest."""
 
     def __init__(self, warn: Warn):
-        self.warn, self.total, self.broken, self.peak = warn, 0, 0, 1.0
+        self.warn, self.total, self.broken, self.peak, self.usual = warn, 0, 0, 1.0, 1.0
 
     def __call__(self, block: NativeBlock) -> NativeBlock:
         self.total += block.size
         with np.errstate(all="ignore"):
             suspect = not np.isfinite(np.dot(block.ravel(), block.ravel()))
         if suspect:
-            bad = ~np.isfinite(block)
-            self.broken += int(bad.sum())
-            block = np.where(bad, np.float32(0), block)
+            block = self._silenced(block, ~np.isfinite(block))
         peak = float(np.abs(block).max(initial=0.0))
+        if peak > self.GLITCH:
+            level = np.abs(block)
+            self.usual = max(self.usual, float(np.percentile(level, 99)))
+            block = self._silenced(block, level > self.GLITCH * self.usual)
+            peak = float(np.abs(block).max(initial=0.0))
         self.peak = max(self.peak, peak)
         return block if self.peak <= self.FULL_SCALE else (block / np.float32(self.peak)).astype(np.float32)
 
+    def _silenced(self, block: NativeBlock, broken: NDArray[np.bool_]) -> NativeBlock:
+        self.broken += int(broken.sum())
+        return np.where(broken, np.float32(0), block)
+
     def finish(self) -> None:
         if self.broken > self.total / 2:
-            raise AudioError(f"{self.broken:,} of {self.total:,} samples are NaN or infinite")
+            raise AudioError(f"{self.broken:,} of {self.total:,} samples are NaN, infinite or absurdly large")
         if self.broken:
-            self.warn(f"{self.broken:,} samples were NaN or infinite and became silence")
+            self.warn(f"{self.broken:,} samples were NaN, infinite or absurdly large and became silence")
         if self.peak > self.FULL_SCALE:
             self.warn(f"samples reach {self.peak:.3g} where full scale is 1; scaled down")
 

@@ -24,6 +24,10 @@ def block_frames(rate: int, channels: int) -> int:
     return max(1, min(BLOCK_SECONDS * rate, _MAX_BLOCK_SAMPLES // max(1, channels)))
 
 
+class HeaderShortError(AudioError):
+    """The file goes on, or may go on, behind what its header claims."""
+
+
 class SoundFileStream:
     """An open descriptor read by libsndfile, which goes by content and never sees the name.
 
@@ -41,9 +45,9 @@ class SoundFileStream:
     def _skip(self, offset: float) -> None:
         frame = round(offset * self.rate)
         if frame >= self._file.frames:
-            raise AudioError(
-                f"offset {offset:g} s is past the recording's end ({self._file.frames / max(1, self.rate):.2f} s)"
-            )
+            kind = HeaderShortError if self._file.format == "MP3" else AudioError
+            seconds = self._file.frames / max(1, self.rate)
+            raise kind(f"offset {offset:g} s is past the recording's end ({seconds:.2f} s)")
         self._file.seek(frame)
 
     def claimed_seconds(self) -> float | None:
@@ -53,20 +57,20 @@ class SoundFileStream:
         return frames / self.rate if self.rate > 0 and 0 < frames < 1 << 40 else None
 
     def blocks(self) -> Iterator[NativeBlock]:
-        """Raises LibsndfileError where the file is damaged, AudioError where it goes on unread; the good blocks come
-        first."""
+        """Raises LibsndfileError where the file is damaged, HeaderShortError where it goes on unread; the good blocks
+        come first."""
         size = block_frames(self.rate, self.channels)
         with self._file:
             while len(block := self._file.read(size, dtype="float32", always_2d=True)):
                 yield block
-            if self._file.format == "MP3" and self._unread() > 0.05:
-                raise AudioError("several MP3 files in one")
+            if self._file.format == "MP3" and self._goes_on():
+                raise HeaderShortError("several MP3 files in one")
 
-    def _unread(self) -> float:
-        """Share of the file behind the last frame. MP3 files are appended to each other, and libsndfile stops where the
-        first one's header says; tags at a file's end stay below a few hundredths."""
+    def _goes_on(self) -> bool:
+        """MP3 files are appended to each other, and libsndfile stops where the first one's header says. Tags at the end
+        of a file are smaller than this; one with a picture costs a second decoding and no more."""
         size = os.fstat(self._fd).st_size
-        return 1 - os.lseek(self._fd, 0, os.SEEK_CUR) / size
+        return size - os.lseek(self._fd, 0, os.SEEK_CUR) > min(0.05 * size, 1 << 16)
 
 
 _OGG_PAGE = struct.Struct("<4sBB8s4s4s4sB")  # capture, version, flags, granule, serial, sequence, checksum, segments

@@ -40,6 +40,11 @@ class EngineSpec:
     decoding: Mapping[str, Any] = field(default_factory=dict)
     """The options that decide what text comes out: part of a run's identity."""
 
+    @property
+    def only_language(self) -> str | None:
+        """The language of an engine that knows just one."""
+        return next(iter(self.languages)) if self.languages and len(self.languages) == 1 else None
+
 
 class Engine(Protocol):
     spec: EngineSpec

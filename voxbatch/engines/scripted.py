@@ -15,10 +15,12 @@ from dataclasses import dataclass
 
 from voxbatch.engines import EngineSpec, Feed
 from voxbatch.engines.options import parse
-from voxbatch.errors import EngineError
+from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
 
 WORD_SECONDS = 0.5
+SHORTEST_LIMIT_S = 14.0
+"""What cutting in pauses needs (see chunk.cut)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,9 @@ class Script:
 class Scripted:
     def __init__(self, model: str | None, options: Mapping[str, str]):
         self._script = parse(Script, "scripted", options)
-        self._fail = {int(index) for index in self._script.fail_items.split(",") if index}
+        self._fail = _indexes(self._script.fail_items)
+        if self._script.max_chunk_s < SHORTEST_LIMIT_S or self._script.concurrency < 1:
+            raise ConfigError(f"scripted takes a max_chunk_s from {SHORTEST_LIMIT_S:g} and a concurrency from 1")
         self.spec = EngineSpec(
             name="scripted",
             model=model or "count",
@@ -81,6 +85,13 @@ class Scripted:
             os.kill(os.getpid(), signal.SIGKILL)
         if done == self._script.die_after:
             raise EngineError(f"scripted to die after {done} results")
+
+
+def _indexes(text: str) -> set[int]:
+    try:
+        return {int(index) for index in text.split(",") if index}
+    except ValueError as e:
+        raise ConfigError(f"engine option fail_items={text!r}: scripted takes item indexes, such as 0,3") from e
 
 
 def count_words(chunk: Chunk) -> Iterator[Word]:

@@ -27,7 +27,7 @@ def score_files(hypotheses: str, references: str | None, language: str | None = 
         source = known.pop(_key(row, hypotheses, line), None) if known is not None else row
         if source is None or not isinstance(source.get("text"), str):
             continue
-        lang = row.get("lang") or source.get("lang") or language
+        lang = _language(row) or _language(source) or language
         if not isinstance(row.get("pred_text"), str):
             raise ManifestError(
                 hypotheses, [BadLine(line, "has no `pred_text`; score takes a run's transcripts.jsonl")]
@@ -35,7 +35,7 @@ def score_files(hypotheses: str, references: str | None, language: str | None = 
         score.add(lang, count_errors(source["text"], row["pred_text"], lang))
     for row in (known or {}).values():
         if isinstance(row.get("text"), str):
-            score.add_missing(row.get("lang") or language, row["text"])
+            score.add_missing(_language(row) or language, row["text"])
     if not score.by_language:
         raise ManifestError(
             hypotheses, [BadLine(0, "no line has a reference: give `text` in its lines, or --ref FILE")]
@@ -49,11 +49,16 @@ def _rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
             if text.strip():
                 try:
                     row = json.loads(text)
-                except ValueError as e:
+                except (ValueError, RecursionError) as e:
                     raise ManifestError(path, [BadLine(number, f"not JSON: {e}")]) from e
                 if not isinstance(row, dict):
                     raise ManifestError(path, [BadLine(number, f"a JSON object is needed, this is {text[:40]!r}")])
                 yield number, row
+
+
+def _language(row: dict[str, Any]) -> str | None:
+    lang = row.get("lang")
+    return lang if isinstance(lang, str) else None
 
 
 def _key(row: dict[str, Any], path: str, line: int) -> str:

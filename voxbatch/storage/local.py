@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import stat
 import tempfile
 from collections.abc import Generator, Iterable, Iterator
@@ -56,7 +57,7 @@ class LocalStore:
         with self._explained("list", prefix):
             found = [
                 os.path.relpath(os.path.join(folder, file), self._root)
-                for folder, _, files in os.walk(self._root / prefix)
+                for folder, _, files in os.walk(self._root / prefix, onerror=_unless_absent)
                 for file in files
                 if not file.startswith(".tmp-")
             ]
@@ -88,14 +89,13 @@ class LocalStore:
     def _written_beside(self, target: Path, pieces: Iterable[bytes], sync: bool = True) -> Iterator[str]:
         """A complete temporary file in the target's folder; gone afterwards unless renamed."""
         target.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=".tmp-")
+        temporary = str(target.parent / f".tmp-{secrets.token_hex(8)}")
         try:
-            with open(fd, "wb") as file:
+            with open(temporary, "xb") as file:  # not tempfile's, which nobody but this user could read
                 file.writelines(pieces)
                 file.flush()
-                os.fchmod(fd, 0o666 & ~_umask())
                 if sync:
-                    os.fsync(fd)
+                    os.fsync(file.fileno())
             yield temporary
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -119,11 +119,10 @@ class LocalStore:
             raise StorageError(f"cannot {verb} {where}: {mend}") from e
 
 
-def _umask() -> int:
-    """The process's umask: mkstemp makes files private, and outputs are for the user's group as any other file is."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _unless_absent(error: OSError) -> None:
+    """For os.walk, which else takes a folder that it cannot list for an empty one: a run would start anew on that."""
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error
 
 
 _KIND = {

@@ -1,0 +1,93 @@
+"""Runs voxbatch's command line in this process, and notes what it did: `traced.py [--usage FILE] [--items FILE] ARGS…`.
+
+    --usage FILE    at the end, one JSON object: the main process's CPU seconds, its children's, its peak memory in MB
+    --items FILE    as they happen, lines "taken ITEM", "finished ITEM" and "merging" with a clock time; a SIGKILL loses
+                    none of them
+
+It changes nothing of what voxbatch does: it wraps three calls.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def main() -> None:
+    options: dict[str, str] = {}
+    arguments = sys.argv[1:]
+    while arguments[0] in ("--usage", "--items"):
+        options[arguments[0]] = arguments[1]
+        del arguments[:2]
+    from voxbatch import cli
+
+    if "--usage" in options:
+        _before(os, "_exit", lambda *_: _note_usage(options["--usage"]))  # a run leaves this way, past any `finally`
+    if "--items" in options:
+        _trace_items(options["--items"])
+    sys.argv = ["voxbatch", *arguments]
+    try:
+        cli.main()
+    finally:
+        if "--usage" in options:
+            _note_usage(options["--usage"])
+
+
+def _before(owner: Any, name: str, note: Callable[..., None]) -> None:
+    """Have `note` called with the arguments of each call of owner.name, ahead of it."""
+    original = getattr(owner, name)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        note(*args)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, wrapped)
+
+
+def _trace_items(path: str) -> None:
+    from voxbatch import finalize
+    from voxbatch.engines.feed import Feed
+    from voxbatch.pipeline import Pipeline
+
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def tell(what: str) -> None:
+        os.write(fd, f"{what} {time.time():.6f}\n".encode())
+
+    take = Feed.get
+
+    def taken(feed: Feed, wait: bool = True) -> Any:
+        chunk = take(feed, wait)
+        if chunk is not None:
+            tell(f"taken {chunk.item}")
+        return chunk
+
+    Feed.get = taken  # type: ignore[method-assign]
+    _before(Pipeline, "_finish", lambda _, opened, __: tell(f"finished {opened.item.index}"))
+    _before(finalize, "merge", lambda *_: tell("merging 0"))
+
+
+def _note_usage(path: str) -> None:
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    usage = {
+        "cpu_s": own.ru_utime + own.ru_stime,
+        "children_cpu_s": children.ru_utime + children.ru_stime,
+        "peak_mb": _peak_kb() * 1024 / 1e6,
+    }
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(usage, file)
+
+
+def _peak_kb() -> int:
+    """VmHWM rather than ru_maxrss, which starts at what the parent held when it forked."""
+    with open("/proc/self/status", encoding="utf-8") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+
+
+if __name__ == "__main__":
+    main()

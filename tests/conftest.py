@@ -1,0 +1,101 @@
+"""What several test modules share: recordings made on the spot, and the program as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+ROOT = Path(__file__).parents[1]
+
+Voxbatch = Callable[..., "subprocess.CompletedProcess[str]"]
+Starter = Callable[..., "subprocess.Popen[str]"]
+Recorder = Callable[..., Path]
+ManifestWriter = Callable[..., Path]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This checkout first, and none of the caller's own VOXBATCH_* settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("VOXBATCH_")}
+    return {**kept, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **extra}
+
+
+@pytest.fixture
+def voxbatch(tmp_path: Path) -> Voxbatch:
+    """voxbatch("run", path, env={…}) → the ended process, its output as text."""
+
+    def run(*args: object, env: dict[str, str] | None = None, **settings: Any) -> subprocess.CompletedProcess[str]:
+        settings = {"cwd": tmp_path, "timeout": 240, "capture_output": True, "text": True, **settings}
+        command = [sys.executable, "-m", "voxbatch", *map(str, args)]
+        return subprocess.run(command, env=environment(**(env or {})), **settings)
+
+    return run
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Starter]:
+    """start("run", path) → the running process; killed when the test is over."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*args: object, env: dict[str, str] | None = None, **settings: Any) -> subprocess.Popen[str]:
+        settings = {"cwd": tmp_path, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **settings}
+        command = [sys.executable, "-m", "voxbatch", *map(str, args)]
+        started.append(subprocess.Popen(command, env=environment(**(env or {})), **settings))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Recorder:
+    """recording("a.wav", 2.5) → a WAV file of noise that swells and fades as syllables do."""
+
+    def record(name: str, seconds: float, folder: Path = tmp_path, rate: int = 16_000) -> Path:
+        count = round(seconds * rate)
+        loudness = 0.1 * (1 + np.sin(np.arange(10 * rate) / rate * 25)) ** 2
+        noise = np.random.default_rng(count).standard_normal(10 * rate) * loudness
+        samples = np.resize(noise, count)
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(path, np.clip(samples, -1, 1), rate, subtype="PCM_16")
+        return path
+
+    return record
+
+
+@pytest.fixture
+def manifest(tmp_path: Path, recording: Recorder) -> ManifestWriter:
+    """manifest(1.0, 2.5, None) → m.jsonl of recordings r0.wav, r1.wav, …; None is a recording that is missing."""
+
+    def write(*seconds: float | None, name: str = "m.jsonl", **row: Any) -> Path:
+        rows = []
+        for i, length in enumerate(seconds):
+            if length is not None:
+                recording(f"r{i}.wav", length)
+            rows.append({"audio_filepath": f"r{i}.wav", **row})
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """The folder of real recordings (speech/) and odd ones (odd/), which is no part of the project."""
+    folder = Path(os.environ.get("VOXBATCH_TEST_DATA", ROOT.parent / "shared" / "data"))
+    if not (folder / "speech" / "manifest.jsonl").is_file():
+        pytest.skip(f"no recordings in {folder}: set VOXBATCH_TEST_DATA to a folder that has them")
+    return folder

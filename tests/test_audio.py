@@ -1,0 +1,449 @@
+"""Any recording, read in blocks, becomes what reading it whole would give; bad files end plainly and touch nothing."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+
+from voxbatch.audio import decode, probe
+from voxbatch.audio.ffmpeg import command, executable
+from voxbatch.errors import AudioError
+from voxbatch.records import SAMPLING_RATE, Samples
+
+
+def signal(rate: int, seconds: float = 12.0, channels: int = 1) -> Samples:
+    """A rising tone that swells and fades, and a little noise: no two places alike. Shape (frames, channels)."""
+    t = np.arange(round(seconds * rate)) / rate
+    sweep = 0.3 * np.sin(2 * np.pi * (150 + 40 * t) * t) * (0.5 + 0.5 * np.sin(2 * np.pi * 3 * t))
+    noise = np.random.default_rng(rate).standard_normal((len(t), channels))
+    return (sweep[:, None] + 0.01 * noise).astype(np.float32)
+
+
+def decoded(path: Path | str, **options: object) -> tuple[Samples, list[str]]:
+    """All samples, after checking that the blocks join, and the warnings."""
+    warnings: list[str] = []
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        blocks = list(decode(fd, str(path), warn=warnings.append, **options))  # type: ignore[arg-type]
+    finally:
+        os.close(fd)
+    assert blocks[0].start == round(float(str(options.get("offset", 0))) * SAMPLING_RATE)
+    assert all(len(block.samples) and block.samples.dtype == np.float32 for block in blocks)
+    assert all(a.start + len(a.samples) == b.start for a, b in pairwise(blocks))
+    return np.concatenate([block.samples for block in blocks]), warnings
+
+
+def by_ffmpeg(source: Path, name: str, *options: str) -> Path:
+    """The source in another format, written by the ffmpeg that reads it."""
+    target = source.with_name(name)
+    subprocess.run([executable(), "-y", "-loglevel", "error", "-i", source, *options, target], check=True)
+    return target
+
+
+@pytest.fixture
+def wav(tmp_path: Path) -> Path:
+    """12 s, 16 kHz, 16 bit."""
+    soundfile.write(tmp_path / "source.wav", signal(16_000), 16_000, subtype="PCM_16")
+    return tmp_path / "source.wav"
+
+
+# ── rates and formats ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 44_101, 48_000, 96_000])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_rates(tmp_path: Path, rate: int, channels: int) -> None:
+    """Block by block gives what one call of the resampler gives for the whole mono mix."""
+    samples = signal(rate, 21.3, channels)
+    soundfile.write(path := tmp_path / "a.wav", samples, rate, subtype="FLOAT")
+    out, warnings = decoded(path)
+    wanted = soxr.resample(samples.mean(axis=1), rate, SAMPLING_RATE, quality="HQ")
+    assert abs(len(out) - len(wanted)) <= 1
+    size = min(len(out), len(wanted))
+    assert np.abs(out[:size] - wanted[:size]).max() <= 1e-5
+    assert warnings == []
+
+
+@pytest.mark.slow
+def test_as_librosa(tmp_path: Path) -> None:
+    """The resampling is librosa's soxr_hq."""
+    librosa = pytest.importorskip("librosa")
+    soundfile.write(path := tmp_path / "a.wav", samples := signal(44_100), 44_100, subtype="FLOAT")
+    wanted = librosa.resample(samples[:, 0], orig_sr=44_100, target_sr=SAMPLING_RATE, res_type="soxr_hq")
+    out, _ = decoded(path)
+    size = min(len(out), len(wanted))
+    assert abs(len(out) - len(wanted)) <= 1
+    assert np.abs(out[:size] - wanted[:size]).max() <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "subtype"),
+    [
+        *[("a.wav", each) for each in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")],
+        ("a.wav", "IMA_ADPCM"), ("a.wav", "GSM610"), ("a.flac", "PCM_16"), ("a.flac", "PCM_24"), ("a.ogg", "VORBIS"),
+        ("a.ogg", "OPUS"), ("a.mp3", "MPEG_LAYER_III"), ("a.aiff", "PCM_16"), ("a.au", "PCM_16"), ("a.au", "ULAW"),
+        ("a.w64", "PCM_16"), ("a.rf64", "PCM_16"), ("a.caf", "PCM_16"), ("a.wavex", "PCM_16"),
+    ],
+)  # fmt: skip
+def test_native_formats(tmp_path: Path, name: str, subtype: str) -> None:
+    """What libsndfile reads in one go comes out sample by sample, whatever the name says."""
+    path = tmp_path / name
+    soundfile.write(path, signal(16_000), 16_000, subtype=subtype, format=path.suffix[1:].upper())
+    wanted, _ = soundfile.read(path, dtype="float32")
+    path = path.rename(tmp_path / "named.txt")
+    out, warnings = decoded(path)
+    assert len(out) == len(wanted)
+    assert np.abs(out - wanted).max() < 1e-6
+    assert warnings == []
+
+
+FFMPEG_ONLY = {
+    "a.m4a": ["-c:a", "aac"], "alac.m4a": ["-c:a", "alac"], "a.aac": ["-c:a", "aac"], "a.mka": ["-c:a", "aac"],
+    "flac.mka": ["-c:a", "flac"], "a.wma": ["-c:a", "wmav2"], "a.mp2": ["-c:a", "mp2"], "a.wv": ["-c:a", "wavpack"],
+    "a.tta": ["-c:a", "tta"], "a.g722": ["-c:a", "g722"], "a.ts": ["-c:a", "aac"], "a.webm": ["-c:a", "libopus"],
+}  # fmt: skip
+
+
+def correlation(one: Samples, other: Samples) -> float:
+    size = min(len(one), len(other))
+    return float(np.corrcoef(one[:size], other[:size])[0, 1])
+
+
+@pytest.mark.parametrize("name", FFMPEG_ONLY)
+def test_ffmpeg_formats(wav: Path, name: str) -> None:
+    """What libsndfile cannot read comes through ffmpeg; a slice of it is that stretch of the whole."""
+    path = by_ffmpeg(wav, name, *FFMPEG_ONLY[name])
+    out, warnings = decoded(path)
+    assert warnings == []
+    assert abs(len(out) / SAMPLING_RATE - 12) < 0.2
+    part, _ = decoded(path, offset=6.3, duration=2.0)
+    assert len(part) == 2 * SAMPLING_RATE
+    around = out[round(6.3 * SAMPLING_RATE) - 1600 :][: len(part) + 3200]
+    lag = int(np.correlate(around, part[:16_000], "valid").argmax())
+    assert abs(lag - 1600) <= (1600 if name == "a.wma" else 240)
+    assert correlation(around[lag:], part) > 0.98
+
+
+def test_lossless_through_ffmpeg(wav: Path) -> None:
+    """A lossless format is sample by sample what was put in, slices too."""
+    wanted, _ = soundfile.read(wav, dtype="float32")
+    path = by_ffmpeg(wav, "a.tta")
+    assert np.array_equal(decoded(path)[0], wanted)
+    assert np.array_equal(decoded(path, offset=7.25, duration=1.5)[0], wanted[116_000:140_000])
+
+
+def test_au_header(wav: Path) -> None:
+    """ffmpeg's pipe format carries tags in its header; they are no samples."""
+    path = by_ffmpeg(wav, "a.tta", "-metadata", "title=" + "x" * 5_001)
+    assert np.array_equal(decoded(path)[0], soundfile.read(wav, dtype="float32")[0])
+
+
+# ── slices and channels ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac"])
+@pytest.mark.parametrize(("offset", "duration"), [(0.0, 1.0), (3.3, 4.0), (9.99, 2.0), (11.5, None), (0.0001, 0.5)])
+def test_slices(wav: Path, suffix: str, offset: float, duration: float | None) -> None:
+    """At 16 kHz a slice is exactly the whole's samples."""
+    path = by_ffmpeg(wav, f"a.{suffix}")
+    whole, _ = decoded(path)
+    begin = round(offset * SAMPLING_RATE)
+    end = None if duration is None else begin + round(duration * SAMPLING_RATE)
+    assert np.array_equal(decoded(path, offset=offset, duration=duration)[0], whole[begin:end])
+
+
+@pytest.mark.parametrize(("rate", "suffix"), [(8_000, "wav"), (44_100, "wav"), (44_100, "mp3"), (48_000, "ogg")])
+def test_slices_of_other_rates(tmp_path: Path, rate: int, suffix: str) -> None:
+    """At other rates it is them but for the resampler's edges; the offset lies on the file's own grid."""
+    soundfile.write(path := tmp_path / f"a.{suffix}", signal(rate), rate)
+    whole, _ = decoded(path)
+    part, _ = decoded(path, offset=5.25, duration=3.0)
+    wanted = whole[84_000 : 84_000 + len(part)]
+    assert abs(len(part) - 48_000) <= 1
+    assert np.abs(part - wanted)[800:-800].max() < 1e-3
+    assert np.abs(part - wanted).max() < 0.1
+
+
+def test_past_the_end(wav: Path) -> None:
+    """An offset behind the end is an error that gives both; a duration behind it is a warning."""
+    with pytest.raises(AudioError, match=r"^offset 12 s is past the recording's end \(12\.00 s\)$"):
+        decoded(wav, offset=12.0)
+    with pytest.raises(AudioError, match="no audio after 60 s"):
+        decoded(by_ffmpeg(wav, "a.m4a"), offset=60.0)
+    out, warnings = decoded(wav, offset=10.0, duration=5.0)
+    assert len(out) == 2 * SAMPLING_RATE
+    assert warnings == ["the recording ended 3.00 s before the manifest's 5 s"]
+
+
+def test_bare_duration(wav: Path) -> None:
+    """A duration without an offset that leaves speech out is worth a warning; 50 ms are not."""
+    assert decoded(wav, duration=7.0)[1] == ["the recording goes on after the manifest's duration of 7 s"]
+    assert decoded(wav, duration=10.0)[1] == ["the recording goes on after the manifest's duration of 10 s"]
+    assert decoded(wav, duration=11.96)[1] == []
+    assert decoded(wav, duration=12.04)[1] == []
+    assert decoded(wav, duration=1.0, offset=1.0)[1] == []
+
+
+def test_channels(tmp_path: Path) -> None:
+    """A channel that is asked for comes alone; one that is not there is an error that says which are."""
+    both = signal(16_000, 3.0, channels=2)
+    soundfile.write(path := tmp_path / "a.wav", both, 16_000, subtype="FLOAT")
+    for channel in (0, 1):
+        assert np.array_equal(decoded(path, channel=channel)[0], both[:, channel])
+    with pytest.raises(AudioError, match=r"channel 2 was asked for; the recording has channels 0 to 1"):
+        decoded(path, channel=2)
+
+
+def test_probe(wav: Path) -> None:
+    """The header's duration, without decoding; None for what libsndfile does not know."""
+    for path, wanted in ((wav, 12.0), (by_ffmpeg(wav, "a.m4a"), None)):
+        with open(path, "rb") as file:
+            assert probe(file.fileno()) == wanted
+
+
+# ── odd samples ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def written(tmp_path: Path, samples: Samples, rate: int = 16_000) -> Path:
+    soundfile.write(path := tmp_path / "odd.wav", samples, rate, subtype="FLOAT")
+    return path
+
+
+def test_not_finite(tmp_path: Path) -> None:
+    """A few broken numbers become silence, with a warning; where most are broken it is no recording."""
+    samples = signal(16_000)[:, 0]
+    broken = samples.copy()
+    broken[[5, 100_000, 170_000]] = [np.nan, np.inf, -np.inf]
+    out, warnings = decoded(written(tmp_path, broken))
+    assert np.array_equal(out, np.where(np.isfinite(broken), samples, 0))
+    assert warnings == ["3 samples were NaN, infinite or absurdly large and became silence"]
+    broken[:96_001] = np.nan
+    with pytest.raises(AudioError, match=r"96,003 of 192,000 samples are NaN, infinite or absurdly large"):
+        decoded(written(tmp_path, broken))
+
+
+def test_one_absurd_sample(tmp_path: Path) -> None:
+    """One sample of 1e30 does not scale all the rest down to silence."""
+    samples = signal(16_000)[:, 0]
+    broken = samples.copy()
+    broken[50_000] = 1e30
+    out, warnings = decoded(written(tmp_path, broken))
+    assert np.array_equal(np.delete(out, 50_000), np.delete(samples, 50_000))
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize("scale", [32_768.0, 1e30])
+def test_never_normalised(tmp_path: Path, scale: float) -> None:
+    """A float file on an integer's scale is brought to ±1, with a warning, and is the same sound."""
+    samples = signal(16_000)[:, 0]
+    out, warnings = decoded(written(tmp_path, samples * np.float32(scale)))
+    assert 0.5 < np.abs(out).max() <= 1
+    assert correlation(out, samples) > 0.98
+    assert len(warnings) == 1
+    assert warnings[0].endswith("where full scale is 1; scaled down")
+
+
+def test_overshoot(tmp_path: Path) -> None:
+    """What a lossy decoder makes of loud music, a little beyond full scale, stays as it is."""
+    samples = signal(16_000)[:, 0] * 5
+    out, warnings = decoded(written(tmp_path, samples))
+    assert np.array_equal(out, samples)
+    assert warnings == []
+
+
+# ── damaged files ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg", "aac", "mka", "ts"])
+def test_truncated(wav: Path, suffix: str) -> None:
+    """Half a file gives about half the recording, the same sound."""
+    path = by_ffmpeg(wav, f"a.{suffix}")
+    whole, _ = decoded(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    half, _ = decoded(path)
+    assert 3.5 < len(half) / SAMPLING_RATE < 8.5
+    assert correlation(half[:32_000], whole) > 0.99
+
+
+def test_damaged_in_the_middle(wav: Path) -> None:
+    """What lies behind the damage is read, and a warning tells of it, also when only a part was asked for."""
+    path = by_ffmpeg(wav, "a.flac")
+    whole, _ = decoded(path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 300] = os.urandom(300)
+    path.write_bytes(data)
+    out, warnings = decoded(path)
+    assert len(warnings) == 1
+    assert warnings[0].startswith("damaged: ")
+    assert warnings[0].endswith("; ffmpeg reads on")
+    assert len(out) > 10 * SAMPLING_RATE
+    assert np.array_equal(out[:64_000], whole[:64_000])
+    assert np.array_equal(out[-64_000:], whole[-64_000:])
+    assert decoded(path, offset=5.0, duration=2.0)[1][0].startswith("damaged: ")
+
+
+@pytest.mark.parametrize("suffix", ["mp3", "ogg"])
+def test_appended(wav: Path, suffix: str) -> None:
+    """Two files appended to each other are read to the end; an offset into the second one finds it."""
+    path = by_ffmpeg(wav, f"a.{suffix}")
+    single, _ = decoded(path)
+    path.write_bytes(path.read_bytes() * 2)
+    double, warnings = decoded(path)
+    assert abs(len(double) - 2 * len(single)) < SAMPLING_RATE // 5
+    assert correlation(double[: len(single)], single) > 0.99
+    assert warnings == (["several MP3 files in one after 12.00 s; ffmpeg reads on"] if suffix == "mp3" else [])
+    late, _ = decoded(path, offset=15.0, duration=2.0)
+    assert correlation(late, double[15 * SAMPLING_RATE :]) > 0.99
+
+
+@pytest.mark.slow
+def test_short_file_appended_to_a_long_one(wav: Path) -> None:
+    """Two seconds behind three minutes of MP3 are not taken for a tag; a tag is not taken for audio."""
+    long = by_ffmpeg(wav, "long.mp3", "-af", "aloop=loop=14:size=192000", "-b:a", "320k", "-ar", "44100")
+    tail = by_ffmpeg(wav, "tail.mp3", "-t", "2", "-b:a", "320k", "-ar", "44100")
+    seconds = len(decoded(long)[0]) / SAMPLING_RATE
+    assert tail.stat().st_size < 0.05 * long.stat().st_size
+    data = long.read_bytes()
+    long.write_bytes(data + tail.read_bytes())
+    assert len(decoded(long)[0]) / SAMPLING_RATE == pytest.approx(seconds + 2, abs=0.2)
+    long.write_bytes(data + b"TAG" + bytes(100_000))
+    out, warnings = decoded(long)
+    assert len(out) / SAMPLING_RATE == pytest.approx(seconds, abs=0.1)
+    assert warnings == []
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"RIFF", b"<!DOCTYPE html><html></html>", b"\0" * 5000, b"{}" * 900])
+@pytest.mark.parametrize("name", ["a.wav", "a.mp3", "a.g722x"])
+def test_no_audio(tmp_path: Path, content: bytes, name: str) -> None:
+    """What is no audio ends in one plain line, whatever it calls itself."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(AudioError) as told:
+        decoded(tmp_path / name)
+    assert "\n" not in str(told.value)
+    assert str(tmp_path) not in str(told.value)
+    if not content:
+        assert str(told.value) == "the file is empty"
+
+
+@pytest.mark.parametrize(
+    ("rate", "channels", "wanted"), [(1, 1, "1 Hz"), (4_000_000, 1, "4000000 Hz"), (8_000, 65, "65")]
+)
+def test_absurd_headers(tmp_path: Path, rate: int, channels: int, wanted: str) -> None:
+    """Rates and channel counts that no speech has are refused with what is allowed."""
+    soundfile.write(path := tmp_path / "a.wav", np.zeros((100, channels), np.float32), rate, subtype="PCM_16")
+    with pytest.raises(AudioError, match=rf"the header claims {wanted}.*are allowed"):
+        decoded(path)
+
+
+def test_no_samples(tmp_path: Path) -> None:
+    """A header without samples says so."""
+    soundfile.write(path := tmp_path / "a.wav", np.zeros(0, np.float32), 16_000)
+    with pytest.raises(AudioError, match="no audio: the file holds a header but no samples"):
+        decoded(path)
+
+
+# ── confinement ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def server(wav: Path) -> Iterator[tuple[str, list[str]]]:
+    """A web server on this machine that would serve the recordings, and the requests it got."""
+    asked: list[str] = []
+
+    class Recorder(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args, directory=str(wav.parent))  # type: ignore[arg-type]
+
+        def log_message(self, *args: object) -> None:
+            asked.append(self.path)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Recorder) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.server_port}/{wav.name}", asked
+        listening.shutdown()
+
+
+SCRIPTS = {
+    "hls": "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:12\n#EXTINF:12.0,\n{}\n#EXT-X-ENDLIST\n",
+    "m3u": "#EXTM3U\n#EXTINF:12,x\n{}\n",
+    "pls": "[playlist]\nNumberOfEntries=1\nFile1={}\nVersion=2\n",
+    "concat": "ffconcat version 1.0\nfile '{}'\n",
+    "sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\na=control:{}\nm=audio 5004 RTP/AVP 0\n",
+    "dash": '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" mediaPresentationDuration='
+    '"PT12S"><Period><AdaptationSet mimeType="audio/mp4"><Representation id="0" bandwidth="1"><BaseURL>{}</BaseURL>'
+    "</Representation></AdaptationSet></Period></MPD>",
+    "asx": '<asx version="3.0"><entry><ref href="{}"/></entry></asx>',
+    "asf": "[Reference]\r\nRef1={}\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_confined(server: tuple[str, list[str]], wav: Path, kind: str) -> None:
+    """A file that names another file or an address, under any name, neither opens nor fetches it."""
+    url, asked = server
+    for target in (url, str(wav), wav.name, f"file:{wav}"):
+        for name in ("x.m3u8", "x.wav", "x.mp3", "x.mka", "x.g722z"):
+            (path := wav.with_name(name)).write_text(SCRIPTS[kind].format(target))
+            with pytest.raises(AudioError):
+                decoded(path)
+    assert asked == []
+
+
+@pytest.mark.parametrize("closed", ["formats", "protocols", None])
+def test_each_layer(server: tuple[str, list[str]], wav: Path, closed: str | None) -> None:
+    """Were ffmpeg told outright that the file is a playlist, either whitelist alone would stop it; none would not."""
+    url, asked = server
+    segment = by_ffmpeg(wav, "segment.ts", "-c:a", "aac")
+    (path := wav.with_name("x.m3u8")).write_text(SCRIPTS["hls"].format(url.replace(wav.name, segment.name)))
+    fd = os.open(path, os.O_RDONLY)
+    arguments = command(fd, path.name, 0.0)
+    if closed != "protocols":
+        arguments[arguments.index("-protocol_whitelist") + 1] = "file,pipe,http,tcp"
+    if closed != "formats":
+        at = arguments.index("-format_whitelist")
+        del arguments[at : at + 2]
+    at = arguments.index("-i")
+    arguments[at:at] = ["-f", "hls"]
+    done = subprocess.run(arguments, capture_output=True, pass_fds=(fd,))
+    os.close(fd)
+    assert bool(asked) == bool(done.stdout) == (closed is None)
+
+
+# ── memory ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_long_recording_needs_little_memory(tmp_path: Path) -> None:
+    """Two hours of 8 kHz FLAC, nearly all silence, decode within 150 MB more than a second of it needs."""
+    short, long = tmp_path / "short.flac", tmp_path / "long.flac"
+    soundfile.write(short, signal(8_000, 1.0), 8_000)
+    with soundfile.SoundFile(long, "w", 8_000, 1) as file:
+        for minute in range(120):
+            file.write(np.concatenate([signal(8_000, 1.0)[:, 0], np.zeros(59 * 8_000)]) if minute % 30 == 0 else
+                       np.zeros(60 * 8_000))  # fmt: skip
+    code = """
+        import os, resource, sys
+        from voxbatch.audio import decode
+        peaks = []
+        for path in sys.argv[1:]:
+            count = sum(len(block.samples) for block in decode(os.open(path, os.O_RDONLY), path))
+            peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        print(count, peaks[1] - peaks[0])
+    """.replace("\n        ", "\n")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", code, str(short), str(long)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    count, kilobytes = map(int, done.stdout.split())
+    assert count == 7_200 * SAMPLING_RATE
+    assert kilobytes < 150_000

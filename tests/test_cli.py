@@ -1,0 +1,408 @@
+"""What a user types and what they are told: exit codes and exact words, and never a traceback."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ManifestWriter, Recorder, Voxbatch, environment
+
+import voxbatch as package
+
+SCRIPTED = ("--engine", "scripted", "--log-format", "text")
+
+
+def rows(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_version_and_help(voxbatch: Voxbatch) -> None:
+    """`python -m voxbatch` is the program, under its own name."""
+    assert voxbatch("--version").stdout == f"voxbatch, version {package.__version__}\n"
+    shown = voxbatch("--help")
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("Usage: voxbatch [OPTIONS] COMMAND [ARGS]...\n")
+
+
+SHARD_RULE = "give i/n, n from 1 to 99,999 and i from 0 to n-1, such as 0/16 for the first of sixteen"
+SCRIPT_OPTIONS = "concurrency, delay_s, die_after, fail_items, kill_after, max_chunk_s, shuffle, words"
+REFUSED = [
+    (("run", "nope.jsonl"), "nope.jsonl: does not exist; give a local .jsonl or .jsonl.gz manifest, a folder, or -"),
+    (("run", "r0.wav"), "r0.wav: is a recording; give the folder that holds it, or a manifest that names it"),
+    (("run", "m.jsonl", "--engine", "x"), "engine 'x' is unknown; known are auto, faster-whisper, scripted"),
+    (("run", "m.jsonl", "--formats", "srt,docx"), "--formats docx: unknown; known are srt, vtt, txt, ctm, json"),
+    (("run", "m.jsonl", "--shard", "x"), f"--shard 'x' is not i/n; {SHARD_RULE}"),
+    (
+        ("run", "m.jsonl", "--shard", "4/4"),
+        f"--shard '4/4': shards count from 0, so the last of 4 is 3/4; {SHARD_RULE}",
+    ),
+    (("run", "m.jsonl", "--limit", "0"), "Invalid value for '--limit': 0 is not in the range x>=1."),
+    (("run", "m.jsonl", "--part-items", "0"), "part-items is 0; it must be at least 1"),
+    (("run", "m.jsonl", "--part-seconds", "nan"), "part-seconds is nan; it must be at least 0.01"),
+    (("run", "m.jsonl", "--profile", "x"), "profile 'x' is unknown; known are cpu"),
+    (
+        ("run", "m.jsonl", *SCRIPTED, "--engine-option", "x"),
+        "Invalid value for '--engine-option': 'x': give NAME=VALUE",
+    ),
+    (
+        ("run", "m.jsonl", *SCRIPTED, "--engine-option", "x=1"),
+        f"engine option 'x' is unknown to scripted; known are {SCRIPT_OPTIONS}",
+    ),
+    (
+        ("run", "m.jsonl", *SCRIPTED, "--engine-option", "delay_s=a"),
+        "engine option delay_s='a': scripted takes a value of type float here",
+    ),
+    (
+        ("run", "m.jsonl", *SCRIPTED, "--engine-option", "fail_items=a"),
+        "engine option fail_items='a': scripted takes item indexes, such as 0,3",
+    ),
+    (
+        ("run", "m.jsonl", *SCRIPTED, "--engine-option", "max_chunk_s=5"),
+        "scripted takes a max_chunk_s from 14 and a concurrency from 1",
+    ),
+    (
+        ("run", "m.jsonl", *SCRIPTED, "--allow-outside", "--only-under", "."),
+        "--allow-outside and --only-under contradict each other; give one of them",
+    ),
+    (("merge", "nope"), "Invalid value for 'OUT': Directory 'nope' does not exist."),
+    (("profiles", "x"), "profile 'x' is unknown; known are cpu"),
+    (("score", "m.jsonl"), "m.jsonl: line 1: has no `pred_text`; score takes a run's transcripts.jsonl"),
+    (("score", "r0.wav"), "r0.wav: line 1: not JSON: "),
+    (("manifest", "m.jsonl"), "Invalid value for 'FOLDER': Directory 'm.jsonl' is a file."),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "message"), REFUSED, ids=[" ".join(command) for command, _ in REFUSED])
+def test_refusals(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path, command: tuple[str, ...], message: str
+) -> None:
+    """Usage, config and manifests that make no sense: exit 2, the last line says it all, and nothing is written."""
+    manifest(0.1, text="one")
+    extra = ("--log-format", "text") if command[0] == "run" and "--log-format" not in command else ()
+    done = voxbatch(*command, *extra)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith(f"Error: {message}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.jsonl", "r0.wav"]
+
+
+@pytest.mark.parametrize("command", ["merge", "status"])
+def test_a_folder_where_nothing_was_run(voxbatch: Voxbatch, tmp_path: Path, command: str) -> None:
+    """merge and status say that there is nothing, with exit 2."""
+    done = voxbatch(command, tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"Error: {tmp_path}: no run was started there (it has no run.json)\n"
+
+
+def test_validate_reports_every_bad_line(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """All of them with number, what was seen and what is allowed: not the first only."""
+    (tmp_path / "bad.jsonl").write_text(
+        '{"audio_filepath": "a.wav"}\nx\n\n{"audio_filepath": 5}\n{"audio_filepath": "a.wav"}\n'
+    )
+    done = voxbatch("validate", "bad.jsonl")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "Error: bad.jsonl: line 2: not JSON: Expecting value at column 1, near 'x'; write one JSON object a line",
+        "bad.jsonl: line 4: `audio_filepath` is 5; it must be a string, the recording's path",
+        "bad.jsonl: line 5: id 'a.wav' is also line 1's; give each line its own `id`",
+    ]
+
+
+def test_validate_sums_up_a_good_manifest(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
+    """Items, hours, references, languages."""
+    manifest(0.1, 0.1, duration=1800, text="one", lang="en")
+    done = voxbatch("validate", "m.jsonl")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "m.jsonl: 2 items, all valid",
+        "1.00 hours in the items that give a duration; 2 with a reference",
+        "languages: en 2",
+    ]
+
+
+def test_a_run_tells_what_it_did(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """Transcripts' first lines, counts that add up, WER, RTFx, model, and where each output is."""
+    manifest(1.1, 1.1, None, text="w0 w1")
+    done = voxbatch("run", "m.jsonl", *SCRIPTED, "--formats", "srt", "--model", "m")
+    assert done.returncode == 3
+    lines = done.stdout.splitlines()
+    assert lines[:4] == ["r0.wav: w0 w1", "r1.wav: w0 w1", "", "2 done + 1 failed = 3 items (1 AudioError)"]
+    assert lines[4] == "WER 33.33% (0 substitutions, 0 insertions, 2 deletions over 6 words; 1 without a transcript)"
+    assert lines[6] == "engine scripted, model m (Apache-2.0; voxbatch)"
+    out = tmp_path / "m.voxbatch"
+    assert lines[7:] == [
+        f"transcripts  {out}/transcripts.jsonl", f"failures     {out}/failures.jsonl",
+        f"summary      {out}/summary.json", f"srt          {out}/srt/",
+    ]  # fmt: skip
+
+
+def test_rows_pass_through(voxbatch: Voxbatch, tmp_path: Path, recording: Recorder) -> None:
+    """Every key of a line comes out again, beside what was found; a failure's line too."""
+    recording("a.wav", 1.1)
+    given = [
+        {"audio_filepath": "a.wav", "id": 7, "text": "w0", "mine": [{"é": None}], "duration": 1.1, "channel": 0},
+        {"audio_filepath": "gone.wav", "x": 1.5},
+    ]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in given))
+    assert voxbatch("run", "m.jsonl", *SCRIPTED).returncode == 3
+    (found,) = rows(tmp_path / "m.voxbatch" / "transcripts.jsonl")
+    expected = {"id": "7", "pred_text": "w0 w1", "audio_duration": 1.1, "engine": "scripted", "model": "count"}
+    expected |= {"wer": 1.0, "insertions": 1, "substitutions": 0, "deletions": 0, "reference_length": 1}
+    assert found.items() >= {**given[0], **expected, "warnings": [], "version": 1}.items()
+    (failed,) = rows(tmp_path / "m.voxbatch" / "failures.jsonl")
+    message = f"cannot open {tmp_path}/gone.wav: No such file or directory"
+    assert failed == {
+        **given[1], "id": "gone.wav", "line": 2, "error": "AudioError", "message": message, "retryable": False,
+        "version": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_sources_of_every_kind(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """Plain, gzip, standard input and a folder with references give the same texts; OUT is named after each."""
+    manifest(1.1, 2.1, text="w0 w1")
+    (tmp_path / "g.jsonl.gz").write_bytes(gzip.compress((tmp_path / "m.jsonl").read_bytes()))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for i in range(2):
+        os.link(tmp_path / f"r{i}.wav", folder / f"r{i}.wav")
+        (folder / f"r{i}.txt").write_text("w0 w1\n")
+    for source, out in (("m.jsonl", "m"), ("g.jsonl.gz", "g"), ("folder", "folder")):
+        assert voxbatch("run", source, *SCRIPTED).returncode == 0
+        assert [row["wer"] for row in rows(tmp_path / f"{out}.voxbatch" / "transcripts.jsonl")] == [0.0, 1.0]
+    done = voxbatch("run", "-", *SCRIPTED, input=(tmp_path / "m.jsonl").read_text())
+    assert done.returncode == 0
+    texts = [(tmp_path / f"{out}.voxbatch" / "transcripts.jsonl").read_bytes() for out in ("m", "g", "folder", "stdin")]
+    assert len(set(texts)) == 1
+
+
+def test_limit(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """Only the first N items, and later lines are not even read."""
+    path = manifest(0.5, 0.5, 0.5)
+    with path.open("a") as file:
+        file.write("no json\n")
+    assert voxbatch("run", path, "--limit", "2", *SCRIPTED).returncode == 0
+    assert [row["id"] for row in rows(tmp_path / "m.voxbatch" / "transcripts.jsonl")] == ["r0.wav", "r1.wav"]
+
+
+AWKWARD = [
+    "../../up",
+    "/abs",
+    "a/b",
+    "a%2Fb",
+    ".",
+    "..",
+    "con",
+    "x" * 300,
+    "é" * 200,
+    "-rf",
+    "new line".replace(" ", "\u00a0"),
+]
+
+
+@pytest.mark.slow
+def test_formats_have_safe_names(voxbatch: Voxbatch, tmp_path: Path, recording: Recorder) -> None:
+    """Awkward ids and a 244-byte file name: one file an item in each format, all inside OUT, none too long."""
+    long = "n" * 240 + ".wav"
+    given = [{"audio_filepath": recording("a.wav", 1.1).name, "id": each} for each in AWKWARD]
+    given.append({"audio_filepath": recording(long, 1.1).name})
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in given))
+    before = set(tmp_path.rglob("*"))
+    done = voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED, "--formats", "srt,vtt,txt,ctm,json")
+    assert done.returncode == 0, done.stderr
+    new = set(tmp_path.rglob("*")) - before
+    assert all(path.is_relative_to(tmp_path / "out") for path in new)
+    for extension in ("srt", "vtt", "txt", "ctm", "json"):
+        files = [path for path in (tmp_path / "out" / extension).rglob("*") if path.is_file()]
+        assert len(files) == len(given)
+        assert all(len(os.fsencode(path.name)) <= 255 and path.suffix == f".{extension}" for path in files)
+
+
+@pytest.mark.slow
+def test_merge_status_and_score(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """After one of two shards: status shows it, merge refuses; after both, merge adds formats and score agrees."""
+    manifest(1.1, 1.1, text="w0 w1")
+    voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED, "--shard", "0/2")
+    early = voxbatch("merge", "out")
+    assert (early.returncode, early.stderr) == (
+        1, f"Error: {tmp_path}/out: 1 of 2 items are not done yet; run again (each shard) to finish them\n",
+    )  # fmt: skip
+    status = voxbatch("status", "out").stdout.splitlines()
+    assert status == ["out: 1 of 2 items committed, not finished", "shard 0/2: 1 items in 1 parts, complete"]
+    voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED, "--shard", "1/2")
+    found = json.loads(voxbatch("status", "out", "--json").stdout)
+    assert (found["items"], found["committed"], found["finished"], len(found["shards"])) == (2, 2, True, 2)
+    merged = voxbatch("merge", "out", "--formats", "vtt")
+    assert merged.returncode == 0
+    assert "2 done + 0 failed = 2 items" in merged.stdout
+    assert len(list((tmp_path / "out" / "vtt").iterdir())) == 2
+    scored = json.loads(voxbatch("score", "out/transcripts.jsonl").stdout)
+    against = json.loads(voxbatch("score", "out/transcripts.jsonl", "--ref", "m.jsonl").stdout)
+    assert (
+        scored["words"] == against["words"] == json.loads((tmp_path / "out/summary.json").read_text())["score"]["words"]
+    )
+
+
+DAMAGE = [
+    ("run.json", b"{}", "run.json was not written by this version of voxbatch; choose another OUT with -o"),
+    ("summary.json", b"{", "summary.json is damaged; delete it and run again: it is made anew from the parts"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "content", "message"), DAMAGE, ids=[name for name, _, _ in DAMAGE])
+def test_damaged_outputs(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    """Exit 1 and a plain reason, whether one runs or merges; --overwrite mends it."""
+    command = ("run", manifest(0.5), *SCRIPTED)
+    voxbatch(*command)
+    (tmp_path / "m.voxbatch" / name).write_bytes(content)
+    for again in (command, ("merge", "m.voxbatch")):
+        done = voxbatch(*again)
+        assert done.returncode == 1
+        assert f"rror: {tmp_path}/m.voxbatch/{message}\n" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert voxbatch(*command, "--overwrite").returncode == 0
+
+
+def test_a_changed_transcripts_file_is_no_crash(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """What a user did to transcripts.jsonl is theirs; showing the outcome again goes on without its first lines."""
+    command = ("run", manifest(0.5), *SCRIPTED)
+    voxbatch(*command)
+    (tmp_path / "m.voxbatch" / "transcripts.jsonl").write_text("edited\n")
+    done = voxbatch(*command)
+    assert (done.returncode, "1 done + 0 failed = 1 items" in done.stdout) == (0, True)
+
+
+def test_dry_run(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """Items, hours, chunks, time and cost; nothing is written, no model loaded."""
+    manifest(90, 45, None)
+    done = voxbatch(
+        "run", "m.jsonl", "--engine", "scripted", "--dry-run", "--expected-rtfx", "50", "--usd-per-hour", "3600"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "engine   engine scripted: asked for (model count)",
+        "items    3",
+        "audio    0.06 hours, 3 of them by the headers of a sample",
+        "chunks   at least 9",
+        "time     about 4.0 s at RTFx 50",
+        "cost     about $4.05 at $3600 an hour",
+        f"outputs  {tmp_path}/m.voxbatch",
+    ]
+    assert not (tmp_path / "m.voxbatch").exists()
+
+
+def test_quiet(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
+    """Nothing on either stream when all went well; the exit code says the rest."""
+    for seconds, code in (([0.5], 0), ([0.5, None], 3)):
+        done = voxbatch("run", manifest(*seconds), "-o", f"out{code}", *SCRIPTED, "--quiet")
+        assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", [(), ("--log-format", "json"), ("--engine-option", "die_after=1"), ("--engine", "x")])
+def test_json_logs(voxbatch: Voxbatch, manifest: ManifestWriter, extra: tuple[str, ...]) -> None:
+    """Where stderr is no terminal, every line on it is an event: severity, time, message, errors included."""
+    done = voxbatch("run", manifest(0.5, None), "--engine", "scripted", *extra)
+    events = [json.loads(line) for line in done.stderr.splitlines()]
+    assert all({"severity", "time", "message"} <= event.keys() for event in events)
+    assert events
+    if done.returncode in (1, 2):
+        assert (events[-1]["severity"], "text" in events[-1]) == ("ERROR", True)
+    else:
+        assert (events[-1]["message"], events[-1]["done"], events[-1]["failed"]) == ("run_finished", 1, 1)
+
+
+def test_json_logs_of_a_bad_manifest(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """One event a bad line."""
+    (tmp_path / "bad.jsonl").write_text("x\ny\n")
+    done = voxbatch("run", "bad.jsonl", "--engine", "scripted", "--log-format", "json")
+    assert done.returncode == 2
+    assert [json.loads(line)["text"].split(": ")[:2] for line in done.stderr.splitlines()] == [
+        ["bad.jsonl", "line 1"], ["bad.jsonl", "line 2"],
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_flag_beats_environment_beats_profile_beats_default(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
+) -> None:
+    """The four sources of a setting, and the resolved config beside the outputs."""
+
+    def planned(*args: str, **env: str) -> tuple[str, str]:
+        shown = voxbatch("run", "m.jsonl", "--dry-run", *args, env=env).stdout.splitlines()
+        return shown[0].split("(")[1], shown[4].split()[-1]
+
+    manifest(1)
+    assert planned("--engine", "scripted", "--expected-rtfx", "2") == ("model count)", "2")
+    assert planned("--profile", "cpu")[1] == "25"
+    assert planned("--profile", "cpu", VOXBATCH_EXPECTED_RTFX="7")[1] == "7"
+    assert planned(VOXBATCH_PROFILE="cpu", VOXBATCH_EXPECTED_RTFX="7")[1] == "7"
+    assert planned("--profile", "cpu", "--expected-rtfx", "9", VOXBATCH_EXPECTED_RTFX="7")[1] == "9"
+    env = {
+        "VOXBATCH_ENGINE": "scripted",
+        "VOXBATCH_ENGINE_OPTION": "words=false delay_s=0.01",
+        "VOXBATCH_FORMATS": "txt",
+    }
+    assert voxbatch("run", "m.jsonl", "--model", "mine", env=env).returncode == 0
+    config = json.loads((tmp_path / "m.voxbatch" / "summary.json").read_text())["config"]
+    assert (config["engine"], config["model"], config["formats"]) == ("scripted", "mine", ["txt"])
+    assert config["engine_options"] == {"words": "false", "delay_s": "0.01"}
+
+
+def test_profiles(voxbatch: Voxbatch) -> None:
+    """The list, and what one resolves to."""
+    assert voxbatch("profiles").stdout.startswith("cpu ")
+    assert "engine: faster-whisper\n" in voxbatch("profiles", "cpu").stdout
+
+
+def test_doctor(voxbatch: Voxbatch) -> None:
+    """One line a finding, and the engine that would run among them."""
+    done = voxbatch("doctor")
+    found = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()}
+    assert found.keys() >= {"voxbatch", "python", "cores", "numpy", "ffmpeg", "gpu", "engine"}
+    assert done.returncode == (0 if found["engine"] == "ok" else 1)
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """`voxbatch manifest … | head -1` ends without a traceback."""
+    manifest(*[0.01] * 300)
+    command = f"{sys.executable} -m voxbatch manifest . | head -n 1"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+@pytest.mark.slow
+def test_a_terminal_sees_progress(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """On a terminal: audio done of total, items, RTFx and time left, in place; and the outcome on stdout."""
+    manifest(*[2] * 20, duration=2)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "voxbatch", "run", "m.jsonl", "--engine", "scripted"]
+    command += ["--engine-option", "delay_s=0.1", "--engine-option", "concurrency=1"]
+    env = environment(TERM="xterm")
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=theirs, text=True) as running:
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                seen += os.read(ours, 4096)
+            except OSError:  # EIO: the other end is closed
+                break
+        assert running.stdout is not None
+        outcome = running.stdout.read()
+    os.close(ours)
+    text = seen.decode()
+    assert "engine scripted: asked for" in text
+    assert " / 40.0 s audio · " in text
+    assert " left" in text
+    assert "20 done + 0 failed = 20 items" in outcome
+    assert "{" not in text

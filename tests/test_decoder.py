@@ -1,0 +1,182 @@
+"""Every task ends as its chunks and a Decoded, or as one Undecodable, whatever becomes of the worker processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import Recorder, environment
+
+from voxbatch import decoder
+from voxbatch.decoder import Decoded, DecoderPool, Message, Task, Undecodable
+from voxbatch.records import Chunk
+
+LIMIT = 15 * 16_000
+
+
+def tasks(paths: Iterable[Path | str]) -> Iterator[Task]:
+    for i, path in enumerate(paths):
+        yield Task(i, str(path), 0.0, None, None, None, LIMIT)
+
+
+def children(of: int | None = None) -> list[psutil.Process]:
+    """Running child processes, the dead that nobody has waited for aside."""
+    found = psutil.Process(of).children(recursive=True)
+    return [child for child in found if "voxbatch.decoder" in " ".join(child.cmdline())]
+
+
+def ends(messages: Iterable[Message]) -> dict[int, Decoded | Undecodable]:
+    """How each item ended; none ends twice."""
+    found: dict[int, Decoded | Undecodable] = {}
+    for message in messages:
+        assert message.item not in found, "nothing comes after an item's end"
+        if not isinstance(message, Chunk):
+            found[message.item] = message
+    return found
+
+
+def test_every_task_ends_once(recording: Recorder, tmp_path: Path) -> None:
+    """Several workers, more tasks than they hold: each item's chunks come in order and add up to its spans."""
+    paths = [recording(f"{i}.wav", 0.2 + i % 4 * 17) for i in range(30)] + [tmp_path / "missing.wav"]
+    chunks: dict[int, list[Chunk]] = {}
+    ended: dict[int, Decoded | Undecodable] = {}
+    with DecoderPool(3) as pool:
+        for message in pool.run(tasks(paths)):
+            if isinstance(message, Chunk):
+                chunks.setdefault(message.item, []).append(message)
+            else:
+                ended[message.item] = message
+    assert sorted(ended) == list(range(31))
+    for item in range(30):
+        end = ended[item]
+        assert isinstance(end, Decoded)
+        assert tuple(chunk.span for chunk in chunks[item]) == end.spans
+        assert all(len(chunk.samples) == chunk.span.end - chunk.span.start <= LIMIT for chunk in chunks[item])
+        assert all(left.core_end == right.core_start for left, right in pairwise(end.spans))
+        assert end.spans[-1].core_end == round((0.2 + item % 4 * 17) * 16_000)
+    missing = ended[30]
+    assert isinstance(missing, Undecodable)
+    assert missing.failure.error == "AudioError"
+    assert missing.failure.message == f"cannot open {tmp_path}/missing.wav: No such file or directory"
+    assert pool.cpu_s > 0
+
+
+def test_no_tasks(recording: Recorder) -> None:
+    """Nothing to do is done at once."""
+    with DecoderPool(2) as pool:
+        assert list(pool.run(iter(()))) == []
+
+
+def test_a_killed_worker_costs_the_item_in_hand(recording: Recorder) -> None:
+    """A decoder that dies in mid-file takes that item with it; those behind it are done by its successor."""
+    paths = [recording("long.wav", 900), *(recording(f"{i}.wav", 0.5) for i in range(5))]
+    with DecoderPool(1) as pool:
+        messages = pool.run(tasks(paths))
+        assert next(messages).item == 0
+        (worker,) = children()
+        worker.kill()
+        ended = ends(messages)
+    assert sorted(ended) == list(range(6))
+    assert isinstance(ended[0], Undecodable)
+    assert ended[0].failure.message == f"cannot decode {paths[0]}: the decoder died (signal 9)"
+    assert all(isinstance(ended[i], Decoded) for i in range(1, 6))
+
+
+def test_a_worker_that_dies_idle_costs_nothing(recording: Recorder) -> None:
+    """No item is blamed for a worker that was killed while it had nothing to do."""
+    with DecoderPool(1) as pool:
+        (worker,) = children()
+        worker.kill()
+        while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        ended = ends(pool.run(tasks([recording("a.wav", 0.5)])))
+    assert isinstance(ended[0], Decoded)
+
+
+def test_leaving_the_context_ends_the_workers(recording: Recorder) -> None:
+    """Even in mid-file."""
+    with DecoderPool(2) as pool:
+        next(pool.run(tasks([recording("long.wav", 300)])))
+        workers = children()
+        assert len(workers) == 2
+    assert not any(worker.is_running() for worker in workers)
+
+
+@pytest.mark.slow
+def test_a_slow_consumer_holds_the_workers_back(recording: Recorder) -> None:
+    """While nobody listens a worker stands still, and its memory stays far below the recording's size."""
+    with DecoderPool(1) as pool:
+        messages = pool.run(tasks([recording("long.wav", 1200)]))  # 77 MB as float32
+        next(messages)
+        time.sleep(0.3)
+        (worker,) = children()
+        before = worker.cpu_times()
+        time.sleep(0.3)
+        after = worker.cpu_times()
+        assert after.user + after.system - before.user - before.system < 0.05
+        resident = worker.memory_info().rss
+        assert sum(isinstance(message, Chunk) for message in messages) >= 79
+    assert resident < 150e6
+
+
+ORPHANS = """
+import sys, time
+from voxbatch.decoder import DecoderPool, Task
+pool = DecoderPool(2)
+messages = pool.run(Task(i, path, 0.0, None, None, None, 240_000) for i, path in enumerate(sys.argv[1:]))
+next(messages)
+print("going", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_workers_end_with_their_parent(recording: Recorder) -> None:
+    """A parent that is killed outright leaves no decoder behind, be it idle or in mid-file."""
+    command = [sys.executable, "-c", ORPHANS, str(recording("long.wav", 300))]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "going\n"
+        workers = children(parent.pid)
+        parent.kill()
+    assert len(workers) == 2
+    _, alive = psutil.wait_procs(workers, timeout=5)
+    assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.timeout(30)
+def test_a_hanging_worker_is_replaced(recording: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder that says nothing for too long is killed; its item fails, and those behind it are done."""
+    monkeypatch.setattr(decoder, "HANG_TIMEOUT_S", 0.3)
+    paths = [recording("a.wav", 0.5), recording("b.wav", 0.5)]
+    with DecoderPool(1) as pool:
+        (worker,) = children()
+        os.kill(worker.pid, signal.SIGSTOP)
+        ended = ends(pool.run(tasks(paths)))
+    assert isinstance(ended[0], Undecodable)
+    assert ended[0].failure.message == f"cannot decode {paths[0]}: decoding hung for 0 s and was stopped"
+    assert isinstance(ended[1], Decoded)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_a_worker_that_nobody_listens_to_does_not_hang(recording: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine may take minutes to load its model: workers that wait meanwhile are not taken for dead."""
+    monkeypatch.setattr(decoder, "HANG_TIMEOUT_S", 2.0)
+    slept = 0
+    ended: dict[int, Message] = {}
+    with DecoderPool(3) as pool:
+        for message in pool.run(tasks(recording(f"{i}.wav", 40) for i in range(6))):
+            if slept < 1:
+                slept += 1
+                time.sleep(2.5)
+            ended[message.item] = message
+    assert all(isinstance(message, Decoded) for message in ended.values()), ended

@@ -1,0 +1,96 @@
+"""Progress in figures that are true, and an outcome that shows what was heard, how well and where it is."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxbatch import display
+from voxbatch.log import Log
+from voxbatch.pipeline import Progress
+
+SUMMARY: dict[str, Any] = {
+    "items": 1234, "done": 1200, "failed": 34, "failures_by_error": {"AudioError": 30, "LanguageError": 4},
+    "with_warnings": 2, "audio_s": 7200.0, "wall_s": 75.4, "rtfx": 95.49, "score": None,
+    "engine": {"name": "e", "model": "m", "license": "MIT", "origin": "o"},
+}  # fmt: skip
+
+
+def progress(**fields: Any) -> Progress:
+    """Ten seconds old."""
+    made = Progress(fields.pop("items", 10), began=time.monotonic() - 10)
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0, "0.0 s"), (59.96, "1:00"), (75.4, "1:15"), (3675, "1:01:15")])
+def test_clock(seconds: float, shown: str) -> None:
+    """As people write durations."""
+    assert display.clock(seconds) == shown
+
+
+@given(st.floats(60, 1e7))
+def test_clock_loses_no_second(seconds: float) -> None:
+    """What is shown is the duration to the nearest second."""
+    total = 0
+    for part in display.clock(seconds).split(":"):
+        total = total * 60 + int(part)
+    assert abs(total - seconds) <= 0.5
+
+
+def test_progress_by_audio() -> None:
+    """Where every duration is known, the time left goes by audio: 100 of 400 s took 10 s, so 30 s are left."""
+    shown = display.describe(progress(done=1, failed=1, resumed=3, audio_s=100.0, known_audio_s=400.0))
+    assert shown == "1:40 / 6:40 audio · 5 / 10 items · RTFx 10.0 · 30.0 s left · 1 failed"
+
+
+def test_progress_by_items() -> None:
+    """Where one duration is unknown it goes by items: 2 of 7 took 10 s, so 25 s are left."""
+    shown = display.describe(progress(done=2, resumed=3, audio_s=100.0, known_audio_s=400.0, unknown=1))
+    assert shown == "1:40 audio · 5 / 10 items · RTFx 10.0 · 25.0 s left"
+
+
+def test_progress_at_the_start() -> None:
+    """Nothing is done yet, so nothing is divided by it."""
+    assert display.describe(progress()) == "0.0 s audio · 0 / 10 items · RTFx 0.0"
+
+
+def test_more_audio_than_the_manifest_says_leaves_nothing() -> None:
+    """Durations may be wrong; time left is never negative."""
+    assert display.remaining_s(progress(done=1, audio_s=500.0, known_audio_s=400.0)) == 0.0
+
+
+def test_events_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one a chunk: a first soon enough, and no more than one in EVENT_S."""
+    lines: list[str] = []
+    monkeypatch.setattr(display, "EVENT_S", 0.05)
+    with display.events(Log(as_json=True, write=lines.append)) as observe:
+        until = time.monotonic() + 0.18
+        while time.monotonic() < until:
+            observe(progress(done=2, failed=1, resumed=3, audio_s=100.0))
+    assert 1 <= len(lines) <= 3
+    event = json.loads(lines[0])
+    assert (event["message"], event["items"], event["done"], event["failed"]) == ("progress", 10, 5, 1)
+
+
+def test_the_outcome_shows_what_matters() -> None:
+    """First texts shortened, counts that add up by cause, audio, speed, model with licence, places aligned."""
+    heads = [("a", "x" * 200), ("b", "")]
+    lines = list(display.outcome(SUMMARY, heads, [("transcripts", "out/t"), ("srt", "out/srt/")]))
+    assert lines == [
+        "a: " + "x" * 99 + "…",
+        "b: (no speech)",
+        "… and 1,198 more",
+        "",
+        "1,200 done + 34 failed = 1,234 items (30 AudioError, 4 LanguageError), 2 with warnings",
+        "2:00:00 of audio in 1:15, RTFx 95.5",
+        "engine e, model m (MIT; o)",
+        "transcripts  out/t",
+        "srt          out/srt/",
+    ]

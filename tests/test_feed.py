@@ -1,0 +1,110 @@
+"""The feed hands every chunk over once, in order, holds a bounded amount of audio and lets nobody wait for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxbatch.engines import Feed
+from voxbatch.records import Chunk, Span
+
+
+def chunk(index: int, size: int = 100) -> Chunk:
+    return Chunk(0, index, np.zeros(size, np.float32), Span(0, size, 0, size))
+
+
+def filler(feed: Feed, chunks: list[Chunk], taken: list[bool]) -> threading.Thread:
+    """A thread that puts the chunks and notes what `put` said."""
+
+    def fill() -> None:
+        for each in chunks:
+            taken.append(feed.put(each))  # noqa: PERF401 seen while it goes on
+
+    thread = threading.Thread(target=fill, daemon=True)
+    thread.start()
+    return thread
+
+
+@given(st.lists(st.integers(1, 300), max_size=30), st.integers(1, 500))
+def test_every_chunk_arrives_once_and_in_order(sizes: list[int], capacity: int) -> None:
+    """Whatever the sizes and the capacity, what goes in comes out, and then None for ever."""
+    feed, taken = Feed(capacity), []
+    chunks = [chunk(i, size) for i, size in enumerate(sizes)]
+    putter = filler(feed, chunks, taken)
+    got = [feed.get() for _ in chunks]
+    putter.join()
+    feed.close()
+    assert [each.index for each in got if each] == list(range(len(sizes)))
+    assert all(taken)
+    assert feed.get() is None
+    assert feed.closed
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=30), st.integers(1, 500))
+def test_it_holds_no_more_than_its_capacity(sizes: list[int], capacity: int) -> None:
+    """Without a taker it takes what fits, and always one chunk, however long."""
+    feed, held, count = Feed(capacity), 0, 0
+    for size in sizes:
+        if count and held + size > capacity:
+            break
+        assert feed.put(chunk(count, size))
+        held, count = held + size, count + 1
+    else:
+        return
+    taken: list[bool] = []
+    blocked = filler(feed, [chunk(count, sizes[count])], taken)
+    blocked.join(0.005)
+    assert not taken
+    feed.close(discard=True)
+    blocked.join(5)
+    assert taken == [False]
+
+
+@pytest.mark.parametrize("discard", [False, True])
+def test_closing_wakes_who_waits_for_room(discard: bool) -> None:
+    """A decoder that waits for room hears that the run is over, and that its chunk was not taken."""
+    feed, taken = Feed(100), []
+    blocked = filler(feed, [chunk(0), chunk(1)], taken)
+    while not taken:
+        time.sleep(0.001)
+    feed.close(discard)
+    blocked.join(5)
+    assert taken == [True, False]
+    left = feed.get()
+    assert (left is None) if discard else (left is not None and left.index == 0)
+
+
+def test_closing_wakes_who_waits_for_a_chunk() -> None:
+    """An engine that waits hears that there will be none."""
+    feed, got = Feed(100), []
+    waiting = threading.Thread(target=lambda: got.append(feed.get()), daemon=True)
+    waiting.start()
+    feed.close()
+    waiting.join(5)
+    assert got == [None]
+
+
+def test_get_without_waiting() -> None:
+    """wait=False tells an engine with work in flight that there is nothing now, and is not the end."""
+    feed = Feed(100)
+    assert feed.get(wait=False) is None
+    assert not feed.closed
+    feed.put(chunk(0))
+    assert feed.get(wait=False) is not None
+
+
+def test_the_clock_counts_hunger_after_the_first_chunk_only() -> None:
+    """Time before the first chunk is start-up; time without a chunk after it is the decoders' fault."""
+    feed = Feed(1000)
+    threading.Timer(0.05, feed.put, [chunk(0)]).start()
+    feed.get()
+    assert feed.starved_s == 0.0
+    assert feed.started_at is not None
+    threading.Timer(0.05, feed.put, [chunk(1)]).start()
+    feed.get()
+    assert 0.03 < feed.starved_s < 1.0

@@ -1,0 +1,103 @@
+"""The house stands on its floors: imports go strictly down, and nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from conftest import ROOT, environment
+
+from voxbatch.cli import cli
+
+PACKAGE = ROOT / "voxbatch"
+
+FLOORS = (
+    ("errors", "log", "records", "__init__"),
+    ("audio", "chunk", "config", "engines", "formats", "manifest", "score", "shard", "stitch", "storage"),
+    ("decoder", "ledger", "lines"),
+    ("doctor", "finalize", "pipeline"),
+    ("run",),
+    ("plan",),
+    ("display",),
+    ("cli",),
+    ("__main__",),
+)
+"""Ground floor first. A room may import from lower floors only, and from inside itself."""
+HEAVY = (
+    "torch", "vllm", "google.cloud", "boto3", "botocore", "librosa", "faster_whisper", "ctranslate2", "onnxruntime",
+    "soundfile", "numpy", "soxr", "kaldialign", "pysubs2", "rich", "yaml",
+)  # fmt: skip
+
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(dotted: str) -> str:
+    """ "voxbatch.engines.feed" → "engines"; "voxbatch" → "__init__"."""
+    parts = dotted.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def dotted_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """What a module imports from the package, lazily in a function or for type checking only included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "voxbatch")
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the room"
+            if node.module == "voxbatch":
+                yield from (f"voxbatch.{alias.name}" if _is_room(alias.name) else "voxbatch" for alias in node.names)
+            elif node.module and node.module.startswith("voxbatch."):
+                yield node.module
+
+
+def _is_room(name: str) -> bool:
+    return (PACKAGE / f"{name}.py").exists() or (PACKAGE / name).is_dir()
+
+
+def test_every_module_belongs_to_a_room_of_the_table() -> None:
+    """A new room is entered in the table, where its floor is decided; a room that is gone is struck out."""
+    assert {room_of(dotted_name(path)) for path in modules()} == set(FLOOR_OF)
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted_name)
+def test_imports_go_down(path: Path) -> None:
+    """A room imports from the floors below and from inside itself, never from beside or above."""
+    room = room_of(dotted_name(path))
+    wrong = [name for name in imports(path) if room_of(name) != room and FLOOR_OF[room_of(name)] >= FLOOR_OF[room]]
+    assert not wrong, f"{dotted_name(path)} imports {wrong}"
+
+
+def test_the_check_can_fail() -> None:
+    """The table and the reading of imports do find an import that goes up, lazy ones too."""
+    found = set(imports(PACKAGE / "cli" / "__init__.py"))
+    assert {"voxbatch.run", "voxbatch.plan", "voxbatch.errors"} <= found
+    assert FLOOR_OF[room_of("voxbatch.run")] > FLOOR_OF[room_of("voxbatch.engines.feed")]
+
+
+@pytest.mark.parametrize("module", ["voxbatch", "voxbatch.cli"])
+def test_importing_loads_nothing_heavy(module: str) -> None:
+    """`voxbatch --help` answers at once, on a machine that has none of the heavy libraries."""
+    script = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("name", ["voxbatch", *cli.commands])
+def test_every_command_and_option_is_documented(name: str) -> None:
+    """Each command says what it does, and each of its options what it is for."""
+    command = cli.commands.get(name, cli)
+    assert command.help
+    assert not [p.name for p in command.params if isinstance(p, click.Option) and not p.help]

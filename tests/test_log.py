@@ -1,0 +1,67 @@
+"""An event is one line that a machine or a person can read."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxbatch.log import Log
+
+
+@given(
+    st.text(), st.dictionaries(st.text().filter(lambda name: name not in ("self", "event")), st.text() | st.floats())
+)
+def test_every_json_event_is_one_line(event: str, fields: dict[str, Any]) -> None:
+    """Whatever the fields hold: severity, time and message as Cloud Logging reads them."""
+    lines: list[str] = []
+    Log(as_json=True, write=lines.append).warning(event, **fields)
+    (line,) = lines
+    assert "\n" not in line
+    found = json.loads(line)
+    expected = {"severity": "WARNING", "message": event} | fields
+    assert all(found[name] == value or value != value for name, value in expected.items())
+    assert "time" in fields or datetime.fromisoformat(found["time"]).tzinfo is not None
+
+
+@pytest.mark.parametrize(
+    ("severity", "fields", "line"),
+    [
+        ("info", {"items": 12, "part": "p"}, "part committed: items=12, part=p"),
+        ("info", {}, "part committed"),
+        ("warning", {"text": "a sentence"}, "warning: a sentence"),
+        ("error", {"text": "a sentence"}, "error: a sentence"),
+    ],
+)
+def test_text_for_people(severity: str, fields: dict[str, Any], line: str) -> None:
+    """A name and fields, or the sentence itself."""
+    lines: list[str] = []
+    getattr(Log(write=lines.append), severity)("part_committed", **fields)
+    assert lines == [line]
+
+
+def test_quiet_keeps_warnings_and_errors() -> None:
+    """--quiet silences what is well only."""
+    lines: list[str] = []
+    log = Log(quiet=True, write=lines.append)
+    log.info("a")
+    log.warning("b")
+    log.error("c")
+    assert lines == ["warning: b", "error: c"]
+
+
+def test_threads_do_not_mix_their_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    """Each event is written whole."""
+    log = Log(as_json=True)
+    threads = [threading.Thread(target=lambda: [log.info("x" * 500) for _ in range(50)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = capfd.readouterr().err.splitlines()
+    assert [json.loads(line)["message"] for line in lines] == ["x" * 500] * 200

@@ -1,0 +1,245 @@
+"""Odd, broken and hostile input, in one run with a real model: each ends as it should, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from conftest import ROOT, Voxbatch, environment
+
+from voxbatch.score import count_errors
+from voxbatch.score.counts import tokens
+
+DATA = Path(os.environ.get("VOXBATCH_TEST_DATA", ROOT.parent / "shared" / "data")) / "odd"
+ROWS = [json.loads(line) for line in (DATA / "manifest.jsonl").read_text().splitlines()] if DATA.is_dir() else []
+MANIFESTS = sorted((DATA / "manifests").glob("*.jsonl")) if DATA.is_dir() else []
+MAX_WER = 0.15
+MAX_MEMORY = 1.5e9
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not ROWS, reason="the recordings for tests are absent: set VOXBATCH_TEST_DATA"),
+    pytest.mark.timeout(600),
+]
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+    peak: int
+    """Bytes: the highest sum of the resident memory of the program and its children."""
+    transcripts: dict[str, dict[str, Any]]
+    failures: dict[str, dict[str, Any]]
+
+
+def made_here(folder: Path) -> Iterator[dict[str, Any]]:
+    """What does not travel: links, a long name, a FIFO, a folder that looks like a file."""
+    good = DATA / "pcm_s24.wav"
+    text = next(row["text"] for row in ROWS if row["audio_filepath"] == "pcm_s24.wav")
+    (folder / "link.wav").symlink_to(good)
+    yield {"audio_filepath": "link.wav", "expect": "ok", "text": text}
+    (folder / "loop1.wav").symlink_to("loop2.wav")
+    (folder / "loop2.wav").symlink_to("loop1.wav")
+    yield {"audio_filepath": "loop1.wav", "expect": "error"}
+    long = "long" * 60 + ".wav"
+    shutil.copyfile(good, folder / long)
+    yield {"audio_filepath": long, "expect": "ok", "text": text}
+    os.mkfifo(folder / "fifo.wav")
+    yield {"audio_filepath": "fifo.wav", "expect": "error"}
+    (folder / "folder.wav").mkdir()
+    yield {"audio_filepath": "folder.wav", "expect": "error"}
+
+
+def memory(process: psutil.Process) -> int:
+    total = 0
+    for each in [process, *process.children(recursive=True)]:
+        try:
+            total += each.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    folder = tmp_path_factory.mktemp("odd")
+    rows = [{**row, "id": row["audio_filepath"], "audio_filepath": str(DATA / row["audio_filepath"])} for row in ROWS]
+    rows += made_here(folder)
+    (folder / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [sys.executable, "-m", "voxbatch", "run", "m.jsonl", "--engine", "faster-whisper", "--allow-outside"]
+    command += ["--formats", "srt,txt", "--log-format", "json"]
+    with (
+        open(folder / "stdout", "w+") as out,
+        open(folder / "stderr", "w+") as err,
+        subprocess.Popen(command, cwd=folder, env=environment(), stdout=out, stderr=err) as running,
+    ):
+        process, peak = psutil.Process(running.pid), 0
+        while running.poll() is None:
+            try:
+                peak = max(peak, memory(process))
+            except psutil.NoSuchProcess:
+                break
+            time.sleep(0.05)
+        running.wait()
+        texts = [(folder / name).read_text() for name in ("stdout", "stderr")]
+    place = folder / "m.voxbatch"
+    return Ran(running.returncode, *texts, peak, _by_id(place / "transcripts.jsonl"), _by_id(place / "failures.jsonl"))
+
+
+def _by_id(path: Path) -> dict[str, dict[str, Any]]:
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return {row["id"]: row for row in found}
+
+
+def everything(ran: Ran) -> dict[str, dict[str, Any]]:
+    return {**ran.transcripts, **ran.failures}
+
+
+def test_the_run_ends_as_told(ran: Ran) -> None:
+    """Finished with failures: exit 3, the counts printed, and every item ended once."""
+    assert ran.code == 3, ran.err[-2000:]
+    assert not set(ran.transcripts) & set(ran.failures)
+    done, failed = len(ran.transcripts), len(ran.failures)
+    assert done + failed == len(ROWS) + 5
+    assert f"{done} done + {failed} failed = {len(ROWS) + 5} items" in ran.out
+
+
+def test_no_traceback_and_only_events(ran: Ran) -> None:
+    """Libraries that complain of broken files do not get through to the user."""
+    assert "Traceback" not in ran.out + ran.err
+    assert all("severity" in json.loads(line) for line in ran.err.splitlines())
+
+
+def test_memory_stays_bounded(ran: Ran) -> None:
+    """The program and all its processes, model included."""
+    print(f"peak {ran.peak / 1e6:.0f} MB")
+    assert ran.peak <= MAX_MEMORY, f"{ran.peak / 1e6:.0f} MB"
+
+
+def test_each_ends_as_expected(ran: Ran) -> None:
+    """As the row's `expect`, or its `alt`, says."""
+    wrong = []
+    for name, row in everything(ran).items():
+        ended = "error" if name in ran.failures else "ok" if row["pred_text"] else "empty"
+        allowed = [row["expect"], *row.get("alt", "").replace("/", " ").replace("-", " ").split()]
+        if ended not in allowed and not (ended == "empty" and "ok" in allowed):
+            wrong.append((name, ended, allowed, row.get("message")))
+    assert not wrong
+
+
+def test_what_fails_says_why(ran: Ran) -> None:
+    """An error class of ours, and one line that names the file and the trouble."""
+    for name, row in ran.failures.items():
+        assert row["error"] == "AudioError", row
+        assert name.rpartition("/")[2] in row["message"], row
+        assert "\n" not in row["message"]
+        assert "decoder died" not in row["message"], row
+
+
+def test_speech_comes_through(ran: Ran) -> None:
+    """Every row that carries a reference has its words; one that was cut short, a prefix of them."""
+    wrong = {}
+    for name, row in ran.transcripts.items():
+        if row.get("text"):
+            references = [row["text"], row.get("alt_text", row["text"])]
+            rate = min(count_errors(reference, row["pred_text"], "en").rate or 0 for reference in references)
+            if rate > MAX_WER:
+                wrong[name] = (round(rate, 3), row["pred_text"][:200], row["warnings"])
+        elif "text_prefix_of" in row and prefix_rate(row["text_prefix_of"], row["pred_text"]) > MAX_WER:
+            wrong[name] = (1.0, row["pred_text"], row["warnings"])
+    assert not wrong
+
+
+def prefix_rate(reference: str, text: str) -> float:
+    """Errors against the best prefix of at least three words, per word."""
+    words = tokens(reference, "en")
+    rates = [count_errors(" ".join(words[:n]), text, "en").rate or 0 for n in range(3, len(words) + 1)]
+    return min(rates)
+
+
+def test_nothing_is_heard_where_nothing_is_said(ran: Ran) -> None:
+    """Silence, noise and scraps: exactly no text, whatever the model would like to hear."""
+    heard = {name: row["pred_text"] for name, row in ran.transcripts.items() if row.get("text") == ""}
+    assert heard
+    assert set(heard.values()) == {""}
+
+
+def test_repetition_is_not_a_loop(ran: Ran) -> None:
+    """A sentence that is said a hundred times comes a hundred times, give or take what a tiny model mishears."""
+    text = ran.transcripts["jfk_repeated_100x.opus"]["pred_text"].lower()
+    assert 90 <= text.count("my fellow americans") <= 105
+
+
+POLICY = "all that this manifest may name"
+EXPECTED = {
+    "blank_lines_crlf_bom": {1: POLICY, 3: POLICY},
+    "duplicates": {1: POLICY, 2: POLICY, 3: POLICY},
+    "empty": {0: "no items: the manifest has no line that is not blank"},
+    "latin1": {1: "is not UTF-8; save the file again as UTF-8"},
+    "missing_key": {1: "has no `audio_filepath`, its keys: 'path'; rename `path` to `audio_filepath`"},
+    "nan_duration": {1: "holds NaN", 2: "`duration` is -5", 3: "`duration` is 1e+308", 4: POLICY},
+    "not_json": {1: "not JSON", 2: "not JSON"},
+    "traversal": {1: POLICY, 2: POLICY, 3: "is remote", 4: "names the protocol concat:, and only files are allowed"},
+    "truncated_last_line": {1: POLICY, 2: "ends within a JSON object"},
+    "wrong_types": {
+        1: "`audio_filepath` is 123", 2: "`audio_filepath` is null", 3: "is an array", 4: "is a string",
+        5: "is a number, 42", 6: "is null",
+    },
+}  # fmt: skip
+"""What each odd manifest is refused for, by line; 0 is the manifest as a whole."""
+OUTSIDE: dict[str, dict[int, str]] = {
+    **EXPECTED,
+    "blank_lines_crlf_bom": {},
+    "duplicates": {2: "is also line 1's", 3: "is also line 1's"},
+    "nan_duration": {line: EXPECTED["nan_duration"][line] for line in (1, 2, 3)},
+    "traversal": {line: EXPECTED["traversal"][line] for line in (3, 4)},
+    "truncated_last_line": {2: "ends within a JSON object"},
+}
+"""And what remains where it may name any local file."""
+
+
+def complaints(path: Path, stderr: str) -> dict[int, str]:
+    found = {}
+    for line in stderr.splitlines():
+        where, _, reason = line.removeprefix("Error: ").removeprefix(f"{path}: ").partition(": ")
+        is_line = where.startswith("line ")
+        found[int(where.removeprefix("line ")) if is_line else 0] = reason if is_line else line
+    return found
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("flags", "expected"), [((), EXPECTED), (("--allow-outside",), OUTSIDE)], ids=["inside", "any"]
+)
+def test_odd_manifests(
+    voxbatch: Voxbatch, tmp_path: Path, path: Path, flags: tuple[str, ...], expected: dict[str, dict[int, str]]
+) -> None:
+    """Exit 2 before a model is loaded or OUT is made; every bad line with its number and what is wrong with it."""
+    reasons = expected[path.stem]
+    if not reasons:
+        assert voxbatch("validate", path, *flags).returncode == 0
+        return
+    began = time.monotonic()
+    done = voxbatch("run", path, "-o", "out", "--engine", "faster-whisper", "--log-format", "text", *flags)
+    assert time.monotonic() - began < 10
+    assert (done.returncode, done.stdout, (tmp_path / "out").exists()) == (2, "", False)
+    found = complaints(path, done.stderr)
+    assert found.keys() == reasons.keys()
+    assert all(reason in found[line] for line, reason in reasons.items()), found
+
+
+def test_every_odd_manifest_is_known() -> None:
+    """A new one in the corpus needs its judgement here."""
+    assert {path.stem for path in MANIFESTS} == set(EXPECTED)

@@ -1,0 +1,249 @@
+"""Every item becomes one entry in a part, whatever order results come in; and no end of an engine is a hang."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Recorder
+
+from voxbatch import pipeline as room
+from voxbatch.engines import Engine, Feed
+from voxbatch.engines.scripted import Scripted
+from voxbatch.errors import EngineError, ManifestError, RunError, StorageError
+from voxbatch.ledger import Ledger, part_names, read_part
+from voxbatch.pipeline import Interrupted, Pipeline, Progress, Settings, Stop, Usage
+from voxbatch.records import ChunkFailure, Hypothesis, Item
+from voxbatch.storage import open_store
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def scripted(**options: object) -> Scripted:
+    return Scripted(None, {"max_chunk_s": "15", **{name: str(value) for name, value in options.items()}})
+
+
+class Bench:
+    """A pipeline over items of its own, in a folder of its own."""
+
+    def __init__(self, place: Path, count: int, part_items: int = 3, decoders: int = 2, language: str | None = None):
+        self.store = open_store(str(place))
+        self.ledger = Ledger(self.store, "run", count)
+        self.settings = Settings(language, decoders, part_items, 60.0)
+        self.progress, self.stop = Progress(count), Stop()
+        self.seen: list[tuple[int, int]] = []
+
+    def run(self, engine: Engine, items: Iterator[Item]) -> Usage:
+        pipeline = Pipeline(engine, self.ledger, self.settings, self.progress, self._observe, self.stop)
+        return pipeline.run(items)
+
+    def _observe(self, progress: Progress) -> None:
+        self.seen.append((progress.done, progress.failed))
+
+    def lines(self) -> dict[int, tuple[str, dict[str, Any]]]:
+        """Item.index → (kind, output line) of all that is committed."""
+        entries = [entry for name in part_names(self.store) for entry in read_part(self.store, name)]
+        found = {entry.index: (entry.kind, json.loads(entry.line)) for entry in entries}
+        assert len(found) == len(entries), "an item is committed once"
+        return found
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Callable[..., Bench]:
+    return lambda count, **settings: Bench(tmp_path / f"out{count}{len(settings)}", count, **settings)
+
+
+@pytest.fixture
+def items(recording: Recorder) -> Callable[..., list[Item]]:
+    def make(*seconds: float) -> list[Item]:
+        """A recording of each length; 0 is one that is missing."""
+        return [one(i, length) for i, length in enumerate(seconds)]
+
+    def one(i: int, length: float) -> Item:
+        path = recording(f"r{i}.wav", length) if length else Path(f"/nowhere/r{i}.wav")
+        return Item(i, i + 1, f"r{i}", str(path), row={"audio_filepath": path.name, "mine": i})
+
+    return make
+
+
+def wait_for_threads(names: Sequence[str] = ("decode", "engine")) -> None:
+    """The pipeline's threads end, if not at once."""
+    until = time.monotonic() + 10
+    while alive := [thread.name for thread in threading.enumerate() if thread.name in names]:
+        assert time.monotonic() < until, f"still there: {alive}"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": "true"}, {"delay_s": "0.01", "shuffle": "1", "concurrency": 3}])
+def test_every_item_becomes_one_entry(
+    bench: Callable[..., Bench], items: Callable[..., list[Item]], options: dict[str, object]
+) -> None:
+    """In whatever order results come: the words of all chunks in order, the row passed through, parts of K items."""
+    made = bench(7)
+    usage = made.run(scripted(**options), iter(items(1, 40, 0.001, 2.2, 0, 33, 0.5)))
+    lines = made.lines()
+    assert sorted(lines) == list(range(7))
+    assert [kind for kind, _ in (lines[i] for i in range(7))].count("failure") == 1
+    heard = [int(word[1:]) for word in lines[1][1]["pred_text"].split()]
+    assert heard == sorted(set(heard))
+    assert len(set(range(80)) - set(heard)) <= 2, "at most the words that a cut goes through"
+    assert (lines[2][1]["pred_text"], lines[2][1]["words"]) == ("", [])
+    assert [line["mine"] for _, (_, line) in sorted(lines.items())] == list(range(7))
+    assert (lines[4][1]["error"], lines[4][1]["line"], lines[4][1]["retryable"]) == ("AudioError", 5, False)
+    assert (made.progress.done, made.progress.failed, made.progress.committed) == (6, 1, 7)
+    assert made.progress.audio_s == pytest.approx(76.701, abs=0.01)
+    assert made.seen[-1] == (6, 1)
+    assert usage.engine_s >= usage.starved_s >= 0
+
+
+def test_a_failing_chunk_fails_its_item_only(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
+    """The message tells which stretch failed first, whichever result came first."""
+    made = bench(3)
+    made.run(scripted(fail_items="1", shuffle="true"), iter(items(1, 40, 1)))
+    kinds = {i: kind for i, (kind, _) in made.lines().items()}
+    assert kinds == {0: "transcript", 1: "failure", 2: "transcript"}
+    failed = made.lines()[1][1]
+    assert failed["error"] == "TranscriptionError"
+    assert failed["message"].startswith("0.00 to ")
+    assert failed["message"].endswith(" s: scripted to fail")
+    assert failed["retryable"] is True
+
+
+def test_a_language_that_the_engine_does_not_know(
+    bench: Callable[..., Bench], items: Callable[..., list[Item]]
+) -> None:
+    """It fails the item before anything is decoded; regional forms of a known language pass."""
+    engine = scripted()
+    engine.spec = dataclasses.replace(engine.spec, languages=frozenset({"en"}))
+    made = bench(3, language="EN_us")
+    langs = ("en-GB", "cs", None)
+    mixed = [dataclasses.replace(item, lang=lang) for item, lang in zip(items(1, 1, 1), langs, strict=True)]
+    made.run(engine, iter(mixed))
+    assert [made.lines()[i][0] for i in range(3)] == ["transcript", "failure", "transcript"]
+    failed = made.lines()[1][1]
+    assert failed["error"] == "LanguageError"
+    assert failed["message"] == "language 'cs': model count knows only en; choose another with --model"
+
+
+def test_an_engine_that_dies_while_a_decoder_waits_for_room(
+    bench: Callable[..., Bench], items: Callable[..., list[Item]]
+) -> None:
+    """The feed is full and the engine is gone: the run ends at once, and what was done is committed."""
+    made = bench(4, part_items=100, decoders=1)
+    with pytest.raises(EngineError, match="scripted to die after 3 results"):
+        made.run(scripted(concurrency=1, die_after=3), iter(items(1, 1, 120, 120)))
+    assert sorted(made.lines()) == [0, 1]
+    wait_for_threads()
+
+
+class Deserter(Scripted):
+    """Stops in the middle, as if the feed had been closed."""
+
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure]:
+        for _, result in zip(range(2), super().stream(feed), strict=False):
+            yield result
+
+
+def test_an_engine_that_stops_without_a_word(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
+    """An engine that breaks its promise and simply ends is an error, not a hang, and not a finished run."""
+    made = bench(4, part_items=100, decoders=1)
+    with pytest.raises(EngineError, match="engine scripted ended without a result for"):
+        made.run(Deserter(None, {"concurrency": "1", "max_chunk_s": "15"}), iter(items(1, 1, 120, 120)))
+    assert sorted(made.lines()) == [0, 1]
+    wait_for_threads()
+
+
+class Unborn(Scripted):
+    """Its model does not load."""
+
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure]:
+        raise EngineError("no model")
+
+
+def test_an_engine_that_never_starts(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
+    """The decoders, already at work, are told."""
+    made = bench(2)
+    with pytest.raises(EngineError, match="no model"):
+        made.run(Unborn(None, {"max_chunk_s": "15"}), iter(items(120, 120)))
+    assert made.lines() == {}
+    wait_for_threads()
+
+
+def test_a_manifest_that_breaks_off(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
+    """An error of the items' source ends the run; what was done by then is committed."""
+    made = bench(41, part_items=100)
+
+    def broken() -> Iterator[Item]:
+        yield from items(*[0.5] * 40)
+        raise ManifestError("m.jsonl", [])
+
+    with pytest.raises(ManifestError):
+        made.run(scripted(), broken())
+    assert 10 < made.progress.committed == len(made.lines()) <= 40
+    wait_for_threads()
+
+
+def test_a_place_that_breaks(
+    bench: Callable[..., Bench], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that fails ends the run, although both other threads stand before a full queue."""
+    monkeypatch.setattr(room, "EVENTS", 1)
+    made = bench(40, part_items=1)
+    made.store.write("parts", [b"a file where the folder should be"])
+    with pytest.raises(StorageError, match="a file stands where a folder is needed"):
+        made.run(scripted(), iter(items(*[0.5, 0] * 20)))
+    wait_for_threads()
+
+
+@pytest.mark.parametrize("error", [RunError("own"), ValueError("a bug"), KeyboardInterrupt()])
+def test_errors_of_every_kind_come_through(
+    bench: Callable[..., Bench], items: Callable[..., list[Item]], error: BaseException
+) -> None:
+    """Nothing that a thread raises is lost."""
+
+    def broken() -> Iterator[Item]:
+        yield from items(0.5)
+        raise error
+
+    with pytest.raises(type(error)):
+        bench(2).run(scripted(), broken())
+
+
+def test_a_soft_stop_commits_what_is_in_hand(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
+    """Asked to stop, a pipeline commits what is finished within moments and raises Interrupted."""
+    made = bench(60, part_items=100)
+    asked: list[float] = []
+
+    def ask() -> None:
+        while made.progress.done < 4:
+            time.sleep(0.01)
+        asked.append(time.monotonic())
+        made.stop.ask()
+
+    threading.Thread(target=ask, daemon=True).start()
+    with pytest.raises(Interrupted):
+        made.run(scripted(delay_s=0.1, concurrency=1), iter(items(*[0.5] * 60)))
+    assert time.monotonic() - asked[0] < 1
+    assert 4 <= len(made.lines()) == made.progress.committed < 60
+    wait_for_threads()
+
+
+def test_a_stop_outside_of_a_pipeline_is_at_once() -> None:
+    """Surveying and merging have nothing in hand: a signal ends them where they are."""
+    with pytest.raises(Interrupted):
+        Stop().ask()
+
+
+def test_time_commits_too(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
+    """A part is due after so many seconds, though it is far from full."""
+    made = bench(6)
+    made.settings = dataclasses.replace(made.settings, part_items=1000, part_seconds=0.15)
+    made.run(scripted(delay_s=0.1, concurrency=1), iter(items(*[0.5] * 6)))
+    assert len(part_names(made.store)) >= 2
+    assert len(made.lines()) == 6

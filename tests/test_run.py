@@ -1,0 +1,357 @@
+"""Killed, stopped, sharded or starved of disk: started again, a run comes to the same bytes as one left in peace."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import ManifestWriter, Starter, Voxbatch, environment
+
+SCRIPTED = ("--engine", "scripted", "--engine-option", "max_chunk_s=15", "--formats", "srt,txt", "--log-format", "text")
+SLOWLY = ("--engine-option", "delay_s=0.05", "--engine-option", "concurrency=1", "--decoders", "1")
+SECONDS = (0.5, 40, None, 1.2, 0.001, 2, 33, 0.7)
+"""Eight recordings: two of several chunks, one that is missing."""
+CHUNKS = 11
+
+Out = Callable[[Path], dict[str, bytes]]
+
+
+def outputs(out: Path) -> dict[str, bytes]:
+    """What must be the same however a run went: the merged lines and the subtitles."""
+    files = [out / "transcripts.jsonl", out / "failures.jsonl", *sorted(out.glob("srt/*")), *sorted(out.glob("txt/*"))]
+    return {str(path.relative_to(out)): path.read_bytes() for path in files}
+
+
+def last_line(text: str) -> str:
+    return text.splitlines()[-1]
+
+
+def counts(out: Path) -> tuple[int, int, int]:
+    summary = json.loads((out / "summary.json").read_text())
+    return summary["items"], summary["done"], summary["failed"]
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def hears_sigterm(process: subprocess.Popen[str]) -> bool:
+    """Whether the process has installed its handler (Linux: SigCgt in /proc)."""
+    fields = Path(f"/proc/{process.pid}/status").read_text().split()
+    return bool(int(fields[fields.index("SigCgt:") + 1], 16) & 1 << (signal.SIGTERM - 1))
+
+
+@pytest.fixture
+def undisturbed(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> dict[str, bytes]:
+    """What the manifest of eight comes to when nothing happens."""
+    done = voxbatch("run", manifest(*SECONDS, mine={"a": [1, "é"]}), "-o", "peace", *SCRIPTED)
+    assert done.returncode == 3, done.stderr
+    assert counts(tmp_path / "peace") == (8, 7, 1)
+    return outputs(tmp_path / "peace")
+
+
+@pytest.mark.slow
+def test_killed_anywhere_and_resumed(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """SIGKILL after every single result, and again after as many: nothing is lost, nothing is there twice."""
+    for k in range(1, CHUNKS + 1):
+        codes = []
+        for kill_after in (k, k, -1):
+            extra = ("--engine-option", f"kill_after={kill_after}", "--part-items", "1")
+            codes.append(voxbatch("run", "m.jsonl", "-o", f"killed{k}", *SCRIPTED, *extra).returncode)
+        assert codes in ([-signal.SIGKILL, -signal.SIGKILL, 3], [-signal.SIGKILL, 3, 3])
+        assert outputs(tmp_path / f"killed{k}") == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shuffled", [("shuffle=true", "delay_s=0.02"), ("concurrency=1",), ("concurrency=100",)])
+def test_the_order_of_results_does_not_show(
+    undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path, shuffled: tuple[str, ...]
+) -> None:
+    """However an engine orders and times its results, the outputs are the same bytes."""
+    extra = [word for setting in shuffled for word in ("--engine-option", setting)]
+    voxbatch("run", "m.jsonl", "-o", "other", *SCRIPTED, *extra, "--part-items", "2", "--decoders", "3")
+    assert outputs(tmp_path / "other") == undisturbed
+
+
+@pytest.mark.slow
+def test_an_engine_that_dies(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Exit 1; the last line says what is safe; the same command goes on from there."""
+    dying = ("--engine-option", "die_after=5", "--decoders", "1")
+    died = voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED, *dying)
+    committed = sum(len(path.read_bytes().splitlines()) - 1 for path in tmp_path.glob("out/parts/*/*.jsonl"))
+    assert died.returncode == 1
+    assert died.stdout == ""
+    assert died.stderr.splitlines()[-2:] == [
+        "error: scripted to die after 5 results",
+        f"{committed} of 8 items are safe in out; run the same command again to go on from there",
+    ]
+    assert 1 <= committed < 8
+    resumed = voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED)
+    assert resumed.returncode == 3
+    assert f"{committed} of 8 items were done before; {8 - committed} to do" in resumed.stderr
+    assert outputs(tmp_path / "out") == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_commits_what_is_in_hand(
+    undisturbed: dict[str, bytes], voxbatch: Voxbatch, start: Starter, tmp_path: Path, number: int, code: int
+) -> None:
+    """Within 5 s, though no part was due for long; the last line is plain; the run goes on where it was."""
+    running = start("run", "m.jsonl", "-o", "out", *SCRIPTED, *SLOWLY, "--engine-option", "delay_s=0.3")
+    until((tmp_path / "out" / "run.json").exists)
+    time.sleep(1.5)
+    running.send_signal(number)
+    asked = time.monotonic()
+    out, err = running.communicate(timeout=20)
+    assert time.monotonic() - asked < 5
+    committed = sum(len(path.read_bytes().splitlines()) - 1 for path in tmp_path.glob("out/parts/*/*.jsonl"))
+    assert (running.returncode, out) == (code, "")
+    assert 1 <= committed < 8
+    assert last_line(err) == (
+        f"warning: interrupted; {committed} of 8 items are safe in out; run the same command again to go on from there"
+    )
+    assert voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED).returncode == 3
+    assert outputs(tmp_path / "out") == undisturbed
+
+
+def test_a_signal_while_the_manifest_is_read(start: Starter, tmp_path: Path) -> None:
+    """Nothing was begun, and the last line says so."""
+    running = start("run", "-", *SCRIPTED, stdin=subprocess.PIPE)
+    until(lambda: hears_sigterm(running))
+    running.send_signal(signal.SIGTERM)
+    assert running.stderr is not None
+    err = running.stderr.read()
+    assert running.wait(5) == 143
+    assert err == (
+        "warning: interrupted; nothing was begun, and what earlier runs committed is safe; "
+        "run the same command again to go on\n"
+    )
+    assert not (tmp_path / "stdin.voxbatch").exists()
+
+
+def test_a_signal_before_anything_is_done(manifest: ManifestWriter, start: Starter, tmp_path: Path) -> None:
+    """The line is plain when nothing is committed yet, too."""
+    running = start("run", manifest(1, 1), *SCRIPTED, "--engine-option", "delay_s=30")
+    until((tmp_path / "m.voxbatch" / "run.json").exists)
+    time.sleep(0.3)
+    running.send_signal(signal.SIGTERM)
+    _, err = running.communicate(timeout=5)
+    assert running.returncode == 143
+    assert last_line(err) == (
+        f"warning: interrupted; 0 of 2 items are safe in {tmp_path}/m.voxbatch; "
+        "run the same command again to go on from there"
+    )
+
+
+@pytest.mark.slow
+def test_no_decoder_outlives_a_stopped_run(manifest: ManifestWriter, start: Starter, tmp_path: Path) -> None:
+    """However abruptly the program leaves, its worker processes follow."""
+    import psutil
+
+    running = start("run", manifest(600, 600), *SCRIPTED, "--engine-option", "delay_s=30")
+    until(lambda: len(psutil.Process(running.pid).children()) >= 2)
+    time.sleep(0.5)
+    workers = psutil.Process(running.pid).children(recursive=True)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(5) == 143
+    assert not psutil.wait_procs(workers, timeout=5)[1]
+
+
+@pytest.mark.slow
+def test_two_processes_on_one_shard(undisturbed: dict[str, bytes], start: Starter, tmp_path: Path) -> None:
+    """A redelivered message or a zombie: both end well, every item is in one part, the bytes are those of one."""
+    both = [start("run", "m.jsonl", "-o", "out", *SCRIPTED, *SLOWLY, "--part-items", "1") for _ in range(2)]
+    assert [process.communicate(timeout=60) and process.returncode for process in both] == [3, 3]
+    committed = [line.split(b",")[0] for path in tmp_path.glob("out/parts/*/*.jsonl")
+                 for line in path.read_bytes().splitlines()[1:]]  # fmt: skip
+    assert sorted(committed) == [b'{"index":%d' % i for i in range(8)]
+    assert outputs(tmp_path / "out") == undisturbed
+
+
+@pytest.mark.slow
+def test_four_shards_side_by_side_and_one_killed(
+    undisturbed: dict[str, bytes], voxbatch: Voxbatch, start: Starter, tmp_path: Path
+) -> None:
+    """Three finish and merge nothing; the one that was killed is started again, and merges all."""
+    shards = [("run", "m.jsonl", "-o", "out", *SCRIPTED, "--shard", f"{i}/4") for i in range(4)]
+    running = [start(*shards[i], *(("--engine-option", "kill_after=1") if i == 2 else ())) for i in range(4)]
+    ended = [(process.communicate(timeout=60), process.returncode) for process in running]
+    assert [code for _, code in ended].count(-signal.SIGKILL) == 1
+    assert not (tmp_path / "out" / "summary.json").exists()
+    assert all("shard" in err and "the last shard to finish merges" in err for (_, err), code in ended if code >= 0)
+    last = voxbatch(*shards[2])
+    assert last.returncode == 3
+    assert "7 done + 1 failed = 8 items" in last.stdout
+    assert outputs(tmp_path / "out") == undisturbed
+
+
+def test_a_shard_tells_of_the_failures_of_earlier_runs(manifest: ManifestWriter, voxbatch: Voxbatch) -> None:
+    """Resuming a shard that is done but for others gives the exit code that its items deserve, every time."""
+    command = ("run", manifest(None, None, 1, 1), *SCRIPTED, "--shard", "0/2")
+    for _ in range(2):
+        done = voxbatch(*command)
+        assert done.returncode == 3
+        assert last_line(done.stderr) == (
+            "shard 0/2 is done: 1 done + 1 failed = 2 items; the last shard to finish merges"
+        )
+
+
+@pytest.mark.slow
+def test_more_shards_than_items(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A shard with nothing to do says so, ends well, and merges if it is the last."""
+    path = manifest(1)
+    for i in range(3):
+        done = voxbatch("run", path, *SCRIPTED, "--shard", f"{i}/3")
+        assert done.returncode == 0, done.stderr
+    assert counts(tmp_path / "m.voxbatch") == (1, 1, 0)
+
+
+@pytest.mark.slow
+def test_resuming_what_is_finished(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """There is nothing to do; the outcome is shown again and the exit code is the same."""
+    done = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--engine-option", "die_after=0")
+    assert done.returncode == 3
+    assert "8 of 8 items were done before; 0 to do" in done.stderr
+    assert "7 done + 1 failed = 8 items (1 AudioError)" in done.stdout
+    assert outputs(tmp_path / "peace") == undisturbed
+
+
+@pytest.mark.slow
+def test_a_limit_on_file_sizes(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A part that cannot be written: exit 1, a plain last line; with room again the run goes on."""
+    command = ("run", "m.jsonl", "-o", "out", *SCRIPTED)
+    full = voxbatch(*command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)))
+    assert full.returncode == 1
+    assert "Traceback" not in full.stderr
+    part = f"{tmp_path}/out/parts/shard-00000-of-00001/part-00000.jsonl"
+    assert full.stderr.splitlines()[-2:] == [
+        f"error: cannot write {part}: the file grew past the allowed size: raise the limit (ulimit -f)",
+        "0 of 8 items are safe in out; run the same command again to go on from there",
+    ]
+    assert voxbatch(*command).returncode == 3
+    assert outputs(tmp_path / "out") == undisturbed
+
+
+FULL_DISK = """
+mount -t tmpfs -o size=128k none small || exit 77
+head -c 118000 /dev/zero > small/filler
+"$@"; echo "code $?" >&2
+rm small/filler
+"$@"; echo "code $?" >&2
+cp -r small/out kept
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("unshare"), reason="needs unshare(1) to mount a small file system")
+def test_a_full_disk(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    """Exit 1 and the reason; once space is freed, the same command finishes the run."""
+    (tmp_path / "small").mkdir()
+    run = [sys.executable, "-m", "voxbatch", "run", "m.jsonl", "-o", "small/out", *SCRIPTED]
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", FULL_DISK, "sh", *run]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
+    if not done.stderr.count("\ncode "):
+        pytest.skip(f"cannot mount a small file system here: {done.stderr.strip()}")
+    first, second, _ = done.stderr.split("code ")
+    assert "the disk is full: free some space" in first
+    assert last_line(first).endswith("of 8 items are safe in small/out; run the same command again to go on from there")
+    assert second.startswith("1\n")
+    assert done.stderr.endswith("code 3\n")
+    assert outputs(tmp_path / "kept") == undisturbed
+
+
+@pytest.mark.slow
+def test_a_manifest_that_changes_between_runs_is_another_run(
+    undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """Its OUT is refused with both fingerprints, and --overwrite starts anew, leaving a stranger's files alone."""
+    recorded = json.loads((tmp_path / "peace" / "run.json").read_text())
+    (tmp_path / "peace" / "notes.md").write_text("mine")
+    (tmp_path / "peace" / "txt" / "mine.txt").write_text("mine")
+    (tmp_path / "m.jsonl").write_text('{"audio_filepath": "r0.wav"}\n')
+    refused = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(
+        f"engine scripted: asked for (model count, Apache-2.0)\nError: {tmp_path}/peace holds another run ("
+        f"{recorded['run']}, this one is "
+    )
+    assert f"manifest was {recorded['identity']['manifest'][:12]}…, is " in refused.stderr
+    assert refused.stderr.endswith(". Choose another OUT with -o, or start anew with --overwrite\n")
+    assert outputs(tmp_path / "peace").items() >= undisturbed.items()
+    anew = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--overwrite")
+    assert anew.returncode == 0, anew.stderr
+    assert sorted(outputs(tmp_path / "peace")) == [
+        "failures.jsonl", "srt/r0.wav.srt", "transcripts.jsonl", "txt/mine.txt", "txt/r0.wav.txt",
+    ]  # fmt: skip
+    assert (tmp_path / "peace" / "notes.md").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_another_model_is_another_run(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """What decides the text decides the identity; how fast it is done does not."""
+    faster = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--decoders", "3", "--part-items", "7")
+    assert faster.returncode == 3
+    other = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--model", "other", "--language", "en")
+    assert other.returncode == 2
+    assert "model was count, is other; language was None, is en. Choose" in other.stderr
+
+
+@pytest.mark.slow
+def test_foreign_and_damaged_parts(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Parts that do not belong stop the run with exit 1 before it begins; the message says how to mend it."""
+    (part,) = tmp_path.glob("peace/parts/*/*.jsonl")
+    recorded = json.loads((tmp_path / "peace" / "run.json").read_text())["run"]
+    part.write_bytes(part.read_bytes().replace(recorded.encode(), b"f" * 16))
+    foreign = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED)
+    assert foreign.returncode == 1
+    assert f"error: {part}: belongs to run {'f' * 16}, this is run {recorded}; take the part away" in foreign.stderr
+    part.write_bytes(b"\0" * 100)
+    damaged = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED)
+    assert damaged.returncode == 1
+    assert "delete this part and run again: its items are done anew" in damaged.stderr
+    part.unlink()
+    assert voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED).returncode == 3
+    assert outputs(tmp_path / "peace") == undisturbed
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/version"), reason="needs a folder that even root cannot write")
+def test_an_out_that_cannot_be_written(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Exit 1 and one plain reason, before any model is loaded."""
+    path = manifest(1)
+    (tmp_path / "file").write_text("")
+    inside = voxbatch("run", path, "-o", "file/out", *SCRIPTED)
+    assert (inside.returncode, inside.stderr.splitlines()[1:]) == (1, [
+        f"error: cannot create {tmp_path}/file/out: a file stands where a folder is needed: choose another OUT with -o",
+        "nothing was begun, and what earlier runs committed is safe; run the same command again to go on",
+    ])  # fmt: skip
+    virtual = voxbatch("run", path, "-o", "/proc/out", *SCRIPTED)
+    assert virtual.returncode == 1
+    assert "error: cannot create /proc/out: " in virtual.stderr
+    assert "Traceback" not in inside.stderr + virtual.stderr
+
+
+def test_an_out_that_holds_a_strangers_outputs(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A transcripts.jsonl that no run of ours made is neither erased nor taken for the result."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "transcripts.jsonl").write_text("mine")
+    for extra in ((), ("--overwrite",)):
+        done = voxbatch("run", manifest(1), "-o", "out", *SCRIPTED, *extra)
+        assert done.returncode == 2
+        assert last_line(done.stderr) == (
+            f"Error: {tmp_path}/out holds transcripts.jsonl but no run.json: no run of voxbatch made that, and none "
+            "replaces it; choose another OUT with -o, or move it away"
+        )
+    assert (tmp_path / "out" / "transcripts.jsonl").read_text() == "mine"

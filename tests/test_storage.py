@@ -1,0 +1,268 @@
+"""An object appears whole or not at all, once; and opening audio never hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from voxbatch.errors import AudioError, StorageError
+from voxbatch.storage import open_audio, open_store
+
+
+def script(code: str, *args: object) -> subprocess.Popen[str]:
+    """Python code in a process of its own, with LocalStore at hand."""
+    head = "import os, resource, signal, sys\nfrom voxbatch.storage.local import LocalStore\n"
+    command = [sys.executable, "-c", head + textwrap.dedent(code), *map(str, args)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    """What is written is read, whole or by lines; what is absent is None, and deleting it is nothing."""
+    store = open_store(str(tmp_path / "a" / "b"))
+    store.prepare()
+    assert store.names("") == []
+    assert store.create("parts/x/1.jsonl", [b"one\n", b"two\n"])
+    assert store.read("parts/x/1.jsonl") == b"one\ntwo\n"
+    assert list(store.lines("parts/x/1.jsonl")) == [b"one\n", b"two\n"]
+    assert store.read("parts/x/2.jsonl") is None
+    assert store.read("parts/x/1.jsonl/3") is None
+    store.delete("parts/x/1.jsonl")
+    store.delete("parts/x/1.jsonl")
+    assert store.read("parts/x/1.jsonl") is None
+
+
+def test_create_only_once(tmp_path: Path) -> None:
+    """The second creation does nothing and says so; writing replaces."""
+    store = open_store(str(tmp_path))
+    assert store.create("a", [b"first"])
+    assert not store.create("a", [b"second"])
+    assert store.read("a") == b"first"
+    store.write("a", [b"third"])
+    assert store.read("a") == b"third"
+    assert store.names("") == ["a"]
+
+
+@pytest.mark.slow
+def test_racing_processes(tmp_path: Path) -> None:
+    """Of 16 processes that create the same object at once one wins, and its bytes are there, whole."""
+    racer = """
+        name = sys.argv[2].encode()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print(LocalStore(sys.argv[1]).create("parts/1", (name * 1000 for _ in range(300))))
+    """
+    racers = [script(racer, tmp_path, f"<{i}>") for i in range(16)]
+    for process in racers:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in racers:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    ends = [process.communicate()[0].strip() for process in racers]
+    assert sorted(set(ends)) == ["False", "True"]
+    assert ends.count("True") == 1
+    assert (tmp_path / "parts/1").read_bytes() == f"<{ends.index('True')}>".encode() * 300_000
+    assert os.listdir(tmp_path / "parts") == ["1"]
+
+
+@pytest.mark.parametrize("method", ["create", "write"])
+def test_killed_while_writing(tmp_path: Path, method: str) -> None:
+    """A process that is killed in mid-object leaves no object, and nothing that is listed; the next one succeeds."""
+    (tmp_path / "old").write_bytes(b"old")
+    name = "old" if method == "write" else "new"
+    killed = script(
+        f"""
+        def pieces():
+            yield b"half" * 100_000
+            os.kill(os.getpid(), signal.SIGKILL)
+        LocalStore(sys.argv[1]).{method}("{name}", pieces())
+        """,
+        tmp_path,
+    )
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    store = open_store(str(tmp_path))
+    assert store.names("") == ["old"]
+    assert store.read("old") == b"old"
+    assert store.read("new") is None
+    assert len(os.listdir(tmp_path)) == 2, "the half object is there, hidden"
+    assert store.create("new", [b"whole"])
+    assert store.read("new") == b"whole"
+
+
+def test_failing_pieces(tmp_path: Path) -> None:
+    """Where making the bytes fails, nothing stays, not even hidden, and the old object is as it was."""
+
+    def pieces() -> Iterator[bytes]:
+        yield b"half"
+        raise RuntimeError("no more")
+
+    store = open_store(str(tmp_path))
+    store.write("a", [b"old"])
+    for method in (store.create, store.write):
+        with pytest.raises(RuntimeError, match="no more"):
+            method("b" if method == store.create else "a", pieces())
+    assert os.listdir(tmp_path) == ["a"]
+    assert store.read("a") == b"old"
+
+
+def test_replaced_at_once(tmp_path: Path) -> None:
+    """A reader that has the old object open reads it to its end; a new reader gets the new one."""
+    store = open_store(str(tmp_path))
+    store.write("a", [b"old\n", b"old\n"])
+    lines = store.lines("a")
+    assert next(lines) == b"old\n"
+    store.write("a", [b"new\n"])
+    assert list(lines) == [b"old\n"]
+    assert store.read("a") == b"new\n"
+
+
+def test_names(tmp_path: Path) -> None:
+    """Names below a folder come sorted and relative to the place; temporaries do not, and no folder is no names."""
+    store = open_store(str(tmp_path))
+    for name in ("parts/b", "parts/a/2", "parts/a/1", "other", "parts/.hidden"):
+        store.create(name, [b""])
+    (tmp_path / "parts" / ".tmp-abc").write_bytes(b"half")
+    assert store.names("parts") == ["parts/.hidden", "parts/a/1", "parts/a/2", "parts/b"]
+    assert store.names("missing") == []
+    assert store.names("other/below") == []
+
+
+def test_unlistable(tmp_path: Path) -> None:
+    """A folder that cannot be listed is an error, not an empty one: a run would start anew on that."""
+    (tmp_path / "loop").symlink_to("loop")
+    for prefix in ("loop", "x" * 300):
+        with pytest.raises(StorageError, match="cannot list"):
+            open_store(str(tmp_path)).names(prefix)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o007, 0o660), (0o077, 0o600)])
+def test_modes(tmp_path: Path, mask: int, mode: int) -> None:
+    """Outputs are readable to whom the umask allows, and the umask stays as it is."""
+    store = open_store(str(tmp_path))
+    before = os.umask(mask)
+    try:
+        store.create("a", [b"x"])
+        store.write("b", [b"x"])
+    finally:
+        assert os.umask(before) == mask
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "ab"} == {mode}
+
+
+def test_size_limit(tmp_path: Path) -> None:
+    """A file that may not grow gives one plain line that says what to do, and leaves nothing behind."""
+    limited = script(
+        """
+        from voxbatch.errors import StorageError
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        store = LocalStore(sys.argv[1])
+        for method in (store.create, store.write):
+            try:
+                method("a", (b"x" * 10_000 for _ in range(100)))
+            except StorageError as e:
+                print(e)
+        """,
+        tmp_path,
+    )
+    wanted = f"cannot write {tmp_path}/a: the file grew past the allowed size: raise the limit (ulimit -f)\n"
+    assert limited.communicate() == (wanted * 2, "")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    try:
+        mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("mounting a small disk takes root and the right to mount")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_full_disk(small_disk: Path) -> None:
+    """A full disk gives one plain line; what was stored stays, nothing half is left, and space brings it back."""
+    store = open_store(str(small_disk))
+    store.prepare()
+    store.create("a", [b"kept"])
+    with pytest.raises(StorageError) as told:
+        store.create("b", (b"x" * 100_000 for _ in range(20)))
+    assert str(told.value) == f"cannot write {small_disk}/b: the disk is full: free some space"
+    assert os.listdir(small_disk) == ["a"]
+    assert store.create("b", [b"small"])
+
+
+@pytest.mark.parametrize("place", ["/dev/null/x", "/proc/voxbatch", "/sys/voxbatch"])
+def test_unwritable(place: str) -> None:
+    """A place that cannot be made fails when it is prepared, with its path and a way out, even for root."""
+    with pytest.raises(StorageError, match=rf"^cannot create {place}: .+"):
+        open_store(place).prepare()
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    """A file where a folder is needed, and a name that is too long, are said in plain words."""
+    store = open_store(str(tmp_path))
+    store.create("a", [b""])
+    with pytest.raises(StorageError, match="a file stands where a folder is needed: choose another OUT with -o"):
+        store.create("a/b", [b""])
+    with pytest.raises(StorageError, match="the name is too long for this file system"):
+        store.create("x" * 256, [b""])
+    with pytest.raises(StorageError, match=f"cannot read {tmp_path}/missing"):
+        list(store.lines("missing"))
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_open_good_audio(tmp_path: Path) -> None:
+    """A file, a link to it and a name that is no UTF-8 open at position 0, close on exit, and are inherited by none."""
+    good = tmp_path / "good.wav"
+    good.write_bytes(b"RIFF")
+    (tmp_path / "link.wav").symlink_to("good.wav")
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/b\xff\xfe.wav")
+    os.link(good, odd)
+    for path in (str(good), str(tmp_path / "link.wav"), odd):
+        with open_audio(path) as fd:
+            assert os.read(fd, 10) == b"RIFF"
+            assert not os.get_inheritable(fd)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+@pytest.mark.timeout(20)
+def test_open_odd_things(tmp_path: Path) -> None:
+    """What is no regular file is refused at once and by its kind; nothing waits for a writer that never comes."""
+    os.mkfifo(tmp_path / "fifo.wav")
+    (tmp_path / "folder.wav").mkdir()
+    (tmp_path / "loop.wav").symlink_to("loop.wav")
+    (tmp_path / "dead.wav").symlink_to("nowhere.wav")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket.wav"))
+        refused = {
+            tmp_path / "fifo.wav": "it is a FIFO",
+            tmp_path / "folder.wav": "it is a folder",
+            Path("/dev/zero"): "it is a device",
+            tmp_path / "socket.wav": "cannot open",
+            tmp_path / "loop.wav": "Too many levels of symbolic links",
+            tmp_path / "dead.wav": "No such file",
+            tmp_path / "a\0b.wav": "null",
+            tmp_path / "lone\ud800.wav": "surrogates not allowed",
+        }
+        for path, why in refused.items():
+            with pytest.raises(AudioError, match=why), open_audio(str(path)):
+                pass

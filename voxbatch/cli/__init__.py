@@ -1,0 +1,196 @@
+"""The command line: parse, build a Config, call one function, map to an exit code.
+
+Results go to stdout; progress, logs and errors to stderr. Nothing heavy is imported before a command needs it.
+
+Exit codes: 0 all done; 1 the run failed; 2 usage, config or manifest invalid; 3 finished, some items failed; 130 and
+143 interrupted, resumable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from voxbatch import __version__
+from voxbatch.cli.options import comma, config_of, manifest_options, option, resolved_profile, run_options
+from voxbatch.config import FORMATS, Config, load_profile
+from voxbatch.errors import VoxbatchError
+from voxbatch.log import Log
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="voxbatch")
+def cli() -> None:
+    """Batch transcription: a manifest in; transcripts, subtitles and a word error rate out.
+
+    Nothing is lost or done twice: kill it at any moment and run the same command again.
+    """
+
+
+@cli.command(epilog="Each option can also be given as an environment variable: VOXBATCH_ENGINE, VOXBATCH_PART_ITEMS, …")
+@click.argument("source")
+@run_options
+@manifest_options
+@click.pass_context
+def run(ctx: click.Context, /, source: str, dry_run: bool, quiet: bool, log_format: str, **settings: Any) -> None:
+    """Transcribe SOURCE: a manifest (.jsonl, .jsonl.gz, - for standard input) or a folder of recordings."""
+    from voxbatch.cli.session import leave, transcribe
+
+    config = config_of(ctx, source, settings)
+    on_terminal = sys.stderr.isatty()
+    log = Log(as_json=log_format == "json" or (log_format == "auto" and not on_terminal), quiet=quiet)
+    if dry_run:
+        _print_plan(config)
+        return
+    leave(transcribe(config, log, show_progress=on_terminal and not log.as_json and not quiet, quiet=quiet))
+
+
+def _print_plan(config: Config) -> None:
+    from voxbatch.display import clock
+    from voxbatch.plan import plan
+
+    p = plan(config)
+    guessed = f", {p.estimated_items:,} of them by the headers of a sample" if p.estimated_items else ""
+    time = f"about {clock(p.wall_s)} at RTFx {p.rtfx:g}" if p.wall_s is not None else "unknown: give --expected-rtfx"
+    cost = (
+        f"about ${p.usd:,.2f} at ${p.usd_per_hour:g} an hour" if p.usd is not None else "unknown: give --usd-per-hour"
+    )
+    for name, value in (
+        ("engine", f"{p.engine} (model {p.model})"),
+        ("items", f"{p.items:,}"),
+        ("audio", f"{p.audio_s / 3600:,.2f} hours{guessed}"),
+        ("chunks", f"at least {p.chunks:,}"),
+        ("time", time),
+        ("cost", cost),
+        ("outputs", config.out),
+    ):
+        click.echo(f"{name:<8} {value}")
+
+
+@cli.command()
+@click.argument("source")
+@manifest_options
+def validate(source: str, limit: int | None, allow_outside: bool, only_under: tuple[str, ...]) -> None:
+    """Check every line of SOURCE and report all bad ones. Opens no recording."""
+    from voxbatch.manifest import PathPolicy, open_source, survey
+
+    folders = tuple(os.path.abspath(folder) for folder in only_under)
+    with open_source(source) as opened:
+        found = survey(opened, PathPolicy(allow_outside, folders), limit)
+    languages = ", ".join(f"{lang} {count:,}" for lang, count in found.languages.most_common(10))
+    click.echo(f"{source}: {found.items:,} items, all valid")
+    click.echo(
+        f"{found.known_hours:,.2f} hours in the items that give a duration; {found.with_text:,} with a reference"
+    )
+    if languages:
+        click.echo(f"languages: {languages}")
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False))
+def manifest(folder: str) -> None:
+    """Print a manifest of FOLDER's recordings; NAME.txt beside a recording is its reference.
+
+    Paths are relative to FOLDER: save it there.
+    """
+    from voxbatch.manifest import folder_manifest
+    from voxbatch.plan import probed
+
+    for line in folder_manifest(folder, probed):
+        click.echo(line)
+
+
+@cli.command()
+@click.argument("out", type=click.Path(exists=True, file_okay=False))
+@option("--formats", default="", callback=comma, metavar="LIST", help=f"One file an item: {','.join(FORMATS)}.")
+def merge(out: str, formats: tuple[str, ...]) -> None:
+    """Merge the parts in OUT by hand; the last shard does it by itself. Also writes further formats later."""
+    from voxbatch import display
+    from voxbatch.cli.session import EXIT_SOME_FAILED, heads, places
+    from voxbatch.run import merge_by_hand
+
+    summary = merge_by_hand(out, formats)
+    for line in display.outcome(summary, heads(out), places(out)):
+        click.echo(line)
+    sys.exit(EXIT_SOME_FAILED if summary["failed"] else 0)
+
+
+@cli.command()
+@click.argument("out", type=click.Path(exists=True, file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def status(out: str, as_json: bool) -> None:
+    """Show how far the run in OUT is, from its parts."""
+    from voxbatch.run import status as look
+
+    found = look(out)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    state = "finished" if found["finished"] else "not finished"
+    click.echo(f"{out}: {found['committed']:,} of {found['items']:,} items committed, {state}")
+    for shard in found["shards"]:
+        done = "complete" if shard["complete"] else "open"
+        click.echo(f"shard {shard['shard']}: {shard['items']:,} items in {shard['parts']:,} parts, {done}")
+
+
+@cli.command()
+@click.argument("hyp", type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--ref", type=click.Path(exists=True, dir_okay=False), help="References by id; default: HYP's own `text`."
+)
+@option("--language", metavar="LANG", help="Of lines that do not say.")
+def score(hyp: str, ref: str | None, language: str | None) -> None:
+    """Score HYP (a transcripts.jsonl, or any JSON lines with pred_text) and print the counts as JSON."""
+    from voxbatch.score.files import score_files
+
+    click.echo(json.dumps(score_files(hyp, ref, language), indent=2, ensure_ascii=False))
+
+
+@cli.command()
+@click.argument("name", required=False)
+def profiles(name: str | None) -> None:
+    """List the profiles, or print what NAME resolves to."""
+    from voxbatch.config import profile_names
+
+    if name is None:
+        for each in profile_names():
+            click.echo(f"{each:<12} {load_profile(each).get('description', '')}")
+        return
+    import yaml
+
+    click.echo(yaml.safe_dump(resolved_profile(name, run), sort_keys=False), nl=False)
+
+
+@cli.command()
+def doctor() -> None:
+    """Say what is installed, which engine would run, and what to do about what is missing."""
+    from voxbatch.doctor import findings
+
+    found = list(findings())
+    for each in found:
+        click.echo(f"{each.state:<8} {each.name:<22} {each.detail}")
+    sys.exit(1 if any(each.name == "engine" and each.state != "ok" for each in found) else 0)
+
+
+def main() -> NoReturn:
+    """The console script."""
+    try:
+        cli(prog_name="voxbatch", standalone_mode=False)
+    except click.exceptions.Exit as e:
+        sys.exit(e.exit_code)
+    except click.ClickException as e:
+        e.show()
+        sys.exit(e.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except VoxbatchError as e:
+        click.echo(f"Error: {e}", err=True)
+        sys.exit(e.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; so do we
+        sys.exit(1)
+    sys.exit(0)

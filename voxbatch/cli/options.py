@@ -1,0 +1,115 @@
+"""Options: a flag, a VOXBATCH_* variable, a profile's setting, a default, in this order; and the Config they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from voxbatch.config import FORMATS, LOG_FORMATS, Config, load_profile
+
+Command = Callable[..., Any]
+
+
+def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
+    """An option that can also be given as VOXBATCH_NAME."""
+    long = next(name for name in names if name.startswith("--")).split("/")[0]
+    settings.setdefault("envvar", "VOXBATCH_" + long[2:].upper().replace("-", "_"))
+    return click.option(*names, **settings)
+
+
+def _use_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> str | None:
+    """The profile's settings become the other options' defaults: below flags and VOXBATCH_*, above our own."""
+    if name:
+        settings = load_profile(name)
+        settings.pop("description", None)
+        given = settings.pop("engine_options", {})
+        ctx.meta["voxbatch.profile_options"] = {key: str(value) for key, value in given.items()}
+        ctx.meta["voxbatch.profile_engine"] = settings.get("engine")
+        ctx.default_map = {**(ctx.default_map or {}), **settings}
+    return name
+
+
+def comma(_: click.Context, __: click.Parameter, value: Any) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value or ()
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _name_value(_: click.Context, __: click.Parameter, values: Iterable[str]) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    if bad := [name for name, equals, _ in pairs if not equals or not name]:
+        raise click.BadParameter(f"{bad[0]!r}: give NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _shard(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int]:
+    from voxbatch.shard import parse_shard
+
+    return parse_shard(text)
+
+
+def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for each in reversed(options):
+            command = each(command)
+        return command
+
+    return decorate
+
+
+manifest_options = _together(
+    option("--limit", type=click.IntRange(min=1), help="Take only the first N items."),
+    option("--allow-outside", is_flag=True, help="Let the manifest name any local file, not only those in its folder."),
+    option("--only-under", multiple=True, metavar="DIR", help="Let it name files below DIR instead. Repeatable."),
+)
+
+run_options = _together(
+    option("-o", "--out", metavar="OUT", help="Folder of the outputs. Default: NAME.voxbatch beside SOURCE."),
+    option("--profile", is_eager=True, callback=_use_profile, metavar="NAME",
+           help="Settings by name, see voxbatch profiles."),
+    option("--engine", default="auto", show_default=True, metavar="NAME", help="auto, faster-whisper or scripted."),
+    option("--model", metavar="MODEL", help="A CTranslate2 directory or hub name. Default: the engine's own."),
+    option("--engine-option", multiple=True, callback=_name_value, metavar="NAME=VALUE",
+           help="What only this engine knows, e.g. beam_size=1. Repeatable."),
+    option("--language", metavar="LANG", help="Of items that do not say, e.g. en. Default: the engine decides."),
+    option("--formats", default="", callback=comma, metavar="LIST", help=f"One file an item: {','.join(FORMATS)}."),
+    option("--shard", default="0/1", show_default=True, callback=_shard, metavar="I/N", help="Part I (from 0) of N."),
+    option("--resume/--overwrite", default=True, help="Go on where OUT stands (default), or erase its outputs first."),
+    option("--part-items", type=int, default=200, show_default=True, metavar="K",
+           help="Commit a part after K finished items …"),
+    option("--part-seconds", type=float, default=30.0, show_default=True, metavar="T",
+           help="… or T seconds, whichever comes first: what a kill can cost."),
+    option("--decoders", type=int, default=0, metavar="N", help="Decoding processes. Default: one a core, at most 16."),
+    option("--dry-run", is_flag=True, help="Print items, hours, chunks, estimated time and cost; do nothing."),
+    option("--expected-rtfx", type=float, metavar="X", help="For --dry-run: audio seconds a second."),
+    option("--usd-per-hour", type=float, metavar="USD", help="For --dry-run: the machine's price."),
+    option("-q", "--quiet", is_flag=True, help="No progress, no transcripts: warnings, errors and the exit code."),
+    option("--log-format", type=click.Choice(LOG_FORMATS), default="auto",
+           help="auto: text on a terminal, JSON lines elsewhere."),
+)  # fmt: skip
+
+
+def config_of(ctx: click.Context, source: str, settings: dict[str, Any]) -> Config:
+    from voxbatch.run import default_out
+
+    shard, shards = settings.pop("shard")
+    options = settings.pop("engine_option")
+    if settings["engine"] in ("auto", ctx.meta.get("voxbatch.profile_engine")):
+        options = {**ctx.meta.get("voxbatch.profile_options", {}), **options}
+    out = settings.pop("out") or default_out(source)
+    overwrite = not settings.pop("resume")
+    return Config(
+        source=source, out=out, shard=shard, shards=shards, engine_options=options, overwrite=overwrite, **settings
+    )
+
+
+def resolved_profile(name: str, command: click.Command) -> dict[str, Any]:
+    """What a run with this profile and no other option is set to, the place of its in- and outputs aside."""
+    with command.make_context(command.name, ["--profile", name, "-"]) as ctx:
+        own = {"profile", "source", "dry_run", "quiet", "log_format"}
+        settings = {key: value for key, value in ctx.params.items() if key not in own}
+        config = config_of(ctx, "-", settings).to_dict()
+    for key in ("source", "out", "profile", "shard", "shards", "limit", "overwrite"):
+        del config[key]
+    return {**config, "formats": list(config["formats"]), "only_under": list(config["only_under"])}

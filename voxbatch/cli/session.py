@@ -1,0 +1,136 @@
+"""One run as a person or a job sees it: signals, progress, the report, and a last line that says what is safe."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from itertools import islice
+from typing import NoReturn
+
+import click
+
+from voxbatch import display
+from voxbatch import run as job
+from voxbatch.config import FORMATS, Config
+from voxbatch.errors import RunError, UsageError, VoxbatchError
+from voxbatch.finalize import TRANSCRIPTS
+from voxbatch.log import Log
+from voxbatch.pipeline import Interrupted, Progress, Stop
+from voxbatch.run import Finished
+from voxbatch.storage import open_store
+
+EXIT_SOME_FAILED = 3
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool) -> int:
+    """Run, and say on the last line what is safe and how to go on when it does not end well."""
+    stop, latest = Stop(), _Latest()
+    signals: list[int] = []
+    try:
+        _on_signals(stop, signals)
+        with (display.live if show_progress else display.events)(log) as observe:
+            finished = job.run(config, log, latest.then(observe), stop)
+        return _report(config, finished, log, quiet)
+    except Interrupted:
+        log.warning("interrupted", text=f"interrupted; {_safe(config, latest)}")
+        return 128 + signals[-1]
+    except VoxbatchError as e:
+        if isinstance(e, UsageError) and latest.progress is None:  # nothing was begun
+            return _refuse(e, log)
+        log.error("run_failed", text=f"{e}\n{_safe(config, latest)}")
+        return RunError.exit_code
+    finally:
+        for number in STOPPING:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _refuse(error: UsageError, log: Log) -> int:
+    """One event a bad line on a job; for people, as every other command does."""
+    if not log.as_json:
+        raise error
+    for line in str(error).splitlines():
+        log.error("refused", text=line)
+    return error.exit_code
+
+
+class _Latest:
+    """Remembers the progress that was last seen."""
+
+    def __init__(self) -> None:
+        self.progress: Progress | None = None
+
+    def then(self, observe: Callable[[Progress], None]) -> Callable[[Progress], None]:
+        def both(progress: Progress) -> None:
+            self.progress = progress
+            observe(progress)
+
+        return both
+
+
+def _safe(config: Config, latest: _Latest) -> str:
+    p = latest.progress
+    if p is None:
+        return "nothing was begun, and what earlier runs committed is safe; run the same command again to go on"
+    safe = f"{p.committed:,} of {p.items:,} items are safe in {config.out}"
+    again = " without --overwrite" if config.overwrite else ""
+    return f"{safe}; run the same command again{again} to go on from there"
+
+
+def _on_signals(stop: Stop, received: list[int]) -> None:
+    """Ask softly on the first SIGINT or SIGTERM, and note it; the second has its usual effect."""
+
+    def handle(number: int, _: object) -> None:
+        received.append(number)
+        signal.signal(number, signal.SIG_DFL)
+        stop.ask()
+
+    for number in STOPPING:
+        signal.signal(number, handle)
+
+
+def _report(config: Config, finished: Finished, log: Log, quiet: bool) -> int:
+    progress, usage, summary = finished.progress, finished.usage, finished.summary
+    shard = f"{config.shard}/{config.shards}"
+    if usage is not None:
+        log.info(
+            "run_finished", shard=shard, done=progress.done, failed=progress.failed, resumed=progress.resumed,
+            audio_s=round(progress.audio_s, 1), wall_s=round(progress.wall_s, 2), rtfx=round(progress.rtfx, 2),
+            decode_cpu_s=round(usage.decode_cpu_s, 2), engine_s=round(usage.engine_s, 2),
+            starved_s=round(usage.starved_s, 2),
+        )  # fmt: skip
+    if summary is None:
+        failed = progress.resumed_failed + progress.failed
+        counts = f"{progress.items - failed:,} done + {failed:,} failed = {progress.items:,} items"
+        log.info("shard_done", text=f"shard {shard} is done: {counts}; the last shard to finish merges")
+        return EXIT_SOME_FAILED if failed else 0
+    if not quiet:
+        for line in display.outcome(summary, heads(config.out), places(config.out)):
+            click.echo(line)
+    return EXIT_SOME_FAILED if summary["failed"] else 0
+
+
+def heads(out: str) -> list[tuple[str, str]]:
+    try:
+        lines = [json.loads(line) for line in islice(open_store(out).lines(TRANSCRIPTS), display.SHOWN)]
+        return [(line["id"], line["pred_text"]) for line in lines]
+    except (ValueError, KeyError, TypeError):  # somebody changed the file since it was merged
+        return []
+
+
+def places(out: str) -> list[tuple[str, str]]:
+    """What stands in OUT, in the order one wants to see it."""
+    shown = [("transcripts", "transcripts.jsonl"), ("failures", "failures.jsonl"), ("summary", "summary.json")]
+    shown += [(extension, extension + "/") for extension in FORMATS]
+    return [(what, os.path.join(out, name)) for what, name in shown if os.path.exists(os.path.join(out, name))]
+
+
+def leave(code: int) -> NoReturn:
+    """Exit without waiting for an engine's threads, which may be deep in native code."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,53 @@
+"""An Item and its outcome ↔ the output line: the manifest's row, and what was found or why not.
+
+It scores unchanged in NeMo's and the Open ASR Leaderboard's own scripts, which read `text` and `pred_text`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from voxbatch.formats import transcript_dict
+from voxbatch.records import Failure, Item, Segment, Transcript, Word
+from voxbatch.score import count_errors
+
+VERSION = 1
+
+
+def transcript_line(item: Item, transcript: Transcript, engine: str, model: str, lang: str | None) -> dict[str, Any]:
+    """The line of an item that was transcribed; `lang` is what its reference is scored by."""
+    heard = transcript_dict(transcript)
+    line = {
+        **item.row, "id": item.id, "pred_text": heard["text"], "words": heard["words"], "segments": heard["segments"],
+        "audio_duration": heard["audio_duration"], "engine": engine, "model": model,
+    }  # fmt: skip
+    if item.text is not None:
+        line |= _scores(item.text, transcript.text, lang)
+    return {**line, "warnings": heard["warnings"], "version": VERSION}
+
+
+def _scores(reference: str, text: str, lang: str | None) -> dict[str, Any]:
+    counts = count_errors(reference, text, lang)
+    rate = counts.rate
+    return {
+        "wer": None if rate is None else round(rate, 6),
+        "substitutions": counts.substitutions,
+        "insertions": counts.insertions,
+        "deletions": counts.deletions,
+        "reference_length": counts.reference_length,
+    }
+
+
+def failure_line(item: Item, failure: Failure) -> dict[str, Any]:
+    """The line of an item that failed."""
+    return {
+        **item.row, "id": item.id, "line": item.line, "error": failure.error, "message": failure.message,
+        "retryable": failure.retryable, "version": VERSION,
+    }  # fmt: skip
+
+
+def read_transcript(line: dict[str, Any]) -> Transcript:
+    """The Transcript that `transcript_line` wrote; its words have lost their leading spaces, its text has them."""
+    words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence")) for w in line["words"])
+    segments = tuple(Segment(**segment) for segment in line["segments"])
+    return Transcript(line["pred_text"], words, segments, line["audio_duration"], tuple(line["warnings"]))
