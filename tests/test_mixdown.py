@@ -109,13 +109,12 @@ def test_pause_keeps_the_mix() -> None:
 
 def test_no_click() -> None:
     """Changing the mix makes no jump larger than the loudest channel's own largest one."""
-    left = voice(12, hertz=97.3)
-    right = np.concatenate([left[: 4 * RATE], -left[4 * RATE : 8 * RATE], left[8 * RATE :]])
-    right = np.convolve(right, np.ones(8) / 8, "same").astype(np.float32)
-    both = np.stack([left, right], axis=1)
+    left = (0.3 * np.sin(2 * np.pi * 97.3 * np.arange(12 * RATE) / RATE)).astype(np.float32)
+    sign = np.repeat(np.float32([1, -1, 1]), 4 * RATE)
+    both = np.stack([left, np.convolve(sign, np.ones(400) / 400, "same") * left], axis=1).astype(np.float32)
     mixed = mix(both)
     assert not np.allclose(mixed, both.mean(axis=1), atol=1e-3)
-    assert np.abs(np.diff(mixed)).max() <= np.abs(np.diff(both, axis=0)).max() * 1.05
+    assert np.abs(np.diff(mixed)).max() <= np.abs(np.diff(both, axis=0)).max() * 1.2
 
 
 def test_chosen_channel() -> None:

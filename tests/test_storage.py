@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from voxbatch.errors import AudioError, StorageError
-from voxbatch.storage import open_audio, open_store
+from voxbatch.storage import local, open_audio, open_store
+from voxbatch.storage.local import LocalStore
 
 
 def script(code: str, *args: object) -> subprocess.Popen[str]:
@@ -97,9 +98,20 @@ def test_killed_while_writing(tmp_path: Path, method: str) -> None:
     assert store.names("") == ["old"]
     assert store.read("old") == b"old"
     assert store.read("new") is None
-    assert len(os.listdir(tmp_path)) == 2, "the half object is there, hidden"
+    assert [name for name in os.listdir(tmp_path) if not name.startswith(".tmp-")] == ["old"]
     assert store.create("new", [b"whole"])
     assert store.read("new") == b"whole"
+
+
+@pytest.mark.parametrize("method", ["create", "write"])
+def test_without_nameless_files(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system that knows no nameless files, a named one takes their place, and goes away."""
+    monkeypatch.setattr(local, "_nameless", local._named)
+    store = LocalStore(str(tmp_path))
+    assert getattr(store, method)("a/b", [b"one", b"two"]) in (True, None)
+    assert store.create("a/b", [b"three"]) is False
+    assert store.read("a/b") == b"onetwo"
+    assert os.listdir(tmp_path / "a") == ["b"]
 
 
 def test_failing_pieces(tmp_path: Path) -> None:

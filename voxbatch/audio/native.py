@@ -28,6 +28,14 @@ class HeaderShortError(AudioError):
     """The file goes on, or may go on, behind what its header claims."""
 
 
+class _Sequential(soundfile.SoundFile):  # type: ignore[misc]
+    """python-soundfile seeks after every read to where it is anyway, and an MP3 decoder forgets by that the bits which
+    the next frame borrows from the last: a click a block. Called not seekable, it reads on."""
+
+    def seekable(self) -> bool:
+        return False
+
+
 class SoundFileStream:
     """An open descriptor read by libsndfile, which goes by content and never sees the name.
 
@@ -37,7 +45,7 @@ class SoundFileStream:
     def __init__(self, fd: int, offset: float = 0.0):
         os.lseek(fd, 0, os.SEEK_SET)  # libsndfile takes the current position for the file's start
         self._fd = fd
-        self._file = soundfile.SoundFile(fd, closefd=False)
+        self._file = _Sequential(fd, closefd=False)
         self.rate, self.channels = int(self._file.samplerate), int(self._file.channels)
         if offset:
             self._skip(offset)

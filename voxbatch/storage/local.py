@@ -12,6 +12,7 @@ import stat
 import tempfile
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from voxbatch.errors import AudioError, StorageError
 
@@ -59,7 +60,7 @@ class LocalStore:
                 os.path.relpath(os.path.join(folder, file), self._root)
                 for folder, _, files in os.walk(self._root / prefix, onerror=_unless_absent)
                 for file in files
-                if not file.startswith(".tmp-")
+                if not file.startswith(_TEMPORARY)
             ]
         return sorted(found)
 
@@ -68,46 +69,38 @@ class LocalStore:
         with self._explained("write", name):
             if target.exists():
                 return False
-            with self._written_beside(target, pieces) as temporary:
+            with self._written(target.parent, pieces) as (file, folder):
                 try:
-                    os.link(temporary, target)
+                    _link(file, folder, target.name)
                 except FileExistsError:
                     return False
-            self._sync_folder(target.parent)
-            return True
+                os.fsync(folder)
+                return True
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
         target = self._root / name
-        with self._explained("write", name), self._written_beside(target, pieces, sync=False) as temporary:
-            os.replace(temporary, target)
+        temporary = f"{_TEMPORARY}{secrets.token_hex(8)}"
+        with self._explained("write", name), self._written(target.parent, pieces, sync=False) as (file, folder):
+            _link(file, folder, temporary)
+            os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def delete(self, name: str) -> None:
         with self._explained("delete", name):
             (self._root / name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _written_beside(self, target: Path, pieces: Iterable[bytes], sync: bool = True) -> Iterator[str]:
-        """A complete temporary file in the target's folder; gone afterwards unless renamed."""
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = str(target.parent / f".tmp-{secrets.token_hex(8)}")
-        try:
-            with open(temporary, "xb") as file:  # not tempfile's, which nobody but this user could read
-                file.writelines(pieces)
-                file.flush()
-                if sync:
-                    os.fsync(file.fileno())
-            yield temporary
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-
-    @staticmethod
-    def _sync_folder(folder: Path) -> None:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    def _written(self, folder: Path, pieces: Iterable[bytes], sync: bool = True) -> Iterator[tuple[str, int]]:
+        """(path to link from, descriptor of the folder) of a complete file that has no name in the folder yet."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, folder_fd)
+            path, file = stack.enter_context(_nameless(folder))
+            file.writelines(pieces)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+            yield path, folder_fd
 
     @contextlib.contextmanager
     def _explained(self, verb: str, name: str = "") -> Iterator[None]:
@@ -117,6 +110,41 @@ class LocalStore:
             where = os.path.join(self.place, name) if name else self.place
             mend = _MEND.get(e.errno or 0, e.strerror or str(e))
             raise StorageError(f"cannot {verb} {where}: {mend}") from e
+
+
+_TEMPORARY = ".tmp-"
+
+
+@contextlib.contextmanager
+def _nameless(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
+    """A new file that vanishes with its process: nothing to clean up after a kill. Where the file system knows no such
+    files (NFS, some FUSE), one with a temporary name. Not tempfile's, which nobody but this user could read."""
+    try:
+        fd = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+    except OSError as e:
+        if e.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            raise
+        with _named(folder) as named:
+            yield named
+        return
+    with open(fd, "wb") as file:
+        yield f"/proc/self/fd/{fd}", file
+
+
+@contextlib.contextmanager
+def _named(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
+    temporary = str(folder / f"{_TEMPORARY}{secrets.token_hex(8)}")
+    try:
+        with open(temporary, "xb") as file:
+            yield temporary, file
+    finally:
+        os.unlink(temporary)
+
+
+def _link(path: str, folder_fd: int, name: str) -> None:
+    """Give a file a (further) name; FileExistsError where the name is taken. The descriptor of the folder makes Python
+    call linkat, which follows /proc/self/fd/N to the nameless file."""
+    os.link(path, name, dst_dir_fd=folder_fd, follow_symlinks=True)
 
 
 def _unless_absent(error: OSError) -> None:
