@@ -46,7 +46,10 @@ format: $(DEV) ## let ruff mend what it can
 	@$(BIN)/ruff format .
 
 bench: $(DEV) ## every benchmark, each printing its figure
-	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+	@missed=; for script in benchmarks/bench_*.py; do \
+	    echo "== $$script"; $(BIN)/python "$$script" || missed="$$missed $$script"; \
+	done; \
+	if [ -n "$$missed" ]; then echo "missed a bar:$$missed" >&2; exit 1; fi
 
 docs: $(DEV) ## write docs/cli.md from the commands' own help
 	@$(BIN)/python docs/make_cli_reference.py

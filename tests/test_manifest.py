@@ -307,7 +307,8 @@ def test_both_passes_see_the_rows(
     assert [item.index for item in found] == list(range(len(rows)))
     assert [item.line for item in found] == [n for n, line in enumerate(lines, 1) if line.strip()]
     assert (seen.items, seen.fingerprint, seen.with_text) == (plain.items, plain.fingerprint, plain.with_text)
-    assert np.array_equal(seen.durations, [row.get("duration") or np.nan for row in rows], equal_nan=True)
+    wanted = np.array([row.get("duration") or np.nan for row in rows], np.float32)
+    assert np.array_equal(seen.durations, wanted, equal_nan=True)
     assert seen.with_text == sum(row.get("text") is not None for row in rows)
 
 

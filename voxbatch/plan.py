@@ -68,9 +68,9 @@ def plan(config: Config) -> Plan:
         engine=choice.reason,
         model=spec.model,
         items=int(mine.sum()),
-        audio_s=float(durations.sum()),
+        audio_s=float(durations.sum(dtype=np.float64)),
         estimated_items=int(unknown.sum()),
-        chunks=int(np.ceil(durations / limit_s).sum()),
+        chunks=int(np.ceil(durations / limit_s).sum(dtype=np.float64)),
         rtfx=config.expected_rtfx or expected.expected_rtfx,
         usd_per_hour=config.usd_per_hour if config.usd_per_hour is not None else expected.usd_per_hour,
     )

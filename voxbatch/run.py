@@ -75,56 +75,79 @@ def run(
         Interrupted: `stop` was asked.
     """
     began = time.monotonic()
-    choice = engines.choose(config.engine)
     with open_source(config.source) as source:
-        surveyed = survey(source, policy(config), config.limit)
-        engine = engines.create(choice.name, config.model, config.engine_options)
-        log.info("engine", text=f"{choice.reason} (model {engine.spec.model}, {engine.spec.license})")
-        store = open_store(config.out)
-        identity = _identity(config, surveyed, engine)
-        facts, language = _facts(config, engine), config.language or engine.spec.only_language
-        _claim(store, config, identity, {"items": surveyed.items, "language": language, "facts": facts})
-        mine = members(surveyed.durations, config.shard, config.shards)
-        ledger = Ledger(store, digest(identity), surveyed.items, config.shard, config.shards)
-        progress, usage = _transcribe(
-            config, source, surveyed, engine, ledger, mine, observe, stop or Stop(), log, began
-        )
-    ledger.complete(int(mine.sum()))
+        job = _begin(config, source, log)
+        mine = members(job.surveyed.durations, config.shard, config.shards)
+        ledger = Ledger(job.store, digest(job.identity), job.surveyed.items, config.shard, config.shards)
+        ledger.load()
+        progress, todo = _progress(job, ledger, mine, began)
+        if progress.resumed:
+            done = f"{progress.resumed:,} of {progress.items:,} items were done before"
+            log.info("resumed", text=f"{done}; {progress.items - progress.resumed:,} to do")
+        observe(progress)
+        usage = None
+        if todo.any():
+            pipeline = Pipeline(job.engine, ledger, _settings(config), progress, observe, stop or Stop())
+            usage = pipeline.run(items(source, policy(config), config.limit, todo))
+    ledger.complete(progress.items)
     if not ledger.all_complete():
         return Finished(progress, None, usage)
-    summary = finalize.merge(store, surveyed.items, config.formats, language, facts)
+    summary = finalize.merge(job.store, job.surveyed.items, config.formats, job.language, job.facts)
     return Finished(progress, summary, usage)
 
 
-def _transcribe(
-    config: Config,
-    source: Source,
-    surveyed: Survey,
-    engine: Engine,
-    ledger: Ledger,
-    mine: NDArray[np.bool_],
-    observe: Callable[[Progress], None],
-    stop: Stop,
-    log: Log,
-    began: float,
-) -> tuple[Progress, Usage | None]:
-    ledger.load()
-    done = np.frombuffer(ledger.done, np.bool_)
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A run that may begin: the manifest is valid, the engine is there (not loaded), OUT is ours."""
+
+    surveyed: Survey
+    engine: Engine
+    store: Store
+    identity: dict[str, Any]
+    language: str | None
+    """What items that do not say are scored by."""
+    facts: dict[str, Any]
+
+
+def _begin(config: Config, source: Source, log: Log) -> _Job:
+    choice = engines.choose(config.engine)
+    surveyed = survey(source, policy(config), config.limit)
+    engine = engines.create(choice.name, config.model, config.engine_options)
+    log.info("engine", text=f"{choice.reason} (model {engine.spec.model}, {engine.spec.license})")
+    language = config.language or engine.spec.only_language
+    store, identity, facts = open_store(config.out), _identity(config, surveyed, engine), _facts(config, engine)
+    record = {"items": surveyed.items, "language": language, "facts": facts}
+    recorded = _claim(store, config, identity, record)
+    if (now := _versions(facts)) != (then := _versions(recorded["facts"])):
+        log.warning("other_versions", text=f"this run was begun with {then} and goes on with {now}: texts may differ")
+    return _Job(surveyed, engine, store, identity, language, facts)
+
+
+def _versions(facts: dict[str, Any]) -> str:
+    versions = {"voxbatch": facts["voxbatch"], **facts["engine"]["versions"]}
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _progress(job: _Job, ledger: Ledger, mine: NDArray[np.bool_], began: float) -> tuple[Progress, NDArray[np.bool_]]:
+    """Where this shard stands, and which items it has to do."""
+    done, failed = np.frombuffer(ledger.done, np.bool_), np.frombuffer(ledger.failed, np.bool_)
     todo = mine & ~done
-    total = int(mine.sum())
-    progress = Progress(total, resumed=total - int(todo.sum()), committed=total - int(todo.sum()), began=began)
-    progress.resumed_failed = int(np.frombuffer(ledger.failed, np.bool_)[mine & done].sum())
-    progress.known_audio_s = float(np.nansum(surveyed.durations[todo]))
-    progress.unknown = int(np.isnan(surveyed.durations[todo]).sum())
-    if progress.resumed:
-        log.info("resumed", text=f"{progress.resumed:,} of {total:,} items were done before; {int(todo.sum()):,} to do")
-    observe(progress)
-    if not todo.any():
-        return progress, None
-    settings = Settings(config.language, decoders(config), config.part_items, config.part_seconds)
-    pipeline = Pipeline(engine, ledger, settings, progress, observe, stop)
-    usage = pipeline.run(items(source, policy(config), config.limit, todo))
-    return progress, usage
+    durations, total = job.surveyed.durations[todo], int(mine.sum())
+    before = total - len(durations)
+    progress = Progress(
+        items=total,
+        resumed=before,
+        resumed_failed=int((mine & failed).sum()),
+        known_audio_s=float(np.nansum(durations, dtype=np.float64)),
+        unknown=int(np.isnan(durations).sum()),
+        committed=before,
+        began=began,
+    )
+    return progress, todo
+
+
+def _settings(config: Config) -> Settings:
+    return Settings(config.language, decoders(config), config.part_items, config.part_seconds)
 
 
 def decoders(config: Config) -> int:
@@ -157,8 +180,8 @@ def _identity(config: Config, surveyed: Survey, engine: Engine) -> dict[str, Any
     }
 
 
-def _claim(store: Store, config: Config, identity: dict[str, Any], record: dict[str, Any]) -> None:
-    """Make OUT this run's, or find that it already is."""
+def _claim(store: Store, config: Config, identity: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    """Make OUT this run's, or find that it already is: its run.json."""
     store.prepare()
     if config.overwrite:
         finalize.erase(store)
@@ -171,6 +194,7 @@ def _claim(store: Store, config: Config, identity: dict[str, Any], record: dict[
     recorded = finalize.write_run(store, {"version": finalize.VERSION, "run": run_id, "identity": identity, **record})
     if recorded["run"] != run_id:
         raise RunMismatchError(_mismatch(store.place, recorded, identity))
+    return recorded
 
 
 def _mismatch(place: str, recorded: dict[str, Any], identity: dict[str, Any]) -> str:

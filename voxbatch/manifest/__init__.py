@@ -1,6 +1,6 @@
 """A manifest's lines ↔ Items: every line is checked once, here, and every bad one is reported with its number.
 
-It streams: `survey` reads the whole manifest and keeps 16 bytes a line, `items` reads it again and builds what is
+It streams: `survey` reads the whole manifest and keeps 4 bytes a line, `items` reads it again and builds what is
 wanted. It does not find the lines (source.py does), and neither opens a recording nor looks whether it is there.
 
 A line is a JSON object with `audio_filepath` and, where given and not null, `offset` ≥ 0, `duration` > 0 (seconds),
@@ -16,6 +16,7 @@ Two lines with one id are refused: outputs are named after it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import re
@@ -33,6 +34,7 @@ from numpy.typing import NDArray
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.folder import folder_manifest
 from voxbatch.manifest.policy import INSIDE, PathPolicy
+from voxbatch.manifest.repeats import Repeats
 from voxbatch.manifest.row import AUDIO, LineError, read_row, show
 from voxbatch.manifest.source import Source, open_source
 from voxbatch.records import Item
@@ -68,7 +70,7 @@ class Survey:
     items: int
     fingerprint: str
     """sha256 over the lines used, blank lines, line ends and byte order marks aside: the same wherever the file is."""
-    durations: NDArray[np.float64]
+    durations: NDArray[np.float32]
     """Seconds of each item, shape (items,), NaN where the line does not say."""
     with_text: int
     """How many have a reference."""
@@ -77,7 +79,7 @@ class Survey:
 
     @property
     def known_hours(self) -> float:
-        return float(np.nansum(self.durations)) / 3600
+        return float(np.nansum(self.durations, dtype=np.float64)) / 3600
 
 
 def survey(source: Source, policy: PathPolicy = INSIDE, limit: int | None = None) -> Survey:
@@ -86,17 +88,18 @@ def survey(source: Source, policy: PathPolicy = INSIDE, limit: int | None = None
     Raises ManifestError with all bad lines (the first ManifestError.LIMIT, and how many there are).
     """
     bad, digest = _BadLines(), hashlib.sha256()
-    hashes, durations = array("q"), array("d")
+    durations = array("f")
     languages: Counter[str] = Counter()
     with_text = 0
-    for item in _parsed(source, policy, limit, bad, digest.update):
-        hashes.append(hash(item.id))  # 64 bits, keyed for each process: no manifest can aim at a collision
-        durations.append(math.nan if item.duration is None else item.duration)
-        with_text += item.text is not None
-        if item.lang is not None:
-            lang = item.lang[:40]
-            languages[lang if lang in languages or len(languages) < MAX_LANGUAGES else "…"] += 1
-    bad += _duplicates(source, policy, limit, np.asarray(hashes, dtype=np.int64))
+    with contextlib.closing(Repeats()) as hashes:
+        for item in _parsed(source, policy, limit, bad, digest.update):
+            hashes.append(hash(item.id))  # 64 bits, keyed for each process: no manifest can aim at a collision
+            durations.append(math.nan if item.duration is None else item.duration)
+            with_text += item.text is not None
+            if item.lang is not None:
+                lang = item.lang[:40]
+                languages[lang if lang in languages or len(languages) < MAX_LANGUAGES else "…"] += 1
+        bad += _duplicates(source, policy, limit, hashes)
     if bad.total:
         raise ManifestError(source.name, bad.first, bad.total)
     if not durations:
@@ -173,12 +176,10 @@ def _parsed(
             yield item
 
 
-def _duplicates(source: Source, policy: PathPolicy, limit: int | None, hashes: NDArray[np.int64]) -> _BadLines:
+def _duplicates(source: Source, policy: PathPolicy, limit: int | None, hashes: Repeats) -> _BadLines:
     """Lines that repeat an earlier id. Only where hashes repeat is the manifest read again, to compare the ids."""
     bad = _BadLines()
-    order = np.argsort(hashes, kind="stable")
-    repeats = np.sort(order[1:][hashes[order[1:]] == hashes[order[:-1]]])
-    suspects = set(hashes[repeats[: ManifestError.LIMIT]].tolist())
+    suspects, others = hashes.first(ManifestError.LIMIT)
     if not suspects:
         return bad
     first_line: dict[str, int] = {}
@@ -188,7 +189,7 @@ def _duplicates(source: Source, policy: PathPolicy, limit: int | None, hashes: N
         first = first_line.setdefault(item.id, item.line)
         if first != item.line:
             bad.add(item.line, f"id {show(item.id)} is also line {first}'s; give each line its own `id`")
-    bad.total += int(np.isin(hashes[repeats], list(suspects), invert=True).sum())
+    bad.total += others
     return bad
 
 
