@@ -289,10 +289,10 @@ def test_dry_run(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        "engine   engine scripted: asked for (model count)",
+        "engine   scripted: asked for (model count)",
         "items    3",
-        "audio    0.06 hours, 3 of them by the headers of a sample",
-        "chunks   at least 9",
+        "audio    3:22, 3 of them by the headers of a sample",
+        "chunks   at least 8",
         "time     about 4.0 s at RTFx 50",
         "cost     about $4.05 at $3600 an hour",
         f"outputs  {tmp_path}/m.voxbatch",

@@ -117,7 +117,7 @@ def test_options_are_typed() -> None:
 
 def test_choosing() -> None:
     """By name or the best that is installed, with one line that says which and why."""
-    assert engines.choose("scripted") == engines.Choice("scripted", "engine scripted: asked for")
+    assert engines.choose("scripted") == engines.Choice("scripted", "scripted: asked for")
     with pytest.raises(ConfigError, match="engine 'x' is unknown; known are auto, "):
         engines.choose("x")
 
@@ -125,7 +125,7 @@ def test_choosing() -> None:
 @needs_model
 def test_choosing_without_a_gpu() -> None:
     """`auto` takes the embedded engine."""
-    assert engines.choose("auto").reason.startswith("engine faster-whisper: ")
+    assert engines.choose("auto").reason.startswith("faster-whisper: ")
 
 
 @needs_model

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from voxbatch import engines
 from voxbatch.audio import probe
 from voxbatch.config import Config, load_profile, profile_names
 from voxbatch.errors import AudioError
-from voxbatch.manifest import Source, Survey, items, open_source, survey
+from voxbatch.manifest import Source, items, open_source, survey
 from voxbatch.run import policy
 from voxbatch.shard import members
 from voxbatch.storage import open_audio
@@ -60,17 +61,18 @@ def plan(config: Config) -> Plan:
         spec = engines.create(choice.name, config.model, config.engine_options).spec
         mine = members(surveyed.durations, config.shard, config.shards)
         unknown = mine & np.isnan(surveyed.durations)
+        _estimate(surveyed.durations, unknown, config, source)
         durations = surveyed.durations[mine]
-        durations = np.where(np.isnan(durations), _typical(config, source, surveyed, unknown), durations)
-    limit_s = spec.max_chunk_samples / spec.sampling_rate
+    audio_s = float(durations.sum(dtype=np.float64))
+    chunks = np.ceil(np.divide(durations, spec.max_chunk_samples / spec.sampling_rate, out=durations), out=durations)
     expected = _expected(config, choice.name)
     return Plan(
         engine=choice.reason,
         model=spec.model,
         items=int(mine.sum()),
-        audio_s=float(durations.sum(dtype=np.float64)),
+        audio_s=audio_s,
         estimated_items=int(unknown.sum()),
-        chunks=int(np.ceil(durations / limit_s).sum(dtype=np.float64)),
+        chunks=int(chunks.sum(dtype=np.float64)),
         rtfx=config.expected_rtfx or expected.expected_rtfx,
         usd_per_hour=config.usd_per_hour if config.usd_per_hour is not None else expected.usd_per_hour,
     )
@@ -91,15 +93,16 @@ def _expected(config: Config, engine: str) -> _Expected:
     return _Expected()
 
 
-def _typical(config: Config, source: Source, surveyed: Survey, unknown: np.ndarray) -> float:
-    """Mean seconds of a sample of the recordings whose duration is unknown."""
+def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config: Config, source: Source) -> None:
+    """Fill in unknown durations: a sample of the recordings is asked, the others are taken for the sample's mean."""
     indexes = np.flatnonzero(unknown)
-    if not len(indexes):
-        return 0.0
     sample = np.zeros(len(unknown), np.bool_)
     sample[indexes[:: max(1, len(indexes) // SAMPLE)]] = True
-    found = [seconds for item in items(source, policy(config), config.limit, sample) if (seconds := probed(item.audio))]
-    return sum(found) / len(found) if found else 0.0
+    for item in items(source, policy(config), config.limit, sample):
+        durations[item.index] = probed(item.audio) or np.nan
+    found = durations[sample]
+    known = found[~np.isnan(found)]
+    durations[unknown & np.isnan(durations)] = known.mean() if len(known) else 0.0
 
 
 def probed(path: str) -> float | None:

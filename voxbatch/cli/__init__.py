@@ -62,7 +62,7 @@ def _print_plan(config: Config) -> None:
     for name, value in (
         ("engine", f"{p.engine} (model {p.model})"),
         ("items", f"{p.items:,}"),
-        ("audio", f"{p.audio_s / 3600:,.2f} hours{guessed}"),
+        ("audio", f"{f'{p.audio_s / 3600:,.1f} hours' if p.audio_s >= 3600 else clock(p.audio_s)}{guessed}"),
         ("chunks", f"at least {p.chunks:,}"),
         ("time", time),
         ("cost", cost),

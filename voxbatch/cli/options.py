@@ -59,7 +59,7 @@ def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Com
 
 
 manifest_options = _together(
-    option("--limit", type=click.IntRange(min=1), help="Take only the first N items."),
+    option("--limit", type=click.IntRange(min=1), metavar="N", help="Take only the first N items."),
     option("--allow-outside", is_flag=True, help="Let the manifest name any local file, not only those in its folder."),
     option("--only-under", multiple=True, metavar="DIR", help="Let it name files below DIR instead. Repeatable."),
 )

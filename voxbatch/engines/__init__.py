@@ -105,14 +105,14 @@ def choose(asked: str) -> Choice:
     if asked == "auto":
         for name in AUTO_ORDER:
             if missing(name) is None:
-                return Choice(name, f"engine {name}: the best one that is installed here")
+                return Choice(name, f"{name}: the best one that is installed here")
         commands = " or ".join(f"{_ENGINES[name].install}" for name in AUTO_ORDER)
         raise ConfigError(f"no engine is installed: {commands}")
     if asked not in _ENGINES:
         raise ConfigError(f"engine {asked!r} is unknown; known are auto, {', '.join(names())}")
     if install := missing(asked):
         raise ConfigError(f"engine {asked} is not installed: {install}")
-    return Choice(asked, f"engine {asked}: asked for")
+    return Choice(asked, f"{asked}: asked for")
 
 
 def create(name: str, model: str | None, options: Mapping[str, str]) -> Engine:
