@@ -79,10 +79,13 @@ class LocalStore:
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
         target = self._root / name
-        temporary = f"{_TEMPORARY}{secrets.token_hex(8)}"
         with self._explained("write", name), self._written(target.parent, pieces, sync=False) as (file, folder):
-            _link(file, folder, temporary)
-            os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+            try:
+                _link(file, folder, target.name)
+            except FileExistsError:
+                temporary = f"{_TEMPORARY}{secrets.token_hex(8)}"
+                _link(file, folder, temporary)
+                os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def delete(self, name: str) -> None:
         with self._explained("delete", name):
