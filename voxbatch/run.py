@@ -132,18 +132,28 @@ def _progress(job: _Job, ledger: Ledger, mine: NDArray[np.bool_], began: float) 
     """Where this shard stands, and which items it has to do."""
     done, failed = np.frombuffer(ledger.done, np.bool_), np.frombuffer(ledger.failed, np.bool_)
     todo = mine & ~done
-    durations, total = job.surveyed.durations[todo], int(mine.sum())
-    before = total - len(durations)
+    total, left = int(mine.sum()), int(todo.sum())
+    known_audio_s, unknown = _sums(job.surveyed.durations, todo)
     progress = Progress(
         items=total,
-        resumed=before,
+        resumed=total - left,
         resumed_failed=int((mine & failed).sum()),
-        known_audio_s=float(np.nansum(durations, dtype=np.float64)),
-        unknown=int(np.isnan(durations).sum()),
-        committed=before,
+        known_audio_s=known_audio_s,
+        unknown=unknown,
+        committed=total - left,
         began=began,
     )
     return progress, todo
+
+
+def _sums(durations: NDArray[np.float32], wanted: NDArray[np.bool_], block: int = 1 << 16) -> tuple[float, int]:
+    """(seconds of the wanted items whose duration is known, how many are not), without a copy of it all."""
+    known_s, unknown = 0.0, 0
+    for at in range(0, len(durations), block):
+        part = durations[at : at + block][wanted[at : at + block]]
+        known_s += float(np.nansum(part, dtype=np.float64))
+        unknown += int(np.isnan(part).sum())
+    return known_s, unknown
 
 
 def _settings(config: Config) -> Settings:
