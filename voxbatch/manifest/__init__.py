@@ -114,7 +114,7 @@ def items(
     wanted: Callable[[int], bool] | NDArray[np.bool_] | None = None,
 ) -> Iterator[Item]:
     """The items of a surveyed manifest, in order, of which `wanted` (a test of the index, or a mask) is true."""
-    take: Callable[[int], object] | None = memoryview(wanted).__getitem__ if isinstance(wanted, np.ndarray) else wanted
+    take: Callable[[int], object] | None = wanted.data.__getitem__ if isinstance(wanted, np.ndarray) else wanted
     for index, (line, text) in enumerate(islice(source.lines(), limit)):
         if take is None or take(index):
             try:
