@@ -42,7 +42,10 @@ maximum: one short word counts) as it is, in its high and in its low frequencies
 each; syllables move speech by 20 dB, and real speech under white or pink noise of three times its power passes them."""
 
 
-def cut(blocks: Iterable[Waveform], limit: int) -> Iterator[tuple[Samples, Span]]:
+OVERLAP = OVERLAP_SECONDS * SAMPLING_RATE
+
+
+def cut(blocks: Iterable[Waveform], limit: int, overlap: int = OVERLAP) -> Iterator[tuple[Samples, Span]]:
     """Cut one recording.
 
     Args:
@@ -54,7 +57,7 @@ def cut(blocks: Iterable[Waveform], limit: int) -> Iterator[tuple[Samples, Span]
         (samples, span) in order: samples float32 of shape (span.end - span.start,), never longer than `limit`; the
         spans' cores partition the recording. At most `limit` samples and one block are held.
     """
-    overlap, search, tail = (n * SAMPLING_RATE for n in (OVERLAP_SECONDS, SEARCH_SECONDS, TAIL_SECONDS))
+    search, tail = SEARCH_SECONDS * SAMPLING_RATE, TAIL_SECONDS * SAMPLING_RATE
     if limit < search + 2 * overlap + tail:
         raise ValueError(f"limit is {limit} samples; at least {search + 2 * overlap + tail} are needed to cut well")
     held = _Held()

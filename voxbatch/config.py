@@ -57,6 +57,11 @@ class Config:
         unknown = sorted(set(self.formats) - set(FORMATS))
         if unknown:
             raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
+        if self.overwrite and self.shards > 1:
+            raise ConfigError(
+                "--overwrite with --shard would erase what the other shards have done; give all shards another OUT, or "
+                "erase it once by hand"
+            )
         for name, least in (
             ("limit", 1),
             ("part_items", 1),

@@ -20,7 +20,8 @@ from multiprocessing.connection import Connection, wait
 
 import numpy as np
 
-from voxbatch.errors import AudioError, ItemError
+from voxbatch.chunk import OVERLAP
+from voxbatch.errors import AudioError, ItemError, RunError
 from voxbatch.records import Chunk, Failure, Samples, Span
 
 TASKS_AHEAD = 8
@@ -47,6 +48,8 @@ class Task:
     lang: str | None
     limit: int
     """The engine's longest chunk, in samples."""
+    overlap: int = OVERLAP
+    """Samples that both sides of a forced cut carry beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,14 @@ class DecoderPool:
         try:
             message = worker.receive()
         except (EOFError, OSError):
+            if not worker.greeted:
+                raise RunError(
+                    f"decoder processes do not start here ({worker.epitaph()}); "
+                    "`python -c 'import voxbatch.audio'` may tell why, and so may voxbatch doctor"
+                ) from None
             yield self._replace(worker, f"the decoder died ({worker.epitaph()})")
+            return
+        if message is None:
             return
         if isinstance(message, Decoded):
             self.cpu_s += message.cpu_s
@@ -121,7 +131,11 @@ class DecoderPool:
         """The worker, or a new one in its place where it died with nothing to do: no task is to blame."""
         if worker.tasks or not worker.connection.poll():
             return worker
-        worker.kill()
+        try:
+            worker.receive()  # its greeting
+            return worker
+        except (EOFError, OSError):
+            worker.kill()
         fresh = self._workers[self._workers.index(worker)] = _Worker()
         return fresh
 
@@ -133,7 +147,7 @@ class DecoderPool:
         self._workers[self._workers.index(worker)] = fresh
         for task in others:
             fresh.give(task)
-        return Undecodable(culprit.item, Failure(AudioError.__name__, f"cannot decode {culprit.audio}: {reason}"))
+        return Undecodable(culprit.item, Failure(AudioError.__name__, f"cannot decode {culprit.audio}: {reason}", True))
 
 
 class _Worker:
@@ -145,7 +159,7 @@ class _Worker:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
+                [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # libraries complain of damaged files there; what counts comes as a message
@@ -154,6 +168,8 @@ class _Worker:
             )
         self.connection = Connection(ours.detach())
         self.tasks: deque[Task] = deque()
+        self.greeted = False
+        """Whether it has said that it is there; one that dies before could not be started, and no task is to blame."""
         self._heard = time.monotonic()
 
     def has_room(self) -> bool:
@@ -166,9 +182,11 @@ class _Worker:
         with contextlib.suppress(OSError):  # it died: the end of its stream says so when it is listened to
             self.connection.send(task)
 
-    def receive(self) -> Message:
-        message: Message = self.connection.recv()
-        if isinstance(message, Chunk):
+    def receive(self) -> Message | None:
+        message: Message | None = self.connection.recv()
+        if message is None:
+            self.greeted = True
+        elif isinstance(message, Chunk):
             message = replace(message, samples=np.frombuffer(self.connection.recv_bytes(), np.float32))
         else:
             self.tasks.popleft()
@@ -216,8 +234,13 @@ def _decode(task: Task, connection: Connection) -> None:
             spans.append(span)
     except ItemError as e:
         connection.send(Undecodable(task.item, Failure(type(e).__name__, str(e), e.retryable)))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        raise  # the parent is gone
     except MemoryError:
         connection.send(Undecodable(task.item, Failure(AudioError.__name__, f"{task.audio} needs too much memory")))
+    except Exception as e:  # noqa: BLE001 a bug in a decoder is this item's failure, and tells what it was
+        failure = Failure(AudioError.__name__, f"cannot decode {task.audio}: {type(e).__name__}: {e}", True)
+        connection.send(Undecodable(task.item, failure))
     else:
         cpu_s = time.process_time() - began
         connection.send(Decoded(task.item, tuple(spans), tuple(dict.fromkeys(warnings)), cpu_s))
@@ -238,7 +261,7 @@ def chunks(task: Task, warnings: list[str]) -> Iterator[tuple[Samples, Span]]:
             waveforms = decode(
                 fd, task.audio, offset=task.offset, duration=task.duration, channel=task.channel, warn=warnings.append
             )
-            yield from cut(waveforms, task.limit)
+            yield from cut(waveforms, task.limit, task.overlap)
         except AudioError as e:
             raise AudioError(f"cannot decode {task.audio}: {e}") from e
 
@@ -247,4 +270,8 @@ def main() -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
-    serve(Connection(int(sys.argv[1])))
+    import voxbatch.audio  # noqa: F401 what does not load here is said once, not with each task
+
+    connection = Connection(int(sys.argv[1]))
+    connection.send(None)
+    serve(connection)

@@ -11,6 +11,7 @@ import contextlib
 import heapq
 import json
 import re
+import resource
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -41,8 +42,8 @@ class Totals:
     """Failures by class name."""
 
 
-def entries(store: Store) -> Iterator[Entry]:
-    """All committed entries in manifest order, each item once.
+def entries(store: Store, parts: list[str] | None = None) -> Iterator[Entry]:
+    """All committed entries (of these parts) in manifest order, each item once.
 
     A part is opened when the order reaches its first item. Where runs with different numbers of shards both did an
     item, the first part by name counts.
@@ -50,7 +51,8 @@ def entries(store: Store) -> Iterator[Entry]:
     Raises:
         LedgerError: a part is damaged.
     """
-    waiting = deque(sorted((read_header(store, name).first, name) for name in part_names(store)))
+    names = part_names(store) if parts is None else parts
+    waiting = deque(sorted((read_header(store, name).first, name) for name in names))
     heap: list[tuple[int, str, Entry, Iterator[Entry]]] = []
     previous = -1
     while heap or waiting:
@@ -86,10 +88,13 @@ def merge(
     Raises:
         LedgerError: items are missing: some shard is not finished.
     """
-    totals = _survey(store, items, list(formats), language)
-    for name, kind in ((TRANSCRIPTS, "transcript"), (FAILURES, "failure")):
-        store.create(name, (entry.line + b"\n" for entry in entries(store) if entry.kind == kind))
-    summary = summarise(totals, items, [read_header(store, name) for name in part_names(store)], facts)
+    _allow_open_files()
+    parts = part_names(store)  # once: a part that comes later, from a run with other shards, holds nothing new
+    totals = _survey(store, parts, items, list(formats), language)
+    for name, kind, count in ((TRANSCRIPTS, "transcript", totals.done), (FAILURES, "failure", totals.failed)):
+        if not store.create(name, (entry.line + b"\n" for entry in entries(store, parts) if entry.kind == kind)):
+            _check_lines(store, name, count)
+    summary = summarise(totals, items, [read_header(store, name) for name in parts], facts)
     store.create(SUMMARY, [json.dumps(summary, indent=2, ensure_ascii=False).encode() + b"\n"])
     return _stored_summary(store) or summary
 
@@ -111,9 +116,22 @@ def _stored_summary(store: Store) -> dict[str, Any] | None:
     raise LedgerError(f"{store.place}/{SUMMARY} is damaged; delete it and run again: it is made anew from the parts")
 
 
-def _survey(store: Store, items: int, formats: list[str], language: str | None) -> Totals:
+def _check_lines(store: Store, name: str, count: int) -> None:
+    """What stands there was merged by another process, or before a kill: the same, or somebody else's."""
+    if (found := sum(1 for _ in store.lines(name))) != count:
+        raise LedgerError(f"{store.place}/{name} has {found:,} lines and not {count:,}; move it away and merge again")
+
+
+def _allow_open_files() -> None:
+    """Parts of all shards are open at a time: as many as this user may open, not the few that a shell allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _survey(store: Store, parts: list[str], items: int, formats: list[str], language: str | None) -> Totals:
     totals, missing, following = Totals(), 0, 0
-    for entry in entries(store):
+    for entry in entries(store, parts):
         missing += entry.index - following
         following = entry.index + 1
         line = json.loads(entry.line)
@@ -158,11 +176,19 @@ def _write_files(store: Store, line: dict[str, Any], formats: list[str]) -> None
 
 
 def summarise(totals: Totals, items: int, headers: list[Header], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """summary.json. Wall time counts committed work only: what a killed process did in vain is not in any part."""
+    """summary.json.
+
+    Wall time counts committed work only: what a killed process did in vain is not in any part. Shards of one sharding
+    are taken to have run side by side (the longest counts), different shardings one after the other.
+    """
     by_shard: dict[str, float] = {}
     for header in headers:
         by_shard[header.shard] = by_shard.get(header.shard, 0.0) + header.wall_s
-    wall_s = max(by_shard.values(), default=0.0)
+    longest: dict[str, float] = {}
+    for shard, seconds in by_shard.items():
+        sharding = shard.partition("/")[2]
+        longest[sharding] = max(longest.get(sharding, 0.0), seconds)
+    wall_s = sum(longest.values())
     return {
         "version": VERSION,
         "items": items,

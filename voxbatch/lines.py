@@ -15,11 +15,14 @@ VERSION = 1
 
 
 def transcript_line(item: Item, transcript: Transcript, engine: str, model: str, lang: str | None) -> dict[str, Any]:
-    """The line of an item that was transcribed; `lang` is what its reference is scored by."""
+    """The line of an item that was transcribed.
+
+    `lang` is the item's or else the run's language; it stands in the line, so that the line scores alike anywhere.
+    """
     heard = transcript_dict(transcript)
     line = {
-        **item.row, "id": item.id, "pred_text": heard["text"], "words": heard["words"], "segments": heard["segments"],
-        "audio_duration": heard["audio_duration"], "engine": engine, "model": model,
+        **item.row, **_language(lang), "id": item.id, "pred_text": heard["text"], "words": heard["words"],
+        "segments": heard["segments"], "audio_duration": heard["audio_duration"], "engine": engine, "model": model,
     }  # fmt: skip
     if item.text is not None:
         line |= _scores(item.text, transcript.text, lang)
@@ -38,11 +41,15 @@ def _scores(reference: str, text: str, lang: str | None) -> dict[str, Any]:
     }
 
 
-def failure_line(item: Item, failure: Failure) -> dict[str, Any]:
+def _language(lang: str | None) -> dict[str, str]:
+    return {"lang": lang} if lang else {}
+
+
+def failure_line(item: Item, failure: Failure, lang: str | None) -> dict[str, Any]:
     """The line of an item that failed."""
     return {
-        **item.row, "id": item.id, "line": item.line, "error": failure.error, "message": failure.message,
-        "retryable": failure.retryable, "version": VERSION,
+        **item.row, **_language(lang), "id": item.id, "line": item.line, "error": failure.error,
+        "message": failure.message, "retryable": failure.retryable, "version": VERSION,
     }  # fmt: skip
 
 

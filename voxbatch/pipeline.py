@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from voxbatch.chunk import OVERLAP
 from voxbatch.decoder import Decoded, DecoderPool, Task, Undecodable
 from voxbatch.engines import Engine, Feed
 from voxbatch.errors import EngineError, LanguageError, TranscriptionError
@@ -169,11 +170,13 @@ class Pipeline:
             thread.start()
         try:
             self._regroup(len(threads))
+            self._commit()
         finally:
             self._over.set()
             self._feed.close(discard=True)
             self._stop.softly = False
-        self._commit()
+        if self._stop.asked.is_set():
+            raise Interrupted
         began = self._feed.started_at or self._engine_ended_at
         return Usage(self._decode_cpu_s, self._engine_ended_at - began, self._feed.starved_s)
 
@@ -213,7 +216,9 @@ class Pipeline:
                 if not self._tell(Undecodable(item.index, _unknown_language(lang, self._engine))):
                     return
                 continue
-            yield Task(item.index, item.audio, item.offset, item.duration, item.channel, lang, spec.max_chunk_samples)
+            overlap = OVERLAP if spec.word_times else 0  # without times nobody could tell what both sides heard
+            limit = spec.max_chunk_samples
+            yield Task(item.index, item.audio, item.offset, item.duration, item.channel, lang, limit, overlap)
 
     # -- the engine's thread ------------------------------------------------------------------------------------------
 
@@ -281,10 +286,10 @@ class Pipeline:
         self._observe(self._progress)
 
     def _line(self, item: Item, outcome: Outcome) -> dict[str, Any]:
-        if isinstance(outcome, Failure):
-            return failure_line(item, outcome)
         spec = self._engine.spec
-        lang = _primary(item.lang or self._settings.language) or spec.only_language
+        lang = item.lang or self._settings.language or spec.only_language
+        if isinstance(outcome, Failure):
+            return failure_line(item, outcome, lang)
         return transcript_line(item, outcome, spec.name, spec.model, lang)
 
     def _commit_if_due(self) -> None:

@@ -105,10 +105,10 @@ def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config
     durations[unknown & np.isnan(durations)] = known.mean() if len(known) else 0.0
 
 
-def probed(path: str) -> float | None:
-    """Seconds of a recording by its header, None where it cannot be told."""
+def probed(path: str, certain: bool = False) -> float | None:
+    """Seconds of a recording by its header, None where it cannot be told; see audio.probe."""
     try:
         with open_audio(path) as fd:
-            return probe(fd)
+            return probe(fd, certain)
     except AudioError:
         return None

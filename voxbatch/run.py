@@ -113,6 +113,8 @@ def _begin(config: Config, source: Source, log: Log) -> _Job:
     choice = engines.choose(config.engine)
     surveyed = survey(source, policy(config), config.limit)
     engine = engines.create(choice.name, config.model, config.engine_options)
+    if config.language:
+        engines.require_language(engine, config.language)
     log.info("engine", text=f"engine {choice.reason} (model {engine.spec.model}, {engine.spec.license})")
     language = config.language or engine.spec.only_language
     store, identity, facts = open_store(config.out), _identity(config, surveyed, engine), _facts(config, engine)

@@ -142,6 +142,10 @@ def _switch(left: list[Word], right: list[Word], a: Span, b: Span) -> tuple[int,
         return (i + 1, j + 1) if _middle(left[i]) + _middle(right[j]) <= 2 * cut else (i, j)
     keep = next((i for i, word in enumerate(left) if _middle(word) >= cut), len(left))
     first = next((i for i, word in enumerate(right) if _middle(word) >= cut), len(right))
+    if zone == len(left):  # only the right chunk heard anything around the cut
+        first = 0
+    elif not theirs:  # only the left one did
+        keep = len(left)
     return keep, first
 
 

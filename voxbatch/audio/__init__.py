@@ -218,10 +218,16 @@ class _Repair:
             self.warn(f"samples reach {self.peak:.3g} where full scale is 1; scaled down")
 
 
-def probe(fd: int) -> float | None:
-    """Seconds of a recording as its header claims, without decoding; None where libsndfile does not know it."""
+def probe(fd: int, certain: bool = False) -> float | None:
+    """Seconds of a recording as its header claims, without decoding; None where libsndfile does not know it.
+
+    With `certain`, None too where headers are known to tell of less than there is: MP3 files and Ogg streams are
+    appended to each other.
+    """
     try:
         native = SoundFileStream(fd)
     except soundfile.LibsndfileError:
+        return None
+    if certain and (native.format == "MP3" or is_chained_ogg(fd)):
         return None
     return native.claimed_seconds()

@@ -47,6 +47,7 @@ class SoundFileStream:
         self._fd = fd
         self._file = _Sequential(fd, closefd=False)
         self.rate, self.channels = int(self._file.samplerate), int(self._file.channels)
+        self.format = str(self._file.format)
         if offset:
             self._skip(offset)
 

@@ -18,7 +18,7 @@ import click
 from voxbatch import __version__
 from voxbatch.cli.options import comma, config_of, manifest_options, option, resolved_profile, run_options
 from voxbatch.config import FORMATS, Config, load_profile
-from voxbatch.errors import VoxbatchError
+from voxbatch.errors import ConfigError, VoxbatchError
 from voxbatch.log import Log
 
 
@@ -100,7 +100,7 @@ def manifest(folder: str) -> None:
     from voxbatch.manifest import folder_manifest
     from voxbatch.plan import probed
 
-    for line in folder_manifest(folder, probed):
+    for line in folder_manifest(folder, lambda path: probed(path, certain=True)):
         click.echo(line)
 
 
@@ -113,6 +113,8 @@ def merge(out: str, formats: tuple[str, ...]) -> None:
     from voxbatch.cli.session import EXIT_SOME_FAILED, heads, places
     from voxbatch.run import merge_by_hand
 
+    if unknown := sorted(set(formats) - set(FORMATS)):
+        raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
     summary = merge_by_hand(out, formats)
     for line in display.outcome(summary, heads(out), places(out)):
         click.echo(line)
@@ -193,4 +195,7 @@ def main() -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; so do we
         sys.exit(1)
+    except OSError as e:  # standard output on a full disk, say
+        click.echo(f"Error: {e}", err=True)
+        os._exit(1)  # flushing again would fail again
     sys.exit(0)

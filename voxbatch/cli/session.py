@@ -86,7 +86,8 @@ def _on_signals(stop: Stop, received: list[int]) -> None:
 
     def handle(number: int, _: object) -> None:
         received.append(number)
-        signal.signal(number, signal.SIG_DFL)
+        for each in STOPPING:
+            signal.signal(each, signal.SIG_DFL)
         stop.ask()
 
     for number in STOPPING:

@@ -115,6 +115,13 @@ def choose(asked: str) -> Choice:
     return Choice(asked, f"{asked}: asked for")
 
 
+def require_language(engine: Engine, lang: str) -> None:
+    """Raises ConfigError where the engine states its languages and this is none of them."""
+    primary, known = lang.replace("_", "-").split("-")[0].lower(), engine.spec.languages
+    if known is not None and primary not in known:
+        raise ConfigError(f"--language {lang}: model {engine.spec.model} knows only {', '.join(sorted(known))}")
+
+
 def create(name: str, model: str | None, options: Mapping[str, str]) -> Engine:
     """An engine ready to stream; its model is loaded by `stream`.
 

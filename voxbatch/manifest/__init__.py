@@ -54,6 +54,10 @@ __all__ = [
 
 MAX_SECONDS = 30 * 24 * 3600
 """30 days: more is a wrong unit (milliseconds, samples) or a mistake."""
+MAX_PATH_BYTES = 4096
+"""Linux opens no longer path (PATH_MAX)."""
+MAX_LANG_BYTES = 40
+"""The longest language tag in use has about 35 (RFC 5646)."""
 MAX_CHANNEL = 65_534
 """A WAV header counts channels in 16 bits."""
 MAX_ID_BYTES = 1024
@@ -97,7 +101,7 @@ def survey(source: Source, policy: PathPolicy = INSIDE, limit: int | None = None
             durations.append(math.nan if item.duration is None else item.duration)
             with_text += item.text is not None
             if item.lang is not None:
-                lang = item.lang[:40]
+                lang = item.lang
                 languages[lang if lang in languages or len(languages) < MAX_LANGUAGES else "…"] += 1
         bad += _duplicates(source, policy, limit, hashes)
     if bad.total:
@@ -137,7 +141,7 @@ def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy
         offset=offset or 0.0,
         duration=duration,
         text=_string(row, "text"),
-        lang=_string(row, "lang") or None,
+        lang=_lang(row),
         channel=channel,
         row=row,
     )
@@ -203,6 +207,8 @@ def _path(row: dict[str, Any]) -> str:
         raise LineError(f"`{AUDIO}` is {show(path)}; it must be a string, the recording's path")
     if not path or path.isspace():
         raise LineError(f"`{AUDIO}` is {show(path)}, empty; give the recording's path")
+    if len(path.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES:
+        raise LineError(f"`{AUDIO}` is {show(path)}, longer than {MAX_PATH_BYTES:,} bytes; no file has such a path")
     if "\0" in path:
         raise LineError(f"`{AUDIO}` is {show(path)}; no file name holds NUL: correct it")
     return path
@@ -224,6 +230,13 @@ def _channel(row: dict[str, Any]) -> int | None:
     if value is None or (type(value) is int and 0 <= value <= MAX_CHANNEL):
         return value
     raise LineError(f"`channel` is {show(value)}; give a whole number from 0 to {MAX_CHANNEL:,}, or null to mix all")
+
+
+def _lang(row: dict[str, Any]) -> str | None:
+    lang = _string(row, "lang") or None
+    if lang is not None and len(lang.encode()) > MAX_LANG_BYTES:
+        raise LineError(f"`lang` is {show(lang)}; it must be a language tag such as en or pt-BR")
+    return lang
 
 
 def _string(row: dict[str, Any], key: str) -> str | None:

@@ -23,7 +23,10 @@ class Repeats:
     """Append hashes in order, then ask which repeat an earlier one."""
 
     def __init__(self, share: int = SHARE) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as this does, and has no name
+        try:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as this does, and has no name
+        except OSError as e:
+            raise StorageError(f"cannot make a temporary file: {e.strerror}; set TMPDIR to a folder with room") from e
         self._block = array("q")
         self._count, self._share = 0, share
 

@@ -9,7 +9,6 @@ import errno
 import os
 import secrets
 import stat
-import tempfile
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -21,7 +20,7 @@ _MEND = {
     errno.EDQUOT: "the disk quota is used up: free some space",
     errno.EFBIG: "the file grew past the allowed size: raise the limit (ulimit -f)",
     errno.EACCES: "permission denied: make it writable, or choose another OUT with -o",
-    errno.EPERM: "not permitted: make it writable, or choose another OUT with -o",
+    errno.EPERM: "not permitted (or no hard links there): make it writable, or choose another OUT with -o",
     errno.EROFS: "the file system is read-only: choose another OUT with -o",
     errno.ENOTDIR: "a file stands where a folder is needed: choose another OUT with -o",
     errno.EEXIST: "a file stands where a folder is needed: choose another OUT with -o",
@@ -39,9 +38,10 @@ class LocalStore:
     def prepare(self) -> None:
         with self._explained("create"):
             self._root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._root) as probe:
-                probe.write(b"voxbatch")
-                probe.flush()
+            probe = f"{_TEMPORARY}{secrets.token_hex(8)}"
+            with self._written(self._root, [b"voxbatch"], sync=False) as (file, folder):
+                _link(file, folder, probe)
+                os.unlink(probe, dir_fd=folder)
 
     def read(self, name: str) -> bytes | None:
         with self._explained("read", name):
