@@ -10,7 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 from conftest import ManifestWriter, Recorder, Voxbatch, environment
 
 import voxbatch as package
@@ -406,3 +408,73 @@ def test_a_terminal_sees_progress(manifest: ManifestWriter, tmp_path: Path) -> N
     assert " left" in text
     assert "20 done + 0 failed = 20 items" in outcome
     assert "{" not in text
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("run", "m.jsonl", *SCRIPTED, "--overwrite", "--shard", "0/2"), "--overwrite with --shard would erase"),
+        (("run", "m.jsonl", "--engine", "faster-whisper", "--log-format", "text", "--language", "de"), "knows only en"),
+        (("merge", "m.voxbatch", "--formats", "xyz"), "--formats xyz: unknown; known are srt, vtt, txt, ctm, json"),
+    ],
+)
+def test_refused_before_anything_is_done(
+    voxbatch: Voxbatch, manifest: ManifestWriter, command: tuple[str, ...], message: str
+) -> None:
+    """What would harm or cannot work is refused, and what is there stays."""
+    manifest(0.5)
+    assert voxbatch("run", "m.jsonl", *SCRIPTED).returncode == 0
+    done = voxbatch(*command)
+    assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+    assert "finished" in voxbatch("status", "m.voxbatch").stdout
+
+
+def test_modules_in_the_current_folder_are_not_imported(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
+) -> None:
+    """A folder of data may hold a resource.py: the decoders do not run it."""
+    (tmp_path / "resource.py").write_text("raise SystemExit('imported')")
+    manifest(0.5)
+    entry = "from voxbatch.cli import main; main()"
+    command = [sys.executable, "-P", "-c", entry, "run", "m.jsonl", *SCRIPTED]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert (done.returncode, "1 done + 0 failed = 1 items" in done.stdout) == (0, True), done.stderr
+
+
+def test_an_engine_without_word_times_doubles_nothing(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Forced cuts do not overlap where nobody could tell what both sides heard."""
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, 70 * 16_000) * np.tile([1.0, 0.6], 35 * 16_000)
+    soundfile.write(tmp_path / "noise.wav", noise * np.repeat(np.linspace(0.2, 1, 70), 16_000), 16_000)
+    (tmp_path / "m.jsonl").write_text('{"audio_filepath": "noise.wav"}\n')
+    assert voxbatch("run", "m.jsonl", *SCRIPTED, "--engine-option", "words=false").returncode == 0
+    words = json.loads((tmp_path / "m.voxbatch" / "transcripts.jsonl").read_text())["pred_text"].split()
+    assert len(words) == len(set(words)) > 100
+
+
+def test_a_merge_does_not_take_anything_for_its_own(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
+) -> None:
+    """Where transcripts.jsonl is there but not what the parts say, merging says so."""
+    manifest(0.5, 0.5)
+    voxbatch("run", "m.jsonl", *SCRIPTED)
+    (tmp_path / "m.voxbatch" / "transcripts.jsonl").write_text("")
+    done = voxbatch("merge", "m.voxbatch")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"Error: {tmp_path}/m.voxbatch/transcripts.jsonl has 0 lines and not 2; move it away and merge again\n",
+    )
+
+
+def test_the_language_stands_in_the_line(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """The run's language is written where the row gives none, so that the line scores alike anywhere."""
+    manifest(0.5)
+    voxbatch("run", "m.jsonl", *SCRIPTED, "--language", "en")
+    assert json.loads((tmp_path / "m.voxbatch" / "transcripts.jsonl").read_text())["lang"] == "en"
+
+
+def test_a_manifest_gives_no_uncertain_duration(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """MP3 files are appended to each other and their header tells of the first: no duration rather than a short one."""
+    for name in ("a.wav", "b.mp3"):
+        soundfile.write(tmp_path / name, np.zeros(16_000), 16_000)
+    rows = [json.loads(line) for line in voxbatch("manifest", tmp_path).stdout.splitlines()]
+    assert [(row["audio_filepath"], row.get("duration")) for row in rows] == [("a.wav", 1.0), ("b.mp3", None)]

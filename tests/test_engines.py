@@ -197,3 +197,15 @@ def test_the_same_bytes_every_time(voxbatch: Voxbatch, tmp_path: Path) -> None:
     score = json.loads((tmp_path / "one" / "summary.json").read_text())["score"]["by_language"]
     assert score["en"]["wer"] < 0.15
     assert score["cs"]["missing"] == 1
+
+
+def test_an_engine_that_only_fails_is_broken() -> None:
+    """Failures are held back until a chunk succeeds; when all of the first fail, the run stops and records none."""
+    from voxbatch.engines.faster_whisper import GIVE_UP_AFTER, _unless_all_fail
+
+    failures = [ChunkFailure(0, i, "no") for i in range(GIVE_UP_AFTER)]
+    good = Hypothesis(0, 99, "yes")
+    assert list(_unless_all_fail([*failures[1:], good, *failures])) == [*failures[1:], good, *failures]
+    assert list(_unless_all_fail(failures[1:])) == failures[1:]
+    with pytest.raises(EngineError, match="the first 8 chunks all failed, the last with: no"):
+        list(_unless_all_fail(failures))

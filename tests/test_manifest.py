@@ -631,3 +631,9 @@ def test_odd_manifests(name: str, by_default: dict[int, str], anywhere: dict[int
         found = dict(complaints(path, policy))
         assert list(found) == list(expected)
         assert all(says in found[line] for line, says in expected.items())
+
+
+def test_paths_that_no_file_has(tmp_path: Path) -> None:
+    """A path longer than the system opens is refused where it is read: it would travel to every decoder."""
+    with pytest.raises(ManifestError, match="longer than 4,096 bytes"):
+        surveyed(write(tmp_path, json.dumps({"id": "x", "audio_filepath": "a/" * 3000 + "a.wav"})))

@@ -212,3 +212,9 @@ def test_a_loop_at_the_cut() -> None:
     assert text.startswith("see you")
     assert text.endswith("you then")
     assert text.count("you") == 300
+
+
+def test_one_side_heard_nothing() -> None:
+    """Where only one chunk heard anything around the cut, its words are kept, whichever side of the cut they are on."""
+    assert joined(heard(LEFT, ("hello", 85.0)), heard(RIGHT, ("never", 99.1), ("more", 99.5))) == "hello never more"
+    assert joined(heard(LEFT, ("never", 100.1), ("more", 100.5)), heard(RIGHT, ("again", 110.0))) == "never more again"

