@@ -355,3 +355,16 @@ def test_an_out_that_holds_a_strangers_outputs(manifest: ManifestWriter, voxbatc
             "replaces it; choose another OUT with -o, or move it away"
         )
     assert (tmp_path / "out" / "transcripts.jsonl").read_text() == "mine"
+
+
+def test_another_folder_is_said(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """The same lines in another folder may be the same recordings mounted elsewhere, or others: the run says so."""
+    manifest(0.5)
+    shutil.copytree(tmp_path, tmp_path / "else")
+    assert voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED).returncode == 0
+    done = voxbatch("run", "else/m.jsonl", "-o", "out", *SCRIPTED)
+    warning = (
+        f"warning: this run was begun for recordings in {tmp_path} and goes on for those in {tmp_path}/else: "
+        "they are taken to be the same"
+    )
+    assert (done.returncode, warning in done.stderr.splitlines()) == (0, True), done.stderr

@@ -118,8 +118,11 @@ def _begin(config: Config, source: Source, log: Log) -> _Job:
     log.info("engine", text=f"engine {choice.reason} (model {engine.spec.model}, {engine.spec.license})")
     language = config.language or engine.spec.only_language
     store, identity, facts = open_store(config.out), _identity(config, surveyed, engine), _facts(config, engine)
-    record = {"items": surveyed.items, "language": language, "facts": facts}
+    record = {"items": surveyed.items, "language": language, "folder": source.base, "facts": facts}
     recorded = _claim(store, config, identity, record)
+    if (folder := recorded.get("folder", source.base)) != source.base:
+        begun = f"this run was begun for recordings in {folder} and goes on for those in {source.base}"
+        log.warning("other_folder", text=f"{begun}: they are taken to be the same")
     if (now := _versions(facts)) != (then := _versions(recorded["facts"])):
         log.warning("other_versions", text=f"this run was begun with {then} and goes on with {now}: texts may differ")
     return _Job(surveyed, engine, store, identity, language, facts)
