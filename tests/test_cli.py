@@ -16,6 +16,7 @@ import soundfile
 from conftest import ManifestWriter, Recorder, Voxbatch, environment
 
 import voxbatch as package
+from voxbatch.config import load_profile
 
 SCRIPTED = ("--engine", "scripted", "--log-format", "text")
 
@@ -345,7 +346,7 @@ def test_flag_beats_environment_beats_profile_beats_default(
 
     manifest(1)
     assert planned("--engine", "scripted", "--expected-rtfx", "2") == ("model count)", "2")
-    assert planned("--profile", "cpu")[1] == "25"
+    assert planned("--profile", "cpu")[1] == f"{load_profile('cpu')['expected_rtfx']:g}"
     assert planned("--profile", "cpu", VOXBATCH_EXPECTED_RTFX="7")[1] == "7"
     assert planned(VOXBATCH_PROFILE="cpu", VOXBATCH_EXPECTED_RTFX="7")[1] == "7"
     assert planned("--profile", "cpu", "--expected-rtfx", "9", VOXBATCH_EXPECTED_RTFX="7")[1] == "9"

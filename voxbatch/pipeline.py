@@ -19,7 +19,7 @@ from typing import Any
 
 from voxbatch.chunk import OVERLAP
 from voxbatch.decoder import Decoded, DecoderPool, Task, Undecodable
-from voxbatch.engines import Engine, Feed
+from voxbatch.engines import Engine, Feed, primary
 from voxbatch.errors import EngineError, LanguageError, TranscriptionError
 from voxbatch.ledger import Entry, Ledger, dump
 from voxbatch.lines import failure_line, transcript_line
@@ -210,7 +210,8 @@ class Pipeline:
     def _tasks(self, items: Iterator[Item]) -> Iterator[Task]:
         spec = self._engine.spec
         for item in items:
-            lang = _primary(item.lang or self._settings.language)
+            said = item.lang or self._settings.language
+            lang = primary(said) if said else None
             self._open[item.index] = _Open(item)
             if lang and spec.languages is not None and lang not in spec.languages:
                 if not self._tell(Undecodable(item.index, _unknown_language(lang, self._engine))):
@@ -318,11 +319,6 @@ def _outcome(
             return Failure(TranscriptionError.__name__, f"{place}: {result.message}", result.retryable)
         hypotheses.append(result)
     return stitch(spans, hypotheses, warnings)
-
-
-def _primary(lang: str | None) -> str | None:
-    """ "pt-BR" → "pt": engines and normalizers know primary subtags."""
-    return lang.replace("_", "-").split("-")[0].lower() if lang else None
 
 
 def _unknown_language(lang: str, engine: Engine) -> Failure:

@@ -17,7 +17,7 @@ from voxbatch.engines.feed import Feed
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, ChunkFailure, Hypothesis
 
-__all__ = ["Choice", "Engine", "EngineSpec", "Feed", "choose", "create", "missing"]
+__all__ = ["Choice", "Engine", "EngineSpec", "Feed", "choose", "create", "missing", "primary", "require_language"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,15 @@ def choose(asked: str) -> Choice:
     return Choice(asked, f"{asked}: asked for")
 
 
+def primary(lang: str) -> str:
+    """ "pt-BR" → "pt": engines know primary subtags."""
+    return lang.replace("_", "-").split("-")[0].lower()
+
+
 def require_language(engine: Engine, lang: str) -> None:
     """Raises ConfigError where the engine states its languages and this is none of them."""
-    primary, known = lang.replace("_", "-").split("-")[0].lower(), engine.spec.languages
-    if known is not None and primary not in known:
+    known = engine.spec.languages
+    if known is not None and primary(lang) not in known:
         raise ConfigError(f"--language {lang}: model {engine.spec.model} knows only {', '.join(sorted(known))}")
 
 
