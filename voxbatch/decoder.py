@@ -75,8 +75,6 @@ class DecoderPool:
     """Worker processes that decode tasks; killed on leaving the context."""
 
     def __init__(self, workers: int):
-        import voxbatch.audio  # noqa: F401 what is not installed fails here, once, and not in every worker
-
         self._workers = [_Worker() for _ in range(workers)]
         self.cpu_s = 0.0
         """CPU seconds that the workers spent on decoding and cutting."""
@@ -135,16 +133,18 @@ class DecoderPool:
             worker.receive()  # its greeting
             return worker
         except (EOFError, OSError):
-            worker.kill()
+            return self._renewed(worker)
+
+    def _renewed(self, worker: _Worker) -> _Worker:
+        """A new worker in the place of one that died or is to die."""
+        worker.kill()
         fresh = self._workers[self._workers.index(worker)] = _Worker()
         return fresh
 
     def _replace(self, worker: _Worker, reason: str) -> Undecodable:
         """A new worker for a dead one. The task in hand fails, those behind it go to the new worker."""
-        worker.kill()
+        fresh = self._renewed(worker)
         culprit, *others = worker.tasks
-        fresh = _Worker()
-        self._workers[self._workers.index(worker)] = fresh
         for task in others:
             fresh.give(task)
         return Undecodable(culprit.item, Failure(AudioError.__name__, f"cannot decode {culprit.audio}: {reason}", True))
