@@ -54,7 +54,7 @@ def default_out(source: str) -> str:
 
 
 def policy(config: Config) -> PathPolicy:
-    return PathPolicy(config.allow_outside, tuple(os.path.abspath(folder) for folder in config.only_under))
+    return PathPolicy.given(config.allow_outside, config.only_under)
 
 
 def run(

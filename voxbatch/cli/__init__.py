@@ -78,9 +78,8 @@ def validate(source: str, limit: int | None, allow_outside: bool, only_under: tu
     """Check every line of SOURCE and report all bad ones. Opens no recording."""
     from voxbatch.manifest import PathPolicy, open_source, survey
 
-    folders = tuple(os.path.abspath(folder) for folder in only_under)
     with open_source(source) as opened:
-        found = survey(opened, PathPolicy(allow_outside, folders), limit)
+        found = survey(opened, PathPolicy.given(allow_outside, only_under), limit)
     languages = ", ".join(f"{lang} {count:,}" for lang, count in found.languages.most_common(10))
     click.echo(f"{source}: {found.items:,} items, all valid")
     click.echo(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from posixpath import normpath
 
@@ -29,6 +31,11 @@ class PathPolicy:
     """Admit any local path."""
     only_under: tuple[str, ...] = ()
     """Absolute folders that are admitted in place of the manifest's own."""
+
+    @classmethod
+    def given(cls, allow_outside: bool, only_under: Iterable[str]) -> PathPolicy:
+        """From a command line, where folders count from the current one."""
+        return cls(allow_outside, tuple(os.path.abspath(folder) for folder in only_under))
 
     def __post_init__(self) -> None:
         if self.allow_outside and self.only_under:
