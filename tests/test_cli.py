@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+import yaml
 from conftest import ManifestWriter, Recorder, Voxbatch, environment
 
 import voxbatch as package
-from voxbatch.config import load_profile
+from voxbatch.config import load_profile, profile_names
 
 SCRIPTED = ("--engine", "scripted", "--log-format", "text")
 
@@ -34,7 +35,9 @@ def test_version_and_help(voxbatch: Voxbatch) -> None:
 
 
 SHARD_RULE = "give i/n, n from 1 to 99,999 and i from 0 to n-1, such as 0/16 for the first of sixteen"
-SCRIPT_OPTIONS = "concurrency, delay_s, die_after, fail_items, kill_after, max_chunk_s, shuffle, words"
+SCRIPT_OPTIONS = (
+    "concurrency, delay_s, die_after, fail_items, kill_after, max_chunk_s, only_worker, shuffle, words, workers"
+)
 REFUSED = [
     (("run", "nope.jsonl"), "nope.jsonl: does not exist; give a local .jsonl or .jsonl.gz manifest, a folder, or -"),
     (("run", "r0.wav"), "r0.wav: is a recording; give the folder that holds it, or a manifest that names it"),
@@ -67,8 +70,10 @@ REFUSED = [
     ),
     (
         ("run", "m.jsonl", *SCRIPTED, "--engine-option", "max_chunk_s=5"),
-        "scripted takes a max_chunk_s from 14 and a concurrency from 1",
+        "scripted takes a max_chunk_s from 14, a concurrency from 1 and workers from 1",
     ),
+    (("run", "m.jsonl", "--workers", "x"), "Invalid value for '--workers': 'x': give auto or a number"),
+    (("run", "m.jsonl", "--workers", "-1"), "workers is -1; it must be at least 0"),
     (
         ("run", "m.jsonl", *SCRIPTED, "--allow-outside", "--only-under", "."),
         "--allow-outside and --only-under contradict each other; give one of them",
@@ -363,16 +368,61 @@ def test_flag_beats_environment_beats_profile_beats_default(
 
 def test_profiles(voxbatch: Voxbatch) -> None:
     """The list, and what one resolves to."""
-    assert voxbatch("profiles").stdout.startswith("cpu ")
-    assert "engine: faster-whisper\n" in voxbatch("profiles", "cpu").stdout
+    listed = voxbatch("profiles").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == profile_names()
+    assert max(map(len, listed)) <= 100
+    shown = yaml.safe_load(voxbatch("profiles", "cpu").stdout)
+    assert (shown["engine"], "engine_arguments" in shown) == ("faster-whisper", False)
+    shown = yaml.safe_load(voxbatch("profiles", "ctx512-batch").stdout)
+    assert (shown["engine"], shown["engine_arguments"]["max_model_len"]) == ("vllm", 512)
+    assert shown["longest_chunk_s"] == 35.12
 
 
 def test_doctor(voxbatch: Voxbatch) -> None:
     """One line a finding, and the engine that would run among them."""
     done = voxbatch("doctor")
     found = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()}
-    assert found.keys() >= {"voxbatch", "python", "cores", "numpy", "ffmpeg", "gpu", "engine"}
+    assert found.keys() >= {"voxbatch", "python", "cores", "numpy", "ffmpeg", "gpu", "cuda", "vllm", "engine"}
     assert done.returncode == (0 if found["engine"] == "ok" else 1)
+
+
+def test_doctor_without_a_gpu_or_a_token(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """What a GPU would need is missing, with what mends it, and that is no failure; a token is never shown."""
+    env = {"HF_TOKEN": "", "HF_HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    done = voxbatch("doctor", env=env)
+    missing = {line.split()[1]: line for line in done.stdout.splitlines() if line.startswith("missing")}
+    assert missing.keys() >= {"gpu", "HF_TOKEN", "vllm-model"}
+    assert "export HF_TOKEN=…" in missing["HF_TOKEN"]
+    assert "hf download mistralai/Voxtral-Mini-4B-Realtime-2602" in missing["vllm-model"]
+    done = voxbatch("doctor", env={**env, "HF_TOKEN": "hf_secret"})
+    assert ("hf_secret" in done.stdout + done.stderr, "HF_TOKEN               set" in done.stdout) == (False, True)
+
+
+def test_the_default_model_in_the_hubs_cache(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """doctor finds it where the hub's own client put it."""
+    repository = tmp_path / "hub" / "models--mistralai--Voxtral-Mini-4B-Realtime-2602"
+    weights = repository / "snapshots" / "0" / "consolidated.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0")
+    done = voxbatch("doctor", env={"HF_HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""})
+    assert "ok       vllm-model" in done.stdout
+
+
+def test_serving_properties(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """What a file says without effect is told before anything else; a bad value ends the run with file and line."""
+    file = tmp_path / "serving.properties"
+    file.write_text("engine=Python\noption.max_modl_len=512\n")
+    command = ("run", manifest(0.1), "--serving-properties", "serving.properties", "--log-format", "text")
+    told = voxbatch(*command, "--dry-run", env={"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}).stderr.splitlines()
+    assert told[0] == "serving.properties: without effect here: engine"
+    assert told[1].startswith("warning: serving.properties:2: option.max_modl_len is unknown and has no effect; the ")
+    file.write_text("option.max_model_len=long\n")
+    done = voxbatch(*command)
+    assert (done.returncode, done.stdout) == (2, "")
+    message = "serving.properties:1: option.max_model_len='long': it must be a whole number from 1"
+    assert done.stderr == f"Error: {message}\n"
 
 
 @pytest.mark.slow

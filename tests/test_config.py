@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voxbatch.cli import cli
 from voxbatch.config import PROFILE_KEYS, Config, digest, load_profile, profile_names
+from voxbatch.engines.vllm.preview import preview
+from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
 
 JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
@@ -21,6 +26,7 @@ JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
         ({"part_items": -1}, "part-items is -1; it must be at least 1"),
         ({"part_seconds": float("nan")}, "part-seconds is nan; it must be at least 0.01"),
         ({"decoders": -1}, "decoders is -1; it must be at least 0"),
+        ({"workers": -1}, "workers is -1; it must be at least 0"),
         ({"expected_rtfx": 0.0}, "expected-rtfx is 0.0; it must be at least 0.001"),
         ({"formats": ("srt", "doc", "x")}, "--formats doc,x: unknown; known are srt, vtt, txt, ctm, json"),
     ],
@@ -54,6 +60,43 @@ def test_every_profile_is_sound(name: str) -> None:
     assert settings.pop("description")
     assert settings.keys() <= PROFILE_KEYS
     Config(source="m.jsonl", out="out", **settings)
+
+
+ADMITTED = "as many as the card's memory admits"
+VLLM_PROFILES = [name for name in profile_names() if load_profile(name)["engine"] == "vllm"]
+
+
+@pytest.mark.parametrize(
+    ("name", "longest_s", "requests", "mode"),
+    [
+        ("ctx512", 37.04, 1, "PIECEWISE"),
+        ("ctx512-batch", 35.12, ADMITTED, "FULL_AND_PIECEWISE, or PIECEWISE before vLLM 0.30"),
+        ("mini-3b", 30.0, ADMITTED, "FULL_AND_PIECEWISE"),
+        ("small-24b", 30.0, ADMITTED, "FULL_AND_PIECEWISE"),
+        ("whisper", 30.0, 128, "FULL_AND_PIECEWISE"),
+    ],
+)
+def test_a_vllm_profile_tells_what_vllm_is_told(name: str, longest_s: float, requests: int | str, mode: str) -> None:
+    """The engine arguments and the longest chunk, without a model, a GPU or vLLM."""
+    found = yaml.safe_load(CliRunner().invoke(cli, ["profiles", name]).stdout)
+    assert found["longest_chunk_s"] == longest_s
+    arguments = found["engine_arguments"]
+    assert (arguments["max_num_seqs"], arguments["compilation_config"]["cudagraph_mode"]) == (requests, mode)
+    assert arguments["limit_mm_per_prompt"] == {"audio": 1}
+
+
+def test_every_vllm_profile_is_previewed() -> None:
+    """The table above leaves none out, and a model that nobody knows by name is no error."""
+    marks = test_a_vllm_profile_tells_what_vllm_is_told.pytestmark  # type: ignore[attr-defined]
+    assert sorted(row[0] for row in marks[0].args[1]) == VLLM_PROFILES
+    assert preview("/opt/ml/model", {}) == {"engine_arguments": "known when /opt/ml/model is read"}
+
+
+def test_memory_may_be_given_in_gigabytes() -> None:
+    """Then the share is the card's to know."""
+    options = {"gpu_memory_gb": "24"}
+    assert preview(None, options)["engine_arguments"]["gpu_memory_utilization"] == "24 GB of the card"
+    assert resolve("realtime", options).gpu_memory_gb == 24
 
 
 def test_no_profile_decides_what_a_run_is_over() -> None:

@@ -100,6 +100,22 @@ def test_it_dies_as_told() -> None:
         next(results)
 
 
+def test_only_one_worker_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of one worker leaves the others alone; each knows itself by what the engine put into its environment."""
+    options = {"workers": "2", "only_worker": "1", "die_after": "1"}
+    environments = Scripted(None, options).spec.workers
+    assert len(environments) == 2
+    for i, environment in enumerate(environments):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        engine = Scripted(None, options)
+        if i == 1:
+            with pytest.raises(EngineError, match="scripted to die"):
+                fed(engine, [chunk(0), chunk(1)])
+        else:
+            assert len(fed(engine, [chunk(0), chunk(1)])) == 2
+
+
 @pytest.mark.parametrize(("name", "text", "kind"), [("delay_s", "x", "float"), ("concurrency", "1.5", "int"),
                                                     ("shuffle", "yes", "bool")])  # fmt: skip
 def test_an_option_of_the_wrong_type(name: str, text: str, kind: str) -> None:
@@ -201,11 +217,13 @@ def test_the_same_bytes_every_time(voxbatch: Voxbatch, tmp_path: Path) -> None:
 
 def test_an_engine_that_only_fails_is_broken() -> None:
     """Failures are held back until a chunk succeeds; when all of the first fail, the run stops and records none."""
-    from voxbatch.engines.faster_whisper import GIVE_UP_AFTER, _unless_all_fail
+    from voxbatch.engines.failing import GIVE_UP_AFTER, unless_all_fail
 
-    failures = [ChunkFailure(0, i, "no") for i in range(GIVE_UP_AFTER)]
+    failures = [ChunkFailure(0, i, "no", retryable=True) for i in range(GIVE_UP_AFTER)]
     good = Hypothesis(0, 99, "yes")
-    assert list(_unless_all_fail([*failures[1:], good, *failures])) == [*failures[1:], good, *failures]
-    assert list(_unless_all_fail(failures[1:])) == failures[1:]
+    assert list(unless_all_fail([*failures[1:], good, *failures])) == [*failures[1:], good, *failures]
+    assert list(unless_all_fail(failures[1:])) == failures[1:]
+    unfit = [ChunkFailure(0, i, "too long") for i in range(2 * GIVE_UP_AFTER)]  # these are the chunks' own
+    assert list(unless_all_fail(unfit)) == unfit
     with pytest.raises(EngineError, match="the first 8 chunks all failed, the last with: no"):
-        list(_unless_all_fail(failures))
+        list(unless_all_fail(failures))

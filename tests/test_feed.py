@@ -108,3 +108,78 @@ def test_the_clock_counts_hunger_after_the_first_chunk_only() -> None:
     threading.Timer(0.05, feed.put, [chunk(1)]).start()
     feed.get()
     assert 0.03 < feed.starved_s < 1.0
+
+
+def waited(feed: Feed, wait: bool) -> None:
+    """An engine asks for a chunk that comes 50 ms later, and takes it."""
+    if wait:
+        threading.Timer(0.05, feed.put, [chunk(1)]).start()
+        assert feed.get() is not None
+    else:
+        assert feed.get(wait=False) is None
+        time.sleep(0.05)
+        feed.put(chunk(1))
+        assert feed.get(wait=False) is not None
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_coming_short_is_counted_whether_it_waits_or_not(wait: bool) -> None:
+    """A busy engine that would take one chunk more comes short as an idle one does; only the idle one starves."""
+    feed = Feed(1000)
+    feed.put(chunk(0))
+    feed.get()
+    waited(feed, wait)
+    assert 0.03 < feed.short_s < 1.0
+    assert (feed.starved_s > 0.03) == wait
+
+
+def test_nothing_is_short_before_the_first_chunk_or_after_the_last() -> None:
+    """Start-up is not counted, nor is what follows the end of the feed."""
+    feed = Feed(1000)
+    waited(feed, wait=False)
+    assert feed.short_s == 0.0
+    feed.close()
+    assert feed.get(wait=False) is None
+    time.sleep(0.02)
+    feed.close()
+    assert feed.short_s == 0.0
+
+
+def test_a_chunk_that_waits_is_not_short() -> None:
+    """It is there from when it is put, however late the engine, deep in a step, comes to take it."""
+    feed = Feed(1000)
+    feed.put(chunk(0))
+    feed.get()
+    assert feed.get(wait=False) is None
+    feed.put(chunk(1))
+    time.sleep(0.05)
+    assert feed.get(wait=False) is not None
+    assert feed.short_s < 0.03
+
+
+def test_closing_ends_the_count() -> None:
+    """An engine that found nothing before the feed was closed came short until then, and no longer."""
+    feed = Feed(1000)
+    feed.put(chunk(0))
+    feed.get()
+    assert feed.get(wait=False) is None
+    time.sleep(0.03)
+    feed.close()
+    short = feed.short_s
+    time.sleep(0.02)
+    assert feed.get(wait=False) is None
+    assert feed.short_s == short > 0.02
+
+
+def test_discarded_says_that_nobody_wants_results() -> None:
+    """Not after an ordinary end; and what is discarded is gone."""
+    feed = Feed(1000)
+    assert not feed.discarded
+    feed.put(chunk(0))
+    feed.close()
+    assert not feed.discarded
+    assert not feed.closed
+    feed.close(discard=True)
+    assert feed.discarded
+    assert feed.closed
+    assert feed.get() is None

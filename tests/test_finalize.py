@@ -38,8 +38,10 @@ def failure(index: int, reference: str | None = None) -> Entry:
     return Entry(index, "failure", dump({**line, "text": reference} if reference is not None else line))
 
 
-def commit(store: Store, batches: Sequence[Sequence[Entry]], items: int, shard: int = 0, shards: int = 1) -> None:
-    made = Ledger(store, "run", items, shard, shards)
+def commit(
+    store: Store, batches: Sequence[Sequence[Entry]], items: int, shard: int = 0, shards: int = 1, worker: int = 0
+) -> None:
+    made = Ledger(store, "run", items, shard, shards, worker)
     for batch in batches:
         made.commit(batch, 2.0)
 
@@ -108,6 +110,15 @@ def test_the_summary_adds_up(store: Store) -> None:
     words = summary["score"]["words"]
     assert (words["deletions"], words["reference_words"], words["missing"]) == (4, 5, 1)
     assert summary["engine"] == FACTS["engine"]
+
+
+def test_workers_of_a_shard_run_side_by_side(store: Store) -> None:
+    """The one that took longest is the wall time, as among shards; all of them are the process time."""
+    commit(store, [[transcript(0)], [transcript(1)]], 4, worker=0)
+    commit(store, [[transcript(2)]], 4, worker=1)
+    commit(store, [[transcript(3)]], 4, worker=2)
+    summary = merged(store, 4)
+    assert (summary["wall_s"], summary["process_s"], summary["rtfx"]) == (4.0, 8.0, 1.5)
 
 
 def test_merged_lines_are_the_committed_bytes(store: Store) -> None:

@@ -18,11 +18,13 @@ PACKAGE = ROOT / "voxbatch"
 
 FLOORS = (
     ("errors", "log", "records", "__init__"),
-    ("audio", "chunk", "config", "engines", "formats", "manifest", "score", "shard", "stitch", "storage"),
+    ("storage",),
+    ("audio", "chunk", "config", "formats", "manifest", "score", "shard", "stitch"),
+    ("engines",),
     ("decoder", "ledger", "lines"),
     ("doctor", "finalize", "pipeline"),
     ("run",),
-    ("plan",),
+    ("fleet", "plan"),
     ("display",),
     ("cli",),
     ("__main__",),

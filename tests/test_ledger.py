@@ -94,6 +94,18 @@ def test_a_loser_reads_the_winners_part(store: Store) -> None:
     assert [name[-10:] for name in part_names(store)] == ["0000.jsonl", "0001.jsonl"]
 
 
+def test_loading_again_tells_what_others_did_meanwhile(store: Store) -> None:
+    """And the next part's number is free."""
+    watching, working = ledger(store), ledger(store)
+    working.commit([entry(1)], 1.0)
+    working.commit([entry(2)], 1.0)
+    assert not any(watching.done)
+    watching.load()
+    assert [i for i in range(ITEMS) if watching.done[i]] == [1, 2]
+    watching.commit([entry(3)], 1.0)
+    assert len(part_names(store)) == 3
+
+
 def test_committing_again_is_nothing(store: Store) -> None:
     """A commit whose items are all done writes no part."""
     mine = ledger(store)

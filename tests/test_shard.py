@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.errors import ConfigError
-from voxbatch.shard import assign, members, parse_shard
+from voxbatch.shard import assign, members, parse_shard, split
 
 DURATIONS = st.lists(st.one_of(st.just(float("nan")), st.floats(0.01, 30_000)), max_size=200).map(np.array)
 SHARDS = st.integers(1, 40)
@@ -43,6 +43,16 @@ def test_counts_where_nothing_is_known(num_items: int, shards: int) -> None:
     """Without any duration, shards differ by one item at most."""
     counts = np.bincount(assign(np.full(num_items, np.nan), shards), minlength=shards)
     assert counts.max() - counts.min() <= 1
+
+
+@given(DURATIONS.flatmap(lambda d: st.tuples(st.just(d), st.lists(st.booleans(), min_size=len(d), max_size=len(d)))),
+       st.integers(1, 9))  # fmt: skip
+def test_what_is_split_is_what_was_wanted(given_: tuple[np.ndarray, list[bool]], parts: int) -> None:
+    """Each wanted item is in exactly one part, no other is in any."""
+    durations, wanted = given_[0], np.array(given_[1], np.bool_)
+    masks = split(durations, wanted, parts)
+    assert len(masks) == parts
+    assert np.array_equal(sum(mask.astype(int) for mask in masks), wanted.astype(int))
 
 
 def test_by_hand() -> None:

@@ -194,21 +194,6 @@ def test_size_limit(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-    try:
-        mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
-    except FileNotFoundError:
-        mounted = False
-    if not mounted:
-        pytest.skip("mounting a small disk takes root and the right to mount")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
 def test_full_disk(small_disk: Path) -> None:
     """A full disk gives one plain line; what was stored stays, nothing half is left, and space brings it back."""
     store = open_store(str(small_disk))

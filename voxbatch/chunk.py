@@ -108,14 +108,14 @@ def _with_last(blocks: Iterable[Waveform]) -> Iterator[tuple[Waveform, bool]]:
 def _best_cut(samples: Samples, limit: int, overlap: int, latest: int) -> tuple[int, bool]:
     """(position in samples, whether it is a pause). A forced one leaves room for the overlap before the limit."""
     search = SEARCH_SECONDS * SAMPLING_RATE
-    at, is_pause = _quietest(samples, latest - search, latest)
+    at, is_pause = quietest(samples, latest - search, latest)
     if is_pause:
         return at, True
     latest = min(latest, limit - overlap)
-    return _quietest(samples, latest - search, latest)[0], False
+    return quietest(samples, latest - search, latest)[0], False
 
 
-def _quietest(samples: Samples, begin: int, end: int) -> tuple[int, bool]:
+def quietest(samples: Samples, begin: int, end: int) -> tuple[int, bool]:
     """The middle of the quietest PAUSE_FRAMES in [begin, end), and whether they are a pause; a pause goes first."""
     levels = loudness(samples[begin:end])
     windows = np.lib.stride_tricks.sliding_window_view(levels, PAUSE_FRAMES)

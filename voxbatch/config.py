@@ -1,8 +1,8 @@
-"""What a run was asked to do: flag > VOXBATCH_* > profile > default, validated once, here.
+"""What a run was asked to do: flag > VOXBATCH_* > serving.properties > profile > default, validated once, here.
 
-The command line's parser settles the first two; a profile is a YAML file in `profiles/` that gives other defaults.
-The resolved Config is written beside the outputs, and the part of it that decides what text comes out is the run's
-identity.
+The command line's parser settles the first two; `engines/vllm/properties` reads the third; a profile is a YAML file in
+`profiles/` that gives other defaults. The resolved Config is written beside the outputs, and the part of it that
+decides what text comes out is the run's identity.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ class Config:
     part_seconds: float = 30.0
     """… or so many seconds, whichever comes first: what a kill can cost."""
     decoders: int = 0
-    """Worker processes that decode; 0 means one a core, at most 16."""
+    """Worker processes that decode; 0 means one a core, at most 16. Each of several workers has as many of its own;
+    there 0 shares the cores out."""
+    workers: int = 0
+    """Processes that transcribe side by side, at most: one a GPU; 0 leaves it to the engine."""
     profile: str | None = None
     expected_rtfx: float | None = None
     """For --dry-run: audio seconds a second that this profile was measured at."""
@@ -67,6 +70,7 @@ class Config:
             ("part_items", 1),
             ("part_seconds", 0.01),
             ("decoders", 0),
+            ("workers", 0),
             ("expected_rtfx", 0.001),
         ):
             value = getattr(self, name)

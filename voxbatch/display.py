@@ -101,7 +101,8 @@ def _every(seconds: float, act: Observer) -> Observer:
 
 def outcome(summary: dict[str, Any], heads: list[tuple[str, str]], places: list[tuple[str, str]]) -> Iterator[str]:
     """The lines that end a run: what was heard first, how well, how fast, and where everything is."""
-    for item_id, text in heads[:SHOWN]:
+    for item_id, heard in heads[:SHOWN]:
+        text = " ".join(heard.split())  # one line each, whatever a model says
         shown = text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
         yield f"{item_id}: {shown or '(no speech)'}"
     more = summary["done"] - min(SHOWN, len(heads))

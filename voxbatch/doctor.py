@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -36,7 +35,11 @@ def findings() -> Iterator[Finding]:
     for name, install in _LIBRARIES:
         yield _library(name, install or f"pip install {name}")
     yield _ffmpeg()
-    yield _gpu()
+    yield from _gpus()
+    yield _cuda()
+    yield _vllm()
+    yield _token()
+    yield _default_model()
     yield from _engine()
 
 
@@ -54,9 +57,54 @@ def _ffmpeg() -> Finding:
         return Finding("ffmpeg", "failed", str(e))
 
 
-def _gpu() -> Finding:
-    found = shutil.which("nvidia-smi") is not None or os.path.exists("/dev/nvidiactl")
-    return Finding("gpu", "ok", "an NVIDIA driver is there" if found else "none: engines run on the CPU")
+def _gpus() -> Iterator[Finding]:
+    from voxbatch.engines.vllm import gpu
+
+    for card in (cards := gpu.cards()):
+        memory = f"{card.total_bytes / 1e9:.1f} GB, {card.free_bytes / 1e9:.1f} GB of it free"
+        yield Finding("gpu", "ok", f"{card.device}: {card.name}, {memory}")
+    if not cards and engines.has_gpu():
+        again = "check nvidia-smi and CUDA_VISIBLE_DEVICES, and pip install 'voxbatch[vllm]'"
+        yield Finding("gpu", "missing", f"an NVIDIA driver is there, but no GPU answers: {again}")
+    elif not cards:
+        again = "install NVIDIA's driver, or give the container the GPUs"
+        yield Finding("gpu", "missing", f"engines run on the CPU; for a GPU, {again}")
+
+
+def _cuda() -> Finding:
+    from voxbatch.engines.vllm import gpu
+
+    version = gpu.driver_cuda()
+    if version is None:
+        return Finding("cuda", "missing", "no NVIDIA driver answers; CUDA 13 takes driver 580 or later")
+    return Finding("cuda", "ok", f"{version} is the newest that the driver runs by itself")
+
+
+def _vllm() -> Finding:
+    from voxbatch.engines.vllm import compat
+
+    known = f"voxbatch knows {compat.FIRST} to {compat.LAST}"
+    found = compat.find()
+    if found is None:
+        return Finding("vllm", "missing", f"pip install 'voxbatch[vllm]' ({known})")
+    if not compat.is_known(found[1]):
+        return Finding("vllm", "failed", f"{found[1]}, and {known}: pip install 'voxbatch[vllm]'")
+    return Finding("vllm", "ok", f"{found[1]} from the package {found[0]} ({known})")
+
+
+def _token() -> Finding:
+    """Whether there is one, never what it is."""
+    if os.environ.get("HF_TOKEN"):
+        return Finding("HF_TOKEN", "ok", "set")
+    return Finding("HF_TOKEN", "missing", "export HF_TOKEN=…; only gated and private models of the hub need it")
+
+
+def _default_model() -> Finding:
+    from voxbatch.engines.vllm.model import DEFAULT_MODEL, in_hub_cache
+
+    if in_hub_cache(DEFAULT_MODEL):
+        return Finding("vllm-model", "ok", f"{DEFAULT_MODEL} is in the hub's cache here")
+    return Finding("vllm-model", "missing", f"the first run on a GPU brings it, or now: hf download {DEFAULT_MODEL}")
 
 
 def _engine() -> Iterator[Finding]:

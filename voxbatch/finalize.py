@@ -178,14 +178,16 @@ def _write_files(store: Store, line: dict[str, Any], formats: list[str]) -> None
 def summarise(totals: Totals, items: int, headers: list[Header], facts: Mapping[str, Any]) -> dict[str, Any]:
     """summary.json.
 
-    Wall time counts committed work only: what a killed process did in vain is not in any part. Shards of one sharding
-    are taken to have run side by side (the longest counts), different shardings one after the other.
+    Wall time counts committed work only: what a killed process did in vain is not in any part. Shards of one sharding,
+    and the workers of a shard, are taken to have run side by side (the longest counts), different shardings one after
+    the other.
     """
-    by_shard: dict[str, float] = {}
+    by_worker: dict[tuple[str, int], float] = {}
     for header in headers:
-        by_shard[header.shard] = by_shard.get(header.shard, 0.0) + header.wall_s
+        at = header.shard, header.worker
+        by_worker[at] = by_worker.get(at, 0.0) + header.wall_s
     longest: dict[str, float] = {}
-    for shard, seconds in by_shard.items():
+    for (shard, _), seconds in by_worker.items():
         sharding = shard.partition("/")[2]
         longest[sharding] = max(longest.get(sharding, 0.0), seconds)
     wall_s = sum(longest.values())
@@ -198,7 +200,7 @@ def summarise(totals: Totals, items: int, headers: list[Header], facts: Mapping[
         "with_warnings": totals.with_warnings,
         "audio_s": round(totals.audio_s, 3),
         "wall_s": round(wall_s, 3),
-        "process_s": round(sum(by_shard.values()), 3),
+        "process_s": round(sum(by_worker.values()), 3),
         "rtfx": round(totals.audio_s / wall_s, 2) if wall_s else None,
         "score": totals.score.to_dict() if totals.score.by_language else None,
         **facts,

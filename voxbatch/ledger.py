@@ -55,6 +55,8 @@ class Header:
     """Lowest and highest Item.index in the part."""
     wall_s: float
     """Seconds of work since this process's previous commit, or its start."""
+    worker: int = 0
+    """Which one of the processes that work on the shard side by side."""
 
 
 def dump(value: Any) -> bytes:
@@ -107,8 +109,8 @@ def _damaged(store: Store, name: str, what: str) -> LedgerError:
 class Ledger:
     """One shard's parts, as one process sees them."""
 
-    def __init__(self, store: Store, run: str, items: int, shard: int = 0, shards: int = 1):
-        self._store, self._run, self._shard, self._shards = store, run, shard, shards
+    def __init__(self, store: Store, run: str, items: int, shard: int = 0, shards: int = 1, worker: int = 0):
+        self._store, self._run, self._shard, self._shards, self._worker = store, run, shard, shards, worker
         self.folder = f"{FOLDER}/shard-{shard:05d}-of-{shards:05d}"
         self._next = 0
         self.done = bytearray(items)
@@ -118,7 +120,9 @@ class Ledger:
         """1 where `done` is and the item ended as a failure."""
 
     def load(self) -> None:
-        """Read what is done. Only this shard's folder is read, and those of other shard counts."""
+        """Read what is done, or what is done by now. Only this shard's folder is read, and those of other shard
+        counts."""
+        self._next = 0
         ours = f"-of-{self._shards:05d}/"
         for name in part_names(self._store):
             if name.startswith(self.folder + "/"):
@@ -170,6 +174,7 @@ class Ledger:
             entries[0].index,
             entries[-1].index,
             round(wall_s, 3),
+            self._worker,
         )
         yield dump({"version": VERSION, **asdict(header)}) + b"\n"
         yield from (entry.to_bytes() for entry in entries)

@@ -19,7 +19,7 @@ from typing import Any
 
 from voxbatch.chunk import OVERLAP
 from voxbatch.decoder import Decoded, DecoderPool, Task, Undecodable
-from voxbatch.engines import Engine, Feed, primary
+from voxbatch.engines import Engine, Feed, Notice, primary
 from voxbatch.errors import EngineError, LanguageError, TranscriptionError
 from voxbatch.ledger import Entry, Ledger, dump
 from voxbatch.lines import failure_line, transcript_line
@@ -74,13 +74,15 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Where a run's time went."""
+    """Where a run's time went; of several processes side by side, the sum."""
 
     decode_cpu_s: float
     engine_s: float
     """From the engine's first chunk to its last result."""
     starved_s: float
     """Of these, seconds in which the engine had nothing to do and waited for a chunk."""
+    short_s: float
+    """Of these, seconds in which it had room for one more chunk, busy or not, and none was there."""
 
 
 class Interrupted(Exception):
@@ -128,6 +130,7 @@ class Pipeline:
         engine: not yet loaded.
         ledger: loaded; items that it has done are not among `items`.
         observe: called with the progress whenever it changed, from this thread.
+        tell: called with what the engine has to say, from this thread.
         stop: asked from anywhere to commit what is in hand and raise Interrupted.
     """
 
@@ -139,11 +142,12 @@ class Pipeline:
         progress: Progress,
         observe: Callable[[Progress], None],
         stop: Stop,
+        tell: Callable[[Notice], None] = lambda notice: None,
     ):
         self._engine, self._ledger, self._settings = engine, ledger, settings
-        self._progress, self._observe, self._stop = progress, observe, stop
+        self._progress, self._observe, self._stop, self._tell_people = progress, observe, stop, tell
         spec = engine.spec
-        self._feed = Feed(spec.concurrency * spec.max_chunk_samples)
+        self._feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples)
         self._events: queue.Queue[Any] = queue.Queue(EVENTS)
         self._over = threading.Event()
         """Nobody takes events any more."""
@@ -178,7 +182,7 @@ class Pipeline:
         if self._stop.asked.is_set():
             raise Interrupted
         began = self._feed.started_at or self._engine_ended_at
-        return Usage(self._decode_cpu_s, self._engine_ended_at - began, self._feed.starved_s)
+        return Usage(self._decode_cpu_s, self._engine_ended_at - began, self._feed.starved_s, self._feed.short_s)
 
     # -- the decoding thread ------------------------------------------------------------------------------------------
 
@@ -195,7 +199,7 @@ class Pipeline:
         self._feed.close()
         self._tell(_Ended(error))
 
-    def _tell(self, event: Hypothesis | ChunkFailure | Decoded | Undecodable | _Ended) -> bool:
+    def _tell(self, event: Hypothesis | ChunkFailure | Notice | Decoded | Undecodable | _Ended) -> bool:
         """Queue an event, waiting for room. False when the run is over meanwhile: nobody wants it."""
         while not self._over.is_set():
             with contextlib.suppress(queue.Full):
@@ -247,7 +251,9 @@ class Pipeline:
                 threads -= 1
                 if event.error is not None:
                     self._commit()
-                    raise event.error
+                    raise Interrupted if self._stop.asked.is_set() else event.error  # a signal may hit the engine too
+            elif isinstance(event, Notice):
+                self._tell_people(event)
             elif event is not None:
                 self._handle(event)
             if self._stop.asked.is_set():

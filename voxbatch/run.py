@@ -1,7 +1,7 @@
 """One run, from a Config to a summary: survey, identity, engine, ledger, pipeline, merge.
 
 The order matters: whatever can be refused is refused before a model is loaded, and the place of the outputs says which
-run it belongs to before anything is put there.
+run it belongs to before anything is put there. Who transcribes, this process or several, is for `transcribe` to know.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import voxbatch
 from voxbatch import engines, finalize
 from voxbatch.config import Config, digest
-from voxbatch.engines import Engine
+from voxbatch.engines import Engine, Notice
 from voxbatch.errors import ConfigError, RunMismatchError
 from voxbatch.ledger import Ledger, part_names, read_header
 from voxbatch.log import Log
@@ -57,17 +57,48 @@ def policy(config: Config) -> PathPolicy:
     return PathPolicy.given(config.allow_outside, config.only_under)
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is left to do of a shard, and what doing it takes."""
+
+    config: Config
+    source: Source
+    durations: NDArray[np.float32]
+    """See Survey."""
+    engine: Engine
+    """Not yet loaded."""
+    run: str
+    """The digest of the run's identity."""
+    ledger: Ledger
+    """Loaded."""
+    todo: NDArray[np.bool_]
+    """Shape (num_items,)."""
+    progress: Progress
+    log: Log
+    observe: Callable[[Progress], None]
+    stop: Stop
+
+
+def alone(work: Work) -> Usage:
+    """Transcribe in this process. Raises what Pipeline.run raises."""
+    tell = teller(work.log)
+    pipeline = Pipeline(work.engine, work.ledger, settings(work.config), work.progress, work.observe, work.stop, tell)
+    return pipeline.run(items(work.source, policy(work.config), work.config.limit, work.todo))
+
+
 def run(
     config: Config,
     log: Log,
     observe: Callable[[Progress], None] = lambda progress: None,
     stop: Stop | None = None,
+    transcribe: Callable[[Work], Usage] = alone,
 ) -> Finished:
     """Transcribe one shard of a manifest and, when it is the last, merge.
 
     Args:
         observe: called with the progress whenever it changed.
         stop: ask it, from a signal handler say, and what is in hand is committed.
+        transcribe: commits all that is to do, or raises.
 
     Raises:
         UsageError: the config, the manifest or OUT do not fit; nothing was loaded or written.
@@ -78,22 +109,31 @@ def run(
     with open_source(config.source) as source:
         job = _begin(config, source, log)
         mine = members(job.surveyed.durations, config.shard, config.shards)
-        ledger = Ledger(job.store, digest(job.identity), job.surveyed.items, config.shard, config.shards)
+        run_id = digest(job.identity)
+        ledger = Ledger(job.store, run_id, job.surveyed.items, config.shard, config.shards)
         ledger.load()
         progress, todo = _progress(job, ledger, mine, began)
         if progress.resumed:
             done = f"{progress.resumed:,} of {progress.items:,} items were done before"
             log.info("resumed", text=f"{done}; {progress.items - progress.resumed:,} to do")
         observe(progress)
-        usage = None
-        if todo.any():
-            pipeline = Pipeline(job.engine, ledger, _settings(config), progress, observe, stop or Stop())
-            usage = pipeline.run(items(source, policy(config), config.limit, todo))
+        durations, stop = job.surveyed.durations, stop or Stop()
+        work = Work(config, source, durations, job.engine, run_id, ledger, todo, progress, log, observe, stop)
+        usage = transcribe(work) if todo.any() else None
     ledger.complete(progress.items)
     if not ledger.all_complete():
         return Finished(progress, None, usage)
     summary = finalize.merge(job.store, job.surveyed.items, config.formats, job.language, job.facts)
     return Finished(progress, summary, usage)
+
+
+def teller(log: Log) -> Callable[[Notice], None]:
+    """Logs what an engine has to say."""
+
+    def tell(notice: Notice) -> None:
+        (log.warning if notice.is_warning else log.info)("engine", text=notice.text)
+
+    return tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +178,7 @@ def _progress(job: _Job, ledger: Ledger, mine: NDArray[np.bool_], began: float) 
     done, failed = np.frombuffer(ledger.done, np.bool_), np.frombuffer(ledger.failed, np.bool_)
     todo = mine & ~done
     total, left = int(mine.sum()), int(todo.sum())
-    known_audio_s, unknown = _sums(job.surveyed.durations, todo)
+    known_audio_s, unknown = known_audio(job.surveyed.durations, todo)
     progress = Progress(
         items=total,
         resumed=total - left,
@@ -151,7 +191,7 @@ def _progress(job: _Job, ledger: Ledger, mine: NDArray[np.bool_], began: float) 
     return progress, todo
 
 
-def _sums(durations: NDArray[np.float32], wanted: NDArray[np.bool_], block: int = 1 << 16) -> tuple[float, int]:
+def known_audio(durations: NDArray[np.float32], wanted: NDArray[np.bool_], block: int = 1 << 16) -> tuple[float, int]:
     """(seconds of the wanted items whose duration is known, how many are not), without a copy of it all."""
     known_s, unknown = 0.0, 0
     for at in range(0, len(durations), block):
@@ -161,12 +201,18 @@ def _sums(durations: NDArray[np.float32], wanted: NDArray[np.bool_], block: int 
     return known_s, unknown
 
 
-def _settings(config: Config) -> Settings:
+def settings(config: Config) -> Settings:
     return Settings(config.language, decoders(config), config.part_items, config.part_seconds)
 
 
-def decoders(config: Config) -> int:
-    return config.decoders or min(MAX_DECODERS, len(os.sched_getaffinity(0)))
+def decoders(config: Config, workers: int = 1) -> int:
+    """How many decoding processes each of so many workers has."""
+    return config.decoders or max(1, min(MAX_DECODERS, len(os.sched_getaffinity(0)) // workers))
+
+
+def workers(config: Config, engine: Engine) -> tuple[Mapping[str, str], ...]:
+    """The environments of the processes that are to transcribe side by side; fewer than two: this one does it alone."""
+    return engine.spec.workers[: config.workers or None]
 
 
 def _facts(config: Config, engine: Engine) -> dict[str, Any]:
@@ -180,6 +226,7 @@ def _facts(config: Config, engine: Engine) -> dict[str, Any]:
         "voxbatch": voxbatch.__version__,
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "workers": max(1, len(workers(config, engine))),
         "config": config.to_dict(),
     }  # fmt: skip
 

@@ -61,6 +61,16 @@ def members(durations: NDArray[np.floating], shard: int, shards: int) -> NDArray
     return np.equal(assign(durations, shards), shard)
 
 
+def split(durations: NDArray[np.floating], wanted: NDArray[np.bool_], parts: int) -> list[NDArray[np.bool_]]:
+    """The wanted items in so many disjoint parts of even load: bool of shape (num_items,) each."""
+    indexes = np.flatnonzero(wanted)
+    parts_of = assign(durations[indexes], parts)
+    masks = [np.zeros(len(wanted), np.bool_) for _ in range(parts)]
+    for part, mask in enumerate(masks):
+        mask[indexes[parts_of == part]] = True
+    return masks
+
+
 def _place(loads: list[tuple[float, int]], weight: float) -> int:
     """Add an item to the least loaded shard of the heap; return which."""
     load, shard = loads[0]

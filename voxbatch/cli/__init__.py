@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -21,8 +21,14 @@ from voxbatch.config import FORMATS, Config, load_profile
 from voxbatch.errors import ConfigError, VoxbatchError
 from voxbatch.log import Log
 
+if TYPE_CHECKING:
+    from voxbatch.engines.vllm.properties import Properties
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+WIDTH = 100
+"""Columns of what is printed."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH})
 @click.version_option(__version__, prog_name="voxbatch")
 def cli() -> None:
     """Batch transcription: a manifest in; transcripts, subtitles and a word error rate out.
@@ -40,13 +46,23 @@ def run(ctx: click.Context, /, source: str, dry_run: bool, quiet: bool, log_form
     """Transcribe SOURCE: a manifest (.jsonl, .jsonl.gz, - for standard input) or a folder of recordings."""
     from voxbatch.cli.session import leave, transcribe
 
+    served = settings["serving_properties"]
     config = config_of(ctx, source, settings)
     on_terminal = sys.stderr.isatty()
     log = Log(as_json=log_format == "json" or (log_format == "auto" and not on_terminal), quiet=quiet)
+    if served is not None:
+        _tell_ignored(served, log)
     if dry_run:
         _print_plan(config)
         return
     leave(transcribe(config, log, show_progress=on_terminal and not log.as_json and not quiet, quiet=quiet))
+
+
+def _tell_ignored(served: Properties, log: Log) -> None:
+    if served.without_effect:
+        log.info("serving_properties", text=f"{served.file}: without effect here: {', '.join(served.without_effect)}")
+    for text in served.unknown:
+        log.warning("serving_properties", text=text)
 
 
 def _print_plan(config: Config) -> None:
@@ -154,7 +170,7 @@ def score(hyp: str, ref: str | None, language: str | None) -> None:
 @cli.command()
 @click.argument("name", required=False)
 def profiles(name: str | None) -> None:
-    """List the profiles, or print what NAME resolves to."""
+    """List the profiles, or print what NAME resolves to, with what vLLM would be told."""
     from voxbatch.config import profile_names
 
     if name is None:
@@ -163,7 +179,12 @@ def profiles(name: str | None) -> None:
         return
     import yaml
 
-    click.echo(yaml.safe_dump(resolved_profile(name, run), sort_keys=False), nl=False)
+    resolved = resolved_profile(name, run)
+    if resolved["engine"] == "vllm":
+        from voxbatch.engines.vllm.preview import preview
+
+        resolved |= preview(resolved["model"], resolved["engine_options"])
+    click.echo(yaml.safe_dump(resolved, sort_keys=False, width=WIDTH), nl=False)
 
 
 @cli.command()

@@ -1,13 +1,20 @@
-"""Options: a flag, a VOXBATCH_* variable, a profile's setting, a default, in this order; and the Config they make."""
+"""Options: a flag, a VOXBATCH_* variable, serving.properties, a profile's setting, a default, in this order; and the
+Config they make.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from voxbatch.config import FORMATS, LOG_FORMATS, Config, load_profile
+from voxbatch.errors import ConfigError
+
+if TYPE_CHECKING:
+    from voxbatch.engines.vllm.properties import Properties
 
 Command = Callable[..., Any]
 
@@ -43,10 +50,27 @@ def _name_value(_: click.Context, __: click.Parameter, values: Iterable[str]) ->
     return {name: value for name, _, value in pairs}
 
 
+def _workers(_: click.Context, __: click.Parameter, value: Any) -> int:
+    if value == "auto":
+        return 0
+    try:
+        return int(value)
+    except ValueError as e:
+        raise click.BadParameter(f"{value!r}: give auto or a number") from e
+
+
 def _shard(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int]:
     from voxbatch.shard import parse_shard
 
     return parse_shard(text)
+
+
+def _properties(_: click.Context, __: click.Parameter, file: str | None) -> Properties | None:
+    if file is None:
+        return None
+    from voxbatch.engines.vllm.properties import read
+
+    return read(file)
 
 
 def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -68,8 +92,11 @@ run_options = _together(
     option("-o", "--out", metavar="OUT", help="Folder of the outputs. Default: NAME.voxbatch beside SOURCE."),
     option("--profile", is_eager=True, callback=_use_profile, metavar="NAME",
            help="Settings by name, see voxbatch profiles."),
-    option("--engine", default="auto", show_default=True, metavar="NAME", help="auto, faster-whisper or scripted."),
-    option("--model", metavar="MODEL", help="A CTranslate2 directory or hub name. Default: the engine's own."),
+    option("--serving-properties", type=click.Path(exists=True, dir_okay=False), callback=_properties, metavar="FILE",
+           help="A serving.properties with the model and vLLM's settings; above the profile."),
+    option("--engine", default="auto", show_default=True, metavar="NAME",
+           help="auto, vllm, faster-whisper or scripted."),
+    option("--model", metavar="MODEL", help="A folder, a hub name, gs:// or s3://. Default: the engine's own."),
     option("--engine-option", multiple=True, callback=_name_value, metavar="NAME=VALUE",
            help="What only this engine knows, e.g. beam_size=1. Repeatable."),
     option("--language", metavar="LANG", help="Of items that do not say, e.g. en. Default: the engine decides."),
@@ -80,7 +107,10 @@ run_options = _together(
            help="Commit a part after K finished items …"),
     option("--part-seconds", type=float, default=30.0, show_default=True, metavar="T",
            help="… or T seconds, whichever comes first: what a kill can cost."),
-    option("--decoders", type=int, default=0, metavar="N", help="Decoding processes. Default: one a core, at most 16."),
+    option("--decoders", type=int, default=0, metavar="N",
+           help="Decoding processes a worker. Default: one a core in all, at most 16 each."),
+    option("--workers", default="auto", show_default=True, callback=_workers, metavar="auto|N",
+           help="Processes side by side: one a GPU, or at most N."),
     option("--dry-run", is_flag=True, help="Print items, hours, chunks, estimated time and cost; do nothing."),
     option("--expected-rtfx", type=float, metavar="X", help="For --dry-run: audio seconds a second."),
     option("--usd-per-hour", type=float, metavar="USD", help="For --dry-run: the machine's price."),
@@ -94,8 +124,11 @@ def config_of(ctx: click.Context, source: str, settings: dict[str, Any]) -> Conf
     from voxbatch.run import default_out
 
     shard, shards = settings.pop("shard")
-    options = settings.pop("engine_option")
-    if settings["engine"] in ("auto", ctx.meta.get("voxbatch.profile_engine")):
+    options = {**_served(ctx, settings), **settings.pop("engine_option")}
+    if settings["engine"] not in ("auto", ctx.meta.get("voxbatch.profile_engine")):
+        if ctx.get_parameter_source("model") is click.core.ParameterSource.DEFAULT_MAP:
+            settings["model"] = None  # the profile's is for its own engine
+    else:
         options = {**ctx.meta.get("voxbatch.profile_options", {}), **options}
     out = settings.pop("out") or default_out(source)
     overwrite = not settings.pop("resume")
@@ -104,9 +137,37 @@ def config_of(ctx: click.Context, source: str, settings: dict[str, Any]) -> Conf
     )
 
 
+def _served(ctx: click.Context, settings: dict[str, Any]) -> dict[str, str]:
+    """The engine options of serving.properties, which also settles engine and model where nothing above it does.
+
+    Raises:
+        ConfigError: another engine than vLLM was asked for.
+    """
+    served: Properties | None = settings.pop("serving_properties")
+    if served is None:
+        return {}
+    if _is_given(ctx, "engine") and settings["engine"] not in ("auto", "vllm"):
+        raise ConfigError(
+            f"--serving-properties {served.file} sets the engine vllm, and --engine {settings['engine']} was asked "
+            "for; leave one of them out"
+        )
+    settings["engine"] = "vllm"
+    options = dict(served.options)
+    if served.model and _is_given(ctx, "model"):
+        options.pop("revision", None)  # it is of the file's own model
+    elif served.model:
+        settings["model"] = served.model
+    return options
+
+
+def _is_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+
+
 def resolved_profile(name: str, command: click.Command) -> dict[str, Any]:
     """What a run with this profile and no other option is set to, the place of its in- and outputs aside."""
-    with command.make_context(command.name, ["--profile", name, "-"]) as ctx:
+    parent = click.get_current_context(silent=True)  # whose -h a command would forget otherwise
+    with command.make_context(command.name, ["--profile", name, "-"], parent) as ctx:
         own = {"profile", "source", "dry_run", "quiet", "log_format"}
         settings = {key: value for key, value in ctx.params.items() if key not in own}
         config = config_of(ctx, "-", settings).to_dict()

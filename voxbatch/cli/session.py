@@ -12,8 +12,7 @@ from typing import NoReturn
 
 import click
 
-from voxbatch import display
-from voxbatch import run as job
+from voxbatch import display, fleet
 from voxbatch.config import FORMATS, Config
 from voxbatch.errors import RunError, UsageError, VoxbatchError
 from voxbatch.finalize import TRANSCRIPTS
@@ -34,7 +33,7 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool) -> in
     try:
         _on_signals(stop, signals)
         with (display.live if show_progress else display.events)(log) as observe:
-            finished = job.run(config, log, latest.then(observe), stop)
+            finished = fleet.run(config, log, latest.then(observe), stop)
         return _report(config, finished, log, quiet)
     except Interrupted:
         log.warning("interrupted", text=f"interrupted; {_safe(config, latest)}")
@@ -102,7 +101,7 @@ def _report(config: Config, finished: Finished, log: Log, quiet: bool) -> int:
             "run_finished", shard=shard, done=progress.done, failed=progress.failed, resumed=progress.resumed,
             audio_s=round(progress.audio_s, 1), wall_s=round(progress.wall_s, 2), rtfx=round(progress.rtfx, 2),
             decode_cpu_s=round(usage.decode_cpu_s, 2), engine_s=round(usage.engine_s, 2),
-            starved_s=round(usage.starved_s, 2),
+            starved_s=round(usage.starved_s, 2), short_s=round(usage.short_s, 2),
         )  # fmt: skip
     if summary is None:
         failed = progress.resumed_failed + progress.failed

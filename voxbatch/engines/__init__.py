@@ -9,15 +9,28 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from voxbatch.engines.feed import Feed
+from voxbatch.engines.notice import Notice
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, ChunkFailure, Hypothesis
 
-__all__ = ["Choice", "Engine", "EngineSpec", "Feed", "choose", "create", "missing", "primary", "require_language"]
+__all__ = [
+    "Choice",
+    "Engine",
+    "EngineSpec",
+    "Feed",
+    "Notice",
+    "choose",
+    "create",
+    "missing",
+    "primary",
+    "require_language",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +42,9 @@ class EngineSpec:
     max_chunk_samples: int
     """The longest chunk it takes whole, in samples at `sampling_rate`."""
     concurrency: int
-    """How many chunks it works on at a time; the feed holds as many again."""
+    """How many chunks it works on at a time."""
+    prefetch: int = 0
+    """How many of its longest chunks the feed holds for it; 0 means as many as it works on."""
     languages: frozenset[str] | None = None
     """Primary language subtags it knows, e.g. {"en"}; None where it decides itself."""
     word_times: bool = False
@@ -39,6 +54,9 @@ class EngineSpec:
     versions: Mapping[str, str] = field(default_factory=dict)
     decoding: Mapping[str, Any] = field(default_factory=dict)
     """The options that decide what text comes out: part of a run's identity."""
+    workers: tuple[Mapping[str, str], ...] = ()
+    """What each process that this host should run side by side has in its environment, e.g. {"CUDA_VISIBLE_DEVICES":
+    "0"}; none or one: this process does it alone."""
 
     @property
     def only_language(self) -> str | None:
@@ -49,7 +67,7 @@ class EngineSpec:
 class Engine(Protocol):
     spec: EngineSpec
 
-    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure]:
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
         """Load the model, then transcribe what the feed gives until it is closed and empty.
 
         Every chunk taken gives exactly one result, in any order, each as soon as it is ready. What fails on one chunk
@@ -74,9 +92,10 @@ _ENGINES = {
         "voxbatch.engines.faster_whisper:FasterWhisper", ("faster_whisper",), "pip install 'voxbatch[cpu]'"
     ),
     "scripted": _Entry("voxbatch.engines.scripted:Scripted", (), ""),
+    "vllm": _Entry("voxbatch.engines.vllm:Vllm", ("vllm",), "pip install 'voxbatch[vllm]'"),
 }  # fmt: skip
-AUTO_ORDER = ("faster-whisper",)
-"""What `auto` tries, best first."""
+AUTO_ORDER = ("vllm", "faster-whisper")
+"""What `auto` tries, best first; vllm only where there is a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +107,11 @@ class Choice:
 
 def names() -> list[str]:
     return sorted(_ENGINES)
+
+
+def has_gpu() -> bool:
+    """Whether an NVIDIA driver is loaded; CUDA is not touched."""
+    return os.path.exists("/dev/nvidiactl")
 
 
 def missing(name: str) -> str | None:
@@ -104,7 +128,7 @@ def choose(asked: str) -> Choice:
     """
     if asked == "auto":
         for name in AUTO_ORDER:
-            if missing(name) is None:
+            if missing(name) is None and (name != "vllm" or has_gpu()):
                 return Choice(name, f"{name}: the best one that is installed here")
         commands = " or ".join(f"{_ENGINES[name].install}" for name in AUTO_ORDER)
         raise ConfigError(f"no engine is installed: {commands}")

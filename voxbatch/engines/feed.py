@@ -19,11 +19,19 @@ class Feed:
         self._capacity, self._held = capacity, 0
         self._chunks: deque[Chunk] = deque()
         self._change = threading.Condition()
-        self._closed = False
+        self._closed = self._discarded = False
         self.starved_s = 0.0
         """Seconds that the engine had nothing to do, from its first chunk on."""
+        self.short_s = 0.0
+        """Seconds from then on in which the engine, idle or not, had room for a chunk and none was there."""
+        self._short_since: float | None = None
         self.started_at: float | None = None
         """time.monotonic() when the engine took its first chunk; None before."""
+
+    @property
+    def discarded(self) -> bool:
+        """The run is being stopped: nobody wants results any more."""
+        return self._discarded
 
     @property
     def closed(self) -> bool:
@@ -41,6 +49,7 @@ class Feed:
                 return False
             self._chunks.append(chunk)
             self._held += size
+            self._is_served()
             self._change.notify_all()
             return True
 
@@ -48,12 +57,14 @@ class Feed:
         """The next chunk. None when there is none now (wait=False), or when there will never be one (closed)."""
         with self._change:
             if wait and not self._chunks and not self._closed:
+                self._came_short()
                 began = time.monotonic()
                 while not self._chunks and not self._closed:
                     self._change.wait()
                 if self.started_at is not None:
                     self.starved_s += time.monotonic() - began
             if not self._chunks:
+                self._came_short()
                 return None
             if self.started_at is None:
                 self.started_at = time.monotonic()
@@ -62,11 +73,22 @@ class Feed:
             self._change.notify_all()
             return chunk
 
+    def _came_short(self) -> None:
+        if self._short_since is None and self.started_at is not None and not self._closed:
+            self._short_since = time.monotonic()
+
+    def _is_served(self) -> None:
+        if self._short_since is not None:
+            self.short_s += time.monotonic() - self._short_since
+            self._short_since = None
+
     def close(self, discard: bool = False) -> None:
         """No more chunks; with `discard`, those that wait are dropped: the run is being stopped."""
         with self._change:
             self._closed = True
+            self._is_served()
             if discard:
+                self._discarded = True
                 self._chunks.clear()
                 self._held = 0
             self._change.notify_all()

@@ -21,6 +21,8 @@ from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Wor
 WORD_SECONDS = 0.5
 SHORTEST_LIMIT_S = 14.0
 """What cutting in pauses needs (see chunk.cut)."""
+WORKER = "VOXBATCH_SCRIPTED_WORKER"
+"""Tells a process which of the `workers` it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,10 @@ class Script:
     """Raise EngineError after this many results."""
     kill_after: int = -1
     """Kill the process (SIGKILL) after this many results."""
+    only_worker: int = -1
+    """The one of `workers`, from 0, that dies or is killed; -1: each that comes so far."""
+    workers: int = 1
+    """Processes side by side."""
     words: bool = True
     """Whether to give word times."""
 
@@ -45,8 +51,10 @@ class Scripted:
     def __init__(self, model: str | None, options: Mapping[str, str]):
         self._script = parse(Script, "scripted", options)
         self._fail = _indexes(self._script.fail_items)
-        if self._script.max_chunk_s < SHORTEST_LIMIT_S or self._script.concurrency < 1:
-            raise ConfigError(f"scripted takes a max_chunk_s from {SHORTEST_LIMIT_S:g} and a concurrency from 1")
+        if self._script.max_chunk_s < SHORTEST_LIMIT_S or min(self._script.concurrency, self._script.workers) < 1:
+            limit = f"a max_chunk_s from {SHORTEST_LIMIT_S:g}"
+            raise ConfigError(f"scripted takes {limit}, a concurrency from 1 and workers from 1")
+        self._faulty = str(self._script.only_worker) in ("-1", os.environ.get(WORKER, "0"))
         self.spec = EngineSpec(
             name="scripted",
             model=model or "count",
@@ -56,6 +64,7 @@ class Scripted:
             license="Apache-2.0",
             origin="voxbatch",
             decoding={"max_chunk_s": self._script.max_chunk_s, "words": self._script.words},
+            workers=tuple({WORKER: str(worker)} for worker in range(self._script.workers)),
         )
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure]:
@@ -81,6 +90,8 @@ class Scripted:
         return Hypothesis(chunk.item, chunk.index, text, words if self._script.words else ())
 
     def _maybe_die(self, done: int) -> None:
+        if not self._faulty:
+            return
         if done == self._script.kill_after:
             os.kill(os.getpid(), signal.SIGKILL)
         if done == self._script.die_after:

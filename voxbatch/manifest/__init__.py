@@ -36,11 +36,12 @@ from voxbatch.manifest.folder import folder_manifest
 from voxbatch.manifest.policy import INSIDE, PathPolicy
 from voxbatch.manifest.repeats import Repeats
 from voxbatch.manifest.row import AUDIO, LineError, read_row, show
-from voxbatch.manifest.source import Source, open_source
+from voxbatch.manifest.source import Handle, Source, open_source
 from voxbatch.records import Item
 
 __all__ = [
     "INSIDE",
+    "Handle",
     "LineError",
     "PathPolicy",
     "Source",

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from voxbatch.errors import BadLine, ManifestError, StorageError
@@ -29,15 +30,34 @@ _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """An open Source as another process sees it that has inherited its descriptor: the same bytes, or none."""
+
+    name: str
+    base: str
+    fd: int
+    stamp: tuple[int, int]
+
+    def open(self) -> Source:
+        return Source(self.name, self.base, os.fdopen(self.fd, "rb"), self.stamp)
+
+
 class Source:
     """Manifest lines that can be streamed again and again. Close it, or use it as a context manager."""
 
-    def __init__(self, name: str, base: str, file: BinaryIO):
-        """`name` is for messages; relative paths resolve against `base`; `file` is seekable, and closed with this."""
+    def __init__(self, name: str, base: str, file: BinaryIO, stamp: tuple[int, int] | None = None):
+        """`name` is for messages; relative paths resolve against `base`; `file` is seekable, and closed with this.
+
+        `stamp` is the file's state (size, modification time) when it was first seen, if that was not now.
+        """
         self.name = name
         self.base = os.path.abspath(base)
         self._file = file
-        self._stamp = self._stat()
+        self._stamp = stamp or self._stat()
+
+    def handle(self) -> Handle:
+        return Handle(self.name, self.base, self._file.fileno(), self._stamp)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """(1-based line number, bytes without line end and byte order mark) of each line that is not blank.

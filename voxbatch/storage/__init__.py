@@ -1,7 +1,8 @@
-"""Where audio comes from and where outputs go: the only room that touches files, and later buckets.
+"""Where audio comes from and where outputs go: the only room that touches files and buckets.
 
 Two seams. A `Store` is the place of one run's outputs (OUT), named by relative names; its `create` is create-if-absent,
 which every promise of the ledger rests on. `open_audio` gives a decoder an open descriptor of a seekable regular file.
+A model in a bucket is `prefix.fetch_prefix`'s to bring.
 """
 
 from __future__ import annotations

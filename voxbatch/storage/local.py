@@ -19,26 +19,27 @@ _MEND = {
     errno.ENOSPC: "the disk is full: free some space",
     errno.EDQUOT: "the disk quota is used up: free some space",
     errno.EFBIG: "the file grew past the allowed size: raise the limit (ulimit -f)",
-    errno.EACCES: "permission denied: make it writable, or choose another OUT with -o",
-    errno.EPERM: "not permitted (or no hard links there): make it writable, or choose another OUT with -o",
-    errno.EROFS: "the file system is read-only: choose another OUT with -o",
-    errno.ENOTDIR: "a file stands where a folder is needed: choose another OUT with -o",
-    errno.EEXIST: "a file stands where a folder is needed: choose another OUT with -o",
+    errno.EACCES: "permission denied: make it writable, or {instead}",
+    errno.EPERM: "not permitted (or no hard links there): make it writable, or {instead}",
+    errno.EROFS: "the file system is read-only: {instead}",
+    errno.ENOTDIR: "a file stands where a folder is needed: {instead}",
+    errno.EEXIST: "a file stands where a folder is needed: {instead}",
     errno.ENAMETOOLONG: "the name is too long for this file system",
 }
 
 
 class LocalStore:
-    """A folder. See storage.Store for what each method promises."""
+    """A folder. See storage.Store for what each method promises; `instead` is the way out that its errors name."""
 
-    def __init__(self, place: str):
+    def __init__(self, place: str, instead: str = "choose another OUT with -o"):
         self.place = os.path.abspath(place)
         self._root = Path(self.place)
+        self._instead = instead
 
     def prepare(self) -> None:
         with self._explained("create"):
             self._root.mkdir(parents=True, exist_ok=True)
-            probe = f"{_TEMPORARY}{secrets.token_hex(8)}"
+            probe = f"{TEMPORARY}{secrets.token_hex(8)}"
             with self._written(self._root, [b"voxbatch"], sync=False) as (file, folder):
                 _link(file, folder, probe)
                 os.unlink(probe, dir_fd=folder)
@@ -60,7 +61,7 @@ class LocalStore:
                 os.path.relpath(os.path.join(folder, file), self._root)
                 for folder, _, files in os.walk(self._root / prefix, onerror=_unless_absent)
                 for file in files
-                if not file.startswith(_TEMPORARY)
+                if not file.startswith(TEMPORARY)
             ]
         return sorted(found)
 
@@ -83,7 +84,7 @@ class LocalStore:
             try:
                 _link(file, folder, target.name)
             except FileExistsError:
-                temporary = f"{_TEMPORARY}{secrets.token_hex(8)}"
+                temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
                 _link(file, folder, temporary)
                 os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
 
@@ -112,10 +113,10 @@ class LocalStore:
         except OSError as e:
             where = os.path.join(self.place, name) if name else self.place
             mend = _MEND.get(e.errno or 0, e.strerror or str(e))
-            raise StorageError(f"cannot {verb} {where}: {mend}") from e
+            raise StorageError(f"cannot {verb} {where}: {mend.replace('{instead}', self._instead)}") from e
 
 
-_TEMPORARY = ".tmp-"
+TEMPORARY = ".tmp-"
 
 
 @contextlib.contextmanager
@@ -136,7 +137,7 @@ def _nameless(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
 
 @contextlib.contextmanager
 def _named(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
-    temporary = str(folder / f"{_TEMPORARY}{secrets.token_hex(8)}")
+    temporary = str(folder / f"{TEMPORARY}{secrets.token_hex(8)}")
     try:
         with open(temporary, "xb") as file:
             yield temporary, file

@@ -1,0 +1,72 @@
+"""Writes a Voxtral Mini 4B Realtime of the true shape without its weights: params.json and tekken.json.
+
+    python benchmarks/gpu/full_size.py MODEL_DIR
+
+For measuring speed and memory with `--engine-option load_format=dummy`, which makes weights up: what it says means
+nothing. The shape is that of the published params.json (mistralai/Voxtral-Mini-4B-Realtime-2602); the vocabulary is
+mistral-common's own of the same size.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+RATES = {"sampling_rate": 16_000, "frame_rate": 12.5}
+MEL = {"num_mel_bins": 128, "hop_length": 160, "window_size": 400}
+DECODER = {
+    "dim": 3072, "n_layers": 26, "head_dim": 128, "hidden_dim": 9216, "n_heads": 32, "n_kv_heads": 8,
+    "use_biases": False, "causal": True, "rope_theta": 1e6, "norm_eps": 1e-5, "vocab_size": 131_072,
+    "model_parallel": 1, "tied_embeddings": True, "sliding_window": 8192, "model_max_length": 131_072,
+    "max_position_embeddings": 131_072, "ada_rms_norm_t_cond": True, "ada_rms_norm_t_cond_dim": 32,
+}  # fmt: skip
+ENCODER = {
+    "dim": 1280, "n_layers": 32, "head_dim": 64, "hidden_dim": 5120, "n_heads": 32, "n_kv_heads": 32,
+    "vocab_size": 131_072, "use_biases": True, "use_cache": False, "rope_theta": 1e6, "causal": True, "norm_eps": 1e-5,
+    "pos_embed": "rope", "max_source_positions": None, "ffn_type": "swiglu", "norm_type": "rms_norm",
+    "sliding_window": 750,
+}  # fmt: skip
+STREAMING = {
+    "transcription_format": "streaming", "transcription_delay_ms": 480, "streaming_look_ahead_ms": 2.5,
+    "streaming_look_back_ms": 52.5, "streaming_n_left_pad_tokens": 32,
+}  # fmt: skip
+SPECIAL = {
+    0: "<unk>", 1: "<s>", 2: "</s>", 3: "[INST]", 4: "[/INST]", 5: "[AVAILABLE_TOOLS]", 6: "[/AVAILABLE_TOOLS]",
+    7: "[TOOL_RESULTS]", 8: "[/TOOL_RESULTS]", 9: "[TOOL_CALLS]", 10: "[IMG]", 11: "<pad>", 12: "[IMG_BREAK]",
+    13: "[IMG_END]", 14: "[PREFIX]", 15: "[MIDDLE]", 16: "[SUFFIX]", 17: "[SYSTEM_PROMPT]", 18: "[/SYSTEM_PROMPT]",
+    19: "[TOOL_CONTENT]", 24: "[AUDIO]", 25: "[BEGIN_AUDIO]", 32: "[STREAMING_PAD]", 33: "[STREAMING_WORD]",
+    34: "[TRANSCRIBE]", 35: "[ARGS]", 36: "[CALL_ID]", 37: "[THINK]", 38: "[/THINK]",
+}  # fmt: skip
+
+
+def params() -> dict[str, Any]:
+    audio = {**RATES, **MEL, "chunk_length_s": None, "global_log_mel_max": 1.5, "transcription_format": "streaming"}
+    encoder = {**ENCODER, "audio_encoding_args": audio}
+    whisper = {"encoder_args": encoder, "downsample_args": {"downsample_factor": 4}}
+    return {**DECODER, "multimodal": {"whisper_model_args": whisper}}
+
+
+def tokenizer() -> dict[str, Any]:
+    import mistral_common
+
+    vocabulary = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
+    found: dict[str, Any] = json.loads(vocabulary.read_text())
+    for vision in ("image", "multimodal"):
+        found.pop(vision, None)
+    names = [SPECIAL.get(rank, f"<SPECIAL_{rank}>") for rank in range(max(SPECIAL) + 1)]
+    found["special_tokens"] = [{"rank": i, "token_str": name, "is_control": True} for i, name in enumerate(names)]
+    found["config"]["version"] = "v11"
+    found["audio"] = {**RATES, "audio_encoding_config": MEL, **STREAMING}
+    return found
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "params.json").write_text(json.dumps(params(), indent=1))
+    (folder / "tekken.json").write_text(json.dumps(tokenizer()))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

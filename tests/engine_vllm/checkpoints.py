@@ -1,0 +1,291 @@
+"""Writes tiny random checkpoints of the two Voxtral architectures, in Mistral's own format.
+
+They have the real ones' structure, tensor names, prompt and special tokens, at a few megabytes. What they say means
+nothing, but it depends on the audio at every position, so that one wrong frame shows in the tokens. Running them is
+left to `generate.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mistral_common
+import numpy as np
+from huggingface import write_huggingface
+from safetensors.numpy import save_file
+
+Weights = dict[str, np.ndarray]
+
+VOCAB_SIZE = 8_192  # the real one, cut: the first 1000 ids are special, text begins after them
+NUM_SPECIAL = 1_000
+EOS, PAD, WORD = 2, 32, 33
+SPECIAL = (
+    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] "
+    "[IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT] "
+    "<SPECIAL_20> <SPECIAL_21> <SPECIAL_22> <SPECIAL_23> [AUDIO] [BEGIN_AUDIO] <SPECIAL_26> <SPECIAL_27> <SPECIAL_28> "
+    "<SPECIAL_29> <SPECIAL_30> <SPECIAL_31> [STREAMING_PAD] [STREAMING_WORD] [TRANSCRIBE] [ARGS] [CALL_ID] [THINK] "
+    "[/THINK]"
+)  # those of ranks 0 to 38
+
+MEL = {"num_mel_bins": 128, "hop_length": 160, "window_size": 400}
+RATES = {"sampling_rate": 16_000, "frame_rate": 12.5}
+DECODER = {
+    "dim": 64,
+    "n_layers": 2,
+    "head_dim": 64,  # as in the real encoder; vLLM's attention for CPUs knows none below 32
+    "hidden_dim": 128,
+    "n_heads": 2,
+    "n_kv_heads": 1,
+    "use_biases": False,
+    "causal": True,
+    "norm_eps": 1e-5,
+    "vocab_size": VOCAB_SIZE,
+    "model_parallel": 1,
+}
+ENCODER = {
+    "dim": 64,
+    "n_layers": 2,
+    "head_dim": 64,
+    "hidden_dim": 128,
+    "n_heads": 1,
+    "n_kv_heads": 1,
+    "vocab_size": VOCAB_SIZE,
+    "use_biases": True,
+    "use_cache": False,
+    "norm_eps": 1e-5,
+}
+DOWNSAMPLE = 4
+FOCUS = 1.7  # of queries and keys: at 1 attention is near the mean of all it sees, and order and windows hardly matter
+CONDITION_DIM = 32  # of the norm that is told the delay; transformers knows no other
+
+
+def write_realtime(path: Path, delay_ms: int = 480, seed: int = 0, hf: bool = False) -> None:
+    """A tiny Voxtral Realtime in the folder `path`, which is made; `hf` adds the same model as transformers reads it.
+
+    Greedy output mixes [STREAMING_PAD], [STREAMING_WORD] and text, and never ends by itself. `delay_ms` is a multiple
+    of 80; with the same seed, two delays share all weights.
+    """
+    weights = _realtime_weights(np.random.default_rng(seed))
+    _write(path, realtime_params(), weights)
+    write_tekken(path, delay_ms)
+    if hf:
+        write_huggingface(path, realtime_params(), weights, delay_tokens=delay_ms // 80)
+
+
+def write_tekken(path: Path, delay_ms: int = 480) -> None:
+    """A Voxtral Realtime's tekken.json in the folder `path`: all that its tokenizer is made from."""
+    streaming = {
+        "transcription_format": "streaming",
+        "transcription_delay_ms": delay_ms,
+        "streaming_look_ahead_ms": 2.5,
+        "streaming_look_back_ms": 52.5,
+        "streaming_n_left_pad_tokens": 32,
+    }
+    (path / "tekken.json").write_text(json.dumps(_tekken(streaming)))
+
+
+def write_voxtral(path: Path, seed: int = 0) -> None:
+    """A tiny Voxtral of the instruct kind (as Voxtral-Mini-3B-2507) in the folder `path`, which is made.
+
+    It hears windows of 30 s, 375 tokens each. Greedy output is text that ends now and then.
+    """
+    weights = _voxtral_weights(np.random.default_rng(seed))
+    _write(path, voxtral_params(), weights)
+    (path / "tekken.json").write_text(json.dumps(_tekken({"chunk_length_s": 30.0})))
+
+
+def realtime_params() -> dict[str, Any]:
+    """What params.json says of the Realtime architecture."""
+    audio = {**MEL, **RATES, "chunk_length_s": None, "global_log_mel_max": 1.5, "transcription_format": "streaming"}
+    encoder = {
+        **ENCODER,
+        "audio_encoding_args": audio,
+        "rope_theta": 1e6,
+        "causal": True,
+        "pos_embed": "rope",
+        "max_source_positions": None,
+        "ffn_type": "swiglu",
+        "norm_type": "rms_norm",
+        "sliding_window": 750,  # 15 s, as the real one: a chunk of 30 s must notice it
+    }
+    return {
+        **DECODER,
+        "rope_theta": 1e6,
+        "tied_embeddings": True,
+        "sliding_window": 8_192,
+        "model_max_length": 131_072,
+        "max_position_embeddings": 131_072,
+        "multimodal": _multimodal(encoder),
+        "ada_rms_norm_t_cond": True,
+        "ada_rms_norm_t_cond_dim": CONDITION_DIM,
+    }
+
+
+def voxtral_params() -> dict[str, Any]:
+    """What params.json says of the instruct architecture."""
+    audio = {**MEL, **RATES, "chunk_length_s": 30.0}
+    encoder = {**ENCODER, "audio_encoding_args": audio, "causal": False, "max_source_positions": 1_500}
+    return {
+        **DECODER,
+        "rope_theta": 1e8,
+        "tied_embeddings": False,
+        "max_position_embeddings": 131_072,
+        "multimodal": _multimodal(encoder),
+    }
+
+
+def _multimodal(encoder: dict[str, Any]) -> dict[str, Any]:
+    downsample = {"downsample_factor": DOWNSAMPLE}
+    return {"whisper_model_args": {"encoder_args": encoder, "downsample_args": downsample}}
+
+
+def _write(path: Path, params: dict[str, Any], weights: Weights) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "params.json").write_text(json.dumps(params, indent=1))
+    save_file(weights, path / "consolidated.safetensors")
+
+
+def _tekken(audio: dict[str, Any]) -> dict[str, Any]:
+    """A tokenizer: the beginning of a real vocabulary, Voxtral's special tokens, and an audio section."""
+    source = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
+    real = json.loads(source.read_text(encoding="utf-8"))
+    sizes = {"default_vocab_size": VOCAB_SIZE, "num_vocab_tokens": VOCAB_SIZE - NUM_SPECIAL}
+    return {
+        "config": {**real["config"], **sizes, "default_num_special_tokens": NUM_SPECIAL, "version": "v11"},
+        "vocab": real["vocab"][: VOCAB_SIZE - NUM_SPECIAL],
+        "special_tokens": [
+            {"rank": rank, "token_str": token, "is_control": True} for rank, token in enumerate(SPECIAL.split())
+        ],
+        "audio": {**RATES, "audio_encoding_config": MEL, **audio},
+    }
+
+
+# ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _realtime_weights(rng: np.random.Generator) -> Weights:
+    root = "mm_streams_embeddings.embedding_module"
+    weights = {
+        f"{root}.tok_embeddings.weight": _rows(rng, 0.2, {PAD: 6.5, WORD: 5.7}),
+        **_decoder(rng),
+        **_conv(rng, f"{root}.whisper_encoder.conv_layers.{{}}.conv"),
+        **_projection(rng, root),
+        f"{root}.whisper_encoder.transformer.norm.weight": _norm(rng, ENCODER["dim"]),
+    }
+    for i in range(ENCODER["n_layers"]):
+        weights |= _layer(rng, f"{root}.whisper_encoder.transformer.layers.{i}", ENCODER, gated=True)
+    for i in range(DECODER["n_layers"]):
+        weights[f"layers.{i}.ada_rms_norm_t_cond.0.weight"] = _matrix(rng, CONDITION_DIM, DECODER["dim"])
+        weights[f"layers.{i}.ada_rms_norm_t_cond.2.weight"] = _matrix(rng, DECODER["dim"], CONDITION_DIM)
+    return weights
+
+
+def _voxtral_weights(rng: np.random.Generator) -> Weights:
+    root = "mm_whisper_embeddings"
+    weights = {
+        f"{root}.tok_embeddings.weight": _rows(rng, 0.3, {}),
+        "output.weight": _rows(rng, 0.3, {EOS: 0.0}),
+        **_decoder(rng),
+        **_conv(rng, f"{root}.whisper_encoder.conv_layers.{{}}"),
+        **_projection(rng, root),
+        f"{root}.whisper_encoder.transformer.norm.weight": _norm(rng, ENCODER["dim"]),
+        f"{root}.whisper_encoder.transformer.norm.bias": _bias(rng, ENCODER["dim"]),
+    }
+    weights["output.weight"][EOS] *= 1.8  # said now and then
+    for i in range(ENCODER["n_layers"]):
+        layer = f"{root}.whisper_encoder.transformer.layers.{i}"
+        weights |= _layer(rng, layer, ENCODER, gated=False)
+        for norm in ("attention_norm", "ffn_norm"):
+            weights[f"{layer}.{norm}.bias"] = _bias(rng, ENCODER["dim"])
+    return weights
+
+
+def _decoder(rng: np.random.Generator) -> Weights:
+    weights = {"norm.weight": _norm(rng, DECODER["dim"])}
+    for i in range(DECODER["n_layers"]):
+        weights |= _layer(rng, f"layers.{i}", DECODER, gated=True)
+    return weights
+
+
+def _layer(rng: np.random.Generator, name: str, size: dict[str, Any], *, gated: bool) -> Weights:
+    """One transformer layer: attention and a feed-forward, which for Whisper's has no gate (`w3`)."""
+    dim, hidden = size["dim"], size["hidden_dim"]
+    query, key = size["n_heads"] * size["head_dim"], size["n_kv_heads"] * size["head_dim"]
+    weights = {
+        f"{name}.attention.wq.weight": _matrix(rng, query, dim, FOCUS),
+        f"{name}.attention.wk.weight": _matrix(rng, key, dim, FOCUS),
+        f"{name}.attention.wv.weight": _matrix(rng, key, dim),
+        f"{name}.attention.wo.weight": _matrix(rng, dim, query),
+        f"{name}.attention_norm.weight": _norm(rng, dim),
+        f"{name}.ffn_norm.weight": _norm(rng, dim),
+        f"{name}.feed_forward.w1.weight": _matrix(rng, hidden, dim),
+        f"{name}.feed_forward.w2.weight": _matrix(rng, dim, hidden),
+    }
+    if gated:
+        weights[f"{name}.feed_forward.w3.weight"] = _matrix(rng, hidden, dim)
+    if size["use_biases"]:  # the key has none, as in Whisper
+        biased = {"attention.wq": query, "attention.wv": key, "attention.wo": dim, "feed_forward.w2": dim}
+        biased |= {} if gated else {"feed_forward.w1": hidden}
+        weights |= {f"{name}.{part}.bias": _bias(rng, length) for part, length in biased.items()}
+    return weights
+
+
+def _conv(rng: np.random.Generator, name: str) -> Weights:
+    """Two convolutions over 3 frames; `name` has a place for the number."""
+    first = rng.standard_normal((ENCODER["dim"], MEL["num_mel_bins"], 3)) * 0.3
+    second = rng.standard_normal((ENCODER["dim"], ENCODER["dim"], 3)) * 0.2
+    weights = {f"{name.format(i)}.weight": _balanced(each) for i, each in enumerate((first, second))}
+    return weights | {f"{name.format(i)}.bias": _bias(rng, ENCODER["dim"]) for i in (0, 1)}
+
+
+def _projection(rng: np.random.Generator, root: str) -> Weights:
+    """From 4 encoder frames to one embedding, loud enough to lead the decoder wherever the sound goes.
+
+    Its coordinate 0 is positive whatever the sound: what a row of the vocabulary has there counts for it at any time.
+    """
+    inner = _matrix(rng, DECODER["dim"], DOWNSAMPLE * ENCODER["dim"], 2.0)
+    outer = _balanced(_matrix(rng, DECODER["dim"], DECODER["dim"], 2.0))
+    outer[0] = 0.25
+    return {
+        f"{root}.audio_language_projection.0.weight": inner,
+        f"{root}.audio_language_projection.2.weight": outer,
+    }
+
+
+def _balanced(filters: np.ndarray) -> np.ndarray:
+    """Filters ([outputs, …]) that sum to zero, for inputs that are positive on the whole (log-mel, GELU).
+
+    What all sounds have in common would else drown what they differ in, and the model would repeat itself.
+    """
+    axes = tuple(range(1, filters.ndim))
+    return (filters - filters.mean(axis=axes, keepdims=True)).astype(np.float32)
+
+
+def _rows(rng: np.random.Generator, scale: float, favoured: dict[int, float]) -> np.ndarray:
+    """An embedding, [vocabulary, dim]: random rows, those of special tokens faint but for the `favoured`.
+
+    Text rows have nothing in coordinate 0; what a favoured one has there (in units of `scale`) sets how often it wins
+    against thousands of them. A longer row would win as well, but then, tied, feed its own repetition.
+    """
+    rows = rng.standard_normal((VOCAB_SIZE, DECODER["dim"]))
+    special = np.arange(VOCAB_SIZE) < NUM_SPECIAL
+    special[list(favoured)] = False
+    rows[special] *= 0.1
+    rows[:, 0] = 0
+    rows[list(favoured), 0] = list(favoured.values())
+    return (rows * scale).astype(np.float32)
+
+
+def _matrix(rng: np.random.Generator, outputs: int, inputs: int, gain: float = 1.0) -> np.ndarray:
+    """[outputs, inputs] that keeps an input's variance, times gain²."""
+    return (rng.standard_normal((outputs, inputs)) * gain / np.sqrt(inputs)).astype(np.float32)
+
+
+def _norm(rng: np.random.Generator, length: int) -> np.ndarray:
+    return rng.uniform(0.8, 1.2, length).astype(np.float32)
+
+
+def _bias(rng: np.random.Generator, length: int) -> np.ndarray:
+    return (rng.standard_normal(length) * 0.1).astype(np.float32)

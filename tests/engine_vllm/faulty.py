@@ -1,0 +1,68 @@
+"""Schedulers that go wrong inside vLLM's process, on purpose: given to the engine by its option `scheduler_cls`.
+
+VOXBATCH_TEST_MARK names a file that each death adds a line to, so that a later engine knows of it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from voxbatch.engines.vllm.scheduler import Lifted
+
+POISON_POSITIONS = 32 + 6 + 11 + 63
+"""What a chunk of 5.0 s (63 tokens of audio) takes at a delay of 480 ms."""
+
+
+class _Counting(Lifted):
+    steps = 0
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        self.steps += 1
+        self.look()
+        return super().schedule(*args, **kwargs)
+
+    def look(self) -> None:
+        raise NotImplementedError
+
+
+class RaisesOnce(_Counting):
+    """Dies of an exception at the first engine's 40th step."""
+
+    def look(self) -> None:
+        if self.steps == 40 and not _deaths():
+            _die(RuntimeError("scripted to fail"))
+
+
+class OutOfMemoryOnce(_Counting):
+    """Dies of a lack of memory at the first engine's 40th step."""
+
+    def look(self) -> None:
+        if self.steps == 40 and not _deaths():
+            import torch
+
+            _die(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+
+
+class Poisoned(_Counting):
+    """Dies whenever a chunk of exactly 5.0 s is among those that run."""
+
+    def look(self) -> None:
+        if any(_positions(request) == POISON_POSITIONS for request in self.running):
+            _die(RuntimeError("poisoned"))
+
+
+def _positions(request: Any) -> int:
+    return int(request.mm_features[0].mm_position.length)
+
+
+def _deaths() -> int:
+    mark = Path(os.environ["VOXBATCH_TEST_MARK"])
+    return len(mark.read_text().splitlines()) if mark.exists() else 0
+
+
+def _die(error: Exception) -> None:
+    with Path(os.environ["VOXBATCH_TEST_MARK"]).open("a") as mark:
+        mark.write(f"{error}\n")
+    raise error

@@ -1,0 +1,145 @@
+"""Voxtral Realtime as transformers has it: the same weights in its names and layout, and its logits.
+
+It shares no code with vLLM's model, so that what both say alike is what the architecture says. Prompts and padding
+come from `generate.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+FRAMES_PER_TOKEN = 8  # of 10 ms
+ROOT = "mm_streams_embeddings.embedding_module."
+
+TOP = {
+    f"{ROOT}tok_embeddings.weight": "model.language_model.embed_tokens.weight",
+    "norm.weight": "model.language_model.norm.weight",
+    f"{ROOT}audio_language_projection.0.weight": "model.multi_modal_projector.linear_1.weight",
+    f"{ROOT}audio_language_projection.2.weight": "model.multi_modal_projector.linear_2.weight",
+    f"{ROOT}whisper_encoder.transformer.norm.weight": "model.audio_tower.norm.weight",
+}
+SHARED = {
+    "attention.wq": "self_attn.q_proj",
+    "attention.wk": "self_attn.k_proj",
+    "attention.wv": "self_attn.v_proj",
+    "attention.wo": "self_attn.o_proj",
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w2": "mlp.down_proj",
+    "feed_forward.w3": "mlp.up_proj",
+}
+ENCODER_LAYER = {**SHARED, "attention_norm": "self_attn_layer_norm", "ffn_norm": "final_layer_norm"}
+DECODER_LAYER = {
+    **SHARED,
+    "attention_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "ada_rms_norm_t_cond.0": "ada_rms_norm.linear1",
+    "ada_rms_norm_t_cond.2": "ada_rms_norm.linear2",
+}
+
+
+def write_huggingface(path: Path, params: dict[str, Any], weights: dict[str, np.ndarray], delay_tokens: int) -> None:
+    """config.json and model.safetensors in the folder `path`, from params.json's content and Mistral's tensors."""
+    encoder = params["multimodal"]["whisper_model_args"]["encoder_args"]
+    renamed = {}
+    for name, weight in weights.items():
+        size = encoder if name.startswith(ROOT) else params
+        renamed[_rename(name)] = _halves(name, weight, size["head_dim"])
+    (path / "config.json").write_text(json.dumps(_config(params, encoder, delay_tokens), indent=1))
+    save_file(renamed, path / "model.safetensors", metadata={"format": "pt"})
+
+
+def _rename(name: str) -> str:
+    if name in TOP:
+        return TOP[name]
+    parts = name.removeprefix(ROOT).split(".")
+    if "conv_layers" in parts:  # whisper_encoder.conv_layers.0.conv.weight
+        return f"model.audio_tower.embedder.conv{int(parts[2]) + 1}.{parts[-1]}"
+    encoder = name.startswith(ROOT)
+    start = parts.index("layers") + 1
+    part = (ENCODER_LAYER if encoder else DECODER_LAYER)[".".join(parts[start + 1 : -1])]
+    return f"model.{'audio_tower' if encoder else 'language_model'}.layers.{parts[start]}.{part}.{parts[-1]}"
+
+
+def _halves(name: str, weight: np.ndarray, head_dim: int) -> np.ndarray:
+    """Queries and keys with the even coordinates of each head first, then the odd ones; the rest as it is.
+
+    Mistral turns neighbours (0 with 1), transformers the two halves (0 with head_dim / 2), by the same angles.
+    """
+    if ".attention.wq." not in name and ".attention.wk." not in name:
+        return weight
+    paired = weight.reshape(-1, head_dim // 2, 2, *weight.shape[1:])
+    return np.ascontiguousarray(paired.swapaxes(1, 2).reshape(weight.shape))
+
+
+def _config(params: dict[str, Any], encoder: dict[str, Any], delay_tokens: int) -> dict[str, Any]:
+    audio = {
+        **_sizes(encoder),
+        "num_mel_bins": encoder["audio_encoding_args"]["num_mel_bins"],
+        "max_position_embeddings": 4 * params["max_position_embeddings"],
+    }
+    text = {
+        **_sizes(params),
+        "num_key_value_heads": params["n_kv_heads"],
+        "max_position_embeddings": params["max_position_embeddings"],
+        "tie_word_embeddings": params["tied_embeddings"],
+    }
+    return {
+        "architectures": ["VoxtralRealtimeForConditionalGeneration"],
+        "model_type": "voxtral_realtime",
+        "dtype": "float32",
+        "tie_word_embeddings": params["tied_embeddings"],
+        "default_num_delay_tokens": delay_tokens,
+        "audio_config": {"model_type": "voxtral_realtime_encoder", **audio},
+        "text_config": {"model_type": "voxtral_realtime_text", **text},
+    }
+
+
+def _sizes(size: dict[str, Any]) -> dict[str, Any]:
+    """What encoder and decoder tell alike, in transformers' words."""
+    return {
+        "vocab_size": size["vocab_size"],
+        "hidden_size": size["dim"],
+        "intermediate_size": size["hidden_dim"],
+        "num_hidden_layers": size["n_layers"],
+        "num_attention_heads": size["n_heads"],
+        "head_dim": size["head_dim"],
+        "rms_norm_eps": size["norm_eps"],
+        "sliding_window": size["sliding_window"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": size["rope_theta"]},
+    }
+
+
+class Reference:
+    """The model in `path` (written with `hf=True`) in float32, which is asked what it would say at each position."""
+
+    def __init__(self, path: Path) -> None:
+        import torch
+        from transformers import VoxtralRealtimeFeatureExtractor, VoxtralRealtimeForConditionalGeneration
+
+        torch.set_num_threads(1)  # for products this small, threads that wait for each other cost more than they bring
+        self._features = VoxtralRealtimeFeatureExtractor()
+        self.model = VoxtralRealtimeForConditionalGeneration.from_pretrained(path, dtype=torch.float32).eval()
+
+    def logits(self, prompt: list[int], audio: np.ndarray, tokens: list[int], delay_tokens: int) -> np.ndarray:
+        """[tokens, vocabulary], float32: before each of `tokens`, given those before it, whoever said them.
+
+        `audio` ([samples], 16 kHz) is padded already. The audio of positions not asked for is cut off: nothing in the
+        model looks ahead, and transformers wants as many frames as tokens.
+        """
+        import torch
+
+        ids = [*prompt, *tokens[:-1]]
+        features = self._features(audio, sampling_rate=16_000, return_tensors="pt").input_features
+        with torch.inference_mode():
+            logits = self.model(
+                input_ids=torch.tensor([ids]),
+                input_features=features[..., : FRAMES_PER_TOKEN * len(ids)],
+                num_delay_tokens=delay_tokens,
+                use_cache=False,
+            ).logits
+        return logits[0, len(prompt) - 1 :].numpy()

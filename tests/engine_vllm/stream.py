@@ -1,0 +1,79 @@
+"""voxbatch's vLLM engine, fed as a run feeds it: chunks (npz) in; tokens, texts and failures (json) out.
+
+    python stream.py MODEL_DIR CHUNKS.npz OUT.json [NAME=VALUE …]
+
+The counterpart of generate.py: all chunks are offered at once, and results come in any order. The JSON holds, by
+chunk's name, "tokens" (a list for each request that the chunk made), "texts" and "failures"; and "notices".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voxbatch.engines import Feed, Notice, create
+from voxbatch.records import Chunk, ChunkFailure, Span
+
+ENVIRONMENT = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+LANGUAGE = "en"
+
+
+def main(model: str, npz: str, out: str, *options: str) -> None:
+    os.environ.update(ENVIRONMENT)
+    with np.load(npz) as archive:
+        waveforms = {name: archive[name] for name in archive.files}
+    given = dict(option.split("=", 1) for option in options)
+    Path(out).write_text(json.dumps(transcribe(model, waveforms, given)))
+
+
+def transcribe(model: str, waveforms: dict[str, np.ndarray], options: dict[str, str]) -> dict[str, Any]:
+    engine: Any = create("vllm", model, options)
+    names = list(waveforms)
+    tokens = _recorded(engine, {id(waveform): name for name, waveform in waveforms.items()})
+    feed = Feed(100 * engine.spec.max_chunk_samples)
+    threading.Thread(target=_fill, args=(feed, list(waveforms.values())), daemon=True).start()
+    found: dict[str, Any] = {"tokens": tokens, "texts": {}, "failures": {}, "notices": []}
+    for result in engine.stream(feed):
+        if isinstance(result, Notice):
+            found["notices"].append(result.text)
+        elif isinstance(result, ChunkFailure):
+            found["failures"][names[result.item]] = result.message
+        else:
+            assert names[result.item] not in found["texts"]
+            found["texts"][names[result.item]] = result.text
+    return found
+
+
+def _fill(feed: Feed, waveforms: list[np.ndarray]) -> None:
+    for item, samples in enumerate(waveforms):
+        feed.put(Chunk(item, 0, samples, Span(0, len(samples), 0, len(samples)), LANGUAGE))
+    feed.close()
+
+
+def _recorded(engine: Any, names: dict[int, str]) -> dict[str, list[list[int]]]:
+    """The token ids that the engine's family is given to read, by name of the chunk, from now on."""
+    tokens: dict[str, list[list[int]]] = defaultdict(list)
+    read = engine._family.read
+
+    def recording(piece: Any, token_ids: list[int], finish_reason: str) -> Any:
+        tokens[names.get(id(piece.samples), "pieces")].append(token_ids)
+        return read(piece, token_ids, finish_reason)
+
+    engine._family.read = recording
+    return tokens
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,109 @@
+"""What the tests of the vLLM engine share: tiny checkpoints, and what stock vLLM makes of them.
+
+A test module here begins with `pytest_plugins = ["support"]`. It is no conftest.py, because tests/*.py import from
+theirs by that name, and would find this one when both folders are named on one command line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+
+
+FLOAT32 = ("dtype=float32", "enforce_eager=true", "max_num_batched_tokens=2048", "delay_ms=0", "watch=false")
+"""Options under which two ways of running a model say the same, token for token."""
+
+
+class Spoken(NamedTuple):
+    """What stock vLLM says, and of what: by the chunk's name."""
+
+    waveforms: dict[str, np.ndarray]
+    tokens: dict[str, list[int]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where vLLM is not installed, the tests of the modules that begin so are skipped, and say so."""
+    # Not importorskip: with tests/ on the path, this very folder passes for a package `vllm`. It has no origin, though.
+    spec = find_spec("vllm")
+    if spec is not None and spec.origin is not None:
+        return
+    for item in items:
+        if "support" in getattr(getattr(item, "module", None), "pytest_plugins", ()):
+            item.add_marker(pytest.mark.skip(reason="vLLM is not installed"))
+
+
+@pytest.fixture(scope="session")
+def realtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Voxtral Realtime (delay 480 ms), in Mistral's format and in transformers'."""
+    from checkpoints import write_realtime
+
+    path = tmp_path_factory.mktemp("realtime")
+    write_realtime(path, hf=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+def voxtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Voxtral of the instruct kind, in Mistral's format."""
+    from checkpoints import write_voxtral
+
+    path = tmp_path_factory.mktemp("voxtral")
+    write_voxtral(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def realtime_spoken(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Spoken:
+    """40 chunks of 0.5 to 36 s through the tiny Realtime in stock vLLM, one at a time."""
+    from sounds import chunks
+
+    return stock(realtime, _on_16_bits(chunks(40, 0.5, 36.0)), tmp_path_factory.mktemp("stock"))
+
+
+@pytest.fixture(scope="session")
+def voxtral_spoken(voxtral: Path, tmp_path_factory: pytest.TempPathFactory) -> Spoken:
+    """A few chunks, each within one window of 30 s, through the tiny instruct model in stock vLLM."""
+    from sounds import chunks
+
+    return stock(voxtral, _on_16_bits(chunks(10, shortest=1.0, longest=30.0)), tmp_path_factory.mktemp("stock"))
+
+
+def _on_16_bits(waveforms: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The official way to a prompt rounds to 16 bits, and ours does not: what is rounded already is the same to
+    both."""
+    return {name: (np.rint(each * 32_767) / 32_768).astype(np.float32) for name, each in waveforms.items()}
+
+
+def stock(model: Path, waveforms: dict[str, np.ndarray], folder: Path) -> Spoken:
+    """generate.py in a process of its own; `folder` takes its files."""
+    np.savez(folder / "chunks.npz", **waveforms)
+    command = [sys.executable, HERE / "generate.py", model, folder / "chunks.npz", folder / "tokens.json"]
+    # PYTHONPATH may lead to tests/, where `vllm` is this folder; VLLM_* would change what "stock" is.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "VLLM_"))}
+    process = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder, env=kept)
+    assert process.returncode == 0, process.stderr[-4_000:]
+    return Spoken(waveforms, json.loads((folder / "tokens.json").read_text()))
+
+
+def streamed(
+    model: Path, waveforms: dict[str, np.ndarray], folder: Path, *options: str, **environment: str
+) -> dict[str, Any]:
+    """stream.py in a process of its own: voxbatch's engine, all chunks at once."""
+    np.savez(folder / "chunks.npz", **waveforms)
+    command = [sys.executable, HERE / "stream.py", model, folder / "chunks.npz", folder / "out.json", *options]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}
+    kept |= {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}", "XDG_CACHE_HOME": str(folder), **environment}
+    process = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder, env=kept)
+    assert process.returncode == 0, process.stderr[-4_000:]
+    found: dict[str, Any] = json.loads((folder / "out.json").read_text())
+    return found

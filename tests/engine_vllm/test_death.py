@@ -1,0 +1,183 @@
+"""What an engine died of is told in one line, and its log stays as long as anybody may want to read it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import multiprocessing.process
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from voxbatch.engines.vllm import core
+from voxbatch.engines.vllm.core import Died, _as_death, _EngineLog, _HangGuard, _logging
+
+TRACEBACK = """2026-01-01 00:00:00,000 7 ERROR [vllm.v1.engine.core] EngineCore encountered a fatal error.
+2026-01-01 00:00:00,000 7 ERROR [vllm.v1.engine.core] Traceback (most recent call last):
+  File "core.py", line 1, in run
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB
+2026-01-01 00:00:00,001 7 ERROR [vllm.v1.engine.core] RuntimeError: Engine core initialization failed: see above
+2026-01-01 00:00:00,002 7 ERROR [vllm.v1.engine.core] Note: this is no exception
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _EngineLog:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return _EngineLog()
+
+
+def write_errors(log: _EngineLog) -> None:
+    (log.file.parent / "errors.log").write_text(TRACEBACK)
+
+
+def test_the_cause_is_what_the_engine_said(log: _EngineLog) -> None:
+    """Exceptions that its log names, and where the rest is; out of memory is known as such."""
+    write_errors(log)
+    cause = log.cause(RuntimeError("Engine died"))
+    assert cause == (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB; "
+        f"RuntimeError: Engine core initialization failed: see above (its log: {log.file})"
+    )
+    assert Died(cause).out_of_memory
+    assert not Died("it fell over").out_of_memory
+
+
+def test_without_a_log_the_exception_is_the_cause(log: _EngineLog) -> None:
+    """A process that was killed says nothing."""
+    assert log.cause(OSError("gone")) == f"OSError: gone (its log: {log.file})"
+
+
+def test_a_log_that_somebody_was_sent_to_stays(log: _EngineLog) -> None:
+    """A message that names a file which is gone helps nobody; without trouble, nothing is left behind."""
+    log.remove()
+    assert not log.file.parent.exists()
+    other = _EngineLog()
+    other.cause(OSError("gone"))
+    other.remove()
+    assert other.file.parent.exists()
+    third = _EngineLog()
+    write_errors(third)
+    third.remove()
+    assert third.file.parent.exists()
+
+
+@pytest.mark.parametrize("error", [ValueError("prompt too long"), TypeError("no such field")])
+@pytest.mark.parametrize("has_errors", [False, True])
+def test_a_request_that_is_not_taken(log: _EngineLog, error: Exception, has_errors: bool) -> None:
+    """It is the request's fault, and no death, whatever else the engine has logged before."""
+    if has_errors:
+        write_errors(log)
+    with pytest.raises(ValueError, match=str(error)), _as_death(log, of_request=True):
+        raise error
+
+
+@pytest.mark.parametrize("error", [ValueError("bad option"), TypeError("x"), RuntimeError("y"), OSError("z")])
+def test_all_else_is_death(log: _EngineLog, error: Exception) -> None:
+    """While loading and while waiting, whatever is raised; the cause stays attached."""
+    with pytest.raises(Died, match=f"^{type(error).__name__}: {error} ") as caught, _as_death(log):
+        raise error
+    assert caught.value.__cause__ is error
+    with pytest.raises(Died), _as_death(log, of_request=True):
+        raise RuntimeError("EngineDeadError")
+
+
+def test_the_engine_logs_to_files(tmp_path: Path) -> None:
+    """By the configuration that its processes read: everything in one file, errors in another as well."""
+    script = (
+        "import json, logging, logging.config, sys; logging.config.dictConfig(json.loads(sys.argv[1]));"
+        "log = logging.getLogger('vllm.x'); log.info('fine'); log.error('not fine')"
+    )
+
+    config = json.dumps(_logging(tmp_path / "all", tmp_path / "errors"))
+    done = subprocess.run([sys.executable, "-c", script, config], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "")
+    lines = (tmp_path / "all").read_text().splitlines()
+    assert [line.partition("[")[2] for line in lines] == ["vllm.x] fine", "vllm.x] not fine"]
+    assert "not fine" in (tmp_path / "errors").read_text()
+    assert "] fine" not in (tmp_path / "errors").read_text()
+
+
+def test_what_is_said_while_loading(tmp_path: Path) -> None:
+    """What other processes, native code and this thread's libraries say is kept out of results and off the terminal;
+    other threads, such as the progress line's, still reach the user, and all is as before afterwards, also for a log
+    handler that was made meanwhile, with no descriptor more."""
+    script = f"""
+import logging, os, sys, threading
+from pathlib import Path
+from voxbatch.engines.vllm.core import _outputs_to
+before = len(os.listdir("/proc/self/fd"))
+def progress(): print("progress", file=sys.stderr)
+for _ in range(3):
+    with _outputs_to(Path({str(tmp_path / "log")!r})):
+        os.write(1, b"native out,"); os.write(2, b"native err,"); os.system("echo child,")
+        handler = logging.StreamHandler()
+        print("library,", file=sys.stderr)
+        thread = threading.Thread(target=progress); thread.start(); thread.join()
+assert len(os.listdir("/proc/self/fd")) == before
+handler.stream.write("later\\n")
+print("out"); print("err", file=sys.stderr)
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env)
+    assert (done.stdout, done.stderr) == ("out\n", "progress\n" * 3 + "later\nerr\n")
+    assert (tmp_path / "log").read_text() == "native out,native err,child,\nlibrary,\n" * 3
+
+
+@pytest.fixture
+def sleeper() -> Iterator[multiprocessing.process.BaseProcess]:
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    process.start()
+    yield process
+    process.kill()
+    process.join()
+
+
+def waiting(guard: _HangGuard, outputs: queue.SimpleQueue[str]) -> str:
+    """As Core.step waits: for ever, if need be."""
+    with guard:
+        return outputs.get(timeout=20)
+
+
+def test_a_killed_engine_ends_the_wait(
+    sleeper: multiprocessing.process.BaseProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed, or crashes in native code, says nothing, and vLLM would wait for its next output for
+    ever."""
+    monkeypatch.setattr(core, "LOOK_S", 0.02)
+    outputs: queue.SimpleQueue[str] = queue.SimpleQueue()
+    guard = _HangGuard([sleeper], lambda: outputs.put("dead"))
+    threading.Timer(0.1, sleeper.kill).start()
+    assert waiting(guard, outputs) == "dead"
+
+
+def test_an_engine_that_hangs_is_killed(
+    sleeper: multiprocessing.process.BaseProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only while an output is awaited: between two of them it may take its time."""
+    monkeypatch.setattr(core, "LOOK_S", 0.02)
+    monkeypatch.setattr(core, "HANG_S", 0.2)
+    outputs: queue.SimpleQueue[str] = queue.SimpleQueue()
+    guard = _HangGuard([sleeper], lambda: outputs.put("dead"))
+    time.sleep(0.3)
+    assert sleeper.is_alive()
+    assert waiting(guard, outputs) == "dead"
+    assert not sleeper.is_alive()
+
+
+def test_the_guard_ends_with_the_engine(sleeper: multiprocessing.process.BaseProcess) -> None:
+    """No thread is left of an engine that was closed."""
+    before = threading.active_count()
+    guard = _HangGuard([sleeper], lambda: None)
+    assert threading.active_count() == before + 1
+    sleeper.kill()
+    guard.thread.join(5)
+    assert threading.active_count() == before

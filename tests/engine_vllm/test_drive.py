@@ -1,0 +1,507 @@
+"""Every chunk gets one result, whatever the engine does, and the engine stays full. The engine is a stand-in that dies,
+fails and reorders as told; all else is real."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sounds import babble
+
+from voxbatch.engines import Feed, Notice
+from voxbatch.engines.vllm.core import Died, Output
+from voxbatch.engines.vllm.drive import AHEAD, SHIFT, Driver, Result, Starter, joined, recut
+from voxbatch.engines.vllm.families import Heard, Piece, Request, Unfit
+from voxbatch.errors import EngineError
+from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Samples, Span, Word
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory."
+
+
+def chunk(item: int, samples: Samples | None = None, silent: bool = False) -> Chunk:
+    """One that says which it is: silence is none."""
+    samples = np.full(100, item + 1, np.float32) if samples is None else samples
+    return Chunk(item, 0, samples, Span(0, len(samples), 0, len(samples), silent))
+
+
+class Ears:
+    """A family whose requests name the chunk, and whose text is the chunk's number, unless told otherwise."""
+
+    max_chunk_samples = 30 * SAMPLING_RATE
+    word_times = True
+    positions = 512
+    decoding: Mapping[str, Any] = {}
+
+    def __init__(self, unfit: frozenset[int] = frozenset(), refused: frozenset[int] = frozenset()):
+        self.unfit, self.refused = unfit, refused
+        self.asks_twice = False
+        self.answers: list[Heard] = []
+        """What is heard next; when it is empty, the chunk's number."""
+        self.pieces: list[Piece] = []
+
+    def load(self, folder: Path) -> None:
+        pass
+
+    def request(self, piece: Piece) -> Request:
+        self.pieces.append(piece)
+        item = int(piece.samples[0]) - 1
+        if item in self.unfit:
+            raise Unfit("too long")
+        if item in self.refused:
+            raise ValueError("no such prompt")
+        return Request({"item": item}, max_tokens=1)
+
+    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> Heard | Piece:
+        if self.asks_twice and piece.lang is None:
+            return replace(piece, lang="en")
+        return self.answers.pop(0) if self.answers else Heard(str(token_ids[0]))
+
+
+@dataclass
+class World:
+    """What befalls the engines of one test."""
+
+    seed: int = 0
+    killers: frozenset[int] = frozenset()
+    """Chunks that the engine dies of when it comes to finish them."""
+    failing: frozenset[int] = frozenset()
+    """Chunks whose requests end with "error"."""
+    death_rate: float = 0.0
+    causes: tuple[str, ...] = ("it fell over",)
+    before_step: Callable[[StandIn], None] = lambda core: None
+    stillborn: tuple[int, ...] = ()
+    """Which starts (from 0) fail."""
+    started: list[StandIn] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    """How many requests at a time each start was asked for."""
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+
+    def start(self, requests: int) -> StandIn:
+        assert all(each.closed for each in self.started), "two engines at a time"
+        self.sizes.append(requests)
+        if len(self.sizes) - 1 in self.stillborn:
+            raise Died(self.random.choice(self.causes))
+        self.started.append(StandIn(self, requests))
+        return self.started[-1]
+
+    def starter(self, concurrency: int = 16, restarts: int = 6) -> Starter:
+        return Starter(self.start, concurrency, restarts)
+
+
+class StandIn:
+    """An engine core: finishes what it has in hand a few at a time, in any order, or dies."""
+
+    def __init__(self, world: World, requests: int):
+        self.world, self.requests = world, requests
+        self.hand: dict[str, int] = {}
+        self.most = 0
+        self.closed = self.dead = False
+
+    def add(self, request_id: str, request: Request) -> None:
+        assert not self.dead
+        assert request_id not in self.hand
+        self.hand[request_id] = request.prompt["item"]
+        self.most = max(self.most, len(self.hand))
+
+    def step(self) -> list[Output]:
+        assert not self.dead
+        self.world.before_step(self)
+        assert self.hand, "nothing to wait for: a real engine would wait for ever"
+        some = self.world.random.sample(list(self.hand), self.world.random.randint(0, min(4, len(self.hand))))
+        if self.world.random.random() < self.world.death_rate:
+            self.die()
+        outputs = []
+        for name in some:
+            item = self.hand.pop(name)
+            if item in self.world.killers:
+                self.die()
+            outputs.append(Output(name, [item], "error" if item in self.world.failing else "stop"))
+        return outputs
+
+    def die(self) -> None:
+        self.dead = True
+        raise Died(self.world.random.choice(self.world.causes))
+
+    def describe(self) -> str:
+        return f"ready for {self.requests}"
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+def full(chunks: list[Chunk], closed: bool = True) -> Feed:
+    feed = Feed(10**9)
+    for each in chunks:
+        feed.put(each)
+    if closed:
+        feed.close()
+    return feed
+
+
+def driven(world: World, count: int, ears: Ears | None = None, **settings: int) -> list[Result]:
+    """What a driver makes of so many chunks."""
+    driver = Driver(ears or Ears(), world.starter(**settings), watched=False)
+    return list(driver.run(full([chunk(i) for i in range(count)])))
+
+
+def told(results: list[Result]) -> list[str]:
+    return [result.text for result in results if isinstance(result, Notice) and result.is_warning]
+
+
+def heard(results: list[Result]) -> dict[int, str]:
+    return {result.item: result.text for result in results if isinstance(result, Hypothesis)}
+
+
+def failed(results: list[Result]) -> dict[int, str]:
+    return {result.item: result.message for result in results if isinstance(result, ChunkFailure)}
+
+
+def one_each(results: list[Result], count: int) -> bool:
+    items = Counter(result.item for result in results if not isinstance(result, Notice))
+    return items == Counter(range(count))
+
+
+# -- every chunk, whatever happens -------------------------------------------------------------------------------------
+
+items = st.frozensets(st.integers(0, 99), max_size=3)
+
+
+@given(st.integers(0, 100), st.integers(1, 40), st.integers(0, 10**6), items, items, st.booleans())
+def test_one_result_each(
+    count: int, concurrency: int, seed: int, failing: frozenset[int], unfit: frozenset[int], twice: bool
+) -> None:
+    """In any order, with requests that end in an error and chunks that do not fit, each the text of its own audio."""
+    ears = Ears(unfit)
+    ears.asks_twice = twice
+    world = World(seed, failing=failing)
+    results = driven(world, count, ears, concurrency=concurrency)
+    assert one_each(results, count)
+    assert set(failed(results)) == {item for item in failing | unfit if item < count}
+    assert all(text == str(item) for item, text in heard(results).items())
+    assert [result.text for result in results if isinstance(result, Notice)] == [f"ready for {concurrency}"]
+    assert all(each.closed for each in world.started)
+
+
+@given(st.integers(1, 100), st.integers(1, 40), st.integers(0, 10**6), st.sampled_from((0.02, 0.2, 0.5)))
+def test_one_result_each_however_often_it_dies(count: int, concurrency: int, seed: int, death_rate: float) -> None:
+    """Deaths at any time: no chunk is lost, none comes twice, every engine is closed."""
+    world = World(seed, death_rate=death_rate)
+    results = driven(world, count, concurrency=concurrency, restarts=1000)
+    assert one_each(results, count)
+    assert all(text == str(item) for item, text in heard(results).items())
+    assert all(each.closed for each in world.started)
+    assert len(told(results)) == len(world.started) - 1
+
+
+@given(st.integers(1, 100), st.integers(1, 40), st.integers(0, 10**6), items)
+def test_only_killers_fail(count: int, concurrency: int, seed: int, killers: frozenset[int]) -> None:
+    """A chunk that always kills is at last alone with the engine, fails, and lets all others live."""
+    world = World(seed, killers=killers)
+    results = driven(world, count, concurrency=concurrency)
+    assert one_each(results, count)
+    assert set(failed(results)) == {item for item in killers if item < count}
+    assert all(each == "vllm died of this chunk: it fell over" for each in failed(results).values())
+    assert all(result.retryable for result in results if isinstance(result, ChunkFailure))
+
+
+@given(st.integers(1, 100), st.integers(1, 40), st.integers(0, 6), st.integers(0, 10**6))
+def test_an_engine_that_never_lives(count: int, concurrency: int, restarts: int, seed: int) -> None:
+    """After `restarts` deaths in a row it is given up, and no chunk is blamed: there is not one failure on record, even
+    where there were fewer chunks than deaths."""
+    world, results = World(seed, death_rate=1.0), list[Result]()
+    driver = Driver(Ears(), world.starter(concurrency, restarts), watched=False)
+    with pytest.raises(EngineError, match=r"^vLLM died: it fell over$"):
+        results.extend(driver.run(full([chunk(i) for i in range(count)])))
+    assert not failed(results)
+    assert len(world.started) == restarts + 1
+    assert all(each.closed for each in world.started)
+
+
+def test_an_engine_that_does_not_start() -> None:
+    """The first time, that is final: nothing speaks for another attempt."""
+    world = World(stillborn=(0,))
+    with pytest.raises(EngineError, match=r"^vLLM died: it fell over$"):
+        driven(world, 3)
+    assert world.sizes == [16]
+
+
+def test_an_engine_that_does_not_start_again() -> None:
+    """Once it has lived, a failed start is one more death: the memory of the one before may not be free yet."""
+    world = World(killers=frozenset({5}), stillborn=(1, 3))
+    results = driven(world, 40)
+    assert one_each(results, 40)
+    assert set(failed(results)) == {5}
+
+
+def test_out_of_memory_halves() -> None:
+    """Fewer requests at a time, and the log says so; nobody is blamed."""
+    world = World(causes=(OOM,), before_step=lambda core: core.die() if core.requests > 4 else None)
+    results = driven(world, 50)
+    assert one_each(results, 50)
+    assert not failed(results)
+    assert world.sizes == [16, 8, 4]
+    assert "with 8 requests at a time" in told(results)[0]
+    assert "with 4 requests at a time" in told(results)[1]
+
+
+def test_out_of_memory_while_loading() -> None:
+    """The same: fewer requests need fewer buffers. With one at a time, there is nothing left to try."""
+    world = World(causes=(OOM,), stillborn=(0, 1))
+    assert one_each(driven(world, 20), 20)
+    assert world.sizes == [16, 8, 4]
+    world = World(causes=(OOM,), stillborn=tuple(range(9)))
+    with pytest.raises(EngineError, match="out of memory with one request at a time"):
+        driven(world, 20)
+    assert world.sizes == [16, 8, 4, 2, 1]
+
+
+def test_a_refused_request() -> None:
+    """What vLLM does not take fails with its words, and costs nobody else anything."""
+    results = driven(World(), 5, Ears(refused=frozenset({3})))
+    assert failed(results) == {3: "vllm: no such prompt"}
+    assert len(heard(results)) == 4
+
+
+def test_trouble_of_any_kind_is_the_chunks_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tokenizer that falls over one chunk fails that chunk, with the error's name, and not the run."""
+    ears = Ears()
+    read = ears.read
+
+    def falls_over(piece: Piece, token_ids: list[int], finish_reason: str) -> Heard | Piece:
+        if token_ids[0] == 3:
+            raise KeyError("token 99")
+        return read(piece, token_ids, finish_reason)
+
+    monkeypatch.setattr(ears, "read", falls_over)
+    results = driven(World(), 5, ears)
+    assert failed(results) == {3: "vllm: KeyError: 'token 99'"}
+    assert len(heard(results)) == 4
+
+
+def test_a_run_that_is_being_stopped() -> None:
+    """The engine heard the signal too: its death is no news, and no other is started."""
+    feed = full([chunk(0), chunk(1)], closed=False)
+
+    def stop(core: StandIn) -> None:
+        feed.close(discard=True)
+        core.die()
+
+    world = World(before_step=stop)
+    results = list(Driver(Ears(), world.starter(), watched=False).run(feed))
+    assert results == [Notice("ready for 16")]
+    assert len(world.started) == 1
+    assert world.started[0].closed
+
+
+def test_a_run_that_is_left() -> None:
+    """Whoever stops listening has the engine closed."""
+    world = World()
+    results = Driver(Ears(), world.starter(), watched=False).run(full([chunk(i) for i in range(9)]))
+    assert isinstance(next(results), Notice)
+    assert isinstance(next(results), Hypothesis)
+    results.close()
+    assert world.started[0].closed
+
+
+# -- the window --------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 200), st.integers(1, 60), st.integers(0, 10**6))
+def test_the_engine_is_kept_full(count: int, concurrency: int, seed: int) -> None:
+    """Whenever it works, it has as many requests as it runs and an eighth more, or all that there are; never more."""
+    feed = full([chunk(i) for i in range(count)])
+    window = concurrency + max(1, int(concurrency * AHEAD))
+
+    def look(core: StandIn) -> None:
+        assert len(core.hand) == window or feed.closed
+
+    world = World(seed, before_step=look)
+    list(Driver(Ears(), world.starter(concurrency), watched=False).run(feed))
+    assert world.started[0].most == min(window, count)
+
+
+@given(st.integers(1, 60), st.integers(0, 10**6), st.integers(0, 99))
+def test_suspects_are_few_at_a_time(concurrency: int, seed: int, killer: int) -> None:
+    """After a death an eighth of what was in hand goes in together, and nobody new."""
+    world = World(seed, killers=frozenset({killer}))
+    driven(world, 100, concurrency=concurrency)
+    window = concurrency + max(1, int(concurrency * AHEAD))
+    assert world.started[0].most == min(window, 100)
+    if len(world.started) > 2:  # the last but one dies of the suspect alone, or of few
+        assert world.started[1].most <= max(1, window // 8)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 199))
+def test_few_go_alone(seed: int, killer: int) -> None:
+    """Each death clears those that were not in it: the others do not wait while one after another goes alone."""
+    alone: set[int] = set()
+    world = World(seed, frozenset({killer}), before_step=lambda core: _note_alone(core, alone))
+    results = driven(world, 200, concurrency=100)
+    assert set(failed(results)) == {killer}
+    assert len(alone) <= 112 // 8 + 2  # the last of the run is alone, too, and so is the proof of life
+
+
+def _note_alone(core: StandIn, alone: set[int]) -> None:
+    if len(core.hand) == 1:
+        alone.update(core.hand.values())
+
+
+def test_it_waits_for_a_slow_feed() -> None:
+    """With nothing in hand it waits for a chunk, and takes each as it comes."""
+    feed, world = full([chunk(0)], closed=False), World()
+    results = Driver(Ears(), world.starter(), watched=False).run(feed)
+    assert [next(results) for _ in range(2)][1] == Hypothesis(0, 0, "0")
+    feed.put(chunk(1))
+    feed.close()
+    assert list(results) == [Hypothesis(1, 0, "1")]
+
+
+# -- a second opinion --------------------------------------------------------------------------------------------------
+
+SPEECH = babble(20.0, seed=3)
+SPEECH[0] = 8.0  # of chunk 7
+GOOD = "what was said, more or less, in all of these many seconds of babble"
+LATE = (Word(" late", 1.0, 1.5),)
+
+
+def watched(ears: Ears, samples: Samples = SPEECH, world: World | None = None, silent: bool = False) -> Hypothesis:
+    """The result of one chunk of number 7."""
+    world = world or World()
+    driver = Driver(ears, world.starter(), watched=True)
+    (result,) = (each for each in driver.run(full([chunk(7, samples, silent)])) if not isinstance(each, Notice))
+    assert isinstance(result, Hypothesis)
+    return result
+
+
+def hears(*answers: Heard) -> Ears:
+    ears = Ears()
+    ears.answers = list(answers)
+    return ears
+
+
+def in_order(world: World) -> World:
+    """Requests finish one by one, in the order in which they were asked."""
+    world.random.sample = lambda population, k: list(population)[:1]  # type: ignore[method-assign, assignment]
+    return world
+
+
+def test_what_is_not_suspect_is_asked_once() -> None:
+    """And what is certain silence, too, whatever was heard."""
+    ears = hears(Heard(GOOD))
+    assert watched(ears) == Hypothesis(7, 0, GOOD)
+    assert len(ears.pieces) == 1
+    assert watched(hears(Heard("")), silent=True) == Hypothesis(7, 0, "")
+
+
+def test_halves_are_kept_when_they_are_better() -> None:
+    """Joined, with the second half's times shifted by the first's length, and a warning of it."""
+    ears = hears(Heard(""), Heard(" left half", LATE), Heard(" right half, not so short", LATE))
+    result = watched(ears, world=in_order(World()))
+    whole, left, right = ears.pieces
+    assert len(left.samples) + len(right.samples) == len(whole.samples)
+    assert 8 < len(left.samples) / SAMPLING_RATE < 12
+    assert "".join(word.text for word in result.words) == " late late"
+    shift = len(left.samples) / SAMPLING_RATE
+    assert [(word.start, word.end) for word in result.words] == [(1.0, 1.5), (1.0 + shift, 1.5 + shift)]
+    (warning,) = result.warnings
+    assert warning.startswith("no text over ")
+    assert warning.endswith(" s of speech: decoded again in two halves, which was kept")
+
+
+def test_the_first_is_kept_when_the_second_is_no_better() -> None:
+    """With a warning all the same."""
+    result = watched(hears(Heard("Yes."), Heard(""), Heard("")))
+    assert result.text == "Yes."
+    (warning,) = result.warnings
+    assert warning.endswith(" s of speech: decoded again in two halves, which was no better")
+
+
+def test_a_short_one_goes_behind_silence() -> None:
+    """400 ms of it, which its times do not show."""
+    ears = hears(Heard(""), Heard(" short and late", (Word(" short", 0.2, 0.5), Word(" late", 1.4, 1.9))))
+    result = watched(ears, SPEECH[: 5 * SAMPLING_RATE])
+    _, again = ears.pieces
+    assert (again.lead, len(again.samples)) == (SHIFT, 5 * SAMPLING_RATE + SHIFT)
+    assert not again.samples[:SHIFT].any()
+    assert result.words == (Word(" short", 0.0, pytest.approx(0.1)), Word(" late", pytest.approx(1.0), 1.5))
+    assert result.warnings[0].endswith("decoded again behind a little silence, which was kept")
+
+
+@pytest.mark.parametrize("fault", ["error", "death", "refusal"])
+def test_a_second_opinion_that_fails(fault: str) -> None:
+    """What was heard the first time stands: a doubtful text is more than none."""
+    ears, world = hears(Heard("Yes.")), World()
+
+    def go_wrong(core: StandIn) -> None:
+        if fault == "refusal":
+            ears.refused = frozenset({7})
+        elif len(ears.pieces) > 1:  # the second round has begun
+            world.killers = frozenset({7}) if fault == "death" else frozenset()
+            world.failing = frozenset({7}) if fault == "error" else frozenset()
+
+    world.before_step = go_wrong
+    result = watched(ears, world=world)
+    assert result.text == "Yes."
+    (warning,) = result.warnings
+    assert warning.startswith("only 4 characters over ")
+    why = {"error": "'error'", "death": "vllm died of this chunk: it fell over", "refusal": "vllm: no such prompt"}
+    assert "could not be decoded again" in warning
+    assert why[fault] in warning
+
+
+def test_a_pause_across_both_halves() -> None:
+    """Two stretches of silence that meet at the cut are one."""
+    halves = [Piece(SPEECH[: 10 * SAMPLING_RATE]), Piece(SPEECH[10 * SAMPLING_RATE :])]
+    met = joined(halves, [Heard(" one", LATE, (4.0, 10.0)), Heard(" two", LATE, (0.0, 6.0))])
+    assert met.quiet == (4.0, 16.0)
+    apart = joined(halves, [Heard(" one", LATE, (4.0, 9.0)), Heard(" two", LATE, (0.0, 6.0))])
+    assert apart.quiet == (10.0, 16.0)
+
+
+@given(st.lists(st.integers(1, 300_000), min_size=1, max_size=4), st.integers(0, SHIFT), st.randoms())
+def test_joined_words_are_in_order_and_inside(sizes: list[int], lead: int, rng: random.Random) -> None:
+    """Whatever is heard in each piece: times never go back, and the text is that of the words."""
+    pieces = [Piece(np.zeros(size, np.float32)) for size in sizes]
+    pieces[0] = replace(pieces[0], samples=np.zeros(sizes[0] + lead, np.float32), lead=lead)
+    answers = []
+    for piece in pieces:
+        duration = len(piece.samples) / SAMPLING_RATE
+        times = sorted(rng.uniform(0, duration) for _ in range(2 * rng.randint(0, 5)))
+        words = tuple(Word(f" w{i}", a, b) for i, (a, b) in enumerate(zip(times[::2], times[1::2], strict=True)))
+        answers.append(Heard("".join(word.text for word in words), words, (0.0, duration)))
+    whole = joined(pieces, answers)
+    times = [time for word in whole.words for time in (word.start, word.end)]
+    assert times == sorted(times)
+    assert all(0 <= time <= sum(sizes) / SAMPLING_RATE + 1e-9 for time in times)
+    assert whole.text.strip() == "".join(word.text for word in whole.words).strip()
+    assert whole.quiet == pytest.approx((0.0, sum(sizes) / SAMPLING_RATE))
+
+
+def test_joined_without_times() -> None:
+    """Texts of models that give no times are parted by a space; in scripts that have none, times tell."""
+    halves = [Piece(SPEECH), Piece(SPEECH)]
+    assert joined(halves, [Heard("one"), Heard("two", truncated=True)]) == Heard("one two", truncated=True)
+    close = (Heard("你", (Word("你", 1, 2),)), Heard("好", (Word("好", 1, 2),)))
+    assert joined(halves, list(close)).text == "你好"
+
+
+@given(st.integers(0, 30 * SAMPLING_RATE), st.integers(0, 100))
+def test_recut_keeps_all_audio(size: int, seed: int) -> None:
+    """The pieces are the chunk's audio, whole and in order, each within the limit."""
+    limit = 30 * SAMPLING_RATE
+    samples = np.resize(SPEECH[seed * 1000 :], size)
+    pieces = recut(Piece(samples, "en"), limit)
+    assert np.array_equal(np.concatenate([piece.samples[piece.lead :] for piece in pieces]), samples)
+    assert all(0 < len(piece.samples) <= limit and piece.lang == "en" for piece in pieces)
+    assert len(pieces) == (2 if size >= 8 * SAMPLING_RATE else 1)

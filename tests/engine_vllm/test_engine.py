@@ -1,0 +1,127 @@
+"""voxbatch's vLLM engine says what stock vLLM says, and a fault costs no chunk but the one that is to blame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from support import Spoken
+
+pytest_plugins = ["support"]
+pytestmark = pytest.mark.slow
+
+TEXT_TOKENS = 448
+"""The engine asks an instruct model for no more."""
+
+
+def test_realtime_is_equal_to_one_request_at_a_time(realtime: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:
+    """40 chunks of mixed lengths, streamed with many in flight: each one's tokens are those of stock vLLM alone."""
+    from support import FLOAT32, streamed
+
+    assert len(realtime_spoken.waveforms) >= 40
+    assert len({token for tokens in realtime_spoken.tokens.values() for token in tokens}) >= 50
+    found = streamed(realtime, realtime_spoken.waveforms, tmp_path, *FLOAT32, "ignore_eos=false", "max_num_seqs=12")
+    assert found["failures"] == {}
+    assert found["tokens"] == {name: [tokens] for name, tokens in realtime_spoken.tokens.items()}
+    assert set(found["texts"]) == set(realtime_spoken.waveforms)
+    assert "is loading" in found["notices"][0]
+    assert "up to 12 requests at a time" in found["notices"][1]
+
+
+def test_voxtral_is_equal_to_one_request_at_a_time(voxtral: Path, voxtral_spoken: Spoken, tmp_path: Path) -> None:
+    """The same for the instruct model, whose texts the engine cuts at 448 tokens."""
+    from support import FLOAT32, streamed
+
+    found = streamed(voxtral, voxtral_spoken.waveforms, tmp_path, *FLOAT32, "max_model_len=1024")
+    assert found["failures"] == {}
+    expected = {name: [tokens[:TEXT_TOKENS]] for name, tokens in voxtral_spoken.tokens.items()}
+    assert found["tokens"] == expected
+
+
+def test_delay_through_a_linked_folder(realtime: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:
+    """Another delay is served from a folder of links: the same audio, other tokens, one for each 80 ms all the same;
+    and the model's own folder is left as it is."""
+    from support import FLOAT32, streamed
+
+    before = (realtime / "tekken.json").read_bytes()
+    some = {name: each for name, each in realtime_spoken.waveforms.items() if len(each) < 20 * 16_000}
+    found = streamed(realtime, some, tmp_path, *FLOAT32, "delay_ms=2400", "ignore_eos=true")
+    assert found["failures"] == {}
+    for name, waveform in some.items():
+        (tokens,) = found["tokens"][name]
+        assert len(tokens) == -(-len(waveform) // 1_280) + 9  # positions, less the prompt, less one
+        assert tokens != realtime_spoken.tokens[name]
+    assert (realtime / "tekken.json").read_bytes() == before
+
+
+# ── faults ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def some(realtime_spoken: Spoken) -> dict[str, np.ndarray]:
+    """A dozen of the shorter chunks."""
+    by_length = sorted(realtime_spoken.waveforms.items(), key=lambda pair: len(pair[1]))
+    return dict(by_length[:12])
+
+
+def faulty(model: Path, waveforms: dict[str, np.ndarray], folder: Path, scheduler: str) -> tuple[dict[str, Any], int]:
+    """What came of a run with one of faulty.py's schedulers, and how often the engine died."""
+    from support import FLOAT32, streamed
+
+    mark = folder / "deaths"
+    options = (*FLOAT32, "ignore_eos=false", "max_num_seqs=8", f"scheduler_cls=faulty.{scheduler}")
+    found = streamed(model, waveforms, folder, *options, VOXBATCH_TEST_MARK=str(mark))
+    return found, len(mark.read_text().splitlines())
+
+
+def test_an_exception_in_the_engine_costs_nothing(
+    realtime: Path, realtime_spoken: Spoken, some: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    """An engine that dies of an exception is started again, says why, and every chunk has the text it should have."""
+    found, deaths = faulty(realtime, some, tmp_path, "RaisesOnce")
+    assert deaths == 1
+    assert found["failures"] == {}
+    assert {name: tokens[-1] for name, tokens in found["tokens"].items()} == {
+        name: realtime_spoken.tokens[name] for name in some
+    }
+    (said,) = (notice for notice in found["notices"] if "died" in notice)
+    assert "scripted to fail" in said
+    assert "starting it again" in said
+
+
+def test_out_of_memory_halves_what_is_admitted(realtime: Path, some: dict[str, np.ndarray], tmp_path: Path) -> None:
+    """After a lack of memory the next engine runs half as many requests at a time, and says so."""
+    found, deaths = faulty(realtime, some, tmp_path, "OutOfMemoryOnce")
+    assert deaths == 1
+    assert found["failures"] == {}
+    assert set(found["texts"]) == set(some)
+    assert any("out of memory" in notice and "4 requests at a time" in notice for notice in found["notices"])
+    assert "up to 4 requests at a time" in found["notices"][-1]
+
+
+def test_a_chunk_that_kills_the_engine_fails_alone(realtime: Path, some: dict[str, np.ndarray], tmp_path: Path) -> None:
+    """A chunk of which the engine dies each time is found and fails; all others have their texts."""
+    some["poison"] = np.resize(next(iter(some.values())), 5 * 16_000)
+    found, deaths = faulty(realtime, some, tmp_path, "Poisoned")
+    assert set(found["failures"]) == {"poison"}
+    assert "poisoned" in found["failures"]["poison"]
+    assert set(found["texts"]) == set(some) - {"poison"}
+    assert 2 <= deaths <= 4
+
+
+def test_an_overlong_chunk_fails_alone(realtime: Path, some: dict[str, np.ndarray], tmp_path: Path) -> None:
+    """A chunk that does not fit the context is refused with both lengths, and never cut short or given to vLLM."""
+    from support import FLOAT32, streamed
+
+    limit = 592_640
+    some |= {"longest": np.resize(some["chunk000"] if "chunk000" in some else next(iter(some.values())), limit)}
+    some |= {"overlong": np.append(some["longest"], np.float32(0))}
+    found = streamed(realtime, some, tmp_path, *FLOAT32, "ignore_eos=true")
+    assert set(found["failures"]) == {"overlong"}
+    assert "37.04 s of audio; 37.04 s fit into a context of 512" in found["failures"]["overlong"]
+    assert set(found["texts"]) == set(some) - {"overlong"}
+    assert len(found["tokens"]["longest"][0]) == 512 - 39 - 1

@@ -1,0 +1,100 @@
+"""What fits into a Voxtral Realtime context, to the sample: what fits is taken, and nothing longer gets through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxbatch.engines.vllm.limits import (
+    SAMPLES_PER_TOKEN,
+    delay_tokens,
+    longest_chunk,
+    max_tokens,
+    positions,
+    prompt_tokens,
+)
+from voxbatch.records import SAMPLING_RATE
+
+DELAYS_MS = (*range(80, 1201, 80), 2400)
+
+delays = st.sampled_from(DELAYS_MS).map(delay_tokens)
+samples = st.integers(0, 10**7)
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "prompt", "longest", "seconds"), [(480, 39, 592_640, 37.04), (2400, 63, 561_920, 35.12)]
+)
+def test_a_context_of_512(delay_ms: int, prompt: int, longest: int, seconds: float) -> None:
+    """The published figures: the longest clip fills the context to its last position, and one sample more does not
+    fit."""
+    delay = delay_tokens(delay_ms)
+    assert prompt_tokens(delay) == prompt
+    assert longest_chunk(512, delay) == longest == round(seconds * SAMPLING_RATE)
+    assert positions(longest, delay) == 512
+    assert positions(longest + 1, delay) == 513
+
+
+@given(samples, delays)
+def test_positions_by_hand(num_samples: int, delay: int) -> None:
+    """32 tokens of silence, the audio up to a whole token, the delay, one more, and ten for the last word."""
+    assert positions(num_samples, delay) == -(-num_samples // 1280) + 32 + delay + 1 + 10
+
+
+@given(st.integers(1, 200_000), delays, st.integers(0, 64))
+def test_the_longest_chunk_is_the_longest(max_model_len: int, delay: int, left_pad: int) -> None:
+    """It fits, and one sample more does not; where not even the pads fit, there is none."""
+    longest = longest_chunk(max_model_len, delay, left_pad)
+    pads = positions(0, delay, left_pad)
+    assert (longest > 0) == (max_model_len > pads)
+    if longest > 0:
+        assert positions(longest, delay, left_pad) == max_model_len
+        assert positions(longest + 1, delay, left_pad) > max_model_len
+
+
+@given(samples, delays, st.integers(0, 64))
+def test_text_never_goes_beyond_the_audio(num_samples: int, delay: int, left_pad: int) -> None:
+    """Prompt and text leave one position free: a token without audio would kill the engine."""
+    tokens = max_tokens(num_samples, delay, left_pad)
+    assert tokens >= 1
+    assert prompt_tokens(delay, left_pad) + tokens <= positions(num_samples, delay, left_pad) - 1
+
+
+@given(samples, samples, delays, delays)
+def test_more_takes_more(one: int, other: int, short: int, long: int) -> None:
+    """Longer audio and a longer delay never take fewer positions, and a longer delay leaves no more room."""
+    one, other = sorted((one, other))
+    short, long = sorted((short, long))
+    assert positions(one, short) <= positions(other, short) <= positions(other, long)
+    assert max_tokens(one, short) <= max_tokens(other, short)
+    assert longest_chunk(512, long) <= longest_chunk(512, short)
+
+
+@given(samples, delays)
+def test_all_of_the_audio_is_spoken_of(num_samples: int, delay: int) -> None:
+    """The k-th token speaks of what ended 80 × (k + 1) ms after the start: the last ones lie behind the audio's end."""
+    assert max_tokens(num_samples, delay) * SAMPLES_PER_TOKEN >= num_samples
+
+
+@pytest.mark.parametrize("delay_ms", [80, 480, 1200, 2400])
+def test_mistral_common_pads_to_as_much(delay_ms: int, tmp_path: Path) -> None:
+    """Its own padding of real audio has as many tokens as positions() says, and its prompt as prompt_tokens() says."""
+    pytest.importorskip("mistral_common")
+    from checkpoints import write_tekken
+
+    from voxbatch.engines.vllm.tekken import load_tekken
+
+    write_tekken(tmp_path, delay_ms)
+    tekken, delay = load_tekken(tmp_path), delay_tokens(delay_ms)
+    assert len(tekken.start + tekken.audio_encoder.encode_streaming_tokens()) == prompt_tokens(delay)
+
+    @settings(max_examples=20, deadline=None)
+    @given(st.integers(0, 600_000) | st.integers(0, 400).map(lambda n: n * SAMPLES_PER_TOKEN))
+    def pads_alike(num_samples: int) -> None:
+        padded = tekken.audio_encoder.pad(np.zeros(num_samples, np.float32), SAMPLING_RATE)
+        assert len(padded) == positions(num_samples, delay) * SAMPLES_PER_TOKEN
+
+    pads_alike()

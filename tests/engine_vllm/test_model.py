@@ -1,0 +1,427 @@
+"""A model is found and described before a GPU is touched; what is missing or half there is named, with what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, environment
+
+from voxbatch.engines.vllm.model import (
+    INSTRUCT,
+    REALTIME,
+    WHISPER,
+    Model,
+    check_weights,
+    complete,
+    linked_with_delay,
+    locate,
+    weights_bytes,
+)
+from voxbatch.errors import ConfigError, EngineError
+
+needs_hub = pytest.mark.skipif(not find_spec("huggingface_hub"), reason="huggingface_hub is not installed")
+
+AUDIO = {"sampling_rate": 16_000, "transcription_delay_ms": 480, "streaming_n_left_pad_tokens": 32}
+
+
+def params(transcription_format: str | None = "streaming") -> dict[str, Any]:
+    audio = {"transcription_format": transcription_format} if transcription_format else {}
+    return {"dim": 64, "multimodal": {"whisper_model_args": {"encoder_args": {"audio_encoding_args": audio}}}}
+
+
+def write(folder: Path, **files: Any) -> Path:
+    """write(folder, params={…}) → folder/params.json, and so on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def safetensors(path: Path, size: int = 64) -> Path:
+    """A file of one tensor of bytes, by hand: length of the header, header, data."""
+    header = json.dumps(
+        {"__metadata__": {"format": "pt"}, "w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
+    ).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(size))
+    return path
+
+
+def realtime(folder: Path) -> Path:
+    """A whole Voxtral Realtime, as far as anybody looks before loading it."""
+    write(folder, params=params(), tekken={"audio": AUDIO, "vocab": ["é", "你"]})
+    (folder / "README.md").write_text("---\nlanguage:\n- en\nlicense: apache-2.0\n---\n# A model\n")
+    safetensors(folder / "consolidated.safetensors")
+    return folder
+
+
+def whisper(folder: Path) -> Path:
+    write(folder, config={"architectures": ["WhisperForConditionalGeneration"]}, generation_config={})
+    write(folder, preprocessor_config={})
+    safetensors(folder / "model.safetensors")
+    return folder
+
+
+# -- what it is --------------------------------------------------------------------------------------------------------
+
+
+def test_a_local_folder(tmp_path: Path) -> None:
+    """Its family, format and licence, from its small files."""
+    folder = realtime(tmp_path / "m")
+    assert locate(str(folder), None) == Model(str(folder), folder, REALTIME, True, None, "apache-2.0")
+    assert locate(str(folder), None).audio_settings() == AUDIO
+    write(folder, params=params(None))
+    assert locate(str(folder), None).family == INSTRUCT
+    model = locate(str(whisper(tmp_path / "w")), None)
+    assert (model.family, model.is_mistral, model.license) == (WHISPER, False, "unknown")
+
+
+def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is found from anywhere afterwards; a folder goes before a hub's name."""
+    realtime(tmp_path / "mistralai" / "m")
+    monkeypatch.chdir(tmp_path)
+    assert locate("mistralai/m", None).path == tmp_path / "mistralai" / "m"
+
+
+@pytest.mark.parametrize("name", ["./m", "/nowhere/m", "~/m", "m", "a/b/c"])
+def test_no_such_folder(name: str) -> None:
+    """What cannot be a hub's name is not asked for there."""
+    with pytest.raises(ConfigError, match=f"--model {name}: there is no such folder; give a folder, a hub name"):
+        locate(name, None)
+
+
+@needs_hub
+@pytest.mark.parametrize("name", ["owner/na..me", "owner/-name", "ow ner/name", "owner/name.git", f"owner/{'x' * 99}"])
+def test_no_name_of_a_hub(name: str) -> None:
+    """What the hub's rules do not allow is refused without asking it, in our words."""
+    with pytest.raises(ConfigError, match=f"--model {name}: there is no such folder here, and a hub name "):
+        locate(name, None)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "holds no model: it has neither params.json (Mistral's format) nor config.json (Hugging Face's)"),
+        ({"params": params()}, "has a params.json but lacks tekken.json, the tokenizer: bring the whole model"),
+        ({"params": {"dim": 1}}, "is no speech model: its params.json has no multimodal.whisper_model_args"),
+        ({"params": []}, "params.json is no JSON object: bring it again"),
+        ({"config": {"architectures": ["LlamaForCausalLM"]}}, "is LlamaForCausalLM; this engine runs Voxtral"),
+        ({"config": {}}, "is nothing; this engine runs Voxtral Realtime,"),
+        ({"config": {"architectures": ["WhisperForConditionalGeneration"]}}, "lacks generation_config.json: bring the"),
+        ({"config": {"architectures": ["VoxtralRealtimeForConditionalGeneration"]}},
+         "lacks params.json, tekken.json and consolidated*.safetensors; they are in the same repository on the hub"),
+    ],
+)  # fmt: skip
+def test_what_it_does_not_run(files: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """Another kind of model, or one that is not whole: the folder, and what it lacks."""
+    with pytest.raises(ConfigError) as caught:
+        locate(str(write(tmp_path / "m", **files)), None)
+    assert str(tmp_path / "m") in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_a_damaged_json(tmp_path: Path) -> None:
+    """The file, what is wrong with it, and what to do."""
+    write(tmp_path, params={})
+    (tmp_path / "params.json").write_text('{"dim": ')
+    with pytest.raises(ConfigError, match=r"params\.json cannot be read as JSON \(Expecting value.*\): bring it again"):
+        locate(str(tmp_path), None)
+
+
+def test_a_tokenizer_without_audio(tmp_path: Path) -> None:
+    """It is that of a model for text."""
+    write(tmp_path, params=params(), tekken={})
+    with pytest.raises(ConfigError, match=r"tekken\.json has no `audio` section"):
+        locate(str(tmp_path), None).audio_settings()
+
+
+def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
+    """Asking for one is a mistake that must not pass."""
+    with pytest.raises(ConfigError, match="only a hub's model has revisions"):
+        locate(str(realtime(tmp_path / "m")), "main")
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+def test_whole_weights(tmp_path: Path) -> None:
+    """Are taken, in one file or several."""
+    for model in (locate(str(realtime(tmp_path / "r")), None), locate(str(whisper(tmp_path / "w")), None)):
+        assert complete(model) == model
+        assert weights_bytes(model) == sum(file.stat().st_size for file in model.path.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("missing", [1, 63])
+def test_half_a_file(missing: int, tmp_path: Path) -> None:
+    """Named, with what is there and what should be."""
+    model = locate(str(realtime(tmp_path / "m")), None)
+    file = model.path / "consolidated.safetensors"
+    whole = file.stat().st_size
+    os.truncate(file, whole - missing)
+    with pytest.raises(EngineError) as caught:
+        check_weights(model)
+    seen = f"{whole - missing:,} bytes of {whole:,}"
+    assert str(caught.value) == f"{file} is half there: {seen}; delete it and bring it again"
+
+
+@pytest.mark.parametrize("size", [0, 7, 8, 40])
+def test_not_even_the_header(size: int, tmp_path: Path) -> None:
+    """Nor is what a broken header says believed."""
+    model = locate(str(realtime(tmp_path / "m")), None)
+    os.truncate(model.path / "consolidated.safetensors", size)
+    with pytest.raises(EngineError, match="is no whole safetensors file"):
+        check_weights(model)
+    (model.path / "consolidated.safetensors").write_bytes(b"<!DOCTYPE html><html>" * 9)
+    with pytest.raises(EngineError, match="is no whole safetensors file"):
+        check_weights(model)
+
+
+def test_a_missing_shard(tmp_path: Path) -> None:
+    """The index says which files there are; those that are not here are named."""
+    model = locate(str(whisper(tmp_path / "m")), None)
+    (model.path / "model.safetensors").unlink()
+    with pytest.raises(EngineError, match=r"has no model\*\.safetensors: bring the whole model, with its weights"):
+        check_weights(model)
+    shards = {f"w{i}": f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)}
+    (model.path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    safetensors(model.path / shards["w2"])
+    with pytest.raises(EngineError) as caught:
+        check_weights(model)
+    absent = "model-00001-of-00003.safetensors, model-00003-of-00003.safetensors"
+    assert str(caught.value) == f"{model.path} lacks {absent}, which its index names: bring the model again"
+    safetensors(model.path / shards["w1"])
+    safetensors(model.path / shards["w3"])
+    check_weights(model)
+
+
+# -- another delay -----------------------------------------------------------------------------------------------------
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_folder_with_another_delay(tmp_path: Path) -> None:
+    """Links to all files, and a tekken.json that differs in the delay alone; the model's own is not touched."""
+    model = locate(str(realtime(tmp_path / "m")), None)
+    before = contents(model.path)
+    folder = linked_with_delay(model, 2400, tmp_path / "cache")
+    assert contents(model.path) == before
+    assert contents(folder).keys() == before.keys()
+    assert {name for name, content in contents(folder).items() if content != before[name]} == {"tekken.json"}
+    own = {path.name for path in folder.iterdir() if not path.is_symlink()}
+    assert own == {"tekken.json"}
+    changed, original = (json.loads((each / "tekken.json").read_text()) for each in (folder, model.path))
+    assert changed["audio"].pop("transcription_delay_ms") == 2400
+    assert original["audio"].pop("transcription_delay_ms") == 480
+    assert changed == original
+    check_weights(locate(str(folder), None))
+
+
+def test_the_same_folder_each_time(tmp_path: Path) -> None:
+    """For one model and delay, and another for another; none at all where the model has this delay."""
+    model = locate(str(realtime(tmp_path / "m")), None)
+    folder = linked_with_delay(model, 960, tmp_path / "cache")
+    before = contents(folder)
+    assert linked_with_delay(model, 960, tmp_path / "cache") == folder
+    assert contents(folder) == before
+    other = locate(str(realtime(tmp_path / "other" / "m")), None)
+    folders = {
+        folder,
+        linked_with_delay(model, 80, tmp_path / "cache"),
+        linked_with_delay(other, 960, tmp_path / "cache"),
+    }
+    assert len(folders) == 3
+    assert linked_with_delay(model, 480, tmp_path / "cache") == model.path
+
+
+def test_a_model_that_has_changed(tmp_path: Path) -> None:
+    """A file that the model has no more is no more in the folder either: an engine would stumble over the link."""
+    model = locate(str(realtime(tmp_path / "m")), None)
+    folder = linked_with_delay(model, 960, tmp_path / "cache")
+    (model.path / "consolidated.safetensors").rename(model.path / "consolidated-00001-of-00001.safetensors")
+    assert linked_with_delay(model, 960, tmp_path / "cache") == folder
+    assert contents(folder).keys() == contents(model.path).keys()
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    """Processes and threads that make the folder at the same time all find it whole, and leave nothing behind."""
+    model = locate(str(realtime(tmp_path / "m")), None)
+    script = (
+        "import sys, threading; from pathlib import Path; from voxbatch.engines.vllm.model import *\n"
+        "model, cache, failed = locate(sys.argv[1], None), Path(sys.argv[2]), []\n"
+        "threading.excepthook = lambda each: failed.append(each.exc_value)\n"
+        "def make():\n"
+        "    for _ in range(100):\n"
+        "        assert (linked_with_delay(model, 960, cache) / 'tekken.json').read_text().endswith('}')\n"
+        "threads = [threading.Thread(target=make) for _ in range(2)]\n"
+        "for each in threads: each.start()\n"
+        "for each in threads: each.join()\n"
+        "sys.exit(str(failed) if failed else 0)"
+    )
+    command = [sys.executable, "-c", script, str(model.path), str(tmp_path / "cache")]
+    running = [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate()[1] for process in running] == ["", ""]
+    assert contents(linked_with_delay(model, 960, tmp_path / "cache")).keys() == contents(model.path).keys()
+
+
+# -- a hub -------------------------------------------------------------------------------------------------------------
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+TOKEN = "hf_notarealtoken"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub's protocol as a download takes: /api/models/…/revision/…, …/tree/…, and …/resolve/…."""
+
+    files: dict[str, bytes]
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path.startswith("/api/models/"):
+            self._api(*path.removeprefix("/api/models/").split("/", 3))
+        else:
+            owner, name, _, _, file = path.lstrip("/").split("/", 4)
+            self._file(f"{owner}/{name}", file)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _api(self, owner: str, name: str, what: str, revision: str) -> None:
+        if name == "rude":
+            self.close_connection = True  # without an answer
+        elif name == "private":
+            self._error(401, "RepoNotFound")
+        elif name not in ("good", "gated"):
+            self._error(404, "RepoNotFound")
+        elif revision not in ("main", "v1", COMMIT):
+            self._error(404, "RevisionNotFound")
+        elif what == "revision":
+            self._json({"id": f"{owner}/{name}", "sha": COMMIT, "siblings": []})
+        else:
+            self._json([{"type": "file", "path": path, "size": len(data), "oid": f"{len(data):040x}"}
+                        for path, data in self.files.items()])  # fmt: skip
+
+    def _file(self, repo: str, file: str) -> None:
+        if repo == "owner/gated":
+            self._error(403, "GatedRepo")
+        elif file in self.files:
+            etag = f"{hash(file) % 10**18:040x}"
+            self._answer(200, self.files[file], {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
+        else:
+            self._error(404, "EntryNotFound")
+
+    def _json(self, content: Any) -> None:
+        self._answer(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
+
+    def _error(self, status: int, code: str) -> None:
+        self._answer(status, b"{}", {"X-Error-Code": code, "X-Error-Message": "no", "Content-Type": "application/json"})
+
+    def _answer(self, status: int, data: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a hub with one good model."""
+    folder = realtime(tmp_path_factory.mktemp("hub") / "good")
+    Hub.files = {**contents(folder), "model.safetensors": b"the same in another format"}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+ASK = """
+import json, sys
+from voxbatch.engines.vllm.model import locate, complete
+from voxbatch.errors import VoxbatchError
+for name, revision in json.loads(sys.argv[1]):
+    try:
+        model = locate(name, revision)
+        seen = sorted(path.name for path in model.path.iterdir())
+        whole = sorted(path.name for path in complete(model).path.iterdir())
+        print(json.dumps([model.revision, model.family, model.license, seen, whole]))
+    except VoxbatchError as e:
+        print(json.dumps(f"{type(e).__name__}: {e}"))
+"""
+
+
+def ask(endpoint: str, home: Path, *models: tuple[str, str | None]) -> list[Any]:
+    """In a process of its own: the client reads its variables when it is imported."""
+    kept = {name: value for name, value in environment().items() if not name.lower().endswith("_proxy")}
+    env = {**kept, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_TELEMETRY": "1",
+           "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}  # fmt: skip
+    env.pop("HF_HUB_OFFLINE", None)
+    command = [sys.executable, "-c", ASK, json.dumps(models)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert TOKEN not in done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@needs_hub
+@pytest.mark.slow
+def test_a_model_of_a_hub(hub: str, tmp_path: Path) -> None:
+    """Small files first, weights of its own format later; a branch or tag stands for its commit. What is here already
+    is found when the hub is gone."""
+    small = ["README.md", "params.json", "tekken.json"]
+    whole = sorted([*small, "consolidated.safetensors"])
+    assert ask(hub, tmp_path, ("owner/good", "v1")) == [[COMMIT, REALTIME, "apache-2.0", small, whole]]
+    again = [COMMIT, REALTIME, "apache-2.0", whole, whole]
+    assert ask(hub, tmp_path, ("owner/good", None), ("owner/good", COMMIT)) == [again, again]
+    assert ask(_nowhere(), tmp_path, ("owner/good", COMMIT)) == [again]
+
+
+@needs_hub
+@pytest.mark.slow
+def test_what_a_hub_refuses(hub: str, tmp_path: Path) -> None:
+    """Each in its own words, with what to do about it."""
+    gated, revision, absent, private = ask(
+        hub, tmp_path, ("owner/gated", None), ("owner/good", "v9"), ("owner/absent", None), ("owner/private", None)
+    )
+    assert gated == (
+        "ConfigError: owner/gated is gated: accept its terms on its page of the hub, then set HF_TOKEN to a token of "
+        "that account"
+    )
+    assert revision == "ConfigError: owner/good has no revision 'v9': give a branch, a tag or a commit of it"
+    no_such = "there is no such folder here and no such model on the hub; if it is private, set HF_TOKEN"
+    assert absent == f"ConfigError: --model owner/absent: {no_such}"
+    assert private == f"ConfigError: --model owner/private: {no_such}"
+
+
+@needs_hub
+@pytest.mark.slow
+def test_a_hub_that_cannot_be_reached(hub: str, tmp_path: Path) -> None:
+    """Machines without a network, or behind one that drops connections, are told of the other ways."""
+    for found in (*ask(_nowhere(), tmp_path, ("owner/good", None)), *ask(hub, tmp_path, ("owner/rude", None))):
+        assert found.startswith("ConfigError: --model owner/")
+        assert ": the hub cannot be reached (" in found
+        assert found.endswith("; bring the model to a local folder or a bucket, and give that instead")
+
+
+def _nowhere() -> str:
+    """An address where nobody listens."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{s.getsockname()[1]}"

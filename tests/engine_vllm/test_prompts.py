@@ -1,0 +1,85 @@
+"""Prompts built from arrays are mistral-common's official ones: token for token, and sample for sample."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from voxbatch.engines.vllm.families import Piece, Unfit
+from voxbatch.engines.vllm.families.instruct import Instruct
+from voxbatch.engines.vllm.families.realtime import Realtime
+from voxbatch.engines.vllm.model import locate
+from voxbatch.engines.vllm.settings import resolve
+
+pytest_plugins = ["support"]
+
+LENGTHS = (1, 159, 160, 1_279, 1_280, 1_281, 16_000, 100_001, 479_999, 480_000)
+"""Samples: around a token, around a mel frame, and up to a whole window."""
+
+
+def noise(num_samples: int) -> np.ndarray:
+    """Float32 on the 16-bit grid, which is all that the official way through a WAV file keeps."""
+    values = np.random.default_rng(num_samples).integers(-20_000, 20_000, num_samples)
+    return (values / 32_768).astype(np.float32)
+
+
+def official(model: Path, samples: np.ndarray, lang: str | None) -> Any:
+    from mistral_common.protocol.transcription.request import StreamingMode, TranscriptionRequest
+    from mistral_common.tokens.tokenizers.audio import Audio
+    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+    tokenizer = MistralTokenizer.from_file(str(model / "tekken.json")).instruct_tokenizer
+    audio = Audio(samples, 16_000, format="wav").to_base64("wav")
+    streaming = tokenizer.audio_encoder.audio_config.is_streaming
+    mode = StreamingMode.OFFLINE if streaming else StreamingMode.DISABLED
+    return tokenizer.encode_transcription(TranscriptionRequest(audio=audio, language=lang, streaming=mode))
+
+
+@pytest.mark.parametrize("delay_ms", [480, 2400])
+def test_realtime(tmp_path: Path, delay_ms: int) -> None:
+    """At each length and both delays; and the request asks for as many tokens as the audio has room for."""
+    from checkpoints import write_realtime
+
+    write_realtime(tmp_path, delay_ms=delay_ms)
+    family = Realtime(locate(str(tmp_path), None), resolve("realtime", {"delay_ms": "0"}))
+    family.load(tmp_path)
+    for length in (*LENGTHS, family.max_chunk_samples):
+        request = family.request(Piece(noise(length)))
+        expected = official(tmp_path, noise(length), None)
+        assert request.prompt["prompt_token_ids"] == expected.tokens
+        ((samples, rate),) = request.prompt["multi_modal_data"]["audio"]
+        assert rate is None
+        np.testing.assert_array_equal(samples, expected.audios[0].audio_array)
+        assert samples.dtype == np.float32
+        assert request.max_tokens == len(samples) // 1_280 - len(expected.tokens) - 1
+        assert len(samples) // 1_280 <= 512
+    with pytest.raises(Unfit, match="fit into a context of 512"):
+        family.request(Piece(noise(family.max_chunk_samples + 1)))
+
+
+@pytest.mark.parametrize("lang", [None, "en", "pt", "hi"])
+def test_instruct(voxtral: Path, lang: str | None) -> None:
+    """At each length, with and without a language; the text has room in the context."""
+    family = Instruct(locate(str(voxtral), None), resolve("instruct", {}))
+    family.load(voxtral)
+    for length in LENGTHS:
+        request = family.request(Piece(noise(length), lang))
+        expected = official(voxtral, noise(length), lang)
+        assert request.prompt["prompt_token_ids"] == expected.tokens
+        ((samples, _),) = request.prompt["multi_modal_data"]["audio"]
+        np.testing.assert_array_equal(samples, expected.audios[0].audio_array)
+        assert len(expected.tokens) + request.max_tokens <= 1_024
+    with pytest.raises(Unfit, match="30 s are one window"):
+        family.request(Piece(noise(480_001)))
+
+
+def test_nothing_is_changed_in_place(voxtral: Path) -> None:
+    """A chunk's samples are needed again after a death of the engine: padding leaves them as they are."""
+    family = Instruct(locate(str(voxtral), None), resolve("instruct", {}))
+    family.load(voxtral)
+    samples = noise(16_000)
+    family.request(Piece(samples))
+    np.testing.assert_array_equal(samples, noise(16_000))

@@ -1,0 +1,133 @@
+"""Real words through vLLM: the whole main job with real Whisper weights, beside transformers on the same weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Voxbatch
+
+from voxbatch.audio import decode
+from voxbatch.chunk import cut
+from voxbatch.score import CorpusScore, count_errors
+from voxbatch.storage import open_audio
+
+pytest_plugins = ["support"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+HERE = Path(__file__).parent
+WINDOW = 480_000
+ENVIRONMENT = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "2",
+    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def whisper() -> Path:
+    """The folder of multilingual Whisper tiny; made once, and kept in the user's cache."""
+    import whisper_tiny
+
+    try:
+        return whisper_tiny.whisper_tiny(whisper_tiny.default_cache())
+    except whisper_tiny.UnavailableError as e:
+        pytest.skip(str(e))
+
+
+@pytest.fixture(scope="module")
+def rows(corpus: Path) -> list[dict[str, Any]]:
+    """speech/'s manifest, with absolute paths."""
+    folder = corpus / "speech"
+    found = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
+    return [
+        {**row, "id": row["audio_filepath"], "audio_filepath": str(folder / row["audio_filepath"])} for row in found
+    ]
+
+
+@pytest.fixture(scope="module")
+def reference(whisper: Path, rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What transformers makes of each row, chunk by chunk; minutes of work, so it is kept in the user's cache."""
+    chunks = [(i, samples) for i, row in enumerate(rows) for samples in _chunks(row["audio_filepath"])]
+    given = {
+        "samples": np.concatenate([samples for _, samples in chunks]),
+        "lengths": np.array([len(samples) for _, samples in chunks]),
+        "languages": np.array([rows[i]["lang"] for i, _ in chunks]),
+    }
+    digest = hashlib.sha256((HERE / "whisper_reference.py").read_bytes())
+    for array in given.values():
+        digest.update(array.tobytes())
+    kept = whisper.parent / f"{whisper.name}-reference-{digest.hexdigest()[:16]}.json"
+    if not kept.exists():
+        _transcribe(whisper, given, kept, tmp_path_factory.mktemp("reference"))
+    texts: list[list[str]] = [[] for _ in rows]
+    for (i, _), result in zip(chunks, json.loads(kept.read_text()), strict=True):
+        texts[i].append(result["text"])
+    return [" ".join(filter(None, each)) for each in texts]
+
+
+def _chunks(path: str) -> list[np.ndarray]:
+    """As the main job cuts them for an engine without word times."""
+    with open_audio(path) as fd:
+        return [samples for samples, _ in cut(decode(fd, path), WINDOW, 0)]
+
+
+def _transcribe(model: Path, given: dict[str, np.ndarray], kept: Path, folder: Path) -> None:
+    np.savez(folder / "chunks.npz", **given)
+    command = [sys.executable, HERE / "whisper_reference.py", model, folder / "chunks.npz", folder / "out.json"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=1200)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    partial = kept.with_suffix(".partial")
+    partial.write_text((folder / "out.json").read_text())
+    partial.replace(kept)
+
+
+def test_the_main_job_is_as_good_as_transformers(
+    voxbatch: Voxbatch, whisper: Path, rows: list[dict[str, Any]], reference: list[str], tmp_path: Path
+) -> None:
+    """All of speech/ through `voxbatch run --engine vllm`: every row done, and a word error rate within half a point
+    of the same weights through transformers."""
+    score = CorpusScore()
+    for row, text in zip(rows, reference, strict=True):
+        score.add(row["lang"], count_errors(row["text"], text, row["lang"]))
+    expected = score.to_dict()["words"]["wer"]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["dtype=float32", "enforce_eager=true", "max_num_batched_tokens=2048"]
+    flags = [flag for option in options for flag in ("--engine-option", option)]
+    command = ["run", tmp_path / "m.jsonl", "-o", tmp_path / "out", "--engine", "vllm", "--model", whisper]
+    ended = voxbatch(*command, "--allow-outside", *flags, env=ENVIRONMENT, timeout=1200)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["done"], summary["failed"]) == (len(rows), 0)
+    wer = summary["score"]["words"]["wer"]
+    print(f"WER {wer:.2%} through vLLM, {expected:.2%} through transformers; RTFx {summary['rtfx']}")
+    assert abs(wer - expected) <= 0.005
+    assert expected < 0.25
+
+
+def test_the_language_is_heard_where_nobody_says_it(
+    voxbatch: Voxbatch, whisper: Path, rows: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Without `lang`, the model is asked for the language first: French and German come out as such; a language that
+    it does not know fails its own item."""
+    picked = [next(r for r in rows if r["lang"] == lang and r["duration"] > 5) for lang in ("fr", "de", "en")]
+    lines = [{key: value for key, value in row.items() if key != "lang"} for row in picked]
+    lines.append({**lines[-1], "id": "unknown", "lang": "xx"})
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    command = ["run", tmp_path / "m.jsonl", "-o", tmp_path / "out", "--engine", "vllm", "--model", whisper]
+    flags = ["--engine-option", "dtype=float32", "--engine-option", "enforce_eager=true"]
+    ended = voxbatch(*command, "--allow-outside", *flags, env=ENVIRONMENT)
+    assert ended.returncode == 3, ended.stderr[-3000:]
+    (failure,) = [json.loads(line) for line in (tmp_path / "out" / "failures.jsonl").read_text().splitlines()]
+    assert "does not know the language 'xx'" in failure["message"]
+    for line in (tmp_path / "out" / "transcripts.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        lang = next(each["lang"] for each in picked if each["id"] == row["id"])
+        assert count_errors(row["text"], row["pred_text"], lang).rate < 0.6

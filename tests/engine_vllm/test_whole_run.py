@@ -1,0 +1,173 @@
+"""`voxbatch run --engine vllm` as a user starts it: whatever is killed, the ledger is right in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import soundfile
+from conftest import Starter, Voxbatch, environment
+from stream import ENVIRONMENT
+
+pytest_plugins = ["support"]
+pytestmark = pytest.mark.slow
+
+ITEMS = 30
+WAIT_S = 120
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A manifest of ITEMS recordings of 4 to 40 s, one of them missing."""
+    from sounds import babble
+
+    folder = tmp_path_factory.mktemp("recordings")
+    rows = []
+    for i, seconds in enumerate(np.linspace(4, 40, ITEMS)):
+        if i != 7:
+            soundfile.write(folder / f"r{i}.wav", babble(float(seconds), i), 16_000, subtype="PCM_16")
+        rows.append({"audio_filepath": f"r{i}.wav"})
+    (folder / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "m.jsonl"
+
+
+@pytest.fixture(scope="module")
+def options(realtime: Path) -> list[str]:
+    given = ["dtype=float32", "enforce_eager=true", "max_num_batched_tokens=2048", "max_num_seqs=4", "watch=false"]
+    flags = [flag for option in given for flag in ("--engine-option", option)]
+    return ["--engine", "vllm", "--model", str(realtime), "--part-items", "2", "--log-format", "json", *flags]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(recordings: Path, options: list[str], tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """transcripts.jsonl of a run that nobody killed."""
+
+    out = tmp_path_factory.mktemp("undisturbed") / "out"
+    command = [sys.executable, "-m", "voxbatch", "run", str(recordings), "-o", str(out), *options]
+    ended = subprocess.run(command, env=environment(**ENVIRONMENT), capture_output=True, text=True, timeout=WAIT_S)
+    assert ended.returncode == 3, ended.stderr[-3000:]
+    return (out / "transcripts.jsonl").read_bytes()
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not what():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.05)
+
+
+def parts(out: Path) -> int:
+    return len(list(out.glob("parts/*/part-*.jsonl")))
+
+
+def engine_of(pid: int) -> psutil.Process:
+    """The process that vLLM's engine core runs in."""
+    found = [child for child in psutil.Process(pid).children(recursive=True) if "EngineCore" in _title(child)]
+    assert len(found) == 1
+    return found[0]
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def test_the_engine_killed_in_mid_run(
+    start: Starter, recordings: Path, options: list[str], undisturbed: bytes, tmp_path: Path
+) -> None:
+    """An engine process that is killed is started again; the run ends by itself, with the bytes of one undisturbed."""
+    out = tmp_path / "out"
+    run = start("run", recordings, "-o", out, *options, env=ENVIRONMENT)
+    wait_for(lambda: parts(out) >= 2)
+    engine_of(run.pid).kill()
+    stdout, stderr = run.communicate(timeout=WAIT_S)
+    assert run.returncode == 3, stderr[-3000:]  # one recording is missing
+    assert "29 done + 1 failed = 30 items" in stdout
+    assert "vLLM died" in stderr
+    assert (out / "transcripts.jsonl").read_bytes() == undisturbed
+
+
+def test_the_run_killed_in_mid_run(
+    start: Starter, voxbatch: Voxbatch, recordings: Path, options: list[str], undisturbed: bytes, tmp_path: Path
+) -> None:
+    """Of a run that is killed no engine is left to hold the GPU; the next run goes on, and ends with the same bytes."""
+    out = tmp_path / "out"
+    run = start("run", recordings, "-o", out, *options, env=ENVIRONMENT)
+    wait_for(lambda: parts(out) >= 2)
+    engine = engine_of(run.pid)
+    run.kill()
+    wait_for(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
+    assert not (out / "summary.json").exists()
+    again = voxbatch("run", recordings, "-o", out, *options, env=ENVIRONMENT)
+    assert again.returncode == 3, again.stderr[-3000:]
+    assert "items were done before" in again.stderr
+    assert (out / "transcripts.jsonl").read_bytes() == undisturbed
+
+
+def test_the_run_killed_while_the_model_loads(
+    start: Starter, recordings: Path, options: list[str], tmp_path: Path
+) -> None:
+    """An engine that has not even loaded when its run is killed does not stay either."""
+    run = start("run", recordings, "-o", tmp_path / "out", *options, env=ENVIRONMENT)
+    wait_for(lambda: [child for child in psutil.Process(run.pid).children(True) if "spawn_main" in _title(child)])
+    spawned = psutil.Process(run.pid).children(recursive=True)
+    run.kill()
+    wait_for(lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in spawned))
+
+
+def test_interrupted_at_the_terminal(start: Starter, recordings: Path, options: list[str], tmp_path: Path) -> None:
+    """Ctrl-C reaches the engine's process too; the run still ends as interrupted, what was in hand committed, and
+    leaves no process behind."""
+    out = tmp_path / "out"
+    run = start("run", recordings, "-o", out, *options, env=ENVIRONMENT, start_new_session=True)
+    wait_for(lambda: parts(out) >= 2)
+    children = psutil.Process(run.pid).children(recursive=True)
+    os.killpg(run.pid, signal.SIGINT)
+    stdout, stderr = run.communicate(timeout=WAIT_S)
+    assert run.returncode == 130, stderr[-3000:]
+    assert stdout == ""
+    assert "run the same command again" in stderr
+    wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
+
+
+def test_nothing_but_results_on_standard_output(
+    voxbatch: Voxbatch, recordings: Path, options: list[str], tmp_path: Path
+) -> None:
+    """What vLLM and its processes print goes to the engine's own log, and not among the results."""
+    ended = voxbatch("run", recordings, "-o", tmp_path / "out", "--limit", 3, *options, env=ENVIRONMENT)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert "INFO" not in ended.stdout
+    assert "3 done + 0 failed = 3 items" in ended.stdout
+    events = [json.loads(line)["message"] for line in ended.stderr.splitlines() if line.startswith("{")]
+    assert {"engine", "run_finished"} <= set(events)
+
+
+def test_a_model_that_is_half_there(voxbatch: Voxbatch, recordings: Path, realtime: Path, tmp_path: Path) -> None:
+    """A file of weights that was cut off is named with both sizes before vLLM is even loaded."""
+    model = tmp_path / "model"
+    model.mkdir()
+    for file in ("params.json", "tekken.json"):
+        (model / file).symlink_to(realtime / file)
+    whole = (realtime / "consolidated.safetensors").read_bytes()
+    (model / "consolidated.safetensors").write_bytes(whole[:-1000])
+    ended = voxbatch("run", recordings, "-o", tmp_path / "out", "--engine", "vllm", "--model", model, env=ENVIRONMENT)
+    assert ended.returncode == 1
+    assert f"consolidated.safetensors is half there: {len(whole) - 1000:,} bytes of {len(whole):,}" in ended.stderr
+
+
+def test_a_folder_that_is_no_model(voxbatch: Voxbatch, recordings: Path, tmp_path: Path) -> None:
+    """It is refused with exit code 2 and what is missing."""
+    ended = voxbatch("run", recordings, "-o", tmp_path / "out", "--engine", "vllm", "--model", tmp_path)
+    assert ended.returncode == 2
+    assert "neither params.json (Mistral's format) nor config.json" in ended.stderr

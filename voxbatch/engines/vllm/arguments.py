@@ -1,0 +1,107 @@
+"""Settings and a model → the keyword arguments of vLLM's `LLM`, with what a card's memory admits worked out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from voxbatch.engines.vllm import compat, gpu, memory
+from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model, cache_folder, linked_with_delay
+from voxbatch.engines.vllm.settings import Settings
+from voxbatch.errors import ConfigError
+
+CPU_REQUESTS = 16
+"""A CPU's cores are busy with far fewer; its K/V cache is set by VLLM_CPU_KVCACHE_SPACE."""
+WHISPER_REQUESTS = 128
+"""Whisper's audio memory is fixed a request: 1,500 positions; large-v3's are 480 MB in all layers."""
+
+
+def concurrency(model: Model, settings: Settings) -> int:
+    """Requests at a time: what was asked for, or what the memory admits."""
+    if settings.max_num_seqs:
+        return settings.max_num_seqs
+    cards = gpu.cards()
+    if not cards:
+        return CPU_REQUESTS
+    if not model.is_mistral:
+        return WHISPER_REQUESTS
+    budget = utilization(settings, cards[0]) * cards[0].total_bytes * settings.tensor_parallel_size
+    return memory.admitted(model.shape(), model.family == REALTIME, settings.max_model_len, budget)
+
+
+def utilization(settings: Settings, card: gpu.Card) -> float:
+    """Share of the card's memory.
+
+    Raises:
+        ConfigError: more was asked for than it has.
+    """
+    if not settings.gpu_memory_gb:
+        return settings.gpu_memory_utilization
+    if (share := settings.gpu_memory_gb * 1e9 / card.total_bytes) > 1:
+        raise ConfigError(
+            f"engine option gpu_memory_gb={settings.gpu_memory_gb}: {card.name} has {card.total_bytes / 1e9:.1f} GB"
+        )
+    return share
+
+
+def serving_folder(model: Model, settings: Settings) -> Path:
+    """The folder that the engine loads: the model's own, or one that links to it and gives another delay."""
+    if model.family == REALTIME and settings.delay_ms:
+        return linked_with_delay(model, settings.delay_ms, cache_folder() / "delays")
+    return model.path
+
+
+def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> dict[str, Any]:
+    """What `LLM` is made with.
+
+    Args:
+        folder: see serving_folder.
+        requests: at a time.
+    """
+    distribution, version = compat.installed()
+    on_cpu = distribution == "vllm-cpu"
+    found = {
+        "model": str(folder),
+        **stated(model.is_mistral, settings),
+        "max_num_seqs": requests,
+        "scheduler_cls": settings.scheduler_cls or compat.scheduler(lifts(model.family, settings), on_cpu),
+    }
+    if not on_cpu:
+        found["gpu_memory_utilization"] = round(utilization(settings, gpu.cards()[0]), 4)
+        mode = settings.cudagraph_mode
+        found["compilation_config"] = {
+            "cudagraph_mode": compat.cudagraph_mode(model.family, version) if mode == "auto" else mode
+        }
+    return found
+
+
+def stated(is_mistral: bool, settings: Settings) -> dict[str, Any]:
+    """Those arguments that follow from the settings alone, whatever the machine.
+
+    Args:
+        is_mistral: see Model.
+    """
+    form = "mistral" if is_mistral else "auto"
+    found: dict[str, Any] = {
+        "config_format": settings.config_format or form,
+        "load_format": settings.load_format or form,
+        "tokenizer_mode": settings.tokenizer_mode or form,
+        "dtype": settings.dtype,
+        "max_model_len": settings.max_model_len,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "enforce_eager": settings.enforce_eager,
+        "limit_mm_per_prompt": {"audio": 1},
+        "seed": 0,
+        "enable_prefix_caching": False,  # no two recordings begin alike: hashing them would be for nothing
+        "mm_processor_cache_gb": 0,  # likewise
+        "disable_log_stats": True,
+    }
+    if settings.max_num_batched_tokens:
+        found["max_num_batched_tokens"] = settings.max_num_batched_tokens
+    if settings.quantization:
+        found["quantization"] = settings.quantization
+    return found
+
+
+def lifts(family: str, settings: Settings) -> bool:
+    return settings.lift_encoder_cache and family != WHISPER

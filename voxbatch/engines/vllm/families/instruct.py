@@ -1,0 +1,70 @@
+"""Voxtral Mini 3B and Small 24B: whole 30 s windows behind an instruct prompt that names the language."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voxbatch.engines.vllm.families import Heard, Piece, Request, Unfit
+from voxbatch.engines.vllm.model import Model
+from voxbatch.engines.vllm.settings import Settings
+from voxbatch.engines.vllm.tekken import Tekken, load_tekken
+from voxbatch.errors import ConfigError
+from voxbatch.records import SAMPLING_RATE
+
+WINDOW_S = 30
+WINDOW = WINDOW_S * SAMPLING_RATE
+WINDOW_TOKENS = 375
+"""Audio tokens of a started 30 s window: 12.5 a second."""
+PROMPT_TOKENS = 8
+"""Beside the audio: [BOS] [INST] [BEGIN_AUDIO] [/INST], two or three of `lang:xx`, [TRANSCRIBE]."""
+TEXT_TOKENS = 448
+"""Room for the text of 30 s: as much as Whisper's decoder has, three times what the fastest speaker needs."""
+
+
+class Instruct:
+    word_times = False
+    prompt_tokens = WINDOW_TOKENS + PROMPT_TOKENS
+
+    def __init__(self, model: Model, settings: Settings):
+        self._max_model_len = settings.max_model_len
+        needed = self.prompt_tokens + TEXT_TOKENS
+        self.max_chunk_samples = WINDOW
+        self.decoding: Mapping[str, Any] = {}
+        if settings.max_model_len < needed:
+            raise ConfigError(
+                f"max_model_len is {settings.max_model_len}; {model.name} takes whole windows of {WINDOW_S} s, which "
+                f"are {self.prompt_tokens} tokens before the first word: give at least {needed}, or 1024"
+            )
+
+    def load(self, folder: Path) -> None:
+        self._tekken: Tekken = load_tekken(folder)
+
+    def request(self, piece: Piece) -> Request:
+        if len(piece.samples) > WINDOW:
+            raise Unfit(f"{len(piece.samples) / SAMPLING_RATE:.2f} s of audio; {WINDOW_S} s are one window")
+        padded = self._tekken.audio_encoder.pad(_not_empty(piece.samples), SAMPLING_RATE)
+        prompt = self.prompt(len(padded), piece.lang)
+        return Request(
+            {"prompt_token_ids": prompt, "multi_modal_data": {"audio": [(padded, SAMPLING_RATE)]}},
+            max_tokens=min(TEXT_TOKENS, self._max_model_len - len(prompt)),
+        )
+
+    def prompt(self, num_samples: int, lang: str | None) -> list[int]:
+        """mistral-common's transcription prompt (InstructTokenizerV7.encode_transcription) for audio that is padded
+        already."""
+        instruct, encoder = self._tekken.instruct, self._tekken.audio_encoder
+        audio = [encoder.audio_token] * encoder.audio_config.num_audio_tokens(num_samples)
+        said = self._tekken.encode(f"lang:{lang}") if lang else []
+        begin = [*self._tekken.start, instruct.BEGIN_INST, encoder.begin_audio_token]
+        return [*begin, *audio, instruct.END_INST, *said, instruct.TRANSCRIBE]
+
+    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> Heard:
+        return Heard(self._tekken.decode(token_ids), truncated=finish_reason == "length")
+
+
+def _not_empty(samples: Any) -> Any:
+    return samples if len(samples) else np.zeros(1, np.float32)

@@ -1,0 +1,67 @@
+"""Voxtral Realtime, whole chunks at a time: one token of text for each 80 ms of audio."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from voxbatch.engines.vllm import limits
+from voxbatch.engines.vllm.families import Heard, Piece, Request, Unfit
+from voxbatch.engines.vllm.model import Model
+from voxbatch.engines.vllm.settings import Settings
+from voxbatch.engines.vllm.tekken import Tekken, load_tekken
+from voxbatch.engines.vllm.words import TOKEN_S, decoded, longest_pause, spaced, timed_words
+from voxbatch.errors import ConfigError
+from voxbatch.records import SAMPLING_RATE
+
+
+class Realtime:
+    word_times = True
+
+    def __init__(self, model: Model, settings: Settings):
+        audio = model.audio_settings()
+        self._settings = settings
+        self._delay_ms = settings.delay_ms or round(audio["transcription_delay_ms"])
+        self._delay = limits.delay_tokens(self._delay_ms)
+        self._left_pad = int(audio["streaming_n_left_pad_tokens"])
+        self.prompt_tokens = limits.prompt_tokens(self._delay, self._left_pad)
+        self.max_chunk_samples = limits.longest_chunk(settings.max_model_len, self._delay, self._left_pad)
+        self.decoding: Mapping[str, Any] = {"delay_ms": self._delay_ms, "ignore_eos": settings.ignore_eos}
+        if self.max_chunk_samples <= 0:
+            pads = limits.positions(0, self._delay, self._left_pad)
+            raise ConfigError(
+                f"max_model_len is {settings.max_model_len}; the pads of a delay of {self._delay_ms} ms alone take "
+                f"{pads} positions, and a second of audio 12.5 more: give at least 512"
+            )
+
+    def load(self, folder: Path) -> None:
+        self._tekken: Tekken = load_tekken(folder)
+        self._prompt = self._tekken.start + self._tekken.audio_encoder.encode_streaming_tokens()
+
+    def request(self, piece: Piece) -> Request:
+        samples = len(piece.samples)
+        if samples > self.max_chunk_samples:
+            raise Unfit(
+                f"{samples / SAMPLING_RATE:.2f} s of audio; {self.max_chunk_samples / SAMPLING_RATE:.2f} s fit into a "
+                f"context of {self._settings.max_model_len}"
+            )
+        padded = self._tekken.audio_encoder.pad(piece.samples, SAMPLING_RATE)
+        return Request(
+            {"prompt_token_ids": self._prompt, "multi_modal_data": {"audio": [(padded, None)]}},
+            max_tokens=limits.max_tokens(samples, self._delay, self._left_pad),
+            ignore_eos=self._settings.ignore_eos,
+        )
+
+    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> Heard:
+        duration = len(piece.samples) / SAMPLING_RATE
+        pieces = decoded(token_ids, self._tekken.decode)
+        words = tuple(timed_words(spaced(pieces), duration))
+        text = "".join(text for _, text in pieces)
+        unheard = _unheard(token_ids, finish_reason, duration)
+        return Heard(text, words, longest_pause(token_ids, duration), unheard)
+
+
+def _unheard(token_ids: list[int], finish_reason: str, duration: float) -> tuple[float, float] | None:
+    stopped = len(token_ids) * TOKEN_S
+    return (stopped, duration) if finish_reason == "stop" and stopped < duration else None

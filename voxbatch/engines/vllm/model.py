@@ -1,0 +1,307 @@
+"""Where a model's files are, and what they say: a local folder, a hub name, or a bucket's prefix → a Model.
+
+Small files come first (`locate`), so that a wrong name, a missing token or a model of another kind is refused before a
+GPU is touched; weights follow when the engine starts (`complete`). A bucket's prefix comes whole at once, weights
+included. Does not load anything into memory but JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from voxbatch.errors import ConfigError, EngineError
+
+REALTIME, INSTRUCT, WHISPER = "realtime", "instruct", "whisper"
+
+DEFAULT_MODEL = "mistralai/Voxtral-Mini-4B-Realtime-2602"
+FAMILIES_OF = {
+    DEFAULT_MODEL: REALTIME, "mistralai/Voxtral-Mini-3B-2507": INSTRUCT, "mistralai/Voxtral-Small-24B-2507": INSTRUCT,
+    "openai/whisper-large-v3-turbo": WHISPER,
+}  # fmt: skip
+"""What the profiles' models are, to be told before their files are there."""
+SMALL_FILES = (
+    "params.json", "tekken.json", "config.json", "generation_config.json", "preprocessor_config.json",
+    "processor_config.json", "tokenizer*.json", "vocab.json", "merges.txt", "special_tokens_map.json",
+    "added_tokens.json", "normalizer.json", "README.md",
+)  # fmt: skip
+"""All that is read before the weights."""
+MISTRAL_WEIGHTS = "consolidated*.safetensors"
+HF_WEIGHTS = "model*.safetensors"
+CLOUD = ("gs://", "s3://")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    name: str
+    """As the user gave it."""
+    path: Path
+    """A local folder; of a hub's model only the small files may be in it yet."""
+    family: str
+    """REALTIME, INSTRUCT or WHISPER."""
+    is_mistral: bool
+    """In Mistral's own format (params.json, tekken.json, consolidated*.safetensors), and not in Hugging Face's."""
+    revision: str | None = None
+    """The commit, or the digest of a bucket's listing, that the name stood for; None for a local folder."""
+    license: str = "unknown"
+
+    def shape(self) -> dict[str, Any]:
+        """params.json, or config.json of a model in Hugging Face's format."""
+        return _json(self.path / ("params.json" if self.is_mistral else "config.json"))
+
+    def audio_settings(self) -> dict[str, Any]:
+        """tekken.json's `audio` section."""
+        audio = _json(self.path / "tekken.json").get("audio")
+        if not isinstance(audio, dict):
+            raise ConfigError(
+                f"{self.path}/tekken.json has no `audio` section: it is not the tokenizer of a speech model"
+            )
+        return audio
+
+
+def locate(name: str | None, revision: str | None) -> Model:
+    """Find a model and read what it is.
+
+    Args:
+        name: a local folder, a hub name (`mistralai/…`), `gs://…` or `s3://…`; None means DEFAULT_MODEL.
+        revision: of a hub name: branch, tag or commit; None means its main branch.
+
+    Raises:
+        ConfigError: there is no such model, or it is of a kind that this engine does not run.
+        StorageError: a bucket cannot be read.
+    """
+    name = name or DEFAULT_MODEL
+    if name.startswith(CLOUD):
+        model = _from_bucket(name)
+    elif os.path.isdir(name):
+        model = _described(name, Path(name).resolve(), None)
+    elif name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise ConfigError(
+            f"--model {name}: there is no such folder; give a folder, a hub name (owner/name) or gs://, s3://"
+        )
+    else:
+        model = _from_hub(name, revision)
+    if revision and (model.revision is None or name.startswith(CLOUD)):
+        raise ConfigError(f"revision {revision}: {name} is a folder, and only a hub's model has revisions")
+    return model
+
+
+def in_hub_cache(name: str) -> bool:
+    """Whether a hub's model in Mistral's format is on this machine, in one file of weights, as the small ones are."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return False
+    return isinstance(try_to_load_from_cache(name, MISTRAL_WEIGHTS.replace("*", "")), str)
+
+
+def complete(model: Model) -> Model:
+    """The model with its weights on this machine, each file whole.
+
+    Raises:
+        EngineError: weights are missing or half there; what to do about it.
+    """
+    if model.revision and not model.name.startswith(CLOUD):
+        model = replace(model, path=_snapshot(model.name, model.revision, weights=True, is_mistral=model.is_mistral))
+    check_weights(model)
+    return model
+
+
+def check_weights(model: Model) -> None:
+    """Raises EngineError where a file of weights is missing or shorter than its own header says."""
+    pattern = MISTRAL_WEIGHTS if model.is_mistral else HF_WEIGHTS
+    files = sorted(model.path.glob(pattern))
+    if absent := sorted(set(_indexed(model.path, pattern)) - {file.name for file in files}):
+        raise EngineError(f"{model.path} lacks {', '.join(absent)}, which its index names: bring the model again")
+    if not files:
+        raise EngineError(f"{model.path} has no {pattern}: bring the whole model, with its weights")
+    for file in files:
+        if (size := file.stat().st_size) != (whole := _whole_size(file)):
+            raise EngineError(f"{file} is half there: {size:,} bytes of {whole:,}; delete it and bring it again")
+
+
+def weights_bytes(model: Model) -> int:
+    """What the weights take on disk, and about as much on a GPU in the same precision; 0 before they are there."""
+    return sum(file.stat().st_size for file in model.path.glob(MISTRAL_WEIGHTS if model.is_mistral else HF_WEIGHTS))
+
+
+def linked_with_delay(model: Model, delay_ms: int, cache: Path) -> Path:
+    """A folder of links to the model's files, with a tekken.json of its own that gives another delay: the only place
+    where the engine reads it. The same folder every time, so that what is compiled for it can be reused."""
+    tokenizer = _json(model.path / "tekken.json")
+    if tokenizer["audio"]["transcription_delay_ms"] == delay_ms:
+        return model.path
+    tokenizer["audio"]["transcription_delay_ms"] = delay_ms
+    folder = cache / f"{model.path.name}-{_short_hash(str(model.path))}-delay{delay_ms}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in model.path.iterdir():
+        if file.is_file() and file.name != "tekken.json":
+            _link(file.resolve(), folder / file.name)
+    for link in folder.iterdir():
+        if link.is_symlink() and not link.exists():  # the model has changed
+            link.unlink(missing_ok=True)
+    _write_whole(folder / "tekken.json", json.dumps(tokenizer))
+    return folder
+
+
+def _short_hash(text: str) -> str:
+    import hashlib
+
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _temporary(path: Path) -> Path:
+    """A name beside it that nobody else uses now."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+
+
+def _link(target: Path, link: Path) -> None:
+    temporary = _temporary(link)
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.replace(link)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Another process may be reading the old one."""
+    temporary = _temporary(path)
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def _from_bucket(uri: str) -> Model:
+    from voxbatch.storage.prefix import fetch_prefix
+
+    fetched = fetch_prefix(uri, cache_folder() / "models")
+    return _described(uri, fetched.path, fetched.revision)
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voxbatch"
+
+
+def _from_hub(name: str, revision: str | None) -> Model:
+    folder = _snapshot(name, revision, weights=False)
+    return _described(name, folder, folder.name)
+
+
+def _snapshot(name: str, revision: str | None, weights: bool, is_mistral: bool = True) -> Path:
+    """The folder of a hub's model at one commit, which is the folder's name. With weights in one format only: both
+    would be twice the download."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    wanted = [*SMALL_FILES, *((MISTRAL_WEIGHTS if is_mistral else HF_WEIGHTS, "*.index.json") if weights else ())]
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
+    except GatedRepoError as e:
+        raise ConfigError(
+            f"{name} is gated: accept its terms on its page of the hub, then set HF_TOKEN to a token of that account"
+        ) from e
+    except RevisionNotFoundError as e:
+        raise ConfigError(f"{name} has no revision {revision!r}: give a branch, a tag or a commit of it") from e
+    except RepositoryNotFoundError as e:
+        raise ConfigError(
+            f"--model {name}: there is no such folder here and no such model on the hub; if it is private, set HF_TOKEN"
+        ) from e
+    except HFValidationError as e:
+        raise ConfigError(
+            f"--model {name}: there is no such folder here, and a hub name is owner/name ({_first_line(e)})"
+        ) from e
+    except Exception as e:  # whatever the hub's client and its HTTP library, another in each major version, raise
+        raise ConfigError(
+            f"--model {name}: the hub cannot be reached ({_first_line(e)}); bring the model to a local folder or a "
+            "bucket, and give that instead"
+        ) from e
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:200]
+
+
+def _described(name: str, path: Path, revision: str | None) -> Model:
+    params, config = path / "params.json", path / "config.json"
+    if params.is_file():
+        family = _mistral_family(name, _json(params))
+        if not (path / "tekken.json").is_file():
+            raise ConfigError(f"{path} has a params.json but lacks tekken.json, the tokenizer: bring the whole model")
+        return Model(name, path, family, True, revision, _license(path))
+    if config.is_file():
+        return Model(name, path, _hf_family(name, path, _json(config)), False, revision, _license(path))
+    raise ConfigError(
+        f"{path} holds no model: it has neither params.json (Mistral's format) nor config.json (Hugging Face's)"
+    )
+
+
+def _mistral_family(name: str, params: dict[str, Any]) -> str:
+    whisper = (params.get("multimodal") or {}).get("whisper_model_args")
+    if not whisper:
+        raise ConfigError(f"{name} is no speech model: its params.json has no multimodal.whisper_model_args")
+    audio = whisper["encoder_args"]["audio_encoding_args"]
+    return REALTIME if audio.get("transcription_format") == "streaming" else INSTRUCT
+
+
+def _hf_family(name: str, path: Path, config: dict[str, Any]) -> str:
+    architecture = (config.get("architectures") or ["nothing"])[0]
+    if architecture == "WhisperForConditionalGeneration":
+        for needed in ("generation_config.json", "preprocessor_config.json"):
+            if not (path / needed).is_file():
+                raise ConfigError(f"{path} lacks {needed}: bring the whole model")
+        return WHISPER
+    if architecture.startswith("Voxtral"):
+        raise ConfigError(
+            f"{name} is Voxtral in Hugging Face's format, which vLLM cannot serve without Mistral's own files: "
+            f"{path} lacks params.json, tekken.json and {MISTRAL_WEIGHTS}; they are in the same repository on the hub"
+        )
+    raise ConfigError(f"{name} is {architecture}; this engine runs Voxtral Realtime, Voxtral and Whisper")
+
+
+def _license(path: Path) -> str:
+    """The `license:` of a model card, where there is one."""
+    card = path / "README.md"
+    if card.is_file():
+        for line in card.read_text(errors="replace").splitlines()[:50]:
+            key, _, value = line.partition(":")
+            if key == "license":
+                return value.strip()
+    return "unknown"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as e:
+        raise ConfigError(f"{path} cannot be read as JSON ({_first_line(e)}): bring it again") from e
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} is no JSON object: bring it again")
+    return found
+
+
+def _indexed(path: Path, pattern: str) -> Iterator[str]:
+    index = path / (pattern.replace("*", "") + ".index.json")
+    if index.is_file():
+        yield from _json(index)["weight_map"].values()
+
+
+def _whole_size(file: Path) -> int:
+    """What a safetensors file must measure: 8 bytes of length, the header, and up to the last tensor's end."""
+    with file.open("rb") as f:
+        first = f.read(8)
+        length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
+        header = f.read(length) if 0 < length <= 100_000_000 else b""
+    try:
+        tensors = [value for key, value in json.loads(header).items() if key != "__metadata__"]
+    except ValueError as e:
+        raise EngineError(f"{file} is no whole safetensors file (its header does not read): bring it again") from e
+    return 8 + length + max((tensor["data_offsets"][1] for tensor in tensors), default=0)

@@ -1,0 +1,67 @@
+"""What vLLM would be told, as far as the settings alone say it: without the model's files, a GPU or even vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from voxbatch.engines.vllm import compat, limits
+from voxbatch.engines.vllm.arguments import WHISPER_REQUESTS, lifts, stated
+from voxbatch.engines.vllm.families import instruct, whisper
+from voxbatch.engines.vllm.model import DEFAULT_MODEL, FAMILIES_OF, REALTIME, WHISPER
+from voxbatch.engines.vllm.settings import Settings, resolve
+from voxbatch.records import SAMPLING_RATE
+
+OWN_DELAY_MS = 480
+"""Of the published Voxtral Realtime: tekken.json, audio.transcription_delay_ms."""
+
+
+def preview(model: str | None, options: Mapping[str, str]) -> dict[str, Any]:
+    """The keyword arguments of vLLM's `LLM`, and the longest chunk in seconds. What only the GPU, the model or the
+    version of vLLM can tell is said in words.
+
+    Args:
+        options: see Settings.
+
+    Raises:
+        ConfigError: an option makes no sense.
+    """
+    name = model or DEFAULT_MODEL
+    family = FAMILIES_OF.get(name)
+    if family is None:
+        return {"engine_arguments": f"known when {name} is read"}
+    settings = resolve(family, options)
+    return {"engine_arguments": _arguments(name, family, settings), "longest_chunk_s": _longest_s(family, settings)}
+
+
+def _arguments(name: str, family: str, settings: Settings) -> dict[str, Any]:
+    return {
+        "model": name,
+        **stated(family != WHISPER, settings),
+        "max_num_seqs": settings.max_num_seqs or _admitted(family),
+        "scheduler_cls": settings.scheduler_cls or compat.scheduler(lifts(family, settings), on_cpu=False),
+        "gpu_memory_utilization": _share(settings),
+        "compilation_config": {"cudagraph_mode": _mode(family, settings)},
+    }
+
+
+def _admitted(family: str) -> int | str:
+    return WHISPER_REQUESTS if family == WHISPER else "as many as the card's memory admits"
+
+
+def _share(settings: Settings) -> float | str:
+    return f"{settings.gpu_memory_gb:g} GB of the card" if settings.gpu_memory_gb else settings.gpu_memory_utilization
+
+
+def _mode(family: str, settings: Settings) -> str:
+    if settings.cudagraph_mode != "auto":
+        return settings.cudagraph_mode
+    oldest, newest = (compat.cudagraph_mode(family, version) for version in (compat.FIRST, compat.LAST))
+    return newest if oldest == newest else f"{newest}, or {oldest} before vLLM 0.30"
+
+
+def _longest_s(family: str, settings: Settings) -> float:
+    if family == REALTIME:
+        delay = limits.delay_tokens(settings.delay_ms or OWN_DELAY_MS)
+        return limits.longest_chunk(settings.max_model_len, delay) / SAMPLING_RATE
+    return float(whisper.WINDOW_S if family == WHISPER else instruct.WINDOW_S)

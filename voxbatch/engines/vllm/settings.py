@@ -1,0 +1,124 @@
+"""What can be set of this engine: `--engine-option NAME=VALUE`, a profile's engine_options, or serving.properties.
+
+A value that nobody gives comes from the profile that is made for the model's family, so the reason for each stands in
+one place, `profiles/*.yaml`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from voxbatch.config import load_profile
+from voxbatch.engines.options import parse
+from voxbatch.engines.vllm import gpu
+from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER
+from voxbatch.errors import ConfigError
+
+PROFILES = {REALTIME: "ctx512-batch", INSTRUCT: "mini-3b", WHISPER: "whisper"}
+"""Whose engine options are a family's defaults."""
+ALL_CARDS = "max"
+"""As a tensor_parallel_size: one engine over all visible GPUs."""
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+CUDAGRAPH_MODES = ("auto", "NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
+"""vLLM's CUDAGraphMode, and our auto."""
+TRAINED_DELAYS_MS = (*range(80, 1201, 80), 2400)
+"""The transcription delays that Voxtral Realtime was trained with, says its card."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    max_model_len: int = 512
+    """Context positions of one request."""
+    dtype: str = "bfloat16"
+    """One of DTYPES."""
+    gpu_memory_utilization: float = 0.9
+    """Share of the card's memory that the engine may fill …"""
+    gpu_memory_gb: float = 0.0
+    """… or so many GB (10^9 bytes) of it; 0 means the share."""
+    max_num_seqs: int = 0
+    """Requests at a time; 0 means as many as the memory admits."""
+    max_num_batched_tokens: int = 0
+    """Positions in one step; 0 leaves it to vLLM."""
+    enforce_eager: bool = False
+    cudagraph_mode: str = "auto"
+    """One of CUDAGRAPH_MODES; auto: the fullest that this vLLM can do with the model."""
+    lift_encoder_cache: bool = True
+    """Let every running request keep its audio in the encoder cache, which vLLM sizes by max_num_batched_tokens."""
+    delay_ms: int = 0
+    """Voxtral Realtime's transcription delay, one of TRAINED_DELAYS_MS; 0 means the model's own."""
+    ignore_eos: bool = False
+    """Listen to the end of the audio, whatever the model says."""
+    watch: bool = True
+    """Decode a suspect chunk once more."""
+    tensor_parallel_size: int = 1
+    """GPUs that one engine takes; ALL_CARDS is resolved before."""
+    devices: str = ""
+    """GPUs to use, such as 0,1; empty means all that are visible."""
+    limit_mm_per_prompt: str = "audio=1"
+    """Nothing else is possible; here because serving.properties may say it."""
+    config_format: str = ""
+    load_format: str = ""
+    tokenizer_mode: str = ""
+    """These three: empty means what the model's files call for. `load_format=dummy` makes up weights, for
+    benchmarks."""
+    quantization: str = ""
+    revision: str = ""
+    """Of a hub's model: branch, tag or commit."""
+    restarts: int = 6
+    """How often the engine may die without one result in between."""
+    scheduler_cls: str = ""
+    """module.Class in place of voxbatch's own; for tests and experiments."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_model_len", 1), ("max_num_seqs", 0), ("tensor_parallel_size", 1), ("restarts", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"engine option {name}={getattr(self, name)}: it must be at least {least}")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ConfigError(f"engine option gpu_memory_utilization={self.gpu_memory_utilization}: above 0, at most 1")
+        for name, allowed in (("dtype", DTYPES), ("cudagraph_mode", CUDAGRAPH_MODES)):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"engine option {name}={getattr(self, name)}: it must be one of {', '.join(allowed)}")
+        if self.delay_ms not in (0, *TRAINED_DELAYS_MS):
+            raise ConfigError(
+                f"engine option delay_ms={self.delay_ms}: it must be a multiple of 80 from 80 to 1200, or 2400; or 0 "
+                "for the model's own"
+            )
+        _require_one_audio(self.limit_mm_per_prompt)
+
+
+def _require_one_audio(text: str) -> None:
+    try:
+        is_one = mm_limits(text).get("audio") == 1
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise ConfigError(
+            f"engine option limit_mm_per_prompt={text}: a request is one piece of audio; give audio=1 or leave it out"
+        )
+
+
+def mm_limits(text: str) -> dict[str, int]:
+    """'audio=1,image=0' or '{"audio": 1}' → {"audio": 1, …}. Raises ValueError where it is neither."""
+    if text.startswith("{"):
+        limits = json.loads(text)
+    else:
+        pairs = [pair.partition("=") for pair in text.split(",")]
+        limits = {name.strip(): int(count) for name, _, count in pairs}
+    if not all(type(count) is int for count in limits.values()):
+        raise ValueError(f"{text}: a number each")
+    return dict(limits)
+
+
+def resolve(family: str, given: Mapping[str, str]) -> Settings:
+    """What was given, completed by the family's profile.
+
+    Raises:
+        ConfigError: an unknown name, or a value of the wrong type or size.
+    """
+    defaults = load_profile(PROFILES[family])["engine_options"]
+    values = {**{name: str(value) for name, value in defaults.items()}, **given}
+    if values.get("tensor_parallel_size") == ALL_CARDS:
+        values["tensor_parallel_size"] = str(len(gpu.cards()) or 1)
+    return parse(Settings, "vllm", values)

@@ -1,0 +1,198 @@
+"""One run by several processes of this host, a GPU each: the items are dealt out, progress is added up, one run ends.
+
+All work on the one shard that the run is of, and commit to its parts: how many there are shows nowhere but in the time
+it takes, and may be another number in the next run. A worker that dies is given up with its GPU; when the others are
+through, what it left is dealt out among them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, replace
+from multiprocessing.connection import wait
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxbatch import run as job
+from voxbatch.config import Config
+from voxbatch.errors import EngineError, UsageError
+from voxbatch.fleet.process import Worker
+from voxbatch.fleet.worker import GRACE_S, Failed, Order, Stopped
+from voxbatch.log import Log
+from voxbatch.pipeline import TICK_S, Interrupted, Progress, Stop, Usage
+from voxbatch.run import Finished, Work
+from voxbatch.shard import split
+
+PATIENCE_S = GRACE_S + 5.0
+"""After so long, a worker that was told to stop is killed; it should have seen to that itself."""
+ADDED_UP = ("done", "failed", "audio_s", "committed", "parts")
+"""What of the workers' progress adds to the run's."""
+
+
+def run(
+    config: Config,
+    log: Log,
+    observe: Callable[[Progress], None] = lambda progress: None,
+    stop: Stop | None = None,
+) -> Finished:
+    """voxbatch.run.run, by as many processes as the engine and the config want. Raises what that raises."""
+    return job.run(config, log, observe, stop, side_by_side)
+
+
+def side_by_side(work: Work) -> Usage:
+    """Commit all that is to do: by several processes, or by this one where the engine has no use for more.
+
+    Raises:
+        Interrupted: `work.stop` was asked; what was in hand is committed.
+        UsageError: a worker found that what was asked for cannot be done.
+        EngineError: no worker is left.
+    """
+    environments = job.workers(work.config, work.engine)
+    return _Fleet(work, environments).run() if len(environments) > 1 else job.alone(work)
+
+
+class _Fleet:
+    def __init__(self, work: Work, environments: Iterable[Mapping[str, str]]):
+        self._work, self._log, self._stop, self._progress = work, work.log, work.stop, work.progress
+        self._alive = dict(enumerate(environments))
+        """The environment of each worker that was not lost, by number."""
+        self._lost: list[Worker] = []
+        self._usage = Usage(0.0, 0.0, 0.0, 0.0)
+        self._told_at: float | None = None
+        """When the workers were told to stop."""
+
+    def run(self) -> Usage:
+        todo, began = self._work.todo, self._progress.began
+        self._log.info("workers", text=f"{len(self._alive)} workers side by side, one process each")
+        while True:
+            before = len(self._alive)
+            self._round(todo, began)
+            todo, began = self._left(), time.monotonic()
+            if not todo.any():
+                return self._usage
+            assert len(self._alive) < before, "all workers did all they had to do, and yet items are left"
+            self._require_workers(int(np.count_nonzero(todo)))
+
+    def _round(self, todo: NDArray[np.bool_], began: float) -> None:
+        """Deal out what is to do, and see every worker end."""
+        crew: list[Worker] = []
+        orders = self._orders(todo, began)
+        self._stop.softly = True
+        try:
+            crew.extend(Worker(order.worker, self._alive[order.worker], order.source.fd) for order in orders)
+            for worker, order in zip(crew, orders, strict=True):
+                worker.give(order)
+            self._attend(crew)
+        finally:
+            for worker in crew:
+                worker.end()
+            self._stop.softly = False
+        if self._stop.asked.is_set():
+            raise Interrupted
+        if refusal := _refusal(crew):
+            raise UsageError(refusal)
+
+    def _orders(self, todo: NDArray[np.bool_], began: float) -> list[Order]:
+        """One for each worker for whom there is something to do."""
+        work, count = self._work, len(self._alive)
+        config = replace(work.config, decoders=job.decoders(work.config, count))
+        masks = split(work.durations, todo, count)
+        source = work.source.handle()
+        return [
+            Order(config, source, work.run, dict(work.engine.spec.decoding), mask, worker, began)
+            for worker, mask in zip(self._alive, masks, strict=True)
+            if mask.any()
+        ]
+
+    def _attend(self, crew: list[Worker]) -> None:
+        before, working = replace(self._progress), list(crew)
+        while working:
+            ready = wait([each for w in working for each in (w.connection, w.output) if each is not None], TICK_S)
+            for worker in list(working):
+                if worker.output in ready:
+                    self._pass_on(worker, worker.printed())
+                gone = (worker.connection in ready and not worker.hear()) or worker.is_gone()
+                self._pass_on_notices(worker)
+                if gone:
+                    working.remove(worker)
+                    self._see_off(worker)
+            if ready:
+                self._add_up(before, crew)
+            if self._stop.asked.is_set() or _refusal(crew):
+                self._tell_to_stop(working)
+
+    def _pass_on(self, worker: Worker, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._log.info("worker_printed", worker=worker.number, text=f"worker {worker.number}: {line}")
+
+    def _pass_on_notices(self, worker: Worker) -> None:
+        tell = job.teller(self._log)
+        while worker.notices:
+            notice = worker.notices.pop(0)
+            tell(replace(notice, text=f"worker {worker.number}: {notice.text}"))
+
+    def _add_up(self, before: Progress, crew: list[Worker]) -> None:
+        for name in ADDED_UP:
+            value = getattr(before, name) + sum(getattr(worker.progress, name) for worker in crew)
+            setattr(self._progress, name, value)
+        self._work.observe(self._progress)
+
+    def _tell_to_stop(self, working: list[Worker]) -> None:
+        """Softly the first time, and for good when they have had time enough."""
+        now = time.monotonic()
+        if self._told_at is None:
+            self._told_at = now
+            for worker in working:
+                worker.stop()
+        elif now - self._told_at > PATIENCE_S:
+            for worker in working:
+                worker.kill()
+
+    def _see_off(self, worker: Worker) -> None:
+        """Take in what a worker came to; one that came to nothing is given up."""
+        self._pass_on(worker, worker.end())
+        word = worker.word
+        if isinstance(word, Usage):
+            self._usage = Usage(*(ours + its for ours, its in zip(astuple(self._usage), astuple(word), strict=True)))
+        elif not (isinstance(word, Stopped) and self._told_at is not None) and not _refusal([worker]):
+            del self._alive[worker.number]
+            self._lost.append(worker)
+            text = f"{worker.name} is lost: {worker.reason}; what it has committed is safe"
+            self._log.warning("worker_lost", worker=worker.number, text=text)
+
+    def _left(self) -> NDArray[np.bool_]:
+        """What is not in any part yet; and progress put right, which told of more than a worker that died committed."""
+        work, p = self._work, self._progress
+        work.ledger.load()
+        done = work.todo & np.frombuffer(work.ledger.done, np.bool_)
+        left = work.todo & ~done
+        p.failed = int(np.count_nonzero(done & np.frombuffer(work.ledger.failed, np.bool_)))
+        p.done = int(np.count_nonzero(done)) - p.failed
+        p.committed = p.resumed + p.done + p.failed
+        known_audio_s, p.unknown = job.known_audio(work.durations, left)
+        p.known_audio_s = p.audio_s + known_audio_s
+        work.observe(p)
+        return left
+
+    def _require_workers(self, items: int) -> None:
+        """Say who goes on with what was left behind. Raises EngineError where nobody can."""
+        if not self._alive:
+            raise EngineError(f"no worker is left: {_reasons(self._lost)}")
+        others = ", ".join(map(str, self._alive))
+        text = f"{items:,} items that were left behind are dealt out anew, to the workers that are left: {others}"
+        self._log.warning("items_dealt_anew", items=items, text=text)
+
+
+def _reasons(lost: Iterable[Worker]) -> str:
+    """Who was lost why; where all fail alike, it is said once."""
+    names: dict[str, list[str]] = {}
+    for worker in sorted(lost, key=lambda worker: worker.number):
+        names.setdefault(worker.reason, []).append(worker.name)
+    return "; ".join(f"{', '.join(alike)}: {reason}" for reason, alike in names.items())
+
+
+def _refusal(crew: Iterable[Worker]) -> str | None:
+    """What the first of them says that no worker can do."""
+    return next((w.word.reason for w in crew if isinstance(w.word, Failed) and w.word.is_usage), None)

@@ -1,0 +1,156 @@
+"""A worker's life: one order, done as a run alone would do it, with every word of it sent to the fleet.
+
+It surveys, claims and merges nothing: the fleet has. Its source is the fleet's own open file, so that both read the
+same bytes wherever they came from. It stops softly when it is told to, or when the fleet is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxbatch import engines
+from voxbatch.config import Config
+from voxbatch.engines import Notice
+from voxbatch.errors import ConfigError, UsageError, VoxbatchError
+from voxbatch.ledger import Ledger
+from voxbatch.manifest import Handle, items
+from voxbatch.pipeline import Interrupted, Pipeline, Progress, Stop, Usage
+from voxbatch.run import policy, settings
+from voxbatch.storage import open_store
+
+REPORT_S = 0.2
+"""Between reports of progress."""
+GRACE_S = 20.0
+"""How long a worker that was told to stop may take over its last commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a worker is to do."""
+
+    config: Config
+    source: Handle
+    run: str
+    """The digest of the run's identity."""
+    decoding: dict[str, Any]
+    """See EngineSpec: what the fleet's own engine said, and so what the identity holds."""
+    todo: NDArray[np.bool_]
+    """Shape (num_items,)."""
+    worker: int
+    began: float
+    """On the clock that this host's processes share (time.monotonic): from then on its time counts as the run's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """It was told to stop, and what was in hand is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    reason: str
+    is_usage: bool
+    """What was asked for cannot be done, by no worker: a UsageError."""
+
+
+Message = Progress | Notice | Usage | Stopped | Failed
+"""Progress and the engine's notices now and then, and one of the others as the last word."""
+
+
+def obey(order: Order, connection: Connection, stop: Stop) -> Usage:
+    """Bring every item of the order to a part that is not in one yet. Raises what Pipeline.run raises."""
+    config = order.config
+    engine = engines.create(engines.choose(config.engine).name, config.model, config.engine_options)
+    if dict(engine.spec.decoding) != order.decoding:
+        raise ConfigError(f"the model changed since the run began: {engine.spec.decoding} is not {order.decoding}")
+    store = open_store(config.out)
+    ledger = Ledger(store, order.run, len(order.todo), config.shard, config.shards, order.worker)
+    ledger.load()
+    todo = order.todo & ~np.frombuffer(ledger.done, np.bool_)
+    progress = Progress(int(order.todo.sum()), began=order.began)
+    progress.committed = progress.resumed = progress.items - int(todo.sum())
+    reporter = _Reporter(connection)
+    with order.source.open() as source:
+        wanted = items(source, policy(config), config.limit, todo)
+        try:
+            return Pipeline(engine, ledger, settings(config), progress, reporter, stop, reporter.tell).run(wanted)
+        finally:
+            reporter.tell(progress)
+
+
+class _Reporter:
+    """Sends progress now and then."""
+
+    def __init__(self, connection: Connection):
+        self._connection, self._told_at = connection, 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        if time.monotonic() - self._told_at >= REPORT_S:
+            self.tell(progress)
+
+    def tell(self, message: Message) -> None:
+        self._told_at = time.monotonic()
+        with contextlib.suppress(OSError):  # the fleet is gone, and `_listen` hears of it
+            self._connection.send(message)
+
+
+def _last_word(order: Order, connection: Connection) -> Message | None:
+    stop = Stop()
+    try:
+        _on_signals(stop)
+        threading.Thread(target=_listen, args=(connection,), daemon=True, name="listen").start()
+        return obey(order, connection, stop)
+    except Interrupted:
+        return Stopped()
+    except VoxbatchError as e:
+        return Failed(str(e), isinstance(e, UsageError))
+    except Exception:  # noqa: BLE001 a bug shows its traceback; without it, exiting would wait for the engine's threads
+        traceback.print_exc()
+        return None
+    finally:
+        stop.softly = True  # whoever asks from now on comes too late
+
+
+def _listen(connection: Connection) -> None:
+    """Wait for the word to stop, or for the end of the fleet; then see to it that this ends, with all it started."""
+    with contextlib.suppress(EOFError, OSError):
+        connection.recv()
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    time.sleep(GRACE_S)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _on_signals(stop: Stop) -> None:
+    """Ask softly, and only once: some service managers signal every process, and the fleet asks as well."""
+
+    def handle(*_: object) -> None:
+        if not stop.asked.is_set():
+            stop.ask()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)
+
+
+def main() -> NoReturn:
+    connection = Connection(int(sys.argv[1]))
+    order: Order = connection.recv()
+    word = _last_word(order, connection)
+    if word is not None:
+        _Reporter(connection).tell(word)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if isinstance(word, Stopped):  # maybe nobody is left to sweep up
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0 if isinstance(word, Usage) else 1)
