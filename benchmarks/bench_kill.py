@@ -3,14 +3,17 @@
 Real recordings through the embedded engine, some rows naming missing files; then the same with the stand-in engine and
 ten times the kills, two processes on one shard at once, and four shards side by side of which one is killed. After each
 kill it also counts what was done in vain (finished items that are in no part, and chunks the engine had in hand), looks
-for items that are in two parts, and for processes left behind.
+for items that are in two parts, and for processes left behind. In- and outputs lie in a local folder, then in buckets
+of a Cloud Storage and of an S3 server.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
+import re
 import subprocess
 import tempfile
 import time
@@ -20,15 +23,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from common import TRACED, VOXBATCH, Bars, english_rows, machine, tree, write_manifest
+from common import TRACED, VOXBATCH, Bars, english_rows, machine, tree
+from stores import KINDS, Place, place
 
 from voxbatch.ledger import part_names, read_part
-from voxbatch.storage import open_store
+from voxbatch.storage import Store, at_once
 
 SHORT_S = (1.0, 6.0)
 MISSING = 8
 LEAST_WORK_S = 0.5
 """Of the longest-lived victims, so that they commit something; what is done before all kills are is begun anew."""
+LOOK_S = 0.02
+"""Between two looks into a bucket."""
 ORPHANS_S = 10.0
 """How long a decoder may live after its run was killed."""
 
@@ -37,14 +43,17 @@ ORPHANS_S = 10.0
 class Job:
     """The same work for every run of a scenario; `options` may differ in how it is done, not in what comes out."""
 
-    manifest: Path
+    place: Place
+    manifest: str
+    """Its name in the place."""
+    lines: int
     engine: tuple[str, ...]
     part_items: int
 
-    def arguments(self, out: Path, *extra: str) -> list[str]:
+    def arguments(self, out: str, *extra: str) -> list[str]:
         return [
-            "run", str(self.manifest), "-o", str(out), "--allow-outside", "--formats", "srt", "--log-format", "json",
-            "--part-items", str(self.part_items), *self.engine, *extra,
+            "run", self.place / self.manifest, "-o", self.place / out, "--allow-outside", "--formats", "srt",
+            "--log-format", "json", "--part-items", str(self.part_items), *self.engine, *extra,
         ]  # fmt: skip
 
 
@@ -66,10 +75,11 @@ class Tally:
 # ── outputs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def outputs(out: Path) -> dict[str, bytes]:
+def outputs(store: Store) -> dict[str, bytes]:
     """The merged outputs and the subtitles, by name."""
-    files = [out / "transcripts.jsonl", out / "failures.jsonl", *sorted((out / "srt").rglob("*.srt"))]
-    return {str(path.relative_to(out)): path.read_bytes() for path in files if path.exists()}
+    names = ["transcripts.jsonl", "failures.jsonl", *store.names("srt")]
+    found = zip(names, at_once(store, store.read, names), strict=True)
+    return {name: data for name, data in found if data is not None}
 
 
 def difference(found: dict[str, bytes], wanted: dict[str, bytes]) -> str:
@@ -84,21 +94,24 @@ def difference(found: dict[str, bytes], wanted: dict[str, bytes]) -> str:
     return ""
 
 
-def committed(out: Path) -> Counter[int]:
+def committed(store: Store) -> Counter[int]:
     """How often each item is in a part."""
-    store = open_store(str(out))
-    return Counter(entry.index for name in part_names(store) for entry in read_part(store, name))
+    parts = at_once(store, lambda name: [entry.index for entry in read_part(store, name)], part_names(store))
+    return Counter(index for part in parts for index in part)
 
 
-def leftovers(out: Path) -> int:
-    """Temporary files that killed writers left."""
-    return sum(1 for _ in out.rglob(".tmp-*"))
+def leftovers(job: Job, out: str) -> int:
+    """Temporary files that killed writers left; in a bucket, objects that belong to nothing."""
+    if job.place.kind == "local":
+        return sum(1 for _ in Path(job.place / out).rglob(".tmp-*"))
+    ours = re.compile(r"(parts|srt)/.*|(transcripts|failures)\.jsonl|(summary|run)\.json")
+    return sum(not ours.fullmatch(name) for name in job.place.store(out).names(""))
 
 
 # ── one process ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def start(job: Job, out: Path, *extra: str, trace: Path | None = None) -> subprocess.Popen[bytes]:
+def start(job: Job, out: str, *extra: str, trace: Path | None = None) -> subprocess.Popen[bytes]:
     command = [*TRACED, "--items", str(trace)] if trace else VOXBATCH
     return subprocess.Popen(
         [*command, *job.arguments(out, *extra)],
@@ -127,7 +140,7 @@ class Undisturbed:
 
 
 def undisturbed(job: Job, folder: Path) -> Undisturbed:
-    out, trace = folder / "undisturbed", folder / "undisturbed.trace"
+    out, trace = "undisturbed", folder / "undisturbed.trace"
     began = time.time()
     code = start(job, out, trace=trace).wait()
     ended = time.time()
@@ -135,33 +148,38 @@ def undisturbed(job: Job, folder: Path) -> Undisturbed:
         raise SystemExit(f"the undisturbed run ended with {code}, not with 3 (some failed)")
     clocks = {what: clock for what, _, clock in reversed(list(read_trace(trace)))}
     return Undisturbed(
-        outputs(out), clocks["taken"] - began, clocks["merging"] - clocks["taken"], ended - clocks["merging"]
+        outputs(job.place.store(out)),
+        clocks["taken"] - began,
+        clocks["merging"] - clocks["taken"],
+        ended - clocks["merging"],
     )
 
 
 # ── kills ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def kill_until_done(job: Job, out: Path, calm: Undisturbed, wanted: int, dice: random.Random, tally: Tally) -> int:
+def kill_until_done(
+    job: Job, out: str, folder: Path, calm: Undisturbed, wanted: int, dice: random.Random, tally: Tally
+) -> int:
     """Start and kill until `wanted` kills have landed, then let it finish. Gives the last process's exit code."""
     while tally.kills < wanted:
-        trace = out.with_name(f"{out.name}-{tally.kills}.trace")
+        trace = folder / f"{out}-{tally.kills}.trace"
         process = start(job, out, trace=trace)
-        family = _live_until(process, out, calm, wanted, dice)
+        family = _live_until(process, job.place.store(out), calm, wanted, dice)
         if family is None:
             return int(process.wait())  # it finished before its moment came
         process.kill()
         process.wait()
-        _judge(out, trace, family, tally)
+        _judge(job.place.store(out), trace, family, tally)
     return int(start(job, out).wait())
 
 
 def _live_until(
-    process: subprocess.Popen[bytes], out: Path, calm: Undisturbed, wanted: int, dice: random.Random
+    process: subprocess.Popen[bytes], store: Store, calm: Undisturbed, wanted: int, dice: random.Random
 ) -> list[psutil.Process] | None:
     """Wait for a random moment: while it loads, works or, once all is committed, merges. None when it ended before."""
-    marker = out / "parts" / "shard-00000-of-00001" / "complete.json"
-    merging = marker.exists()
+    marker = "parts/shard-00000-of-00001/complete.json"
+    merging = store.exists(marker)
     moment = time.monotonic() + (
         dice.uniform(0, calm.start_s + calm.merge_s)
         if merging
@@ -170,19 +188,19 @@ def _live_until(
     while time.monotonic() < moment:
         if process.poll() is not None:
             return None
-        if not merging and marker.exists():
+        if not merging and store.exists(marker):
             merging, moment = True, time.monotonic() + dice.uniform(0, calm.merge_s)
-        time.sleep(0.001)
+        time.sleep(LOOK_S if store.streams > 1 else 0.001)
     family = tree(process.pid)
     return family if process.poll() is None else None
 
 
-def _judge(out: Path, trace: Path, family: list[psutil.Process], tally: Tally) -> None:
+def _judge(store: Store, trace: Path, family: list[psutil.Process], tally: Tally) -> None:
     """What one kill cost."""
     events = list(read_trace(trace))
     taken = Counter(item for what, item, _ in events if what == "taken")
     finished = {item for what, item, _ in events if what == "finished"}
-    parts = committed(out)
+    parts = committed(store)
     kinds = {what for what, *_ in events}
     tally.moments["merging" if "merging" in kinds else "working" if kinds else "starting"] += 1
     tally.in_vain.append(len(finished - parts.keys()))
@@ -203,10 +221,11 @@ def killed(name: str, job: Job, folder: Path, wanted: int, dice: random.Random, 
     tally, rounds, differs = Tally(), 0, ""
     while tally.kills < wanted:
         rounds += 1
-        out = folder / f"round-{rounds}"
-        code = kill_until_done(job, out, calm, wanted, dice, tally)
-        differs = differs or difference(outputs(out), calm.outputs)
-        print(f"round {rounds}: exit {code} after {tally.kills} kills, {leftovers(out)} temporary files left in OUT")
+        out = f"round-{rounds}"
+        code = kill_until_done(job, out, folder, calm, wanted, dice, tally)
+        differs = differs or difference(outputs(job.place.store(out)), calm.outputs)
+        left = leftovers(job, out)
+        print(f"round {rounds}: exit {code} after {tally.kills} kills, {left} temporary files left in OUT")
     print(f"{tally.kills} kills: {', '.join(f'{n} while {what}' for what, n in tally.moments.items())}")
     print(
         f"done in vain a kill: finished items {_spread(tally.in_vain)}; chunks in the engine {_spread(tally.in_hand)}"
@@ -224,29 +243,30 @@ def _spread(counts: list[int]) -> str:
 # ── company ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def two_at_once(name: str, job: Job, folder: Path, bars: Bars) -> None:
-    out = folder / "two"
+def two_at_once(name: str, job: Job, bars: Bars) -> None:
+    out, store = "two", job.place.store("two")
     codes = [process.wait() for process in [start(job, out), start(job, out)]]
     print(f"two processes on one shard: exits {codes}")
-    differs = difference(outputs(out), outputs(folder / "undisturbed"))
+    differs = difference(outputs(store), outputs(job.place.store("undisturbed")))
     bars.holds(f"{name}: two on one shard give the same bytes", not differs, differs)
-    bars.at_most(f"{name}: items in two parts", sum(n > 1 for n in committed(out).values()), 0)
+    bars.at_most(f"{name}: items in two parts", sum(n > 1 for n in committed(store).values()), 0)
 
 
-def four_shards(name: str, job: Job, folder: Path, dice: random.Random, bars: Bars) -> None:
-    out, unlucky = folder / "four", dice.randrange(4)
+def four_shards(name: str, job: Job, dice: random.Random, bars: Bars) -> None:
+    out, unlucky = "four", dice.randrange(4)
+    store = job.place.store(out)
     shards = [start(job, out, "--shard", f"{i}/4") for i in range(4)]
-    _wait_for_part(out / "parts" / f"shard-{unlucky:05d}-of-00004", shards[unlucky])
+    _wait_for(store, f"parts/shard-{unlucky:05d}-of-00004/part-00000.jsonl", shards[unlucky])
     shards[unlucky].kill()
     codes = [process.wait() for process in shards]
     codes.append(start(job, out, "--shard", f"{unlucky}/4").wait())
     print(f"four shards, shard {unlucky} killed after its first part and started again: exits {codes}")
-    differs = difference(outputs(out), outputs(folder / "undisturbed"))
+    differs = difference(outputs(store), outputs(job.place.store("undisturbed")))
     bars.holds(f"{name}: four shards give the same bytes", not differs, differs)
 
 
-def _wait_for_part(folder: Path, process: subprocess.Popen[bytes]) -> None:
-    while process.poll() is None and not (folder / "part-00000.jsonl").exists():
+def _wait_for(store: Store, name: str, process: subprocess.Popen[bytes]) -> None:
+    while process.poll() is None and not store.exists(name):
         time.sleep(0.005)
 
 
@@ -263,14 +283,28 @@ def rows(recordings: int, copies: int = 1) -> list[dict[str, object]]:
     return found
 
 
-def scenario(name: str, job: Job, wanted: int, seed: int, bars: Bars) -> None:
-    lines = len(job.manifest.read_text().splitlines())
-    print(f"\n== {name}: {lines} rows, a part every {job.part_items} items, {wanted} kills")
+def put(place: Place, name: str, found: list[dict[str, object]]) -> int:
+    """The manifest and, into a bucket, its recordings. Gives the number of lines."""
+    if place.kind != "local":
+        paths = {str(row["audio_filepath"]) for row in found}
+        place.put((_short(path), Path(path).read_bytes()) for path in paths if os.path.exists(path))
+        found = [{**row, "audio_filepath": _short(str(row["audio_filepath"]))} for row in found]
+    place.put(iter([(name, "".join(f"{json.dumps(row)}\n" for row in found).encode())]))
+    return len(found)
+
+
+def _short(path: str) -> str:
+    return "/".join(Path(path).parts[-2:])
+
+
+def scenario(engine: str, job: Job, wanted: int, seed: int, bars: Bars) -> None:
+    name = f"{job.place.kind}, {engine}"
+    print(f"\n== {name}: {job.lines} rows, a part every {job.part_items} items, {wanted} kills")
     with tempfile.TemporaryDirectory(prefix="voxbatch-kill-") as folder:
         dice = random.Random(seed)
         killed(name, job, Path(folder), wanted, dice, bars)
-        two_at_once(name, job, Path(folder), bars)
-        four_shards(name, job, Path(folder), dice, bars)
+        two_at_once(name, job, bars)
+        four_shards(name, job, dice, bars)
 
 
 def main() -> None:
@@ -278,20 +312,23 @@ def main() -> None:
     parser.add_argument("--recordings", type=int, default=80)
     parser.add_argument("--kills", type=int, default=20, help="with the embedded engine")
     parser.add_argument("--scripted-kills", type=int, default=200)
+    parser.add_argument("--stores", nargs="+", choices=KINDS, default=["local", "gcs", "seaweedfs"])
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     given = parser.parse_args()
     bars = Bars()
     print(machine())
     print(f"seed {given.seed}")
-    with tempfile.TemporaryDirectory(prefix="voxbatch-kill-") as name:
-        real = write_manifest(Path(name) / "real.jsonl", rows(given.recordings))
-        many = write_manifest(Path(name) / "many.jsonl", rows(100, copies=10))
-        embedded = ("--engine", "faster-whisper", "--engine-option", "beam_size=1")
-        slow = ("--engine", "scripted", "--engine-option", "delay_s=0.1", "--engine-option", "shuffle=true")
+    embedded = ("--engine", "faster-whisper", "--engine-option", "beam_size=1")
+    slow = ("--engine", "scripted", "--engine-option", "delay_s=0.1", "--engine-option", "shuffle=true")
+    for kind in given.stores:
         if given.kills:
-            scenario("faster-whisper", Job(real, embedded, 5), given.kills, given.seed, bars)
+            with place(kind) as real:
+                lines = put(real, "real.jsonl", rows(given.recordings))
+                scenario("faster-whisper", Job(real, "real.jsonl", lines, embedded, 5), given.kills, given.seed, bars)
         if given.scripted_kills:
-            scenario("stand-in", Job(many, slow, 5), given.scripted_kills, given.seed, bars)
+            with place(kind) as many:
+                lines = put(many, "many.jsonl", rows(100, copies=10))
+                scenario("stand-in", Job(many, "many.jsonl", lines, slow, 5), given.scripted_kills, given.seed, bars)
     print(f"\nprocesses of this benchmark still alive: {len(tree(os.getpid())) - 1}")
     bars.leave()
 

@@ -1,4 +1,4 @@
-"""What several test modules share: recordings made on the spot, and the program as a user starts it."""
+"""What several test modules share: recordings made on the spot, the program as a user starts it, servers of stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import servers
 import soundfile
+
+from voxbatch.storage import connect
 
 ROOT = Path(__file__).parents[1]
 
@@ -115,3 +118,38 @@ def corpus() -> Path:
     if not (folder / "speech" / "manifest.jsonl").is_file():
         pytest.skip(f"no recordings in {folder}: set VOXBATCH_TEST_DATA to a folder that has them")
     return folder
+
+
+# Each server starts when the first test asks for it and serves the whole suite; each test makes buckets of its own.
+
+
+@pytest.fixture(autouse=True)
+def new_clients() -> Iterator[None]:
+    """A client keeps the environment that it was made in; the next test has another."""
+    yield
+    connect.bucket.cache_clear()
+    connect._web.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def google() -> Iterator[servers.Server]:
+    with servers.google_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def amazon() -> Iterator[servers.Server]:
+    with servers.amazon_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    with servers.seaweed_server(tmp_path_factory.mktemp("seaweed")) as server:
+        yield server
+
+
+@pytest.fixture(params=["google", "amazon", "seaweed"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[servers.Place]:
+    with servers.placed(request.getfixturevalue(request.param), monkeypatch) as found:
+        yield found

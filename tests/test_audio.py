@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,8 +19,10 @@ import soxr
 
 from voxbatch.audio import decode, probe
 from voxbatch.audio.ffmpeg import command, executable
-from voxbatch.errors import AudioError
+from voxbatch.errors import AudioError, StorageError
 from voxbatch.records import SAMPLING_RATE, Samples
+from voxbatch.storage import Recording, open_recording
+from voxbatch.storage.recording import FileRecording
 
 
 def signal(rate: int, seconds: float = 12.0, channels: int = 1) -> Samples:
@@ -33,11 +36,8 @@ def signal(rate: int, seconds: float = 12.0, channels: int = 1) -> Samples:
 def decoded(path: Path | str, **options: object) -> tuple[Samples, list[str]]:
     """All samples, after checking that the blocks join, and the warnings."""
     warnings: list[str] = []
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        blocks = list(decode(fd, str(path), warn=warnings.append, **options))  # type: ignore[arg-type]
-    finally:
-        os.close(fd)
+    with closing(open_recording(str(path))) as recording:
+        blocks = list(decode(recording, str(path), warn=warnings.append, **options))  # type: ignore[arg-type]
     assert blocks[0].start == round(float(str(options.get("offset", 0))) * SAMPLING_RATE)
     assert all(len(block.samples) and block.samples.dtype == np.float32 for block in blocks)
     assert all(a.start + len(a.samples) == b.start for a, b in pairwise(blocks))
@@ -208,8 +208,54 @@ def test_channels(tmp_path: Path) -> None:
 def test_probe(wav: Path) -> None:
     """The header's duration, without decoding; None for what libsndfile does not know."""
     for path, wanted in ((wav, 12.0), (by_ffmpeg(wav, "a.m4a"), None)):
-        with open(path, "rb") as file:
-            assert probe(file.fileno()) == wanted
+        with closing(open_recording(str(path))) as recording:
+            assert probe(recording) == wanted
+
+
+# ── recordings that are fetched as they are read ─────────────────────────────────────────────────────────────────────
+
+
+class Distant(FileRecording):
+    """A local file that is read as a large remote one is: a stretch at a time, and as a file only by ffmpeg."""
+
+    is_file = False
+    fails_after = 1 << 60
+    """Bytes."""
+
+    def pread(self, count: int, at: int) -> bytes:
+        if at + count > self.fails_after:
+            raise StorageError("the network is down")
+        return super().pread(count, at)
+
+
+def outcome(recording: Recording, path: Path, offset: float) -> tuple[bytes, list[str]]:
+    """All samples and the warnings; or the error."""
+    warnings: list[str] = []
+    try:
+        blocks = list(decode(recording, str(path), offset=offset, warn=warnings.append))
+        return b"".join(block.samples.tobytes() for block in blocks), warnings
+    except AudioError as e:
+        return b"", [*warnings, str(e)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("offset", [0.0, 3.3])
+def test_distant_recordings_are_the_same(corpus: Path, offset: float) -> None:
+    """Whatever the format or the damage, a recording that is fetched as it is read gives the samples, warnings and
+    errors of a local one."""
+    odd = [path for path in sorted((corpus / "odd").rglob("*")) if path.is_file() and path.parent.name != "manifests"]
+    for path in [*odd, *sorted((corpus / "speech" / "longform").iterdir())[::4]]:
+        with closing(open_recording(str(path))) as local, closing(Distant(os.open(path, os.O_RDONLY))) as distant:
+            assert outcome(distant, path, offset) == outcome(local, path, offset), path
+
+
+@pytest.mark.parametrize("good", [0, 30_000])
+def test_the_network_fails(wav: Path, good: int) -> None:
+    """Where a distant recording's place fails, at its header or later, it is not taken for damaged or ended."""
+    with closing(Distant(os.open(wav, os.O_RDONLY))) as distant:
+        distant.fails_after = good
+        with pytest.raises(StorageError, match="the network is down"):
+            list(decode(distant, str(wav)))
 
 
 # ── odd samples ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -433,11 +479,13 @@ def test_long_recording_needs_little_memory(tmp_path: Path) -> None:
             file.write(np.concatenate([signal(8_000, 1.0)[:, 0], np.zeros(59 * 8_000)]) if minute % 30 == 0 else
                        np.zeros(60 * 8_000))  # fmt: skip
     code = """
-        import os, resource, sys
+        import resource, sys
         from voxbatch.audio import decode
+        from voxbatch.storage import Recording, open_recording
+from voxbatch.storage.recording import FileRecording
         peaks = []
         for path in sys.argv[1:]:
-            count = sum(len(block.samples) for block in decode(os.open(path, os.O_RDONLY), path))
+            count = sum(len(block.samples) for block in decode(open_recording(path), path))
             peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         print(count, peaks[1] - peaks[0])
     """.replace("\n        ", "\n")

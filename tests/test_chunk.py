@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import time
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from voxbatch.audio import decode
 from voxbatch.chunk import OVERLAP_SECONDS, TAIL_SECONDS, cut, is_silent
 from voxbatch.records import SAMPLING_RATE, Samples, Span, Waveform
+from voxbatch.storage import open_recording
 
 SECOND = SAMPLING_RATE
 LIMIT = 30 * SECOND
@@ -193,9 +194,9 @@ def speech(corpus: Path, step: int) -> list[Samples]:
     rows = [json.loads(line) for line in (corpus / "speech" / "manifest.jsonl").read_text().splitlines()]
     found = []
     for row in [row for row in rows if row["duration"] < 30][::step]:
-        fd = os.open(path := corpus / "speech" / row["audio_filepath"], os.O_RDONLY)
-        found.append(np.concatenate([block.samples for block in decode(fd, str(path))]))
-        os.close(fd)
+        path = str(corpus / "speech" / row["audio_filepath"])
+        with closing(open_recording(path)) as recording:
+            found.append(np.concatenate([block.samples for block in decode(recording, path)]))
     return found
 
 
@@ -215,9 +216,8 @@ def test_long_speech(corpus: Path) -> None:
     cuts = forced = 0
     seconds = wall = 0.0
     for path in sorted((corpus / "speech" / "longform").glob("*.*")):
-        fd = os.open(path, os.O_RDONLY)
-        blocks = list(decode(fd, path.name))
-        os.close(fd)
+        with closing(open_recording(str(path))) as recording:
+            blocks = list(decode(recording, path.name))
         began = time.perf_counter()
         found = [span for _, span in cut(blocks, LIMIT)]
         wall += time.perf_counter() - began

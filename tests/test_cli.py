@@ -18,6 +18,7 @@ from conftest import ManifestWriter, Recorder, Voxbatch, environment
 
 import voxbatch as package
 from voxbatch.config import load_profile, profile_names
+from voxbatch.run import default_out
 
 SCRIPTED = ("--engine", "scripted", "--log-format", "text")
 
@@ -39,7 +40,7 @@ SCRIPT_OPTIONS = (
     "concurrency, delay_s, die_after, fail_items, kill_after, max_chunk_s, only_worker, shuffle, words, workers"
 )
 REFUSED = [
-    (("run", "nope.jsonl"), "nope.jsonl: does not exist; give a local .jsonl or .jsonl.gz manifest, a folder, or -"),
+    (("run", "nope.jsonl"), "nope.jsonl: does not exist; give a .jsonl or .jsonl.gz manifest, here or at"),
     (("run", "r0.wav"), "r0.wav: is a recording; give the folder that holds it, or a manifest that names it"),
     (("run", "m.jsonl", "--engine", "x"), "engine 'x' is unknown; known are auto, faster-whisper, scripted"),
     (("run", "m.jsonl", "--formats", "srt,docx"), "--formats docx: unknown; known are srt, vtt, txt, ctm, json"),
@@ -82,6 +83,16 @@ REFUSED = [
     (("profiles", "x"), "profile 'x' is unknown; known are cpu"),
     (("score", "m.jsonl"), "m.jsonl: line 1: has no `pred_text`; score takes a run's transcripts.jsonl"),
     (("score", "r0.wav"), "r0.wav: line 1: not JSON: "),
+    (
+        ("run", "m.jsonl", "--include", "*.wav"),
+        "--include '*.wav' chooses among a folder's recordings, and m.jsonl is no",
+    ),
+    (
+        ("run", "m.jsonl", "--anonymous", "--requester-pays"),
+        "--anonymous and --requester-pays contradict each other: nobody cannot pay; give one of them",
+    ),
+    (("run", "https://me:secret@h/m.jsonl"), "https://h/m.jsonl: cannot be opened: it holds a user's name or password"),
+    (("manifest", "https://h/x/"), "https://h/x/: is a folder of a web server, which nobody can list; give a manifest"),
     (("manifest", "m.jsonl"), "Invalid value for 'FOLDER': Directory 'm.jsonl' is a file."),
 ]
 
@@ -376,6 +387,54 @@ def test_profiles(voxbatch: Voxbatch) -> None:
     shown = yaml.safe_load(voxbatch("profiles", "ctx512-batch").stdout)
     assert (shown["engine"], shown["engine_arguments"]["max_model_len"]) == ("vllm", 512)
     assert shown["longest_chunk_s"] == 35.12
+
+
+@pytest.mark.parametrize(
+    ("source", "out"),
+    [
+        ("-", "stdin.voxbatch"),
+        ("/jobs/calls.jsonl.gz", "/jobs/calls.voxbatch"),
+        ("gs://calls/m.jsonl", "gs://calls/m.voxbatch"),
+        ("S3://calls/2026/m.jsonl.gz", "s3://calls/2026/m.voxbatch"),
+        ("gs://calls/2026/day/", "gs://calls/2026/day.voxbatch"),
+        ("gs://calls/2026-11-20/", "gs://calls/2026-11-20.voxbatch"),
+        ("gs://calls/", "calls.voxbatch"),
+        ("s3://calls", "calls.voxbatch"),
+        ("https://host/jobs/m.jsonl?sig=a/b", "m.voxbatch"),
+        ("https://host/?job=3", "host.voxbatch"),
+        ("gs://", "root.voxbatch"),
+    ],
+)
+def test_where_outputs_go(source: str, out: str) -> None:
+    """Beside the source; in the current folder where nothing can be put beside it."""
+    assert default_out(source) == out
+
+
+def test_profiles_leave_a_runs_own_settings_alone(voxbatch: Voxbatch) -> None:
+    """What a profile resolves to lists what a profile may set, and no more."""
+    shown = yaml.safe_load(voxbatch("profiles", "cpu").stdout)
+    assert {"only_under", "max_http_gb", "formats"} <= shown.keys()
+    assert not {"source", "include", "anonymous", "s3_endpoint_url", "allow_private_addresses"} & shown.keys()
+
+
+def test_include_and_access_as_variables(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """VOXBATCH_* sets them as it sets all else, and a senseless one is refused before anything is opened."""
+    for name in ("a.wav", "x/b.wav"):
+        recording(f"calls/{name}", 0.1)
+    done = voxbatch("validate", "calls", env={"VOXBATCH_INCLUDE": "b.* *.flac"})
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "calls: 1 items, all valid")
+    done = voxbatch("validate", "none.jsonl", env={"VOXBATCH_MAX_HTTP_GB": "-1"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "Error: max-http-gb is -1.0; it must be more than 0, and finite\n"
+
+
+def test_manifest_of_a_folder(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """Paths are relative to it, durations are read, and --include chooses."""
+    for name in ("a.wav", "x/b.wav"):
+        recording(f"calls/{name}", 0.5)
+    done = voxbatch("manifest", "calls", "--include", "x/*")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == '{"audio_filepath": "x/b.wav", "duration": 0.5}\n'
 
 
 def test_doctor(voxbatch: Voxbatch) -> None:

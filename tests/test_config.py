@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from voxbatch.config import PROFILE_KEYS, Config, digest, load_profile, profile_
 from voxbatch.engines.vllm.preview import preview
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
+from voxbatch.storage import USUAL, Access
 
+ENDPOINT_RULE = "it must be the address of a server, such as https://s3.example.com or http://127.0.0.1:9000"
 JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
 
 
@@ -28,6 +31,21 @@ JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
         ({"decoders": -1}, "decoders is -1; it must be at least 0"),
         ({"workers": -1}, "workers is -1; it must be at least 0"),
         ({"expected_rtfx": 0.0}, "expected-rtfx is 0.0; it must be at least 0.001"),
+        ({"include": ("*.wav", "")}, "--include '' matches nothing; give a pattern such as '*.flac'"),
+        ({"max_http_gb": 0.0}, "max-http-gb is 0.0; it must be more than 0, and finite"),
+        ({"max_http_gb": float("inf")}, "max-http-gb is inf; it must be more than 0, and finite"),
+        (
+            {"anonymous": True, "requester_pays": True},
+            "--anonymous and --requester-pays contradict each other: nobody cannot pay; give one of them",
+        ),
+        (
+            {"s3_endpoint_url": "minio:9000"},
+            f"s3-endpoint-url is 'minio:9000'; {ENDPOINT_RULE}",
+        ),
+        (
+            {"s3_endpoint_url": "http://me:secret@minio:9000?secret"},
+            f"s3-endpoint-url is 'http://minio:9000?…'; {ENDPOINT_RULE}",
+        ),
         ({"formats": ("srt", "doc", "x")}, "--formats doc,x: unknown; known are srt, vtt, txt, ctm, json"),
     ],
 )
@@ -36,6 +54,32 @@ def test_senseless_settings_are_refused(setting: dict[str, Any], message: str) -
     with pytest.raises(ConfigError) as caught:
         Config(source="m.jsonl", out="out", **setting)
     assert str(caught.value) == message
+
+
+def test_access_is_the_stores() -> None:
+    """Nothing asked for is the usual access, for which clients are shared; each setting lands in its field."""
+    assert Config(source="m.jsonl", out="out").access == USUAL
+    url = "http://127.0.0.1:9000"
+    assert Config(source="m", out="out", s3_endpoint_url=url, anonymous=True).access == Access(url, anonymous=True)
+    odd = Config(source="m", out="out", requester_pays=True, allow_private_addresses=True, max_http_gb=0.5)
+    assert odd.access == Access(requester_pays=True, allow_private_addresses=True, max_http_bytes=1 << 29)
+
+
+def test_no_secret_is_written_down() -> None:
+    """Signatures and passwords stay out of what goes into run.json and summary.json."""
+    config = Config(
+        source="https://me:secret@host/m.jsonl?sig=secret",
+        out="gs://b/out?",
+        model="https://host/model?secret",
+        s3_endpoint_url="http://me:secret@minio:9000/base",
+        only_under=("gs://calls/", "https://me:secret@host/x", "/data"),
+    )
+    found = config.to_dict()
+    assert "secret" not in json.dumps(found)
+    assert (found["source"], found["out"]) == ("https://host/m.jsonl?…", "gs://b/out?")
+    assert (found["model"], found["s3_endpoint_url"]) == ("https://host/model?…", "http://minio:9000/base")
+    assert found["only_under"] == ("gs://calls/", "https://host/x", "/data")
+    assert Config(source="-", out="out").to_dict()["model"] is None
 
 
 @given(st.dictionaries(st.text(max_size=9), JSON, max_size=5), st.randoms())
@@ -100,5 +144,6 @@ def test_memory_may_be_given_in_gigabytes() -> None:
 
 
 def test_no_profile_decides_what_a_run_is_over() -> None:
-    """The manifest, OUT and the shard are the command's own."""
-    assert not PROFILE_KEYS & {"source", "out", "shard", "shards", "limit", "overwrite", "profile"}
+    """The manifest, OUT, the shard, and how the places of these are entered are the command's own."""
+    assert not PROFILE_KEYS & {"source", "out", "shard", "shards", "limit", "overwrite", "profile", "include"}
+    assert not PROFILE_KEYS & {"s3_endpoint_url", "anonymous", "requester_pays", "allow_private_addresses"}

@@ -20,7 +20,7 @@ FLOORS = (
     ("errors", "log", "records", "__init__"),
     ("storage",),
     ("audio", "chunk", "config", "formats", "manifest", "score", "shard", "stitch"),
-    ("engines",),
+    ("engines", "reach"),
     ("decoder", "ledger", "lines"),
     ("doctor", "finalize", "pipeline"),
     ("run",),
@@ -32,7 +32,7 @@ FLOORS = (
 """Ground floor first. A room may import from lower floors only, and from inside itself."""
 HEAVY = (
     "torch", "vllm", "google.cloud", "boto3", "botocore", "librosa", "faster_whisper", "ctranslate2", "onnxruntime",
-    "soundfile", "numpy", "soxr", "kaldialign", "pysubs2", "rich", "yaml",
+    "soundfile", "numpy", "soxr", "kaldialign", "pysubs2", "rich", "yaml", "urllib3",
 )  # fmt: skip
 
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

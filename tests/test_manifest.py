@@ -17,6 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from voxbatch.errors import ConfigError, ManifestError
+from voxbatch.formats.names import output_name
 from voxbatch.manifest import (
     INSIDE,
     MAX_LANGUAGES,
@@ -120,10 +121,20 @@ def test_null_is_absent() -> None:
         ({"audio_filepath": "a.wav", "offset": 1, "id": "./mine"}, "./mine"),
         ({"audio_filepath": "a.wav", "id": 42}, "42"),
         ({"audio_filepath": "a.wav", "id": "क्‍ष"}, "क्‍ष"),
+        ({"audio_filepath": "gs://calls/x/a.wav"}, "calls/x/a.wav"),
+        ({"audio_filepath": "GS://calls//x/a b.wav"}, "calls//x/a b.wav"),
+        ({"audio_filepath": "s3://calls/a?b#c.wav", "channel": 1}, "calls/a?b#c.wav#ch1"),
+        ({"audio_filepath": "https://Host:443/x/a%20b.wav?X-Signature=1#t", "offset": 1}, "host/x/a%20b.wav#1"),
+        ({"audio_filepath": "http://host:8080/café 1.wav"}, "host:8080/café 1.wav"),
+        ({"audio_filepath": "https://host/?id=3"}, "host/"),
+        ({"audio_filepath": "https://host/a.wav?1", "id": "mine"}, "mine"),
     ],
 )
 def test_ids(row: dict[str, Any], item_id: str) -> None:
-    """The id is the line's own, else the tidied path with the part and the channel that the line asks for."""
+    """The id is the line's own, else the tidied path with the part and the channel that the line asks for.
+
+    Of an address, the path is the bucket and the key, or the host and the path, as they are written.
+    """
     assert parse(row, ANYWHERE).id == item_id
 
 
@@ -244,7 +255,7 @@ def test_outside_is_refused_by_default(path: str) -> None:
     """What lies outside of the manifest's folder is refused, and the reason names the folder and both flags."""
     reason = refusal({"audio_filepath": path, "id": "x"})
     assert f"{path!r} is outside of /base, " in reason
-    assert "--only-under DIR" in reason
+    assert "--only-under PLACE" in reason
     assert "--allow-outside" in reason
 
 
@@ -258,30 +269,167 @@ def test_only_under_takes_the_place_of_the_manifests_folder() -> None:
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("http://127.0.0.1:9/x.wav", "is remote"),
-        ("gs://bucket/x.wav", "is remote"),
-        ("S3://bucket/x.wav", "is remote"),
         ("file:///etc/passwd", "is a file: URI; write the plain path"),
         ("file:a.wav", "is a file: URI"),
+        (
+            "ftp://me:secret@host/a.wav",
+            "ftp://… is of a kind that is not read; give a path, gs://, s3:// or http(s)://",
+        ),
+        ("hdfs://host/a.wav", "hdfs://… is of a kind"),
+        ("http:/a.wav", "names the protocol http:"),
         ("concat:a.wav|b.wav", "names the protocol concat:"),
         ("crypto+http:x", "names the protocol crypto+http:"),
+        ("crypto+https://host/x", "crypto+https://… is of a kind"),
         ("subfile,,start,0,end,9,,:/etc/passwd", "names the protocol subfile:"),
         ("PIPE:0", "for a file of that name write ./pipe:…"),
         ("data:audio/wav;base64,AA==", "names the protocol data:"),
+        ("gs://calls/x/../a.wav", """'gs://calls/x/../a.wav': a part of the name is "." or "..\""""),
+        ("gs://c/a.wav", "no bucket can be called 'c'"),
+        ("s3://calls/x/", "'s3://calls/x/' is the address of a folder; name a recording"),
+        ("gs://calls", "is the address of a folder"),
+        ("https://host/", "is the address of a folder"),
+        ("https://me:secret@host/a.wav", "'https://host/a.wav': it holds a user's name or password"),
+        ("https://me:secret@ho st/a.wav?secret", "'https://…': it holds a user's name or password"),
+        ("https://host/%2e%2E/a.wav?secret", "'https://host/%2e%2E/a.wav?…': a part of the path is"),
     ],
 )
-@pytest.mark.parametrize("policy", [INSIDE, ANYWHERE, PathPolicy(only_under=("/",))])
-def test_schemes_are_refused_by_every_policy(path: str, says: str, policy: PathPolicy) -> None:
-    """No flag admits remote places or ffmpeg's protocols."""
-    assert says in refusal({"audio_filepath": path}, policy)
+@pytest.mark.parametrize(
+    "policy", [INSIDE, ANYWHERE, PathPolicy(only_under=("/",)), PathPolicy(only_under=("gs://calls",))]
+)
+@pytest.mark.parametrize("base", ["/base", "gs://calls/x", "https://host/"])
+def test_some_names_are_refused_by_every_policy(path: str, says: str, policy: PathPolicy, base: str) -> None:
+    """No flag admits ffmpeg's protocols, or addresses that nothing can have; no reason shows a secret."""
+    with pytest.raises(LineError) as caught:
+        policy.resolve(path, base)
+    assert says in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+IN_BUCKET, ON_WEB = "gs://calls/x/", "https://host/x/"
+UNDER = PathPolicy(only_under=("gs://calls/2026", "S3://b-1/", "https://Host:443/x", "/corpus"))
+
+
+@pytest.mark.parametrize(
+    ("path", "base", "policy", "resolved"),
+    [
+        ("gs://any/a.wav", "/base", INSIDE, "gs://any/a.wav"),
+        ("S3://any/a.wav", "/base", INSIDE, "s3://any/a.wav"),
+        ("http://127.0.0.1:9/x.wav", "/base", INSIDE, "http://127.0.0.1:9/x.wav"),
+        ("HTTPS://Host:443/a b.wav?sig=1#t", "/base", INSIDE, "https://host/a%20b.wav?sig=1"),
+        ("a.wav", IN_BUCKET, INSIDE, "gs://calls/x/a.wav"),
+        ("../a#1?2.wav", IN_BUCKET, INSIDE, "gs://calls/a#1?2.wav"),
+        ("./data:1.wav", IN_BUCKET, INSIDE, "gs://calls/x/data:1.wav"),
+        ("gs://calls/other/a.wav", IN_BUCKET, INSIDE, "gs://calls/other/a.wav"),
+        ("GS://calls/other/a.wav", IN_BUCKET, INSIDE, "gs://calls/other/a.wav"),
+        ("a#1?2 3.wav", ON_WEB, INSIDE, "https://host/x/a%231%3F2%203.wav"),
+        ("../a.wav", ON_WEB, INSIDE, "https://host/a.wav"),
+        ("https://HOST:443/a.wav?sig=1", ON_WEB, INSIDE, "https://host/a.wav?sig=1"),
+        ("gs://any/a.wav", ON_WEB, ANYWHERE, "gs://any/a.wav"),
+        ("/etc/a.wav", IN_BUCKET, ANYWHERE, "/etc/a.wav"),
+        ("gs://calls/2026/a.wav", "/base", UNDER, "gs://calls/2026/a.wav"),
+        ("../2026/a.wav", IN_BUCKET, UNDER, "gs://calls/2026/a.wav"),
+        ("s3://b-1/a.wav", IN_BUCKET, UNDER, "s3://b-1/a.wav"),
+        ("https://host/x/a.wav?sig=1", "/base", UNDER, "https://host/x/a.wav?sig=1"),
+        ("/corpus/a.wav", IN_BUCKET, UNDER, "/corpus/a.wav"),
+    ],
+)
+def test_admitted_addresses(path: str, base: str, policy: PathPolicy, resolved: str) -> None:
+    """A local manifest may name any address, a remote one its own bucket or server; --only-under takes their place."""
+    assert policy.resolve(path, base) == resolved
+
+
+@pytest.mark.parametrize(
+    ("path", "base", "policy", "places"),
+    [
+        ("gs://calls2/a.wav", IN_BUCKET, INSIDE, "gs://calls/"),
+        ("s3://calls/a.wav", IN_BUCKET, INSIDE, "gs://calls/"),
+        ("https://host/a.wav", IN_BUCKET, INSIDE, "gs://calls/"),
+        ("/etc/passwd", IN_BUCKET, INSIDE, "gs://calls/"),
+        ("/x/a.wav", ON_WEB, INSIDE, "https://host/"),
+        ("http://host/a.wav", ON_WEB, INSIDE, "https://host/"),
+        ("https://host:8443/a.wav", ON_WEB, INSIDE, "https://host/"),
+        ("https://host.evil/a.wav", ON_WEB, INSIDE, "https://host/"),
+        ("gs://calls/a.wav", ON_WEB, INSIDE, "https://host/"),
+        ("gs://calls/2026-x/a.wav", "/base", UNDER, "gs://calls/2026/, s3://b-1/, https://host/x/, /corpus"),
+        ("gs://calls/2026.wav", "/base", UNDER, "gs://calls/2026/, s3://b-1/, https://host/x/, /corpus"),
+        ("https://host/xy/a.wav", "/base", UNDER, "gs://calls/2026/, s3://b-1/, https://host/x/, /corpus"),
+        ("a.wav", IN_BUCKET, UNDER, "gs://calls/2026/, s3://b-1/, https://host/x/, /corpus"),
+        ("a.wav", "/base", UNDER, "gs://calls/2026/, s3://b-1/, https://host/x/, /corpus"),
+        ("gs://calls/a.wav", "/base", PathPolicy(only_under=("/",)), "/"),
+    ],
+)
+def test_addresses_outside_are_refused(path: str, base: str, policy: PathPolicy, places: str) -> None:
+    """Another bucket, another server, another port, a local file; and a prefix ends where a part of the name does."""
+    with pytest.raises(LineError) as caught:
+        policy.resolve(path, base)
+    assert f"{path!r} is outside of {places}, all that this manifest may name; move the recording" in str(caught.value)
+
+
+@pytest.mark.parametrize(("base", "path"), [(IN_BUCKET, "../../a.wav"), (ON_WEB, "../../a.wav")])
+def test_no_path_leads_out_of_a_remote_place(base: str, path: str) -> None:
+    """Above a bucket there is nothing, whatever is admitted."""
+    with pytest.raises(LineError, match=r"'\.\./\.\./a\.wav': it leads out of (gs://calls|https://host)/; name a"):
+        ANYWHERE.resolve(path, base)
+
+
+NAMES = st.sampled_from(["a.wav", "x", "..", ".", "", "%2e%2e", "2026", "2026-x", "\\..", "?", "#"])
+PLACES = st.sampled_from(["", "/", "gs://calls/", "s3://calls/", "https://host/", "https://host:1/", "HTTPS://HOST/"])
+
+
+@given(st.builds(lambda place, parts: place + "/".join(parts), PLACES, st.lists(NAMES, max_size=5)))
+def test_what_is_admitted_is_inside(path: str) -> None:
+    """Whatever a path holds: what a policy lets through is below what it admits, and needs no resolving."""
+    under = PathPolicy(only_under=("gs://calls/2026", "https://host/x/", "/base"))
+    for base, policy, places in [
+        ("/base", INSIDE, ("/base/", "gs://", "s3://", "https://")),
+        (IN_BUCKET, INSIDE, ("gs://calls/",)),
+        (ON_WEB, INSIDE, ("https://host/",)),
+        ("/base", under, ("gs://calls/2026/", "https://host/x/", "/base/")),
+        (IN_BUCKET, under, ("gs://calls/2026/", "https://host/x/", "/base/")),
+    ]:
+        try:
+            resolved = policy.resolve(path or "a", base)
+        except LineError:
+            continue
+        assert resolved.startswith(places)
+        assert {".", ".."}.isdisjoint(resolved.partition("?")[0].split("/"))
+
+
+def test_signatures_are_not_told(tmp_path: Path) -> None:
+    """No reason shows an address's query; two addresses that differ in it only are one recording."""
+    address = "https://host/a.wav?sig=secret"
+    lines = [json.dumps({"audio_filepath": address + more}) for more in ("1", "2", "3" * 5000, "\0")]
+    path = write(tmp_path, *lines, json.dumps({"audio_filepath": f"{address}", "id": "mine"}))
+    found = complaints(path)
+    assert found[0] == (2, "id 'host/a.wav' is also line 1's; give each line its own `id`")
+    assert [line for line, _ in found] == [2, 3, 4]
+    assert not [reason for _, reason in found if "secret" in reason]
+
+
+@pytest.mark.parametrize(
+    "path", ["gs://calls/x/a.wav", "gs://calls//a.wav", "https://h:8080/café%20a.wav?sig=1", "s3://calls/a:b\\c"]
+)
+def test_addresses_make_file_names(path: str) -> None:
+    """An output is named after the bucket and the key, or the host and the path; no part of it leads elsewhere."""
+    name = output_name(parse({"audio_filepath": path}).id, "srt")
+    parts = name.split("/")
+    assert parts[0] in ("calls", "h:8080")
+    assert {"", ".", ".."}.isdisjoint(parts)
+    assert "sig" not in name
 
 
 def test_policy_is_checked_when_built() -> None:
-    """A relative folder, or both flags at once, is a ConfigError that shows the value."""
+    """A relative folder, an address that no folder has, or both flags at once: a ConfigError that shows the value."""
     with pytest.raises(ConfigError, match="'corpus' is relative; give an absolute folder"):
         PathPolicy(only_under=("corpus",))
     with pytest.raises(ConfigError, match="contradict each other"):
         PathPolicy(allow_outside=True, only_under=("/corpus",))
+    with pytest.raises(ConfigError, match="--only-under gs://c: no bucket can be called 'c'"):
+        PathPolicy.given(False, ["gs://c"])
+    with pytest.raises(ConfigError, match=r"--only-under https://h/x\?… ends in a query; give the address of a folder"):
+        PathPolicy.given(False, ["https://h/x?secret"])
+    with pytest.raises(ConfigError, match="--only-under https://h/x: it holds a user's name"):
+        PathPolicy.given(False, ["https://me:secret@h/x"])
 
 
 # ── The whole manifest ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -477,14 +625,33 @@ def test_files_that_are_no_manifest(tmp_path: Path, name: str, content: bytes, s
 
 
 def test_missing_sources(tmp_path: Path) -> None:
-    """What is not there, or remote, is refused with what may be given instead."""
-    with pytest.raises(ManifestError, match=r"none: does not exist; give a local \.jsonl or"):
+    """What is not there, or nothing that is read, is refused with what may be given instead."""
+    with pytest.raises(ManifestError, match=r"none: does not exist; give a \.jsonl or \.jsonl\.gz manifest, here"):
         open_source(tmp_path / "none")
-    with pytest.raises(ManifestError, match=r"gs://b/m\.jsonl: is remote, which this version does not read"):
-        open_source("gs://b/m.jsonl")
+    with pytest.raises(ManifestError, match=r"ftp://h/m\.jsonl: is of a kind that is not read; give a"):
+        open_source("ftp://h/m.jsonl")
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(ManifestError, match="cannot be opened: Too many levels of symbolic links"):
         open_source(tmp_path / "loop")
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("gs://calls/a.WAV", "gs://calls/a.WAV: is a recording; give the folder that holds it"),
+        ("https://h/a.wav?sig=secret", "https://h/a.wav?…: is a recording; give"),
+        ("https://h/day/", "https://h/day/: is a folder of a web server, which nobody can list; give a manifest"),
+        ("gs://c/m.jsonl", "gs://c/m.jsonl: cannot be opened: no bucket can be called 'c'"),
+        ("gs://calls/../m.jsonl", "gs://calls/../m.jsonl: cannot be opened: a part of the name is"),
+        ("https://me:secret@h/m.jsonl", "https://h/m.jsonl: cannot be opened: it holds a user's name or password"),
+    ],
+)
+def test_addresses_of_no_manifest(spec: str, says: str) -> None:
+    """They are refused before anybody connects, and without a secret."""
+    with pytest.raises(ManifestError) as caught:
+        open_source(spec)
+    assert str(caught.value).startswith(says)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -526,6 +693,38 @@ def test_folder_is_a_manifest(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     before = surveyed(tmp_path)
     assert surveyed(write(tmp_path, *folder_manifest(tmp_path))).fingerprint == before.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("globs", "found"),
+    [
+        (["*.flac"], ["a.flac", "x/b.flac"]),
+        (["x/*"], ["x/b.flac", "x/c.wav", "x/y/c.wav"]),
+        (["c.*"], ["x/c.wav", "x/y/c.wav"]),
+        (["x/c.wav"], ["x/c.wav"]),
+        (["[ab].flac", "y/*"], ["a.flac", "x/b.flac"]),
+        (["*/y/?.wav", "a.flac"], ["a.flac", "x/y/c.wav"]),
+    ],
+)
+def test_include(tmp_path: Path, globs: list[str], found: list[str]) -> None:
+    """A pattern is held against the path below the folder and against its last part; one of several is enough."""
+    for name in ["a.flac", "x/b.flac", "x/c.wav", "x/y/c.wav"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "x" / "c.txt").write_bytes(b"caf\xe9" if "x/c.wav" not in found else b"ja")
+    with open_source(tmp_path, include=globs) as source:
+        assert [item.id for item in items(source)] == found
+
+
+def test_include_that_has_no_effect(tmp_path: Path) -> None:
+    """Nothing that matches is refused, and so is a pattern for what is no folder."""
+    (tmp_path / "a.wav").touch()
+    with pytest.raises(ManifestError, match=r"holds no recordings that --include \*\.flac x lets in; files that end"):
+        open_source(tmp_path, include=["*.flac", "x"])
+    manifest = write(tmp_path, *LINES)
+    for spec in [str(manifest), "-", "gs://calls/m.jsonl"]:
+        with pytest.raises(ConfigError, match=r"--include '\*\.flac' chooses among a folder's recordings, and .* is"):
+            open_source(spec, io.BytesIO(), include=["*.flac"])
 
 
 def test_probe(tmp_path: Path) -> None:
@@ -612,7 +811,7 @@ OUTSIDE = "is outside of"
         ("missing_key", {1: "rename `path`"}, {1: "rename `path`"}),
         ("nan_duration", {1: "NaN", 2: "-5", 3: "1e+308", 4: OUTSIDE}, {1: "NaN", 2: "-5", 3: "1e+308"}),
         ("not_json", {1: "near 'hello'", 2: "near 'world'"}, {1: "near 'hello'", 2: "near 'world'"}),
-        ("traversal", {1: OUTSIDE, 2: OUTSIDE, 3: "is remote", 4: "concat:"}, {3: "is remote", 4: "concat:"}),
+        ("traversal", {1: OUTSIDE, 2: OUTSIDE, 4: "concat:"}, {4: "concat:"}),
         ("truncated_last_line", {1: OUTSIDE, 2: "ends within"}, {2: "ends within"}),
         (
             "wrong_types",

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from voxbatch.errors import ConfigError
+
+if TYPE_CHECKING:
+    from voxbatch.storage import Access
 
 FORMATS = ("srt", "vtt", "txt", "ctm", "json")
 LOG_FORMATS = ("auto", "json", "text")
@@ -25,9 +29,9 @@ class Config:
     """A run's settings. Raises ConfigError when they make no sense."""
 
     source: str
-    """Manifest (.jsonl, .jsonl.gz, -) or folder."""
+    """Manifest (.jsonl, .jsonl.gz, -) or folder, here or at an address."""
     out: str
-    """Folder of the outputs."""
+    """Folder of the outputs, here or in a bucket."""
     engine: str = "auto"
     model: str | None = None
     """None means the engine's default."""
@@ -41,6 +45,17 @@ class Config:
     overwrite: bool = False
     allow_outside: bool = False
     only_under: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    """Of a folder's recordings, those that match one of these patterns; see manifest.folder.is_included."""
+    s3_endpoint_url: str | None = None
+    """This and the next four: see `access`."""
+    anonymous: bool = False
+    requester_pays: bool = False
+    allow_private_addresses: bool = False
+    max_http_gb: float = 4.0
+    """2^30 bytes each."""
+    fail_unreachable: bool = False
+    """Record recordings as failed whose place does not answer or lets nobody in; else that stops the run."""
     part_items: int = 200
     """Commit after so many finished items …"""
     part_seconds: float = 30.0
@@ -76,9 +91,46 @@ class Config:
             value = getattr(self, name)
             if value is not None and not value >= least:
                 raise ConfigError(f"{name.replace('_', '-')} is {value!r}; it must be at least {least}")
+        self._check_access()
+
+    def _check_access(self) -> None:
+        if not all(self.include):
+            raise ConfigError("--include '' matches nothing; give a pattern such as '*.flac'")
+        if not 0 < self.max_http_gb < math.inf:
+            raise ConfigError(f"max-http-gb is {self.max_http_gb!r}; it must be more than 0, and finite")
+        if self.anonymous and self.requester_pays:
+            raise ConfigError(
+                "--anonymous and --requester-pays contradict each other: nobody cannot pay; give one of them"
+            )
+        if self.s3_endpoint_url is not None:
+            from voxbatch.storage.address import is_endpoint, shown
+
+            if not is_endpoint(self.s3_endpoint_url):
+                what = "it must be the address of a server, such as https://s3.example.com or http://127.0.0.1:9000"
+                raise ConfigError(f"s3-endpoint-url is {shown(self.s3_endpoint_url)!r}; {what}")
+
+    @property
+    def access(self) -> Access:
+        """How the stores of in- and outputs are entered."""
+        from voxbatch.storage import Access
+
+        return Access(
+            s3_endpoint_url=self.s3_endpoint_url,
+            anonymous=self.anonymous,
+            requester_pays=self.requester_pays,
+            allow_private_addresses=self.allow_private_addresses,
+            max_http_bytes=math.ceil(self.max_http_gb * (1 << 30)),
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """For people and for files: no address in it has a query, which may be a signature, or a password."""
+        from voxbatch.storage import shown
+
+        addresses = {name: value and shown(value) for name, value in asdict(self).items() if name in _ADDRESSES}
+        return {**asdict(self), **addresses, "only_under": tuple(map(shown, self.only_under))}
+
+
+_ADDRESSES = ("source", "out", "model", "s3_endpoint_url")
 
 
 def digest(identity: Mapping[str, Any]) -> str:
@@ -111,4 +163,9 @@ def load_profile(name: str) -> dict[str, Any]:
     return settings
 
 
-PROFILE_KEYS = {f.name for f in fields(Config)} - {"source", "out", "profile", "shard", "shards", "limit", "overwrite"}
+_NO_PROFILES = {
+    "source", "out", "profile", "shard", "shards", "limit", "overwrite",
+    "include", "s3_endpoint_url", "anonymous", "requester_pays", "allow_private_addresses",
+}  # fmt: skip
+"""What a run is over, where that lies, who pays for it, and what a stranger's manifest can reach through it."""
+PROFILE_KEYS = {f.name for f in fields(Config)} - _NO_PROFILES

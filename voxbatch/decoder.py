@@ -8,10 +8,13 @@ order: chunks of different recordings interleave as they become ready."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import queue
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -21,8 +24,11 @@ from multiprocessing.connection import Connection, wait
 import numpy as np
 
 from voxbatch.chunk import OVERLAP
-from voxbatch.errors import AudioError, ItemError, RunError
+from voxbatch.errors import AudioError, ItemError, RunError, StorageError
+from voxbatch.reach import Arrival, Fault, Reach
 from voxbatch.records import Chunk, Failure, Samples, Span
+from voxbatch.storage import USUAL, Access, Answered, Interrupted, Recording, Unfit, is_remote, place_of, shown
+from voxbatch.storage.ahead import Ahead, Wanted
 
 TASKS_AHEAD = 8
 """Tasks that a worker holds, so that it never waits for its next short recording."""
@@ -60,12 +66,18 @@ class Decoded:
     spans: tuple[Span, ...]
     warnings: tuple[str, ...]
     cpu_s: float
+    came: Arrival | None = None
+    """Where from, if it was fetched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undecodable:
     item: int
     failure: Failure
+    came: Arrival | None = None
+    """See Decoded; None too where the recording was never reached."""
+    fault: Fault | None = None
+    """Where the place of the recording failed, and not the recording."""
 
 
 Message = Chunk | Decoded | Undecodable
@@ -74,8 +86,9 @@ Message = Chunk | Decoded | Undecodable
 class DecoderPool:
     """Worker processes that decode tasks; killed on leaving the context."""
 
-    def __init__(self, workers: int):
-        self._workers = [_Worker() for _ in range(workers)]
+    def __init__(self, workers: int, access: Access = USUAL, fail_unreachable: bool = False):
+        self._access, self._fail_unreachable = access, fail_unreachable
+        self._workers = [_Worker(access) for _ in range(workers)]
         self.cpu_s = 0.0
         """CPU seconds that the workers spent on decoding and cutting."""
 
@@ -87,7 +100,24 @@ class DecoderPool:
             worker.kill()
 
     def run(self, tasks: Iterator[Task]) -> Iterator[Message]:
-        """Decode all tasks. Whoever takes its time over a message holds the workers back: that bounds memory."""
+        """Decode all tasks. Whoever takes its time over a message holds the workers back: that bounds memory.
+
+        Raises:
+            RunError: workers do not start here, or a place that recordings are fetched from is down.
+        """
+        reach = Reach[Message]()
+        for message in self._run(tasks):
+            if isinstance(message, Chunk):
+                yield message
+                continue
+            yield from reach.came(message.came) if message.came else ()
+            if isinstance(message, Undecodable) and message.fault is not None and not self._fail_unreachable:
+                yield from reach.fault(message.fault, message)
+            else:
+                yield message
+        yield from reach.end()
+
+    def _run(self, tasks: Iterator[Task]) -> Iterator[Message]:
         tasks, more = iter(tasks), True
         while True:
             while more and (worker := min(self._workers, key=lambda w: len(w.tasks))).has_room():
@@ -138,7 +168,7 @@ class DecoderPool:
     def _renewed(self, worker: _Worker) -> _Worker:
         """A new worker in the place of one that died or is to die."""
         worker.kill()
-        fresh = self._workers[self._workers.index(worker)] = _Worker()
+        fresh = self._workers[self._workers.index(worker)] = _Worker(self._access)
         return fresh
 
     def _replace(self, worker: _Worker, reason: str) -> Undecodable:
@@ -147,13 +177,15 @@ class DecoderPool:
         culprit, *others = worker.tasks
         for task in others:
             fresh.give(task)
-        return Undecodable(culprit.item, Failure(AudioError.__name__, f"cannot decode {culprit.audio}: {reason}", True))
+        return Undecodable(
+            culprit.item, Failure(AudioError.__name__, f"cannot decode {shown(culprit.audio)}: {reason}", True)
+        )
 
 
 class _Worker:
     """One worker process, seen from the parent."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: Access) -> None:
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
@@ -171,6 +203,8 @@ class _Worker:
         self.greeted = False
         """Whether it has said that it is there; one that dies before could not be started, and no task is to blame."""
         self._heard = time.monotonic()
+        with contextlib.suppress(OSError):  # see `give`
+            self.connection.send(access)
 
     def has_room(self) -> bool:
         return len(self.tasks) < TASKS_AHEAD
@@ -213,57 +247,105 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
 
 
-def serve(connection: Connection) -> None:
+def serve(connection: Connection, access: Access) -> None:
     """A worker's life: decode the tasks that come, in order, until the parent is gone."""
-    while True:
-        try:
+    from voxbatch.storage import open_recording
+
+    inbox: queue.SimpleQueue[tuple[Task, Wanted] | None] = queue.SimpleQueue()
+    ahead = Ahead(functools.partial(open_recording, access=access))
+    threading.Thread(target=_take_in, args=(connection, ahead, inbox), daemon=True, name="inbox").start()
+    alive = functools.partial(connection.send, None)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while (order := inbox.get()) is not None:
+            task, wanted = order
+            with _spoken(connection, task) as warnings, ahead.taken(wanted, alive) as recording:
+                _decode(task, recording, connection, warnings)
+
+
+def _take_in(connection: Connection, ahead: Ahead, inbox: queue.SimpleQueue[tuple[Task, Wanted] | None]) -> None:
+    """Take tasks as they come, and begin to fetch what they name."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
             task: Task = connection.recv()
-            _decode(task, connection)
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            return
+            inbox.put((task, ahead.want(task.audio)))
+    inbox.put(None)
 
 
-def _decode(task: Task, connection: Connection) -> None:
-    warnings: list[str] = []
-    spans: list[Span] = []
-    began = time.process_time()
+@contextlib.contextmanager
+def _spoken(connection: Connection, task: Task) -> Iterator[list[str]]:
+    """Around one task: whatever goes wrong in it is told as its failure. Gives the list that warnings go into."""
     try:
-        for samples, span in chunks(task, warnings):
-            connection.send(Chunk(task.item, len(spans), _EMPTY, span, task.lang))
-            connection.send_bytes(np.ascontiguousarray(samples).data)
-            spans.append(span)
-    except ItemError as e:
-        connection.send(Undecodable(task.item, Failure(type(e).__name__, str(e), e.retryable)))
+        yield []
+        return
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise  # the parent is gone
+    except ItemError as e:
+        arrival = Arrival(_place(task), e.when) if isinstance(e, Answered) else None
+        told = Undecodable(task.item, Failure(_failure_name(e), str(e), e.retryable), arrival)
+    except StorageError as e:
+        since = e.since if isinstance(e, Interrupted) else None
+        fault = Fault(_place(task), str(e), since)
+        told = Undecodable(task.item, Failure(AudioError.__name__, str(e), retryable=True), fault=fault)
     except MemoryError:
-        connection.send(Undecodable(task.item, Failure(AudioError.__name__, f"{task.audio} needs too much memory")))
+        told = Undecodable(task.item, Failure(AudioError.__name__, f"{shown(task.audio)} needs too much memory"))
     except Exception as e:  # noqa: BLE001 a bug in a decoder is this item's failure, and tells what it was
-        failure = Failure(AudioError.__name__, f"cannot decode {task.audio}: {type(e).__name__}: {e}", True)
-        connection.send(Undecodable(task.item, failure))
-    else:
-        cpu_s = time.process_time() - began
-        connection.send(Decoded(task.item, tuple(spans), tuple(dict.fromkeys(warnings)), cpu_s))
+        text = f"cannot decode {shown(task.audio)}: {type(e).__name__}: {e}"
+        told = Undecodable(task.item, Failure(AudioError.__name__, text, True))
+    connection.send(told)
 
 
-def chunks(task: Task, warnings: list[str]) -> Iterator[tuple[Samples, Span]]:
+def _decode(task: Task, recording: Recording, connection: Connection, warnings: list[str]) -> None:
+    spans: list[Span] = []
+    began = time.process_time()
+    for samples, span in chunks(task, recording, warnings):
+        connection.send(Chunk(task.item, len(spans), _EMPTY, span, task.lang))
+        connection.send_bytes(np.ascontiguousarray(samples).data)
+        spans.append(span)
+    cpu_s = time.process_time() - began
+    connection.send(Decoded(task.item, tuple(spans), tuple(dict.fromkeys(warnings)), cpu_s, _arrival(task, recording)))
+
+
+def _arrival(task: Task, recording: Recording) -> Arrival | None:
+    return Arrival(_place(task), recording.came) if is_remote(task.audio) else None
+
+
+def _place(task: Task) -> str:
+    """What is up or down as one: a bucket; and all web servers, as any of many may be gone for good."""
+    place = place_of(task.audio)
+    return "the web" if place.startswith("http") else place
+
+
+def _failure_name(error: ItemError) -> str:
+    """As errors.py draws it."""
+    return AudioError.__name__ if isinstance(error, AudioError) else type(error).__name__
+
+
+def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tuple[Samples, Span]]:
     """One recording's chunks, in this process.
 
     Raises:
-        AudioError: see audio.decode and storage.open_audio.
+        AudioError: see audio.decode.
+        StorageError: where it is fetched from fails.
     """
     from voxbatch.audio import decode
     from voxbatch.chunk import cut
-    from voxbatch.storage import open_audio
 
-    with open_audio(task.audio) as fd:
-        try:
-            waveforms = decode(
-                fd, task.audio, offset=task.offset, duration=task.duration, channel=task.channel, warn=warnings.append
-            )
-            yield from cut(waveforms, task.limit, task.overlap)
-        except AudioError as e:
-            raise AudioError(f"cannot decode {task.audio}: {e}") from e
+    try:
+        waveforms = decode(
+            recording,
+            task.audio,
+            offset=task.offset,
+            duration=task.duration,
+            channel=task.channel,
+            warn=warnings.append,
+        )
+        yield from cut(waveforms, task.limit, task.overlap)
+    except Unfit as e:
+        raise Answered(str(e)) from e
+    except Answered:
+        raise
+    except AudioError as e:
+        raise AudioError(f"cannot decode {shown(task.audio)}: {e}") from e
 
 
 def main() -> None:
@@ -273,5 +355,6 @@ def main() -> None:
     import voxbatch.audio  # noqa: F401 what does not load here is said once, not with each task
 
     connection = Connection(int(sys.argv[1]))
+    access: Access = connection.recv()
     connection.send(None)
-    serve(connection)
+    serve(connection, access)

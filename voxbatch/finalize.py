@@ -19,10 +19,10 @@ from typing import Any
 
 from voxbatch.errors import LedgerError
 from voxbatch.formats import WRITERS, output_name
-from voxbatch.ledger import FOLDER, Entry, Header, part_names, read_header, read_part
+from voxbatch.ledger import FOLDER, Entry, Header, part_names, read_headers, read_part
 from voxbatch.lines import read_transcript
 from voxbatch.score import CorpusScore, ErrorCounts
-from voxbatch.storage import Store
+from voxbatch.storage import Store, at_once
 
 VERSION = 1
 TRANSCRIPTS, FAILURES, SUMMARY, RUN = "transcripts.jsonl", "failures.jsonl", "summary.json", "run.json"
@@ -52,7 +52,8 @@ def entries(store: Store, parts: list[str] | None = None) -> Iterator[Entry]:
         LedgerError: a part is damaged.
     """
     names = part_names(store) if parts is None else parts
-    waiting = deque(sorted((read_header(store, name).first, name) for name in names))
+    firsts = [header.first for header in read_headers(store, names)]
+    waiting = deque(sorted(zip(firsts, names, strict=True)))
     heap: list[tuple[int, str, Entry, Iterator[Entry]]] = []
     previous = -1
     while heap or waiting:
@@ -92,11 +93,15 @@ def merge(
     parts = part_names(store)  # once: a part that comes later, from a run with other shards, holds nothing new
     totals = _survey(store, parts, items, list(formats), language)
     for name, kind, count in ((TRANSCRIPTS, "transcript", totals.done), (FAILURES, "failure", totals.failed)):
-        if not store.create(name, (entry.line + b"\n" for entry in entries(store, parts) if entry.kind == kind)):
+        if store.exists(name) or not store.create(name, _lines(store, parts, kind)):
             _check_lines(store, name, count)
-    summary = summarise(totals, items, [read_header(store, name) for name in parts], facts)
+    summary = summarise(totals, items, read_headers(store, parts), facts)
     store.create(SUMMARY, [json.dumps(summary, indent=2, ensure_ascii=False).encode() + b"\n"])
     return _stored_summary(store) or summary
+
+
+def _lines(store: Store, parts: list[str], kind: str) -> Iterator[bytes]:
+    return (entry.line + b"\n" for entry in entries(store, parts) if entry.kind == kind)
 
 
 def _stored_summary(store: Store) -> dict[str, Any] | None:
@@ -130,14 +135,27 @@ def _allow_open_files() -> None:
 
 
 def _survey(store: Store, parts: list[str], items: int, formats: list[str], language: str | None) -> Totals:
-    totals, missing, following = Totals(), 0, 0
+    """Add everything up, and write each item's files on the way."""
+    totals = Totals()
+    transcripts = _added(store, parts, items, language, totals)
+    for _ in at_once(store, lambda file: store.write(*file), _files(transcripts, formats)):
+        pass
+    assert totals.done + totals.failed == items
+    return totals
+
+
+def _added(
+    store: Store, parts: list[str], items: int, language: str | None, totals: Totals
+) -> Iterator[dict[str, Any]]:
+    """The transcripts' lines, when each is added to the totals. Raises LedgerError where items are missing."""
+    missing, following = 0, 0
     for entry in entries(store, parts):
         missing += entry.index - following
         following = entry.index + 1
         line = json.loads(entry.line)
         if entry.kind == "transcript":
             _add_transcript(totals, line, language)
-            _write_files(store, line, formats)
+            yield line
         else:
             _add_failure(totals, line, language)
     missing += items - following
@@ -145,8 +163,6 @@ def _survey(store: Store, parts: list[str], items: int, formats: list[str], lang
         raise LedgerError(
             f"{store.place}: {missing:,} of {items:,} items are not done yet; run again (each shard) to finish them"
         )
-    assert totals.done + totals.failed == items
-    return totals
 
 
 def _add_transcript(totals: Totals, line: dict[str, Any], language: str | None) -> None:
@@ -165,14 +181,14 @@ def _add_failure(totals: Totals, line: dict[str, Any], language: str | None) -> 
         totals.score.add_missing(line.get("lang") or language, line["text"])
 
 
-def _write_files(store: Store, line: dict[str, Any], formats: list[str]) -> None:
-    if not formats:
-        return
-    transcript = read_transcript(line)
-    for extension in formats:
-        writer: Callable[..., str] = WRITERS[extension]
-        text = writer(line["id"], transcript)
-        store.write(f"{extension}/{output_name(line['id'], extension)}", [text.encode("utf-8", "surrogateescape")])
+def _files(lines: Iterable[dict[str, Any]], formats: list[str]) -> Iterator[tuple[str, list[bytes]]]:
+    """(name, content) of each transcript in each format."""
+    for line in lines:
+        transcript = read_transcript(line) if formats else None
+        for extension in formats:
+            writer: Callable[..., str] = WRITERS[extension]
+            text = writer(line["id"], transcript)
+            yield f"{extension}/{output_name(line['id'], extension)}", [text.encode("utf-8", "surrogateescape")]
 
 
 def summarise(totals: Totals, items: int, headers: list[Header], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,17 +229,16 @@ def erase(store: Store) -> None:
     Files of items are known by the parts that name them. run.json goes last: a place that has one is ours, so an
     erasure that was cut short can be repeated.
     """
-    if store.read(RUN) is None:
+    if not store.exists(RUN):
         return
     parts = part_names(store)
-    formats = [extension for extension in WRITERS if store.names(extension)]
-    for part in parts if formats else ():
-        for item_id in _ids(store, part):
-            for extension in formats:
-                store.delete(f"{extension}/{output_name(item_id, extension)}")
-    ours = [name for name in store.names(FOLDER) if _OURS.fullmatch(name)]
-    for name in (SUMMARY, TRANSCRIPTS, FAILURES, *ours, RUN):
-        store.delete(name)
+    formats = [extension for extension in WRITERS if store.exists(f"{extension}/")]
+    ids = (item_id for part in parts if formats for item_id in _ids(store, part))
+    files = (f"{extension}/{output_name(item_id, extension)}" for item_id in ids for extension in formats)
+    ours = (name for name in store.names(FOLDER) if _OURS.fullmatch(name))
+    for names in (files, (SUMMARY, TRANSCRIPTS, FAILURES), ours, (RUN,)):
+        for _ in at_once(store, store.delete, names):
+            pass
 
 
 def _ids(store: Store, part: str) -> Iterator[str]:
@@ -236,9 +251,9 @@ def _ids(store: Store, part: str) -> Iterator[str]:
 
 def strangers(store: Store) -> list[str]:
     """Names of merged outputs that stand in a place where nothing was run: merging would take them for its own."""
-    if store.read(RUN) is not None:
+    if store.exists(RUN):
         return []
-    return [name for name in (TRANSCRIPTS, FAILURES, SUMMARY) if store.read(name) is not None]
+    return [name for name in (TRANSCRIPTS, FAILURES, SUMMARY) if store.exists(name)]
 
 
 def write_run(store: Store, run: dict[str, Any]) -> dict[str, Any]:

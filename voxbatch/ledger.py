@@ -11,6 +11,7 @@ parts of a shard, however many processes work on it. Does not know what a transc
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -18,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from voxbatch.errors import LedgerError
-from voxbatch.storage import Store
+from voxbatch.storage import Store, at_once
 
 VERSION = 1
 FOLDER = "parts"
@@ -76,6 +77,10 @@ def read_header(store: Store, name: str) -> Header:
         return _header(store, name, next(lines, b""))
 
 
+def read_headers(store: Store, names: Iterable[str]) -> list[Header]:
+    return list(at_once(store, functools.partial(read_header, store), names))
+
+
 def read_part(store: Store, name: str) -> Iterator[Entry]:
     """One part's entries, in manifest order, one in memory at a time.
 
@@ -83,11 +88,15 @@ def read_part(store: Store, name: str) -> Iterator[Entry]:
         LedgerError: it is no part, or it is cut off or altered.
     """
     with contextlib.closing(store.lines(name)) as lines:
-        header, count = _header(store, name, next(lines, b"")), 0
-        for count, line in enumerate(lines, 1):
-            if not (match := _LINE.fullmatch(line)):
-                raise _damaged(store, name, f"line {count + 1} is no entry: {line[:60]!r}")
-            yield Entry(int(match[1]), match[2].decode(), match[3])
+        yield from _entries(store, name, _header(store, name, next(lines, b"")), lines)
+
+
+def _entries(store: Store, name: str, header: Header, lines: Iterator[bytes]) -> Iterator[Entry]:
+    count = 0
+    for count, line in enumerate(lines, 1):
+        if not (match := _LINE.fullmatch(line)):
+            raise _damaged(store, name, f"line {count + 1} is no entry: {line[:60]!r}")
+        yield Entry(int(match[1]), match[2].decode(), match[3])
     if count != header.items:
         raise _damaged(store, name, f"{count} entries where its header says {header.items}")
 
@@ -122,25 +131,28 @@ class Ledger:
     def load(self) -> None:
         """Read what is done, or what is done by now. Only this shard's folder is read, and those of other shard
         counts."""
-        self._next = 0
-        ours = f"-of-{self._shards:05d}/"
-        for name in part_names(self._store):
-            if name.startswith(self.folder + "/"):
-                self._next += 1
-            elif ours in name:
-                continue
-            self._take(name)
+        ours, others = self.folder + "/", f"-of-{self._shards:05d}/"
+        names = [name for name in part_names(self._store) if name.startswith(ours) or others not in name]
+        self._next = sum(name.startswith(ours) for name in names)
+        for name, found in zip(names, at_once(self._store, self._read, names), strict=True):
+            self._mark(found.items(), name)
 
     def _take(self, name: str) -> set[int]:
         """Mark a part's items as done; those that are."""
-        if (run := read_header(self._store, name).run) != self._run:
-            raise LedgerError(
-                f"{self._store.place}/{name}: belongs to run {run}, this is run {self._run}; "
-                "take the part away, choose another OUT with -o, or start anew with --overwrite"
-            )
-        found = {entry.index: entry.kind for entry in read_part(self._store, name)}
+        found = self._read(name)
         self._mark(found.items(), name)
         return set(found)
+
+    def _read(self, name: str) -> dict[int, str]:
+        """A part's items, and what each ended as."""
+        with contextlib.closing(self._store.lines(name)) as lines:
+            header = _header(self._store, name, next(lines, b""))
+            if header.run != self._run:
+                raise LedgerError(
+                    f"{self._store.place}/{name}: belongs to run {header.run}, this is run {self._run}; "
+                    "take the part away, choose another OUT with -o, or start anew with --overwrite"
+                )
+            return {entry.index: entry.kind for entry in _entries(self._store, name, header, lines)}
 
     def _mark(self, kinds: Iterable[tuple[int, str]], name: str) -> None:
         for index, kind in kinds:

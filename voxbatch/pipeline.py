@@ -25,6 +25,7 @@ from voxbatch.ledger import Entry, Ledger, dump
 from voxbatch.lines import failure_line, transcript_line
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome, Span, Transcript
 from voxbatch.stitch import stitch
+from voxbatch.storage import USUAL, Access
 
 EVENTS = 1024
 """Results that may wait for this thread; more, and the engine and the decoders wait."""
@@ -70,6 +71,9 @@ class Settings:
     decoders: int
     part_items: int
     part_seconds: float
+    access: Access = USUAL
+    fail_unreachable: bool = False
+    """Record recordings that cannot be reached as failed; else the run stops where a place is down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +193,8 @@ class Pipeline:
     def _decode(self, items: Iterator[Item]) -> None:
         error: BaseException | None = None
         try:
-            with DecoderPool(self._settings.decoders) as pool:
+            settings = self._settings
+            with DecoderPool(settings.decoders, settings.access, settings.fail_unreachable) as pool:
                 for message in pool.run(self._tasks(items)):
                     if not (self._put(message) if isinstance(message, Chunk) else self._tell(message)):
                         break

@@ -5,6 +5,8 @@ Durations come from the manifest; where it does not say, from the headers of a s
 
 from __future__ import annotations
 
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,14 +15,18 @@ from numpy.typing import NDArray
 from voxbatch import engines
 from voxbatch.audio import probe
 from voxbatch.config import Config, load_profile, profile_names
-from voxbatch.errors import AudioError
-from voxbatch.manifest import Source, items, open_source, survey
-from voxbatch.run import policy
+from voxbatch.errors import AudioError, StorageError
+from voxbatch.manifest import Source, items, survey
+from voxbatch.run import opened, policy
 from voxbatch.shard import members
-from voxbatch.storage import open_audio
+from voxbatch.storage import USUAL, Access, open_recording
 
 SAMPLE = 200
 """Recordings whose headers are read where the manifest gives no duration: the mean of 200 calls is known to a tenth."""
+STREAMS = 8
+"""Of them are asked at a time."""
+HEADER_BYTES = 64 << 10
+"""What is fetched of a remote one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ class Plan:
 def plan(config: Config) -> Plan:
     """Raises UsageError as `run` would. Loads no model, writes nothing."""
     choice = engines.choose(config.engine)
-    with open_source(config.source) as source:
+    with opened(config) as source:
         surveyed = survey(source, policy(config), config.limit)
         spec = engines.create(choice.name, config.model, config.engine_options).spec
         mine = members(surveyed.durations, config.shard, config.shards)
@@ -98,17 +104,19 @@ def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config
     indexes = np.flatnonzero(unknown)
     sample = np.zeros(len(unknown), np.bool_)
     sample[indexes[:: max(1, len(indexes) // SAMPLE)]] = True
-    for item in items(source, policy(config), config.limit, sample):
-        durations[item.index] = probed(item.audio) or np.nan
+    asked = list(items(source, policy(config), config.limit, sample))
+    with ThreadPoolExecutor(STREAMS) as pool:
+        for item, seconds in zip(asked, pool.map(lambda item: probed(item.audio, config.access), asked), strict=True):
+            durations[item.index] = seconds or np.nan
     found = durations[sample]
     known = found[~np.isnan(found)]
     durations[unknown & np.isnan(durations)] = known.mean() if len(known) else 0.0
 
 
-def probed(path: str, certain: bool = False) -> float | None:
+def probed(path: str, access: Access = USUAL, certain: bool = False) -> float | None:
     """Seconds of a recording by its header, None where it cannot be told; see audio.probe."""
     try:
-        with open_audio(path) as fd:
-            return probe(fd, certain)
-    except AudioError:
+        with contextlib.closing(open_recording(path, access, HEADER_BYTES)) as recording:
+            return probe(recording, certain)
+    except (AudioError, StorageError):
         return None

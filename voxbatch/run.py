@@ -22,12 +22,13 @@ from voxbatch import engines, finalize
 from voxbatch.config import Config, digest
 from voxbatch.engines import Engine, Notice
 from voxbatch.errors import ConfigError, RunMismatchError
-from voxbatch.ledger import Ledger, part_names, read_header
+from voxbatch.ledger import Ledger, part_names, read_headers
 from voxbatch.log import Log
 from voxbatch.manifest import PathPolicy, Source, Survey, items, open_source, survey
 from voxbatch.pipeline import Pipeline, Progress, Settings, Stop, Usage
 from voxbatch.shard import members
-from voxbatch.storage import Store, open_store
+from voxbatch.storage import USUAL, Access, Store, is_remote, open_store
+from voxbatch.storage.address import BUCKET_SCHEMES, name_of, scheme_of
 
 MAX_DECODERS = 16
 
@@ -45,16 +46,36 @@ class Finished:
 
 
 def default_out(source: str) -> str:
-    """ "jobs/calls.jsonl.gz" → "jobs/calls.voxbatch"; "-" → "stdin.voxbatch"."""
+    """ "jobs/calls.jsonl.gz" → "jobs/calls.voxbatch"; "gs://b/day/" → "gs://b/day.voxbatch". In the current directory
+    where there is no place beside the source: "-" → "stdin.voxbatch", "gs://b/" → "b.voxbatch", and for web servers.
+    """
     if source == "-":
         return "stdin.voxbatch"
+    if is_remote(source):
+        return _beside_address(source)
     path = Path(os.path.abspath(source))
-    name = path.name if path.is_dir() else path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
+    name = path.name if path.is_dir() else _stem(path.name)
     return str(path.with_name(f"{name or 'root'}.voxbatch"))
+
+
+def _beside_address(source: str) -> str:
+    *above, name = name_of(source).rstrip("/").split("/")
+    out = f"{_stem(name) or 'root'}.voxbatch"
+    scheme = scheme_of(source)
+    return "/".join([f"{scheme}:/", *above, out]) if above and scheme in BUCKET_SCHEMES else out
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
 
 
 def policy(config: Config) -> PathPolicy:
     return PathPolicy.given(config.allow_outside, config.only_under)
+
+
+def opened(config: Config) -> Source:
+    """See open_source."""
+    return open_source(config.source, access=config.access, include=config.include)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +127,7 @@ def run(
         Interrupted: `stop` was asked.
     """
     began = time.monotonic()
-    with open_source(config.source) as source:
+    with opened(config) as source:
         job = _begin(config, source, log)
         mine = members(job.surveyed.durations, config.shard, config.shards)
         run_id = digest(job.identity)
@@ -157,9 +178,10 @@ def _begin(config: Config, source: Source, log: Log) -> _Job:
         engines.require_language(engine, config.language)
     log.info("engine", text=f"engine {choice.reason} (model {engine.spec.model}, {engine.spec.license})")
     language = config.language or engine.spec.only_language
-    store, identity, facts = open_store(config.out), _identity(config, surveyed, engine), _facts(config, engine)
+    identity, facts = _identity(config, surveyed, engine), _facts(config, engine)
+    store = open_store(config.out, config.access)
     record = {"items": surveyed.items, "language": language, "folder": source.base, "facts": facts}
-    recorded = _claim(store, config, identity, record)
+    recorded = _claim(store, config, identity, record, log)
     if (folder := recorded.get("folder", source.base)) != source.base:
         begun = f"this run was begun for recordings in {folder} and goes on for those in {source.base}"
         log.warning("other_folder", text=f"{begun}: they are taken to be the same")
@@ -202,7 +224,14 @@ def known_audio(durations: NDArray[np.float32], wanted: NDArray[np.bool_], block
 
 
 def settings(config: Config) -> Settings:
-    return Settings(config.language, decoders(config), config.part_items, config.part_seconds)
+    return Settings(
+        language=config.language,
+        decoders=decoders(config),
+        part_items=config.part_items,
+        part_seconds=config.part_seconds,
+        access=config.access,
+        fail_unreachable=config.fail_unreachable,
+    )
 
 
 def decoders(config: Config, workers: int = 1) -> int:
@@ -242,9 +271,10 @@ def _identity(config: Config, surveyed: Survey, engine: Engine) -> dict[str, Any
     }
 
 
-def _claim(store: Store, config: Config, identity: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+def _claim(store: Store, config: Config, identity: dict[str, Any], record: dict[str, Any], log: Log) -> dict[str, Any]:
     """Make OUT this run's, or find that it already is: its run.json."""
-    store.prepare()
+    if unsafe := store.prepare():
+        log.warning("unsafe_store", text=unsafe)
     if config.overwrite:
         finalize.erase(store)
     if strangers := finalize.strangers(store):
@@ -275,41 +305,41 @@ def _short(value: Any) -> str:
     return value[:12] + "…" if isinstance(value, str) and len(value) == 64 else str(value)
 
 
-def merge_by_hand(out: str, formats: tuple[str, ...]) -> dict[str, Any]:
+def merge_by_hand(out: str, formats: tuple[str, ...], access: Access = USUAL) -> dict[str, Any]:
     """Merge what shards have left in OUT, and write further formats.
 
     Raises:
         ConfigError: nothing was run there.
         LedgerError: items are missing.
     """
-    store = open_store(out)
+    store = open_store(out, access)
     recorded = _recorded(store)
     wanted = formats or tuple(recorded["facts"]["config"]["formats"])
     return finalize.merge(store, recorded["items"], wanted, recorded["language"], recorded["facts"])
 
 
-def status(out: str) -> dict[str, Any]:
+def status(out: str, access: Access = USUAL) -> dict[str, Any]:
     """How far the run in OUT is: {"items", "committed", "finished", "shards": [{"shard", "items", "parts",
     "complete"}]}.
 
     Raises:
         ConfigError: nothing was run there.
     """
-    store = open_store(out)
+    store = open_store(out, access)
     recorded = _recorded(store)
     shards: dict[str, dict[str, Any]] = {}
-    for name in part_names(store):
-        header = read_header(store, name)
+    names = part_names(store)
+    for name, header in zip(names, read_headers(store, names), strict=True):
         marker = name.rpartition("/")[0] + "/complete.json"
         shard = shards.setdefault(header.shard, {"shard": header.shard, "items": 0, "parts": 0, "complete": marker})
         shard["items"] += header.items
         shard["parts"] += 1
     for shard in shards.values():
-        shard["complete"] = store.read(shard["complete"]) is not None
+        shard["complete"] = store.exists(shard["complete"])
     return {
         "items": recorded["items"],
         "committed": sum(shard["items"] for shard in shards.values()),
-        "finished": store.read(finalize.SUMMARY) is not None,
+        "finished": store.exists(finalize.SUMMARY),
         "shards": sorted(shards.values(), key=lambda shard: int(shard["shard"].partition("/")[0])),
     }
 

@@ -11,6 +11,7 @@ and weights made up: texts are not looked at.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -84,12 +85,12 @@ def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
     from voxbatch.audio import decode
     from voxbatch.chunk import cut
     from voxbatch.records import Chunk
-    from voxbatch.storage import open_audio
+    from voxbatch.storage import open_recording
 
     for item, line in enumerate(manifest.read_text().splitlines()):
         path = str(manifest.parent / json.loads(line)["audio_filepath"])
-        with open_audio(path) as fd:
-            for index, (samples, span) in enumerate(cut(decode(fd, path), limit, overlap)):
+        with contextlib.closing(open_recording(path)) as recording:
+            for index, (samples, span) in enumerate(cut(decode(recording, path), limit, overlap)):
                 yield Chunk(item, index, samples, span)
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from conftest import Voxbatch
 from voxbatch.audio import decode
 from voxbatch.chunk import cut
 from voxbatch.score import CorpusScore, count_errors
-from voxbatch.storage import open_audio
+from voxbatch.storage import open_recording
 
 pytest_plugins = ["support"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -75,8 +76,8 @@ def reference(whisper: Path, rows: list[dict[str, Any]], tmp_path_factory: pytes
 
 def _chunks(path: str) -> list[np.ndarray]:
     """As the main job cuts them for an engine without word times."""
-    with open_audio(path) as fd:
-        return [samples for samples, _ in cut(decode(fd, path), WINDOW, 0)]
+    with closing(open_recording(path)) as recording:
+        return [samples for samples, _ in cut(decode(recording, path), WINDOW, 0)]
 
 
 def _transcribe(model: Path, given: dict[str, np.ndarray], kept: Path, folder: Path) -> None:

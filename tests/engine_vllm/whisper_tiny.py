@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +134,9 @@ def _openai_tokenizer(scratch: Path) -> Any:
     with tarfile.open(path) as package:
         for name in ("tokenizer.py", "assets/multilingual.tiktoken"):
             (scratch / name).write_bytes(_member(package, f"{inside}/{name}").read())
-    return _module(scratch / "tokenizer.py").get_tokenizer(multilingual=True)
+    with warnings.catch_warnings():  # it leaves a file to the garbage collector to close
+        warnings.simplefilter("ignore", ResourceWarning)
+        return _module(scratch / "tokenizer.py").get_tokenizer(multilingual=True)
 
 
 def _run(command: list[str], cwd: Path) -> None:

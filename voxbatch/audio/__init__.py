@@ -19,6 +19,7 @@ from voxbatch.audio.mixdown import Mixdown
 from voxbatch.audio.native import BLOCK_SECONDS, HeaderShortError, NativeBlock, SoundFileStream, is_chained_ogg
 from voxbatch.errors import AudioError
 from voxbatch.records import SAMPLING_RATE, Samples, Waveform
+from voxbatch.storage import Recording
 
 MIN_RATE, MAX_RATE = 4_000, 768_000
 """Hz. Below telephone quality there is no speech to recognise, and a header that claims 1 Hz asks for 16,000 samples a
@@ -34,7 +35,7 @@ __all__ = ["BLOCK_SECONDS", "MAX_CHANNELS", "MAX_RATE", "MIN_RATE", "decode", "p
 
 
 def decode(
-    fd: int,
+    recording: Recording,
     name: str,
     *,
     offset: float = 0.0,
@@ -42,10 +43,10 @@ def decode(
     channel: int | None = None,
     warn: Warn = lambda message: None,
 ) -> Iterator[Waveform]:
-    """Decode an open regular file to mono float32 at 16 kHz.
+    """Decode a recording to mono float32 at 16 kHz.
 
     Args:
-        fd: descriptor of a seekable regular file, at position 0. Not closed here.
+        recording: see storage.open_recording. Not closed here.
         name: its name, for messages and for the raw formats that only an extension tells (.g722, .gsm).
         offset: seconds to skip.
         duration: seconds to take; None takes all.
@@ -57,14 +58,15 @@ def decode(
 
     Raises:
         AudioError: nothing could be decoded, or the header or the arguments make no sense.
+        StorageError: where the recording is fetched from fails.
     """
-    native = _open(fd, name, offset)
+    native = _open(recording, name, offset)
     _check_header(native, channel, offset)
     limit = None if duration is None else round(duration * native.rate)
     mono = Mixdown(native.rate, native.channels, channel)
     start, out = round(offset * SAMPLING_RATE), 0
     repaired = _Repair(warn)
-    blocks = _take(_resilient(native, fd, name, offset, warn), limit, offset > 0, warn, native.rate)
+    blocks = _take(_resilient(native, recording, name, offset, warn), limit, offset > 0, warn, native.rate)
     for samples in _resampled(_mixed((repaired(block) for block in blocks), mono), native.rate):
         yield Waveform(samples, start + out)
         out += len(samples)
@@ -77,15 +79,15 @@ def decode(
         warn(f"the recording ended {duration - out / SAMPLING_RATE:.2f} s before the manifest's {duration:g} s")
 
 
-def _open(fd: int, name: str, offset: float) -> SoundFileStream | FFmpegStream:
-    if is_chained_ogg(fd):
-        return FFmpegStream(fd, name, offset, because="a chained Ogg file", seek=False)
+def _open(recording: Recording, name: str, offset: float) -> SoundFileStream | FFmpegStream:
+    if is_chained_ogg(recording):
+        return FFmpegStream(recording.fileno(), name, offset, because="a chained Ogg file", seek=False)
     try:
-        return SoundFileStream(fd, offset)
+        return SoundFileStream(recording, offset)
     except soundfile.LibsndfileError as unreadable:
-        return FFmpegStream(fd, name, offset, because=str(unreadable.error_string))
+        return FFmpegStream(recording.fileno(), name, offset, because=str(unreadable.error_string))
     except HeaderShortError as short:
-        return FFmpegStream(fd, name, offset, because=str(short), seek=False)
+        return FFmpegStream(recording.fileno(), name, offset, because=str(short), seek=False)
 
 
 def _check_header(native: SoundFileStream | FFmpegStream, channel: int | None, offset: float) -> None:
@@ -98,7 +100,7 @@ def _check_header(native: SoundFileStream | FFmpegStream, channel: int | None, o
 
 
 def _resilient(
-    native: SoundFileStream | FFmpegStream, fd: int, name: str, offset: float, warn: Warn
+    native: SoundFileStream | FFmpegStream, recording: Recording, name: str, offset: float, warn: Warn
 ) -> Iterator[NativeBlock]:
     """The stream's blocks; where libsndfile gives up in mid-file, ffmpeg's from that frame on: it resynchronises."""
     frames = 0
@@ -115,7 +117,7 @@ def _resilient(
     if isinstance(native, FFmpegStream):
         warn(f"{note}; nothing behind it could be read")
         return
-    for block in _rest(native, fd, name, offset, frames):
+    for block in _rest(native, recording, name, offset, frames):
         if len(block) and note:
             warn(f"{note}; ffmpeg reads on")
             note = ""
@@ -124,10 +126,10 @@ def _resilient(
         warn(f"{note}; nothing behind it could be read")
 
 
-def _rest(native: SoundFileStream, fd: int, name: str, offset: float, done: int) -> Iterator[NativeBlock]:
+def _rest(native: SoundFileStream, recording: Recording, name: str, offset: float, done: int) -> Iterator[NativeBlock]:
     """What ffmpeg reads behind the first `done` frames. It decodes them again: its seeking trusts damaged headers."""
     try:
-        rest = FFmpegStream(fd, name, offset, because="damaged", seek=False)
+        rest = FFmpegStream(recording.fileno(), name, offset, because="damaged", seek=False)
         if (rest.rate, rest.channels) != (native.rate, native.channels):
             rest.close()
             return
@@ -200,7 +202,7 @@ class _Repair:
         if peak > self.GLITCH:
             level = np.abs(block)
             self.usual = max(self.usual, float(np.percentile(level, 99)))
-            block = self._silenced(block, level > self.GLITCH * self.usual)
+            block = self._silenced(block, level > np.float64(self.GLITCH * self.usual))
             peak = float(np.abs(block).max(initial=0.0))
         self.peak = max(self.peak, peak)
         return block if self.peak <= self.FULL_SCALE else (block / np.float32(self.peak)).astype(np.float32)
@@ -218,16 +220,16 @@ class _Repair:
             self.warn(f"samples reach {self.peak:.3g} where full scale is 1; scaled down")
 
 
-def probe(fd: int, certain: bool = False) -> float | None:
+def probe(recording: Recording, certain: bool = False) -> float | None:
     """Seconds of a recording as its header claims, without decoding; None where libsndfile does not know it.
 
     With `certain`, None too where headers are known to tell of less than there is: MP3 files and Ogg streams are
     appended to each other.
     """
     try:
-        native = SoundFileStream(fd)
+        native = SoundFileStream(recording)
     except soundfile.LibsndfileError:
         return None
-    if certain and (native.format == "MP3" or is_chained_ogg(fd)):
+    if certain and (native.format == "MP3" or is_chained_ogg(recording)):
         return None
     return native.claimed_seconds()

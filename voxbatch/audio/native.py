@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from voxbatch.errors import AudioError
+from voxbatch.errors import AudioError, VoxbatchError
+from voxbatch.storage import Recording
 
 NativeBlock = NDArray[np.float32]
 """Shape (frames, channels), full scale ±1, at the file's own rate."""
@@ -36,20 +38,61 @@ class _Sequential(soundfile.SoundFile):  # type: ignore[misc]
         return False
 
 
-class SoundFileStream:
-    """An open descriptor read by libsndfile, which goes by content and never sees the name.
+class _Distant(io.RawIOBase):
+    """A recording that is fetched as it is read, as libsndfile's callbacks want it. No exception gets through these: it
+    is kept, the file seems to end, and whoever asked libsndfile looks here."""
 
-    Raises soundfile.LibsndfileError where it does not know the content, or (from `blocks`) where the file is damaged.
+    def __init__(self, recording: Recording):
+        self._recording, self._at = recording, 0
+        self.error: VoxbatchError | None = None
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        try:
+            data = self._recording.pread(len(buffer), self._at) if self.error is None else b""
+        except VoxbatchError as e:
+            self.error, data = e, b""
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._recording.size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+
+class SoundFileStream:
+    """A recording read by libsndfile, which goes by content and never sees the name.
+
+    Raises soundfile.LibsndfileError where it does not know the content, or (from `blocks`) where the file is damaged;
+    and what reading a distant recording raises.
     """
 
-    def __init__(self, fd: int, offset: float = 0.0):
+    def __init__(self, recording: Recording, offset: float = 0.0):
+        self._recording = recording
+        self._distant = None if recording.is_file else _Distant(recording)
+        try:
+            self._file = self._opened()
+            self.rate, self.channels = int(self._file.samplerate), int(self._file.channels)
+            self.format = str(self._file.format)
+            if offset:
+                self._skip(offset)
+        except soundfile.LibsndfileError:
+            self._require_bytes()
+            raise
+
+    def _opened(self) -> _Sequential:
+        if self._distant is not None:
+            return _Sequential(self._distant)
+        fd = self._recording.fileno()
         os.lseek(fd, 0, os.SEEK_SET)  # libsndfile takes the current position for the file's start
-        self._fd = fd
-        self._file = _Sequential(fd, closefd=False)
-        self.rate, self.channels = int(self._file.samplerate), int(self._file.channels)
-        self.format = str(self._file.format)
-        if offset:
-            self._skip(offset)
+        return _Sequential(fd, closefd=False)
+
+    def _require_bytes(self) -> None:
+        if self._distant is not None and self._distant.error is not None:
+            raise self._distant.error
 
     def _skip(self, offset: float) -> None:
         frame = round(offset * self.rate)
@@ -70,29 +113,37 @@ class SoundFileStream:
         come first."""
         size = block_frames(self.rate, self.channels)
         with self._file:
-            while len(block := self._file.read(size, dtype="float32", always_2d=True)):
+            while len(block := self._read(size)):
                 yield block
             if self._file.format == "MP3" and self._goes_on():
                 raise HeaderShortError("several MP3 files in one")
 
+    def _read(self, size: int) -> NativeBlock:
+        try:
+            block: NativeBlock = self._file.read(size, dtype="float32", always_2d=True)
+        finally:
+            self._require_bytes()
+        return block
+
     def _goes_on(self) -> bool:
         """MP3 files are appended to each other, and libsndfile stops where the first one's header says. Tags at the end
         of a file are smaller than this; one with a picture costs a second decoding and no more."""
-        size = os.fstat(self._fd).st_size
-        return size - os.lseek(self._fd, 0, os.SEEK_CUR) > min(0.05 * size, 1 << 16)
+        size = self._recording.size
+        at = self._distant.tell() if self._distant else os.lseek(self._recording.fileno(), 0, os.SEEK_CUR)
+        return size - at > min(0.05 * size, 1 << 16)
 
 
 _OGG_PAGE = struct.Struct("<4sBB8s4s4s4sB")  # capture, version, flags, granule, serial, sequence, checksum, segments
 _OGG_FIRST_PAGE = 0x02
 
 
-def is_chained_ogg(fd: int) -> bool:
+def is_chained_ogg(recording: Recording) -> bool:
     """Whether an Ogg file holds several recordings one after the other; libsndfile plays only the first.
 
     RFC 3533: a logical stream's first page carries flag 0x02, and only at the start may several follow each other.
     """
     at, begun = 0, False
-    while len(head := os.pread(fd, _OGG_PAGE.size + 255, at)) >= _OGG_PAGE.size:
+    while len(head := recording.pread(_OGG_PAGE.size + 255, at)) >= _OGG_PAGE.size:
         capture, _, flags, *_, segments = _OGG_PAGE.unpack_from(head)
         if capture != b"OggS":
             return False

@@ -11,12 +11,24 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from voxbatch import __version__
-from voxbatch.cli.options import comma, config_of, manifest_options, option, resolved_profile, run_options
+from voxbatch.cli.options import (
+    FileOrAddress,
+    FolderOrAddress,
+    access_options,
+    comma,
+    config_of,
+    include_option,
+    manifest_options,
+    option,
+    resolved_profile,
+    run_options,
+)
 from voxbatch.config import FORMATS, Config, load_profile
 from voxbatch.errors import ConfigError, VoxbatchError
 from voxbatch.log import Log
@@ -41,9 +53,14 @@ def cli() -> None:
 @click.argument("source")
 @run_options
 @manifest_options
+@access_options
 @click.pass_context
 def run(ctx: click.Context, /, source: str, dry_run: bool, quiet: bool, log_format: str, **settings: Any) -> None:
-    """Transcribe SOURCE: a manifest (.jsonl, .jsonl.gz, - for standard input) or a folder of recordings."""
+    """Transcribe SOURCE: a manifest (.jsonl, .jsonl.gz, - for standard input) or a folder of recordings.
+
+    A manifest may be at a gs://, s3:// or http(s):// address; a folder in a bucket is gs://bucket/folder/, with / at
+    its end.
+    """
     from voxbatch.cli.session import leave, transcribe
 
     served = settings["serving_properties"]
@@ -90,14 +107,18 @@ def _print_plan(config: Config) -> None:
 @cli.command()
 @click.argument("source")
 @manifest_options
-def validate(source: str, limit: int | None, allow_outside: bool, only_under: tuple[str, ...]) -> None:
+@access_options
+def validate(source: str, **settings: Any) -> None:
     """Check every line of SOURCE and report all bad ones. Opens no recording."""
     from voxbatch.manifest import PathPolicy, open_source, survey
+    from voxbatch.storage import shown
 
-    with open_source(source) as opened:
-        found = survey(opened, PathPolicy.given(allow_outside, only_under), limit)
+    config = Config(source=source, out="", **settings)
+    policy = PathPolicy.given(config.allow_outside, config.only_under)
+    with open_source(source, access=config.access, include=config.include) as opened:
+        found = survey(opened, policy, config.limit)
     languages = ", ".join(f"{lang} {count:,}" for lang, count in found.languages.most_common(10))
-    click.echo(f"{source}: {found.items:,} items, all valid")
+    click.echo(f"{shown(source)}: {found.items:,} items, all valid")
     click.echo(
         f"{found.known_hours:,.2f} hours in the items that give a duration; {found.with_text:,} with a reference"
     )
@@ -106,23 +127,36 @@ def validate(source: str, limit: int | None, allow_outside: bool, only_under: tu
 
 
 @cli.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False))
-def manifest(folder: str) -> None:
+@click.argument("folder", type=FolderOrAddress())
+@include_option
+@access_options
+def manifest(folder: str, **settings: Any) -> None:
     """Print a manifest of FOLDER's recordings; NAME.txt beside a recording is its reference.
 
-    Paths are relative to FOLDER: save it there.
+    Paths are relative to FOLDER: save it there. FOLDER may be gs://bucket/folder/ or s3://bucket/folder/; then no
+    recording is opened, and no line has a `duration`.
     """
-    from voxbatch.manifest import folder_manifest
-    from voxbatch.plan import probed
-
-    for line in folder_manifest(folder, lambda path: probed(path, certain=True)):
+    config = Config(source=folder, out="", **settings)
+    for line in _described(config):
         click.echo(line)
 
 
+def _described(config: Config) -> Iterator[str]:
+    from voxbatch.manifest import folder_manifest, prefix_manifest
+    from voxbatch.storage import is_remote
+
+    if is_remote(config.source):
+        return prefix_manifest(config.source, config.access, config.include)
+    from voxbatch.plan import probed
+
+    return folder_manifest(config.source, lambda path: probed(path, config.access, certain=True), config.include)
+
+
 @cli.command()
-@click.argument("out", type=click.Path(exists=True, file_okay=False))
+@click.argument("out", type=FolderOrAddress())
 @option("--formats", default="", callback=comma, metavar="LIST", help=f"One file an item: {','.join(FORMATS)}.")
-def merge(out: str, formats: tuple[str, ...]) -> None:
+@access_options
+def merge(out: str, formats: tuple[str, ...], **settings: Any) -> None:
     """Merge the parts in OUT by hand; the last shard does it by itself. Also writes further formats later."""
     from voxbatch import display
     from voxbatch.cli.session import EXIT_SOME_FAILED, heads, places
@@ -130,20 +164,22 @@ def merge(out: str, formats: tuple[str, ...]) -> None:
 
     if unknown := sorted(set(formats) - set(FORMATS)):
         raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
-    summary = merge_by_hand(out, formats)
-    for line in display.outcome(summary, heads(out), places(out)):
+    access = Config(source="", out=out, **settings).access
+    summary = merge_by_hand(out, formats, access)
+    for line in display.outcome(summary, heads(out, access), places(out, access)):
         click.echo(line)
     sys.exit(EXIT_SOME_FAILED if summary["failed"] else 0)
 
 
 @cli.command()
-@click.argument("out", type=click.Path(exists=True, file_okay=False))
+@click.argument("out", type=FolderOrAddress())
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def status(out: str, as_json: bool) -> None:
+@access_options
+def status(out: str, as_json: bool, **settings: Any) -> None:
     """Show how far the run in OUT is, from its parts."""
     from voxbatch.run import status as look
 
-    found = look(out)
+    found = look(out, Config(source="", out=out, **settings).access)
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -155,16 +191,16 @@ def status(out: str, as_json: bool) -> None:
 
 
 @cli.command()
-@click.argument("hyp", type=click.Path(exists=True, dir_okay=False))
-@click.option(
-    "--ref", type=click.Path(exists=True, dir_okay=False), help="References by id; default: HYP's own `text`."
-)
+@click.argument("hyp", type=FileOrAddress())
+@click.option("--ref", type=FileOrAddress(), help="References by id; default: HYP's own `text`.")
 @option("--language", metavar="LANG", help="Of lines that do not say.")
-def score(hyp: str, ref: str | None, language: str | None) -> None:
+@access_options
+def score(hyp: str, ref: str | None, language: str | None, **settings: Any) -> None:
     """Score HYP (a transcripts.jsonl, or any JSON lines with pred_text) and print the counts as JSON."""
     from voxbatch.score.files import score_files
 
-    click.echo(json.dumps(score_files(hyp, ref, language), indent=2, ensure_ascii=False))
+    access = Config(source="", out="", **settings).access
+    click.echo(json.dumps(score_files(hyp, ref, language, access), indent=2, ensure_ascii=False))
 
 
 @cli.command()

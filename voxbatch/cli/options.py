@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from voxbatch.config import FORMATS, LOG_FORMATS, Config, load_profile
+from voxbatch.config import FORMATS, LOG_FORMATS, PROFILE_KEYS, Config, load_profile
 from voxbatch.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,14 +82,54 @@ def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Com
     return decorate
 
 
+class _PathOrAddress(click.Path):
+    """What is there, or what looks like an address."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from voxbatch.storage import is_remote
+
+        return value if is_remote(str(value)) else super().convert(value, param, ctx)
+
+
+class FolderOrAddress(_PathOrAddress):
+    def __init__(self) -> None:
+        super().__init__(exists=True, file_okay=False)
+
+
+class FileOrAddress(_PathOrAddress):
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False)
+
+
+include_option = option(
+    "--include", multiple=True, metavar="GLOB",
+    help="Of a folder, take only recordings whose path in it, or name, matches, e.g. '*.flac'; * also stands for /. "
+    "Repeatable.",
+)  # fmt: skip
+
 manifest_options = _together(
     option("--limit", type=click.IntRange(min=1), metavar="N", help="Take only the first N items."),
-    option("--allow-outside", is_flag=True, help="Let the manifest name any local file, not only those in its folder."),
-    option("--only-under", multiple=True, metavar="DIR", help="Let it name files below DIR instead. Repeatable."),
-)
+    include_option,
+    option("--allow-outside", is_flag=True,
+           help="Let the manifest name any local file and address, not only what lies with it."),
+    option("--only-under", multiple=True, metavar="PLACE",
+           help="Let it name only what is below PLACE, a folder or the address of one. Repeatable."),
+)  # fmt: skip
+
+access_options = _together(
+    option("--s3-endpoint-url", metavar="URL",
+           help="A service that speaks S3. Default: AWS_ENDPOINT_URL_S3, or Amazon's."),
+    option("--anonymous", is_flag=True, help="Enter public buckets without credentials."),
+    option("--requester-pays", is_flag=True, help="Pay for requests to buckets that ask for it."),
+    option("--allow-private-addresses", is_flag=True,
+           help="Let http(s) addresses lead to this machine and to private networks."),
+    option("--max-http-gb", type=float, default=4.0, show_default=True, metavar="GB",
+           help="Refuse larger files at http(s) addresses (2^30 bytes each)."),
+)  # fmt: skip
 
 run_options = _together(
-    option("-o", "--out", metavar="OUT", help="Folder of the outputs. Default: NAME.voxbatch beside SOURCE."),
+    option("-o", "--out", metavar="OUT",
+           help="Folder of the outputs. Default: NAME.voxbatch beside SOURCE; of web servers and whole buckets, here."),
     option("--profile", is_eager=True, callback=_use_profile, metavar="NAME",
            help="Settings by name, see voxbatch profiles."),
     option("--serving-properties", type=click.Path(exists=True, dir_okay=False), callback=_properties, metavar="FILE",
@@ -103,6 +143,8 @@ run_options = _together(
     option("--formats", default="", callback=comma, metavar="LIST", help=f"One file an item: {','.join(FORMATS)}."),
     option("--shard", default="0/1", show_default=True, callback=_shard, metavar="I/N", help="Part I (from 0) of N."),
     option("--resume/--overwrite", default=True, help="Go on where OUT stands (default), or erase its outputs first."),
+    option("--fail-unreachable", is_flag=True,
+           help="Record recordings as failed whose store is down or lets nobody in. Default: stop, to go on later."),
     option("--part-items", type=int, default=200, show_default=True, metavar="K",
            help="Commit a part after K finished items …"),
     option("--part-seconds", type=float, default=30.0, show_default=True, metavar="T",
@@ -171,6 +213,5 @@ def resolved_profile(name: str, command: click.Command) -> dict[str, Any]:
         own = {"profile", "source", "dry_run", "quiet", "log_format"}
         settings = {key: value for key, value in ctx.params.items() if key not in own}
         config = config_of(ctx, "-", settings).to_dict()
-    for key in ("source", "out", "profile", "shard", "shards", "limit", "overwrite"):
-        del config[key]
-    return {**config, "formats": list(config["formats"]), "only_under": list(config["only_under"])}
+    settings = {key: value for key, value in config.items() if key in PROFILE_KEYS}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}

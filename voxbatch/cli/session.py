@@ -19,7 +19,7 @@ from voxbatch.finalize import TRANSCRIPTS
 from voxbatch.log import Log
 from voxbatch.pipeline import Interrupted, Progress, Stop
 from voxbatch.run import Finished
-from voxbatch.storage import open_store
+from voxbatch.storage import Access, open_store
 
 EXIT_SOME_FAILED = 3
 
@@ -109,24 +109,25 @@ def _report(config: Config, finished: Finished, log: Log, quiet: bool) -> int:
         log.info("shard_done", text=f"shard {shard} is done: {counts}; the last shard to finish merges")
         return EXIT_SOME_FAILED if failed else 0
     if not quiet:
-        for line in display.outcome(summary, heads(config.out), places(config.out)):
+        for line in display.outcome(summary, heads(config.out, config.access), places(config.out, config.access)):
             click.echo(line)
     return EXIT_SOME_FAILED if summary["failed"] else 0
 
 
-def heads(out: str) -> list[tuple[str, str]]:
+def heads(out: str, access: Access) -> list[tuple[str, str]]:
     try:
-        lines = [json.loads(line) for line in islice(open_store(out).lines(TRANSCRIPTS), display.SHOWN)]
+        lines = [json.loads(line) for line in islice(open_store(out, access).lines(TRANSCRIPTS), display.SHOWN)]
         return [(line["id"], line["pred_text"]) for line in lines]
     except (ValueError, KeyError, TypeError):  # somebody changed the file since it was merged
         return []
 
 
-def places(out: str) -> list[tuple[str, str]]:
+def places(out: str, access: Access) -> list[tuple[str, str]]:
     """What stands in OUT, in the order one wants to see it."""
     shown = [("transcripts", "transcripts.jsonl"), ("failures", "failures.jsonl"), ("summary", "summary.json")]
     shown += [(extension, extension + "/") for extension in FORMATS]
-    return [(what, os.path.join(out, name)) for what, name in shown if os.path.exists(os.path.join(out, name))]
+    store = open_store(out, access)
+    return [(what, os.path.join(out, name)) for what, name in shown if store.exists(name)]
 
 
 def leave(code: int) -> NoReturn:

@@ -75,7 +75,7 @@ def obey(order: Order, connection: Connection, stop: Stop) -> Usage:
     engine = engines.create(engines.choose(config.engine).name, config.model, config.engine_options)
     if dict(engine.spec.decoding) != order.decoding:
         raise ConfigError(f"the model changed since the run began: {engine.spec.decoding} is not {order.decoding}")
-    store = open_store(config.out)
+    store = open_store(config.out, config.access)
     ledger = Ledger(store, order.run, len(order.todo), config.shard, config.shards, order.worker)
     ledger.load()
     todo = order.todo & ~np.frombuffer(ledger.done, np.bool_)

@@ -11,6 +11,7 @@ without leading "/" and "../", then `#offset-duration` where `offset` is given, 
 
     {"audio_filepath": "./a.wav", "offset": 12.5, "duration": 5, "channel": 1}  →  a.wav#12.5-5#ch1
 
+Of an address it is what stands behind the scheme, without a query: gs://calls/a.wav → calls/a.wav.
 Two lines with one id are refused: outputs are named after it.
 """
 
@@ -33,11 +34,14 @@ from numpy.typing import NDArray
 
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.folder import folder_manifest
-from voxbatch.manifest.policy import INSIDE, PathPolicy
+from voxbatch.manifest.policy import INSIDE, PathPolicy, quoted
+from voxbatch.manifest.prefix import prefix_manifest
 from voxbatch.manifest.repeats import Repeats
 from voxbatch.manifest.row import AUDIO, LineError, read_row, show
 from voxbatch.manifest.source import Handle, Source, open_source
 from voxbatch.records import Item
+from voxbatch.storage import is_remote
+from voxbatch.storage.address import name_of
 
 __all__ = [
     "INSIDE",
@@ -50,6 +54,7 @@ __all__ = [
     "items",
     "open_source",
     "parse_line",
+    "prefix_manifest",
     "survey",
 ]
 
@@ -130,7 +135,10 @@ def items(
 
 
 def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy = INSIDE) -> Item:
-    """One line, without its line end, to an Item; `base` is the absolute folder of the manifest. Raises LineError."""
+    """One line, without its line end, to an Item; `base` is the manifest's absolute folder, or that folder's address.
+
+    Raises LineError.
+    """
     row = read_row(text)
     path = _path(row)
     offset, duration, channel = _seconds(row, "offset"), _seconds(row, "duration"), _channel(row)
@@ -209,9 +217,9 @@ def _path(row: dict[str, Any]) -> str:
     if not path or path.isspace():
         raise LineError(f"`{AUDIO}` is {show(path)}, empty; give the recording's path")
     if len(path.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES:
-        raise LineError(f"`{AUDIO}` is {show(path)}, longer than {MAX_PATH_BYTES:,} bytes; no file has such a path")
+        raise LineError(f"`{AUDIO}` is {quoted(path)}, longer than {MAX_PATH_BYTES:,} bytes; no file has such a path")
     if "\0" in path:
-        raise LineError(f"`{AUDIO}` is {show(path)}; no file name holds NUL: correct it")
+        raise LineError(f"`{AUDIO}` is {quoted(path)}; no file name holds NUL: correct it")
     return path
 
 
@@ -263,7 +271,7 @@ def _id(row: dict[str, Any], path: str, offset: float | None, duration: float | 
 
 
 def _derived_id(path: str, offset: float | None, duration: float | None, channel: int | None) -> str:
-    name = normpath(path)
+    name = name_of(path) if ":" in path and is_remote(path) else normpath(path)
     if name[0] in "./":
         name = re.sub(r"^(?:\.\.(?:/|$)|/)+", "", name)
         if name in ("", "."):

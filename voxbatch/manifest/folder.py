@@ -11,8 +11,9 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, BinaryIO
 
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.row import MAX_LINE_BYTES
@@ -23,33 +24,40 @@ _SUFFIXES = (
 )
 RECORDING_SUFFIXES = frozenset(_SUFFIXES.split())
 """Extensions that a folder walk takes in, in lower case. Headerless PCM (.raw, .pcm) is not: nothing says its rate."""
+MAX_REFERENCE_BYTES = MAX_LINE_BYTES // 2
+TOO_LONG = f"it is longer than {MAX_REFERENCE_BYTES:,} bytes"
 Probe = Callable[[str], float | None]
 """Absolute path → seconds, or None where the header does not say."""
 
 
-def folder_manifest(folder: str | os.PathLike[str], probe: Probe | None = None) -> Iterator[str]:
+def folder_manifest(
+    folder: str | os.PathLike[str], probe: Probe | None = None, include: Sequence[str] = ()
+) -> Iterator[str]:
     """The JSON lines, without line ends, of the manifest that describes a folder; paths are relative to the folder.
 
-    `probe`, where given, tells the `duration` from a recording's header. Raises ManifestError after the last line where
-    something could not be taken in (a folder that cannot be read, a reference that is not UTF-8), with every reason.
+    `probe`, where given, tells the `duration` from a recording's header; `include`, where given, leaves out what
+    `is_included` does not find in it. Raises ManifestError after the last line where something could not be taken in (a
+    folder that cannot be read, a reference that is not UTF-8), with every reason.
     """
     root = os.fspath(folder)
     problems: list[BadLine] = []
     for path, reference in _walk(root, problems):
-        # "./" keeps a file called "data:1.wav" from being read as a protocol.
-        row: dict[str, Any] = {"audio_filepath": "./" + path if ":" in path else path}
+        if not is_included(path, include):
+            continue
+        row: dict[str, Any] = {"audio_filepath": as_path(path)}
         seconds = probe(os.path.join(os.path.abspath(root), path)) if probe else None
         if seconds is not None and math.isfinite(seconds) and seconds > 0:
             row["duration"] = round(seconds, 6)
         try:
             path.encode()
             if reference is not None:
-                row["text"] = _read_reference(os.path.join(root, reference))
+                with open(os.path.join(root, reference), "rb") as file:
+                    row["text"] = read_reference(file)
             yield json.dumps(row, ensure_ascii=False)
         except UnicodeEncodeError:
             problems.append(BadLine(0, f"{path!a}: the name is not UTF-8; rename the file"))
         except (OSError, ValueError) as error:
-            problems.append(BadLine(0, f"{reference!r}: the reference cannot be read as UTF-8 text: {error}; mend it"))
+            problems.append(bad_reference(reference, error))
     if problems:
         raise ManifestError(root, problems[: ManifestError.LIMIT], len(problems))
 
@@ -60,12 +68,31 @@ def natural_key(name: str) -> tuple[str, str]:
     return key, name
 
 
-def _read_reference(path: str) -> str:
-    with open(path, "rb") as file:
-        data = file.read(MAX_LINE_BYTES // 2)
-        if file.read(1):
-            raise ValueError(f"it is longer than {MAX_LINE_BYTES // 2:,} bytes")
+def is_included(path: str, globs: Sequence[str]) -> bool:
+    """Whether a relative path, or the last part of it, matches one of some shell patterns, or there are none. In a
+    pattern * stands for any characters, also /; ? for one, [ab] for one of these. Case counts.
+
+    *.flac: all FLAC files, take?.wav: so named ones in any folder, calls/*: all below calls/.
+    """
+    name = path.rpartition("/")[2]
+    return not globs or any(fnmatchcase(path, glob) or fnmatchcase(name, glob) for glob in globs)
+
+
+def as_path(name: str) -> str:
+    """A file's name as a manifest has it: "./" keeps one called "data:1.wav" from being read as a protocol."""
+    return "./" + name if ":" in name else name
+
+
+def read_reference(file: BinaryIO) -> str:
+    """Raises ValueError where it is too long or no UTF-8."""
+    data = file.read(MAX_REFERENCE_BYTES)
+    if file.read(1):
+        raise ValueError(TOO_LONG)
     return data.decode("utf-8-sig").strip()
+
+
+def bad_reference(name: str | None, error: object) -> BadLine:
+    return BadLine(0, f"{name!r}: the reference cannot be read as UTF-8 text: {error}; mend it")
 
 
 def _walk(root: str, problems: list[BadLine]) -> Iterator[tuple[str, str | None]]:

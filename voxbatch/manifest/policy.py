@@ -1,4 +1,10 @@
-"""What a manifest may name, and how its paths resolve."""
+"""What a manifest may name, and how its paths resolve.
+
+Wherever a manifest lies, it may name what lies with it: a local one the files in its folder, one in a bucket that
+bucket, one on a web server that server. A local one may also name any gs://, s3:// and http(s):// address: that is how
+a job is told what to fetch, while one that was fetched itself may be a stranger's. Whether an http address leads into a
+private network is for who connects to see (storage).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,8 @@ from posixpath import normpath
 
 from voxbatch.errors import ConfigError
 from voxbatch.manifest.row import AUDIO, LineError, show
+from voxbatch.storage import is_remote, place_of, shown
+from voxbatch.storage.address import HTTP_SCHEMES, is_folder, join, scheme_of, tidied
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)(?:,[^:/]*)?:(//)?", re.IGNORECASE)
 _PROTOCOL = re.compile(
@@ -21,44 +29,72 @@ _PROTOCOL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class PathPolicy:
-    """What a manifest may name: local files inside its own folder, unless told otherwise.
+    """What a manifest may name: what lies with it and, where it is a local one, any address, unless told otherwise.
 
     Paths are judged, and later opened, as they read once "." and ".." are resolved against the manifest's folder.
     Symbolic links inside an admitted folder are followed: only those who can write there can make one.
     """
 
     allow_outside: bool = False
-    """Admit any local path."""
+    """Admit any local path and any address."""
     only_under: tuple[str, ...] = ()
-    """Absolute folders that are admitted in place of the manifest's own."""
+    """Absolute folders, and addresses of folders, that are admitted in place of all else."""
 
     @classmethod
     def given(cls, allow_outside: bool, only_under: Iterable[str]) -> PathPolicy:
-        """From a command line, where folders count from the current one."""
-        return cls(allow_outside, tuple(os.path.abspath(folder) for folder in only_under))
+        """From a command line, where local folders count from the current one."""
+        places = tuple(place if is_remote(place) else os.path.abspath(place) for place in only_under)
+        return cls(allow_outside, places)
 
     def __post_init__(self) -> None:
         if self.allow_outside and self.only_under:
             raise ConfigError("--allow-outside and --only-under contradict each other; give one of them")
-        for folder in self.only_under:
-            if not folder.startswith("/"):
-                raise ConfigError(f"--only-under {folder!r} is relative; give an absolute folder")
-        object.__setattr__(self, "only_under", tuple(tidy(folder) for folder in self.only_under))
+        object.__setattr__(self, "only_under", tuple(_place(place) for place in self.only_under))
 
     def resolve(self, path: str, base: str) -> str:
-        """The absolute path of `path` in a manifest whose folder is `base`. Raises LineError if it is not admitted."""
+        """The absolute path or the address of `path` in a manifest whose folder is `base`.
+
+        Raises:
+            LineError: nothing can have that address, or it is not admitted.
+        """
+        if ":" in path and is_remote(path):
+            return self._admitted_address(path, path, base)
         if ":" in path and (match := _SCHEME.match(path)):
             _refuse_scheme(path, match[1].lower(), bool(match[2]))
+        if path[0] != "/" and is_remote(base):
+            return self._admitted_address(_joined(base, path), path, base)
         resolved = tidy(path if path[0] == "/" else f"{base}/{path}")
         if self.allow_outside:
             return resolved
-        folders = self.only_under or (base,)
-        for folder in folders:
-            if resolved.startswith(folder if folder[-1] == "/" else folder + "/"):
-                return resolved
-        raise LineError(
-            f"`{AUDIO}` {show(path)} is outside of {', '.join(folders)}, all that this manifest may name; move the"
-            " recording there, or admit its folder with --only-under DIR, or any with --allow-outside"
+        if self.only_under or not is_remote(base):
+            for folder in self.only_under or (base,):
+                if resolved.startswith(folder if folder[-1] == "/" else folder + "/"):
+                    return resolved
+        raise self._outside(path, base)
+
+    def _admitted_address(self, address: str, path: str, base: str) -> str:
+        try:
+            found = tidied(address)
+        except ValueError as e:
+            raise LineError(f"`{AUDIO}` {quoted(path)}: {e}") from e
+        if is_folder(found):
+            raise LineError(f"`{AUDIO}` {quoted(path)} is the address of a folder; name a recording")
+        if self.allow_outside:
+            return found
+        if self.only_under:
+            is_admitted = any(found.startswith(place) for place in self.only_under if is_remote(place))
+        else:
+            is_admitted = not is_remote(base) or found.startswith(place_of(base))
+        if is_admitted:
+            return found
+        raise self._outside(path, base)
+
+    def _outside(self, path: str, base: str) -> LineError:
+        places = self.only_under or (place_of(base) if is_remote(base) else base,)
+        return LineError(
+            f"`{AUDIO}` {quoted(path)} is outside of {', '.join(places)}, all that this manifest may name"
+            f"{'' if self.only_under or is_remote(base) else ' on this machine'}; move the recording there, or admit"
+            " its folder with --only-under PLACE, or any with --allow-outside"
         )
 
 
@@ -68,11 +104,40 @@ def tidy(path: str) -> str:
     return path[1:] if path.startswith("//") else path
 
 
+def quoted(path: str) -> str:
+    """As `show`, for what may be an address with a signature."""
+    return show(shown(path))
+
+
+def _place(place: str) -> str:
+    """--only-under PLACE as its contents begin; a local one without the last slash."""
+    if not is_remote(place):
+        if not place.startswith("/"):
+            raise ConfigError(f"--only-under {place!r} is relative; give an absolute folder")
+        return tidy(place)
+    try:
+        found = tidied(place)
+    except ValueError as e:
+        raise ConfigError(f"--only-under {shown(place)}: {e}") from e
+    if scheme_of(found) in HTTP_SCHEMES and "?" in found:
+        raise ConfigError(f"--only-under {shown(place)} ends in a query; give the address of a folder")
+    return found if found.endswith("/") else found + "/"
+
+
+def _joined(base: str, path: str) -> str:
+    try:
+        return join(base, path)
+    except ValueError as e:
+        raise LineError(f"`{AUDIO}` {quoted(path)}: {e}; name a recording there") from e
+
+
 def _refuse_scheme(path: str, scheme: str, has_authority: bool) -> None:
     if scheme == "file":
         raise LineError(f"`{AUDIO}` {show(path)} is a file: URI; write the plain path")
     if has_authority:
-        raise LineError(f"`{AUDIO}` {show(path)} is remote; this version reads local files only: copy it here")
+        raise LineError(
+            f"`{AUDIO}` {scheme}://… is of a kind that is not read; give a path, gs://, s3:// or http(s)://"
+        )
     if _PROTOCOL.fullmatch(scheme.partition("+")[0]):
         what = f"names the protocol {scheme}:, and only files are allowed"
         raise LineError(f"`{AUDIO}` {show(path)} {what}; for a file of that name write ./{scheme}:…")

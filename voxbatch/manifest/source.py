@@ -1,8 +1,9 @@
-"""Where manifest lines come from: a JSON-lines file, plain or gzip, standard input, or a folder of recordings.
+"""Where manifest lines come from: a JSON-lines file, plain or gzip, here or at an address, standard input, or a folder
+of recordings, here or in a bucket.
 
 Whatever the kind, a Source is a file that can be streamed any number of times: what cannot be rewound (standard input,
-a pipe) and what may change between passes (a folder's listing) is kept in an unnamed temporary file. It does not know
-what a line means, and opens no recording.
+a pipe), what is far away and what may change between passes (a folder's listing) is kept in an unnamed temporary file.
+It does not know what a line means, and opens no recording.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ import io
 import os
 import stat
 import sys
-import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from voxbatch.errors import BadLine, ManifestError, StorageError
+from voxbatch.errors import BadLine, ConfigError, ManifestError
 from voxbatch.manifest.folder import RECORDING_SUFFIXES, folder_manifest
+from voxbatch.manifest.prefix import prefix_manifest
 from voxbatch.manifest.row import MAX_LINE_BYTES
+from voxbatch.storage import USUAL, Access, is_remote, open_remote, shown
+from voxbatch.storage.address import folder_of, is_folder, tidied
+from voxbatch.storage.objects import Absent
+from voxbatch.storage.spool import spool
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -47,12 +52,13 @@ class Source:
     """Manifest lines that can be streamed again and again. Close it, or use it as a context manager."""
 
     def __init__(self, name: str, base: str, file: BinaryIO, stamp: tuple[int, int] | None = None):
-        """`name` is for messages; relative paths resolve against `base`; `file` is seekable, and closed with this.
+        """`name` is for messages; relative paths resolve against `base`, a folder here or the address of one; `file` is
+        seekable, and closed with this.
 
         `stamp` is the file's state (size, modification time) when it was first seen, if that was not now.
         """
         self.name = name
-        self.base = os.path.abspath(base)
+        self.base = base if is_remote(base) else os.path.abspath(base)
         self._file = file
         self._stamp = stamp or self._stat()
 
@@ -125,17 +131,31 @@ class _Pass(io.RawIOBase):
         return len(data)
 
 
-def open_source(spec: str | os.PathLike[str], stdin: BinaryIO | None = None) -> Source:
+def open_source(
+    spec: str | os.PathLike[str],
+    stdin: BinaryIO | None = None,
+    access: Access = USUAL,
+    include: Sequence[str] = (),
+) -> Source:
     """Open a manifest (.jsonl, .jsonl.gz; gzip is known by its content), a folder of recordings, or "-".
 
+    A manifest may be at a gs://, s3:// or http(s):// address, a folder at a gs:// or s3:// one, which ends in / then;
+    `access` says how such a place is entered. Of a folder's recordings `include` chooses some (folder.is_included).
     Relative paths resolve against the manifest's folder, or against the current directory for standard input and pipes.
-    Raises ManifestError, and StorageError where the temporary file cannot be written.
+
+    Raises:
+        ManifestError: there is no such manifest, or it holds nothing.
+        ConfigError: `include` is given for a manifest.
+        StorageError: a store cannot be read, or the temporary file not written.
     """
     name = os.fspath(spec)
+    if is_remote(name):
+        return _remote_source(name, access, include)
+    if name != "-" and os.path.isdir(name):
+        return _folder_source(name, folder_manifest(name, include=include), include)
+    _refuse_include(name, include)
     if name == "-":
         return _spooled("standard input", os.curdir, stdin or sys.stdin.buffer)
-    if os.path.isdir(name):
-        return _folder_source(name)
     file = _open_file(name)
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return Source(name, os.path.dirname(name), file)
@@ -143,42 +163,58 @@ def open_source(spec: str | os.PathLike[str], stdin: BinaryIO | None = None) -> 
         return _spooled(name, os.curdir, file)
 
 
-def _open_file(name: str) -> BinaryIO:
-    if os.path.splitext(name)[1].lower() in RECORDING_SUFFIXES:
+def _remote_source(spec: str, access: Access, include: Sequence[str]) -> Source:
+    name = shown(spec)
+    try:
+        uri = tidied(spec)
+    except ValueError as error:
+        raise _refused(name, f"cannot be opened: {error}") from error
+    if is_folder(uri):
+        return _folder_source(uri, prefix_manifest(uri, access, include), include)
+    _refuse_include(name, include)
+    _refuse_recording(shown(uri, ""), name)
+    try:
+        return Source(name, folder_of(uri), open_remote(uri, access))
+    except Absent:
+        what = "give a .jsonl or .jsonl.gz manifest; the address of a folder in a bucket ends in /"
+        raise _refused(name, f"does not exist; {what}") from None
+
+
+def _refuse_include(name: str, include: Sequence[str]) -> None:
+    if include:
+        globs = " ".join(f"--include {glob!r}" for glob in include)
+        raise ConfigError(f"{globs} chooses among a folder's recordings, and {name} is no folder; leave it out")
+
+
+def _refuse_recording(path: str, name: str) -> None:
+    if os.path.splitext(path)[1].lower() in RECORDING_SUFFIXES:
         raise _refused(name, "is a recording; give the folder that holds it, or a manifest that names it")
+
+
+def _open_file(name: str) -> BinaryIO:
+    _refuse_recording(name, name)
     try:
         return open(name, "rb")
     except FileNotFoundError:
-        seen = "is remote, which this version does not read" if "://" in name else "does not exist"
-        raise _refused(name, f"{seen}; give a local .jsonl or .jsonl.gz manifest, a folder, or -") from None
+        seen = "is of a kind that is not read" if "://" in name else "does not exist"
+        what = "give a .jsonl or .jsonl.gz manifest, here or at a gs://, s3:// or http(s):// address, a folder, or -"
+        raise _refused(name, f"{seen}; {what}") from None
     except OSError as error:
         raise _refused(name, f"cannot be opened: {error.strerror}; check its permissions and its path") from error
 
 
-def _folder_source(name: str) -> Source:
-    lines = ((line + "\n").encode() for line in folder_manifest(name))
-    source = Source(name, name, _spool(name, lines))
+def _folder_source(name: str, lines: Iterable[str], include: Sequence[str]) -> Source:
+    source = Source(name, name, spool(name, ((line + "\n").encode() for line in lines)))
     if source._stamp[0] == 0:
         source.close()
         known = " ".join(sorted(RECORDING_SUFFIXES))
-        raise _refused(name, f"holds no recordings; files that end in one of these are taken in: {known}")
+        which = f" that --include {' '.join(include)} lets in" if include else ""
+        raise _refused(name, f"holds no recordings{which}; files that end in one of these are taken in: {known}")
     return source
 
 
 def _spooled(name: str, base: str, stream: BinaryIO) -> Source:
-    return Source(name, base, _spool(name, iter(lambda: stream.read(1 << 20), b"")))
-
-
-def _spool(name: str, blocks: Iterator[bytes]) -> BinaryIO:
-    """A temporary file that has no name, so that it is gone with the process however that ends."""
-    try:
-        with tempfile.TemporaryFile() as file:
-            file.writelines(blocks)
-            file.flush()
-            return os.fdopen(os.dup(file.fileno()), "rb")
-    except OSError as error:
-        where = tempfile.gettempdir()
-        raise StorageError(f"{name}: cannot be kept in {where}: {error}; free space there, or set TMPDIR") from error
+    return Source(name, base, spool(name, iter(lambda: stream.read(1 << 20), b"")))
 
 
 def _skip_to_line_end(reader: io.BufferedReader[io.RawIOBase], raw: bytes) -> None:

@@ -9,21 +9,24 @@ from typing import Any
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.score.corpus import CorpusScore
 from voxbatch.score.counts import count_errors
+from voxbatch.storage import USUAL, Access, is_remote, open_remote
 
 
-def score_files(hypotheses: str, references: str | None, language: str | None = None) -> dict[str, Any]:
+def score_files(
+    hypotheses: str, references: str | None, language: str | None = None, access: Access = USUAL
+) -> dict[str, Any]:
     """The corpus's counts (CorpusScore.to_dict).
 
     Args:
-        hypotheses: JSON lines with `pred_text`, and `text` or an `id` that `references` knows.
+        hypotheses: a file, or its address: JSON lines with `pred_text`, and `text` or an `id` that `references` knows.
         references: JSON lines with `id` (or `audio_filepath`) and `text`; one without a hypothesis counts as missing.
 
     Raises:
         ManifestError: a line is no JSON object, or lacks a key; or nothing has a reference.
     """
-    known = {_key(row, references, line): row for line, row in _rows(references)} if references else None
+    known = {_key(row, references, line): row for line, row in _rows(references, access)} if references else None
     score = CorpusScore()
-    for line, row in _rows(hypotheses):
+    for line, row in _rows(hypotheses, access):
         source = known.pop(_key(row, hypotheses, line), None) if known is not None else row
         if source is None or not isinstance(source.get("text"), str):
             continue
@@ -43,8 +46,8 @@ def score_files(hypotheses: str, references: str | None, language: str | None = 
     return score.to_dict()
 
 
-def _rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    with open(path, "rb") as file:
+def _rows(path: str, access: Access) -> Iterator[tuple[int, dict[str, Any]]]:
+    with open_remote(path, access) if is_remote(path) else open(path, "rb") as file:
         for number, text in enumerate(file, 1):
             if text.strip():
                 try:

@@ -31,18 +31,22 @@ _MEND = {
 class LocalStore:
     """A folder. See storage.Store for what each method promises; `instead` is the way out that its errors name."""
 
+    streams = 1
+
     def __init__(self, place: str, instead: str = "choose another OUT with -o"):
         self.place = os.path.abspath(place)
         self._root = Path(self.place)
         self._instead = instead
 
-    def prepare(self) -> None:
+    def prepare(self) -> str | None:
+        """A link cannot be told to replace: there is nothing to warn of."""
         with self._explained("create"):
             self._root.mkdir(parents=True, exist_ok=True)
             probe = f"{TEMPORARY}{secrets.token_hex(8)}"
             with self._written(self._root, [b"voxbatch"], sync=False) as (file, folder):
                 _link(file, folder, probe)
                 os.unlink(probe, dir_fd=folder)
+        return None
 
     def read(self, name: str) -> bytes | None:
         with self._explained("read", name):
@@ -50,6 +54,10 @@ class LocalStore:
                 return (self._root / name).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
                 return None
+
+    def exists(self, name: str) -> bool:
+        with self._explained("read", name):
+            return (self._root / name).exists()
 
     def lines(self, name: str) -> Generator[bytes]:
         with self._explained("read", name), open(self._root / name, "rb") as file:
@@ -166,18 +174,20 @@ _KIND = {
 }
 
 
-@contextlib.contextmanager
-def open_local_audio(path: str) -> Iterator[int]:
-    """See storage.open_audio. O_NONBLOCK because opening a FIFO would otherwise wait for a writer for ever."""
+def open_local_audio(path: str) -> int:
+    """A descriptor of a regular file, at its start. O_NONBLOCK because opening a FIFO would otherwise wait for a writer
+    for ever.
+
+    Raises:
+        AudioError: it is missing, unreadable, or no regular file.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError) as e:
         reason = e.strerror if isinstance(e, OSError) else str(e)
         raise AudioError(f"cannot open {path}: {reason}") from e
-    try:
-        mode = os.fstat(fd).st_mode
-        if not stat.S_ISREG(mode):
-            raise AudioError(f"cannot read {path}: it is {_KIND.get(stat.S_IFMT(mode), 'no regular file')}")
-        yield fd
-    finally:
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
         os.close(fd)
+        raise AudioError(f"cannot read {path}: it is {_KIND.get(stat.S_IFMT(mode), 'no regular file')}")
+    return fd

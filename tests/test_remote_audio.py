@@ -1,0 +1,236 @@
+"""Recordings in buckets: fetched ahead, in stretches where they are large, of one revision, and never taken for failed
+because the network is."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import servers
+import soundfile
+
+from voxbatch.audio import decode
+from voxbatch.decoder import Decoded, DecoderPool, Message, Task, Undecodable
+from voxbatch.errors import AudioError, StorageError
+from voxbatch.reach import GIVE_UP_AFTER
+from voxbatch.records import Chunk
+from voxbatch.storage import open_recording
+from voxbatch.storage.ahead import STREAMS, Ahead
+from voxbatch.storage.recording import BLOCK_BYTES
+from voxbatch.storage.steady import ATTEMPTS
+
+pytestmark = pytest.mark.slow
+
+LIMIT = 30 * 16_000
+
+
+class Bucket:
+    """A bucket of its own behind a proxy, and what is to be found there."""
+
+    def __init__(self, server: servers.Server, proxy: servers.Proxy, folder: Path):
+        self.server, self.proxy, self.folder = server, proxy, folder
+        self.name = f"audio-{uuid.uuid4().hex[:8]}"
+        server.make(self.name)
+
+    def put(self, key: str, data: bytes) -> str:
+        self.server.put(self.name, key, data)
+        return f"{self.server.scheme}://{self.name}/{key}"
+
+    def speech(self, key: str, seconds: float, seed: int = 0) -> str:
+        """Noise of so many seconds, here and there the same; its address."""
+        path = self.folder / key.replace("/", "_")
+        soundfile.write(path, np.random.default_rng(seed).normal(0, 0.05, round(seconds * 16_000)), 16_000)
+        return self.put(key, path.read_bytes())
+
+    def local(self, key: str) -> str:
+        return str(self.folder / key.replace("/", "_"))
+
+
+@pytest.fixture(params=["google", "amazon", "seaweed"])
+def bucket(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    server: servers.Server = request.getfixturevalue(request.param)
+    with servers.proxied(server) as proxy:
+        for name, value in server.settings(proxy.url).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("VOXBATCH_NO_WAIT", "1")
+        yield Bucket(server, proxy, tmp_path)
+
+
+def samples(uri: str, offset: float = 0.0, duration: float | None = None, block_bytes: int = BLOCK_BYTES) -> bytes:
+    with closing(open_recording(uri, block_bytes=block_bytes)) as recording:
+        blocks = decode(recording, uri, offset=offset, duration=duration)
+        return b"".join(block.samples.tobytes() for block in blocks)
+
+
+def task(item: int, uri: str) -> Task:
+    return Task(item, uri, 0.0, None, None, None, LIMIT)
+
+
+def decoded(*uris: str, workers: int = 2) -> list[Message]:
+    with DecoderPool(workers) as pool:
+        return list(pool.run(task(i, uri) for i, uri in enumerate(uris)))
+
+
+def failures(messages: list[Message]) -> dict[int, str]:
+    return {each.item: each.failure.message for each in messages if isinstance(each, Undecodable)}
+
+
+def done(messages: list[Message]) -> set[int]:
+    return {each.item for each in messages if isinstance(each, Decoded)}
+
+
+def asked(bucket: Bucket, key: str) -> int:
+    return sum(count for (_, name), count in bucket.proxy.counts().items() if name == key)
+
+
+# ── one recording ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_small(bucket: Bucket) -> None:
+    """A small recording comes whole, in one request."""
+    uri = bucket.speech("a b/ü#1.flac", 2.0)
+    assert samples(uri) == samples(bucket.local("a b/ü#1.flac"))
+    assert asked(bucket, "a b/ü#1.flac") == 1
+
+
+def test_empty(bucket: Bucket) -> None:
+    """An object without bytes is an empty file."""
+    with pytest.raises(AudioError, match="the file is empty"):
+        samples(bucket.put("empty.wav", b""))
+
+
+def test_large(bucket: Bucket) -> None:
+    """Of a large one come its blocks, each once; ffmpeg gets it whole."""
+    uri = bucket.speech("long.wav", 60.0)  # 1.9 MB
+    assert samples(uri, block_bytes=100_000) == samples(bucket.local("long.wav"))
+    assert asked(bucket, "long.wav") == 20 + 1  # and what it is
+    with (
+        closing(open_recording(uri, block_bytes=100_000)) as recording,
+        open(recording.fileno(), "rb", closefd=False) as f,
+    ):
+        assert f.read() == Path(bucket.local("long.wav")).read_bytes()
+
+
+def test_a_part_of_a_large_one(bucket: Bucket) -> None:
+    """A part costs little more than that part."""
+    uri = bucket.speech("long.wav", 60.0)
+    assert samples(uri, 30.0, 1.0, block_bytes=20_000) == samples(bucket.local("long.wav"), 30.0, 1.0)
+    assert asked(bucket, "long.wav") < 40  # of 96: BLOCK_SECONDS are decoded at a time
+
+
+def test_another_one_in_its_place(bucket: Bucket) -> None:
+    """Blocks of two revisions are never joined."""
+    uri = bucket.speech("long.wav", 60.0)
+    with closing(open_recording(uri, block_bytes=100_000)) as recording:
+        first = recording.pread(100, 0)
+        bucket.speech("long.wav", 60.0, seed=1)
+        assert first == recording.pread(100, 0)
+        with pytest.raises(StorageError, match=r"replaced meanwhile|changed while it was read|no such object"):
+            recording.pread(100, 1_000_000)
+
+
+def test_garbled(bucket: Bucket) -> None:
+    """Half a recording whose length seems right is noticed where the store knows a checksum, and fetched again."""
+    uri = bucket.speech("a.wav", 2.0)
+    bucket.proxy.faults["a.wav"] = ["short"]
+    assert samples(uri) == samples(bucket.local("a.wav"))
+    assert asked(bucket, "a.wav") == 2
+
+
+def test_stored_packed(bucket: Bucket) -> None:
+    """What is stored with Content-Encoding gzip is refused by that name: its bytes are no recording."""
+    bucket.server.put(bucket.name, "a.wav", b"\x1f\x8b", encoding="gzip")
+    with pytest.raises(AudioError, match="Content-Encoding: gzip"):
+        samples(f"{bucket.server.scheme}://{bucket.name}/a.wav")
+
+
+# ── many recordings ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_fetched_side_by_side(bucket: Bucket) -> None:
+    """A worker has STREAMS requests under way at a time: here no reply comes before so many were asked."""
+    uris = [bucket.speech(f"{i}.wav", 0.5, seed=i) for i in range(STREAMS)]
+    together = threading.Barrier(STREAMS, timeout=60)
+    bucket.proxy.spoil = lambda request: "" if together.wait() < STREAMS else "503"
+    messages = decoded(*uris, workers=1)
+    assert done(messages) == set(range(STREAMS))
+
+
+def test_parts_of_one_recording(bucket: Bucket) -> None:
+    """Neighbours that are parts of one recording share what was fetched; others do not, and it is not kept."""
+    uri, other = bucket.speech("a.wav", 2.0), bucket.speech("b.wav", 2.0)
+    ahead = Ahead(open_recording)
+    wanted = [ahead.want(uri), ahead.want(uri), ahead.want(other)]
+    for each in wanted:
+        with ahead.taken(each, lambda: None) as recording:
+            assert recording.size == Path(bucket.local("a.wav")).stat().st_size
+    with ahead.taken(ahead.want(uri), lambda: None):
+        pass
+    assert (asked(bucket, "a.wav"), asked(bucket, "b.wav")) == (2, 1)
+
+
+def test_one_that_is_missing(bucket: Bucket) -> None:
+    """A missing object is its item's failure, at once, and no other's."""
+    uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(3)]
+    messages = decoded(uris[0], f"{bucket.server.scheme}://{bucket.name}/nowhere.wav", uris[1], uris[2])
+    assert done(messages) == {0, 2, 3}
+    assert "there is no such object" in failures(messages)[1]
+    assert asked(bucket, "nowhere.wav") == 1
+
+
+def test_one_that_is_always_in_trouble(bucket: Bucket) -> None:
+    """An object that cannot be had, though others can, fails after so many attempts, and may succeed another time."""
+    uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(6)]
+    tried = threading.Semaphore(0)
+
+    def spoil(request: servers.Asked) -> servers.Fault:
+        if request.name == "0.wav":
+            tried.release()
+            return "503"
+        if request.name == "5.wav":  # comes after all that
+            assert all(tried.acquire(timeout=60) for _ in range(ATTEMPTS))
+        return ""
+
+    bucket.proxy.spoil = spoil
+    messages = decoded(*uris)
+    assert done(messages) == {1, 2, 3, 4, 5}
+    assert f"({ATTEMPTS} attempts failed)" in failures(messages)[0]
+    assert [each.failure.retryable for each in messages if isinstance(each, Undecodable)] == [True]
+    assert asked(bucket, "0.wav") == ATTEMPTS
+
+
+def test_a_bad_day(bucket: Bucket) -> None:
+    """A tenth of all requests goes wrong in every way there is, and everything arrives."""
+    uris = [bucket.speech(f"{i}.wav", 0.5, seed=i) for i in range(60)]
+    bucket.proxy.stall_s = 1.0
+    bucket.proxy.spoil = servers.share(0.1, servers.WEATHER, seed=7)
+    messages = decoded(*uris)
+    assert done(messages) == set(range(60))
+    sizes = {each.item: len(each.samples) for each in messages if isinstance(each, Chunk)}
+    assert sizes == dict.fromkeys(range(60), 8_000)
+    assert bucket.proxy.spoilt
+
+
+def test_the_store_is_down(bucket: Bucket) -> None:
+    """Where nothing comes the run stops, and no recording has failed."""
+    uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(3 * GIVE_UP_AFTER)]
+    bucket.proxy.spoil = lambda request: "503"
+    told: list[Message] = []
+    with DecoderPool(2) as pool, pytest.raises(StorageError, match=r"nothing came from .* meanwhile"):
+        told.extend(pool.run(task(i, uri) for i, uri in enumerate(uris)))
+    assert not told
+
+
+def test_no_bucket(bucket: Bucket) -> None:
+    """A bucket that is not there stops the run by its name, before anything is recorded as failed."""
+    uris = [f"{bucket.server.scheme}://no-{bucket.name}/{i}.wav" for i in range(3)]
+    if bucket.server.scheme == "gs":  # the emulator says less than the store
+        gone = b'{"error": {"code": 404, "message": "The specified bucket does not exist."}}'
+        bucket.proxy.spoil = lambda request: servers.Reply(404, (("Content-Type", "application/json"),), gone)
+    with pytest.raises(StorageError, match=f"there is no bucket no-{bucket.name}: check its name"):
+        decoded(*uris)

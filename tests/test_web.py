@@ -1,0 +1,1037 @@
+"""Recordings on web servers, which may do anything: only the right bytes are taken, and only from where one may."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import email.utils
+import ipaddress
+import itertools
+import logging
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import environment
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxbatch import storage
+from voxbatch.errors import AudioError, ConfigError, StorageError
+from voxbatch.storage import Access, open_remote, open_store, recording, steady, vetted
+from voxbatch.storage.address import on_web, shown
+from voxbatch.storage.objects import Absent, Interrupted, Readable, Stat, Unfit
+from voxbatch.storage.steady import SteadyReader, blocks
+from voxbatch.storage.web import WebServer
+
+pytestmark = pytest.mark.slow
+
+HERE = Access(allow_private_addresses=True)
+BLOCK = 1000
+SECRET = "s3cr3t"
+BODY = bytes(itertools.islice(itertools.cycle(range(251)), 2 * BLOCK + 345))
+
+Answer = Callable[["Handler"], None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Any
+
+    def do_GET(self) -> None:
+        site: Site = self.server.site
+        site.asked.append((self.path, dict(self.headers)))
+        answers = site.answers[self.path.partition("?")[0]]
+        (answers.pop(0) if len(answers) > 1 else answers[0])(self)
+
+    def reply(self, status: int, body: bytes = b"", length: int | None = None, **headers: str) -> None:
+        """`length` is what Content-Length says; -1 leaves it out and ends the body by closing."""
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        if length == -1:
+            self.close_connection = True
+        else:
+            self.send_header("Content-Length", str(len(body) if length is None else length))
+        self.end_headers()
+        with contextlib.suppress(OSError):  # who has enough hangs up
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    connections = 0
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        self.connections += 1
+        return super().get_request()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who hangs up is no error of the server's."""
+
+
+@dataclass
+class Site:
+    server: Server
+    scheme: str = "http"
+    host: str = "127.0.0.1"
+    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        return int(self.server.server_address[1])
+
+    def url(self, path: str) -> str:
+        return f"{self.scheme}://{self.host}:{self.port}{path}"
+
+    def web(self, access: Access = HERE) -> WebServer:
+        return WebServer(self.url("/"), access)
+
+    def put(self, path: str, *answers: Answer) -> str:
+        """One answer after the other; the last one for ever."""
+        self.answers[path] = list(answers)
+        return self.url(path)
+
+
+def file(body: bytes = BODY, ranges: bool = True, **headers: str) -> Answer:
+    """A file as a good server gives it, or one that knows no ranges."""
+
+    def answer(handler: Handler) -> None:
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", handler.headers.get("Range", ""))
+        if not (wanted and ranges):
+            handler.reply(200, body, **headers)
+            return
+        start, end = int(wanted[1]), min(int(wanted[2]) + 1, len(body))
+        if start >= len(body):
+            handler.reply(416, Content_Range=f"bytes */{len(body)}")
+        else:
+            handler.reply(206, body[start:end], Content_Range=f"bytes {start}-{end - 1}/{len(body)}", **headers)
+
+    return answer
+
+
+def said(status: int, body: bytes = b"", length: int | None = None, **headers: str) -> Answer:
+    return lambda handler: handler.reply(status, body, length, **headers)
+
+
+def chunked(*chunks: bytes, end: bytes = b"0\r\n\r\n") -> Answer:
+    def answer(handler: Handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        for chunk in chunks:
+            handler.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        handler.wfile.write(end)
+        handler.close_connection = end == b""
+
+    return answer
+
+
+def drip(*parts: bytes) -> Answer:
+    """These bytes, then one byte every 10 ms until the other side has gone."""
+
+    def answer(handler: Handler) -> None:
+        handler.close_connection = True
+        with contextlib.suppress(OSError):
+            for part in parts:
+                handler.wfile.write(part)
+            while not PAUSE.wait(0.01):
+                handler.wfile.write(b"x")
+
+    return answer
+
+
+PAUSE = threading.Event()
+"""Never set."""
+
+
+@contextlib.contextmanager
+def running(context: ssl.SSLContext | None = None) -> Iterator[Site]:
+    server = Server(("127.0.0.1", 0), Handler)
+    if context:
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    server.site = site = Site(server, "https" if context else "http")  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield site
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with running() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(steady.NO_WAIT, "1")
+    monkeypatch.setattr(steady, "ATTEMPTS", 3)
+    monkeypatch.setattr(recording, "BLOCK_BYTES", BLOCK)
+
+
+def open_recording(uri: str, access: Access) -> recording.Recording:
+    return storage.open_recording(uri, access, BLOCK)
+
+
+def whole(found: recording.Recording) -> bytes:
+    with contextlib.closing(found):  # type: ignore[type-var]
+        return found.pread(1 << 30, 0)
+
+
+# ── stretches ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=60), st.integers(0, 70), st.integers(1, 70), st.booleans())
+def test_any_stretch(body: bytes, start: int, count: int, tagged: bool) -> None:
+    """Any stretch is the body's slice, empty behind its end, and the size is the body's."""
+    site = _shared()
+    site.put("/x", file(body, ETag='"1"') if tagged else file(body))
+    web = site.web()
+    assert web.get("x", start, start + count).data == body[start : start + count]
+    assert web.stat("x") == Stat("x", len(body), '"1"' if tagged and body else "")
+    assert b"".join(web.stream(web.stat("x"))) == body
+
+
+def _shared() -> Site:
+    """One server for all examples of a law."""
+    if not _kept:
+        stack = contextlib.ExitStack()
+        _kept.append((stack, stack.enter_context(running())))
+    return _kept[0][1]
+
+
+_kept: list[tuple[contextlib.ExitStack, Site]] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shared_ends() -> Iterator[None]:
+    yield
+    while _kept:
+        _kept.pop()[0].close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=5), st.integers(1, 120))
+def test_any_beginning_without_ranges(chunks: list[bytes], end: int) -> None:
+    """A server that ignores ranges gives the beginning, says that it is of the whole, and streams the whole."""
+    body = b"".join(chunks)
+    for answer, size in ((file(body, ranges=False), len(body)), (chunked(*chunks), -1), (said(200, body, -1), -1)):
+        site = _shared()
+        site.put("/x", answer)
+        web = site.web()
+        piece = web.get("x", 0, end)
+        assert (piece.data, piece.is_all) == (body[:end], True)
+        assert web.stat("x") == Stat("x", size, "")
+        assert b"".join(web.stream(web.stat("x"))) == body
+        with pytest.raises(Unfit, match="now the whole only"):
+            web.get("x", 1, 2)
+
+
+def test_what_is_asked(site: Site) -> None:
+    """A request names its stretch and revision, wants nothing packed, tells what asks, and carries nothing else."""
+    site.put("/a/b.wav", file(ETag='"1"'))
+    site.put("/dated", file(Last_Modified="Mon, 01 Jan 2024 00:00:00 GMT"))
+    web = site.web()
+    web.get("a/b.wav?x=%2F&y=é", 5, 9, web.get("a/b.wav", 0, 1).tag)
+    web.stat("dated", web.stat("dated").tag)
+    path, headers = site.asked[1]
+    assert path == "/a/b.wav?x=%2F&y=%C3%A9"
+    agent = headers.pop("User-Agent")
+    assert agent.startswith("voxbatch/")
+    assert headers == {
+        "Host": f"127.0.0.1:{site.port}", "Accept-Encoding": "identity", "Range": "bytes=5-8", "If-Match": '"1"',
+    }  # fmt: skip
+    assert site.asked[3][1]["If-Unmodified-Since"] == "Mon, 01 Jan 2024 00:00:00 GMT"
+    assert {path.partition("?")[0] for path, _ in site.asked} == {"/a/b.wav", "/dated"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "tag"),
+    [
+        ({"ETag": '"a"', "Last_Modified": "then"}, '"a"'),
+        ({"ETag": 'W/"a"', "Last_Modified": "then"}, "then"),
+        ({"ETag": 'W/"a"'}, ""),
+        ({"Last_Modified": "then"}, "then"),
+        ({}, ""),
+    ],
+)
+def test_tags(site: Site, headers: dict[str, str], tag: str) -> None:
+    """A strong ETag pins a revision, else a date; a weak ETag does not."""
+    site.put("/x", file(**headers))
+    web = site.web()
+    assert web.get("x", 0, 5).tag == tag
+    assert web.get("x", 5, 9, tag).data == BODY[5:9]
+
+
+def test_connections_are_kept(site: Site) -> None:
+    """Requests one after the other share a connection, also behind redirects, empty replies and missing files."""
+    site.put("/x", file())
+    site.put("/moved", said(302, b"moved", Location="/x"))
+    site.put("/empty", said(301, Location="/x"))
+    web = site.web()
+    for key in ("x", "moved", "empty", "x"):
+        assert web.get(key, 0, 9).data == BODY[:9]
+        web.stat(key)
+        assert b"".join(web.stream(Stat(key, -1, ""))) == BODY
+        web.get("x", len(BODY), len(BODY) + 1)
+    assert site.server.connections == 1
+
+
+def test_many_at_once(site: Site) -> None:
+    """Threads share a server's connections, of which there are no more than allowed, and none is lost."""
+    site.put("/x", file(), said(503), file(ranges=False), said(404), file())
+    reader = SteadyReader(site.web())
+    results: list[bytes] = []
+
+    def read() -> None:
+        for _ in range(10):
+            with contextlib.suppress(StorageError):
+                results.append(reader.get("x", 0, 100).data)
+
+    threads = [threading.Thread(target=read) for _ in range(vetted.CONNECTIONS + 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) >= 10 * len(threads) - 3
+    assert set(results) == {BODY[:100]}
+
+
+# ── recordings ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, len(BODY)])
+def test_recording(site: Site, size: int, ranges: bool) -> None:
+    """A recording is its bytes, whatever its size, in blocks or whole; so is the file of it, and a manifest."""
+    body = (BODY * 2)[:size]
+    url = site.put("/r.wav", file(body, ranges, ETag='"1"'))
+    found = open_recording(url, HERE)
+    assert found.size == size
+    assert found.is_file == (not ranges or size < BLOCK)
+    assert whole(found) == body
+    with contextlib.closing(open_recording(url, HERE)) as found:  # type: ignore[type-var]
+        with open(found.fileno(), "rb", closefd=False) as opened:
+            assert opened.read() == body
+        assert found.pread(10, 3) == body[3:13]
+    with open_remote(url, HERE) as opened:
+        assert opened.read() == body
+
+
+def test_recording_of_unknown_size(site: Site) -> None:
+    """A recording that comes without its length is read whole."""
+    url = site.put("/r.wav", chunked(BODY[:700], BODY[700:]))
+    assert whole(open_recording(url, HERE)) == BODY
+
+
+def test_real_recording(corpus: Path, site: Site) -> None:
+    """A recording over http has the bytes of the file."""
+    path = next((corpus / "speech").rglob("*.flac"), None) or next((corpus / "speech").rglob("*.wav"))
+    url = site.put(f"/{path.name}", file(path.read_bytes(), ETag='"1"', Content_Type="text/html"))
+    assert whole(open_recording(url, HERE)) == path.read_bytes()
+
+
+def test_where_a_key_begins(site: Site) -> None:
+    """An address without a path, a query with slashes and a fragment lead where they should."""
+    site.put("/", file(b"root"))
+    for end in ("", "/", "?a=/b/c", "/?a=/b", "#x", "/#/x?y"):
+        assert whole(open_recording(site.url(end), HERE)) == b"root"
+    assert [path for path, _ in site.asked] == ["/", "/", "/?a=/b/c", "/?a=/b", "/", "/"]
+
+
+def test_no_outputs(site: Site) -> None:
+    """A web server takes no outputs."""
+    with pytest.raises(ConfigError, match="takes no outputs"):
+        open_store(site.url("/x"))
+
+
+# ── revisions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        file(BODY[::-1], ETag='"2"'),
+        file(BODY, ETag='"2"', ranges=False),
+        file(BODY),
+        said(412),
+        file(BODY[:1500], ETag='"2"'),
+    ],
+    ids=["replaced", "without ranges", "no tag", "refused", "shorter"],
+)
+def test_changes_while_read(site: Site, then: Answer) -> None:
+    """A recording that changes between two blocks fails its item and says so, never giving a mixture."""
+    first, stat = file(ETag='"1"'), file(ETag='"1"')
+    url = site.put("/r.wav", first, stat, then)
+    found = open_recording(url, HERE)
+    with pytest.raises(Unfit, match=r"changed while it was read|replaced meanwhile"):
+        whole(found)
+
+
+@pytest.mark.parametrize("then", [file(ETag='"2"'), file(b"short", ETag='"1"'), chunked(BODY)])
+def test_changed_at_once(site: Site, then: Answer) -> None:
+    """A change between the first block and the question for the size is met too, also where no size is told then."""
+    url = site.put("/r.wav", file(ETag='"1"'), then)
+    with pytest.raises(AudioError, match="changed while it was read"):
+        open_recording(url, HERE)
+    url = site.put("/r.wav", file(), chunked(BODY))
+    with pytest.raises(AudioError, match="no longer tells its size"):
+        open_recording(url, HERE)
+
+
+def test_weakened_on_the_way(site: Site) -> None:
+    """An ETag that a proxy made weak meanwhile is the same one."""
+    site.put("/x", file(ETag='"1"'), file(ETag='W/"1"'))
+    web = site.web()
+    assert web.get("x", 9, 19, web.get("x", 0, 9).tag).data == BODY[9:19]
+
+
+def test_shorter_than_before(site: Site) -> None:
+    """A server that heeds no pin, and whose file now ends before what is asked for, does not end the old one there."""
+    site.put("/x", file(ETag='"1"'), file(BODY[:1500]))
+    reader = SteadyReader(site.web())
+    with pytest.raises(Unfit, match="changed while it was read"):
+        list(blocks(reader, "x", 2 * BLOCK, BLOCK))
+
+
+def test_stream_of_another_size(site: Site) -> None:
+    """A whole that has another size than was said is refused before a byte of it is taken, or when it ends."""
+    site.put("/x", file(), chunked(BODY[:-1]))
+    with pytest.raises(Unfit, match="changed"):
+        next(site.web().stream(Stat("x", 5, "")))
+    with pytest.raises(Interrupted, match=r"2,344 bytes came where 2,345 were promised"):
+        list(site.web().stream(Stat("x", len(BODY), "")))
+
+
+# ── replies that are wrong ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        said(206, b"0123456789"),
+        said(206, b"0123456789", Content_Range="bytes 1-10/100"),
+        said(206, b"012345678", Content_Range="bytes 0-8/100"),
+        said(206, b"0123456789x", Content_Range="bytes 0-9/100"),
+        said(206, b"012345678", Content_Range="bytes 0-9/100"),
+        said(206, b"0123456789", Content_Range="bytes 0-9/5"),
+        said(206, b"0123456789", Content_Range="bytes 0-9/0"),
+        said(206, b"0123456789", Content_Range="items 0-9/100"),
+        said(206, b"0123456789", Content_Range=f"bytes 0-9/{'9' * 5000}"),
+        said(206, b"01234", 10, Content_Range="bytes 0-9/100", Connection="close"),
+        said(206, b"01234", -1, Content_Range="bytes 0-9/100"),
+        said(416, Content_Range="bytes */100"),
+        said(200, b"01234", 10, Connection="close"),
+        said(200, b"", 10, Connection="close"),
+        chunked(b"01234", end=b""),
+        chunked(b"01234", end=b"x\r\n"),
+        said(408),
+        said(429),
+        said(500),
+        said(503),
+        lambda handler: handler.wfile.write(b"220 ready\r\n\r\n"),
+        lambda handler: handler.connection.shutdown(socket.SHUT_RDWR),
+    ],
+)
+def test_interrupted(site: Site, answer: Answer) -> None:
+    """What contradicts the question or breaks off is never taken; asked for again, it may come right."""
+
+    def closing(handler: Handler) -> None:
+        handler.close_connection = True
+        answer(handler)
+
+    site.put("/x", closing, file())
+    with pytest.raises(Interrupted, match=rf"^cannot read http://127.0.0.1:{site.port}/x: "):
+        site.web().get("x", 0, 10)
+    site.put("/x", closing, file())
+    assert SteadyReader(site.web()).get("x", 0, 10).data == BODY[:10]
+
+
+def test_half_a_whole(site: Site) -> None:
+    """A recording without ranges whose second half was lost is begun anew, and nothing comes twice."""
+    half = said(200, BODY[: len(BODY) // 2], len(BODY), Connection="close")
+    url = site.put("/r.wav", file(ranges=False), file(ranges=False), file(ranges=False), half, file(ranges=False))
+    assert whole(open_recording(url, HERE)) == BODY
+
+
+def test_half_a_block(site: Site) -> None:
+    """A block of which half came is asked for again."""
+    half = said(206, BODY[BLOCK:1500], BLOCK, Content_Range=f"bytes {BLOCK}-{2 * BLOCK - 1}/{len(BODY)}")
+
+    def broken(handler: Handler) -> None:
+        half(handler)
+        handler.close_connection = True
+
+    url = site.put("/m.jsonl", file(), broken, file())
+    reader = SteadyReader(site.web())
+    assert b"".join(blocks(reader, "m.jsonl", BLOCK, BLOCK)) == BODY
+    assert len(site.asked) == 4
+    assert whole(open_recording(url, HERE)) == BODY
+
+
+@pytest.mark.parametrize("wait", ["7", "date"])
+def test_retry_after(site: Site, wait: str) -> None:
+    """A busy server says how long it wants to be left alone, and is asked again."""
+    then = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1000)
+    header = "7" if wait == "7" else email.utils.format_datetime(then, usegmt=True)
+    site.put("/x", said(503, Retry_After=header), file())
+    with pytest.raises(Interrupted) as told:
+        site.web().get("x", 0, 9)
+    assert told.value.retry_after_s == 7 or 900 < told.value.retry_after_s <= 1000
+    site.put("/x", said(503, Retry_After=header), file())
+    assert SteadyReader(site.web()).get("x", 0, 9).data == BODY[:9]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "text"),
+    [
+        (401, Unfit, r"permission denied \(HTTP status 401 Unauthorized\): if the address was signed, get a new one"),
+        (403, Unfit, r"permission denied \(HTTP status 403 Forbidden\)"),
+        (404, Absent, "no such object"),
+        (410, Absent, "no such object"),
+        (412, Unfit, "replaced meanwhile"),
+        (400, Unfit, r"HTTP status 400 Bad Request\): check the address"),
+        (204, Unfit, r"HTTP status 204"),
+        (302, Unfit, r"HTTP status 302 Found"),
+        (499, Unfit, r"HTTP status 499\)"),
+    ],
+)
+def test_statuses(site: Site, status: int, kind: type[StorageError], text: str) -> None:
+    """What a server says of one address fails one item, in plain words, and is not asked again."""
+    url = site.put("/x", said(status, b""))
+    for call in (
+        lambda web: web.get("x", 0, 9),
+        lambda web: web.stat("x"),
+        lambda web: list(web.stream(Stat("x", -1, ""))),
+    ):
+        with pytest.raises(kind, match=text):
+            call(site.web())
+    with pytest.raises(AudioError, match=text):
+        open_recording(url, HERE)
+    assert len(site.asked) == 4
+
+
+def test_status_of_a_stretch_for_a_whole(site: Site) -> None:
+    """Who gives a stretch when asked for the whole gives nothing."""
+    site.put("/x", said(206, b"x", Content_Range="bytes 0-0/9"))
+    with pytest.raises(Unfit, match="206"):
+        list(site.web().stream(Stat("x", -1, "")))
+
+
+def test_no_length_with_ranges(site: Site) -> None:
+    """A server that gives stretches of what it knows no end of would leave the end to guess, and is refused."""
+    site.put("/x", said(206, b"0123", Content_Range="bytes 0-3/*"))
+    with pytest.raises(Unfit, match="does not tell how long it is"):
+        site.web().get("x", 0, 10)
+
+
+def test_packed(site: Site) -> None:
+    """What is sent packed is said to be, and never taken for the recording."""
+    url = site.put("/x", file(b"\x1f\x8b", Content_Encoding="gzip"))
+    assert site.web().get("x", 0, 9).is_packed
+    with pytest.raises(AudioError, match="Content-Encoding: gzip"):
+        open_recording(url, HERE)
+    with pytest.raises(Unfit, match="Content-Encoding: gzip"):
+        list(site.web().stream(Stat("x", -1, "")))
+    site.put("/x", file(b"?", Content_Encoding="br"))
+    with pytest.raises(Unfit, match="Content-Encoding: br"):
+        site.web().get("x", 0, 9)
+
+
+# ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("answer", [file(), file(ranges=False), chunked(BODY), said(200, BODY, -1)])
+def test_too_large(site: Site, answer: Answer) -> None:
+    """What is larger than allowed fails its item with both sizes and the flag, whether or not its length is said; what
+    is just as large does not."""
+    url = site.put("/r.wav", answer)
+    assert whole(open_recording(url, Access(allow_private_addresses=True, max_http_bytes=len(BODY)))) == BODY
+    limited = Access(allow_private_addresses=True, max_http_bytes=len(BODY) - 1)
+    with pytest.raises(AudioError, match=r"has 2,345 bytes or more, and at most 2,344 are taken: raise --max-http-gb"):
+        open_recording(url, limited)
+    with pytest.raises(Unfit, match="at most 2,344"):
+        list(site.web(limited).stream(Stat("r.wav", -1, "")))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (b"",),
+        (b"HTTP/1.1 200 OK\r\nX: ",),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n",),
+        (b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-99999/100000\r\n\r\n",),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;",),
+    ],
+    ids=["status", "header", "length", "stretch", "chunk"],
+)
+def test_drip(site: Site, parts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that lets a byte drip now and then is given up when its time is over, wherever in the reply that is."""
+    monkeypatch.setattr(vetted, "TOTAL_S", 0.2)
+    site.put("/x", drip(*parts))
+    with pytest.raises(Interrupted, match="did not end in time"):
+        site.web().get("x", 0, 100_000)
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 100000", b"Transfer-Encoding: chunked", b"Connection: close"])
+def test_drip_of_a_whole(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the length of a whole, known or not, give a server more time than the bytes that came deserve."""
+    monkeypatch.setattr(vetted, "TOTAL_S", 0.2)
+    site.put("/x", drip(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n"))
+    with pytest.raises(Interrupted, match="did not end in time"):
+        list(site.web().stream(Stat("x", -1, "")))
+
+
+def test_endless_continue(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a server hold a reader that has ever more to say before its reply, quickly."""
+    monkeypatch.setattr(vetted, "TOTAL_S", 0.2)
+
+    def answer(handler: Handler) -> None:
+        handler.close_connection = True
+        with contextlib.suppress(OSError):
+            while True:
+                handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
+
+    site.put("/x", answer)
+    with pytest.raises(Interrupted, match="did not end in time"):
+        site.web().get("x", 0, 9)
+
+
+def test_large_bodies_have_longer(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole of many bytes may take the time that they take."""
+    monkeypatch.setattr(vetted, "TOTAL_S", 0.2)
+    monkeypatch.setattr(vetted, "SLOWEST", 1)
+
+    def slow(handler: Handler) -> None:
+        handler.reply(200, b"x", 3)
+        PAUSE.wait(0.4)
+        handler.wfile.write(b"yz")
+
+    site.put("/x", slow)
+    assert b"".join(site.web().stream(Stat("x", -1, ""))) == b"xyz"
+    with pytest.raises(Interrupted, match=r"timed out|in time"):
+        site.web().get("x", 0, 9)
+
+
+def test_silence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that falls silent is given up."""
+    monkeypatch.setattr(vetted, "IDLE_S", 0.1)
+    site.put("/x", lambda handler: PAUSE.wait(0.5) or handler.reply(200, b""))
+    with pytest.raises(Interrupted, match="timed out"):
+        site.web().get("x", 0, 9)
+
+
+def test_nobody_there() -> None:
+    """A port where nobody listens, and a name that nobody has, may be there another time."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        with pytest.raises(Interrupted, match="Connection refused"):
+            WebServer(f"http://127.0.0.1:{port}/", HERE).get("x", 0, 9)
+    with pytest.raises(Interrupted, match=r"cannot read https://nobody\.invalid/x\?…: the connection failed"):
+        WebServer("https://nobody.invalid/", HERE).get(f"x?{SECRET}", 0, 9)
+
+
+# ── redirects ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def chain(site: Site, count: int) -> str:
+    for i in range(count):
+        status = (301, 302, 303, 307, 308)[i % 5]
+        site.put(f"/{i}", said(status, b"moved", Location=f"{i + 1}?n={i}"))
+    site.put(f"/{count}", file(ETag='"1"'))
+    return site.url("/0")
+
+
+def test_five_redirects(site: Site) -> None:
+    """Five redirects of all kinds are followed, with every question asked in full at each place."""
+    assert whole(open_recording(chain(site, 5), HERE)) == BODY
+    assert all("Range" in headers for _, headers in site.asked)
+    assert site.asked[5][0] == "/5?n=4"
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_too_many_redirects(site: Site, loop: bool) -> None:
+    """Six redirects, or a circle of them, are too many."""
+    chain(site, 6)
+    if loop:
+        site.put("/0", said(302, Location="/0"))
+    with pytest.raises(Unfit, match="leads on more than 5 times"):
+        site.web().get("0", 0, 9)
+    assert len(site.asked) == 6
+
+
+@pytest.mark.parametrize(
+    ("location", "why"),
+    [
+        ("file:///etc/passwd", r"no http\(s\) address"),
+        ("ftp://example.com/x", r"no http\(s\) address"),
+        ("gs://bucket/x", r"no http\(s\) address"),
+        ("data:audio/wav;base64,AAAA", r"no http\(s\) address"),
+        (f"http://me:{SECRET}@example.com/", "name or password"),
+        ("http://[::1/x", "Invalid IPv6"),
+        ("http://exa mple.com/", "no host can be called"),
+        ("http://example.com:99999/", "Port out of range"),
+    ],
+)
+def test_redirects_nowhere(site: Site, location: str, why: str) -> None:
+    """A redirect to what is no plain http(s) address is not followed."""
+    site.put("/x", said(302, Location=location))
+    with pytest.raises(Unfit, match=why) as told:
+        site.web().get("x", 0, 9)
+    assert SECRET not in shown_all(told.value)
+
+
+def test_redirect_to_another_host(site: Site) -> None:
+    """Another host is another server; an error there names both, and nothing of the first one's is sent along."""
+    with running() as other:
+        site.put("/x", said(302, Location=other.url(f"/y?{SECRET}")))
+        other.put("/y", said(403))
+        with pytest.raises(Unfit) as told:
+            site.web().get(f"x?{SECRET}", 0, 9)
+        where = f"cannot read {site.url('/x')}?… (which leads to {other.url('/y')}?…): permission denied"
+        assert str(told.value).startswith(where)
+        assert "Referer" not in other.asked[0][1]
+        assert other.asked[0][1]["Host"] == f"127.0.0.1:{other.port}"
+
+
+# ── where one may go ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+SPELLINGS = [
+    "127.0.0.1", "127.1", "2130706433", "0x7f000001", "0x7f.1", "017700000001", "0177.0.0.1",
+    "localhost", "LOCALHOST", "[::ffff:127.0.0.1]", "[::FFFF:7F00:1]", "0", "0.0.0.0", "１２７.0.0.1",
+    "127。0。0。1", "127.9.9.9", "[::ffff:0:0]", "[::]", "[::1]", "[0:0:0:0:0:0:0:1]", "[64:ff9b::7f00:1]",
+    "[2002:7f00:1::]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("host", SPELLINGS)
+def test_this_machine_in_any_spelling(site: Site, host: str) -> None:
+    """This machine is not connected to without leave, however it is spelled, straight or through a redirect; the error
+    says what it is and names the flag."""
+    with pytest.raises(
+        AudioError, match="only public ones are read, unless --allow-private-addresses is given"
+    ) as told:
+        open_recording(f"http://{host}:{site.port}/x?{SECRET}", Access())
+    assert site.server.connections == 0
+    assert SECRET not in shown_all(told.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1.", "localhost.", "127.1.", "%6cocalhost", "127.0.0.1%00.com", "::1"])
+def test_odder_spellings(site: Site, host: str) -> None:
+    """Nor in spellings that some resolvers know and some do not."""
+    with pytest.raises((AudioError, Interrupted)):
+        open_recording(f"http://{host}:{site.port}/x", Access())
+    assert site.server.connections == 0
+
+
+def test_redirect_to_this_machine(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard stands before every hop: a host that may be read cannot lead to one that may not."""
+    monkeypatch.setattr(vetted, "fault", lambda address: "" if address == "127.0.0.1" else "a loopback address")
+    with running() as inner:
+        site.put("/x", said(302, Location=f"http://127.0.0.2:{inner.port}/latest/meta-data"))
+        with pytest.raises(Unfit, match=r"which leads to http://127.0.0.2:\d+/latest/meta-data\): 127.0.0.2 is a loop"):
+            site.web(Access()).get("x", 0, 9)
+        assert len(site.asked) == 1
+        assert inner.server.connections == 0
+
+
+def resolver(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
+    """A name server that belongs to the attacker: one answer after the other, the last one for ever."""
+    real, left, asked = socket.getaddrinfo, list(answers), list[str]()
+
+    def lookup(host: str, port: int, *args: Any, **settings: Any) -> Any:
+        asked.append(host)
+        addresses = left.pop(0) if len(left) > 1 else left[0]
+        return [found for address in addresses for found in real(address, port, *args, **settings)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    return asked
+
+
+def test_rebinding(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is public when it is looked at and private a moment later does not get round the guard: what was
+    looked at is what is connected to."""
+    monkeypatch.setattr(vetted, "CONNECT_S", 0.2)
+    asked = resolver(monkeypatch, ["192.0.2.1"], ["127.0.0.1"])
+    monkeypatch.setattr(vetted, "fault", lambda address: "" if address == "192.0.2.1" else "a loopback address")
+    place = f"http://rebinds.example:{site.port}/"
+    with pytest.raises(Interrupted):
+        WebServer(place, Access()).get("x", 0, 9)
+    assert asked == ["rebinds.example"]
+    with pytest.raises(Unfit, match=r"rebinds.example \(127.0.0.1\) is a loopback address"):
+        WebServer(place, Access()).get("x", 0, 9)
+    assert site.server.connections == 0
+
+
+def test_mixed_addresses(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a name's addresses those that may be connected to are, and those alone."""
+    resolver(monkeypatch, ["127.0.0.3", "127.0.0.1"])
+    monkeypatch.setattr(vetted, "fault", lambda address: "" if address == "127.0.0.1" else "a loopback address")
+    site.put("/x", file())
+    assert WebServer(f"http://mixed.example:{site.port}/", Access()).get("x", 0, 9).data == BODY[:9]
+
+
+def test_next_address(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one of a name's addresses does not answer, or is of a kind that this machine does not know, the next one is
+    tried."""
+    resolver(monkeypatch, ["127.0.0.77", "127.0.0.1"])
+    found = socket.getaddrinfo("two.example", site.port, type=socket.SOCK_STREAM)
+    found.insert(0, (999, *found[0][1:]))  # type: ignore[arg-type]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **settings: found)
+    site.put("/x", file())
+    assert WebServer(f"http://two.example:{site.port}/", HERE).get("x", 0, 9).data == BODY[:9]
+
+
+def test_no_proxy(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy in the environment is not used: it would connect to what nobody here has looked at."""
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9/")
+    site.put("/x", file())
+    assert site.web().get("x", 0, 9).data == BODY[:9]
+
+
+@given(st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)))
+def test_faults(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    """What Python's own table, or a mere look, calls anything but public is refused, and so is any disguise of it."""
+    is_odd = address.is_private or address.is_multicast or address.is_reserved or address.is_loopback
+    is_translated = address in ipaddress.ip_network("64:ff9b::/96")  # public or not by what it stands for
+    if (is_odd or address.is_link_local or address.is_unspecified) and not is_translated:
+        assert vetted.fault(str(address))
+    if isinstance(address, ipaddress.IPv4Address):
+        assert vetted.fault(f"::ffff:{address}")
+        assert bool(vetted.fault(f"64:ff9b::{address}")) == bool(vetted.fault(str(address)))
+
+
+@pytest.mark.parametrize(
+    ("address", "what"),
+    [
+        ("169.254.169.254", "link-local"), ("100.100.100.200", "carrier"), ("192.0.0.192", "reserved"),
+        ("168.63.129.16", "cloud"), ("fd00:ec2::254", "private"), ("fe80::1", "link-local"), ("10.1.2.3", "private"),
+        ("224.0.0.1", "multicast"), ("255.255.255.255", "reserved"), ("2001::1", "reserved"), ("fec0::1", "reserved"),
+        ("2002:a00:1::1", "disguise"), ("64:ff9b::a00:1", "private"), ("64:ff9b:1::808:808", "disguise"),
+        ("::7f00:1", "reserved"), ("fe80::1%1", "link-local"),
+        ("8.8.8.8", ""), ("2600::1", ""), ("2a00:1450::1", ""), ("64:ff9b::808:808", ""), ("172.15.255.255", ""),
+        ("100.128.0.1", ""),
+    ],
+)  # fmt: skip
+def test_known_addresses(address: str, what: str) -> None:
+    """Clouds' metadata servers and the like are refused by what they are; public neighbours are not."""
+    assert what in vetted.fault(address)
+    assert bool(what) == bool(vetted.fault(address))
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("https://me@example.com/x", "name or password"),
+        (f"https://me:{SECRET}@example.com/x", "name or password"),
+        (f"https://me:{SECRET}@[::1/x", "name or password"),
+        ("https://good.example\\@bad.example/x", "name or password"),
+        ("https:///x", "no host can be called ''"),
+        ("https://[::1/x", "Invalid IPv6"),
+        ("https://[fe80::zz]/x", "zz"),
+        ("https://ex%61mple.com/x", "no host can be called"),
+        ("https://exa mple.com/x", "no host can be called"),
+        ("https://example.com\\x/", "no host can be called"),
+        (f"https://{'a' * 64}.com/x", "label"),
+        ("https://example.com:port/x", "Port"),
+    ],
+)
+def test_no_address(uri: str, why: str) -> None:
+    """What is no address, or holds somebody's password, fails its item and is not shown with it."""
+    with pytest.raises(AudioError, match=why) as told:
+        open_recording(uri, HERE)
+    assert SECRET not in shown_all(told.value)
+
+
+def test_parts_of_an_address() -> None:
+    """Names come in ASCII, ports by scheme, and the target as it was written."""
+    assert on_web("HTTPS://Bücher.Example") == ("https", "xn--bcher-kva.example", 443, "/")
+    assert on_web("http://[::0001]:8/a%2fb//../?q=/@#f") == ("http", "::1", 8, "/a%2fb//../?q=/@")
+    assert shown("https://me:pw@[::1/x?y") == "https://…"
+
+
+# ── TLS ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def certificate(folder: Path, *names: str) -> Path:
+    """A key and a certificate that it signed itself, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
+    now = dt.datetime.now(dt.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - dt.timedelta(1)).not_valid_after(now + dt.timedelta(1))
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(each) for each in names]), False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+    private = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path = folder / "host.pem"
+    signed = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    path.write_bytes(key.private_bytes(*private) + signed)
+    return path
+
+
+@pytest.fixture
+def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """https://localhost, with a certificate that SSL_CERT_FILE trusts."""
+    path = certificate(tmp_path, "localhost")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    with running(context) as found:
+        found.host = "localhost"
+        yield found
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_https(secure: Site, ranges: bool) -> None:
+    """A recording over https has the file's bytes, in blocks and whole."""
+    url = secure.put("/r.wav", file(BODY * 20, ranges, ETag='"1"'))
+    assert whole(open_recording(url, HERE)) == BODY * 20
+    with contextlib.closing(open_recording(url, HERE)) as found:  # type: ignore[type-var]
+        assert found.fileno()
+
+
+def test_https_drip(secure: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte that drips now and then is no excuse behind TLS either."""
+    monkeypatch.setattr(vetted, "TOTAL_S", 0.3)
+    secure.put("/x", drip(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"))
+    with pytest.raises(Interrupted, match="did not end in time"):
+        secure.web().get("x", 0, 100_000)
+
+
+def test_wrong_name(secure: Site) -> None:
+    """A certificate of another host's fails the item, and the server is asked nothing."""
+    with pytest.raises(AudioError, match=r"does not prove to be that host \(.*127\.0\.0\.1.*\): have its certificate"):
+        open_recording(f"https://127.0.0.1:{secure.port}/x?{SECRET}", HERE)
+    assert secure.asked == []
+
+
+def test_unknown_signer(secure: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """So does a certificate that nobody known has signed."""
+    (tmp_path / "none.pem").write_text("")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    with pytest.raises(AudioError, match=r"self-signed certificate.*SSL_CERT_FILE"):
+        open_recording(secure.url("/x"), HERE)
+    assert secure.asked == []
+
+
+def test_guard_comes_before_tls(secure: Site) -> None:
+    """Not even TLS is begun with an address that may not be connected to."""
+    with pytest.raises(AudioError, match="--allow-private-addresses"):
+        open_recording(secure.url("/x"), Access())
+    assert secure.server.connections == 0
+
+
+def test_from_https_to_http(secure: Site, site: Site) -> None:
+    """A redirect may lead from http to https, and never back."""
+    site.put("/up", said(302, Location=secure.url("/x")))
+    secure.put("/x", file())
+    assert site.web().get("up", 0, 9).data == BODY[:9]
+    secure.put("/down", said(302, Location=site.url(f"/x?{SECRET}")))
+    with pytest.raises(Unfit, match="leads from https to http://") as told:
+        secure.web().get("down", 0, 9)
+    assert SECRET not in str(told.value)
+    assert len(site.asked) == 1
+
+
+# ── secrets ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def shown_all(error: BaseException) -> str:
+    """All that a traceback would tell, with causes."""
+    return "".join(traceback.format_exception(error))
+
+
+def echo(handler: Handler) -> None:
+    """Repeats what it was asked where a status is wanted."""
+    handler.close_connection = True
+    handler.wfile.write(f"{handler.requestline}\r\n\r\n".encode())
+
+
+def odd_headers(handler: Handler) -> None:
+    """Headers that urllib3 warns of."""
+    handler.close_connection = True
+    handler.wfile.write(b"HTTP/1.1 404 Not Found\r\nX: y\r\nno colon\r\nContent-Length: 0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        echo,
+        odd_headers,
+        said(403, f"<SignatureProvided>{SECRET}</SignatureProvided>".encode()),
+        said(404),
+        said(500, SECRET.encode()),
+        said(200, b"x", 10, Connection="close"),
+        said(302, Location="file:///?" + SECRET),
+        said(302, Location="/x?" + SECRET),
+        said(206, b"x", Content_Range="nothing"),
+        lambda handler: handler.connection.shutdown(socket.SHUT_RDWR),
+    ],
+)
+def test_secrets(site: Site, answer: Answer, caplog: pytest.LogCaptureFixture) -> None:
+    """A query, which may be a signature, is in no error, no cause of one, and no log of any level, whatever happens."""
+    site.put("/x", answer)
+    signed = f"x?X-Amz-Signature={SECRET}&x=é {SECRET}"
+    with caplog.at_level(logging.DEBUG):
+        for call in (
+            lambda reader: reader.get(signed, 0, 9),
+            lambda reader: list(reader.whole(signed, "")),
+            lambda reader: open_recording(f"{reader.place}{signed}", HERE),
+        ):
+            with pytest.raises((StorageError, AudioError)) as told:
+                call(SteadyReader(site.web()))
+            assert SECRET not in shown_all(told.value)
+            assert "/x?…" in str(told.value)
+    assert SECRET in site.asked[0][0]
+    assert SECRET not in caplog.text
+
+
+def test_nothing_is_written(site: Site) -> None:
+    """A program that reads one says nothing on its own, even of a server with odd headers."""
+    script = """
+        import sys
+        from voxbatch.storage import Access, open_recording
+        try:
+            open_recording(sys.argv[1], Access(allow_private_addresses=True))
+        except Exception as e:
+            print(type(e).__name__)
+    """
+    site.put("/x", odd_headers)
+    command = [sys.executable, "-c", "\n".join(line[8:] for line in script.splitlines()), site.url(f"/x?{SECRET}")]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert done.stdout == "Answered\n"
+    assert SECRET not in done.stderr
+
+
+def test_is_readable(site: Site) -> None:
+    """It is what readers take; there are no credentials to renew."""
+    readable: Readable = site.web()
+    readable.renew()
+    assert readable.place == site.url("/")

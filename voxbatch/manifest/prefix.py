@@ -1,0 +1,116 @@
+"""A prefix of a bucket (gs://calls/2026/) → the lines of the manifest that describes it, as `folder` does for a folder.
+
+Recordings come as the store lists them, by the bytes of their keys (track 10 before track 2), so that a million of them
+need no memory: their names wait in a temporary file until the listing has ended, because a reference may be listed
+behind its recording. Only the names of the references are held.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from posixpath import splitext
+from typing import BinaryIO
+
+from voxbatch.errors import BadLine, ManifestError
+from voxbatch.manifest.folder import (
+    MAX_REFERENCE_BYTES,
+    RECORDING_SUFFIXES,
+    TOO_LONG,
+    as_path,
+    bad_reference,
+    is_included,
+    read_reference,
+)
+from voxbatch.storage import USUAL, Access, in_order, listed, open_remote, shown
+from voxbatch.storage.address import HTTP_SCHEMES, is_folder, join, scheme_of, tidied
+from voxbatch.storage.objects import Absent, Unfit
+from voxbatch.storage.spool import spool
+
+STREAMS = 16
+"""References read at a time."""
+
+
+def prefix_manifest(uri: str, access: Access = USUAL, include: Sequence[str] = ()) -> Iterator[str]:
+    """The JSON lines, without line ends, of the manifest that describes a prefix, in the order of the keys.
+
+    Paths are relative to the prefix, save where a key has what a path has not (a part that is empty): there it is the
+    address. Parts that begin with a dot are left out. `include`: see folder.is_included.
+
+    Raises:
+        ManifestError: it is no prefix; or, after the last line: some references could not be taken in, with every
+            reason.
+        StorageError: the store cannot be read.
+    """
+    prefix = _Prefix(_address(uri), access)
+    problems: list[BadLine] = []
+    with prefix.recordings(include) as names:
+        streams = STREAMS if prefix.references else 1
+        for line in in_order(streams, prefix.line, map(json.loads, names)):
+            if isinstance(line, BadLine):
+                problems.append(line)
+            else:
+                yield line
+    if problems:
+        raise ManifestError(prefix.address, problems[: ManifestError.LIMIT], len(problems))
+
+
+def _address(uri: str) -> str:
+    try:
+        address = tidied(uri)
+    except ValueError as e:
+        raise ManifestError(shown(uri), [BadLine(0, str(e))]) from e
+    if scheme_of(address) in HTTP_SCHEMES:
+        reason = "is a folder of a web server, which nobody can list; give a manifest of its files"
+        raise ManifestError(shown(uri), [BadLine(0, reason)])
+    if not is_folder(address):
+        raise ManifestError(uri, [BadLine(0, f"does not end in /, as a folder's address does; write {uri}/")])
+    return address
+
+
+class _Prefix:
+    def __init__(self, address: str, access: Access):
+        self.address = address
+        self.references: set[str] = set()
+        """Of the names, once they are listed."""
+        self._too_long: set[str] = set()
+        self._access = access
+
+    def recordings(self, include: Sequence[str]) -> BinaryIO:
+        """The recordings' names below the prefix, a JSON string a line, in a temporary file."""
+        return spool(self.address, ((json.dumps(name) + "\n").encode() for name in self._recordings(include)))
+
+    def _recordings(self, include: Sequence[str]) -> Iterator[str]:
+        start = len(self.address.split("/", 3)[3])
+        for stat in listed(self.address, self._access):
+            name = stat.key[start:]
+            suffix = splitext(name)[1]
+            if any(part.startswith(".") for part in name.split("/")):
+                continue
+            if suffix in (".txt", ".TXT"):
+                self.references.add(name)
+                if stat.size > MAX_REFERENCE_BYTES:
+                    self._too_long.add(name)
+            elif suffix.lower() in RECORDING_SUFFIXES and is_included(name, include):
+                yield name
+
+    def line(self, name: str) -> str | BadLine:
+        row = {"audio_filepath": self._path(name)}
+        stem = splitext(name)[0]
+        reference = next((text for text in (stem + ".txt", stem + ".TXT") if text in self.references), None)
+        if reference is not None:
+            try:
+                row["text"] = self._read(reference)
+            except (ValueError, Absent, Unfit) as e:
+                return bad_reference(reference, e)
+        return json.dumps(row, ensure_ascii=False)
+
+    def _read(self, reference: str) -> str:
+        if reference in self._too_long:
+            raise ValueError(TOO_LONG)
+        with open_remote(self.address + reference, self._access) as file:
+            return read_reference(file)
+
+    def _path(self, name: str) -> str:
+        path, address = as_path(name), self.address + name
+        return path if join(self.address, path) == address else address

@@ -1,0 +1,192 @@
+"""Addresses of remote things, taken apart and shown: gs://bucket/key, s3://bucket/key, http(s)://host/path.
+
+Pure: nothing here opens a connection. A key is the store's own name of an object, in which / and . mean nothing; what
+`join` adds to one is a relative path, in which they do.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv6Address
+from typing import NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+BUCKET_SCHEMES = ("gs", "s3")
+HTTP_SCHEMES = ("http", "https")
+
+_REMOTE = re.compile(r"(gs|s3|https?)://", re.IGNORECASE)
+_WEB = re.compile(r"https?://(?P<user>[^/?#]*@)?(?P<host>[^/?#]*)(?P<path>[^?#]*)(?P<query>\?[^#]*)?", re.IGNORECASE)
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~-]+)(:[0-9]{1,5})?")
+_USUAL_PORT = {"http": ":80", "https": ":443"}
+_PLAIN = "!$%&'()*+,/:;=@[]"
+"""What stands in a path or a query as it is, letters, digits and -._~ aside."""
+_HOST = re.compile(r"[A-Za-z0-9._-]+")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,220}[A-Za-z0-9]")
+"""Both stores' rules together (Cloud Storage: 3 to 222 characters with dots; S3: 3 to 63, older ones with capitals)."""
+
+
+class Address(NamedTuple):
+    scheme: str
+    bucket: str
+    key: str
+    """Empty for the bucket itself; ends in / for a prefix."""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}/{self.key}"
+
+
+def scheme_of(text: str) -> str:
+    """ "GS://b/k" → "gs"; empty for what is not remote."""
+    match = _REMOTE.match(text)
+    return match[1].lower() if match else ""
+
+
+def is_remote(text: str) -> bool:
+    return bool(scheme_of(text))
+
+
+def in_bucket(uri: str) -> Address:
+    """The parts of gs://bucket/key or s3://bucket/key.
+
+    Raises:
+        ValueError: it is none, or no bucket can have that name, or the key has a part "." or "..", which HTTP clients
+            would resolve to another key.
+    """
+    scheme = scheme_of(uri)
+    bucket, _, key = uri[len(scheme) + 3 :].partition("/")
+    if scheme not in BUCKET_SCHEMES:
+        raise ValueError("the address of a bucket is gs://bucket/prefix or s3://bucket/prefix")
+    if not _BUCKET.fullmatch(bucket):
+        raise ValueError(f"no bucket can be called {bucket!r}: names have 3 to 222 letters, digits, dots and dashes")
+    if not {".", ".."}.isdisjoint(key.split("/")):
+        raise ValueError('a part of the name is "." or ".."; write the name that is meant')
+    return Address(scheme, bucket, key)
+
+
+def tidied(uri: str) -> str:
+    """The one spelling of an address: "HTTPS://Host:443/a b.wav#t" → "https://host/a%20b.wav", "S3://b/k" → "s3://b/k".
+
+    Raises:
+        ValueError: nothing has such an address (see in_bucket), or it holds a user's name or password.
+    """
+    if scheme_of(uri) not in HTTP_SCHEMES:
+        return str(in_bucket(uri))
+    web = _web(uri)
+    if web["user"]:
+        raise ValueError("it holds a user's name or password; take that out, and sign the address instead")
+    if not _AUTHORITY.fullmatch(web["host"]):
+        raise ValueError("no web server has such a name; write https://host/path or https://host:port/path, in ASCII")
+    if not {".", ".."}.isdisjoint(unquote(web["path"]).replace("\\", "/").split("/")):
+        raise ValueError('a part of the path is "." or ".."; write the path that is meant')
+    return place_of(uri) + quote(_path(uri) + (web["query"] or ""), safe=_PLAIN + "?")
+
+
+def is_folder(uri: str) -> bool:
+    """Whether it ends where a file's name would begin: gs://bucket, gs://bucket/day/, https://host; with a query a
+    web server may mean a file all the same."""
+    is_asked = scheme_of(uri) in HTTP_SCHEMES and bool(_web(uri)["query"])
+    return not is_asked and _path(uri)[-1:] in ("", "/")
+
+
+def is_endpoint(uri: str) -> bool:
+    """Whether a service may answer there: http(s), a server's name, and perhaps a path."""
+    if scheme_of(uri) not in HTTP_SCHEMES:
+        return False
+    web = _web(uri)
+    return bool(_AUTHORITY.fullmatch(web["host"])) and web.end() == len(uri) and not web["query"]
+
+
+class WebAddress(NamedTuple):
+    scheme: str
+    host: str
+    """As resolvers and certificates take it: in ASCII, an IPv6 address without its brackets."""
+    port: int
+    target: str
+    """ "/path?query", as written."""
+
+
+def on_web(uri: str) -> WebAddress:
+    """The parts of http(s)://host[:port]/path[?query]; a fragment goes.
+
+    Raises:
+        ValueError: no host can have that name, or a user's name stands before it. The text names neither the user nor
+            the query.
+    """
+    if "@" in uri.partition("://")[2].replace("?", "/").replace("#", "/").partition("/")[0]:
+        raise ValueError("a user's name or password stands in the address, and none is taken there: leave it out")
+    parts = urlsplit(uri)
+    host, port = parts.hostname or "", parts.port
+    if ":" in host:
+        host = str(IPv6Address(host))
+    elif not _HOST.fullmatch(host := host.encode("idna").decode()):
+        raise ValueError(f"no host can be called {host!r}")
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return WebAddress(parts.scheme, host, {"http": 80, "https": 443}[parts.scheme] if port is None else port, target)
+
+
+def folder_of(uri: str) -> str:
+    """ "gs://b/x/m.jsonl" → "gs://b/x/"; a query goes."""
+    folder, slash, _ = _path(uri).rpartition("/")
+    return place_of(uri) + folder + slash
+
+
+def place_of(uri: str) -> str:
+    """ "gs://b/x.wav" → "gs://b/", "HTTPS://Host:443/x" → "https://host/": what answers, or fails, as one. Empty for
+    what is not remote."""
+    scheme = scheme_of(uri)
+    if not scheme:
+        return ""
+    if scheme not in HTTP_SCHEMES:
+        return f"{scheme}://{uri[len(scheme) + 3 :].partition('/')[0]}/"
+    host = _web(uri)["host"].lower()
+    return f"{scheme}://{host.removesuffix(_USUAL_PORT[scheme])}/"
+
+
+def name_of(uri: str) -> str:
+    """ "gs://b/x.wav" → "b/x.wav", "https://host/x.wav?signature" → "host/x.wav": who is meant, however it is read."""
+    return place_of(uri).partition("://")[2] + _path(uri)
+
+
+def join(folder: str, path: str) -> str:
+    """A relative path in a manifest whose folder is a remote one; `folder` ends in / and stays as it is written.
+
+    Of a web server's path what cannot stand in an address is percent-encoded, ? and # too; a % stays.
+
+    Raises:
+        ValueError: it leads out of the bucket or the host.
+    """
+    place, steps = place_of(folder), _path(folder).split("/")[:-1]
+    is_web = scheme_of(folder) in HTTP_SCHEMES
+    for part in path.split("/"):
+        if part == ".." and not steps:
+            raise ValueError(f"it leads out of {place}")
+        if part == "..":
+            steps.pop()
+        elif part not in ("", "."):
+            steps.append(quote(part, safe=_PLAIN) if is_web else part)
+    ends_in_folder = path.rpartition("/")[2] in ("", ".", "..")
+    return place + "/".join([*steps, ""] if steps and ends_in_folder else steps)
+
+
+def shown(uri: str, instead: str = "?…") -> str:
+    """For messages and logs: without a query, which may be a signature, and without a user's name and password."""
+    scheme = scheme_of(uri)
+    if scheme not in HTTP_SCHEMES:
+        return uri
+    web = _web(uri)
+    if not _AUTHORITY.fullmatch(web["host"]):  # a password with a slash in it, say
+        return f"{scheme}://…"
+    return f"{scheme}://{web['host']}{web['path']}" + (instead if len(web["query"] or "") > 1 else "")
+
+
+def _web(uri: str) -> re.Match[str]:
+    match = _WEB.match(uri)
+    assert match is not None
+    return match
+
+
+def _path(uri: str) -> str:
+    """As it is written, behind the place: a key, or a path without its first slash and its query."""
+    if scheme_of(uri) in HTTP_SCHEMES:
+        return _web(uri)["path"].removeprefix("/")
+    return uri.partition("://")[2].partition("/")[2]

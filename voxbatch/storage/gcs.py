@@ -1,0 +1,206 @@
+"""A bucket of Google Cloud Storage, through Google's own client.
+
+The client finds credentials (GOOGLE_APPLICATION_CREDENTIALS, gcloud's, the machine's service account), renews them, and
+takes STORAGE_EMULATOR_HOST and API_ENDPOINT_OVERRIDE.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from voxbatch.errors import StorageError
+from voxbatch.storage.access import Access
+from voxbatch.storage.objects import Absent, Digest, Expired, Interrupted, Piece, Stat, Unfit
+from voxbatch.storage.refusal import needs, refusal, retry_after, short, trouble
+
+TIMEOUT_S = (10, 20)
+"""To connect; and without a byte, after which a request is given up and made again."""
+_NO_BUCKET_METADATA = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
+"""Without it the client (3.17) asks for the bucket too, in its own thread, even where nobody traces: a request that
+nobody counts, and that needs another permission, storage.buckets.get."""
+STREAM_BYTES = 8 << 20
+"""What one request of a download holds in memory, some copies aside. At 100 MB/s so much takes 80 ms, several times
+what asking for it takes."""
+_LOGIN = (
+    "set GOOGLE_APPLICATION_CREDENTIALS to a key file, run gcloud auth application-default login, give the machine a "
+    "service account, or, for a public bucket, --anonymous"
+)
+_PERMISSION = {
+    "read": "storage.objects.get (role roles/storage.objectViewer)",
+    "list": "storage.objects.list (role roles/storage.objectViewer)",
+    "write": "storage.objects.create and, to replace, storage.objects.delete (role roles/storage.objectUser)",
+    "delete": "storage.objects.delete (role roles/storage.objectUser)",
+}
+
+
+class GoogleBucket:
+    """See objects.Objects. Thread-safe."""
+
+    scheme = "gs"
+
+    def __init__(self, bucket: str, access: Access):
+        self.bucket, self._access = bucket, access
+        self.place = f"gs://{bucket}/"
+        self._client: Any = None
+        self.renew()
+
+    def renew(self) -> None:
+        with needs("gs", self.place):
+            from google.cloud import storage
+        os.environ.setdefault(_NO_BUCKET_METADATA, "true")
+        with self._errors("read", ""):
+            if self._access.anonymous:
+                self._client = storage.Client.create_anonymous_client()
+            elif self._access.requester_pays:
+                with contextlib.suppress(OSError):  # no project
+                    self._client = storage.Client()
+            else:  # without a project, which reading needs not and a person's own credentials often lack
+                self._client = storage.Client(project=None)
+        self._bucket = self._client.bucket(self.bucket, user_project=self._payer())
+
+    def _payer(self) -> str | None:
+        if not self._access.requester_pays:
+            return None
+        if self._client is None or self._client.project is None:
+            raise StorageError(
+                f"cannot enter {self.place}: --requester-pays charges a project, and none is known: "
+                "set GOOGLE_CLOUD_PROJECT"
+            )
+        return str(self._client.project)
+
+    def get(self, key: str, start: int, end: int, tag: str = "") -> Piece:
+        blob = self._bucket.blob(key, generation=int(tag) if tag else None)
+        with self._errors("read", key, tag):
+            try:
+                data = blob.download_as_bytes(
+                    start=start, end=end - 1, raw_download=True, checksum=None, retry=None, timeout=TIMEOUT_S
+                )
+            except _unsatisfiable():  # the object ends before `start`, or is empty
+                data = b""
+        if not (tag or (blob.generation and blob.crc32c)):
+            stat = self.stat(key, str(blob.generation or ""))  # where no bytes came, nothing of this came either
+            return Piece(data, stat.tag, stat.checksum, blob.content_encoding == "gzip")
+        return Piece(data, str(blob.generation or tag), _checksum(blob), blob.content_encoding == "gzip")
+
+    def stat(self, key: str, tag: str = "") -> Stat:
+        blob = self._bucket.blob(key, generation=int(tag) if tag else None)
+        with self._errors("read", key, tag):
+            blob.reload(retry=None, timeout=TIMEOUT_S)
+        return _stat(blob)
+
+    def stream(self, stat: Stat) -> Iterator[bytes]:
+        digest = Digest(stat.checksum)
+        for start in range(0, stat.size, STREAM_BYTES):
+            piece = self.get(stat.key, start, min(start + STREAM_BYTES, stat.size), stat.tag)
+            if piece.is_packed:
+                raise Unfit(f"cannot read {self.place}{stat.key}: it is stored with Content-Encoding: gzip; unpack it")
+            digest.update(piece.data)
+            yield piece.data
+        digest.check(f"{self.place}{stat.key}")
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Stat]:
+        with self._errors("list", prefix):
+            found = self._client.list_blobs(
+                self._bucket, prefix=prefix, start_offset=after or None, retry=None, timeout=TIMEOUT_S
+            )
+            for blob in found:
+                if blob.name > after or not after:
+                    yield _stat(blob)
+
+    def put(self, key: str, body: BinaryIO, content_type: str, only_if_absent: bool) -> bool:
+        from google.api_core.exceptions import PreconditionFailed
+        from google.cloud.storage.exceptions import InvalidResponse
+
+        match = 0 if only_if_absent else None
+        blob = self._bucket.blob(key)
+        with self._errors("write", key):
+            try:
+                blob.upload_from_file(
+                    body, rewind=True, size=_size(body), content_type=content_type, if_generation_match=match,
+                    retry=None, timeout=TIMEOUT_S, checksum="crc32c",
+                )  # fmt: skip
+            except PreconditionFailed:
+                return False
+            except InvalidResponse as e:  # what an upload in pieces raises in its place
+                if e.response.status_code != 412:
+                    raise
+                return False
+        return True
+
+    def delete(self, key: str) -> None:
+        with contextlib.suppress(Absent), self._errors("delete", key):
+            self._bucket.blob(key).delete(retry=None, timeout=TIMEOUT_S)
+
+    def _lacks(self, verb: str) -> str:
+        """Who we are to the store, by the account's name and never its secret, and which permission is missing."""
+        found = getattr(self._client._credentials, "service_account_email", None)
+        who = "nobody (--anonymous)" if self._access.anonymous else str(found or "this account")
+        return f"{who} lacks {_PERMISSION[verb]}"
+
+    @contextlib.contextmanager
+    def _errors(self, verb: str, key: str, tag: str = "") -> Iterator[None]:
+        with needs("gs", self.place):
+            from google.api_core.exceptions import GoogleAPICallError, RetryError
+            from google.auth.credentials import AnonymousCredentials
+            from google.auth.exceptions import GoogleAuthError, TransportError
+            from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+            from requests.exceptions import RequestException
+            from urllib3.exceptions import HTTPError
+
+        where = f"{self.place}{key}"
+        try:
+            yield
+        except (RequestException, HTTPError, TransportError, RetryError, DataCorruption) as e:
+            raise Interrupted(trouble(verb, where, e)) from e
+        except GoogleAuthError as e:
+            if getattr(e, "retryable", False):
+                raise Interrupted(trouble(verb, where, e)) from e
+            # A request that was refused makes the client renew its credentials, even these.
+            if self._client and isinstance(self._client._credentials, AnonymousCredentials):
+                raise refusal(verb, where, 401, "it lets nobody in without credentials", self._lacks(verb)) from e
+            said = short(e.args[0] if e.args else e)
+            raise StorageError(f"cannot {verb} {where}: no usable credentials ({said}): {_LOGIN}") from e
+        except InvalidResponse as e:
+            raise self._refusal(verb, where, e.response.status_code, e, e.response, tag) from e
+        except GoogleAPICallError as e:
+            raise self._refusal(verb, where, int(e.code or 0), e, e.response, tag) from e
+
+    def _refusal(self, verb: str, where: str, status: int, error: Exception, response: Any, tag: str) -> StorageError:
+        if status == 401 and not self._access.anonymous:
+            return Expired(f"cannot {verb} {where}: the credentials are not valid (any more): {_LOGIN}")
+        if status == 404 and ("bucket does not exist" in str(error) or verb in ("list", "write")):
+            return StorageError(f"cannot {verb} {where}: there is no bucket {self.bucket}: check its name")
+        if status == 404 and tag:  # of that generation; another may be there
+            status = 412
+        headers = getattr(response, "headers", None) or {}
+        said = _words(response) or error
+        return refusal(verb, where, status, said, self._lacks(verb), retry_after(headers.get("Retry-After")))
+
+
+def _words(response: Any) -> str:
+    """The message in the store's reply; the client's own begins with a long address."""
+    with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
+        return str(response.json()["error"]["message"])
+    return ""
+
+
+def _unsatisfiable() -> type[Exception]:
+    from google.api_core.exceptions import RequestRangeNotSatisfiable
+
+    found: type[Exception] = RequestRangeNotSatisfiable
+    return found
+
+
+def _stat(blob: Any) -> Stat:
+    return Stat(blob.name, int(blob.size or 0), str(blob.generation or ""), _checksum(blob))
+
+
+def _checksum(blob: Any) -> str:
+    return f"crc32c:{blob.crc32c}" if blob.crc32c else ""
+
+
+def _size(body: BinaryIO) -> int:
+    return body.seek(0, 2)

@@ -1,0 +1,201 @@
+"""Connections to web servers that go where they may, and end in time.
+
+Where: a name is resolved here, its addresses are looked at, and one that was found fit is what is connected to, before
+a byte is sent; what a name means to another resolver, a moment later or in another spelling has no say. In time: a
+request ends at a moment that is set when it is sent, however its bytes drip.
+
+The only module that imports urllib3 as it is imported; `web` imports it when an http(s) address is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Any, cast
+
+from urllib3 import BaseHTTPResponse, HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, Timeout
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import NameResolutionError, NewConnectionError
+
+CONNECT_S, IDLE_S = 10.0, 20.0
+"""To connect, and again for TLS; and without a byte, after which a request is given up and made again."""
+TOTAL_S = 600.0
+"""For one request, all told, but for the time that `allow` adds to it."""
+SLOWEST = 256 << 10
+"""Bytes a second, which a body that is longer must come at beyond that."""
+CONNECTIONS = 16
+"""Open to one host at a time."""
+TRYING_S = 20.0
+"""After so long no further address of a host is tried: a name can be given any number."""
+
+_REFUSED = tuple(
+    (ip_network(network), what)
+    for what, networks in {
+        "a loopback address": "127.0.0.0/8 ::1/128",
+        "a private network's address": "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7",
+        "a link-local address": "169.254.0.0/16 fe80::/10",
+        "a carrier's inner address": "100.64.0.0/10",
+        "an unspecified address": "0.0.0.0/8 ::/128",
+        "a multicast address": "224.0.0.0/4 ff00::/8",
+        "a cloud's inner address": "168.63.129.16/32",
+        "an IPv4 address in disguise": "::ffff:0:0/96 2002::/16 64:ff9b:1::/48",
+        "a reserved address": "192.0.0.0/24 192.0.2.0/24 192.88.99.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 "
+        "240.0.0.0/4 2001::/23 2001:db8::/32 3fff::/20",
+    }.items()
+    for network in networks.split()
+)
+"""IANA's registries of special-purpose addresses, 2024; written out, as Python's own table changes with its version."""
+_GLOBAL = ip_network("2000::/3")
+"""All of IPv6 that has been given out for use between networks."""
+_NAT64 = ip_network("64:ff9b::/96")
+"""What a network without IPv4 calls IPv4 addresses by: the last 32 bits are one (RFC 6052)."""
+
+
+class Forbidden(Exception):
+    """The host has no address that may be connected to."""
+
+
+def fault(address: str) -> str:
+    """What an address is, where it may not be connected to without leave: "a loopback address"; else empty."""
+    parsed = ip_address(address)
+    if parsed in _NAT64:
+        parsed = IPv4Address(int(cast(IPv6Address, parsed)) & 0xFFFFFFFF)
+    for network, what in _REFUSED:
+        if parsed in network:
+            return what
+    return "" if parsed.version == 4 or parsed in _GLOBAL else "a reserved address"
+
+
+def pool(scheme: str, host: str, port: int, allow_private: bool) -> HTTPConnectionPool:
+    """Connections to one host; thread-safe. Nothing is connected yet; see `WebServer` for what requests raise."""
+    settings: dict[str, Any] = {
+        "timeout": Timeout(connect=CONNECT_S, read=IDLE_S), "maxsize": CONNECTIONS, "block": True, "retries": False,
+        "allow_private": allow_private,
+    }  # fmt: skip
+    if scheme == "http":
+        return _Pool(host, port, **settings)
+    context = ssl.create_default_context()
+    context.sslsocket_class = _TlsSocket
+    return _TlsPool(host, port, ssl_context=context, **settings)
+
+
+def allow(reply: BaseHTTPResponse, count: int) -> None:
+    """Give a reply's body the time that so many bytes, which have come, may have taken."""
+    connection = cast(HTTPResponse, reply).connection
+    if isinstance(connection, _Connection):
+        connection.clock.until += count / SLOWEST
+
+
+@dataclass(slots=True)
+class _Clock:
+    until: float = 0.0
+    """On time.monotonic's clock."""
+
+    def left(self) -> float:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"it did not end in time: {TOTAL_S:g} s, and {SLOWEST >> 10} KiB/s beyond that")
+        return left
+
+
+class _Socket(socket.socket):
+    """Receives until its clock says no. (A timeout alone counts anew with each byte.)"""
+
+    clock: _Clock | None = None
+
+    def recv_into(self, buffer: Any, *limits: int) -> int:
+        if self.clock is None:
+            return super().recv_into(buffer, *limits)
+        self.settimeout(min(IDLE_S, self.clock.left()))
+        try:
+            return super().recv_into(buffer, *limits)
+        except TimeoutError:
+            self.clock.left()
+            raise
+
+
+class _TlsSocket(_Socket, ssl.SSLSocket):  # type: ignore[misc] # recv_into's last arguments have other names
+    """Made by the context, of a _Socket."""
+
+
+class _Connection(HTTPConnection):
+    def __init__(self, *args: Any, allow_private: bool, **settings: Any):
+        super().__init__(*args, **settings)
+        self._allow_private = allow_private
+        self.clock = _Clock()
+
+    def _new_conn(self) -> socket.socket:
+        """What urllib3 connects with, TLS or not."""
+        try:
+            found = socket.getaddrinfo(self._dns_host, self.port, type=socket.SOCK_STREAM)
+        except socket.gaierror as e:
+            raise NameResolutionError(self.host, self, e) from e
+        return self._first(self._vetted(found))
+
+    def _vetted(self, found: list[Any]) -> list[Any]:
+        if self._allow_private:
+            return found
+        faults = {address[0]: fault(address[0]) for *_, address in found}
+        fit = [each for each in found if not faults[each[4][0]]]
+        if not fit:
+            address, what = next(iter(faults.items()))
+            who = address if address == self.host else f"{self.host} ({address})"
+            raise Forbidden(f"{who} is {what}: only public ones are read, unless --allow-private-addresses is given")
+        return fit
+
+    def _first(self, found: list[Any]) -> socket.socket:
+        failure: OSError | None = None
+        since = time.monotonic()
+        for family, kind, protocol, _, address in found:
+            if failure and time.monotonic() - since > TRYING_S:
+                break
+            try:
+                return _connected(_Socket(family, kind, protocol), address)
+            except OSError as e:
+                failure = e
+        raise NewConnectionError(self, f"no connection: {failure}") from failure
+
+    def getresponse(self) -> HTTPResponse:  # type: ignore[override] # as in urllib3
+        self.clock.until = time.monotonic() + TOTAL_S
+        if isinstance(self.sock, _Socket):
+            self.sock.clock = self.clock
+        return super().getresponse()
+
+
+def _connected(sock: _Socket, address: Any) -> _Socket:
+    try:
+        sock.settimeout(CONNECT_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.connect(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class _TlsConnection(_Connection, HTTPSConnection):
+    pass
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TlsPool(HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+def _without_queries(record: logging.LogRecord) -> bool:
+    if isinstance(record.args, tuple):
+        record.args = tuple(re.sub(r"\?\S+", "?…", each) if isinstance(each, str) else each for each in record.args)
+    return True
+
+
+# urllib3 logs whole addresses, at level WARNING those whose servers send odd headers; a query may be a signature.
+for _name in ("urllib3.connection", "urllib3.connectionpool"):
+    logging.getLogger(_name).addFilter(_without_queries)

@@ -1,0 +1,303 @@
+"""A web server's files over http and https.
+
+Many honour little of what they are asked, so that whatever comes is held against what was asked for: the stretch, the
+length, the revision. Redirects are followed here, each to a place where `vetted` lets one go. Nothing is sent that
+identifies a person: no cookies, no credentials. Proxies (HTTPS_PROXY and the like) are not used: which address a proxy
+connects to is not to be seen from here.
+
+A query may be a signature. It goes to its server, and into no message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin
+
+from voxbatch import __version__
+from voxbatch.errors import StorageError
+from voxbatch.storage.access import Access
+from voxbatch.storage.address import HTTP_SCHEMES, on_web, scheme_of, shown
+from voxbatch.storage.objects import Interrupted, Piece, Stat, Unfit
+from voxbatch.storage.refusal import refusal, retry_after, short, trouble
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse, HTTPConnectionPool
+
+REDIRECTS = 5
+HOSTS = 16
+"""That redirects lead to and whose connections are kept."""
+READ_BYTES = 256 << 10
+"""At most so many are taken from the network at a time."""
+SMALL_BYTES = 64 << 10
+"""The page that comes with an error or a redirect is read up to that size, so that the connection can be used again."""
+_NUMBER = re.compile(r"\d{1,18}")
+_STRETCH = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(?P<size>\d{1,18}|\*)", re.IGNORECASE)
+_OUTSIDE = re.compile(r"bytes \*/(?P<size>\d{1,18})", re.IGNORECASE)
+
+
+class WebServer:
+    """See objects.Readable. Thread-safe. A key is the path without its first slash, and the query."""
+
+    def __init__(self, place: str, access: Access):
+        self.place, self._access = place, access
+        self._pool = functools.lru_cache(HOSTS)(self._new_pool)
+
+    def _new_pool(self, scheme: str, host: str, port: int) -> HTTPConnectionPool:
+        from voxbatch.storage import vetted
+
+        return vetted.pool(scheme, host, port, self._access.allow_private_addresses)
+
+    def get(self, key: str, start: int, end: int, tag: str = "") -> Piece:
+        with self._reply(key, tag, (start, end)) as reply:
+            where = self._where(key)
+            if reply.status == 416:
+                if tag and (_size(reply) or start) < start:  # nobody asks beyond the end that was met before
+                    raise Unfit(_changed(where))
+                return Piece(b"", tag or _tag(reply))
+            if reply.status == 200:
+                data = self._beginning(where, reply, start, end)
+            else:
+                data = _stretch(where, reply, start, end)
+            return Piece(data, _tag(reply), is_packed=_is_packed(where, reply), is_all=reply.status == 200)
+
+    def _beginning(self, where: str, reply: BaseHTTPResponse, start: int, end: int) -> bytes:
+        if start:
+            raise Unfit(f"cannot read {where}: its server gave a part of it once, and now the whole only")
+        data = _taken(reply, end)
+        self._check_size(where, len(data))
+        return data
+
+    def stat(self, key: str, tag: str = "") -> Stat:
+        """Asks for the first byte: HEAD is often not allowed, as by a signed address. The size is -1 where the server
+        does not tell."""
+        with self._reply(key, tag, (0, 1)) as reply:
+            size = 0 if reply.status == 416 else _size(reply)
+            if reply.status == 206:
+                _stretch(self._where(key), reply, 0, 1)
+            return Stat(key, -1 if size is None else size, _tag(reply))
+
+    def stream(self, stat: Stat) -> Iterator[bytes]:
+        from voxbatch.storage.vetted import allow
+
+        where = self._where(stat.key)
+        with self._reply(stat.key, stat.tag) as reply:
+            if _is_packed(where, reply):
+                raise Unfit(f"cannot read {where}: it is sent with Content-Encoding: gzip; unpack it there")
+            size, count = _size(reply), 0
+            if size is not None and stat.size not in (-1, size):
+                raise Unfit(_changed(where))
+            while data := reply.read1(READ_BYTES):
+                count += len(data)
+                allow(reply, len(data))
+                self._check_size(where, count)
+                yield data
+            if stat.size not in (-1, count):
+                raise Interrupted(_broken_off(where, count, stat.size))
+
+    def renew(self) -> None:
+        """There are no credentials."""
+
+    def _where(self, key: str) -> str:
+        return shown(self.place + key)
+
+    def _check_size(self, where: str, size: int | None) -> None:
+        limit = self._access.max_http_bytes
+        if size is not None and size > limit:
+            raise Unfit(
+                f"cannot read {where}: it has {size:,} bytes or more, and at most {limit:,} are taken: raise "
+                "--max-http-gb"
+            )
+
+    @contextlib.contextmanager
+    def _reply(self, key: str, tag: str, asked: tuple[int, int] | None = None) -> Iterator[BaseHTTPResponse]:
+        """Of whichever server has it: status 200, or, where bytes [start, end) are asked for, 206 or 416. Of that
+        revision, and not known to be too large."""
+        headers = {"User-Agent": f"voxbatch/{__version__}", "Accept-Encoding": "identity"}
+        if asked:
+            headers["Range"] = f"bytes={asked[0]}-{asked[1] - 1}"
+        if tag:
+            headers["If-Match" if tag.startswith('"') else "If-Unmodified-Since"] = tag
+        with self._led(self._where(key), self.place + key, headers) as (where, reply):
+            if reply.status not in ((200, 206, 416) if asked else (200,)):
+                raise _refusal(where, reply)
+            if tag and reply.status != 416 and _tag(reply, tag) != tag:
+                raise Unfit(_changed(where))
+            self._check_size(where, _size(reply))
+            if asked and reply.status != 200:
+                _check_stretch(where, reply, *asked)
+            yield reply
+
+    @contextlib.contextmanager
+    def _led(self, where: str, url: str, headers: Mapping[str, str]) -> Iterator[tuple[str, BaseHTTPResponse]]:
+        """(where it comes from, for messages; the reply at the end of all redirects)"""
+        at = where
+        for _ in range(REDIRECTS + 1):
+            with _errors(at), self._asked(url, headers) as reply:
+                if reply.status not in (200, 206) and _length(reply) in range(SMALL_BYTES):
+                    _taken(reply, SMALL_BYTES)
+                location = reply.get_redirect_location()
+                if not location:
+                    yield at, reply
+                    return
+            url = _next(where, url, location)
+            at = f"{where} (which leads to {shown(url)})"
+        raise Unfit(f"cannot read {where}: it leads on more than {REDIRECTS} times; write the address it is to end at")
+
+    @contextlib.contextmanager
+    def _asked(self, url: str, headers: Mapping[str, str]) -> Iterator[BaseHTTPResponse]:
+        scheme, host, port, target = on_web(url)
+        reply = self._pool(scheme, host, port).urlopen(
+            "GET", target, headers=headers, retries=False, redirect=False, assert_same_host=False,
+            preload_content=False, decode_content=False,
+        )  # fmt: skip
+        try:
+            yield reply
+        finally:  # what was read to its end has gone back to the pool already
+            reply.close()
+            reply.release_conn()
+
+
+def _next(where: str, url: str, location: str) -> str:
+    """
+    Raises:
+        Unfit: nobody should go there.
+    """
+    try:
+        target = urljoin(url, location)
+        if scheme_of(target) not in HTTP_SCHEMES:
+            raise ValueError("it is no http(s) address")
+        on_web(target)
+    except ValueError as e:
+        raise Unfit(f"cannot read {where}: it leads to another address, which cannot be followed: {e}") from None
+    if scheme_of(url) == "https" and scheme_of(target) == "http":
+        raise Unfit(f"cannot read {where}: it leads from https to {shown(target)}, which anyone could forge")
+    return target
+
+
+@contextlib.contextmanager
+def _errors(where: str) -> Iterator[None]:
+    """urllib3's as ours; of its texts only the system's own, which hold no address."""
+    from urllib3.exceptions import HTTPError, LocationValueError
+
+    from voxbatch.storage.vetted import Forbidden
+
+    try:
+        yield
+    except Forbidden as e:
+        raise Unfit(f"cannot read {where}: {e}") from e
+    except LocationValueError:
+        raise Unfit(f"cannot read {where}: no server has such an address: check its spelling") from None
+    except HTTPError as e:
+        root = _root(e)
+        if isinstance(root, ssl.SSLCertVerificationError):
+            raise Unfit(
+                f"cannot read {where}: the server does not prove to be that host ({root.verify_message}): have its "
+                "certificate mended, or, if a certificate authority of your own signs, name its file in SSL_CERT_FILE"
+            ) from root
+        if isinstance(root, OSError):
+            raise Interrupted(trouble("read", where, root)) from root
+        raise Interrupted(trouble("read", where, type(root).__name__)) from None
+
+
+def _root(error: BaseException) -> BaseException:
+    inner = error.__cause__ or next((each for each in error.args if isinstance(each, BaseException)), None)
+    return _root(inner) if inner else error
+
+
+def _refusal(where: str, reply: BaseHTTPResponse) -> StorageError:
+    """What is wrong with one address, which says nothing of the next one on that server, unless that is down. The
+    server's own words may repeat what it was asked, and are left out."""
+    status = reply.status
+    said = f"HTTP status {status}"
+    with contextlib.suppress(ValueError):
+        said += f" {HTTPStatus(status).phrase}"
+    if status in (401, 403):
+        return Unfit(f"cannot read {where}: permission denied ({said}): if the address was signed, get a new one")
+    if status in (404, 408, 410, 412, 429) or status >= 500:
+        status = 404 if status == 410 else status
+        return refusal("read", where, status, said, "", retry_after(reply.headers.get("Retry-After")))
+    return Unfit(f"cannot read {where}: its server did not give it ({said}): check the address")
+
+
+def _changed(where: str) -> str:
+    return f"cannot read {where}: it changed while it was read: let its writer finish, then start again"
+
+
+def _broken_off(where: str, count: int, wanted: int) -> str:
+    return trouble("read", where, f"{count:,} bytes came where {wanted:,} were promised")
+
+
+def _taken(reply: BaseHTTPResponse, count: int) -> bytes:
+    """So many bytes, fewer only at the end of the body, which urllib3 holds against its Content-Length."""
+    parts: list[bytes] = []
+    while count > 0 and (data := reply.read1(min(count, READ_BYTES))):
+        parts.append(data)
+        count -= len(data)
+    return b"".join(parts)
+
+
+def _tag(reply: BaseHTTPResponse, like: str = "") -> str:
+    """What pins the revision: an ETag, unless a weak one, else a date. With `like`, the one of that kind: along the way
+    an ETag can be made weak."""
+    etag: str = reply.headers.get("ETag", "").strip()
+    date: str = reply.headers.get("Last-Modified", "").strip()
+    if like:
+        return etag.removeprefix("W/") if like.startswith('"') else date
+    return etag if etag.startswith('"') else date
+
+
+def _is_packed(where: str, reply: BaseHTTPResponse) -> bool:
+    encoding = reply.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("", "identity", "gzip", "x-gzip"):
+        raise Unfit(f"cannot read {where}: it is sent with Content-Encoding: {short(encoding)}; unpack it there")
+    return "gzip" in encoding
+
+
+def _length(reply: BaseHTTPResponse) -> int | None:
+    text = reply.headers.get("Content-Length", "").strip()
+    return int(text) if _NUMBER.fullmatch(text) and not reply.headers.get("Transfer-Encoding") else None
+
+
+def _size(reply: BaseHTTPResponse) -> int | None:
+    """Of the whole object, as far as a reply tells."""
+    if reply.status == 200:
+        return _length(reply)
+    found = (_STRETCH if reply.status == 206 else _OUTSIDE).fullmatch(_content_range(reply))
+    size = found["size"] if found else "*"
+    return None if size == "*" else int(size)
+
+
+def _content_range(reply: BaseHTTPResponse) -> str:
+    text: str = reply.headers.get("Content-Range", "")
+    return text.strip()
+
+
+def _check_stretch(where: str, reply: BaseHTTPResponse, start: int, end: int) -> None:
+    """That a reply is about the bytes [start, end), and all of them that there are."""
+    size, found = _size(reply), _STRETCH.fullmatch(_content_range(reply))
+    if reply.status == 416:
+        is_right = size is None or size <= start
+    elif found and size is None:
+        raise Unfit(f"cannot read {where}: its server does not tell how long it is")
+    else:
+        is_right = found is not None and (int(found[1]), int(found[2])) == (start, min(end, size or 0) - 1)
+    if not is_right:
+        came = short(_content_range(reply)) or "no said ones"
+        raise Interrupted(
+            f"cannot read {where}: bytes {start}-{end - 1} were asked for, and its server answers with {came} "
+            f"(HTTP status {reply.status})"
+        )
+
+
+def _stretch(where: str, reply: BaseHTTPResponse, start: int, end: int) -> bytes:
+    count = min(end, _size(reply) or end) - start
+    data = _taken(reply, count + 1)
+    if len(data) != count:
+        raise Interrupted(_broken_off(where, len(data), count))
+    return data
