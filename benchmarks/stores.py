@@ -72,6 +72,14 @@ def place(kind: str) -> Iterator[Place]:
 
 
 @contextlib.contextmanager
+def through(where: Place) -> Iterator[servers.Proxy]:
+    """A proxy before a place's server; voxbatch is led through it, and so is `where.store`."""
+    assert where._server is not None
+    with servers.proxied(where._server) as proxy, _environment(where._server.settings(proxy.url)):
+        yield proxy
+
+
+@contextlib.contextmanager
 def _environment(settings: dict[str, str]) -> Iterator[None]:
     before = dict(os.environ)
     os.environ.update(settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from voxbatch.decoder import Task, chunks
 from voxbatch.engines.vllm.families import Heard
 from voxbatch.engines.vllm.watch import suspicions
 from voxbatch.records import SAMPLING_RATE, Samples
+from voxbatch.storage import open_recording
 
 SPEECH = babble(30.0, seed=1)
 LIMIT = 561_920
@@ -150,7 +152,8 @@ def recordings(corpus: Path) -> list[Real]:
 
 def _spread(path: Path, words: list[str]) -> Iterator[tuple[Samples, str]]:
     task = Task(0, str(path), 0.0, None, None, None, LIMIT, 0)
-    parts = [samples.copy() for samples, _ in chunks(task, [])]
+    with closing(open_recording(str(path))) as recording:
+        parts = [samples.copy() for samples, _ in chunks(task, recording, [])]
     ends = np.cumsum([0, *map(len, parts)])
     for samples, (begin, end) in zip(parts, pairwise(np.rint(ends / ends[-1] * len(words)).astype(int)), strict=True):
         yield samples, " ".join(words[begin:end])

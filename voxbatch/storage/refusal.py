@@ -15,6 +15,8 @@ EXTRAS = {"gs": "gcs", "s3": "s3"}
 _NOT_IMPLEMENTED = 501
 _LONGEST_TEXT = 300
 """Characters of a server's own words: some answer with a page."""
+_EXPECTED = re.compile(r":? \('Request failed with status code', .*\)$")
+"""What Google's client appends where a server says nothing in words."""
 _USER = re.compile(r"//[^/\s@]*@")
 _QUERY = re.compile(r"\?[^\s'\")]+")
 
@@ -36,7 +38,7 @@ def trouble(verb: str, where: str, error: object) -> str:
 def short(error: object) -> str:
     """In one line, and without the queries of addresses (that of an upload in pieces lets anyone write the object) and
     their passwords."""
-    text = _USER.sub("//", _QUERY.sub("?…", " ".join(str(error).split())))
+    text = _USER.sub("//", _QUERY.sub("?…", _EXPECTED.sub("", " ".join(str(error).split()))))
     return text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "…"
 
 

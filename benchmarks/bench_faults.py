@@ -1,0 +1,141 @@
+"""A store on a bad day, in real time: a whole run whose in- and outputs lie behind a proxy that spoils requests.
+
+Four runs over the same recordings, each with the waits, limits and time-outs of a real run: undisturbed; with a tenth
+of all requests answered by 503, by 429 with Retry-After, reset before or after the server has heard them, cut off in
+the middle, or not answered for 30 s; with every write failing for 20 s; and with everything failing from some moment
+on, which must stop the run, and a second start must finish it. The merged outputs must be the undisturbed run's, byte
+for byte, with no item in two parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from common import VOXBATCH, Bars, machine
+from stores import KINDS, Place, place, servers, through
+
+from voxbatch.ledger import part_names, read_part
+from voxbatch.storage import at_once
+from voxbatch.storage.steady import ATTEMPTS
+
+STALL_S = 30.0
+OUTAGE_S = 20.0
+SHARE = 0.1
+
+
+def fill(where: Place, items: int) -> None:
+    """A manifest of half a second of noise each."""
+    with tempfile.TemporaryDirectory(prefix="voxbatch-faults-") as folder:
+        path = Path(folder) / "noise.wav"
+        soundfile.write(path, np.random.default_rng(0).normal(0, 0.05, 8_000), 16_000)
+        names = [f"audio/{n:05d}.wav" for n in range(items)]
+        where.put((name, path.read_bytes()) for name in names)
+    rows = [{"audio_filepath": name, "duration": 0.5, "text": "one two"} for name in names]
+    where.put(iter([("m.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows).encode())]))
+
+
+def run(where: Place, out: str) -> tuple[int, float, str]:
+    """(exit code, seconds, what was said)"""
+    command = [
+        *VOXBATCH, "run", where / "m.jsonl", "-o", where / out, "--engine", "scripted", "--part-items", "20",
+        "--engine-option", "delay_s=0.05", "--formats", "srt", "--log-format", "json",
+    ]  # fmt: skip
+    began = time.monotonic()
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return ran.returncode, time.monotonic() - began, ran.stderr
+
+
+def outputs(where: Place, out: str) -> dict[str, bytes]:
+    store = where.store(out)
+    names = ["transcripts.jsonl", "failures.jsonl", *store.names("srt")]
+    return {name: data or b"" for name, data in zip(names, at_once(store, store.read, names), strict=True)}
+
+
+def twice(where: Place, out: str) -> int:
+    store = where.store(out)
+    found = Counter(entry.index for name in part_names(store) for entry in read_part(store, name))
+    return sum(count > 1 for count in found.values())
+
+
+def outage(begins: Callable[[servers.Asked], bool], seconds: float) -> Callable[[servers.Asked], servers.Fault]:
+    """From the first request for which it begins, all those fail for so many seconds."""
+    since: list[float] = []
+    lock = threading.Lock()
+
+    def spoil(request: servers.Asked) -> servers.Fault:
+        with lock:
+            if not since and begins(request):
+                since.append(time.monotonic())
+        failing = since and time.monotonic() - since[0] < seconds and (begins(request) or seconds == float("inf"))
+        return "503" if failing else ""
+
+    return spoil
+
+
+def judge(where: Place, proxy: servers.Proxy, name: str, out: str, wanted: dict[str, bytes], bars: Bars) -> None:
+    bars.holds(f"{where.kind}, {name}: outputs equal to the undisturbed run's", outputs(where, out) == wanted)
+    bars.at_most(f"{where.kind}, {name}: items in two parts", twice(where, out), 0)
+    worst = max(proxy.counts().values())
+    bars.at_most(f"{where.kind}, {name}: requests for one object, reading, writing or looking", worst, 2 * ATTEMPTS)
+
+
+def bad_days(kind: str, items: int, seed: int, bars: Bars) -> None:
+    with place(kind) as where:
+        fill(where, items)
+        code, seconds, said = run(where, "calm")
+        wanted = outputs(where, "calm")
+        print(f"{kind}: {items} recordings, undisturbed: exit {code} after {seconds:.1f} s")
+        with through(where) as proxy:
+            proxy.stall_s = STALL_S
+            proxy.spoil = servers.share(SHARE, servers.WEATHER, seed)
+            code, seconds, said = run(where, "weather")
+            proxy.spoil = lambda request: ""
+            spoilt, asked = proxy.spoilt, len(proxy.log)
+            print(f"{kind}, weather: exit {code} after {seconds:.1f} s; {spoilt} of {asked} requests were spoilt")
+            judge(where, proxy, "weather", "weather", wanted, bars)
+
+            proxy.forget()
+            proxy.spoil = outage(lambda request: request.verb == "put" and "/parts/" in request.key, OUTAGE_S)
+            code, seconds, said = run(where, "outage")
+            proxy.spoil = lambda request: ""
+            print(f"{kind}, no writes for {OUTAGE_S:g} s: exit {code} after {seconds:.1f} s")
+            judge(where, proxy, "outage", "outage", wanted, bars)
+
+            proxy.forget()
+            proxy.spoil = outage(lambda request: request.key.endswith("part-00002.jsonl"), float("inf"))
+            code, seconds, said = run(where, "down")
+            print(
+                f"{kind}, down for good after two parts: exit {code} after {seconds:.1f} s:\n  {said.splitlines()[-1]}"
+            )
+            bars.holds(f"{kind}, down: stops with exit 1", code == 1)
+            proxy.spoil = lambda request: ""
+            code, seconds, said = run(where, "down")
+            print(f"{kind}, started again: exit {code} after {seconds:.1f} s")
+            judge(where, proxy, "started again", "down", wanted, bars)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stores", nargs="+", choices=KINDS[1:], default=["gcs", "seaweedfs"])
+    parser.add_argument("--items", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    bars = Bars()
+    print(machine())
+    for kind in given.stores:
+        bad_days(kind, given.items, given.seed, bars)
+    bars.leave()
+
+
+if __name__ == "__main__":
+    main()
