@@ -46,10 +46,14 @@ def whisper() -> Path:
 
 @pytest.fixture(scope="module")
 def rows(corpus: Path) -> list[dict[str, Any]]:
-    """Every third row of speech/'s manifest, with absolute paths; all of them if VOXBATCH_TEST_ALL is set."""
+    """Every third row of speech/'s manifest; all of them if VOXBATCH_TEST_ALL is set."""
+    return _speech(corpus)[:: 1 if os.environ.get("VOXBATCH_TEST_ALL") else 3]
+
+
+def _speech(corpus: Path) -> list[dict[str, Any]]:
+    """With absolute paths."""
     folder = corpus / "speech"
-    lines = (folder / "manifest.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines[:: 1 if os.environ.get("VOXBATCH_TEST_ALL") else 3]]
+    found = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
     return [
         {**row, "id": row["audio_filepath"], "audio_filepath": str(folder / row["audio_filepath"])} for row in found
     ]
@@ -116,11 +120,13 @@ def test_the_main_job_is_as_good_as_transformers(
 
 
 def test_the_language_is_heard_where_nobody_says_it(
-    voxbatch: Voxbatch, whisper: Path, rows: list[dict[str, Any]], tmp_path: Path
+    voxbatch: Voxbatch, whisper: Path, corpus: Path, tmp_path: Path
 ) -> None:
     """Without `lang`, the model is asked for the language first: French and German come out as such; a language that
     it does not know fails its own item."""
-    picked = [next(r for r in rows if r["lang"] == lang and r["duration"] > 5) for lang in ("fr", "de", "en")]
+    picked = [
+        next(r for r in _speech(corpus) if r["lang"] == lang and r["duration"] > 5) for lang in ("fr", "de", "en")
+    ]
     lines = [{key: value for key, value in row.items() if key != "lang"} for row in picked]
     lines.append({**lines[-1], "id": "unknown", "lang": "xx"})
     (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
