@@ -3,6 +3,8 @@ because the network is."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -10,9 +12,11 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import servers
 import soundfile
+from conftest import environment
 
 from voxbatch.audio import decode
 from voxbatch.decoder import Decoded, DecoderPool, Message, Task, Undecodable
@@ -234,3 +238,32 @@ def test_no_bucket(bucket: Bucket) -> None:
         bucket.proxy.spoil = lambda request: servers.Reply(404, (("Content-Type", "application/json"),), gone)
     with pytest.raises(StorageError, match=f"there is no bucket no-{bucket.name}: check its name"):
         decoded(*uris)
+
+WAITING = """
+import sys
+from voxbatch.decoder import DecoderPool, Task
+pool = DecoderPool(2)
+for _ in pool.run(Task(i, uri, 0.0, None, None, None, 240_000) for i, uri in enumerate(sys.argv[1:])):
+    pass
+"""
+
+
+def test_workers_that_wait_end_with_their_parent(bucket: Bucket) -> None:
+    """A parent that is killed while nothing comes from the store leaves no worker behind that asks on and on."""
+    uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(4)]
+    asking, over = threading.Semaphore(0), threading.Event()
+
+    def spoil(request: servers.Asked) -> servers.Fault:
+        asking.release()
+        over.wait(60)
+        return "503"
+
+    bucket.proxy.spoil = spoil
+    with subprocess.Popen([sys.executable, "-c", WAITING, *uris], env=environment()) as parent:
+        assert all(asking.acquire(timeout=60) for _ in uris)
+        workers = psutil.Process(parent.pid).children()
+        parent.kill()
+    assert len(workers) == 2
+    _, alive = psutil.wait_procs(workers, timeout=5)
+    over.set()
+    assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]

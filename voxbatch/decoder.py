@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
+from typing import NoReturn
 
 import numpy as np
 
@@ -247,28 +248,29 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
 
 
-def serve(connection: Connection, access: Access) -> None:
+def serve(connection: Connection, access: Access) -> NoReturn:
     """A worker's life: decode the tasks that come, in order, until the parent is gone."""
     from voxbatch.storage import open_recording
 
-    inbox: queue.SimpleQueue[tuple[Task, Wanted] | None] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[tuple[Task, Wanted]] = queue.SimpleQueue()
     ahead = Ahead(functools.partial(open_recording, access=access))
     threading.Thread(target=_take_in, args=(connection, ahead, inbox), daemon=True, name="inbox").start()
     alive = functools.partial(connection.send, None)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        while (order := inbox.get()) is not None:
-            task, wanted = order
+        while True:
+            task, wanted = inbox.get()
             with _spoken(connection, task) as warnings, ahead.taken(wanted, alive) as recording:
                 _decode(task, recording, connection, warnings)
+    os._exit(0)  # see _take_in
 
 
-def _take_in(connection: Connection, ahead: Ahead, inbox: queue.SimpleQueue[tuple[Task, Wanted] | None]) -> None:
+def _take_in(connection: Connection, ahead: Ahead, inbox: queue.SimpleQueue[tuple[Task, Wanted]]) -> None:
     """Take tasks as they come, and begin to fetch what they name."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             task: Task = connection.recv()
             inbox.put((task, ahead.want(task.audio)))
-    inbox.put(None)
+    os._exit(0)  # the parent is gone; requests that are made again and again would be waited for
 
 
 @contextlib.contextmanager
@@ -348,7 +350,7 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
         raise AudioError(f"cannot decode {shown(task.audio)}: {e}") from e
 
 
-def main() -> None:
+def main() -> NoReturn:
     import resource
 
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
