@@ -23,7 +23,7 @@ from voxbatch.decoder import Decoded, DecoderPool, Message, Task, Undecodable
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.reach import GIVE_UP_AFTER
 from voxbatch.records import Chunk
-from voxbatch.storage import open_recording
+from voxbatch.storage import Unfit, open_recording, recording
 from voxbatch.storage.ahead import STREAMS, Ahead
 from voxbatch.storage.recording import BLOCK_BYTES
 from voxbatch.storage.steady import ATTEMPTS
@@ -125,6 +125,54 @@ def test_a_part_of_a_large_one(bucket: Bucket) -> None:
     uri = bucket.speech("long.wav", 60.0)
     assert samples(uri, 30.0, 1.0, block_bytes=20_000) == samples(bucket.local("long.wav"), 30.0, 1.0)
     assert asked(bucket, "long.wav") < 40  # of 96: BLOCK_SECONDS are decoded at a time
+
+
+def test_ffmpeg_waits_aloud(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for all of a large recording says so as long as nothing comes: a silent worker is taken for hung."""
+    monkeypatch.setattr(recording, "WAITING_S", 0.01)
+    uri = bucket.speech("long.wav", 10.0)
+    heard, came = threading.Event(), []
+
+    def spoil(request: servers.Asked) -> servers.Fault:
+        heard.wait(20)
+        came.append(request)
+        return ""
+
+    with closing(open_recording(uri, block_bytes=100_000)) as opened:
+        calls = []
+        opened.waiting = lambda: (calls.append(len(came)), heard.set())
+        bucket.proxy.spoil = spoil
+        with open(opened.fileno(), "rb", closefd=False) as file:
+            assert file.read() == Path(bucket.local("long.wav")).read_bytes()
+    assert calls[0] == 0
+
+
+def test_a_block_that_failed(bucket: Bucket) -> None:
+    """What did not come once is asked for anew: by then the store may be back, and further parts be wanted."""
+    uri = bucket.speech("long.wav", 60.0)
+    with closing(open_recording(uri, block_bytes=100_000)) as opened:
+        bucket.proxy.spoil = lambda request: "503"
+        with pytest.raises(StorageError, match="attempts failed"):
+            opened.pread(100, 1_000_000)
+        bucket.proxy.spoil = lambda request: ""
+        assert opened.pread(100, 1_000_000) == Path(bucket.local("long.wav")).read_bytes()[1_000_000:1_000_100]
+
+
+@pytest.mark.parametrize("bucket", ["google", "amazon"], indirect=True)  # the third signs what is changed here
+def test_garbled_in_stretches(bucket: Bucket) -> None:
+    """Stretches that are not what the whole's checksum is of are that recording's failure: its place is not down."""
+    uri = bucket.speech("long.wav", 20.0)
+
+    def elsewhere(request: servers.Asked) -> servers.Asked:
+        span = request.headers.get("range", "").replace("bytes=100000-199999", "bytes=200000-299999")
+        return servers.replace(request, headers={**request.headers, **({"range": span} if span else {})})
+
+    bucket.proxy.rewrite = elsewhere
+    with (
+        closing(open_recording(uri, block_bytes=100_000)) as opened,
+        pytest.raises(Unfit, match=r"long\.wav: what came does not match its"),
+    ):
+        opened.pread(opened.size, 0)
 
 
 def test_another_one_in_its_place(bucket: Bucket) -> None:
@@ -238,6 +286,7 @@ def test_no_bucket(bucket: Bucket) -> None:
         bucket.proxy.spoil = lambda request: servers.Reply(404, (("Content-Type", "application/json"),), gone)
     with pytest.raises(StorageError, match=f"there is no bucket no-{bucket.name}: check its name"):
         decoded(*uris)
+
 
 WAITING = """
 import sys
