@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -253,7 +254,7 @@ def test_one_that_is_always_in_trouble(bucket: Bucket) -> None:
     assert done(messages) == {1, 2, 3, 4, 5}
     assert f"({ATTEMPTS} attempts failed)" in failures(messages)[0]
     assert [each.failure.retryable for each in messages if isinstance(each, Undecodable)] == [True]
-    assert asked(bucket, "0.wav") == ATTEMPTS
+    assert asked(bucket, "0.wav") in (ATTEMPTS, 2 * ATTEMPTS)  # again, if nothing had come meanwhile
 
 
 def test_a_bad_day(bucket: Bucket) -> None:
@@ -276,6 +277,59 @@ def test_the_store_is_down(bucket: Bucket) -> None:
     with DecoderPool(2) as pool, pytest.raises(StorageError, match=r"nothing came from .* meanwhile"):
         told.extend(pool.run(task(i, uri) for i, uri in enumerate(uris)))
     assert not told
+
+
+def test_an_outage_that_ends(bucket: Bucket) -> None:
+    """What failed while nothing came is tried again when something comes: an outage that outlasts all attempts, but not
+    the run, costs no recording."""
+    uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(10)]
+    lock, over, tried = threading.Lock(), threading.Event(), Counter[str]()
+
+    def spoil(request: servers.Asked) -> servers.Fault:
+        if request.name in ("8.wav", "9.wav"):  # begun when the first has failed, and before the others have
+            over.wait(60)
+            return ""
+        with lock:
+            tried[request.name] += 1
+            if sum(tried.values()) == 8 * ATTEMPTS:
+                over.set()
+            return "503" if tried[request.name] <= ATTEMPTS else ""
+
+    bucket.proxy.spoil = spoil
+    messages = decoded(*uris, workers=1)
+    assert done(messages) == set(range(10))
+    assert not failures(messages)
+
+
+@pytest.mark.parametrize("bucket", ["amazon", "seaweed"], indirect=True)  # the other's emulator knows no credentials
+def test_credentials_run_out(bucket: Bucket) -> None:
+    """A store that no longer knows us stops the run, whatever it gave before: the recordings are not to blame."""
+    uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(3)]
+    expired = b"<Error><Code>ExpiredToken</Code><Message>The token has expired</Message></Error>"
+    reply, came = servers.Reply(400, (("Content-Type", "application/xml"),), expired), threading.Event()
+    bucket.proxy.spoil = lambda request: reply if came.is_set() else ""
+    told: list[Message] = []
+
+    def tasks() -> Iterator[Task]:
+        yield task(0, uris[0])
+        while not done(told):
+            yield task(100 + len(told), bucket.local("0.wav"))
+        came.set()
+        yield from (task(i, uri) for i, uri in enumerate(uris[1:], 1))
+
+    with DecoderPool(1) as pool, pytest.raises(StorageError, match="credentials"):
+        told.extend(pool.run(tasks()))
+    assert not failures(told)
+
+
+def test_no_room_for_a_recording(bucket: Bucket, small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk stops the run and says which; it is not recorded as a failure of what had no room there."""
+    monkeypatch.setenv("TMPDIR", str(small_disk))
+    uris = [bucket.speech("a.wav", 0.5), bucket.put("b.m4a", bytes(5 << 20)), bucket.speech("c.wav", 0.5)]
+    told: list[Message] = []
+    with DecoderPool(1) as pool, pytest.raises(StorageError, match=r"b\.m4a: cannot be kept in .*/disk: .*No space"):
+        told.extend(pool.run(task(i, uri) for i, uri in enumerate(uris)))
+    assert not failures(told)
 
 
 def test_no_bucket(bucket: Bucket) -> None:

@@ -19,19 +19,21 @@ from voxbatch.storage import connect
 from voxbatch.storage.access import USUAL, Access
 from voxbatch.storage.address import HTTP_SCHEMES, in_bucket, is_remote, place_of, scheme_of, shown
 from voxbatch.storage.local import LocalStore, open_local_audio
-from voxbatch.storage.objects import Absent, Interrupted, Stat, Unfit
+from voxbatch.storage.objects import Absent, Expired, Interrupted, Stat, Unfit
 from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, fetch
-from voxbatch.storage.spool import spool
+from voxbatch.storage.spool import Unkept, spool
 from voxbatch.storage.steady import blocks
 
 __all__ = [
     "USUAL",
     "Access",
     "Answered",
+    "Expired",
     "Interrupted",
     "Recording",
     "Store",
     "Unfit",
+    "Unkept",
     "at_once",
     "in_order",
     "is_remote",

@@ -168,7 +168,7 @@ class GoogleBucket:
             if self._client and isinstance(self._client._credentials, AnonymousCredentials):
                 raise refusal(verb, where, 401, "it lets nobody in without credentials", self._lacks(verb)) from e
             said = short(e.args[0] if e.args else e)
-            raise StorageError(f"cannot {verb} {where}: no usable credentials ({said}): {_LOGIN}") from e
+            raise Expired(f"cannot {verb} {where}: no usable credentials ({said}): {_LOGIN}") from e
         except InvalidResponse as e:
             raise self._refusal(verb, where, e.response.status_code, e, e.response, tag) from e
         except GoogleAPICallError as e:
