@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import psutil
@@ -200,6 +201,16 @@ def test_stored_packed(bucket: Bucket) -> None:
     bucket.server.put(bucket.name, "a.wav", b"\x1f\x8b", encoding="gzip")
     with pytest.raises(AudioError, match="Content-Encoding: gzip"):
         samples(f"{bucket.server.scheme}://{bucket.name}/a.wav")
+
+
+@pytest.mark.parametrize("bucket", ["amazon"], indirect=True)
+def test_archived(bucket: Bucket) -> None:
+    """What lies in an archive is refused by that name: it is no permission that is missing."""
+    uri = bucket.put("a.wav", b"x")
+    server = cast(servers.AmazonServer, bucket.server)
+    server.client.put_object(Bucket=bucket.name, Key="a.wav", Body=b"x", StorageClass="GLACIER")
+    with pytest.raises(AudioError, match=r"a\.wav: it is archived \(.*\): restore it"):
+        samples(uri)
 
 
 # ── many recordings ───────────────────────────────────────────────────────────────────────────────────────────────────
