@@ -174,7 +174,7 @@ def in_order(streams: int, call: Callable[[_T], _R], arguments: Iterable[_T]) ->
             yield done.result()
             running += [pool.submit(call, each) for each in islice(waiting, 1)]
         is_calm = True
-    except VoxbatchError:
+    except (VoxbatchError, GeneratorExit):
         is_calm = True
         raise
     finally:  # who is interrupted does not wait for requests that are made again and again
