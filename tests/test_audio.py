@@ -369,6 +369,13 @@ def test_short_file_appended_to_a_long_one(wav: Path) -> None:
     assert warnings == []
 
 
+def test_raw_format_of_an_address(wav: Path) -> None:
+    """A format that only the extension tells is told by an address too, whatever its query is."""
+    path = by_ffmpeg(wav, "a.g722", "-c:a", "g722")
+    with closing(open_recording(str(path))) as recording:
+        assert list(decode(recording, "https://host/a.g722?signature=b.wav"))
+
+
 @pytest.mark.parametrize("content", [b"", b"x", b"RIFF", b"<!DOCTYPE html><html></html>", b"\0" * 5000, b"{}" * 900])
 @pytest.mark.parametrize("name", ["a.wav", "a.mp3", "a.g722x"])
 def test_no_audio(tmp_path: Path, content: bytes, name: str) -> None:

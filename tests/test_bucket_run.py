@@ -173,6 +173,50 @@ def test_killed(job: Job) -> None:
     assert outputs(store).keys() == job.local().keys()
 
 
+@pytest.mark.parametrize("name", ["m.jsonl", "00.txt"])
+def test_interrupted_while_it_asks(job: Job, name: str) -> None:
+    """A first Ctrl-C ends a run that waits for a store, be it in its own thread, and is not taken for a bad connection;
+    or in others, which are not waited for."""
+    over = threading.Event()
+    job.put("audio/00.txt", b"one two")
+
+    def spoil(request: servers.Asked) -> servers.Fault:
+        if request.name == name:
+            job.proxy.held.set()
+            over.wait(60)
+            return "503"
+        return ""
+
+    job.proxy.spoil = spoil
+    process = job.start(f"{job.root}/m.jsonl" if name == "m.jsonl" else f"{job.root}/audio/", f"{job.root}/out")
+    assert job.proxy.held.wait(60)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=15)  # before `over`, and before the client gives up
+    over.set()
+    assert process.returncode == 130
+    assert "nothing was begun" in said
+
+
+def test_a_listing_is_interrupted(job: Job) -> None:
+    """Nor does any other command wait for the threads that it has asked."""
+    over = threading.Event()
+    job.put("audio/00.txt", b"one two")
+
+    def spoil(request: servers.Asked) -> servers.Fault:
+        if request.name == "00.txt":
+            job.proxy.held.set()
+            over.wait(60)
+        return ""
+
+    job.proxy.spoil = spoil
+    command = [sys.executable, "-m", "voxbatch", "manifest", f"{job.root}/audio/"]
+    with subprocess.Popen(command, env=environment(VOXBATCH_NO_WAIT="1"), stdout=subprocess.DEVNULL) as process:
+        assert job.proxy.held.wait(60)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=15) == 130
+        over.set()
+
+
 def test_a_bad_day(job: Job) -> None:
     """A tenth of all requests goes wrong, in every way there is: the outcome is the same, no item is in two parts."""
     job.proxy.stall_s = 0.5

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +17,8 @@ import pytest
 from servers import BUSY, WEATHER, Asked, Fault, Place, Reply, refused, share
 
 from voxbatch.errors import StorageError
-from voxbatch.storage import Access, at_once, bucket, connect, gcs, open_store, s3, steady
+from voxbatch.storage import Access, at_once, bucket, connect, gcs, open_recording, open_store, s3, steady
+from voxbatch.storage.bucket import STREAMS
 from voxbatch.storage.objects import Unfit
 from voxbatch.storage.steady import ATTEMPTS
 
@@ -137,6 +139,49 @@ def test_large(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert store.create("large.bin", [LARGE])
     assert place.look("large.bin") == LARGE
     assert os.listdir(tmp_path) == []
+
+
+def test_gathered_on_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is too large for memory goes to the disk while it comes: merged outputs have no bound."""
+    monkeypatch.setattr(bucket, "IN_MEMORY_BYTES", 1 << 20)
+    peaks = []
+
+    def pieces() -> Iterator[bytes]:
+        tracemalloc.start()
+        for _ in range(32):
+            yield bytes(1 << 20)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+
+    assert place.store().create("a", pieces())
+    assert peaks[0] < 8 << 20
+    assert len(place.look("a")) == 32 << 20
+
+
+def test_one_client(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that come together share one client: each other one would log in again."""
+    place.put("a", b"abc")
+    made = []
+    for kind in (gcs.GoogleBucket, s3.AmazonBucket):
+        monkeypatch.setattr(kind, "renew", lambda self, renew=kind.renew: made.append(1) or renew(self))
+    together = threading.Barrier(8)
+
+    def read(_: int) -> None:
+        together.wait()
+        open_recording(f"{place.uri}/a").close()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(read, range(8)))
+    assert len(made) == 1
+
+
+def test_connections_are_kept(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """As many connections are kept open as there are calls at a time."""
+    store = place.store()
+    together = threading.Barrier(STREAMS)
+    place.proxy.spoil = lambda asked: "" if together.wait() < STREAMS else "503"
+    list(at_once(store, lambda i: store.write(f"{i}.txt", [b"x"]), range(STREAMS)))
+    assert "Connection pool is full" not in caplog.text
 
 
 def test_large_in_one(place: Place) -> None:

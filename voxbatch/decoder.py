@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
+from typing import NoReturn
 
 import numpy as np
 
@@ -27,7 +28,19 @@ from voxbatch.chunk import OVERLAP
 from voxbatch.errors import AudioError, ItemError, RunError, StorageError
 from voxbatch.reach import Arrival, Fault, Reach
 from voxbatch.records import Chunk, Failure, Samples, Span
-from voxbatch.storage import USUAL, Access, Answered, Interrupted, Recording, Unfit, is_remote, place_of, shown
+from voxbatch.storage import (
+    USUAL,
+    Access,
+    Answered,
+    Expired,
+    Interrupted,
+    Recording,
+    Unfit,
+    Unkept,
+    is_remote,
+    place_of,
+    shown,
+)  # fmt: skip
 from voxbatch.storage.ahead import Ahead, Wanted
 
 TASKS_AHEAD = 8
@@ -91,6 +104,12 @@ class DecoderPool:
         self._workers = [_Worker(access) for _ in range(workers)]
         self.cpu_s = 0.0
         """CPU seconds that the workers spent on decoding and cutting."""
+        self._begun: set[int] = set()
+        """Items that a chunk has come of, and not the end."""
+        self._unreached: dict[int, Task] = {}
+        """By item, what nothing came of because its place did not answer; for the first time."""
+        self._again: deque[Task] = deque()
+        self._tried_again: set[int] = set()
 
     def __enter__(self) -> DecoderPool:
         return self
@@ -105,26 +124,43 @@ class DecoderPool:
         Raises:
             RunError: workers do not start here, or a place that recordings are fetched from is down.
         """
-        reach = Reach[Message]()
+        reach = Reach[Undecodable]()
         for message in self._run(tasks):
             if isinstance(message, Chunk):
                 yield message
                 continue
-            yield from reach.came(message.came) if message.came else ()
-            if isinstance(message, Undecodable) and message.fault is not None and not self._fail_unreachable:
-                yield from reach.fault(message.fault, message)
+            yield from self._once_more(reach.came(message.came)) if message.came else ()
+            if isinstance(message, Undecodable) and message.fault is not None and self._is_open(message):
+                for own in reach.fault(message.fault, message):
+                    self._unreached.pop(own.item, None)
+                    yield own
             else:
                 yield message
         yield from reach.end()
 
+    def _is_open(self, message: Undecodable) -> bool:
+        """Whether it is to be found out if the recording or its place is to blame."""
+        return not self._fail_unreachable and message.item not in self._tried_again
+
+    def _once_more(self, released: list[Undecodable]) -> Iterator[Undecodable]:
+        """Their place answers again, after an outage maybe: what was out of reach gets another try, but only one, as
+        the recording may be to blame."""
+        for message in released:
+            task = self._unreached.pop(message.item, None)
+            if task is None:
+                yield message
+            else:
+                self._tried_again.add(message.item)
+                self._again.append(task)
+
     def _run(self, tasks: Iterator[Task]) -> Iterator[Message]:
-        tasks, more = iter(tasks), True
+        tasks = iter(tasks)
         while True:
-            while more and (worker := min(self._workers, key=lambda w: len(w.tasks))).has_room():
-                if (task := next(tasks, None)) is None:
-                    more = False
-                else:
-                    self._awake(worker).give(task)
+            while (worker := min(self._workers, key=lambda w: len(w.tasks))).has_room():
+                task = self._again.popleft() if self._again else next(tasks, None)
+                if task is None:
+                    break
+                self._awake(worker).give(task)
             busy = [worker for worker in self._workers if worker.tasks]
             if not busy:
                 return
@@ -139,6 +175,7 @@ class DecoderPool:
                 yield self._replace(worker, f"decoding hung for {HANG_TIMEOUT_S:.0f} s and was stopped")
 
     def _receive(self, worker: _Worker) -> Iterator[Message]:
+        task = worker.tasks[0]
         try:
             message = worker.receive()
         except (EOFError, OSError):
@@ -153,7 +190,18 @@ class DecoderPool:
             return
         if isinstance(message, Decoded):
             self.cpu_s += message.cpu_s
+        self._note(message, task)
         yield message
+
+    def _note(self, message: Message, task: Task) -> None:
+        if isinstance(message, Chunk):
+            self._begun.add(message.item)
+            return
+        fault = message.fault if isinstance(message, Undecodable) else None
+        is_new = message.item not in self._begun and message.item not in self._tried_again
+        if fault is not None and fault.since is not None and is_new and not self._fail_unreachable:
+            self._unreached[message.item] = task
+        self._begun.discard(message.item)
 
     def _awake(self, worker: _Worker) -> _Worker:
         """The worker, or a new one in its place where it died with nothing to do: no task is to blame."""
@@ -247,28 +295,29 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
 
 
-def serve(connection: Connection, access: Access) -> None:
+def serve(connection: Connection, access: Access) -> NoReturn:
     """A worker's life: decode the tasks that come, in order, until the parent is gone."""
     from voxbatch.storage import open_recording
 
-    inbox: queue.SimpleQueue[tuple[Task, Wanted] | None] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[tuple[Task, Wanted]] = queue.SimpleQueue()
     ahead = Ahead(functools.partial(open_recording, access=access))
     threading.Thread(target=_take_in, args=(connection, ahead, inbox), daemon=True, name="inbox").start()
     alive = functools.partial(connection.send, None)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        while (order := inbox.get()) is not None:
-            task, wanted = order
+        while True:
+            task, wanted = inbox.get()
             with _spoken(connection, task) as warnings, ahead.taken(wanted, alive) as recording:
                 _decode(task, recording, connection, warnings)
+    os._exit(0)  # see _take_in
 
 
-def _take_in(connection: Connection, ahead: Ahead, inbox: queue.SimpleQueue[tuple[Task, Wanted] | None]) -> None:
+def _take_in(connection: Connection, ahead: Ahead, inbox: queue.SimpleQueue[tuple[Task, Wanted]]) -> None:
     """Take tasks as they come, and begin to fetch what they name."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             task: Task = connection.recv()
             inbox.put((task, ahead.want(task.audio)))
-    inbox.put(None)
+    os._exit(0)  # the parent is gone; requests that are made again and again would be waited for
 
 
 @contextlib.contextmanager
@@ -283,8 +332,7 @@ def _spoken(connection: Connection, task: Task) -> Iterator[list[str]]:
         arrival = Arrival(_place(task), e.when) if isinstance(e, Answered) else None
         told = Undecodable(task.item, Failure(_failure_name(e), str(e), e.retryable), arrival)
     except StorageError as e:
-        since = e.since if isinstance(e, Interrupted) else None
-        fault = Fault(_place(task), str(e), since)
+        fault = _fault(task, e)
         told = Undecodable(task.item, Failure(AudioError.__name__, str(e), retryable=True), fault=fault)
     except MemoryError:
         told = Undecodable(task.item, Failure(AudioError.__name__, f"{shown(task.audio)} needs too much memory"))
@@ -292,6 +340,14 @@ def _spoken(connection: Connection, task: Task) -> Iterator[list[str]]:
         text = f"cannot decode {shown(task.audio)}: {type(e).__name__}: {e}"
         told = Undecodable(task.item, Failure(AudioError.__name__, text, True))
     connection.send(told)
+
+
+def _fault(task: Task, error: StorageError) -> Fault:
+    if isinstance(error, Unkept):  # the store is not to blame, and what it gives to others proves nothing
+        return Fault(error.folder, str(error), time.monotonic())
+    if isinstance(error, Expired):  # a refusal of us, and not of this recording
+        return Fault(_place(task), str(error), time.monotonic())
+    return Fault(_place(task), str(error), error.since if isinstance(error, Interrupted) else None)
 
 
 def _decode(task: Task, recording: Recording, connection: Connection, warnings: list[str]) -> None:
@@ -348,7 +404,7 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
         raise AudioError(f"cannot decode {shown(task.audio)}: {e}") from e
 
 
-def main() -> None:
+def main() -> NoReturn:
     import resource
 
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))

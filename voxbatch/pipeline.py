@@ -89,8 +89,9 @@ class Usage:
     """Of these, seconds in which it had room for one more chunk, busy or not, and none was there."""
 
 
-class Interrupted(Exception):
-    """The run was asked to stop. What was in hand is committed."""
+class Interrupted(BaseException):
+    """The run was asked to stop. What was in hand is committed. Like KeyboardInterrupt no Exception: a store's client
+    takes any for a failed connection, and what it was asked would be asked again."""
 
 
 class Stop:

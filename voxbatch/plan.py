@@ -6,7 +6,6 @@ Durations come from the manifest; where it does not say, from the headers of a s
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,7 @@ from voxbatch.errors import AudioError, StorageError
 from voxbatch.manifest import Source, items, survey
 from voxbatch.run import opened, policy
 from voxbatch.shard import members
-from voxbatch.storage import USUAL, Access, open_recording
+from voxbatch.storage import USUAL, Access, in_order, open_recording
 
 SAMPLE = 200
 """Recordings whose headers are read where the manifest gives no duration: the mean of 200 calls is known to a tenth."""
@@ -105,9 +104,9 @@ def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config
     sample = np.zeros(len(unknown), np.bool_)
     sample[indexes[:: max(1, len(indexes) // SAMPLE)]] = True
     asked = list(items(source, policy(config), config.limit, sample))
-    with ThreadPoolExecutor(STREAMS) as pool:
-        for item, seconds in zip(asked, pool.map(lambda item: probed(item.audio, config.access), asked), strict=True):
-            durations[item.index] = seconds or np.nan
+    found_s = in_order(STREAMS, lambda item: probed(item.audio, config.access), asked)
+    for item, seconds in zip(asked, found_s, strict=True):
+        durations[item.index] = seconds or np.nan
     found = durations[sample]
     known = found[~np.isnan(found)]
     durations[unknown & np.isnan(durations)] = known.mean() if len(known) else 0.0

@@ -22,7 +22,7 @@ _M = TypeVar("_M")
 @dataclass(frozen=True, slots=True)
 class Fault:
     place: str
-    """ "gs://bucket/", or "the web" """
+    """ "gs://bucket/", or "the web"; or the folder of temporary files """
     reason: str
     since: float | None
     """The middle of its failed attempts, on the clock that this host's processes share (time.monotonic): what was on

@@ -24,6 +24,7 @@ import numpy as np
 
 from voxbatch.audio.native import NativeBlock, block_frames
 from voxbatch.errors import AudioError
+from voxbatch.storage import shown
 
 FORMATS = (
     "aac,ac3,aiff,amr,amrnb,amrwb,ape,asf,au,avi,caf,dts,eac3,flac,flv,g722,gsm,m4a,matroska,mov,mp3,mp4,mpeg,mpegts,"
@@ -61,7 +62,7 @@ def executable() -> str:
 
 
 def command(fd: int, name: str, offset: float) -> list[str]:
-    raw = RAW_FORMATS.get(os.path.splitext(name)[1].lower())
+    raw = RAW_FORMATS.get(os.path.splitext(shown(name, ""))[1].lower())
     begin = max(0.0, offset - PREROLL_S)
     return [
         executable(), "-nostdin", "-hide_banner", "-loglevel", "error", "-threads", "1",

@@ -8,6 +8,7 @@ Exit codes: 0 all done; 1 the run failed; 2 usage, config or manifest invalid; 3
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -244,7 +245,9 @@ def main() -> NoReturn:
         e.show()
         sys.exit(e.exit_code)
     except click.Abort:
-        sys.exit(130)
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(130)  # without waiting for threads that ask a store again and again
     except VoxbatchError as e:
         click.echo(f"Error: {e}", err=True)
         sys.exit(e.exit_code)

@@ -14,24 +14,26 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import BinaryIO, Protocol, TypeVar
 
-from voxbatch.errors import AudioError, ConfigError, StorageError
+from voxbatch.errors import AudioError, ConfigError, StorageError, VoxbatchError
 from voxbatch.storage import connect
 from voxbatch.storage.access import USUAL, Access
 from voxbatch.storage.address import HTTP_SCHEMES, in_bucket, is_remote, place_of, scheme_of, shown
 from voxbatch.storage.local import LocalStore, open_local_audio
-from voxbatch.storage.objects import Absent, Interrupted, Stat, Unfit
+from voxbatch.storage.objects import Absent, Expired, Interrupted, Stat, Unfit
 from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, fetch
-from voxbatch.storage.spool import spool
+from voxbatch.storage.spool import Unkept, spool
 from voxbatch.storage.steady import blocks
 
 __all__ = [
     "USUAL",
     "Access",
     "Answered",
+    "Expired",
     "Interrupted",
     "Recording",
     "Store",
     "Unfit",
+    "Unkept",
     "at_once",
     "in_order",
     "is_remote",
@@ -163,13 +165,17 @@ def in_order(streams: int, call: Callable[[_T], _R], arguments: Iterable[_T]) ->
     if streams == 1:
         yield from map(call, arguments)
         return
-    waiting = iter(arguments)
-    with ThreadPoolExecutor(streams, thread_name_prefix="store") as pool:
+    waiting, is_calm = iter(arguments), False
+    pool = ThreadPoolExecutor(streams, thread_name_prefix="store")
+    try:
         running = [pool.submit(call, each) for each in islice(waiting, 2 * streams)]
-        try:
-            while running:
-                done = running.pop(0)
-                yield done.result()
-                running += [pool.submit(call, each) for each in islice(waiting, 1)]
-        finally:
-            pool.shutdown(cancel_futures=True)
+        while running:
+            done = running.pop(0)
+            yield done.result()
+            running += [pool.submit(call, each) for each in islice(waiting, 1)]
+        is_calm = True
+    except (VoxbatchError, GeneratorExit):
+        is_calm = True
+        raise
+    finally:  # who is interrupted does not wait for requests that are made again and again
+        pool.shutdown(wait=is_calm, cancel_futures=True)

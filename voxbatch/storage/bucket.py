@@ -105,7 +105,8 @@ class BucketStore:
         kind = CONTENT_TYPES.get(splitext(name)[1], "application/octet-stream")
         try:
             with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as body:
-                body.writelines(pieces)
+                for piece in pieces:  # not writelines, which moves to the disk only when all is in memory (Python 3.11)
+                    body.write(piece)
                 return self._objects.put(self._prefix + name, cast(BinaryIO, body), kind, only_if_absent)
         except OSError as e:
             where = f"{self.place}/{name}"

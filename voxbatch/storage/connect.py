@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+import threading
 
 from voxbatch.storage.access import Access
 from voxbatch.storage.address import HTTP_SCHEMES, in_bucket, on_web, place_of, scheme_of
 from voxbatch.storage.steady import SteadyBucket, SteadyReader
+
+_MAKING = threading.Lock()
+"""A cache alone lets all threads in that come before the first client is made, and each would log in."""
 
 
 @functools.cache
@@ -35,8 +39,10 @@ def reader(uri: str, access: Access) -> tuple[SteadyReader, str]:
     """
     if scheme_of(uri) in HTTP_SCHEMES:
         target = on_web(uri).target
-        return _web(place_of(uri), access), target[1:]
+        with _MAKING:
+            return _web(place_of(uri), access), target[1:]
     address = in_bucket(uri)
     if not address.key or address.key.endswith("/"):
         raise ValueError("it is a folder; name a file in it")
-    return bucket(address.scheme, address.bucket, access), address.key
+    with _MAKING:
+        return bucket(address.scheme, address.bucket, access), address.key

@@ -21,6 +21,8 @@ TIMEOUT_S = (10, 20)
 _NO_BUCKET_METADATA = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
 """Without it the client (3.17) asks for the bucket too, in its own thread, even where nobody traces: a request that
 nobody counts, and that needs another permission, storage.buckets.get."""
+CONNECTIONS = 32
+"""Kept open; as many as a process here has at a time. The client itself keeps ten, and opens the others anew."""
 STREAM_BYTES = 8 << 20
 """What one request of a download holds in memory, some copies aside. At 100 MB/s so much takes 80 ms, several times
 what asking for it takes."""
@@ -50,6 +52,7 @@ class GoogleBucket:
     def renew(self) -> None:
         with needs("gs", self.place):
             from google.cloud import storage
+            from requests.adapters import HTTPAdapter
         os.environ.setdefault(_NO_BUCKET_METADATA, "true")
         with self._errors("read", ""):
             if self._access.anonymous:
@@ -60,6 +63,9 @@ class GoogleBucket:
             else:  # without a project, which reading needs not and a person's own credentials often lack
                 self._client = storage.Client(project=None)
         self._bucket = self._client.bucket(self.bucket, user_project=self._payer())
+        if not self._client._http.is_mtls:  # which has adapters of its own
+            for scheme in ("http://", "https://"):
+                self._client._http.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
 
     def _payer(self) -> str | None:
         if not self._access.requester_pays:
@@ -162,7 +168,7 @@ class GoogleBucket:
             if self._client and isinstance(self._client._credentials, AnonymousCredentials):
                 raise refusal(verb, where, 401, "it lets nobody in without credentials", self._lacks(verb)) from e
             said = short(e.args[0] if e.args else e)
-            raise StorageError(f"cannot {verb} {where}: no usable credentials ({said}): {_LOGIN}") from e
+            raise Expired(f"cannot {verb} {where}: no usable credentials ({said}): {_LOGIN}") from e
         except InvalidResponse as e:
             raise self._refusal(verb, where, e.response.status_code, e, e.response, tag) from e
         except GoogleAPICallError as e:

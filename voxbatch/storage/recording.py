@@ -12,11 +12,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from voxbatch.storage.objects import Digest, Piece, Stat, Unfit
+from voxbatch.storage.objects import Digest, Interrupted, Piece, Stat, Unfit
 from voxbatch.storage.spool import spool
 from voxbatch.storage.steady import SteadyReader, blocks
+
+_T = TypeVar("_T")
 
 BLOCK_BYTES = 4 << 20
 """What is asked for at a time, and the most that a small object has: two minutes of 16 kHz WAV."""
@@ -93,10 +95,10 @@ def fetch(reader: SteadyReader, key: str, block_bytes: int = BLOCK_BYTES) -> Rec
     return _Ranged(reader, stat, first)
 
 
-def _spooled(reader: SteadyReader, key: str, tag: str, waiting: Callable[[], None] = lambda: None) -> int:
+def _spooled(reader: SteadyReader, key: str, tag: str, arrived: Callable[[], None] = lambda: None) -> int:
     def told() -> Iterator[bytes]:
         for block in blocks(reader, key, BLOCK_BYTES, BLOCK_BYTES, tag):
-            waiting()
+            arrived()
             yield block
 
     with spool(reader.where(key), told()) as file:
@@ -141,23 +143,28 @@ class _Ranged:
         return b"".join(parts)
 
     def _block(self, number: int) -> bytes:
+        if _has_failed(self._blocks.get(number)):  # long ago maybe, and its place answers again
+            del self._blocks[number]
         for wanted in range(number, min(number + AHEAD, self._last) + 1):
             if wanted not in self._blocks:
                 self._blocks[wanted] = self._pool.submit(self._fetch, wanted)
         self._blocks.move_to_end(number)
         while len(self._blocks) > KEPT:
             self._blocks.popitem(last=False)
-        while not wait([self._blocks[number]], WAITING_S).done:
-            self.waiting()
-        data = self._blocks[number].result()
+        data = self._awaited(self._blocks[number])
         self._check(number, data)
         return data
+
+    def _awaited(self, coming: Future[_T]) -> _T:
+        while not wait([coming], WAITING_S).done:
+            self.waiting()
+        return coming.result()
 
     def _fetch(self, number: int) -> bytes:
         start = number * self._bytes
         wanted = min(start + self._bytes, self.size)
         data = self._reader.get(self._stat.key, start, wanted, self._stat.tag).data
-        self.came = time.monotonic()
+        self._arrived()
         if len(data) != wanted - start:
             where = self._reader.where(self._stat.key)
             raise Unfit(f"cannot read {where}: it changed while it was read: let its writer finish, then start again")
@@ -170,14 +177,25 @@ class _Ranged:
         self._digested += 1
         self._digest.update(data)
         if number == self._last:
-            self._digest.check(self._reader.where(self._stat.key))
+            try:
+                self._digest.check(self._reader.where(self._stat.key))
+            except Interrupted as e:  # after all of it came: the recording is to blame, and its place is not down
+                raise Unfit(str(e)) from None
 
     def fileno(self) -> int:
         if self._fd is None:
-            self._fd = _spooled(self._reader, self._stat.key, self._stat.tag, self.waiting)
+            coming = self._pool.submit(_spooled, self._reader, self._stat.key, self._stat.tag, self._arrived)
+            self._fd = self._awaited(coming)
         return self._fd
+
+    def _arrived(self) -> None:
+        self.came = time.monotonic()
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._fd is not None:
             os.close(self._fd)
+
+
+def _has_failed(block: Future[bytes] | None) -> bool:
+    return block is not None and block.done() and block.exception() is not None

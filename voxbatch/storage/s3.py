@@ -199,6 +199,10 @@ class AmazonBucket:
             return Expired(f"cannot {verb} {where}: the credentials have expired: {_LOGIN}")
         if code == "NoSuchBucket" or (status == 404 and verb in ("list", "write")):
             return StorageError(f"cannot {verb} {where}: there is no bucket {self.bucket}: check its name")
+        if code == "InvalidObjectState":  # with status 403
+            return Unfit(
+                f"cannot {verb} {where}: it is archived ({short(found.get('StorageClass') or code)}): restore it"
+            )
         if 300 <= status < 400:
             return StorageError(f"cannot {verb} {where}: {_ELSEWHERE}")
         if status == 409 or code in ("SlowDown", "RequestTimeout", "RequestTimeTooSkewed"):

@@ -10,11 +10,20 @@ from typing import BinaryIO
 from voxbatch.errors import StorageError
 
 
+class Unkept(StorageError):
+    """The folder of temporary files is full, or cannot be written."""
+
+    def __init__(self, message: str, folder: str):
+        super().__init__(message)
+        self.folder = folder
+
+
 def spool(name: str, blocks: Iterable[bytes]) -> BinaryIO:
     """A file of these bytes, at its start. `name` says in errors whose they are.
 
     Raises:
-        StorageError: the file cannot be written; and what `blocks` raises.
+        Unkept: the file cannot be written.
+        and what `blocks` raises.
     """
     try:
         with tempfile.TemporaryFile() as file:
@@ -23,4 +32,4 @@ def spool(name: str, blocks: Iterable[bytes]) -> BinaryIO:
             return os.fdopen(os.dup(file.fileno()), "rb")
     except OSError as error:
         where = tempfile.gettempdir()
-        raise StorageError(f"{name}: cannot be kept in {where}: {error}; free space there, or set TMPDIR") from error
+        raise Unkept(f"{name}: cannot be kept in {where}: {error}; free space there, or set TMPDIR", where) from error
