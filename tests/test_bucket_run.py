@@ -145,6 +145,13 @@ def test_other_commands(job: Job) -> None:
     assert f"{ITEMS - 1}" in said
 
 
+def test_a_plan_of_what_cannot_be_reached(job: Job) -> None:
+    """--dry-run says why it cannot ask recordings how long they are, rather than plan for none."""
+    job.proxy.spoil = lambda request: "503" if request.key.startswith("audio/") else ""
+    code, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out", "--dry-run")
+    assert (code, "the server is busy or failing" in said) == (1, True)
+
+
 def test_overwrite(job: Job) -> None:
     """--overwrite erases what a run wrote, and nothing else."""
     out = f"{job.root}/out"

@@ -24,6 +24,8 @@ SAMPLE = 200
 """Recordings whose headers are read where the manifest gives no duration: the mean of 200 calls is known to a tenth."""
 STREAMS = 8
 """Of them are asked at a time."""
+GIVE_UP_AFTER = 8
+"""Of them whose place does not answer: a plan that takes hours to make is none."""
 HEADER_BYTES = 64 << 10
 """What is fetched of a remote one at a time."""
 
@@ -104,18 +106,33 @@ def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config
     sample = np.zeros(len(unknown), np.bool_)
     sample[indexes[:: max(1, len(indexes) // SAMPLE)]] = True
     asked = list(items(source, policy(config), config.limit, sample))
-    found_s = in_order(STREAMS, lambda item: probed(item.audio, config.access), asked)
-    for item, seconds in zip(asked, found_s, strict=True):
-        durations[item.index] = seconds or np.nan
+    unreached = 0
+    for item, seconds in zip(asked, in_order(STREAMS, lambda item: _asked(item.audio, config), asked), strict=True):
+        unreached += isinstance(seconds, StorageError)
+        if isinstance(seconds, StorageError) and unreached == min(GIVE_UP_AFTER, len(asked)):
+            raise seconds
+        durations[item.index] = np.nan if isinstance(seconds, StorageError) else seconds or np.nan
     found = durations[sample]
     known = found[~np.isnan(found)]
     durations[unknown & np.isnan(durations)] = known.mean() if len(known) else 0.0
 
 
+def _asked(audio: str, config: Config) -> float | StorageError | None:
+    """Seconds; None where the recording does not tell; why its place does not."""
+    try:
+        return probed(audio, config.access)
+    except StorageError as e:
+        return e
+
+
 def probed(path: str, access: Access = USUAL, certain: bool = False) -> float | None:
-    """Seconds of a recording by its header, None where it cannot be told; see audio.probe."""
+    """Seconds of a recording by its header, None where it cannot be told; see audio.probe.
+
+    Raises:
+        StorageError: the recording's place does not answer, or lets nobody in.
+    """
     try:
         with contextlib.closing(open_recording(path, access, HEADER_BYTES)) as recording:
             return probe(recording, certain)
-    except (AudioError, StorageError):
+    except AudioError:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import click
 
 from voxbatch import display, fleet
 from voxbatch.config import FORMATS, Config
-from voxbatch.errors import RunError, UsageError, VoxbatchError
+from voxbatch.errors import RunError, StorageError, UsageError, VoxbatchError
 from voxbatch.finalize import TRANSCRIPTS
 from voxbatch.log import Log
 from voxbatch.pipeline import Interrupted, Progress, Stop
@@ -118,7 +119,12 @@ def heads(out: str, access: Access) -> list[tuple[str, str]]:
     try:
         lines = [json.loads(line) for line in islice(open_store(out, access).lines(TRANSCRIPTS), display.SHOWN)]
         return [(line["id"], line["pred_text"]) for line in lines]
-    except (ValueError, KeyError, TypeError):  # somebody changed the file since it was merged
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        StorageError,
+    ):  # changed since; the run is finished all the same
         return []
 
 
@@ -127,7 +133,9 @@ def places(out: str, access: Access) -> list[tuple[str, str]]:
     shown = [("transcripts", "transcripts.jsonl"), ("failures", "failures.jsonl"), ("summary", "summary.json")]
     shown += [(extension, extension + "/") for extension in FORMATS]
     store = open_store(out, access)
-    return [(what, os.path.join(out, name)) for what, name in shown if store.exists(name)]
+    with contextlib.suppress(StorageError):  # likewise
+        return [(what, os.path.join(out, name)) for what, name in shown if store.exists(name)]
+    return []
 
 
 def leave(code: int) -> NoReturn:

@@ -40,6 +40,7 @@ _ELSEWHERE = (
     "the server sends its clients elsewhere: check the endpoint's address (AWS_ENDPOINT_URL_S3), whether http or "
     "https, and the region (AWS_REGION)"
 )
+_UNKNOWN = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _MD5 = re.compile("[0-9a-f]{32}")
 
@@ -202,6 +203,12 @@ class AmazonBucket:
         if code == "InvalidObjectState":  # with status 403
             return Unfit(
                 f"cannot {verb} {where}: it is archived ({short(found.get('StorageClass') or code)}): restore it"
+            )
+        if code in _UNKNOWN:
+            said = f"{code}: {found.get('Message') or 'no reason given'}"
+            return StorageError(
+                f"cannot {verb} {where}: {self._principal()} or its secret is not valid there: {_LOGIN}; "
+                f"the store says: {short(said)}"
             )
         if 300 <= status < 400:
             return StorageError(f"cannot {verb} {where}: {_ELSEWHERE}")
