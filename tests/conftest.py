@@ -26,8 +26,9 @@ ManifestWriter = Callable[..., Path]
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """This checkout first, and none of the caller's own VOXBATCH_* settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("VOXBATCH_")}
+    """This checkout first, none of the caller's own VOXBATCH_* settings, and no task engine that runs the tests."""
+    own = ("VOXBATCH_", "CLOUD_RUN_", "SAGEMAKER_", "AWS_BATCH_", "JOB_COMPLETION", "SLURM_", "RANK")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     return {**kept, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **extra}
 
 

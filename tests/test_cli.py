@@ -523,7 +523,10 @@ def test_a_terminal_sees_progress(manifest: ManifestWriter, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (("run", "m.jsonl", *SCRIPTED, "--overwrite", "--shard", "0/2"), "--overwrite with --shard would erase"),
+        (
+            ("run", "m.jsonl", *SCRIPTED, "--overwrite", "--shard", "0/2"),
+            "--overwrite by one of 2 shards",
+        ),
         (("run", "m.jsonl", "--engine", "faster-whisper", "--log-format", "text", "--language", "de"), "knows only en"),
         (("merge", "m.voxbatch", "--formats", "xyz"), "--formats xyz: unknown; known are srt, vtt, txt, ctm, json"),
     ],

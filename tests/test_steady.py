@@ -6,6 +6,7 @@ The store here is scripted, and so is the clock; tests/test_bucket_store.py has 
 from __future__ import annotations
 
 import base64
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -96,6 +97,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.delenv(steady.NO_WAIT, raising=False)
     found = Clock()
+    monkeypatch.setattr(steady, "SLICE_S", math.inf)
+    monkeypatch.setattr(steady, "_haste", steady._Haste())
     monkeypatch.setattr(time, "sleep", found.sleep)
     monkeypatch.setattr(time, "monotonic", lambda: found.now)
     return found
@@ -147,6 +150,40 @@ def test_total_time(clock: Clock) -> None:
     with pytest.raises(Interrupted, match=r"\(3 attempts failed\)"):
         SteadyReader(script).get("a", 0, 10)
     assert clock.now - 1000 <= steady.TOTAL_S
+
+
+def test_hurried(clock: Clock) -> None:
+    """Who is told to leave waits no longer, tries on for as long as it may, and then gives up with the last error."""
+
+    class Hurried(Script):
+        def next(self) -> None:
+            clock.now += 0.5
+            if self.asked == 1:
+                steady.hurry(4)
+            super().next()
+
+    script = Hurried(*[busy()] * 20)
+    with pytest.raises(Interrupted, match="the server is busy"):
+        SteadyReader(script).get("a", 0, 10)
+    assert 4 <= script.asked < ATTEMPTS
+    assert max(clock.waits[1:]) <= steady.HURRIED_WAIT_S
+    assert clock.now - 1000 <= 0.5 + steady.FIRST_WAIT_S + 0.5 + 4.5
+    assert SteadyReader(Script()).get("a", 0, 10).data  # what succeeds at once does so afterwards, too
+
+
+def test_hurry_ends_a_wait(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the server asks for a minute: who is told to leave tries at once, and again, as long as it may."""
+    monkeypatch.setattr(steady, "SLICE_S", 0.1)
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if len(clock.waits) == 3:
+            steady.hurry(8)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    script = Script(busy(60))
+    SteadyReader(script).get("a", 0, 10)
+    assert (script.asked, clock.now) == (2, pytest.approx(1000.3))
 
 
 def test_slow_failures(clock: Clock) -> None:

@@ -77,8 +77,8 @@ class Config:
             raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
         if self.overwrite and self.shards > 1:
             raise ConfigError(
-                "--overwrite with --shard would erase what the other shards have done; give all shards another OUT, or "
-                "erase it once by hand"
+                f"--overwrite by one of {self.shards} shards or tasks would erase what the others have done; give all "
+                "of them another OUT, or erase it once by hand"
             )
         for name, least in (
             ("limit", 1),

@@ -8,7 +8,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 SEVERITIES = ("INFO", "WARNING", "ERROR")
@@ -22,9 +22,17 @@ def _stderr(line: str) -> None:
 class Log:
     """Where events go. One a process; tests make their own."""
 
-    def __init__(self, as_json: bool = False, quiet: bool = False, write: Callable[[str], None] = _stderr):
+    def __init__(
+        self,
+        as_json: bool = False,
+        quiet: bool = False,
+        write: Callable[[str], None] = _stderr,
+        always: Mapping[str, Any] | None = None,
+    ):
+        """`always`: fields that every line of JSON carries."""
         self.as_json, self.quiet, self.write = as_json, quiet, write
-        self._lock = threading.Lock()
+        self._always = dict(always or {})
+        self._lock = threading.RLock()  # a signal's handler may log while its own thread does
 
     def info(self, event: str, **fields: Any) -> None:
         if not self.quiet:
@@ -37,7 +45,10 @@ class Log:
         self._emit("ERROR", event, fields)
 
     def _emit(self, severity: str, event: str, fields: dict[str, Any]) -> None:
-        line = _json_line(severity, event, fields) if self.as_json else _text_line(severity, event, fields)
+        if self.as_json:
+            line = _json_line(severity, event, {**self._always, **fields})
+        else:
+            line = _text_line(severity, event, fields)
         with self._lock:
             self.write(line)
 

@@ -20,7 +20,7 @@ from typing import Any
 from voxbatch.chunk import OVERLAP
 from voxbatch.decoder import Decoded, DecoderPool, Task, Undecodable
 from voxbatch.engines import Engine, Feed, Notice, primary
-from voxbatch.errors import EngineError, LanguageError, TranscriptionError
+from voxbatch.errors import EngineError, LanguageError, RunError, TranscriptionError
 from voxbatch.ledger import Entry, Ledger, dump
 from voxbatch.lines import failure_line, transcript_line
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome, Span, Transcript
@@ -31,6 +31,8 @@ EVENTS = 1024
 """Results that may wait for this thread; more, and the engine and the decoders wait."""
 TICK_S = 0.2
 """How long a signal may go unnoticed."""
+LAST_COMMIT_S = 8.0
+"""How long a process that was told to stop may try to commit: Cloud Run and others kill it after 10 s."""
 
 
 @dataclass(slots=True)
@@ -90,8 +92,9 @@ class Usage:
 
 
 class Interrupted(BaseException):
-    """The run was asked to stop. What was in hand is committed. Like KeyboardInterrupt no Exception: a store's client
-    takes any for a failed connection, and what it was asked would be asked again."""
+    """The run was asked to stop. What was in hand is committed, unless this says why it could not be. Like
+    KeyboardInterrupt no Exception: a store's client takes any for a failed connection, and what it was asked would be
+    asked again."""
 
 
 class Stop:
@@ -180,6 +183,10 @@ class Pipeline:
         try:
             self._regroup(len(threads))
             self._commit()
+        except RunError as e:
+            if self._stop.asked.is_set():  # it had to hurry
+                raise Interrupted(str(e)) from e
+            raise
         finally:
             self._over.set()
             self._feed.close(discard=True)

@@ -3,7 +3,7 @@
 Results go to stdout; progress, logs and errors to stderr. Nothing heavy is imported before a command needs it.
 
 Exit codes: 0 all done; 1 the run failed; 2 usage, config or manifest invalid; 3 finished, some items failed; 130 and
-143 interrupted, resumable.
+143 interrupted, resumable. On SageMaker the reason of 1, 2 and 3 becomes the job's ExitMessage.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ from voxbatch.cli.options import (
     include_option,
     manifest_options,
     option,
+    own_task,
     resolved_profile,
     run_options,
 )
 from voxbatch.config import FORMATS, Config, load_profile
 from voxbatch.errors import ConfigError, VoxbatchError
 from voxbatch.log import Log
+from voxbatch.triggers import sagemaker
 
 if TYPE_CHECKING:
     from voxbatch.engines.vllm.properties import Properties
+    from voxbatch.triggers.tasks import Task
 
 WIDTH = 100
 """Columns of what is printed."""
@@ -56,7 +59,16 @@ def cli() -> None:
 @manifest_options
 @access_options
 @click.pass_context
-def run(ctx: click.Context, /, source: str, dry_run: bool, quiet: bool, log_format: str, **settings: Any) -> None:
+def run(
+    ctx: click.Context,
+    /,
+    source: str,
+    dry_run: bool,
+    quiet: bool,
+    log_format: str,
+    exit_zero: bool,
+    **settings: Any,
+) -> None:
     """Transcribe SOURCE: a manifest (.jsonl, .jsonl.gz, - for standard input) or a folder of recordings.
 
     A manifest may be at a gs://, s3:// or http(s):// address; a folder in a bucket is gs://bucket/folder/, with / at
@@ -65,15 +77,43 @@ def run(ctx: click.Context, /, source: str, dry_run: bool, quiet: bool, log_form
     from voxbatch.cli.session import leave, transcribe
 
     served = settings["serving_properties"]
+    task = own_task(source, settings)
     config = config_of(ctx, source, settings)
     on_terminal = sys.stderr.isatty()
-    log = Log(as_json=log_format == "json" or (log_format == "auto" and not on_terminal), quiet=quiet)
+    as_json = log_format == "json" or (log_format == "auto" and not on_terminal)
+    log = Log(as_json, quiet, always=_always(task, config))
+    if task is not None:
+        _tell_task(task, config, log)
     if served is not None:
         _tell_ignored(served, log)
     if dry_run:
         _print_plan(config)
         return
-    leave(transcribe(config, log, show_progress=on_terminal and not log.as_json and not quiet, quiet=quiet))
+    show_progress = on_terminal and not as_json and not quiet
+    leave(transcribe(config, log, show_progress, quiet, exit_zero))
+
+
+def _always(task: Task | None, config: Config) -> dict[str, Any]:
+    """What each line of a task's or a shard's log says of it."""
+    if task is None and config.shards == 1:
+        return {}
+    return {"shard": f"{config.shard}/{config.shards}", **(task.log_fields() if task else {})}
+
+
+_NOTHING_SHARED = ("cloud-run", "sagemaker")
+"""Engines whose tasks see no folder in common, unless one is mounted."""
+
+
+def _tell_task(task: Task, config: Config, log: Log) -> None:
+    from voxbatch.storage import is_remote
+
+    log.info("task", engine=task.engine, text=f"{task}: shard {config.shard}/{config.shards}")
+    if config.shards > 1 and task.engine in _NOTHING_SHARED and not is_remote(config.out):
+        log.warning(
+            "local_out",
+            text=f"OUT {config.out} is a folder of this task: unless all {task.count} tasks see the same one, none of "
+            "them merges; give an OUT at gs:// or s3://",
+        )
 
 
 def _tell_ignored(served: Properties, log: Log) -> None:
@@ -242,6 +282,7 @@ def main() -> NoReturn:
     except click.exceptions.Exit as e:
         sys.exit(e.exit_code)
     except click.ClickException as e:
+        _leave_message(e.format_message())
         e.show()
         sys.exit(e.exit_code)
     except click.Abort:
@@ -249,12 +290,21 @@ def main() -> NoReturn:
             sys.stdout.flush()
         os._exit(130)  # without waiting for threads that ask a store again and again
     except VoxbatchError as e:
+        _leave_message(str(e))
         click.echo(f"Error: {e}", err=True)
         sys.exit(e.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; so do we
         sys.exit(1)
     except OSError as e:  # standard output on a full disk, say
+        _leave_message(str(e))
         click.echo(f"Error: {e}", err=True)
         os._exit(1)  # flushing again would fail again
+    except Exception as e:  # a bug: it shows its traceback
+        _leave_message(f"{type(e).__name__}: {e}")
+        raise
     sys.exit(0)
+
+
+def _leave_message(reason: str) -> None:
+    sagemaker.leave_message(reason, sagemaker.root_of(os.environ))

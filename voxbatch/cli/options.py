@@ -4,6 +4,7 @@ Config they make.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from click.core import ParameterSource
 
 from voxbatch.config import FORMATS, LOG_FORMATS, PROFILE_KEYS, Config, load_profile
 from voxbatch.errors import ConfigError
+from voxbatch.triggers import sagemaker, tasks
 
 if TYPE_CHECKING:
     from voxbatch.engines.vllm.properties import Properties
@@ -59,7 +61,9 @@ def _workers(_: click.Context, __: click.Parameter, value: Any) -> int:
         raise click.BadParameter(f"{value!r}: give auto or a number") from e
 
 
-def _shard(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int]:
+def _shard(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int] | None:
+    if text == tasks.AUTO:
+        return None
     from voxbatch.shard import parse_shard
 
     return parse_shard(text)
@@ -141,7 +145,12 @@ run_options = _together(
            help="What only this engine knows, e.g. beam_size=1. Repeatable."),
     option("--language", metavar="LANG", help="Of items that do not say, e.g. en. Default: the engine decides."),
     option("--formats", default="", callback=comma, metavar="LIST", help=f"One file an item: {','.join(FORMATS)}."),
-    option("--shard", default="0/1", show_default=True, callback=_shard, metavar="I/N", help="Part I (from 0) of N."),
+    option("--shard", default=tasks.AUTO, show_default=True, callback=_shard, metavar="auto|I/N",
+           help="Part I (from 0) of N; auto: of as many as there are tasks, the task's own."),
+    option("--tasks", type=click.Choice((tasks.AUTO, tasks.NONE, *tasks.ENGINES)), default=tasks.AUTO,
+           show_default=True, metavar="NAME",
+           help=f"Who says which task of how many this is: {', '.join(tasks.ENGINES)}; auto: any of these; none: "
+           "nobody, whatever the environment holds."),
     option("--resume/--overwrite", default=True, help="Go on where OUT stands (default), or erase its outputs first."),
     option("--fail-unreachable", is_flag=True,
            help="Record recordings as failed whose store is down or lets nobody in. Default: stop, to go on later."),
@@ -157,15 +166,31 @@ run_options = _together(
     option("--expected-rtfx", type=float, metavar="X", help="For --dry-run: audio seconds a second."),
     option("--usd-per-hour", type=float, metavar="USD", help="For --dry-run: the machine's price."),
     option("-q", "--quiet", is_flag=True, help="No progress, no transcripts: warnings, errors and the exit code."),
+    option("--exit-zero", is_flag=True, help="Exit with 0, not 3, when items failed; they stand in failures.jsonl."),
     option("--log-format", type=click.Choice(LOG_FORMATS), default="auto",
            help="auto: text on a terminal, JSON lines elsewhere."),
 )  # fmt: skip
 
 
+def own_task(source: str, settings: dict[str, Any]) -> tasks.Task | None:
+    """Which task this process is; settles the settings' shard, unless it was given.
+
+    Raises:
+        ConfigError: the environment contradicts itself, or --shard.
+    """
+    engine, asked = settings.pop("tasks"), settings["shard"]
+    root = sagemaker.root_of(os.environ)
+    task = tasks.find(os.environ, root, engine, asked and asked[1])
+    settings["shard"] = tasks.shard_of(task, asked)
+    if task and task.engine == "sagemaker" and task.count > 1:
+        sagemaker.refuse_scattered(source, root)
+    return task
+
+
 def config_of(ctx: click.Context, source: str, settings: dict[str, Any]) -> Config:
     from voxbatch.run import default_out
 
-    shard, shards = settings.pop("shard")
+    shard, shards = settings.pop("shard") or (0, 1)
     options = {**_served(ctx, settings), **settings.pop("engine_option")}
     if settings["engine"] not in ("auto", ctx.meta.get("voxbatch.profile_engine")):
         if ctx.get_parameter_source("model") is click.core.ParameterSource.DEFAULT_MAP:
@@ -210,7 +235,7 @@ def resolved_profile(name: str, command: click.Command) -> dict[str, Any]:
     """What a run with this profile and no other option is set to, the place of its in- and outputs aside."""
     parent = click.get_current_context(silent=True)  # whose -h a command would forget otherwise
     with command.make_context(command.name, ["--profile", name, "-"], parent) as ctx:
-        own = {"profile", "source", "dry_run", "quiet", "log_format"}
+        own = {"profile", "source", "dry_run", "quiet", "log_format", "tasks", "exit_zero"}
         settings = {key: value for key, value in ctx.params.items() if key not in own}
         config = config_of(ctx, "-", settings).to_dict()
     settings = {key: value for key, value in config.items() if key in PROFILE_KEYS}

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from itertools import islice
+from types import FrameType
 from typing import NoReturn
 
 import click
@@ -18,33 +19,47 @@ from voxbatch.config import FORMATS, Config
 from voxbatch.errors import RunError, StorageError, UsageError, VoxbatchError
 from voxbatch.finalize import TRANSCRIPTS
 from voxbatch.log import Log
-from voxbatch.pipeline import Interrupted, Progress, Stop
+from voxbatch.pipeline import LAST_COMMIT_S, Interrupted, Progress, Stop
 from voxbatch.run import Finished
-from voxbatch.storage import Access, open_store
+from voxbatch.storage import Access, hurry, open_store
+from voxbatch.triggers import sagemaker
 
 EXIT_SOME_FAILED = 3
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
+LEAVE_S = LAST_COMMIT_S + 1.0
+"""After so long, a process that was told to stop leaves whatever it is at: a store that is silent, say."""
 
 
-def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool) -> int:
-    """Run, and say on the last line what is safe and how to go on when it does not end well."""
+def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_zero: bool = False) -> int:
+    """Run, and say on the last line what is safe and how to go on when it does not end well.
+
+    Args:
+        exit_zero: items that failed do not show in the exit code.
+    """
     stop, latest = Stop(), _Latest()
     signals: list[int] = []
+
+    def interrupted(reason: str = "") -> int:
+        log.warning("interrupted", text=f"interrupted; {f'{reason}; ' if reason else ''}{_safe(config, latest)}")
+        return 128 + signals[-1]
+
     try:
-        _on_signals(stop, signals)
+        _on_signals(stop, signals, lambda: leave(interrupted(f"what was in hand took over {LEAVE_S:.0f} s to commit")))
         with (display.live if show_progress else display.events)(log) as observe:
             finished = fleet.run(config, log, latest.then(observe), stop)
-        return _report(config, finished, log, quiet)
-    except Interrupted:
-        log.warning("interrupted", text=f"interrupted; {_safe(config, latest)}")
-        return 128 + signals[-1]
+        return _report(config, finished, log, quiet, exit_zero)
+    except Interrupted as e:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return interrupted(str(e))
     except VoxbatchError as e:
+        sagemaker.leave_message(str(e), sagemaker.root_of(os.environ))
         if isinstance(e, UsageError) and latest.progress is None:  # nothing was begun
             return _refuse(e, log)
         log.error("run_failed", text=f"{e}\n{_safe(config, latest)}")
         return RunError.exit_code
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number in STOPPING:
             signal.signal(number, signal.SIG_DFL)
 
@@ -81,20 +96,24 @@ def _safe(config: Config, latest: _Latest) -> str:
     return f"{safe}; run the same command again{again} to go on from there"
 
 
-def _on_signals(stop: Stop, received: list[int]) -> None:
-    """Ask softly on the first SIGINT or SIGTERM, and note it; the second has its usual effect."""
+def _on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn]) -> None:
+    """Ask softly on the first SIGINT or SIGTERM, and note it; the second has its usual effect. Whoever is still here
+    after LEAVE_S gives up."""
 
-    def handle(number: int, _: object) -> None:
+    def handle(number: int, _: FrameType | None) -> None:
         received.append(number)
         for each in STOPPING:
             signal.signal(each, signal.SIG_DFL)
+        hurry(LAST_COMMIT_S)
+        signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
         stop.ask()
 
+    signal.signal(signal.SIGALRM, lambda *_: give_up())
     for number in STOPPING:
         signal.signal(number, handle)
 
 
-def _report(config: Config, finished: Finished, log: Log, quiet: bool) -> int:
+def _report(config: Config, finished: Finished, log: Log, quiet: bool, exit_zero: bool) -> int:
     progress, usage, summary = finished.progress, finished.usage, finished.summary
     shard = f"{config.shard}/{config.shards}"
     if usage is not None:
@@ -108,11 +127,20 @@ def _report(config: Config, finished: Finished, log: Log, quiet: bool) -> int:
         failed = progress.resumed_failed + progress.failed
         counts = f"{progress.items - failed:,} done + {failed:,} failed = {progress.items:,} items"
         log.info("shard_done", text=f"shard {shard} is done: {counts}; the last shard to finish merges")
-        return EXIT_SOME_FAILED if failed else 0
+        return _exit_code(failed, exit_zero)
     if not quiet:
         for line in display.outcome(summary, heads(config.out, config.access), places(config.out, config.access)):
             click.echo(line)
-    return EXIT_SOME_FAILED if summary["failed"] else 0
+    return _exit_code(summary["failed"], exit_zero)
+
+
+def _exit_code(failed: int, exit_zero: bool) -> int:
+    if not failed or exit_zero:
+        return 0
+    # to SageMaker this, too, is a job that failed
+    reason = f"finished, but {failed:,} items failed: see failures.jsonl; --exit-zero makes that exit code 0"
+    sagemaker.leave_message(reason, sagemaker.root_of(os.environ))
+    return EXIT_SOME_FAILED
 
 
 def heads(out: str, access: Access) -> list[tuple[str, str]]:

@@ -26,9 +26,9 @@ from voxbatch.engines import Notice
 from voxbatch.errors import ConfigError, UsageError, VoxbatchError
 from voxbatch.ledger import Ledger
 from voxbatch.manifest import Handle, items
-from voxbatch.pipeline import Interrupted, Pipeline, Progress, Stop, Usage
+from voxbatch.pipeline import LAST_COMMIT_S, Interrupted, Pipeline, Progress, Stop, Usage
 from voxbatch.run import policy, settings
-from voxbatch.storage import open_store
+from voxbatch.storage import hurry, open_store
 
 REPORT_S = 0.2
 """Between reports of progress."""
@@ -137,6 +137,7 @@ def _on_signals(stop: Stop) -> None:
 
     def handle(*_: object) -> None:
         if not stop.asked.is_set():
+            hurry(LAST_COMMIT_S)
             stop.ask()
 
     for number in (signal.SIGINT, signal.SIGTERM):

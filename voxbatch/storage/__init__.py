@@ -22,7 +22,7 @@ from voxbatch.storage.local import LocalStore, open_local_audio
 from voxbatch.storage.objects import Absent, Expired, Interrupted, Stat, Unfit
 from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, fetch
 from voxbatch.storage.spool import Unkept, spool
-from voxbatch.storage.steady import blocks
+from voxbatch.storage.steady import blocks, hurry
 
 __all__ = [
     "USUAL",
@@ -35,6 +35,7 @@ __all__ = [
     "Unfit",
     "Unkept",
     "at_once",
+    "hurry",
     "in_order",
     "is_remote",
     "listed",

@@ -1,12 +1,15 @@
 """A store with its failures that pass taken out: what may succeed another time is tried again, a bounded number of
 times and for a bounded time, at moments that many processes do not share (full jitter); all else fails at once.
 
-Credentials that have run out are looked for anew, once a call.
+Credentials that have run out are looked for anew, once a call. A process that is told to leave says `hurry`: what waits
+tries again at once, and gives up soon.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import tempfile
 import threading
 import time
@@ -28,15 +31,49 @@ LONGEST_OBEYED_S = 60.0
 """Of a Retry-After. The jitter comes on top: all who were sent away together are not to come back together."""
 NO_WAIT = "VOXBATCH_NO_WAIT"
 """Set in the environment of a test, it turns waiting off."""
+HURRIED_WAIT_S = 1.0
+SLICE_S = 0.1
+"""How long a wait may take no notice of `hurry`."""
 PAGE = 999
 """Objects a listing takes at a time: below the 1,000 of both stores' pages, as one of them tells the last one again."""
 
 _T = TypeVar("_T")
 
 
+class _Haste:
+    """Of this process."""
+
+    leaves_at = math.inf
+    """On time.monotonic's clock: no attempt begins after it."""
+
+
+_haste = _Haste()
+
+
+def hurry(seconds: float) -> None:
+    """From now on, for so many seconds, attempts follow each other quickly, and then none is made any more. For good:
+    the process is leaving. A signal's handler may call it, which is why there is no lock or event here: the thread
+    that it interrupts might hold it."""
+    _haste.leaves_at = min(_haste.leaves_at, time.monotonic() + seconds)
+
+
+class _StopBeforeLeaving(tenacity.stop.stop_base):
+    def __call__(self, state: tenacity.RetryCallState) -> bool:
+        return time.monotonic() + state.upcoming_sleep >= _haste.leaves_at
+
+
+def _sleep(seconds: float) -> None:
+    """time.sleep, but `hurry` ends it."""
+    until, known = time.monotonic() + seconds, _haste.leaves_at
+    while _haste.leaves_at == known and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, SLICE_S))
+
+
 def wait_s(state: tenacity.RetryCallState) -> float:
     if os.environ.get(NO_WAIT):
         return 0.0
+    if _haste.leaves_at < math.inf:
+        return random.uniform(0, HURRIED_WAIT_S)
     error = state.outcome and state.outcome.exception()
     asked = error.retry_after_s if isinstance(error, Interrupted) else 0.0
     jitter = tenacity.wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S)
@@ -99,8 +136,9 @@ class SteadyReader:
         first = _FirstFailure()
         attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Interrupted),
-            stop=tenacity.stop_after_attempt(ATTEMPTS) | tenacity.stop_before_delay(TOTAL_S),
+            stop=tenacity.stop_after_attempt(ATTEMPTS) | tenacity.stop_before_delay(TOTAL_S) | _StopBeforeLeaving(),
             wait=wait_s,
+            sleep=_sleep,
             after=first.note,
             retry_error_callback=first.give_up,
         )

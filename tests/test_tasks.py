@@ -1,0 +1,536 @@
+"""One task of many finds its shard by itself, refuses what contradicts it, and whatever befalls some of the tasks, all
+together come to the bytes of one process alone."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+import servers
+from conftest import ManifestWriter, Starter, Voxbatch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxbatch.errors import ConfigError
+from voxbatch.ledger import part_names, read_part
+from voxbatch.shard import MAX_SHARDS
+from voxbatch.storage import Store, open_store
+from voxbatch.triggers import sagemaker, tasks
+from voxbatch.triggers.tasks import Task, find, shard_of
+
+# ── which task ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+CLOUD_RUN = {"CLOUD_RUN_TASK_INDEX": "3", "CLOUD_RUN_TASK_COUNT": "8"}
+NAMED = {"CLOUD_RUN_JOB": "calls", "CLOUD_RUN_EXECUTION": "calls-x7k", "CLOUD_RUN_TASK_ATTEMPT": "1"}
+BATCH = {"AWS_BATCH_JOB_ARRAY_INDEX": "3", "AWS_BATCH_JOB_ID": "a1b2:3", "AWS_BATCH_JOB_ATTEMPT": "2"}
+INDEXED = {"JOB_COMPLETION_INDEX": "3"}
+SLURM = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "8", "SLURM_ARRAY_TASK_MIN": "1"}
+ELASTIC = {"RANK": "3", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}
+NOWHERE = "/nowhere"
+
+
+@pytest.mark.parametrize(
+    ("environ", "task"),
+    [
+        ({}, None),
+        (CLOUD_RUN, Task(3, 8, "cloud-run")),
+        (CLOUD_RUN | NAMED, Task(3, 8, "cloud-run", 1, "calls-x7k", "calls")),
+        ({"CLOUD_RUN_JOB": "calls", "CLOUD_RUN_TASK_INDEX": ""}, None),
+        (BATCH | {"AWS_BATCH_JOB_ARRAY_SIZE": "8"}, Task(3, 8, "aws-batch", 1, "a1b2")),
+        (BATCH | {"VOXBATCH_TASK_COUNT": "8"}, Task(3, 8, "aws-batch", 1, "a1b2")),
+        ({"AWS_BATCH_JOB_ID": "a1b2", "AWS_BATCH_JOB_ATTEMPT": "1"}, None),
+        (INDEXED | {"VOXBATCH_TASK_COUNT": "8"}, Task(3, 8, "kubernetes")),
+        (INDEXED | {"JOB_COMPLETIONS": " 8 "}, Task(3, 8, "kubernetes")),
+        (SLURM, Task(6, 8, "slurm", 0)),
+        (
+            SLURM | {"SLURM_RESTART_COUNT": "2", "SLURM_ARRAY_JOB_ID": "17", "SLURM_JOB_NAME": "calls"},
+            Task(6, 8, "slurm", 2, "17", "calls"),
+        ),
+        ({"SLURM_JOB_ID": "17", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}, None),
+        (ELASTIC, Task(3, 8, "torchrun", 0)),
+        ({"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.1"}, Task(3, 8, "torchrun")),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, None),
+        ({"RANK": "3", "MASTER_ADDR": "10.0.0.1"}, None),
+        ({"WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.1"}, None),
+        ({"VOXBATCH_TASK_COUNT": "1"}, None),
+    ],
+)
+def test_found(environ: Mapping[str, str], task: Task | None) -> None:
+    """Each engine's variables give its task; half of them, or variables that others set too, give none."""
+    assert find(environ, NOWHERE) == task
+    if task is not None:
+        assert find(environ, NOWHERE, task.engine) == task
+    assert find(environ, NOWHERE, "none") is None
+
+
+WHOLE = "it must be a whole number from"
+UNSEEN = "(--tasks none does not look at it)"
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        (CLOUD_RUN | {"CLOUD_RUN_TASK_INDEX": "8"}, f"CLOUD_RUN_TASK_INDEX is '8'; {WHOLE} 0 to 7 {UNSEEN}"),
+        (CLOUD_RUN | {"CLOUD_RUN_TASK_INDEX": "-1"}, f"CLOUD_RUN_TASK_INDEX is '-1'; {WHOLE} 0 to 7 {UNSEEN}"),
+        (CLOUD_RUN | {"CLOUD_RUN_TASK_COUNT": "x"}, f"CLOUD_RUN_TASK_COUNT is 'x'; {WHOLE} 1 to 99,999 {UNSEEN}"),
+        (CLOUD_RUN | {"CLOUD_RUN_TASK_COUNT": "0"}, f"CLOUD_RUN_TASK_COUNT is '0'; {WHOLE} 1 to 99,999 {UNSEEN}"),
+        (CLOUD_RUN | {"CLOUD_RUN_TASK_COUNT": "٨"}, f"CLOUD_RUN_TASK_COUNT is '٨'; {WHOLE} 1 to 99,999 {UNSEEN}"),
+        ({"CLOUD_RUN_TASK_INDEX": "3"}, f"CLOUD_RUN_TASK_COUNT is not set; {WHOLE} 1 to 99,999 {UNSEEN}"),
+        ({"CLOUD_RUN_TASK_COUNT": "3"}, f"CLOUD_RUN_TASK_INDEX is not set; {WHOLE} 0 to 2 {UNSEEN}"),
+        (
+            BATCH,
+            (
+                "AWS_BATCH_JOB_ARRAY_INDEX is '3', but of how many tasks AWS Batch arrays do not tell: set "
+                f"VOXBATCH_TASK_COUNT to their number, or give --shard I/N {UNSEEN}"
+            ),
+        ),
+        (
+            BATCH | {"AWS_BATCH_JOB_ARRAY_SIZE": "8", "AWS_BATCH_JOB_ATTEMPT": "0"},
+            f"AWS_BATCH_JOB_ATTEMPT is '0'; {WHOLE} 1 to 999,999,999 {UNSEEN}",
+        ),
+        (
+            BATCH | {"AWS_BATCH_JOB_ARRAY_SIZE": "8", "VOXBATCH_TASK_COUNT": "9"},
+            "AWS_BATCH_JOB_ARRAY_SIZE is 8 and VOXBATCH_TASK_COUNT is 9; they must agree",
+        ),
+        (
+            INDEXED,
+            (
+                "JOB_COMPLETION_INDEX is '3', but of how many tasks Kubernetes jobs do not tell: set "
+                f"VOXBATCH_TASK_COUNT to their number, or give --shard I/N {UNSEEN}"
+            ),
+        ),
+        (INDEXED | {"VOXBATCH_TASK_COUNT": "3"}, f"JOB_COMPLETION_INDEX is '3'; {WHOLE} 0 to 2 {UNSEEN}"),
+        (
+            {"VOXBATCH_TASK_COUNT": "8"},
+            (
+                "VOXBATCH_TASK_COUNT is 8, but nothing says which of these tasks this one is: JOB_COMPLETION_INDEX and "
+                "AWS_BATCH_JOB_ARRAY_INDEX are not set; make the job an indexed one, give --shard I/8, or leave "
+                "VOXBATCH_TASK_COUNT out"
+            ),
+        ),
+        ({"SLURM_ARRAY_TASK_ID": "1"}, f"SLURM_ARRAY_TASK_COUNT is not set; {WHOLE} 1 to 99,999 {UNSEEN}"),
+        (
+            SLURM | {"SLURM_ARRAY_TASK_MAX": "40"},
+            "SLURM_ARRAY_TASK_ID is 7, of 8 ids from 1 to 40 by 1; they must be evenly spaced, such as --array=0-7 "
+            + UNSEEN,
+        ),
+        (
+            SLURM | {"SLURM_ARRAY_TASK_STEP": "4"},
+            "SLURM_ARRAY_TASK_ID is 7, of 8 ids from 1 to 29 by 4; they must be evenly spaced, such as --array=0-7 "
+            + UNSEEN,
+        ),
+        (ELASTIC | {"RANK": "8"}, f"RANK is '8'; {WHOLE} 0 to 7 {UNSEEN}"),
+        (
+            CLOUD_RUN | NAMED | INDEXED | {"VOXBATCH_TASK_COUNT": "16"},
+            (
+                "this process is task 3 of 8 (Cloud Run job calls, execution calls-x7k, attempt 1) and task 3 of 16 "
+                "(Kubernetes job) at once; which of them is meant? Say --tasks cloud-run or --tasks kubernetes, or "
+                "--tasks none and --shard I/N"
+            ),
+        ),
+    ],
+)
+def test_refused(environ: Mapping[str, str], message: str) -> None:
+    """What cannot be is named: the variable, its value, what is allowed; and two engines that contradict each other."""
+    with pytest.raises(ConfigError) as caught:
+        find(environ, NOWHERE)
+    assert str(caught.value) == message
+
+
+def test_several_engines() -> None:
+    """Those that agree are one; a single task says nothing beside several; one can be chosen, and must be there."""
+    alike = CLOUD_RUN | INDEXED | {"VOXBATCH_TASK_COUNT": "8"}
+    assert find(alike, NOWHERE) == Task(3, 8, "cloud-run")
+    single = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}
+    assert find(SLURM | single, NOWHERE) == Task(6, 8, "slurm", 0)
+    assert find(single | {"CLOUD_RUN_TASK_INDEX": "0", "CLOUD_RUN_TASK_COUNT": "1"}, NOWHERE) == Task(0, 1, "cloud-run")
+    assert find(SLURM | CLOUD_RUN, NOWHERE, "slurm") == Task(6, 8, "slurm", 0)
+    with pytest.raises(ConfigError, match="--tasks slurm: no Slurm array has started this process: SLURM_ARRAY_TASK_"):
+        find(CLOUD_RUN, NOWHERE, "slurm")
+
+
+@given(st.integers(0, 10**6), st.integers(1, 1000), st.integers(1, 500), st.data())
+def test_any_slurm_array(least: int, step: int, count: int, data: st.DataObject) -> None:
+    """The ids of --array=least-…:step are the tasks 0, 1, …, each once; an id between them is none."""
+    last = least + (count - 1) * step
+    array = {
+        "SLURM_ARRAY_TASK_COUNT": f"{count}", "SLURM_ARRAY_TASK_MIN": f"{least}", "SLURM_ARRAY_TASK_MAX": f"{last}",
+        "SLURM_ARRAY_TASK_STEP": f"{step}",
+    }  # fmt: skip
+    index = data.draw(st.integers(0, count - 1))
+    found = find(array | {"SLURM_ARRAY_TASK_ID": f"{least + index * step}"}, NOWHERE)
+    assert found == Task(index, count, "slurm", 0)
+    other = data.draw(st.integers(0, last + 10 * step).filter(lambda i: i not in range(least, last + 1, step)))
+    with pytest.raises(ConfigError, match="evenly spaced"):
+        find(array | {"SLURM_ARRAY_TASK_ID": f"{other}"}, NOWHERE)
+
+
+@given(st.dictionaries(st.sampled_from([*CLOUD_RUN, *BATCH, *SLURM, *ELASTIC, tasks.COUNT]), st.text(max_size=4)))
+def test_whatever_is_there(environ: dict[str, str]) -> None:
+    """Any values give a task within its count, none, or an error that is ours."""
+    try:
+        task = find(environ, NOWHERE)
+    except ConfigError:
+        return
+    assert task is None or 0 <= task.index < task.count
+
+
+def test_as_many_tasks_as_shards() -> None:
+    """The room below knows no shards, and yet the same limit."""
+    assert tasks.MOST == MAX_SHARDS
+
+
+# ── which shard ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+THIRD = Task(3, 8, "cloud-run", 1, "calls-x7k", "calls")
+
+
+@pytest.mark.parametrize(
+    ("task", "asked", "shard"),
+    [
+        (None, None, (0, 1)),
+        (None, (3, 16), (3, 16)),
+        (THIRD, None, (3, 8)),
+        (THIRD, (3, 8), (3, 8)),
+        (Task(0, 1, "cloud-run"), None, (0, 1)),
+        (Task(0, 1, "cloud-run"), (3, 16), (3, 16)),
+    ],
+)
+def test_shard(task: Task | None, asked: tuple[int, int] | None, shard: tuple[int, int]) -> None:
+    """The task's, unless another was asked for and the task is the only one."""
+    assert shard_of(task, asked) == shard
+
+
+@pytest.mark.parametrize("asked", [(0, 1), (4, 8), (3, 16)])
+def test_another_shard_than_the_tasks(asked: tuple[int, int]) -> None:
+    """It is refused: eight tasks with --shard 0/1 would do everything eight times."""
+    with pytest.raises(ConfigError) as caught:
+        shard_of(THIRD, asked)
+    assert str(caught.value) == (
+        f"--shard {asked[0]}/{asked[1]} contradicts CLOUD_RUN_TASK_INDEX: this is task 3 of 8 (Cloud Run job calls, "
+        "execution calls-x7k, attempt 1), and its shard is 3/8; leave --shard (VOXBATCH_SHARD) out, or say --tasks "
+        "none where it is to count alone"
+    )
+
+
+def test_a_shard_tells_the_count() -> None:
+    """--shard I/N does for VOXBATCH_TASK_COUNT, unless there are more tasks than that."""
+    assert find(INDEXED, NOWHERE, count=8) == Task(3, 8, "kubernetes")
+    assert find({"VOXBATCH_TASK_COUNT": "8"}, NOWHERE, count=8) is None
+    with pytest.raises(ConfigError, match=r"^--shard I/1 contradicts JOB_COMPLETION_INDEX, which is 3: .*--tasks none"):
+        find(INDEXED, NOWHERE, count=1)
+
+
+# ── SageMaker ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+HOSTS = ["algo-10", "algo-2", "algo-1"]
+
+
+def container(root: Path, current: str = "algo-10", hosts: Any = HOSTS, **job: Any) -> str:
+    """The root of a host's files."""
+    (root / "config").mkdir(parents=True)
+    (root / "config" / "resourceconfig.json").write_text(json.dumps({"current_host": current, "hosts": hosts}))
+    if job:
+        (root / "config" / "processingjobconfig.json").write_text(json.dumps(job))
+    return str(root)
+
+
+def test_hosts(tmp_path: Path) -> None:
+    """They count in the order of their numbers; the job's name is told where there is one."""
+    found = [find({}, container(tmp_path / host, host, ProcessingJobName="calls")) for host in HOSTS]
+    assert found == [Task(i, 3, "sagemaker", name="calls") for i in (2, 1, 0)]
+    assert find({}, container(tmp_path / "x")) == Task(2, 3, "sagemaker")
+
+
+@pytest.mark.parametrize(("current", "hosts"), [("algo-3", HOSTS), ("algo-1", []), ("algo-1", None), ("a", ["a", 1])])
+def test_no_hosts(tmp_path: Path, current: str, hosts: Any) -> None:
+    """Files that do not tell are named, with what they hold."""
+    with pytest.raises(ConfigError, match=rf"config/resourceconfig.json: current_host is '{current}' and hosts are"):
+        find({}, container(tmp_path, current, hosts))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "\xff"])
+def test_damaged_files(tmp_path: Path, text: str) -> None:
+    """Likewise what is no JSON object."""
+    root = container(tmp_path)
+    (tmp_path / "config" / "resourceconfig.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match="SageMaker writes a JSON object there"):
+        find({}, root)
+
+
+def test_hosts_that_are_given_different_files(tmp_path: Path) -> None:
+    """A shard of what only this host has would leave the rest of it undone, in silence: refused."""
+    inputs = [
+        {"InputName": "mine", "S3Input": {"LocalPath": "/in/mine", "S3DataDistributionType": "ShardedByS3Key"}},
+        {"InputName": "all", "S3Input": {"LocalPath": "/in/all", "S3DataDistributionType": "FullyReplicated"}},
+        {"InputName": "other", "DatasetDefinition": {}},
+    ]
+    root = container(tmp_path, ProcessingInputs=inputs)
+    sagemaker.refuse_scattered("/in/all/m.jsonl", root)
+    sagemaker.refuse_scattered("s3://calls/m.jsonl", root)
+    sagemaker.refuse_scattered("/in/mine/m.jsonl", NOWHERE)
+    for source in ("/in/mine", "/in/mine/m.jsonl"):
+        with pytest.raises(ConfigError, match=r"lies in /in/mine, of which each host has a part of its own"):
+            sagemaker.refuse_scattered(source, root)
+
+
+def test_exit_message(tmp_path: Path) -> None:
+    """The first KB of the reason, whole characters only; elsewhere than on SageMaker nothing is written."""
+    root = container(tmp_path / "host")
+    sagemaker.leave_message("a" + "é" * 1000, root)
+    assert (tmp_path / "host" / "output" / "message").read_bytes() == ("a" + "é" * 511).encode()
+    sagemaker.leave_message("no", str(tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+
+
+FAST = ("--engine", "scripted", "--decoders", "1", "--formats", "srt")
+
+
+@pytest.mark.slow
+def test_a_failed_job_tells_why(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """Whatever fails, and however early: the reason is the job's ExitMessage, and the exit code is the usual one; with
+    --exit-zero, items that failed are no failure."""
+    path = manifest(0.5, None)
+    base = container(tmp_path / "host", "algo-1", ["algo-1"])
+    message = tmp_path / "host" / "output" / "message"
+    for code, reason, options in (
+        (2, "Invalid value for '--limit': 0 is not", ("--limit", "0")),
+        (2, "engine 'x' is unknown", ("--engine", "x")),
+        (2, "engine 'x' is unknown", ("--engine", "x", "--log-format", "text")),
+        (1, "scripted to die after 1 results", (*FAST, "--engine-option", "die_after=1")),
+        (3, "finished, but 1 items failed: see failures.jsonl", FAST),
+    ):
+        done = voxbatch("run", path, *options, env={"SAGEMAKER_BASE_DIR": base})
+        assert done.returncode == code, done.stderr
+        assert message.read_text().startswith(reason)
+        message.unlink()
+    assert voxbatch("run", path, *FAST, env={"SAGEMAKER_BASE_DIR": base, "VOXBATCH_EXIT_ZERO": "1"}).returncode == 0
+    assert not message.exists()
+
+
+# ── as a user sees it ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+LABELS = "logging.googleapis.com/labels"
+
+
+def test_a_task_says_what_it_took(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
+    """One event, a warning where its OUT is nobody else's, and the shard and Cloud Run's labels in every line."""
+    done = voxbatch("run", manifest(0.5), *FAST, env=CLOUD_RUN | NAMED)
+    assert done.returncode == 0
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert lines[0]["text"] == "task 3 of 8 (Cloud Run job calls, execution calls-x7k, attempt 1): shard 3/8"
+    assert (lines[1]["message"], lines[1]["severity"]) == ("local_out", "WARNING")
+    assert {(line["shard"], line["attempt"]) for line in lines} == {("3/8", 1)}
+    prefix = "run.googleapis.com/"
+    labels = {f"{prefix}execution_name": "calls-x7k", f"{prefix}task_index": "3", f"{prefix}task_attempt": "1"}
+    assert all(line[LABELS] == labels for line in lines)
+
+
+@pytest.mark.slow
+def test_ways_out(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """A shard that contradicts is refused before anything is written, as a variable too; --tasks none looks at none."""
+    path = manifest(0.5)
+    for options, more in ((("--shard", "0/1"), {}), ((), {"VOXBATCH_SHARD": "0/1"})):
+        done = voxbatch("run", path, *FAST, *options, env=CLOUD_RUN | more)
+        assert (done.returncode, "--shard 0/1 contradicts CLOUD_RUN_TASK_INDEX" in done.stderr) == (2, True)
+    assert voxbatch("run", path, *FAST, "--overwrite", env=CLOUD_RUN).returncode == 2
+    assert not (tmp_path / "m.voxbatch").exists()
+    assert voxbatch("run", path, *FAST, "--shard", "0/1", "--tasks", "none", env=CLOUD_RUN).returncode == 0
+    assert (tmp_path / "m.voxbatch" / "summary.json").exists()
+    assert voxbatch("profiles", "cpu", env=CLOUD_RUN | {"CLOUD_RUN_TASK_INDEX": "x"}).returncode == 0
+
+
+# ── many tasks, and what befalls them ─────────────────────────────────────────────────────────────────────────────────
+
+ITEMS = 24
+Environment = Callable[[int, int], dict[str, str]]
+"""(task, attempt) → its variables"""
+
+
+def on_cloud_run(folder: Path, count: int) -> Environment:
+    return lambda index, attempt: (
+        NAMED
+        | {
+            "CLOUD_RUN_TASK_INDEX": f"{index}",
+            "CLOUD_RUN_TASK_COUNT": f"{count}",
+            "CLOUD_RUN_TASK_ATTEMPT": f"{attempt}",
+        }
+    )
+
+
+def on_sagemaker(folder: Path, count: int) -> Environment:
+    hosts = [f"algo-{i}" for i in (*range(9, 9 + count),)]
+    roots = [container(folder / host, host, hosts[::-1]) for host in hosts]
+    return lambda index, attempt: {"SAGEMAKER_BASE_DIR": roots[index]}
+
+
+def on_kubernetes(folder: Path, count: int) -> Environment:
+    return lambda index, attempt: {"JOB_COMPLETION_INDEX": f"{index}", "VOXBATCH_TASK_COUNT": f"{count}"}
+
+
+def outputs(store: Store) -> dict[str, bytes | None]:
+    return {name: store.read(name) for name in ("transcripts.jsonl", "failures.jsonl", *store.names("srt"))}
+
+
+def committed(store: Store) -> Counter[int]:
+    """Item → the parts that it is in."""
+    return Counter(entry.index for name in part_names(store) for entry in read_part(store, name))
+
+
+class Crew:
+    """Tasks of one job."""
+
+    def __init__(self, start: Starter, manifest: Path, out: str, environment: Environment, more: dict[str, str]):
+        self._start, self._manifest, self._out = start, manifest, out
+        self._environment, self._more = environment, more
+
+    def begin(self, index: int, attempt: int = 0, delay_s: float = 0.02) -> Popen[str]:
+        slowly = ("--engine-option", f"delay_s={delay_s}", "--engine-option", "concurrency=1", "--part-items", "1")
+        env = self._environment(index, attempt) | self._more
+        return self._start("run", self._manifest, "-o", self._out, *FAST, *slowly, env=env)
+
+
+def strike(first: Mapping[int, Popen[str]], numbers: Mapping[int, signal.Signals], store: Store) -> None:
+    """Each of these tasks gets its signal as soon as it has committed something, and while it has more to do."""
+    left = dict(numbers)
+    while left:
+        time.sleep(0.02)
+        at_work = {int(name.split("-")[1]) for name in part_names(store)}
+        for index in left.keys() & at_work:
+            first[index].send_signal(left.pop(index))
+        for index in left:
+            assert first[index].poll() is None, first[index].communicate()
+
+
+def ended(processes: Iterable[Popen[str]]) -> list[int]:
+    codes = []
+    for process in processes:
+        said = process.communicate(timeout=120)
+        assert "Traceback" not in said[1]
+        codes.append(process.returncode)
+    return codes
+
+
+def disturbed(crew: Crew, store: Store, count: int, killed: set[int], zombie: int) -> Popen[str]:
+    """All tasks, of which some are killed in mid-run and started again, and one is stopped and replaced; that one, when
+    all others have ended."""
+    victims = killed | {zombie}
+    slow_s = 2.0 * count / ITEMS  # some seconds for its whole shard: time to be met at work
+    first = {index: crew.begin(index, delay_s=slow_s if index in victims else 0.02) for index in range(count)}
+    strike(first, {index: signal.SIGSTOP if index == zombie else signal.SIGKILL for index in victims}, store)
+    again = [crew.begin(index, attempt=1) for index in sorted(victims)]
+    calm = [process for index, process in first.items() if index not in victims]
+    assert set(ended([first[index] for index in killed])) == {-signal.SIGKILL}
+    assert set(ended([*calm, *again])) <= {0, 3}
+    return first[zombie]
+
+
+def prove(crew: Crew, store: Store, count: int, killed: set[int], zombie: int, alone: dict[str, bytes | None]) -> None:
+    asleep = disturbed(crew, store, count, killed, zombie)
+    assert asleep.poll() is None
+    assert outputs(store) == alone
+    asleep.send_signal(signal.SIGCONT)
+    assert ended([asleep]) == [3]  # it finds everything done and merged, and one item failed
+    assert outputs(store) == alone
+    assert committed(store) == dict.fromkeys(range(ITEMS), 1)
+    summary = json.loads(store.read("summary.json") or b"")
+    assert (summary["items"], summary["done"], summary["failed"]) == (ITEMS, ITEMS - 1, 1)
+
+
+@pytest.fixture
+def alone(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> dict[str, bytes | None]:
+    """What one process makes of the manifest."""
+    path = manifest(*[0.5 + i / 100 for i in range(ITEMS - 1)], None, text="one two", lang="en")
+    assert voxbatch("run", path, "-o", "alone", *FAST).returncode == 3
+    return outputs(open_store(str(tmp_path / "alone")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "count", "killed", "zombie"),
+    [(on_cloud_run, 8, {1, 4}, 6), (on_sagemaker, 3, {0}, 2), (on_kubernetes, 3, {2}, 0)],
+)
+def test_many_tasks(
+    alone: dict[str, bytes | None],
+    start: Starter,
+    tmp_path: Path,
+    engine: Callable[[Path, int], Environment],
+    count: int,
+    killed: set[int],
+    zombie: int,
+) -> None:
+    """Some killed and tried again, one thought dead that comes back: the bytes are those of one process alone, no item
+    is in two parts, and who comes back ends well."""
+    out = tmp_path / "out"
+    crew = Crew(start, tmp_path / "m.jsonl", str(out), engine(tmp_path, count), {})
+    prove(crew, open_store(str(out)), count, killed, zombie, alone)
+
+
+# ── in a bucket ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def bucket(google: servers.Server, monkeypatch: pytest.MonkeyPatch) -> Iterable[servers.Place]:
+    with servers.placed(google, monkeypatch) as place:
+        yield place
+
+
+@pytest.mark.slow
+def test_many_tasks_in_a_bucket(
+    alone: dict[str, bytes | None], start: Starter, tmp_path: Path, bucket: servers.Place
+) -> None:
+    """The same with OUT in a bucket."""
+    crew = Crew(start, tmp_path / "m.jsonl", bucket.uri, on_cloud_run(tmp_path, 8), {"VOXBATCH_NO_WAIT": "1"})
+    prove(crew, bucket.store(), 8, {1, 4}, 6, alone)
+
+
+def told_to_leave(process: Popen[str]) -> tuple[int, str]:
+    """(exit code, all that it said), after SIGTERM."""
+    process.send_signal(signal.SIGTERM)
+    said = "".join(process.communicate(timeout=20))
+    return process.returncode, said
+
+
+@pytest.mark.slow
+def test_told_to_leave(manifest: ManifestWriter, start: Starter, bucket: servers.Place) -> None:
+    """What is in hand goes to the bucket before the process ends, though no part was due for long."""
+    command = ("run", manifest(*[0.5] * ITEMS), "-o", bucket.uri, *FAST)
+    slowly = ("--engine-option", "delay_s=0.3", "--engine-option", "concurrency=1")
+    process, store = start(*command, *slowly), bucket.store()
+    while not store.exists("run.json"):
+        time.sleep(0.02)
+    time.sleep(2.5)
+    code, said = told_to_leave(process)
+    assert code == 143
+    assert 1 <= committed(store).total() < ITEMS
+    assert f"interrupted; {committed(store).total()} of {ITEMS} items are safe in {bucket.uri}" in said
+    assert ended([start(*command)]) == [0]
+    assert committed(store) == dict.fromkeys(range(ITEMS), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("503", "cannot write gs://"), ("stall", "what was in hand took over 9 s to commit")],
+)
+def test_told_to_leave_while_the_store_is_down(
+    manifest: ManifestWriter, start: Starter, bucket: servers.Place, fault: str, reason: str
+) -> None:
+    """Neither a store that refuses nor one that is silent holds the process up; it says that nothing is safe yet."""
+    bucket.proxy.stall_s = 60
+    bucket.proxy.spoil = lambda request: fault if request.verb == "put" and "/parts/" in request.key else ""
+    process = start("run", manifest(0.5, 0.5), "-o", bucket.uri, *FAST, "--part-items", "1", "--log-format", "text")
+    while not bucket.proxy.spoilt:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    code, said = told_to_leave(process)
+    assert code == 143
+    assert f"warning: interrupted; {reason}" in said
+    assert f"0 of 2 items are safe in {bucket.uri}; run the same command again to go on from there" in said

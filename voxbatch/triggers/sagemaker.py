@@ -1,0 +1,113 @@
+"""The files of a SageMaker Processing container: which hosts there are, what each of them is given, and the reason of a
+failure, which it shows as ExitMessage.
+
+    <root>/config/resourceconfig.json        {"current_host": "algo-2", "hosts": ["algo-1", "algo-2"]}
+    <root>/config/processingjobconfig.json   ProcessingJobName, ProcessingInputs, …
+    <root>/output/message                    ours
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from voxbatch.errors import ConfigError
+
+ROOT = "/opt/ml"
+ROOT_VARIABLE = "SAGEMAKER_BASE_DIR"
+"""Where SageMaker's own toolkits look for another root."""
+MESSAGE_BYTES = 1024
+"""What SageMaker shows of it."""
+
+
+def root_of(environ: Mapping[str, str]) -> str:
+    return environ.get(ROOT_VARIABLE) or ROOT
+
+
+def resources(root: str) -> Path:
+    return Path(root, "config", "resourceconfig.json")
+
+
+def host(root: str) -> tuple[int, int] | None:
+    """(which host this is, of how many), in the order of their numbers: algo-1, algo-2, algo-10. None elsewhere.
+
+    Raises:
+        ConfigError: the file is there and does not tell.
+    """
+    found = _read(resources(root))
+    if found is None:
+        return None
+    hosts, current = found.get("hosts"), found.get("current_host")
+    if not isinstance(hosts, list) or not all(isinstance(each, str) for each in hosts) or current not in hosts:
+        raise ConfigError(
+            f"{resources(root)}: current_host is {current!r} and hosts are {hosts!r}; the one must be among the others"
+        )
+    return sorted(set(hosts), key=_natural).index(current), len(set(hosts))
+
+
+def job_name(root: str) -> str | None:
+    name = _job(root).get("ProcessingJobName")
+    return name if isinstance(name, str) else None
+
+
+def refuse_scattered(source: str, root: str) -> None:
+    """
+    Raises:
+        ConfigError: of the input that holds `source` each host has other files, so no host can take a shard of all.
+    """
+    for place in _scattered(root):
+        if Path(os.path.abspath(source)).is_relative_to(place):
+            raise ConfigError(
+                f"{source} lies in {place}, of which each host has a part of its own (ShardedByS3Key), and would "
+                "transcribe a shard of that part only: make that input FullyReplicated, give SOURCE as s3://, or say "
+                "--tasks none and give each host an OUT of its own"
+            )
+
+
+def _scattered(root: str) -> list[str]:
+    inputs = _job(root).get("ProcessingInputs")
+    given = [each.get("S3Input") for each in inputs if isinstance(each, dict)] if isinstance(inputs, list) else []
+    by_key = [each for each in given if isinstance(each, dict) and each.get(_SPREAD) == "ShardedByS3Key"]
+    return [str(each["LocalPath"]) for each in by_key if each.get("LocalPath")]
+
+
+_SPREAD = "S3DataDistributionType"
+
+
+def leave_message(reason: str, root: str) -> None:
+    """On SageMaker, say why the job failed: the first KB, cut where a character ends. Elsewhere it does nothing."""
+    cut = reason.encode(errors="replace")[:MESSAGE_BYTES].decode(errors="ignore")
+    place = Path(root, "output", "message")
+    with contextlib.suppress(OSError):  # the log has it too
+        if resources(root).exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(cut, encoding="utf-8")
+
+
+def _job(root: str) -> dict[str, Any]:
+    return _read(Path(root, "config", "processingjobconfig.json")) or {}
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as e:
+        raise ConfigError(f"{path}: cannot be read ({e}); {_RULE}") from e
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: holds {str(found)[:60]!r}; {_RULE}")
+    return found
+
+
+_RULE = "SageMaker writes a JSON object there (--tasks none does not look at it)"
+
+
+def _natural(name: str) -> list[str | int]:
+    """ "algo-10" → ["algo-", 10, ""]: strings and numbers alternate, so any two can be compared."""
+    return [int(piece) if i % 2 else piece for i, piece in enumerate(re.split(r"([0-9]+)", name))]
