@@ -127,7 +127,7 @@ def long_manifest(where: Place, lines: int, full: bool, bars: Bars) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stores", nargs="+", choices=KINDS[1:], default=["gcs", "moto", "seaweedfs"])
+    parser.add_argument("--stores", nargs="+", choices=KINDS[1:], default=["gcs", "seaweedfs"])
     parser.add_argument("--objects", type=int, default=10_000)
     parser.add_argument("--lines", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)

@@ -14,8 +14,13 @@ import numpy as np
 import pytest
 import servers
 import soundfile
+from hypothesis import HealthCheck, settings
 
 from voxbatch.storage import connect
+
+# Machines are shared: how long an example takes says nothing.
+settings.register_profile("voxbatch", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("voxbatch")
 
 ROOT = Path(__file__).parents[1]
 
