@@ -23,6 +23,7 @@ import soundfile
 from common import Bars, machine, run
 from stores import KINDS, Place, place
 
+from voxbatch.decoder import TASKS_AHEAD
 from voxbatch.storage import open_recording
 from voxbatch.storage.ahead import STREAMS, Ahead
 
@@ -62,8 +63,8 @@ def with_the_client(where: Place, names: list[str]) -> int:
 def with_voxbatch(where: Place, names: list[str]) -> int:
     """Bytes that storage brings, as one decoder process asks for them."""
     ahead, total = Ahead(open_recording), 0
-    waiting = [ahead.want(where / name) for name in names[:STREAMS]]
-    for name in [*names[STREAMS:], *[""] * STREAMS]:
+    waiting = [ahead.want(where / name) for name in names[:TASKS_AHEAD]]
+    for name in [*names[TASKS_AHEAD:], *[""] * TASKS_AHEAD]:
         with ahead.taken(waiting.pop(0), lambda: None) as found:
             total += found.size
         if name:

@@ -141,6 +141,17 @@ def test_a_speech_model(model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 @slow
+def test_an_endpoint_of_its_own(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model comes from the service that the run's other buckets are at."""
+    from voxbatch.storage import Access
+
+    if model.server.scheme == "s3":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        access = Access(s3_endpoint_url=model.proxy.url)
+        assert files(fetch_prefix(model.uri, model.cache, model.lines.append, access).path) == Model.FILES
+
+
+@slow
 def test_revision(model: Model) -> None:
     """The revision is the digest of the marker; the same bytes uploaded again keep it, others make another folder."""
     first = model.fetch()

@@ -43,8 +43,9 @@ from voxbatch.storage import (
 )  # fmt: skip
 from voxbatch.storage.ahead import Ahead, Wanted
 
-TASKS_AHEAD = 8
-"""Tasks that a worker holds, so that it never waits for its next short recording."""
+TASKS_AHEAD = 12
+"""Tasks that a worker holds, so that it never waits for its next short recording: one in hand, so many that are being
+fetched (ahead.STREAMS), and some that have come out of order."""
 HANG_TIMEOUT_S = 120.0
 """A worker that has said nothing for this long while it was listened to is killed; twice ffmpeg's own time limit."""
 MEMORY_LIMIT = 2 << 30

@@ -65,7 +65,7 @@ def plan(config: Config) -> Plan:
     choice = engines.choose(config.engine)
     with opened(config) as source:
         surveyed = survey(source, policy(config), config.limit)
-        spec = engines.create(choice.name, config.model, config.engine_options).spec
+        spec = engines.create(choice.name, config.model, config.engine_options, config.access).spec
         mine = members(surveyed.durations, config.shard, config.shards)
         unknown = mine & np.isnan(surveyed.durations)
         _estimate(surveyed.durations, unknown, config, source)

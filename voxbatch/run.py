@@ -173,7 +173,7 @@ class _Job:
 def _begin(config: Config, source: Source, log: Log) -> _Job:
     choice = engines.choose(config.engine)
     surveyed = survey(source, policy(config), config.limit)
-    engine = engines.create(choice.name, config.model, config.engine_options)
+    engine = engines.create(choice.name, config.model, config.engine_options, config.access)
     if config.language:
         engines.require_language(engine, config.language)
     log.info("engine", text=f"engine {choice.reason} (model {engine.spec.model}, {engine.spec.license})")

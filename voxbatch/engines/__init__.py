@@ -18,6 +18,7 @@ from voxbatch.engines.feed import Feed
 from voxbatch.engines.notice import Notice
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, ChunkFailure, Hypothesis
+from voxbatch.storage import USUAL, Access
 
 __all__ = [
     "Choice",
@@ -151,11 +152,12 @@ def require_language(engine: Engine, lang: str) -> None:
         raise ConfigError(f"--language {lang}: model {engine.spec.model} knows only {', '.join(sorted(known))}")
 
 
-def create(name: str, model: str | None, options: Mapping[str, str]) -> Engine:
+def create(name: str, model: str | None, options: Mapping[str, str], access: Access = USUAL) -> Engine:
     """An engine ready to stream; its model is loaded by `stream`.
 
     Args:
         options: what `--engine-option NAME=VALUE` gave, unparsed.
+        access: how the bucket of a model is entered, for engines that take one.
 
     Raises:
         ConfigError: a model or an option that it does not take.
@@ -166,5 +168,5 @@ def create(name: str, model: str | None, options: Mapping[str, str]) -> Engine:
         factory = getattr(importlib.import_module(module), cls)
     except ImportError as e:
         raise EngineError(f"engine {name} does not load: {e}; {_ENGINES[name].install}") from e
-    engine: Engine = factory(model, options)
+    engine: Engine = factory(model, options, access)
     return engine

@@ -24,6 +24,7 @@ from voxbatch.engines.failing import unless_all_fail
 from voxbatch.engines.options import parse
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Samples, Word
+from voxbatch.storage import USUAL, Access
 
 WINDOW_SECONDS = 30
 """Whisper's encoder always takes 30 s (openai/whisper, audio.py: CHUNK_LENGTH)."""
@@ -55,7 +56,7 @@ class Options:
 
 
 class FasterWhisper:
-    def __init__(self, model: str | None, options: Mapping[str, str]):
+    def __init__(self, model: str | None, options: Mapping[str, str], _: Access = USUAL):
         self._options = parse(Options, "faster-whisper", options)
         self._path, license_, origin = _locate(model)
         self._threads = self._options.threads or len(os.sched_getaffinity(0))

@@ -17,6 +17,7 @@ from voxbatch.engines import EngineSpec, Feed
 from voxbatch.engines.options import parse
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
+from voxbatch.storage import USUAL, Access
 
 WORD_SECONDS = 0.5
 SHORTEST_LIMIT_S = 14.0
@@ -48,7 +49,7 @@ class Script:
 
 
 class Scripted:
-    def __init__(self, model: str | None, options: Mapping[str, str]):
+    def __init__(self, model: str | None, options: Mapping[str, str], _: Access = USUAL):
         self._script = parse(Script, "scripted", options)
         self._fail = _indexes(self._script.fail_items)
         if self._script.max_chunk_s < SHORTEST_LIMIT_S or min(self._script.concurrency, self._script.workers) < 1:

@@ -72,7 +72,8 @@ Message = Progress | Notice | Usage | Stopped | Failed
 def obey(order: Order, connection: Connection, stop: Stop) -> Usage:
     """Bring every item of the order to a part that is not in one yet. Raises what Pipeline.run raises."""
     config = order.config
-    engine = engines.create(engines.choose(config.engine).name, config.model, config.engine_options)
+    choice = engines.choose(config.engine)
+    engine = engines.create(choice.name, config.model, config.engine_options, config.access)
     if dict(engine.spec.decoding) != order.decoding:
         raise ConfigError(f"the model changed since the run began: {engine.spec.decoding} is not {order.decoding}")
     store = open_store(config.out, config.access)

@@ -46,7 +46,7 @@ class Ahead:
         """The recording, once it is there; `waiting` is called now and then by who waits for it or for more of it.
         Raises what opening it did."""
         try:
-            while not wait([wanted.coming], WAITING_S).done:
+            while not wanted.coming.done() and not wait([wanted.coming], WAITING_S).done:
                 waiting()
             recording = wanted.coming.result()
             recording.waiting = waiting

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from voxbatch.errors import StorageError
 from voxbatch.storage import connect, steady
-from voxbatch.storage.access import USUAL
+from voxbatch.storage.access import USUAL, Access
 from voxbatch.storage.address import Address, in_bucket
 from voxbatch.storage.local import TEMPORARY, LocalStore
 from voxbatch.storage.objects import Interrupted, Stat
@@ -53,7 +53,7 @@ def _say_nothing(line: str) -> None:
     pass
 
 
-def fetch_prefix(uri: str, cache: Path, log: Say = _say_nothing) -> Fetched:
+def fetch_prefix(uri: str, cache: Path, log: Say = _say_nothing, access: Access = USUAL) -> Fetched:
     """Everything below `gs://bucket/prefix` or `s3://bucket/prefix`, in a folder of its own in the cache.
 
     The bucket is listed each time; only files that are not there are fetched. One that is damaged in the cache without
@@ -65,7 +65,7 @@ def fetch_prefix(uri: str, cache: Path, log: Say = _say_nothing) -> Fetched:
             the credentials are missing; the bucket cannot be read or the cache not written.
     """
     place = _address(uri)
-    bucket = connect.bucket(place.scheme, place.bucket, USUAL)
+    bucket = connect.bucket(place.scheme, place.bucket, access)
     found = _listed(place, bucket)
     listing = _listing(found)
     revision = hashlib.sha256(listing).hexdigest()[:_REVISION_DIGITS]

@@ -27,6 +27,7 @@ from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model, comp
 from voxbatch.engines.vllm.settings import Settings, resolve
 from voxbatch.errors import EngineError
 from voxbatch.records import ChunkFailure, Hypothesis
+from voxbatch.storage import USUAL, Access
 
 T = TypeVar("T")
 FAMILIES: dict[str, Callable[[Model, Settings], Family]] = {REALTIME: Realtime, INSTRUCT: Instruct, WHISPER: Whisper}
@@ -35,11 +36,11 @@ PREFETCH = 64
 
 
 class Vllm:
-    def __init__(self, model: str | None, options: Mapping[str, str]):
+    def __init__(self, model: str | None, options: Mapping[str, str], access: Access = USUAL):
         distribution, version = compat.installed()
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as NVML counts; CUDA itself puts the fastest first
         gpu.use_only(options.get("devices", ""))
-        self._model = locate(model, options.get("revision") or None)
+        self._model = locate(model, options.get("revision") or None, access)
         self._settings = resolve(self._model.family, options)
         check(self._model, self._settings)
         self._family = FAMILIES[self._model.family](self._model, self._settings)

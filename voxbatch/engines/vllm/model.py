@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch.errors import ConfigError, EngineError
+from voxbatch.storage import USUAL, Access
 
 REALTIME, INSTRUCT, WHISPER = "realtime", "instruct", "whisper"
 
@@ -65,7 +66,7 @@ class Model:
         return audio
 
 
-def locate(name: str | None, revision: str | None) -> Model:
+def locate(name: str | None, revision: str | None, access: Access = USUAL) -> Model:
     """Find a model and read what it is.
 
     Args:
@@ -78,7 +79,7 @@ def locate(name: str | None, revision: str | None) -> Model:
     """
     name = name or DEFAULT_MODEL
     if name.startswith(CLOUD):
-        model = _from_bucket(name)
+        model = _from_bucket(name, access)
     elif os.path.isdir(name):
         model = _described(name, Path(name).resolve(), None)
     elif name.startswith((".", "/", "~")) or name.count("/") != 1:
@@ -175,10 +176,10 @@ def _write_whole(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _from_bucket(uri: str) -> Model:
+def _from_bucket(uri: str, access: Access) -> Model:
     from voxbatch.storage.prefix import fetch_prefix
 
-    fetched = fetch_prefix(uri, cache_folder() / "models")
+    fetched = fetch_prefix(uri, cache_folder() / "models", access=access)
     return _described(uri, fetched.path, fetched.revision)
 
 
