@@ -23,7 +23,7 @@ import soundfile
 from common import Bars, machine, run
 from stores import KINDS, Place, place
 
-from voxbatch.decoder import TASKS_AHEAD
+from voxbatch.decoder.process import TASKS_AHEAD
 from voxbatch.storage import open_recording
 from voxbatch.storage.ahead import STREAMS, Ahead
 

@@ -13,6 +13,7 @@ therefore a ceiling.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -53,9 +54,11 @@ def speech_rows(seconds: float) -> list[dict[str, Any]]:
 
 def engine_alone(manifest: str) -> None:
     """In a process of its own: print the seconds that the engine takes for all chunks, its loading included."""
-    from voxbatch.decoder import Task, chunks
+    from voxbatch.decoder import Task
+    from voxbatch.decoder.worker import chunks
     from voxbatch.engines import Feed, create
     from voxbatch.records import Chunk
+    from voxbatch.storage import open_recording
 
     engine = create("faster-whisper", None, {})
     feed, count = Feed(1 << 40), 0
@@ -63,9 +66,10 @@ def engine_alone(manifest: str) -> None:
         for index, line in enumerate(file):
             row = json.loads(line)
             task = Task(index, row["audio_filepath"], 0.0, row["duration"], None, "en", engine.spec.max_chunk_samples)
-            for number, (samples, span) in enumerate(chunks(task, [])):
-                feed.put(Chunk(index, number, np.array(samples), span, "en"))
-                count += 1
+            with contextlib.closing(open_recording(task.audio)) as recording:
+                for number, (samples, span) in enumerate(chunks(task, recording, [])):
+                    feed.put(Chunk(index, number, np.array(samples), span, "en"))
+                    count += 1
     feed.close()
     began = time.monotonic()
     results = list(engine.stream(feed))

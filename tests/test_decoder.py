@@ -15,8 +15,7 @@ import psutil
 import pytest
 from conftest import Recorder, environment
 
-from voxbatch import decoder
-from voxbatch.decoder import Decoded, DecoderPool, Message, Task, Undecodable
+from voxbatch.decoder import Decoded, DecoderPool, Message, Task, Undecodable, process
 from voxbatch.records import Chunk
 
 LIMIT = 15 * 16_000
@@ -155,7 +154,7 @@ def test_workers_end_with_their_parent(recording: Recorder) -> None:
 @pytest.mark.timeout(30)
 def test_a_hanging_worker_is_replaced(recording: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A decoder that says nothing for too long is killed; its item fails, and those behind it are done."""
-    monkeypatch.setattr(decoder, "HANG_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(process, "HANG_TIMEOUT_S", 0.3)
     paths = [recording("a.wav", 0.5), recording("b.wav", 0.5)]
     with DecoderPool(1) as pool:
         (worker,) = children()
@@ -170,7 +169,7 @@ def test_a_hanging_worker_is_replaced(recording: Recorder, monkeypatch: pytest.M
 @pytest.mark.timeout(60)
 def test_a_worker_that_nobody_listens_to_does_not_hang(recording: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine may take minutes to load its model: workers that wait meanwhile are not taken for dead."""
-    monkeypatch.setattr(decoder, "HANG_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(process, "HANG_TIMEOUT_S", 2.0)
     slept = 0
     ended: dict[int, Message] = {}
     with DecoderPool(3) as pool:

@@ -184,7 +184,7 @@ HELP = ["-h", "--help"]
 
 def configured(*arguments: object) -> Config:
     with run.make_context("run", ["m.jsonl", *map(str, arguments)], click.Context(cli, help_option_names=HELP)) as ctx:
-        own = {"source", "dry_run", "quiet", "log_format"}
+        own = {"source", "dry_run", "quiet", "log_format", "tasks", "exit_zero"}
         return config_of(ctx, "m.jsonl", {key: value for key, value in ctx.params.items() if key not in own})
 
 

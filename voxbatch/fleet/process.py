@@ -16,7 +16,7 @@ from voxbatch.fleet.worker import Failed, Message, Order, Stopped
 from voxbatch.pipeline import Progress, Usage
 
 _PROGRAM = "from voxbatch.fleet.worker import main; main()"
-"""Not `-m`: see voxbatch.decoder."""
+"""Not `-m`: see voxbatch.decoder.process."""
 _OUTPUT_BLOCK = 1 << 16
 
 

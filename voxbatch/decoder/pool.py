@@ -1,0 +1,149 @@
+"""Deals tasks out to workers, listens, replaces who died or hangs, and tries once more what was out of reach."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from multiprocessing.connection import wait
+
+from voxbatch.decoder import process
+from voxbatch.decoder.messages import Decoded, Message, Task, Undecodable
+from voxbatch.decoder.process import Worker
+from voxbatch.errors import AudioError, RunError
+from voxbatch.reach import Reach
+from voxbatch.records import Chunk, Failure
+from voxbatch.storage import USUAL, Access, shown
+
+
+class DecoderPool:
+    """Worker processes that decode tasks; killed on leaving the context."""
+
+    def __init__(self, workers: int, access: Access = USUAL, fail_unreachable: bool = False):
+        self._access, self._fail_unreachable = access, fail_unreachable
+        self._workers = [Worker(access) for _ in range(workers)]
+        self.cpu_s = 0.0
+        """CPU seconds that the workers spent on decoding and cutting."""
+        self._begun: set[int] = set()
+        """Items that a chunk has come of, and not the end."""
+        self._unreached: dict[int, Task] = {}
+        """By item, what nothing came of because its place did not answer; for the first time."""
+        self._again: deque[Task] = deque()
+        self._tried_again: set[int] = set()
+
+    def __enter__(self) -> DecoderPool:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for worker in self._workers:
+            worker.kill()
+
+    def run(self, tasks: Iterator[Task]) -> Iterator[Message]:
+        """Decode all tasks. Whoever takes its time over a message holds the workers back: that bounds memory.
+
+        Raises:
+            RunError: workers do not start here, or a place that recordings are fetched from is down.
+        """
+        reach = Reach[Undecodable]()
+        for message in self._run(tasks):
+            if isinstance(message, Chunk):
+                yield message
+                continue
+            yield from self._once_more(reach.came(message.came)) if message.came else ()
+            if isinstance(message, Undecodable) and message.fault is not None and self._is_open(message):
+                for own in reach.fault(message.fault, message):
+                    self._unreached.pop(own.item, None)
+                    yield own
+            else:
+                yield message
+        yield from reach.end()
+
+    def _is_open(self, message: Undecodable) -> bool:
+        """Whether it is to be found out if the recording or its place is to blame."""
+        return not self._fail_unreachable and message.item not in self._tried_again
+
+    def _once_more(self, released: list[Undecodable]) -> Iterator[Undecodable]:
+        """Their place answers again, after an outage maybe: what was out of reach gets another try, but only one, as
+        the recording may be to blame."""
+        for message in released:
+            task = self._unreached.pop(message.item, None)
+            if task is None:
+                yield message
+            else:
+                self._tried_again.add(message.item)
+                self._again.append(task)
+
+    def _run(self, tasks: Iterator[Task]) -> Iterator[Message]:
+        tasks = iter(tasks)
+        while True:
+            while (worker := min(self._workers, key=lambda w: len(w.tasks))).has_room():
+                task = self._again.popleft() if self._again else next(tasks, None)
+                if task is None:
+                    break
+                self._awake(worker).give(task)
+            busy = [worker for worker in self._workers if worker.tasks]
+            if not busy:
+                return
+            yield from self._listen(busy)
+
+    def _listen(self, busy: list[Worker]) -> Iterator[Message]:
+        ready = wait([worker.connection for worker in busy], timeout=1.0)
+        for worker in busy:
+            if worker.connection in ready:
+                yield from self._receive(worker)
+            elif worker.hangs():
+                yield self._replace(worker, f"decoding hung for {process.HANG_TIMEOUT_S:.0f} s and was stopped")
+
+    def _receive(self, worker: Worker) -> Iterator[Message]:
+        task = worker.tasks[0]
+        try:
+            message = worker.receive()
+        except (EOFError, OSError):
+            if not worker.greeted:
+                raise RunError(
+                    f"decoder processes do not start here ({worker.epitaph()}); "
+                    "`python -c 'import voxbatch.audio'` may tell why, and so may voxbatch doctor"
+                ) from None
+            yield self._replace(worker, f"the decoder died ({worker.epitaph()})")
+            return
+        if message is None:
+            return
+        if isinstance(message, Decoded):
+            self.cpu_s += message.cpu_s
+        self._note(message, task)
+        yield message
+
+    def _note(self, message: Message, task: Task) -> None:
+        if isinstance(message, Chunk):
+            self._begun.add(message.item)
+            return
+        fault = message.fault if isinstance(message, Undecodable) else None
+        is_new = message.item not in self._begun and message.item not in self._tried_again
+        if fault is not None and fault.since is not None and is_new and not self._fail_unreachable:
+            self._unreached[message.item] = task
+        self._begun.discard(message.item)
+
+    def _awake(self, worker: Worker) -> Worker:
+        """The worker, or a new one in its place where it died with nothing to do: no task is to blame."""
+        if worker.tasks or not worker.connection.poll():
+            return worker
+        try:
+            worker.receive()  # its greeting
+            return worker
+        except (EOFError, OSError):
+            return self._renewed(worker)
+
+    def _renewed(self, worker: Worker) -> Worker:
+        """A new worker in the place of one that died or is to die."""
+        worker.kill()
+        fresh = self._workers[self._workers.index(worker)] = Worker(self._access)
+        return fresh
+
+    def _replace(self, worker: Worker, reason: str) -> Undecodable:
+        """A new worker for a dead one. The task in hand fails, those behind it go to the new worker."""
+        fresh = self._renewed(worker)
+        culprit, *others = worker.tasks
+        for task in others:
+            fresh.give(task)
+        return Undecodable(
+            culprit.item, Failure(AudioError.__name__, f"cannot decode {shown(culprit.audio)}: {reason}", True)
+        )
