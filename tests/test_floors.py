@@ -18,7 +18,7 @@ PACKAGE = ROOT / "voxbatch"
 
 FLOORS = (
     ("errors", "log", "records", "__init__"),
-    ("storage", "triggers"),
+    ("storage", "tasks"),
     ("audio", "chunk", "config", "formats", "manifest", "score", "shard", "stitch"),
     ("engines", "reach"),
     ("decoder", "ledger", "lines"),

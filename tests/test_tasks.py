@@ -18,12 +18,12 @@ from conftest import ManifestWriter, Starter, Voxbatch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voxbatch import tasks
 from voxbatch.errors import ConfigError
 from voxbatch.ledger import part_names, read_part
 from voxbatch.shard import MAX_SHARDS
 from voxbatch.storage import Store, open_store
-from voxbatch.triggers import sagemaker, tasks
-from voxbatch.triggers.tasks import Task, find, shard_of
+from voxbatch.tasks import Task, find, sagemaker, shard_of
 
 # ── which task ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -34,11 +34,11 @@ from voxbatch.cli.options import (
 from voxbatch.config import FORMATS, Config, load_profile
 from voxbatch.errors import ConfigError, VoxbatchError
 from voxbatch.log import Log
-from voxbatch.triggers import sagemaker
+from voxbatch.tasks import sagemaker
 
 if TYPE_CHECKING:
     from voxbatch.engines.vllm.properties import Properties
-    from voxbatch.triggers.tasks import Task
+    from voxbatch.tasks import Task
 
 WIDTH = 100
 """Columns of what is printed."""

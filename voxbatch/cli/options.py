@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from voxbatch import tasks
 from voxbatch.config import FORMATS, LOG_FORMATS, PROFILE_KEYS, Config, load_profile
 from voxbatch.errors import ConfigError
-from voxbatch.triggers import sagemaker, tasks
+from voxbatch.tasks import sagemaker
 
 if TYPE_CHECKING:
     from voxbatch.engines.vllm.properties import Properties

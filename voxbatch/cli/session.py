@@ -22,7 +22,7 @@ from voxbatch.log import Log
 from voxbatch.pipeline import LAST_COMMIT_S, Interrupted, Progress, Stop
 from voxbatch.run import Finished
 from voxbatch.storage import Access, hurry, open_store
-from voxbatch.triggers import sagemaker
+from voxbatch.tasks import sagemaker
 
 EXIT_SOME_FAILED = 3
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from voxbatch.errors import ConfigError
-from voxbatch.triggers import sagemaker
+from voxbatch.tasks import sagemaker
 
 AUTO, NONE = "auto", "none"
 COUNT = "VOXBATCH_TASK_COUNT"
