@@ -139,10 +139,12 @@ class Post:
     def dead(self) -> list[Letter]:
         """The dead letters that came since the last call."""
         letters = self.pull("dead")
-        if letters:
-            request = {"subscription": self.subscription("dead"), "ack_ids": [letter.ack_id for letter in letters]}
-            self._subscriber.acknowledge(request=request)
+        self.acknowledge(letters, "dead")
         return letters
+
+    def acknowledge(self, letters: list[Letter], name: str = "uploads") -> None:
+        if ids := [letter.ack_id for letter in letters]:
+            self._subscriber.acknowledge(request={"subscription": self.subscription(name), "ack_ids": ids})
 
     def _delivery(self) -> int:
         """The number of a delivery made now."""
