@@ -26,6 +26,7 @@ FLOORS = (
     ("run",),
     ("fleet", "plan"),
     ("display",),
+    ("listen",),
     ("cli",),
     ("__main__",),
 )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from voxbatch import __version__
+from voxbatch.cli.listening import listen
 from voxbatch.cli.options import (
     FileOrAddress,
     FolderOrAddress,
@@ -273,6 +274,9 @@ def doctor() -> None:
     for each in found:
         click.echo(f"{each.state:<8} {each.name:<22} {each.detail}")
     sys.exit(1 if any(each.name == "engine" and each.state != "ok" for each in found) else 0)
+
+
+cli.add_command(listen)
 
 
 def main() -> NoReturn:

@@ -172,6 +172,37 @@ run_options = _together(
            help="auto: text on a terminal, JSON lines elsewhere."),
 )  # fmt: skip
 
+_NOT_HERE = {"out", "shard", "tasks", "resume", "dry_run", "expected_rtfx", "exit_zero"}
+
+
+def _work_options(command: Command) -> Command:
+    command = run_options(command)
+    params: list[click.Parameter] = getattr(command, "__click_params__", [])
+    params[:] = [param for param in params if param.name not in _NOT_HERE]
+    return command
+
+
+listen_options = _together(
+    option("--subscription", required=True, metavar="S",
+           help="Of Pub/Sub: NAME, or projects/PROJECT/subscriptions/NAME."),
+    option("--project", metavar="P", help="Of short names. Default: GOOGLE_CLOUD_PROJECT, or the credentials' own."),
+    option("-o", "--out", metavar="OUT",
+           help="Each run has a folder in it, named as what was uploaded. Without it, messages must say."),
+    option("--prefix", multiple=True, metavar="PLACE",
+           help="Take only what lies below PLACE, such as gs://calls/in/. Repeatable. Default: all outside of OUT."),
+    include_option,
+    option("--allow-outside", is_flag=True,
+           help="Let manifests name any local file and address, not only what lies with them."),
+    option("--only-under", multiple=True, metavar="PLACE",
+           help="Let them name only what is below PLACE, a folder or the address of one. Repeatable."),
+    option("--batch-window", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS",
+           help="Recordings uploaded within so long are one run. Default: each is one."),
+    option("--dead-letter", metavar="TOPIC",
+           help="Where messages go that cannot be run, with the reason. Default: the subscription's own topic."),
+    option("--drain", is_flag=True, help="Handle what is there, then exit."),
+    _work_options,
+)  # fmt: skip
+
 
 def own_task(source: str, settings: dict[str, Any]) -> tasks.Task | None:
     """Which task this process is; settles the settings' shard, unless it was given.

@@ -45,10 +45,10 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
         return 128 + signals[-1]
 
     try:
-        _on_signals(stop, signals, lambda: leave(interrupted(f"what was in hand took over {LEAVE_S:.0f} s to commit")))
+        on_signals(stop, signals, lambda: leave(interrupted(f"what was in hand took over {LEAVE_S:.0f} s to commit")))
         with (display.live if show_progress else display.events)(log) as observe:
             finished = fleet.run(config, log, latest.then(observe), stop)
-        return _report(config, finished, log, quiet, exit_zero)
+        return report(config, finished, log, quiet, exit_zero)
     except Interrupted as e:
         signal.setitimer(signal.ITIMER_REAL, 0)
         return interrupted(str(e))
@@ -96,7 +96,7 @@ def _safe(config: Config, latest: _Latest) -> str:
     return f"{safe}; run the same command again{again} to go on from there"
 
 
-def _on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn]) -> None:
+def on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn]) -> None:
     """Ask softly on the first SIGINT or SIGTERM, and note it; the second has its usual effect. Whoever is still here
     after LEAVE_S gives up."""
 
@@ -113,7 +113,7 @@ def _on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn]
         signal.signal(number, handle)
 
 
-def _report(config: Config, finished: Finished, log: Log, quiet: bool, exit_zero: bool) -> int:
+def report(config: Config, finished: Finished, log: Log, quiet: bool, exit_zero: bool) -> int:
     progress, usage, summary = finished.progress, finished.usage, finished.summary
     shard = f"{config.shard}/{config.shards}"
     if usage is not None:

@@ -1,0 +1,202 @@
+"""Messages → runs, one at a time, as long as there are messages: `message` (what one asks for), `window` (recordings
+that come one by one), `claim` (who works where), `subscription` (Pub/Sub).
+
+A message is acknowledged when what it asks for is committed, and not before: whoever dies, another takes it up, and
+finds what is done. What can never be run is buried with its reason. When a run cannot go on (a store is down, the
+engine died), the message is given back and this ends: what comes next should find a new process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from voxbatch.errors import RunError, UsageError
+from voxbatch.listen import claim
+from voxbatch.listen.message import Foreign, Order, Rules, Upload, read
+from voxbatch.listen.subscription import Lease, Subscription
+from voxbatch.listen.window import Uploads, Window, window_of
+from voxbatch.log import Log
+from voxbatch.manifest.folder import is_included
+from voxbatch.storage import Access, open_store
+
+__all__ = ["Listener", "Order", "Rules", "Settings", "Subscription"]
+
+PULL_S = 5.0
+"""A request for messages that is cut off may have been given one, which then comes only after a lease: short ones lose
+little."""
+IDLE_S = 5.0
+"""Without a message for so long, there is none: a reply may be empty though there are some."""
+MOST_WAITING = 10_000
+"""Messages that wait for a window's end or for another worker; beyond them none is taken. A window's manifest names the
+others all the same."""
+FULL_S = 1.0
+"""Between looks at what waits, when none is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    rules: Rules
+    access: Access
+    include: tuple[str, ...] = ()
+    """Of recordings that come, those that match; see manifest.folder.is_included."""
+    window_s: float = 0.0
+    """Recordings that come within so long are one run; 0: each is one."""
+    drain: bool = False
+    """End when there are no messages; what waits for the end of its window is given back."""
+    claims: bool = True
+    """Whether the work is done here, so that another worker had better not do it too."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parked:
+    """A run that another worker is at."""
+
+    look_at: float
+    """On time.time's clock."""
+    order: Order
+    leases: list[Lease]
+
+
+class Listener:
+    """Take messages and have them run. `run` brings an Order to its end, or to that of another who sees to it."""
+
+    def __init__(self, settings: Settings, subscription: Subscription, run: Callable[[Order], None], log: Log):
+        self._settings, self._subscription, self._run, self._log = settings, subscription, run, log
+        self._uploads = Uploads(settings.rules, settings.access, settings.include) if settings.rules.out else None
+        self._windows: dict[Window, list[tuple[Upload, Lease]]] = {}
+        self._parked: list[_Parked] = []
+
+    def serve(self) -> None:
+        """Until all is done (`drain`), or for ever.
+
+        Raises:
+            RunError: a run cannot go on, or the subscription; all messages in hand are given back.
+            ConfigError: the subscription is gone.
+            Interrupted: by a signal; likewise.
+        """
+        heard_at = time.monotonic()
+        try:
+            while not (self._settings.drain and not self._parked and time.monotonic() - heard_at >= IDLE_S):
+                if self._waiting() >= MOST_WAITING:
+                    time.sleep(FULL_S)
+                for lease in self._subscription.pull(1, PULL_S) if self._waiting() < MOST_WAITING else ():
+                    self._handle(lease)
+                    heard_at = time.monotonic()
+                self._look_again()
+            self._tell_left()
+        finally:
+            self._subscription.close()
+
+    def _waiting(self) -> int:
+        return sum(map(len, self._windows.values())) + sum(len(each.leases) for each in self._parked)
+
+    def _tell_left(self) -> None:
+        for window, uploads in self._windows.items():
+            ends = time.strftime("%H:%M:%S UTC", time.gmtime(window.closes_at))
+            text = f"{len(uploads):,} recordings below {window.prefix} are left to whoever listens after {ends}"
+            self._log.info("window_open", text=f"{text}, when their window ends")
+
+    # -- one message --------------------------------------------------------------------------------------------------
+
+    def _handle(self, lease: Lease) -> None:
+        order = None
+        with self._answering([lease]):
+            order = self._order(lease)
+        if order is not None:
+            self._do(order, [lease])
+
+    @contextlib.contextmanager
+    def _answering(self, leases: list[Lease]) -> Iterator[None]:
+        """Bury what cannot be run, now or later; give back what cannot go on, and end."""
+        try:
+            yield
+        except UsageError as e:
+            for lease in leases:
+                self._subscription.bury(lease, str(e))
+        except RunError as e:
+            most = self._subscription.most_attempts
+            for lease in leases:
+                if most and lease.message.attempt >= most:  # or Pub/Sub would bury it, without a reason
+                    self._subscription.bury(lease, f"delivered {lease.message.attempt} times, and at last: {e}")
+            self._subscription.give_back(leases)
+            raise
+
+    def _order(self, lease: Lease) -> Order | None:
+        """What is to be run now, if anything is."""
+        found = read(lease.message, self._settings.rules)
+        asked = self._of_upload(found, lease) if isinstance(found, Upload) else found
+        if isinstance(asked, Foreign):
+            self._log.info("not_ours", message_id=lease.message.id, text=f"not ours: {asked.reason}")
+            self._subscription.done([lease])
+            return None
+        return asked
+
+    def _of_upload(self, upload: Upload, lease: Lease) -> Order | Foreign | None:
+        """None where its time has not come."""
+        assert self._uploads is not None  # or it was refused for want of an OUT
+        if not is_included(upload.uri.removeprefix(upload.prefix), self._settings.include):
+            return Foreign(f"{upload.uri} matches no --include")
+        if (found := self._uploads.current(upload)) is None:
+            return Foreign(f"{upload.uri} was replaced since, and another message tells of that")
+        if not self._settings.window_s:
+            return self._uploads.alone(upload, found.tag)
+        window = window_of(upload, found.created, self._settings.window_s)
+        self._windows.setdefault(window, []).append((upload, lease))
+        return None
+
+    def _do(self, order: Order, leases: list[Lease]) -> None:
+        """One run, and the answer to the messages that asked for it."""
+        with self._answering(leases):
+            if not self._settings.claims:
+                self._run(order)
+                self._subscription.done(leases)
+                return
+            store = open_store(order.out, self._settings.access)
+            message, lease_s = leases[0].message.id, self._subscription.lease_s
+            if (other := claim.take(store, message, lease_s)) is not None:
+                # Not acknowledged: who knows what becomes of the other, or whether it runs the same manifest.
+                self._log.info("at_work", out=order.out, text=f"{order.out}: {other.worker} is at work there")
+                self._parked.append(_Parked(time.time() + other.good_for_s / 2, order, leases))
+                return
+            with claim.kept(store, message, lease_s):
+                self._run(order)
+            self._subscription.done(leases)
+
+    # -- what waits ---------------------------------------------------------------------------------------------------
+
+    def _look_again(self) -> None:
+        now = time.time()
+        for window in [each for each in self._windows if each.closes_at <= now]:
+            self._close(window, self._windows.pop(window))
+        ready = [each for each in self._parked if each.look_at <= now]
+        self._parked = [each for each in self._parked if each.look_at > now]
+        for each in ready:
+            self._do(each.order, each.leases)
+
+    def _close(self, window: Window, uploads: list[tuple[Upload, Lease]]) -> None:
+        """Run what came in a window. Those that its manifest does not hold are run alone: their references are bad, or
+        the store's clock and ours differ by more than the grace."""
+        assert self._uploads is not None
+        together = None
+        with self._answering([lease for _, lease in uploads]):
+            together = self._uploads.together(window)
+        order, held = together or (None, set[tuple[str, str]]())
+        if order and (members := [lease for upload, lease in uploads if (upload.uri, upload.generation) in held]):
+            self._do(order, members)
+        for upload, lease in uploads:
+            if (upload.uri, upload.generation) not in held:
+                self._alone(upload, lease)
+
+    def _alone(self, upload: Upload, lease: Lease) -> None:
+        assert self._uploads is not None
+        order = None
+        with self._answering([lease]):
+            if (found := self._uploads.current(upload)) is not None:
+                order = self._uploads.alone(upload, found.tag)
+            else:
+                self._subscription.done([lease])
+        if order is not None:
+            self._do(order, [lease])
