@@ -139,7 +139,6 @@ class Post:
     def dead(self) -> list[Letter]:
         """The dead letters that came since the last call."""
         letters = self.pull("dead")
-<<<<<<< HEAD
         self.acknowledge(letters, "dead")
         return letters
 
@@ -147,13 +146,6 @@ class Post:
         if ids := [letter.ack_id for letter in letters]:
             self._subscriber.acknowledge(request={"subscription": self.subscription(name), "ack_ids": ids})
 
-=======
-        if letters:
-            request = {"subscription": self.subscription("dead"), "ack_ids": [letter.ack_id for letter in letters]}
-            self._subscriber.acknowledge(request=request)
-        return letters
-
->>>>>>> main
     def _delivery(self) -> int:
         """The number of a delivery made now."""
         self._publisher.publish(self.topic("probe"), b"probe").result()
