@@ -35,8 +35,8 @@ def listen(ctx: click.Context, /, quiet: bool, log_format: str, **settings: Any)
     """
     from voxbatch.cli.session import leave
 
-    own = {name: settings.pop(name) for name in ("subscription", "project", "prefix", "batch_window", "dead_letter")}
-    own |= {name: settings.pop(name) for name in ("drain", "out", "include")}
+    own = {name: settings.pop(name) for name in ("subscription", "project", "dead_letter", "drain")}
+    own |= {name: settings.pop(name) for name in ("out", "prefix", "recordings", "include", "batch_window")}
     config = config_of(ctx, "-", {**settings, "out": "-", "shard": None, "resume": True, "include": ()})
     log = Log(log_format == "json" or (log_format == "auto" and not sys.stderr.isatty()), quiet)
     leave(_listen(config, log, **own))
@@ -50,6 +50,7 @@ def _listen(
     project: str | None,
     out: str | None,
     prefix: tuple[str, ...],
+    recordings: tuple[str, ...],
     include: tuple[str, ...],
     batch_window: float,
     dead_letter: str | None,
@@ -60,9 +61,12 @@ def _listen(
     from voxbatch.listen import Listener, Rules, Settings, Subscription
     from voxbatch.pipeline import Interrupted, Stop
 
-    rules = Rules(_folder("-o", out) if out else None, tuple(_prefix(each) for each in prefix))
-    if batch_window and not (rules.out and rules.prefixes):
-        raise ConfigError("--batch-window needs -o OUT and --prefix: a batch is all that came below one, in a window")
+    places = (tuple(_place("--prefix", each) for each in prefix), tuple(_place("--recordings", p) for p in recordings))
+    rules = Rules(_folder("-o", out) if out else None, *places)
+    if rules.recordings and not rules.out:
+        raise ConfigError("--recordings needs -o OUT: where else should their transcripts go?")
+    if batch_window and not rules.recordings:
+        raise ConfigError("--batch-window needs --recordings: a batch is all that came below such a place, in a window")
     stop, signals = Stop(), list[int]()
 
     def interrupted() -> int:
@@ -116,12 +120,12 @@ def _here(config: Config, include: tuple[str, ...], log: Log, stop: Stop, kept: 
     return run
 
 
-def _prefix(place: str) -> str:
+def _place(option: str, place: str) -> str:
     from voxbatch.storage import is_remote
 
     if not is_remote(place):
-        raise ConfigError(f"--prefix {place}: uploads come to a bucket; write gs://bucket/folder/")
-    return _folder("--prefix", place)
+        raise ConfigError(f"{option} {place}: uploads come to a bucket; write gs://bucket/folder/")
+    return _folder(option, place)
 
 
 def _folder(option: str, place: str) -> str:

@@ -19,7 +19,6 @@ from voxbatch.errors import ManifestError, MessageError
 from voxbatch.listen.message import Order, Rules, Upload
 from voxbatch.manifest import upload_line, uploads_manifest
 from voxbatch.storage import Access, Store, open_store, stat
-from voxbatch.storage.address import place_of
 from voxbatch.storage.objects import Absent, Stat
 
 GRACE_S = 10.0
@@ -87,7 +86,7 @@ class Uploads:
                     f"is {generation}), to {upload.out}: upload it under another name, or delete {upload.out} "
                     f"and {self._rules.out}{name} and upload it again"
                 )
-        return self._order(name, upload.out, upload.prefix or place_of(upload.uri))
+        return self._order(name, upload.out, upload.prefix)
 
     def together(self, window: Window) -> tuple[Order, set[tuple[str, str]]] | None:
         """What came in a window that is over, and of which (address, generation) that is; None where nothing is left
