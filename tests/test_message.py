@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.errors import MessageError
-from voxbatch.listen.message import Foreign, Message, Order, Rules, Upload, read
+from voxbatch.listen.message import Foreign, Message, Rules, Run, Upload, read
 
 OUT = "gs://calls/out/"
 HERE = Rules(OUT, ("gs://calls/in/",), ("gs://calls/in/audio/",))
@@ -38,7 +38,7 @@ def told(key: str, event: str = "OBJECT_FINALIZE", bucket: str = "calls", **attr
 )
 def test_an_uploaded_manifest_is_an_order(key: str, out: str) -> None:
     """Its outputs lie in OUT as it lies below the prefix; names are taken as they are, not as in a URL."""
-    assert read(told(key), HERE) == Order(f"gs://calls/{key}", out)
+    assert read(told(key), HERE) == Run(f"gs://calls/{key}", out)
 
 
 def test_a_recording_is_run_where_recordings_come_in() -> None:
@@ -72,7 +72,7 @@ def test_what_is_not_ours(message: Message) -> None:
 def test_own_outputs_start_nothing() -> None:
     """Without a prefix everything in the bucket is ours but what we wrote ourselves."""
     assert isinstance(read(told("out/x.jsonl"), Rules(OUT)), Foreign)
-    assert read(told("x.jsonl"), Rules(OUT)) == Order("gs://calls/x.jsonl", "gs://calls/out/calls/x")
+    assert read(told("x.jsonl"), Rules(OUT)) == Run("gs://calls/x.jsonl", "gs://calls/out/calls/x")
 
 
 @pytest.mark.parametrize(
@@ -86,20 +86,20 @@ def test_own_outputs_start_nothing() -> None:
 )
 def test_outputs_of_several_places_do_not_meet(prefixes: tuple[str, ...], out: str) -> None:
     """A run's folder is named by its path below the folder that all places share, or by its bucket, too."""
-    assert read(told("in/in day/x.jsonl"), Rules(OUT, prefixes)) == Order("gs://calls/in/in day/x.jsonl", OUT + out)
+    assert read(told("in/in day/x.jsonl"), Rules(OUT, prefixes)) == Run("gs://calls/in/in day/x.jsonl", OUT + out)
 
 
 @pytest.mark.parametrize(
     ("data", "order"),
     [
-        ({"manifest": "gs://calls/in/m.jsonl"}, Order("gs://calls/in/m.jsonl", "gs://calls/out/m")),
+        ({"manifest": "gs://calls/in/m.jsonl"}, Run("gs://calls/in/m.jsonl", "gs://calls/out/m")),
         ({"manifest": "gs://calls/in/m.jsonl", "output": "gs://calls/out/x/"},
-         Order("gs://calls/in/m.jsonl", "gs://calls/out/x")),
+         Run("gs://calls/in/m.jsonl", "gs://calls/out/x")),
         ({"manifest": "gs://calls/in/day/", "output": "gs://calls/out/day"},
-         Order("gs://calls/in/day/", "gs://calls/out/day")),
+         Run("gs://calls/in/day/", "gs://calls/out/day")),
     ],
 )  # fmt: skip
-def test_an_order_in_json(data: Any, order: Order) -> None:
+def test_an_order_in_json(data: Any, order: Run) -> None:
     """The output is named as an upload's would be, where it is not given."""
     assert read(said(data), HERE) == order
 
@@ -136,7 +136,7 @@ def test_without_an_out_messages_must_say() -> None:
     with pytest.raises(MessageError, match="start voxbatch listen with -o OUT"):
         read(told("in/day.jsonl"), Rules(None))
     given = {"manifest": "gs://calls/in/m.jsonl", "output": "s3://elsewhere/x"}
-    assert read(said(given), Rules(None)) == Order("gs://calls/in/m.jsonl", "s3://elsewhere/x")
+    assert read(said(given), Rules(None)) == Run("gs://calls/in/m.jsonl", "s3://elsewhere/x")
 
 
 def test_a_notification_must_name_its_object() -> None:
@@ -148,7 +148,7 @@ def test_a_notification_must_name_its_object() -> None:
 def test_no_message_is_too_odd(data: bytes, attributes: dict[str, str]) -> None:
     """Whatever comes is an order, not ours, or refused; nothing else is raised."""
     with contextlib.suppress(MessageError):
-        assert isinstance(read(Message("1", data, attributes), HERE), Order | Upload | Foreign)
+        assert isinstance(read(Message("1", data, attributes), HERE), Run | Upload | Foreign)
 
 
 @given(st.text(min_size=1).map(lambda text: text.replace("\0", "")))
@@ -158,6 +158,6 @@ def test_every_order_stays_in_out(name: str) -> None:
         found = read(told(f"in/{name}.jsonl"), HERE)
     except MessageError:
         return
-    if isinstance(found, Order):
+    if isinstance(found, Run):
         assert found.out.startswith(OUT)
         assert not {".", ".."} & set(found.out.split("/"))

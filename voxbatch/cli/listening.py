@@ -18,7 +18,7 @@ from voxbatch.log import Log
 
 if TYPE_CHECKING:
     from voxbatch.engines import Kept
-    from voxbatch.listen import Order
+    from voxbatch.listen import Run
     from voxbatch.pipeline import Stop
 
 
@@ -78,8 +78,8 @@ def _listen(
         on_signals(stop, signals, lambda: os._exit(interrupted()))
         try:
             messages = Subscription(subscription, project, dead_letter, log)
-            run = _here(config, include, log, stop, kept)
-            listener = Listener(Settings(rules, config.access, include, batch_window, drain), messages, run, log)
+            perform = _here(config, include, log, stop, kept)
+            listener = Listener(Settings(rules, config.access, include, batch_window, drain), messages, perform, log)
             log.info("listening", text=f"listening to {messages.name}; refused messages go to {messages.dead_letter}")
             listener.serve()
             return 0
@@ -100,24 +100,24 @@ def _prove(config: Config, kept: Kept) -> None:
         engines.require_language(engine, config.language)
 
 
-def _here(config: Config, include: tuple[str, ...], log: Log, stop: Stop, kept: Kept) -> Callable[[Order], None]:
-    """Runs an order in this process."""
+def _here(config: Config, include: tuple[str, ...], log: Log, stop: Stop, kept: Kept) -> Callable[[Run], None]:
+    """Brings a run to its end in this process."""
     from voxbatch import fleet
     from voxbatch.cli.session import report
     from voxbatch.display import events
     from voxbatch.storage.address import is_folder
 
-    def run(order: Order) -> None:
-        of_folder = include if is_folder(order.source) else ()
-        places = (*config.only_under, *order.only_under)
-        ordered = replace(config, source=order.source, out=order.out, only_under=places, include=of_folder)
-        told = log.of(out=order.out)
-        told.info("run_started", source=order.source, text=f"{order.source} → {order.out}")
+    def perform(run: Run) -> None:
+        of_folder = include if is_folder(run.source) else ()
+        places = (*config.only_under, *run.only_under)
+        ours = replace(config, source=run.source, out=run.out, only_under=places, include=of_folder)
+        told = log.of(out=run.out)
+        told.info("run_started", source=run.source, text=f"{run.source} → {run.out}")
         with events(told) as observe:
-            finished = fleet.run(ordered, told, observe, stop, kept)
-        report(ordered, finished, told, quiet=True, exit_zero=True)
+            finished = fleet.run(ours, told, observe, stop, kept)
+        report(ours, finished, told, quiet=True, exit_zero=True)
 
-    return run
+    return perform
 
 
 def _place(option: str, place: str) -> str:

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from voxbatch.errors import RunError, UsageError
 from voxbatch.listen import claim
-from voxbatch.listen.message import Foreign, Order, Rules, Upload, read
+from voxbatch.listen.message import Foreign, Rules, Run, Upload, read
 from voxbatch.listen.subscription import Lease, Subscription
 from voxbatch.listen.window import Uploads, Window, window_of
 from voxbatch.log import Log
 from voxbatch.manifest.folder import is_included
 from voxbatch.storage import Access, open_store
 
-__all__ = ["Listener", "Order", "Rules", "Settings", "Subscription"]
+__all__ = ["Listener", "Rules", "Run", "Settings", "Subscription"]
 
 PULL_S = 5.0
 """A request for messages that is cut off may have been given one, which then comes only after a lease: short ones lose
@@ -32,6 +33,8 @@ IDLE_S = 5.0
 MOST_WAITING = 10_000
 """Messages that wait for a window's end or for another worker; beyond them none is taken. A window's manifest names the
 others all the same."""
+REMEMBERED = 16
+"""Windows of which it is known that they are done, so that a message of a recording in one is answered at once."""
 FULL_S = 1.0
 """Between looks at what waits, when none is taken."""
 
@@ -56,18 +59,20 @@ class _Parked:
 
     look_at: float
     """On time.time's clock."""
-    order: Order
+    run: Run
     leases: list[Lease]
 
 
 class Listener:
-    """Take messages and have them run. `run` brings an Order to its end, or to that of another who sees to it."""
+    """Take messages and have them run. `perform` brings a Run to its end, or to that of another who sees to it."""
 
-    def __init__(self, settings: Settings, subscription: Subscription, run: Callable[[Order], None], log: Log):
-        self._settings, self._subscription, self._run, self._log = settings, subscription, run, log
+    def __init__(self, settings: Settings, subscription: Subscription, perform: Callable[[Run], None], log: Log):
+        self._settings, self._subscription, self._perform, self._log = settings, subscription, perform, log
         self._uploads = Uploads(settings.rules, settings.access, settings.include) if settings.rules.out else None
         self._windows: dict[Window, list[tuple[Upload, Lease]]] = {}
         self._parked: list[_Parked] = []
+        self._done: deque[set[tuple[str, str]]] = deque(maxlen=REMEMBERED)
+        """Recordings, as (address, generation), by window."""
 
     def serve(self) -> None:
         """Until all is done (`drain`), or for ever.
@@ -102,11 +107,11 @@ class Listener:
     # -- one message --------------------------------------------------------------------------------------------------
 
     def _handle(self, lease: Lease) -> None:
-        order = None
+        run = None
         with self._answering([lease]):
-            order = self._order(lease)
-        if order is not None:
-            self._do(order, [lease])
+            run = self._asked(lease)
+        if run is not None:
+            self._do(run, [lease])
 
     @contextlib.contextmanager
     def _answering(self, leases: list[Lease]) -> Iterator[None]:
@@ -124,7 +129,7 @@ class Listener:
             self._subscription.give_back(leases)
             raise
 
-    def _order(self, lease: Lease) -> Order | None:
+    def _asked(self, lease: Lease) -> Run | None:
         """What is to be run now, if anything is."""
         found = read(lease.message, self._settings.rules)
         asked = self._of_upload(found, lease) if isinstance(found, Upload) else found
@@ -134,11 +139,13 @@ class Listener:
             return None
         return asked
 
-    def _of_upload(self, upload: Upload, lease: Lease) -> Order | Foreign | None:
+    def _of_upload(self, upload: Upload, lease: Lease) -> Run | Foreign | None:
         """None where its time has not come."""
         assert self._uploads is not None  # or it was refused for want of an OUT
         if not is_included(upload.uri.removeprefix(upload.prefix), self._settings.include):
             return Foreign(f"{upload.uri} matches no --include")
+        if any((upload.uri, upload.generation) in window for window in self._done):
+            return Foreign(f"{upload.uri} is done")
         if (found := self._uploads.current(upload)) is None:
             return Foreign(f"{upload.uri} was replaced since, and another message tells of that")
         if not self._settings.window_s:
@@ -147,23 +154,25 @@ class Listener:
         self._windows.setdefault(window, []).append((upload, lease))
         return None
 
-    def _do(self, order: Order, leases: list[Lease]) -> None:
-        """One run, and the answer to the messages that asked for it."""
+    def _do(self, run: Run, leases: list[Lease]) -> bool:
+        """One run, and the answer to the messages that asked for it. False where it is refused, or must wait."""
         with self._answering(leases):
             if not self._settings.claims:
-                self._run(order)
+                self._perform(run)
                 self._subscription.done(leases)
-                return
-            store = open_store(order.out, self._settings.access)
+                return True
+            store = open_store(run.out, self._settings.access)
             message, lease_s = leases[0].message.id, self._subscription.lease_s
             if (other := claim.take(store, message, lease_s)) is not None:
                 # Not acknowledged: who knows what becomes of the other, or whether it runs the same manifest.
-                self._log.info("at_work", out=order.out, text=f"{order.out}: {other.worker} is at work there")
-                self._parked.append(_Parked(time.time() + other.good_for_s / 2, order, leases))
-                return
+                self._log.info("at_work", out=run.out, text=f"{run.out}: {other.worker} is at work there")
+                self._parked.append(_Parked(time.time() + other.good_for_s / 2, run, leases))
+                return False
             with claim.kept(store, message, lease_s):
-                self._run(order)
+                self._perform(run)
             self._subscription.done(leases)
+            return True
+        return False
 
     # -- what waits ---------------------------------------------------------------------------------------------------
 
@@ -174,7 +183,7 @@ class Listener:
         ready = [each for each in self._parked if each.look_at <= now]
         self._parked = [each for each in self._parked if each.look_at > now]
         for each in ready:
-            self._do(each.order, each.leases)
+            self._do(each.run, each.leases)
 
     def _close(self, window: Window, uploads: list[tuple[Upload, Lease]]) -> None:
         """Run what came in a window. Those that its manifest does not hold are run alone: their references are bad, or
@@ -183,20 +192,21 @@ class Listener:
         together = None
         with self._answering([lease for _, lease in uploads]):
             together = self._uploads.together(window)
-        order, held = together or (None, set[tuple[str, str]]())
-        if order and (members := [lease for upload, lease in uploads if (upload.uri, upload.generation) in held]):
-            self._do(order, members)
+        run, held = together or (None, set[tuple[str, str]]())
+        if run and (members := [lease for upload, lease in uploads if (upload.uri, upload.generation) in held]):
+            if self._do(run, members):
+                self._done.append(held)
         for upload, lease in uploads:
             if (upload.uri, upload.generation) not in held:
                 self._alone(upload, lease)
 
     def _alone(self, upload: Upload, lease: Lease) -> None:
         assert self._uploads is not None
-        order = None
+        run = None
         with self._answering([lease]):
             if (found := self._uploads.current(upload)) is not None:
-                order = self._uploads.alone(upload, found.tag)
+                run = self._uploads.alone(upload, found.tag)
             else:
                 self._subscription.done([lease])
-        if order is not None:
-            self._do(order, [lease])
+        if run is not None:
+            self._do(run, [lease])

@@ -1,4 +1,4 @@
-"""What a message asks for: a Cloud Storage notification or {"manifest": …, "output": …} → an Order, an Upload, or
+"""What a message asks for: a Cloud Storage notification or {"manifest": …, "output": …} → a Run, an Upload, or
 nothing of ours. Pure.
 
 Notifications: https://cloud.google.com/storage/docs/pubsub-notifications#format. The attributes alone are read, since
@@ -32,14 +32,14 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Run:
     """One run."""
 
     source: str
     """The manifest's address."""
     out: str
     only_under: tuple[str, ...] = ()
-    """What else than its own bucket the manifest may name."""
+    """What the manifest may name, where it is one that was written here, once for all, of recordings that came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +91,17 @@ def _place_of(uri: str, places: tuple[str, ...]) -> str | None:
     return max((each for each in places if uri.startswith(each)), key=len, default=None)
 
 
-def read(message: Message, rules: Rules) -> Order | Upload | Foreign:
+def read(message: Message, rules: Rules) -> Run | Upload | Foreign:
     """
     Raises:
         MessageError: it asks for what nobody can do, now or later.
     """
     if "eventType" in message.attributes:
         return _notification(message.attributes, rules)
-    return _order(_object(message.data), rules)
+    return _run(_object(message.data), rules)
 
 
-def _notification(attributes: Mapping[str, str], rules: Rules) -> Order | Upload | Foreign:
+def _notification(attributes: Mapping[str, str], rules: Rules) -> Run | Upload | Foreign:
     event, bucket, key = (attributes.get(name, "") for name in ("eventType", "bucketId", "objectId"))
     if event != FINALIZED:
         return Foreign(f"{event} of gs://{bucket}/{key}: only {FINALIZED} starts anything")
@@ -120,7 +120,7 @@ def _notification(attributes: Mapping[str, str], rules: Rules) -> Order | Upload
         return Foreign(f"{uri} is neither a manifest ({', '.join(MANIFEST_SUFFIXES)}) nor a recording")
     if not _is_in(uri, rules):
         return Foreign(f"{uri} lies below none of {_listed(rules.prefixes or rules.recordings)}")
-    return Order(uri, rules.out_of(_stem(uri)))
+    return Run(uri, rules.out_of(_stem(uri)))
 
 
 def _is_in(uri: str, rules: Rules) -> bool:
@@ -148,7 +148,7 @@ def _object(data: bytes) -> dict[str, Any]:
     return found
 
 
-def _order(found: Mapping[str, Any], rules: Rules) -> Order:
+def _run(found: Mapping[str, Any], rules: Rules) -> Run:
     source = _given(found, "manifest")
     if is_folder(source) and scheme_of(source) not in BUCKET_SCHEMES:
         raise MessageError(f"manifest {source} is a folder of a web server, which nobody can list")
@@ -157,13 +157,13 @@ def _order(found: Mapping[str, Any], rules: Rules) -> Order:
     if found.get("output") is None:
         if is_folder(source):
             raise MessageError(f"manifest {source} is a folder, and no output is named for it; {_FORM}")
-        return Order(source, rules.out_of(_stem(source)))
+        return Run(source, rules.out_of(_stem(source)))
     out = _given(found, "output")
     if scheme_of(out) not in BUCKET_SCHEMES:
         raise MessageError(f"output {out} is no address in a bucket; write gs://bucket/folder or s3://bucket/folder")
     if rules.out and not f"{out}/".startswith(rules.out):
         raise MessageError(f"output {out} does not lie in {rules.out}, the -o of voxbatch listen")
-    return Order(source, out.rstrip("/"))
+    return Run(source, out.rstrip("/"))
 
 
 def _given(found: Mapping[str, Any], key: str) -> str:
