@@ -156,23 +156,26 @@ class Listener:
 
     def _do(self, run: Run, leases: list[Lease]) -> bool:
         """One run, and the answer to the messages that asked for it. False where it is refused, or must wait."""
+        is_done = False
         with self._answering(leases):
-            if not self._settings.claims:
-                self._perform(run)
-                self._subscription.done(leases)
-                return True
-            store = open_store(run.out, self._settings.access)
-            message, lease_s = leases[0].message.id, self._subscription.lease_s
-            if (other := claim.take(store, message, lease_s)) is not None:
-                # Not acknowledged: who knows what becomes of the other, or whether it runs the same manifest.
-                self._log.info("at_work", out=run.out, text=f"{run.out}: {other.worker} is at work there")
-                self._parked.append(_Parked(time.time() + other.good_for_s / 2, run, leases))
-                return False
-            with claim.kept(store, message, lease_s):
-                self._perform(run)
-            self._subscription.done(leases)
-            return True
-        return False
+            is_done = self._done_alone(run, leases) if self._settings.claims else self._done_anyhow(run, leases)
+        return is_done
+
+    def _done_alone(self, run: Run, leases: list[Lease]) -> bool:
+        store = open_store(run.out, self._settings.access)
+        message, lease_s = leases[0].message.id, self._subscription.lease_s
+        if (other := claim.take(store, message, lease_s)) is not None:
+            # Not acknowledged: who knows what becomes of the other, or whether it runs the same manifest.
+            self._log.info("at_work", out=run.out, text=f"{run.out}: {other.worker} is at work there")
+            self._parked.append(_Parked(time.time() + other.good_for_s / 2, run, leases))
+            return False
+        with claim.kept(store, message, lease_s):
+            return self._done_anyhow(run, leases)
+
+    def _done_anyhow(self, run: Run, leases: list[Lease]) -> bool:
+        self._perform(run)
+        self._subscription.done(leases)
+        return True
 
     # -- what waits ---------------------------------------------------------------------------------------------------
 
@@ -193,9 +196,9 @@ class Listener:
         with self._answering([lease for _, lease in uploads]):
             together = self._uploads.together(window)
         run, held = together or (None, set[tuple[str, str]]())
-        if run and (members := [lease for upload, lease in uploads if (upload.uri, upload.generation) in held]):
-            if self._do(run, members):
-                self._done.append(held)
+        members = [lease for upload, lease in uploads if (upload.uri, upload.generation) in held]
+        if run and members and self._do(run, members):
+            self._done.append(held)
         for upload, lease in uploads:
             if (upload.uri, upload.generation) not in held:
                 self._alone(upload, lease)
