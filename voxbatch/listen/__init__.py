@@ -8,11 +8,12 @@ engine died), the message is given back and this ends: what comes next should fi
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from voxbatch.errors import RunError, UsageError
 from voxbatch.listen import claim
@@ -24,6 +25,8 @@ from voxbatch.manifest.folder import is_included
 from voxbatch.storage import Access, open_store
 
 __all__ = ["Listener", "Rules", "Run", "Settings", "Subscription"]
+
+_T = TypeVar("_T")
 
 PULL_S = 5.0
 """A request for messages that is cut off may have been given one, which then comes only after a lease: short ones lose
@@ -107,20 +110,19 @@ class Listener:
     # -- one message --------------------------------------------------------------------------------------------------
 
     def _handle(self, lease: Lease) -> None:
-        run = None
-        with self._answering([lease]):
-            run = self._asked(lease)
+        run = self._answered([lease], lambda: self._asked(lease))
         if run is not None:
             self._do(run, [lease])
 
-    @contextlib.contextmanager
-    def _answering(self, leases: list[Lease]) -> Iterator[None]:
-        """Bury what cannot be run, now or later; give back what cannot go on, and end."""
+    def _answered(self, leases: list[Lease], work: Callable[[], _T]) -> _T | None:
+        """What the work comes to. Buries the messages (None) where it cannot be done, now or later; gives them back
+        where it cannot go on, and ends."""
         try:
-            yield
+            return work()
         except UsageError as e:
             for lease in leases:
                 self._subscription.bury(lease, str(e))
+            return None
         except RunError as e:
             most = self._subscription.most_attempts
             for lease in leases:
@@ -156,10 +158,8 @@ class Listener:
 
     def _do(self, run: Run, leases: list[Lease]) -> bool:
         """One run, and the answer to the messages that asked for it. False where it is refused, or must wait."""
-        is_done = False
-        with self._answering(leases):
-            is_done = self._done_alone(run, leases) if self._settings.claims else self._done_anyhow(run, leases)
-        return is_done
+        work = self._done_alone if self._settings.claims else self._done_anyhow
+        return bool(self._answered(leases, lambda: work(run, leases)))
 
     def _done_alone(self, run: Run, leases: list[Lease]) -> bool:
         store = open_store(run.out, self._settings.access)
@@ -192,9 +192,7 @@ class Listener:
         """Run what came in a window. Those that its manifest does not hold are run alone: their references are bad, or
         the store's clock and ours differ by more than the grace."""
         assert self._uploads is not None
-        together = None
-        with self._answering([lease for _, lease in uploads]):
-            together = self._uploads.together(window)
+        together = self._answered([lease for _, lease in uploads], partial(self._uploads.together, window))
         run, held = together or (None, set[tuple[str, str]]())
         members = [lease for upload, lease in uploads if (upload.uri, upload.generation) in held]
         if run and members and self._do(run, members):
@@ -204,12 +202,13 @@ class Listener:
                 self._alone(upload, lease)
 
     def _alone(self, upload: Upload, lease: Lease) -> None:
-        assert self._uploads is not None
-        run = None
-        with self._answering([lease]):
-            if (found := self._uploads.current(upload)) is not None:
-                run = self._uploads.alone(upload, found.tag)
-            else:
-                self._subscription.done([lease])
+        run = self._answered([lease], lambda: self._now(upload, lease))
         if run is not None:
             self._do(run, [lease])
+
+    def _now(self, upload: Upload, lease: Lease) -> Run | None:
+        assert self._uploads is not None
+        if (found := self._uploads.current(upload)) is not None:
+            return self._uploads.alone(upload, found.tag)
+        self._subscription.done([lease])
+        return None
