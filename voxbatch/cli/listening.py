@@ -18,7 +18,7 @@ from voxbatch.log import Log
 
 if TYPE_CHECKING:
     from voxbatch.engines import Kept
-    from voxbatch.listen import Order
+    from voxbatch.listen import Run
     from voxbatch.pipeline import Stop
 
 
@@ -35,8 +35,8 @@ def listen(ctx: click.Context, /, quiet: bool, log_format: str, **settings: Any)
     """
     from voxbatch.cli.session import leave
 
-    own = {name: settings.pop(name) for name in ("subscription", "project", "prefix", "batch_window", "dead_letter")}
-    own |= {name: settings.pop(name) for name in ("drain", "out", "include")}
+    own = {name: settings.pop(name) for name in ("subscription", "project", "dead_letter", "drain")}
+    own |= {name: settings.pop(name) for name in ("out", "prefix", "recordings", "include", "batch_window")}
     config = config_of(ctx, "-", {**settings, "out": "-", "shard": None, "resume": True, "include": ()})
     log = Log(log_format == "json" or (log_format == "auto" and not sys.stderr.isatty()), quiet)
     leave(_listen(config, log, **own))
@@ -50,6 +50,7 @@ def _listen(
     project: str | None,
     out: str | None,
     prefix: tuple[str, ...],
+    recordings: tuple[str, ...],
     include: tuple[str, ...],
     batch_window: float,
     dead_letter: str | None,
@@ -60,9 +61,12 @@ def _listen(
     from voxbatch.listen import Listener, Rules, Settings, Subscription
     from voxbatch.pipeline import Interrupted, Stop
 
-    rules = Rules(_folder("-o", out) if out else None, tuple(_prefix(each) for each in prefix))
-    if batch_window and not (rules.out and rules.prefixes):
-        raise ConfigError("--batch-window needs -o OUT and --prefix: a batch is all that came below one, in a window")
+    places = (tuple(_place("--prefix", each) for each in prefix), tuple(_place("--recordings", p) for p in recordings))
+    rules = Rules(_folder("-o", out) if out else None, *places)
+    if rules.recordings and not rules.out:
+        raise ConfigError("--recordings needs -o OUT: where else should their transcripts go?")
+    if batch_window and not rules.recordings:
+        raise ConfigError("--batch-window needs --recordings: a batch is all that came below such a place, in a window")
     stop, signals = Stop(), list[int]()
 
     def interrupted() -> int:
@@ -74,8 +78,8 @@ def _listen(
         on_signals(stop, signals, lambda: os._exit(interrupted()))
         try:
             messages = Subscription(subscription, project, dead_letter, log)
-            run = _here(config, include, log, stop, kept)
-            listener = Listener(Settings(rules, config.access, include, batch_window, drain), messages, run, log)
+            perform = _here(config, include, log, stop, kept)
+            listener = Listener(Settings(rules, config.access, include, batch_window, drain), messages, perform, log)
             log.info("listening", text=f"listening to {messages.name}; refused messages go to {messages.dead_letter}")
             listener.serve()
             return 0
@@ -96,32 +100,32 @@ def _prove(config: Config, kept: Kept) -> None:
         engines.require_language(engine, config.language)
 
 
-def _here(config: Config, include: tuple[str, ...], log: Log, stop: Stop, kept: Kept) -> Callable[[Order], None]:
-    """Runs an order in this process."""
+def _here(config: Config, include: tuple[str, ...], log: Log, stop: Stop, kept: Kept) -> Callable[[Run], None]:
+    """Brings a run to its end in this process."""
     from voxbatch import fleet
     from voxbatch.cli.session import report
     from voxbatch.display import events
     from voxbatch.storage.address import is_folder
 
-    def run(order: Order) -> None:
-        of_folder = include if is_folder(order.source) else ()
-        places = (*config.only_under, *order.only_under)
-        ordered = replace(config, source=order.source, out=order.out, only_under=places, include=of_folder)
-        told = log.of(out=order.out)
-        told.info("run_started", source=order.source, text=f"{order.source} → {order.out}")
+    def perform(run: Run) -> None:
+        of_folder = include if is_folder(run.source) else ()
+        places = (*config.only_under, *run.only_under)
+        ours = replace(config, source=run.source, out=run.out, only_under=places, include=of_folder)
+        told = log.of(out=run.out)
+        told.info("run_started", source=run.source, text=f"{run.source} → {run.out}")
         with events(told) as observe:
-            finished = fleet.run(ordered, told, observe, stop, kept)
-        report(ordered, finished, told, quiet=True, exit_zero=True)
+            finished = fleet.run(ours, told, observe, stop, kept)
+        report(ours, finished, told, quiet=True, exit_zero=True)
 
-    return run
+    return perform
 
 
-def _prefix(place: str) -> str:
+def _place(option: str, place: str) -> str:
     from voxbatch.storage import is_remote
 
     if not is_remote(place):
-        raise ConfigError(f"--prefix {place}: uploads come to a bucket; write gs://bucket/folder/")
-    return _folder("--prefix", place)
+        raise ConfigError(f"{option} {place}: uploads come to a bucket; write gs://bucket/folder/")
+    return _folder(option, place)
 
 
 def _folder(option: str, place: str) -> str:

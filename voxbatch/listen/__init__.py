@@ -8,21 +8,25 @@ engine died), the message is given back and this ends: what comes next should fi
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from voxbatch.errors import RunError, UsageError
 from voxbatch.listen import claim
-from voxbatch.listen.message import Foreign, Order, Rules, Upload, read
+from voxbatch.listen.message import Foreign, Rules, Run, Upload, read
 from voxbatch.listen.subscription import Lease, Subscription
 from voxbatch.listen.window import Uploads, Window, window_of
 from voxbatch.log import Log
 from voxbatch.manifest.folder import is_included
 from voxbatch.storage import Access, open_store
 
-__all__ = ["Listener", "Order", "Rules", "Settings", "Subscription"]
+__all__ = ["Listener", "Rules", "Run", "Settings", "Subscription"]
+
+_T = TypeVar("_T")
 
 PULL_S = 5.0
 """A request for messages that is cut off may have been given one, which then comes only after a lease: short ones lose
@@ -33,6 +37,8 @@ in vain, so that one such is enough."""
 MOST_WAITING = 10_000
 """Messages that wait for a window's end or for another worker; beyond them none is taken. A window's manifest names the
 others all the same."""
+REMEMBERED = 16
+"""Windows of which it is known that they are done, so that a message of a recording in one is answered at once."""
 FULL_S = 1.0
 """Between looks at what waits, when none is taken."""
 
@@ -57,18 +63,20 @@ class _Parked:
 
     look_at: float
     """On time.time's clock."""
-    order: Order
+    run: Run
     leases: list[Lease]
 
 
 class Listener:
-    """Take messages and have them run. `run` brings an Order to its end, or to that of another who sees to it."""
+    """Take messages and have them run. `perform` brings a Run to its end, or to that of another who sees to it."""
 
-    def __init__(self, settings: Settings, subscription: Subscription, run: Callable[[Order], None], log: Log):
-        self._settings, self._subscription, self._run, self._log = settings, subscription, run, log
+    def __init__(self, settings: Settings, subscription: Subscription, perform: Callable[[Run], None], log: Log):
+        self._settings, self._subscription, self._perform, self._log = settings, subscription, perform, log
         self._uploads = Uploads(settings.rules, settings.access, settings.include) if settings.rules.out else None
         self._windows: dict[Window, list[tuple[Upload, Lease]]] = {}
         self._parked: list[_Parked] = []
+        self._done: deque[set[tuple[str, str]]] = deque(maxlen=REMEMBERED)
+        """Recordings, as (address, generation), by window."""
 
     def serve(self) -> None:
         """Until all is done (`drain`), or for ever.
@@ -103,20 +111,19 @@ class Listener:
     # -- one message --------------------------------------------------------------------------------------------------
 
     def _handle(self, lease: Lease) -> None:
-        order = None
-        with self._answering([lease]):
-            order = self._order(lease)
-        if order is not None:
-            self._do(order, [lease])
+        run = self._answered([lease], lambda: self._asked(lease))
+        if run is not None:
+            self._do(run, [lease])
 
-    @contextlib.contextmanager
-    def _answering(self, leases: list[Lease]) -> Iterator[None]:
-        """Bury what cannot be run, now or later; give back what cannot go on, and end."""
+    def _answered(self, leases: list[Lease], work: Callable[[], _T]) -> _T | None:
+        """What the work comes to. Buries the messages (None) where it cannot be done, now or later; gives them back
+        where it cannot go on, and ends."""
         try:
-            yield
+            return work()
         except UsageError as e:
             for lease in leases:
                 self._subscription.bury(lease, str(e))
+            return None
         except RunError as e:
             most = self._subscription.most_attempts
             for lease in leases:
@@ -125,7 +132,7 @@ class Listener:
             self._subscription.give_back(leases)
             raise
 
-    def _order(self, lease: Lease) -> Order | None:
+    def _asked(self, lease: Lease) -> Run | None:
         """What is to be run now, if anything is."""
         found = read(lease.message, self._settings.rules)
         asked = self._of_upload(found, lease) if isinstance(found, Upload) else found
@@ -135,11 +142,13 @@ class Listener:
             return None
         return asked
 
-    def _of_upload(self, upload: Upload, lease: Lease) -> Order | Foreign | None:
+    def _of_upload(self, upload: Upload, lease: Lease) -> Run | Foreign | None:
         """None where its time has not come."""
         assert self._uploads is not None  # or it was refused for want of an OUT
         if not is_included(upload.uri.removeprefix(upload.prefix), self._settings.include):
             return Foreign(f"{upload.uri} matches no --include")
+        if any((upload.uri, upload.generation) in window for window in self._done):
+            return Foreign(f"{upload.uri} is done")
         if (found := self._uploads.current(upload)) is None:
             return Foreign(f"{upload.uri} was replaced since, and another message tells of that")
         if not self._settings.window_s:
@@ -148,23 +157,26 @@ class Listener:
         self._windows.setdefault(window, []).append((upload, lease))
         return None
 
-    def _do(self, order: Order, leases: list[Lease]) -> None:
-        """One run, and the answer to the messages that asked for it."""
-        with self._answering(leases):
-            if not self._settings.claims:
-                self._run(order)
-                self._subscription.done(leases)
-                return
-            store = open_store(order.out, self._settings.access)
-            message, lease_s = leases[0].message.id, self._subscription.lease_s
-            if (other := claim.take(store, message, lease_s)) is not None:
-                # Not acknowledged: who knows what becomes of the other, or whether it runs the same manifest.
-                self._log.info("at_work", out=order.out, text=f"{order.out}: {other.worker} is at work there")
-                self._parked.append(_Parked(time.time() + other.good_for_s / 2, order, leases))
-                return
-            with claim.kept(store, message, lease_s):
-                self._run(order)
-            self._subscription.done(leases)
+    def _do(self, run: Run, leases: list[Lease]) -> bool:
+        """One run, and the answer to the messages that asked for it. False where it is refused, or must wait."""
+        work = self._done_alone if self._settings.claims else self._done_anyhow
+        return bool(self._answered(leases, lambda: work(run, leases)))
+
+    def _done_alone(self, run: Run, leases: list[Lease]) -> bool:
+        store = open_store(run.out, self._settings.access)
+        message, lease_s = leases[0].message.id, self._subscription.lease_s
+        if (other := claim.take(store, message, lease_s)) is not None:
+            # Not acknowledged: who knows what becomes of the other, or whether it runs the same manifest.
+            self._log.info("at_work", out=run.out, text=f"{run.out}: {other.worker} is at work there")
+            self._parked.append(_Parked(time.time() + other.good_for_s / 2, run, leases))
+            return False
+        with claim.kept(store, message, lease_s):
+            return self._done_anyhow(run, leases)
+
+    def _done_anyhow(self, run: Run, leases: list[Lease]) -> bool:
+        self._perform(run)
+        self._subscription.done(leases)
+        return True
 
     # -- what waits ---------------------------------------------------------------------------------------------------
 
@@ -175,29 +187,29 @@ class Listener:
         ready = [each for each in self._parked if each.look_at <= now]
         self._parked = [each for each in self._parked if each.look_at > now]
         for each in ready:
-            self._do(each.order, each.leases)
+            self._do(each.run, each.leases)
 
     def _close(self, window: Window, uploads: list[tuple[Upload, Lease]]) -> None:
         """Run what came in a window. Those that its manifest does not hold are run alone: their references are bad, or
         the store's clock and ours differ by more than the grace."""
         assert self._uploads is not None
-        together = None
-        with self._answering([lease for _, lease in uploads]):
-            together = self._uploads.together(window)
-        order, held = together or (None, set[tuple[str, str]]())
-        if order and (members := [lease for upload, lease in uploads if (upload.uri, upload.generation) in held]):
-            self._do(order, members)
+        together = self._answered([lease for _, lease in uploads], partial(self._uploads.together, window))
+        run, held = together or (None, set[tuple[str, str]]())
+        members = [lease for upload, lease in uploads if (upload.uri, upload.generation) in held]
+        if run and members and self._do(run, members):
+            self._done.append(held)
         for upload, lease in uploads:
             if (upload.uri, upload.generation) not in held:
                 self._alone(upload, lease)
 
     def _alone(self, upload: Upload, lease: Lease) -> None:
+        run = self._answered([lease], lambda: self._now(upload, lease))
+        if run is not None:
+            self._do(run, [lease])
+
+    def _now(self, upload: Upload, lease: Lease) -> Run | None:
         assert self._uploads is not None
-        order = None
-        with self._answering([lease]):
-            if (found := self._uploads.current(upload)) is not None:
-                order = self._uploads.alone(upload, found.tag)
-            else:
-                self._subscription.done([lease])
-        if order is not None:
-            self._do(order, [lease])
+        if (found := self._uploads.current(upload)) is not None:
+            return self._uploads.alone(upload, found.tag)
+        self._subscription.done([lease])
+        return None

@@ -1,4 +1,4 @@
-"""What a message asks for: a Cloud Storage notification or {"manifest": …, "output": …} → an Order, an Upload, or
+"""What a message asks for: a Cloud Storage notification or {"manifest": …, "output": …} → a Run, an Upload, or
 nothing of ours. Pure.
 
 Notifications: https://cloud.google.com/storage/docs/pubsub-notifications#format. The attributes alone are read, since
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from posixpath import splitext
+from posixpath import commonpath, splitext
 from typing import Any
 
 from voxbatch.errors import MessageError
@@ -32,14 +32,14 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Run:
     """One run."""
 
     source: str
     """The manifest's address."""
     out: str
     only_under: tuple[str, ...] = ()
-    """What else than its own bucket the manifest may name."""
+    """What the manifest may name, where it is one that was written here, once for all, of recordings that came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Upload:
     uri: str
     generation: str
     prefix: str
-    """Of the Rules' prefixes; empty where there are none."""
+    """Of the Rules' places of recordings, the one that it lies in."""
     out: str
     """Where a run of this one alone belongs."""
 
@@ -68,35 +68,40 @@ class Rules:
     out: str | None
     """Each run has a folder in it."""
     prefixes: tuple[str, ...] = ()
-    """Where what is to be transcribed comes in; none: anywhere."""
-
-    def prefix_of(self, uri: str) -> str | None:
-        """The longest that it lies under."""
-        return max((each for each in self.prefixes if uri.startswith(each)), key=len, default=None)
+    """Where manifests come in; none: anywhere, or where recordings do."""
+    recordings: tuple[str, ...] = ()
+    """Where recordings come in that are to be run without a manifest. Elsewhere they are what manifests name, and would
+    be done twice."""
 
     def out_of(self, uri: str) -> str:
-        """Its folder in OUT: by its path below the prefix, or below its bucket's name where there are several or none.
+        """Its folder in OUT: by its path below the folder that holds all of these places, else by bucket and path.
 
         Raises:
             MessageError: there is no OUT.
         """
         if self.out is None:
             raise MessageError(f"{uri}: no output is named for it: start voxbatch listen with -o OUT")
-        name = uri.removeprefix(self.prefixes[0]) if len(self.prefixes) == 1 else name_of(uri)
-        return self.out + name
+        places = [name_of(each) for each in self.prefixes + self.recordings]
+        folder = commonpath(places) if places else ""
+        return self.out + name_of(uri).removeprefix(f"{folder}/" if folder else "")
 
 
-def read(message: Message, rules: Rules) -> Order | Upload | Foreign:
+def _place_of(uri: str, places: tuple[str, ...]) -> str | None:
+    """The longest that it lies under."""
+    return max((each for each in places if uri.startswith(each)), key=len, default=None)
+
+
+def read(message: Message, rules: Rules) -> Run | Upload | Foreign:
     """
     Raises:
         MessageError: it asks for what nobody can do, now or later.
     """
     if "eventType" in message.attributes:
         return _notification(message.attributes, rules)
-    return _order(_object(message.data), rules)
+    return _run(_object(message.data), rules)
 
 
-def _notification(attributes: Mapping[str, str], rules: Rules) -> Order | Upload | Foreign:
+def _notification(attributes: Mapping[str, str], rules: Rules) -> Run | Upload | Foreign:
     event, bucket, key = (attributes.get(name, "") for name in ("eventType", "bucketId", "objectId"))
     if event != FINALIZED:
         return Foreign(f"{event} of gs://{bucket}/{key}: only {FINALIZED} starts anything")
@@ -105,16 +110,26 @@ def _notification(attributes: Mapping[str, str], rules: Rules) -> Order | Upload
     uri = _address(f"gs://{bucket}/{key}", "the object that was uploaded")
     if rules.out and uri.startswith(rules.out):
         return Foreign(f"{uri} lies in OUT")
-    prefix = rules.prefix_of(uri)
-    if rules.prefixes and prefix is None:
-        return Foreign(f"{uri} lies under none of {', '.join(rules.prefixes)}")
     if is_folder(uri) or any(part.startswith(".") for part in key.split("/")):
         return Foreign(f"{uri} is a folder or hidden")
-    if uri.lower().endswith(MANIFEST_SUFFIXES):
-        return Order(uri, rules.out_of(_stem(uri)))
     if splitext(key)[1].lower() in RECORDING_SUFFIXES:
-        return Upload(uri, attributes.get("objectGeneration", ""), prefix or "", rules.out_of(uri))
-    return Foreign(f"{uri} is neither a manifest ({', '.join(MANIFEST_SUFFIXES)}) nor a recording")
+        if prefix := _place_of(uri, rules.recordings):
+            return Upload(uri, attributes.get("objectGeneration", ""), prefix, rules.out_of(uri))
+        return Foreign(f"{uri} is a recording, and those below {_listed(rules.recordings)} alone are run by themselves")
+    if not uri.lower().endswith(MANIFEST_SUFFIXES):
+        return Foreign(f"{uri} is neither a manifest ({', '.join(MANIFEST_SUFFIXES)}) nor a recording")
+    if not _is_in(uri, rules):
+        return Foreign(f"{uri} lies below none of {_listed(rules.prefixes or rules.recordings)}")
+    return Run(uri, rules.out_of(_stem(uri)))
+
+
+def _is_in(uri: str, rules: Rules) -> bool:
+    places = rules.prefixes or rules.recordings
+    return not places or _place_of(uri, places) is not None
+
+
+def _listed(places: tuple[str, ...]) -> str:
+    return ", ".join(places) or "--recordings PLACE"
 
 
 _KEYS = ("manifest", "output")
@@ -133,22 +148,22 @@ def _object(data: bytes) -> dict[str, Any]:
     return found
 
 
-def _order(found: Mapping[str, Any], rules: Rules) -> Order:
+def _run(found: Mapping[str, Any], rules: Rules) -> Run:
     source = _given(found, "manifest")
     if is_folder(source) and scheme_of(source) not in BUCKET_SCHEMES:
         raise MessageError(f"manifest {source} is a folder of a web server, which nobody can list")
-    if rules.prefixes and rules.prefix_of(source) is None:
-        raise MessageError(f"manifest {source} lies under none of {', '.join(rules.prefixes)}")
+    if not _is_in(source, rules):
+        raise MessageError(f"manifest {source} lies below none of {_listed(rules.prefixes or rules.recordings)}")
     if found.get("output") is None:
         if is_folder(source):
             raise MessageError(f"manifest {source} is a folder, and no output is named for it; {_FORM}")
-        return Order(source, rules.out_of(_stem(source)))
+        return Run(source, rules.out_of(_stem(source)))
     out = _given(found, "output")
     if scheme_of(out) not in BUCKET_SCHEMES:
         raise MessageError(f"output {out} is no address in a bucket; write gs://bucket/folder or s3://bucket/folder")
     if rules.out and not f"{out}/".startswith(rules.out):
         raise MessageError(f"output {out} does not lie in {rules.out}, the -o of voxbatch listen")
-    return Order(source, out.rstrip("/"))
+    return Run(source, out.rstrip("/"))
 
 
 def _given(found: Mapping[str, Any], key: str) -> str:

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from voxbatch.errors import ManifestError, MessageError
-from voxbatch.listen.message import Order, Rules, Upload
+from voxbatch.listen.message import Rules, Run, Upload
 from voxbatch.manifest import upload_line, uploads_manifest
 from voxbatch.storage import Access, Store, open_store, stat
-from voxbatch.storage.address import place_of
 from voxbatch.storage.objects import Absent, Stat
 
 GRACE_S = 10.0
@@ -70,7 +69,7 @@ class Uploads:
             raise MessageError(f"{upload.uri} was deleted before its turn; upload it again") from e
         return None if upload.generation not in ("", found.tag) else found
 
-    def alone(self, upload: Upload, generation: str) -> Order:
+    def alone(self, upload: Upload, generation: str) -> Run:
         """
         Raises:
             MessageError: another revision of it was transcribed to where this one belongs.
@@ -87,9 +86,9 @@ class Uploads:
                     f"is {generation}), to {upload.out}: upload it under another name, or delete {upload.out} "
                     f"and {self._rules.out}{name} and upload it again"
                 )
-        return self._order(name, upload.out, upload.prefix or place_of(upload.uri))
+        return self._run(name, upload.out, upload.prefix)
 
-    def together(self, window: Window) -> tuple[Order, set[tuple[str, str]]] | None:
+    def together(self, window: Window) -> tuple[Run, set[tuple[str, str]]] | None:
         """What came in a window that is over, and of which (address, generation) that is; None where nothing is left
         of it.
 
@@ -104,7 +103,7 @@ class Uploads:
             if (first := next(lines, None)) is None:
                 return None
             self._store.create(name, (line.encode() + b"\n" for line in chain([first], lines)))
-        return self._order(name, out, window.prefix), set(self._members(name))
+        return self._run(name, out, window.prefix), set(self._members(name))
 
     def _lines(self, window: Window) -> Iterator[str]:
         end = window.start + window.seconds
@@ -116,5 +115,5 @@ class Uploads:
             row = json.loads(line)
             yield row["audio_filepath"], row["generation"]
 
-    def _order(self, name: str, out: str, below: str) -> Order:
-        return Order(f"{self._rules.out}{name}", out, (below,))
+    def _run(self, name: str, out: str, below: str) -> Run:
+        return Run(f"{self._rules.out}{name}", out, (below,))
