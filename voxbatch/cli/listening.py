@@ -57,6 +57,7 @@ def _listen(
     drain: bool,
 ) -> int:
     from voxbatch.cli.session import on_signals
+    from voxbatch.decoder import spares
     from voxbatch.engines import Kept
     from voxbatch.listen import Listener, Rules, Settings, Subscription
     from voxbatch.pipeline import Interrupted, Stop
@@ -73,7 +74,8 @@ def _listen(
         log.warning("interrupted", text="interrupted; what was in hand is committed, and its message is given back")
         return 128 + signals[-1]
 
-    with closing(Kept()) as kept:
+    with closing(Kept()) as kept, closing(spares):
+        spares.are_kept = True
         _prove(config, kept)
         on_signals(stop, signals, lambda: os._exit(interrupted()))
         try:
