@@ -85,6 +85,8 @@ class Post:
             subscriber.create_subscription(name=self.subscription(name), topic=self.topic(name))
         policy = {"dead_letter_topic": self.topic("dead"), "max_delivery_attempts": ATTEMPTS}
         self.subscribe("uploads", dead_letter_policy=policy, enable_exactly_once_delivery=exactly_once)
+        self.subscribe("copy")
+        self._told = 0
         self._first = self._delivery()
 
     def topic(self, name: str) -> str:
@@ -120,6 +122,13 @@ class Post:
             Letter(each.message.data, dict(each.message.attributes), each.delivery_attempt, each.ack_id)
             for each in reply.received_messages
         ]
+
+    def told(self) -> int:
+        """How many messages have come so far; looks at the copies in a subscription of its own."""
+        copies = self.pull("copy")
+        self.acknowledge(copies, "copy")
+        self._told += len(copies)
+        return self._told
 
     def break_leases(self) -> None:
         """Whoever holds a message loses it, as when its deadline passes: the next to ask gets it.

@@ -96,11 +96,9 @@ class Desk:
         return f"{BUCKET}/{key}"
 
     def told(self, count: int) -> None:
-        """Wait until so many messages are there, and leave them."""
-        while len(self.post.pull()) < count:
-            self.post.break_leases()
+        """Wait until so many messages are there, of all."""
+        while self.post.told() < count:
             time.sleep(0.02)
-        self.post.break_leases()
 
     def listen(self, *options: str, **variables: str) -> Listening:
         where = ("--subscription", "uploads", "--project", self.post.project, "-o", OUT)
@@ -265,10 +263,8 @@ def test_not_ours(desk: Desk) -> None:
     desk.manifest("day")
     desk.server.relabel("calls", "in/day.jsonl")
     desk.server.remove("calls", "in/day.jsonl")
-    while len(before := desk.post.pull()) < 3:
-        desk.post.break_leases()
-    finalized = [each for each in before if each.attributes["eventType"] == "OBJECT_FINALIZE"]
-    desk.post.acknowledge(finalized)
+    desk.told(3)
+    desk.post.acknowledge([each for each in desk.post.pull() if each.attributes["eventType"] == "OBJECT_FINALIZE"])
     desk.post.break_leases()
     for key in ("elsewhere/day.jsonl", "out/day.jsonl", "out/day/transcripts.jsonl", "in/notes.txt", "in/new/"):
         desk.post.notify("calls", key)
@@ -379,7 +375,6 @@ def test_the_store_goes_down(desk: Desk, alone: Alone) -> None:
 def test_it_never_works(desk: Desk) -> None:
     """A message that stops whoever takes it is buried with the reason when Pub/Sub would bury it without one."""
     desk.manifest("day")
-    desk.told(1)
     while max((each.attempt for each in desk.post.pull()), default=0) < pubsub.ATTEMPTS - 1:
         desk.post.break_leases()
     desk.post.break_leases()
@@ -401,7 +396,7 @@ def test_poison(desk: Desk, alone: Alone) -> None:
     desk.put("in/empty.jsonl", b"")
     desk.put("in/odd.jsonl.gz", b"not compressed")
     desk.manifest("gone")
-    desk.told(5)
+    desk.told(6)
     desk.server.remove("calls", "in/gone.jsonl")
     messages = {
         "no JSON": b"{not json",
