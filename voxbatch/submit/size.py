@@ -15,8 +15,8 @@ from voxbatch.submit.order import Order, Target
 
 L4_RTFX = 40.0
 """Voxtral Realtime 4B on an NVIDIA L4, by arithmetic; nobody has measured it. In 22 GB, 41 chunks run at a time
-(measured on an H200 with so much, benchmarks/RESULTS.md). A step gives each 80 ms, reads 8.9 GB of weights and some 8 GB
-of K/V at 300 GB/s, 57 ms, and computes 41 x 0.08 s x 193 GFLOP at half of 121 TFLOP/s, 10 ms: 49, less what nobody
+(measured on an H200 with so much, benchmarks/RESULTS.md). A step gives each 80 ms, reads 8.9 GB of weights and some
+8 GB of K/V at 300 GB/s, 57 ms, and computes 41 x 0.08 s x 193 GFLOP at half of 121 TFLOP/s, 10 ms: 49, less what nobody
 counts."""
 
 
