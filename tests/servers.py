@@ -557,6 +557,18 @@ def vending(*answers: Reply) -> Iterator[Vendor]:
         vendor.server_close()
 
 
+def account(token_uri: str) -> dict[str, str]:
+    """A service account's key file."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    private = rsa.generate_private_key(65537, 2048)
+    form = serialization.PrivateFormat.PKCS8
+    pem = private.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
+    who = {"type": "service_account", "project_id": "p", "client_email": "robot@p.iam.gserviceaccount.com"}
+    return {**who, "private_key_id": "1", "private_key": pem, "client_id": "1", "token_uri": token_uri}
+
+
 # ── a store of a test's own ───────────────────────────────────────────────────────────────────────────────────────────
 
 SECRETS = ["moto-secret", "weed-secret", "TOKEN-OF-", "SECRET-OF-", "PRIVATE KEY"]

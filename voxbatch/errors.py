@@ -8,6 +8,7 @@
     │   └── RunMismatchError OUT belongs to another manifest or another config
     ├── RunError             the run cannot go on: exit 1, resumable
     │   ├── StorageError     a place cannot be read or written (no permission, disk full)
+    │   ├── StartError       a cloud's task engine does not start a run
     │   ├── EngineError      the engine cannot start, or died
     │   ├── QueueError       messages cannot be had, or not be answered
     │   └── LedgerError      the parts contradict each other or the manifest
@@ -82,6 +83,10 @@ class RunError(VoxbatchError):
 
 
 class StorageError(RunError):
+    pass
+
+
+class StartError(RunError):
     pass
 
 
