@@ -11,9 +11,13 @@ import functools
 import json
 import os
 import shutil
+import socket
+import socketserver
+import threading
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,3 +180,79 @@ def posts(host: str) -> Iterator[Callable[..., Post]]:
         yield functools.partial(Post, host, publisher, subscriber)
         publisher.stop()
         publisher.transport.close()
+
+
+# ── who stands in the way ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Relay(socketserver.ThreadingTCPServer):
+    """Leads connections on to the emulator, until it is cut: then it breaks those there are, and takes no more."""
+
+    daemon_threads = True
+
+    def __init__(self, upstream: str):
+        super().__init__(("127.0.0.1", 0), _Through)
+        self.host = f"127.0.0.1:{self.server_address[1]}"
+        name, _, port = upstream.partition(":")
+        self.upstream = (name, int(port))
+        self.is_cut = False
+        self.ends: list[socket.socket] = []
+
+    def cut(self) -> None:
+        self.is_cut = True
+        for end in self.ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Connections are broken on purpose."""
+
+
+class _Through(socketserver.BaseRequestHandler):
+    server: Relay
+
+    def handle(self) -> None:
+        if self.server.is_cut:
+            return
+        with socket.create_connection(self.server.upstream) as other:
+            self.server.ends += [self.request, other]
+            back = threading.Thread(target=_pump, args=(other, self.request), daemon=True)
+            back.start()
+            _pump(self.request, other)
+            back.join()
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+    for end in (source, sink):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def relayed(upstream: str) -> Iterator[Relay]:
+    with Relay(upstream) as relay:
+        threading.Thread(target=relay.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield relay
+        relay.cut()
+        relay.shutdown()
+
+
+@contextmanager
+def refusing() -> Iterator[str]:
+    """The "host:port" of a Pub/Sub that permits nothing."""
+    import grpc
+
+    class Refusal(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, handler_call_details: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(
+                lambda request, context: context.abort(grpc.StatusCode.PERMISSION_DENIED, "User not authorized")
+            )
+
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[Refusal()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()

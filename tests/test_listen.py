@@ -53,6 +53,10 @@ class Listening:
         """The events of this name."""
         return [each for each in map(json.loads, list(self.lines)) if each["message"] == event]
 
+    def items(self) -> int:
+        """How many it has done itself."""
+        return sum(each["done"] for each in self.told("run_finished"))
+
     def until(self, happened: Callable[[], object]) -> None:
         while not happened():
             assert self.process.poll() is None, self.said
@@ -253,7 +257,7 @@ def test_told_twice(desk: Desk, alone: Alone) -> None:
     for _ in range(2):
         desk.post.notify("calls", "in/day.jsonl")
     desk.told(3)
-    desk.drained()
+    assert desk.drained().items() == ITEMS
     desk.clean()
     prove(desk, "day", alone)
 
@@ -283,13 +287,12 @@ def test_a_burst(desk: Desk) -> None:
     for name in names:
         desk.manifest(name, count=1)
     desk.told(200)
-    both = [desk.listen("--drain") for _ in range(2)]
+    both = [desk.listen("--drain", **desk.server.settings(f"http://127.0.0.1:{desk.server.port}")) for _ in range(2)]
     assert [each.ended() for each in both] == [0, 0]
     desk.clean()
     assert all(desk.done(name) for name in names)
     assert [committed(desk.store(name)) for name in names] == [{0: 1}] * len(names)
-    finished = [each for listening in both for each in listening.told("run_finished")]
-    assert sum(each["done"] for each in finished) == len(names)
+    assert sum(each.items() for each in both) == len(names)
 
 
 # ── what befalls workers ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -323,7 +326,7 @@ def test_killed(desk: Desk, alone: Alone) -> None:
     second = desk.drained()
     desk.clean()
     prove(desk, "day", alone)
-    assert 0 < sum(each["done"] for each in second.told("run_finished")) < ITEMS
+    assert 0 < second.items() < ITEMS
 
 
 def test_a_lease_runs_out(desk: Desk, alone: Alone) -> None:
@@ -368,6 +371,24 @@ def test_the_store_goes_down(desk: Desk, alone: Alone) -> None:
     desk.post.break_leases()
     desk.proxy.spoil = lambda asked: ""
     desk.drained()
+    desk.clean()
+    prove(desk, "day", alone)
+
+
+def test_the_queue_goes_down(desk: Desk, alone: Alone) -> None:
+    """Where messages cannot be answered any more, the run in hand is brought to its end all the same; the listener ends
+    with its reason, and whoever gets the message again finds it done."""
+    desk.manifest("day")
+    with pubsub.relayed(desk.post.host) as relay:
+        first = desk.listen(*SLOWLY, **{pubsub.HOST: relay.host})
+        first.until(lambda: desk.parts("day"))
+        relay.cut()
+        assert first.ended() == 1
+    assert desk.done("day")
+    assert "they will be delivered once more" in first.said
+    assert f"cannot pull from {desk.post.subscription('uploads')}" in first.said
+    desk.post.break_leases()
+    assert desk.drained().items() == 0
     desk.clean()
     prove(desk, "day", alone)
 
@@ -420,6 +441,19 @@ def test_poison(desk: Desk, alone: Alone) -> None:
     assert "line 2: `audio_filepath` is 7" in uploaded["in/bad.jsonl"]
     assert not desk.post.unacked()
     prove(desk, "day", alone)
+
+
+def test_uploaded_again(desk: Desk) -> None:
+    """Another manifest by the name of one that was done is refused: what was made of that stays."""
+    desk.manifest("day")
+    desk.drained()
+    made = outputs(desk.store("day"))
+    desk.manifest("day", count=3)
+    desk.told(3)
+    desk.drained()
+    (dead,) = desk.post.dead()
+    assert "holds another run" in dead.attributes["voxbatch_reason"]
+    assert outputs(desk.store("day")) == made
 
 
 def test_another_grave(desk: Desk) -> None:
@@ -483,6 +517,11 @@ def test_recordings_of_a_window(desk: Desk, recording: Recorder) -> None:
     found = batches()
     assert sorted(name for name, _ in found) == [f"{BUCKET}/in/{i}.wav" for i in range(6)]
     assert len({batch for _, batch in found}) <= 2
+    for each in twice:
+        desk.post.publish(each.data, **each.attributes)
+    assert desk.drained(*window).items() == 0
+    desk.clean()
+    assert batches() == found
 
 
 # ── how it is started ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -490,14 +529,18 @@ def test_recordings_of_a_window(desk: Desk, recording: Recorder) -> None:
 
 def test_refused(desk: Desk) -> None:
     """One clear line, and the exit code that belongs to it."""
-    for code, reason, listening in (
-        (2, "nowhere", desk.listen("--subscription", "nowhere")),
-        (2, "nope!", desk.listen("--subscription", "nope!")),
-        (1, "cannot", desk.listen(PUBSUB_EMULATOR_HOST="127.0.0.1:1")),
-    ):
-        assert listening.ended() == code, listening.said
-        assert reason in listening.said
-        assert len(listening.lines) <= 3
+    with pubsub.refusing() as strict:
+        for code, reason, listening in (
+            (2, "subscriptions/nowhere: there is none", desk.listen("--subscription", "nowhere")),
+            (2, "subscriptions/nope!", desk.listen("--subscription", "nope!")),
+            (2, "engine 'x' is unknown", desk.listen("--engine", "x")),
+            (1, "check the network", desk.listen(**{pubsub.HOST: "127.0.0.1:1"})),
+            (1, "grant roles/pubsub.viewer", desk.listen(**{pubsub.HOST: strict})),
+            (1, "grant roles/pubsub.subscriber", desk.listen("--dead-letter", "dead", **{pubsub.HOST: strict})),
+        ):
+            assert listening.ended() == code, listening.said
+            assert reason in listening.said
+            assert sum('"ERROR"' in line or not line.startswith("{") for line in listening.lines) == 1, listening.said
 
 
 def test_from_the_environment(desk: Desk, start: Starter) -> None:
