@@ -6,7 +6,6 @@ Reads a JSON object from standard input and answers with a list of complaints:
 - "messages": documents, against the messages that gcloud sends to Google.
 """
 
-import contextlib
 import io
 import json
 import sys
@@ -16,20 +15,24 @@ sys.path[:0] = sys.argv[1:]
 from googlecloudsdk import gcloud_main
 from googlecloudsdk.api_lib.run import global_methods
 from googlecloudsdk.api_lib.util import apis, messages
-from googlecloudsdk.calliope import cli as calliope
+from googlecloudsdk.calliope import parser_extensions
 from googlecloudsdk.core.resource import resource_printer
+
+
+class Refused(Exception):
+    pass
+
+
+def refuse(parser, status=0, message=None, exception=None):
+    raise Refused(exception or message)
 
 
 def parsed(argv):
     """None, or why gcloud would not take this command line."""
-    errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(errors):
-            PARSER.parse_args(calliope._ApplyFlagsFile(list(argv)))
-    except SystemExit:
-        return f"{' '.join(argv)}: {errors.getvalue().strip().splitlines()[0]}"
+        PARSER.parse_args(list(argv))
     except Exception as e:
-        return f"{' '.join(argv)}: {type(e).__name__}: {e}"
+        return f"{' '.join(argv)}: {e}"
     return None
 
 
@@ -57,6 +60,7 @@ def message(each):
     return None
 
 
+parser_extensions.ArgumentParser.exit = refuse
 PARSER = gcloud_main.CreateCLI([])._CLI__parser
 asked = json.load(sys.stdin)
 complaints = [parsed(argv) for argv in asked.get("commands", [])]
