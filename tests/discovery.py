@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Any
 
 Schema = dict[str, Any]
+REQUIRED = re.compile(r"required(?! if)", re.IGNORECASE)
 
 
 @cache
@@ -69,7 +70,7 @@ def _check_object(schemas: Schema, schema: Schema, value: Any, where: str) -> It
             yield from _check(schemas, others, each, f"{where}.{name}")
         else:
             yield f"{where}.{name}: no such field; there are {', '.join(sorted(fields))}"
-    needed = {name for name, each in fields.items() if re.match("required", each.get("description", ""), re.IGNORECASE)}
+    needed = {name for name, each in fields.items() if REQUIRED.match(each.get("description", ""))}
     yield from (f"{where}.{name}: required" for name in sorted(needed - set(value)))
 
 

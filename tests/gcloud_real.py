@@ -7,6 +7,8 @@ Reads a JSON object from standard input and answers with a list of complaints:
 """
 
 import io
+
+# ruff: noqa: E402 -- where its libraries are is said by the arguments
 import json
 import sys
 
@@ -31,7 +33,7 @@ def parsed(argv):
     """None, or why gcloud would not take this command line."""
     try:
         PARSER.parse_args(list(argv))
-    except Exception as e:
+    except Exception as e:  # noqa: BLE001 -- whatever it is, it is the answer
         return f"{' '.join(argv)}: {e}"
     return None
 
@@ -55,7 +57,7 @@ def message(each):
     module = apis.GetMessagesModule(api or global_methods.SERVERLESS_API_NAME, version)
     try:
         messages.DictToMessageWithErrorCheck(each["document"], getattr(module, name))
-    except Exception as e:
+    except Exception as e:  # noqa: BLE001 -- likewise
         return f"{name}: {e}"
     return None
 

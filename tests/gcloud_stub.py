@@ -1,26 +1,31 @@
 """A stand-in for gcloud that remembers: what it is told to make, its describe and list show afterwards.
 
-It runs as a program of its own, found first on PATH. Each call goes into a record, with what it read, said and knew, so
-that tests can hold it against the real gcloud. It knows the commands of jobs/cloudrun alone, and none of Google's rules.
+What a script finds on PATH is a few lines of bash that hand their words to the test's own process. Each call goes into
+a record, so that tests can hold it against the real gcloud. It knows the commands of jobs/cloudrun alone, and none of
+Google's rules.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import sys
-from collections.abc import Callable
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 Thing = dict[str, Any]
 
-GROUPS = (
-    "storage buckets notifications", "beta run worker-pools", "alpha monitoring policies", "artifacts docker images",
-    "beta services identity", "artifacts repositories", "pubsub subscriptions", "iam service-accounts", "storage buckets",
-    "secrets versions", "eventarc triggers", "scheduler jobs create", "scheduler jobs update", "scheduler jobs",
-    "pubsub topics", "logging metrics", "run jobs", "workflows", "services", "projects", "secrets", "storage", "config",
+GROUPS = (  # the longer of two with the same beginning first
+    "storage buckets notifications", "storage buckets", "storage", "beta run worker-pools", "run jobs",
+    "beta services identity", "services", "alpha monitoring policies", "logging metrics", "artifacts docker images",
+    "artifacts repositories", "pubsub subscriptions", "pubsub topics", "iam service-accounts", "secrets versions",
+    "secrets", "eventarc triggers", "scheduler jobs create", "scheduler jobs update", "scheduler jobs", "workflows",
+    "projects", "config",
 )  # fmt: skip
 READING = {"describe", "list", "get", "get-iam-policy", "ls", "access", "service-agent"}
 AGENT = "service-42@gs-project-accounts.iam.gserviceaccount.com"
@@ -69,14 +74,10 @@ class Call:
 
 
 class World:
-    """All that has been made, in one file."""
+    """All that has been made."""
 
-    def __init__(self, path: Path):
-        self.path = path
-        self.things: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-
-    def save(self) -> None:
-        self.path.write_text(json.dumps(self.things, indent=1, sort_keys=True))
+    def __init__(self) -> None:
+        self.things: dict[str, Any] = {}
 
     def under(self, prefix: str) -> list[Thing]:
         return [thing for key, thing in self.things.items() if key.startswith(prefix)]
@@ -87,7 +88,7 @@ class World:
 
 def found(world: World, key: str) -> Thing:
     if key not in world.things:
-        raise Absent(NOT_FOUND.get(key.split("/")[0], "NOT_FOUND: Requested entity was not found."))
+        raise Absent(NOT_FOUND.get(key.split("/", 1)[0], "NOT_FOUND: Requested entity was not found."))
     thing: Thing = world.things[key]
     return thing
 
@@ -178,8 +179,6 @@ SHOWN: dict[str, Callable[[Call], Thing]] = {
 
 
 def yaml_of(path: Path) -> Thing:
-    import yaml
-
     thing: Thing = yaml.safe_load(path.read_text())
     return thing
 
@@ -338,64 +337,116 @@ def value(row: Any, field: str) -> str:
     return text.lower() if lower else text
 
 
-# ── the program ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the program, and whom it talks to ─────────────────────────────────────────────────────────────────────────────────
+
+CLIENT = """#!/usr/bin/env bash
+stdin=""
+case " $* " in *" --data-file=- "*) IFS= read -r -d '' stdin ;; esac
+exec 3<>"/dev/tcp/127.0.0.1/PORT"
+printf '%s\\0' "$#" "$@" "$stdin" "$(export -p)" >&3
+IFS= read -r -d '' code <&3
+IFS= read -r -d '' error <&3
+IFS= read -r -d '' out <&3
+printf '%s' "$error" >&2
+printf '%s' "$out"
+exit "$code"
+"""
 
 
-def answer(call: Call, world: World, stdin: str, trouble: list[Thing]) -> Answer:
-    for each in trouble:  # what the test has it say instead, so many times
-        if re.search(each["at"], " ".join(call.argv)) and each["times"] > 0:
-            if each.get("changing") and call.reads:
-                continue
-            if each.get("skip", 0) > 0:
-                each["skip"] -= 1
-                continue
-            each["times"] -= 1
-            raise Refused(each["say"])
-    does = COMMANDS.get((call.group, call.verb)) or COMMON.get(call.verb)
-    if does is None or not call.group:
-        raise Refused(f"the stub does not know: {' '.join(call.argv)}")
-    return does(call, world, stdin)
+@dataclass
+class Trouble:
+    """The next `times` commands that match `at` fail, saying `say`; `skip` of them go well before."""
+
+    at: str
+    say: str
+    times: int = 1
+    skip: int = 0
+    changing_only: bool = False
+
+    def befalls(self, call: Call) -> bool:
+        if self.times == 0 or (self.changing_only and call.reads) or not re.search(self.at, " ".join(call.argv)):
+            return False
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        self.times -= 1
+        return True
 
 
-def kept(argv: list[str], folder: Path) -> list[str]:
-    """The same words, with a copy of each file that they name: the script's own are gone when it ends."""
-    folder.mkdir(exist_ok=True)
-    words = []
-    for word in argv:
-        flag, _, path = word.rpartition("=") if word.startswith("--") else ("", "", word)
-        if Path(path).is_file():
-            copy = folder / f"{len(list(folder.iterdir()))}-{Path(path).name}"
-            copy.write_text(Path(path).read_text())
-            word = f"{flag}={copy}" if flag else str(copy)
-        words.append(word)
-    return words
+@dataclass
+class Gcloud:
+    """What it knows, what it was told, and what goes wrong."""
+
+    folder: Path
+    world: World = field(default_factory=World)
+    record: list[Thing] = field(default_factory=list)
+    trouble: Trouble | None = None
+
+    def __call__(self, argv: list[str], stdin: str, environment: str) -> tuple[int, str, str]:
+        """Exit code, standard error, standard output."""
+        call, resource, out, error, code = Call(argv), None, "", "", 0
+        kept = self.kept(argv)
+        try:
+            if self.trouble and self.trouble.befalls(call):
+                raise Refused(self.trouble.say)
+            does = COMMANDS.get((call.group, call.verb)) or COMMON.get(call.verb)
+            if does is None or not call.group:
+                raise Refused(f"the stub does not know: {' '.join(argv)}")
+            resource = does(call, self.world, stdin)
+            out = shown(resource, call.flags)
+        except Refused as e:
+            error, code = f"ERROR: (gcloud.{'.'.join([*call.group.split(), call.verb])}) {e}\n", 1
+        self.record.append({
+            "argv": argv, "kept": kept, "reads": call.reads, "stdin": stdin, "environment": environment,
+            "flags": call.flags, "resource": resource, "out": out, "rc": code,
+        })  # fmt: skip
+        return code, error, out
+
+    def kept(self, argv: list[str]) -> list[str]:
+        """The same words, with a copy of each file that they name: the script's own are gone when it ends."""
+        words = []
+        for word in argv:
+            flag, _, path = word.rpartition("=") if word.startswith("--") else ("", "", word)
+            if path.startswith("/") and Path(path).is_file():
+                copy = self.folder / f"{len(list(self.folder.iterdir()))}-{Path(path).name}"
+                copy.write_text(Path(path).read_text())
+                word = f"{flag}={copy}" if flag else str(copy)
+            words.append(word)
+        return words
 
 
-def main(home: Path, argv: list[str]) -> int:
-    call, world = Call(argv), World(home / "world.json")
-    stdin = "" if call.reads else sys.stdin.read()
-    trouble_file = home / "trouble.json"
-    trouble = json.loads(trouble_file.read_text()) if trouble_file.exists() else []
-    resource: Answer = None
-    out, error, code = "", "", 0
-    try:
-        resource = answer(call, world, stdin, trouble)
-        out = shown(resource, call.flags)
-        if not call.reads:
-            world.save()
-    except Refused as e:
-        error, code = f"ERROR: (gcloud.{'.'.join([*call.group.split(), call.verb])}) {e}\n", 1
-    trouble_file.write_text(json.dumps(trouble))
-    line = {
-        "argv": argv, "kept": kept(argv, home / "files"), "reads": call.reads, "stdin": stdin, "flags": call.flags,
-        "resource": resource, "out": out, "rc": code, "environment": dict(os.environ),
-    }  # fmt: skip
-    with (home / "record.jsonl").open("a") as record:
-        record.write(json.dumps(line) + "\n")
-    sys.stdout.write(out)
-    sys.stderr.write(error)
-    return code
+class _Server(socketserver.TCPServer):
+    """One call at a time, as the scripts give them."""
+
+    gcloud: Gcloud
+    allow_reuse_address = True
 
 
-if __name__ == "__main__":
-    sys.exit(main(Path(os.environ["GCLOUD_STUB_HOME"]), sys.argv[1:]))
+class _Handler(socketserver.StreamRequestHandler):
+    server: _Server
+
+    def word(self) -> str:
+        text = bytearray()
+        while (byte := self.rfile.read(1)) != b"\0":
+            text += byte
+        return text.decode()
+
+    def handle(self) -> None:
+        argv = [self.word() for _ in range(int(self.word()))]
+        answer = self.server.gcloud(argv, self.word(), self.word())
+        self.wfile.write("".join(f"{part}\0" for part in answer).encode())
+
+
+@contextmanager
+def gcloud(programs: Path, files: Path) -> Iterator[Gcloud]:
+    """A gcloud in the folder `programs` that remembers; copies of the files it is given go into `files`."""
+    files.mkdir()
+    with _Server(("127.0.0.1", 0), _Handler) as server:
+        server.gcloud = Gcloud(files)
+        (programs / "gcloud").write_text(CLIENT.replace("PORT", str(server.server_address[1])))
+        (programs / "gcloud").chmod(0o755)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.gcloud
+        server.shutdown()
+        thread.join()

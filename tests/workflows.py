@@ -183,8 +183,8 @@ class Run:
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """A connector's call, held against the discovery document before it is answered."""
-        api, id = connector(name)
-        takes = method(api, id)
+        api, called = connector(name)
+        takes = method(api, called)
         sent = {key: value for key, value in arguments.items() if key != "connector_params"}
         for key, value in sent.items():
             if key == "body":
@@ -192,7 +192,7 @@ class Run:
                     raise Bad(f"{name}: {'; '.join(wrong)}")
             elif (pattern := takes["parameters"][key].get("pattern")) and not re.match(pattern, value):
                 raise Bad(f"{name}: {key}={value} is not {pattern}")
-        return self.cloud(id, sent)
+        return self.cloud(called, sent)
 
 
 def connector(name: str) -> tuple[str, str]:

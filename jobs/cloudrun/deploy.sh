@@ -35,7 +35,7 @@ Remove it all with teardown.sh.
 END
 }
 
-# shellcheck source=settings.sh
+# shellcheck source-path=SCRIPTDIR source=settings.sh
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
 case "${1:-}" in
@@ -69,30 +69,24 @@ number TASK_TIMEOUT "$TASK_TIMEOUT" 60 604800
 [[ -z "$CHANNEL" || "$CHANNEL" =~ ^projects/[^/]+/notificationChannels/[^/]+$ ]] ||
     die "CHANNEL=$CHANNEL: it is projects/…/notificationChannels/…, see: gcloud beta monitoring channels list"
 
-WORK="$(mktemp -d)"
-trap 'rm -rf "$WORK"' EXIT
-
 # ── how things are written ────────────────────────────────────────────────────────────────────────────────────────────
 
 # render FILE: its text with ${NAME} filled in, into $RENDERED. A line that ends in "# if NAME" stays only if NAME is set.
 render() {
-    local text name value
-    text="$(cat "$HERE/$1")"
-    for name in TOKEN_THERE MODEL CHANNEL; do
-        if [[ -n "${!name}" ]]; then
-            text="$(printf '%s' "$text" | sed "s/  # if $name\$//")"
-        else
-            text="$(printf '%s' "$text" | sed "/  # if $name\$/d")"
-        fi
-    done
-    for name in PROJECT REGION IMAGE RUN_SA TOKEN OUT SUBSCRIPTION BUCKET_IN MODEL CHANNEL \
-        TASKS PARALLELISM MAX_RETRIES TASK_TIMEOUT; do
-        value="$(printf '%s' "${!name}" | sed 's/[\\&|]/\\&/g')"
-        text="$(printf '%s' "$text" | sed "s|\${$name}|$value|g")"
-    done
-    FINGERPRINT="$(printf '%s' "$text" | fingerprint)"
+    local name
     RENDERED="$WORK/$(basename "$1")"
-    printf '%s\n' "$text" | sed "s|\${FINGERPRINT}|$FINGERPRINT|g" >"$RENDERED"
+    {
+        for name in TOKEN_THERE MODEL CHANNEL; do
+            if [[ -n "${!name}" ]]; then printf 's/  # if %s$//\n' "$name"; else printf '/  # if %s$/d\n' "$name"; fi
+        done
+        for name in PROJECT REGION IMAGE RUN_SA TOKEN OUT SUBSCRIPTION BUCKET_IN MODEL CHANNEL \
+            TASKS PARALLELISM MAX_RETRIES TASK_TIMEOUT; do
+            printf '%s=%s\n' "$name" "${!name}"
+        done | sed -e 's/[\\&|]/\\&/g' -e 's/^\([A-Z_]*\)=\(.*\)$/s|${\1}|\2|g/'
+    } >"$WORK/fill"
+    sed -f "$WORK/fill" "$HERE/$1" >"$WORK/text"
+    FINGERPRINT="$(fingerprint <"$WORK/text")"
+    sed "s|\${FINGERPRINT}|$FINGERPRINT|g" "$WORK/text" >"$RENDERED"
 }
 
 # ── what is made, in order ────────────────────────────────────────────────────────────────────────────────────────────

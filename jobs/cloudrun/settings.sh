@@ -42,7 +42,9 @@ settings() {
     one_of ALERTS "$ALERTS" yes no
     [[ "$UPLOADS $NIGHTLY" != "worker yes" ]] ||
         die "UPLOADS=worker NIGHTLY=yes: the worker would have taken all before the night; choose one of them"
-    RETRY_S="${RETRY_S:-10}"
+    RETRY_S="${RETRY_S:-10}" # seconds until what is not yet possible is tried again
+    WORK="$(mktemp -d)"
+    trap 'rm -rf "$WORK"' EXIT
 
     RUN_SA="voxbatch-run@$PROJECT.iam.gserviceaccount.com"
     START_SA="voxbatch-start@$PROJECT.iam.gserviceaccount.com"
@@ -72,15 +74,9 @@ SOON="$SOON|UNAVAILABLE|ABORTED|$DISABLED"
 
 # Run a command that changes nothing. Its output goes into $ANSWER; false if what it asks for is not there.
 ask() {
-    local errors
-    errors="$(mktemp)"
-    if ANSWER="$("$@" 2>"$errors")"; then
-        rm -f "$errors"
-        return 0
-    fi
     local said
-    said="$(cat "$errors")"
-    rm -f "$errors"
+    if ANSWER="$("$@" 2>"$WORK/errors")"; then return 0; fi
+    said="$(<"$WORK/errors")"
     if [[ "$said" =~ $DISABLED ]] || [[ "$said" =~ $ABSENT && ! "$said" =~ $DENIED ]]; then
         ANSWER=""
         return 1

@@ -17,7 +17,7 @@ repository and images, and the service accounts of voxbatch. Buckets that have s
 END
 }
 
-# shellcheck source=settings.sh
+# shellcheck source-path=SCRIPTDIR source=settings.sh
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
 WITH_DATA=no
