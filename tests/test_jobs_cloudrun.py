@@ -454,6 +454,12 @@ def test_shellcheck_finds_nothing(script: Path) -> None:
     assert done.stdout == ""
 
 
+def test_the_page_names_every_role() -> None:
+    """The table of roles in jobs/cloudrun/README.md has those that deploy.sh gives, no more and no fewer."""
+    given = set(re.findall(r"roles/[\w.]+", (JOBS / "deploy.sh").read_text() + (JOBS / "settings.sh").read_text()))
+    assert set(re.findall(r"`(roles/[\w.]+)`", (JOBS / "README.md").read_text())) == given
+
+
 # ── what the real gcloud thinks of it ─────────────────────────────────────────────────────────────────────────────────
 
 
