@@ -466,14 +466,9 @@ def test_the_page_names_every_role() -> None:
 def ask_gcloud(question: dict[str, Any]) -> list[str]:
     """What gcloud's own parser, printer and messages complain of; skips the test where gcloud is not installed."""
     binary = shutil.which("gcloud")
-    root = (
-        next((p for p in Path(binary).resolve().parents if (p / "lib/googlecloudsdk").is_dir()), None)
-        if binary
-        else None
-    )
-    if root is None:  # Debian's is a script that starts the one below
-        root = next((p for p in (Path("/usr/lib/google-cloud-sdk"),) if (p / "lib/googlecloudsdk").is_dir()), None)
-    if binary is None or root is None:
+    above = Path(binary).resolve().parents if binary else ()
+    root = next((folder for folder in above if (folder / "lib/googlecloudsdk").is_dir()), None)
+    if root is None:
         pytest.skip("gcloud is not installed: its flags were not checked")
     python = root / "platform/bundledpythonunix/bin/python3"
     command = [str(python) if python.exists() else "python3", str(ROOT / "tests/gcloud_real.py")]

@@ -94,7 +94,8 @@ render() {
 apis() {
     local name missing=()
     ask gcloud services list --enabled --format='value(config.name)'
-    for name in run artifactregistry pubsub eventarc workflows cloudscheduler secretmanager storage cloudbuild monitoring logging; do
+    for name in run artifactregistry pubsub eventarc workflows cloudscheduler secretmanager storage cloudbuild \
+        monitoring logging; do
         grep -qxF "$name.googleapis.com" <<<"$ANSWER" || missing+=("$name.googleapis.com")
     done
     if ((${#missing[@]} == 0)); then
