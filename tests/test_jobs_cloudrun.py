@@ -270,10 +270,10 @@ def test_without_a_token_there_is_no_secret(cloud: Cloud) -> None:
     cloud.deploy()
     assert not any("secrets" in change for change in cloud.changes())
     (container,) = containers(cloud.world["run jobs/voxbatch"])
-    assert [each["name"] for each in container["env"]] == ["VOXBATCH_EXIT_ZERO"]
+    assert [each["name"] for each in container["env"]] == ["VOXBATCH_EXIT_ZERO", "VOXBATCH_USD_PER_HOUR"]
     cloud.deploy(UPLOADS="worker")
     (container,) = containers(cloud.world["beta run worker-pools/voxbatch-listen"])
-    assert [each["name"] for each in container["env"]] == ["VOXBATCH_LOG_FORMAT"]
+    assert [each["name"] for each in container["env"]] == ["VOXBATCH_USD_PER_HOUR"]
 
 
 @pytest.mark.slow
@@ -362,6 +362,7 @@ def test_an_image_that_is_not_built_stops_it_late(cloud: Cloud) -> None:
         ({"TASKS": "0"}, "TASKS=0: it is a number from 1 to 10000"),
         ({"MAX_RETRIES": "11"}, "MAX_RETRIES=11: it is a number from 0 to 10"),
         ({"TASK_TIMEOUT": "1h"}, "TASK_TIMEOUT=1h: it is a number from 60 to 604800"),
+        ({"USD_PER_HOUR": "cheap"}, "USD_PER_HOUR=cheap: it is a price, such as 1.42"),
         ({"UPLOADS": "both"}, "UPLOADS=both: it is one of: workflow worker none"),
         ({"ALERTS": "1"}, "ALERTS=1: it is one of: yes no"),
         (
@@ -642,17 +643,16 @@ def test_the_night_asks_for_what_the_api_takes(documents: dict[str, Any]) -> Non
 
 @pytest.mark.slow
 def test_containers_are_told_what_voxbatch_understands(documents: dict[str, Any]) -> None:
-    """Each container's arguments are a command of voxbatch."""
+    """Each container's arguments are a command of voxbatch, its VOXBATCH_… variables options of `run` or `listen`."""
     from voxbatch.cli import cli
 
+    known = {p.envvar for name in ("run", "listen") for p in cli.commands[name].params}
     for name in ("run jobs/voxbatch", "run jobs/voxbatch-nightly", "beta run worker-pools/voxbatch-listen"):
         (container,) = containers(documents[name])
         command, *arguments = container["args"]
-        if command == "listen" and "--to" not in {
-            o for p in getattr(cli.commands.get(command), "params", []) for o in p.opts
-        }:
-            pytest.skip("this checkout has no voxbatch listen --to")
-        cli.commands[command].make_context(command, list(arguments))
+        with cli.make_context("voxbatch", [command]) as parent:
+            cli.commands[command].make_context(command, arguments, parent=parent)
+        assert {each["name"] for each in container.get("env", [])} - known <= {"HF_TOKEN"}
 
 
 # ── the workflow ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,24 +9,27 @@ usage: [NAME=VALUE …] jobs/cloudrun/deploy.sh [--dry-run]
 Makes, in one project and region: an Artifact Registry repository, two buckets, a topic with its dead letters, two
 service accounts with the least roles, the job "voxbatch" (one L4 a task), and what starts it: an upload, or the night.
 
-  PROJECT        the project                              gcloud's own
-  REGION         a region of Cloud Run that has L4s       europe-west4
-  IMAGE          the container                            REGION-docker.pkg.dev/PROJECT/voxbatch/voxbatch:latest
-  BUCKET_IN      uploads: in/ and nightly/ in it          PROJECT-voxbatch-in
-  BUCKET_OUT     outputs: out/ in it                      PROJECT-voxbatch-out
-  UPLOADS        who takes what is uploaded to in/: workflow (a job execution for each manifest),
-                 worker (a GPU that is always on) or none                                          workflow
-  NIGHTLY        yes or no: what is uploaded to nightly/ is run by night                           yes; no with a worker
-  SCHEDULE       when, as cron says it                    0 2 * * *
-  TIME_ZONE      of SCHEDULE                              Etc/UTC
-  TASKS          tasks of a job execution that says no other number                                1
-  PARALLELISM    tasks at a time; 0: as many as the GPU quota allows                               0
-  MAX_RETRIES    new attempts of a task, each of which goes on where the last one stopped          5
-  TASK_TIMEOUT   seconds for an attempt; 3600 is the most that GPU tasks are sure to get           3600
-  MODEL          --model of every run                     the image's own
-  HF_TOKEN       the hub token, put into Secret Manager   none, or the one that is there
-  ALERTS         yes or no                                yes
-  CHANNEL        projects/…/notificationChannels/…, who is alerted                                 nobody
+  setting        what it is                                                                     if it is not given
+  PROJECT        the project                                                                    gcloud's own
+  REGION         a region of Cloud Run that has L4s                                             europe-west4
+  IMAGE          the container                     REGION-docker.pkg.dev/PROJECT/voxbatch/voxbatch:latest
+  BUCKET_IN      uploads: in/ and nightly/ in it                                                PROJECT-voxbatch-in
+  BUCKET_OUT     outputs: out/ in it                                                            PROJECT-voxbatch-out
+  UPLOADS        who takes what is uploaded to in/: workflow (starts the job for each manifest),
+                 worker (a GPU that is always on) or none                                       workflow
+  NIGHTLY        yes or no: what is uploaded to nightly/ is run by night                        yes; no with a worker
+  SCHEDULE       when, as cron says it                                                          0 2 * * *
+  TIME_ZONE      of SCHEDULE                                                                    Etc/UTC
+  TASKS          tasks of a job execution that says no other number                             1
+  PARALLELISM    tasks at a time; 0: as many as the GPU quota allows                            0
+  MAX_RETRIES    new attempts of a task, each of which goes on where the last one stopped       5
+  TASK_TIMEOUT   seconds for an attempt; GPU tasks are sure to get no more than 3600            3600
+  USD_PER_HOUR   what an hour of a task costs, for what a run says that it cost                 1.421
+  MODEL          --model of every run                                                           the image's own
+  HF_TOKEN       the hub token, put into Secret Manager                                         the one that is there
+  ALERTS         yes or no                                                                      yes
+  CHANNEL        whom they tell: projects/…/notificationChannels/…                              nobody
+  RETRY_S        seconds until what Google does not know yet is tried again                     10
 
   --dry-run      look, and say what would be changed
   --help         this
@@ -56,6 +59,7 @@ MAX_RETRIES="${MAX_RETRIES:-5}"
 TASK_TIMEOUT="${TASK_TIMEOUT:-3600}"
 SCHEDULE="${SCHEDULE:-0 2 * * *}"
 TIME_ZONE="${TIME_ZONE:-Etc/UTC}"
+USD_PER_HOUR="${USD_PER_HOUR:-1.421}"
 MODEL="${MODEL:-}"
 CHANNEL="${CHANNEL:-}"
 
@@ -66,6 +70,7 @@ number TASKS "$TASKS" 1 10000
 number PARALLELISM "$PARALLELISM" 0 10000
 number MAX_RETRIES "$MAX_RETRIES" 0 10
 number TASK_TIMEOUT "$TASK_TIMEOUT" 60 604800
+[[ "$USD_PER_HOUR" =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "USD_PER_HOUR=$USD_PER_HOUR: it is a price, such as 1.42"
 [[ -z "$CHANNEL" || "$CHANNEL" =~ ^projects/[^/]+/notificationChannels/[^/]+$ ]] ||
     die "CHANNEL=$CHANNEL: it is projects/…/notificationChannels/…, see: gcloud beta monitoring channels list"
 
@@ -79,7 +84,7 @@ render() {
         for name in TOKEN_THERE MODEL CHANNEL; do
             if [[ -n "${!name}" ]]; then printf 's/  # if %s$//\n' "$name"; else printf '/  # if %s$/d\n' "$name"; fi
         done
-        for name in PROJECT REGION IMAGE RUN_SA TOKEN OUT SUBSCRIPTION BUCKET_IN MODEL CHANNEL \
+        for name in PROJECT REGION IMAGE RUN_SA TOKEN OUT SUBSCRIPTION BUCKET_IN USD_PER_HOUR MODEL CHANNEL \
             TASKS PARALLELISM MAX_RETRIES TASK_TIMEOUT; do
             printf '%s=%s\n' "$name" "${!name}"
         done | sed -e 's/[\\&|]/\\&/g' -e 's/^\([A-Z_]*\)=\(.*\)$/s|${\1}|\2|g/'
