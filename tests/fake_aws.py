@@ -70,8 +70,8 @@ class FakeAws:
         except Unparsed as e:
             return UNPARSED, "", f"\n{e}\n"
         if self.deny == f"{service}:{command}":
-            said = f"An error occurred (AccessDenied) when calling the {operation.name} operation: User: x is not authorized"
-            return REFUSED, "", f"\n{said}\n"
+            said = f"An error occurred (AccessDenied) when calling the {operation.name} operation"
+            return REFUSED, "", f"\n{said}: User: x is not authorized\n"
         try:
             return 0, shown(self._call(operation, found), settings), ""
         except ClientError as e:

@@ -37,7 +37,7 @@ if [[ -z $tasks ]]; then
     # "audio    12.3 hours (…)", or under an hour "audio    12:34"
     tasks=$(awk -v each="$hours_per_task" -v most="$most" '
         $1 == "audio" { hours = $3 ~ /^hours/ ? $2 : 0; gsub(/,/, "", hours); n = int(hours / each); n += n * each < hours }
-        END { print n < 1 ? 1 : n > most ? most : n }' <<<"$plan")
+        END { print (n < 1 ? 1 : (n > most ? most : n)) }' <<<"$plan")
 fi
 [[ $tasks =~ ^[1-9][0-9]{0,4}$ ]] || stop "--tasks is '$tasks'; it must be a whole number from 1 to 99999"
 
