@@ -199,12 +199,16 @@ def test_deploy(deployment: Deployment) -> None:
 
 
 @pytest.mark.slow
-def test_deploy_with_the_real_program(moto: str) -> None:
+def test_deploy_with_the_real_program(moto: str, tmp_path: Path) -> None:
     """The AWS CLI itself takes every command of both scripts, and sees no difference the second time (but for the one
     setting that the test server takes and does not tell of)."""
-    if shutil.which("aws") is None:
-        pytest.skip("the AWS CLI is not installed")
-    there = Deployment(moto, "", None)
+    real = shutil.which("aws")
+    if real is None or not os.environ.get("VOXBATCH_TEST_AWS_CLI"):
+        pytest.skip("takes the AWS CLI, some minutes, and VOXBATCH_TEST_AWS_CLI=1")
+    # Version 1 has an address of its own for queues, whatever AWS_ENDPOINT_URL says.
+    (tmp_path / "aws").write_text(f'#!/bin/sh\nexec {real} --endpoint-url {moto} "$@"\n')
+    (tmp_path / "aws").chmod(0o755)
+    there = Deployment(moto, str(tmp_path), None)
     night = {"SCHEDULE": "rate(1 day)"}
     assert len(did(there.run("deploy.sh", **night))) == 17
     check_deployed(there)
@@ -571,7 +575,7 @@ def test_kubernetes_pods_are_confined(name: str) -> None:
         "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
     }  # fmt: skip
     mounts = {each["name"]: each["mountPath"] for each in inner["volumeMounts"]}
-    assert mounts == {"scratch": "/scratch", "shm": "/dev/shm"}
+    assert mounts == {"scratch": "/scratch", "cache": "/cache", "shm": "/dev/shm"}
     assert {each["name"] for each in pod["volumes"]} == set(mounts)
     variables = {each["name"]: each.get("value") for each in inner["env"]}
     assert (variables["TMPDIR"], variables["HOME"]) == ("/scratch", "/scratch")
@@ -731,3 +735,81 @@ def test_slurm_submit_reads_a_real_plan(manifest: ManifestWriter, tmp_path: Path
     env = plan_of("", tmp_path) | {"VOXBATCH": f"{sys.executable} -m voxbatch"}
     done = subprocess.run([JOBS / "slurm" / "submit.sh", path, "-o", "out"], env=env, capture_output=True, text=True)
     assert done.stdout.splitlines()[:1] == ["--array=0-2"], done.stderr
+
+
+class Cluster:
+    """A Slurm of this machine alone, started for one test."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.env = environment(SLURM_CONF=str(folder / "slurm.conf"), VOXBATCH=f"{sys.executable} -m voxbatch")
+        host = os.uname().nodename
+        settings = {
+            "ClusterName": "t", "SlurmctldHost": f"{host}(127.0.0.1)", "SlurmUser": "root", "SlurmdUser": "root",
+            "SlurmctldPort": servers.free_port(), "SlurmdPort": servers.free_port(), "AuthType": "auth/munge",
+            "AuthInfo": f"socket={folder}/munge.socket", "StateSaveLocation": folder,
+            "SlurmdSpoolDir": folder / "spool",
+            "SlurmctldPidFile": folder / "ctld.pid", "SlurmdPidFile": folder / "d.pid", "TaskPlugin": "task/none",
+            "ProctrackType": "proctrack/pgid", "SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CPU",
+            "SlurmdParameters": "config_overrides", "ReturnToService": 2, "SchedulerParameters": "sched_interval=1",
+            "NodeName": f"{host} NodeAddr=127.0.0.1 CPUs={TASKS} State=UNKNOWN",
+            "PartitionName": "main Nodes=ALL Default=YES State=UP",
+        }  # fmt: skip
+        (folder / "slurm.conf").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+
+    def __enter__(self) -> Cluster:
+        (self.folder / "munge.key").write_bytes(os.urandom(1024))
+        (self.folder / "munge.key").chmod(0o600)
+        names = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munge.pid", "seed-file": "munge.seed"}
+        names |= {"log-file": "munge.log"}
+        munge = ["munged", "--force", "--foreground", *(f"--{k}={self.folder / v}" for k, v in names.items())]
+        commands = [munge, ["slurmctld", "-D", "-c"], ["slurmd", "-D"]]
+        self.daemons = []
+        for command in commands:
+            with open(self.folder / f"{command[0]}.log", "wb") as log:
+                self.daemons.append(subprocess.Popen(command, env=self.env, stdout=log, stderr=log))
+            time.sleep(0.5)
+        while "idle" not in self.ask("sinfo", check=False):
+            assert [each.poll() for each in self.daemons] == [None] * 3, (self.folder / "slurmctld.log").read_text()
+            time.sleep(0.2)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in reversed(self.daemons):
+            each.terminate()
+            each.wait()
+
+    def ask(self, *command: str, check: bool = True) -> str:
+        done = subprocess.run(command, env=self.env, cwd=self.folder, capture_output=True, text=True)
+        assert done.returncode == 0 or not check, done.stderr
+        return done.stdout
+
+
+@pytest.mark.slow
+def test_a_real_slurm(whole: dict[str, bytes | None], tmp_path: Path) -> None:
+    """The same with Slurm itself: one task is told that its time is up and one is preempted, both come back with their
+    restart counted, and the array's bytes are those of one process."""
+    if not os.environ.get("VOXBATCH_TEST_SLURM") or os.geteuid() != 0 or not shutil.which("slurmctld"):
+        pytest.skip("takes root, slurmctld, slurmd, munge, and VOXBATCH_TEST_SLURM=1")
+    for folder in tmp_path.parents:
+        if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
+            folder.chmod(0o755)  # munge trusts no folder that only its user may enter
+    with Cluster(tmp_path) as cluster:
+        here = ("--gres=none", "--mem=1", "--cpus-per-task=1", "--parsable")
+        submitted = [str(JOBS / "slurm" / "submit.sh"), "--tasks", str(TASKS), "m.jsonl", "-o", "out"]
+        job = cluster.ask(*submitted, *FAST, *SLOWLY, "--", *here).strip()
+        out = tmp_path / "out"
+        for index, command in ((0, ("scancel", "--batch", "--signal=USR1")), (1, ("scontrol", "requeue"))):
+            while not any((out / "parts").glob(f"shard-{index:05}-of-*/part-*.jsonl")):
+                time.sleep(0.05)
+            cluster.ask(*command, f"{job}_{index}")
+        while waiting := cluster.ask("squeue", "--noheader", "--format=%i %t"):
+            for line in waiting.splitlines():
+                if line.endswith(" PD"):  # it would wait for two minutes
+                    cluster.ask("scontrol", "update", f"jobid={line.split()[0]}", "StartTime=now", check=False)
+            time.sleep(0.5)
+    logs = [(tmp_path / f"voxbatch-{job}_{index}.log").read_text() for index in range(TASKS)]
+    assert outputs(open_store(str(out))) == whole, logs
+    assert ["the time is up and what was in hand is committed" in log for log in logs] == [True, False, False]
+    assert ['"attempt": 1' in log for log in logs] == [True, True, False], logs
+    assert [log.count("interrupted; ") for log in logs] == [1, 1, 0]

@@ -50,8 +50,8 @@ canonical() { # standard input in the same form
 command -v aws >/dev/null || stop "aws is not on PATH: install the AWS CLI, version 2 or 1.36 and newer"
 command -v python3 >/dev/null || stop "python3 is not on PATH"
 
-# shellcheck source=settings.env
-. "$here/settings.env"
+# shellcheck source=settings.sh
+. "$here/settings.sh"
 
 REGION=${AWS_REGION:-${AWS_DEFAULT_REGION:-$(aws configure get region || true)}}
 [[ -n $REGION ]] || stop "no region: set AWS_REGION"

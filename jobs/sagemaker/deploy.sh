@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes what starts runs on SageMaker: a repository for the image, two buckets, three roles, a pipeline of one processing
 # job, a queue for events that started nothing, and rules for uploads and for the night. It looks before it makes: run
-# twice, it changes nothing; run after a change of settings.env, only that.
+# twice, it changes nothing; run after a change of settings.sh, only that.
 set -euo pipefail
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
