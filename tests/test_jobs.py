@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -622,7 +623,9 @@ class Array:
         tools = folder / "tools"
         tools.mkdir()
         (tools / "scontrol").write_text(f'#!/bin/sh\necho "$@" >>{folder}/scontrol.log\n')
-        (tools / "scontrol").chmod(0o755)
+        (tools / "squeue").write_text(f"#!/bin/sh\ncat {folder}/state || echo RUNNING\n")
+        for tool in tools.iterdir():
+            tool.chmod(0o755)
         self.started: list[subprocess.Popen[bytes]] = []
 
     def begin(self, index: int, restarts: int = 0) -> subprocess.Popen[bytes]:
@@ -667,12 +670,13 @@ def test_slurm_array(array: Array, whole: dict[str, bytes | None], tmp_path: Pat
     """One task's time is up and it puts itself back into the queue; another is preempted, of which all its processes
     hear at once, and leaves that to Slurm; started again, all come to the bytes of one process."""
     tasks = [array.begin(index) for index in range(TASKS)]
-    for index, strike in ((0, os.kill), (1, os.killpg)):
+    for index, number, state in ((0, signal.SIGUSR1, "RUNNING"), (1, signal.SIGTERM, "COMPLETING")):
         while not array.committed(index):
             assert tasks[index].poll() is None, (tmp_path / f"task-{index}.log").read_text()
             time.sleep(0.02)
-        strike(tasks[index].pid, signal.SIGUSR1 if strike is os.kill else signal.SIGTERM)
-    assert [tasks[index].wait(60) for index in (0, 1)] == [143, 143], (tmp_path / "task-1.log").read_text()
+        (tmp_path / "state").write_text(state)
+        (os.kill if index == 0 else os.killpg)(tasks[index].pid, number)
+        assert tasks[index].wait(60) == 143, (tmp_path / f"task-{index}.log").read_text()
     assert array.requeued() == ["requeue 20"]
     again = [array.begin(index, restarts=1) for index in (0, 1)]
     assert {process.wait(120) for process in (tasks[2], *again)} <= {0, 3}
@@ -779,37 +783,58 @@ class Cluster:
             each.terminate()
             each.wait()
 
+    def submit(self) -> str:
+        """The array's id."""
+        command = [str(JOBS / "slurm" / "submit.sh"), "--tasks", str(TASKS), "m.jsonl", "-o", "out", *FAST, *SLOWLY]
+        return self.ask(*command, "--", "--gres=none", "--mem=1", "--cpus-per-task=1", "--parsable").strip()
+
     def ask(self, *command: str, check: bool = True) -> str:
         done = subprocess.run(command, env=self.env, cwd=self.folder, capture_output=True, text=True)
         assert done.returncode == 0 or not check, done.stderr
         return done.stdout
 
 
+@contextmanager
+def cluster_in(folder: Path) -> Iterator[Cluster]:
+    if not os.environ.get("VOXBATCH_TEST_SLURM") or os.geteuid() != 0 or not shutil.which("slurmctld"):
+        pytest.skip("takes root, slurmctld, slurmd, munge, and VOXBATCH_TEST_SLURM=1")
+    for each in folder.parents:
+        if each.is_relative_to("/tmp") and each != Path("/tmp"):
+            each.chmod(0o755)  # munge trusts no folder that only its user may enter
+    with Cluster(folder) as cluster:
+        yield cluster
+
+
 @pytest.mark.slow
 def test_a_real_slurm(whole: dict[str, bytes | None], tmp_path: Path) -> None:
     """The same with Slurm itself: one task is told that its time is up and one is preempted, both come back with their
     restart counted, and the array's bytes are those of one process."""
-    if not os.environ.get("VOXBATCH_TEST_SLURM") or os.geteuid() != 0 or not shutil.which("slurmctld"):
-        pytest.skip("takes root, slurmctld, slurmd, munge, and VOXBATCH_TEST_SLURM=1")
-    for folder in tmp_path.parents:
-        if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
-            folder.chmod(0o755)  # munge trusts no folder that only its user may enter
-    with Cluster(tmp_path) as cluster:
-        here = ("--gres=none", "--mem=1", "--cpus-per-task=1", "--parsable")
-        submitted = [str(JOBS / "slurm" / "submit.sh"), "--tasks", str(TASKS), "m.jsonl", "-o", "out"]
-        job = cluster.ask(*submitted, *FAST, *SLOWLY, "--", *here).strip()
+    with cluster_in(tmp_path) as cluster:
+        job = cluster.submit()
         out = tmp_path / "out"
         for index, command in ((0, ("scancel", "--batch", "--signal=USR1")), (1, ("scontrol", "requeue"))):
             while not any((out / "parts").glob(f"shard-{index:05}-of-*/part-*.jsonl")):
                 time.sleep(0.05)
             cluster.ask(*command, f"{job}_{index}")
-        while waiting := cluster.ask("squeue", "--noheader", "--format=%i %t"):
-            for line in waiting.splitlines():
-                if line.endswith(" PD"):  # it would wait for two minutes
-                    cluster.ask("scontrol", "update", f"jobid={line.split()[0]}", "StartTime=now", check=False)
-            time.sleep(0.5)
+        while cluster.ask("squeue", "--noheader"):  # Slurm itself waits for two minutes before it starts a task again
+            time.sleep(1)
     logs = [(tmp_path / f"voxbatch-{job}_{index}.log").read_text() for index in range(TASKS)]
     assert outputs(open_store(str(out))) == whole, logs
-    assert ["the time is up and what was in hand is committed" in log for log in logs] == [True, False, False]
+    assert ["back to the queue" in log for log in logs] == [True, False, False]
     assert ['"attempt": 1' in log for log in logs] == [True, True, False], logs
     assert [log.count("interrupted; ") for log in logs] == [1, 1, 0]
+
+
+@pytest.mark.slow
+def test_a_real_slurm_cancels(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """A task that is cancelled commits what it has in hand, and does not come back."""
+    manifest(*[0.5] * 24)
+    with cluster_in(tmp_path) as cluster:
+        job = cluster.submit()
+        while not any((tmp_path / "out" / "parts").glob("shard-00000-of-*/part-*.jsonl")):
+            time.sleep(0.05)
+        cluster.ask("scancel", job)
+        while cluster.ask("squeue", "--noheader"):
+            time.sleep(0.2)
+    log = (tmp_path / f"voxbatch-{job}_0.log").read_text()
+    assert ("interrupted; " in log, "back to the queue" in log) == (True, False), log
