@@ -101,11 +101,12 @@ class FakeAws:
 
     @contextmanager
     def on_path(self, folder: Path) -> Iterator[str]:
-        """The folder to put first on PATH."""
+        """The folder to put first on PATH; it has this very Python, too."""
         address = str(folder / "aws.socket")
         program = folder / "aws"
         program.write_text(PROGRAM.format(python=sys.executable, address=address))
         program.chmod(0o755)
+        (folder / "python3").symlink_to(Path(sys.executable).resolve())
         with closing(socket.socket(socket.AF_UNIX)) as door:
             door.bind(address)
             door.listen()

@@ -82,7 +82,9 @@ def test_scripts_are_clean() -> None:
 
 def test_scripts_can_be_started() -> None:
     """All but what is only sourced are executable."""
-    assert [path.name for path in SCRIPTS if path.suffix == ".sh" and not os.access(path, os.X_OK)] == ["common.sh"]
+    sourced = [path.name for path in SCRIPTS if path.parent == SAGEMAKER and not os.access(path, os.X_OK)]
+    assert sourced == ["common.sh", "settings.sh"]
+    assert os.access(JOBS / "slurm" / "submit.sh", os.X_OK)
 
 
 # ── SageMaker: deploy.sh and teardown.sh ──────────────────────────────────────────────────────────────────────────────
@@ -220,36 +222,41 @@ def test_deploy_with_the_real_program(moto: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("denied", "left"),
-    [("sts:get-caller-identity", 0), ("ecr:describe-repositories", 0), ("iam:create-role", 4), ("events:put-rule", 13)],
-)
-def test_no_permission(deployment: Deployment, denied: str, left: int) -> None:
+def test_no_permission(deployment: Deployment) -> None:
     """It stops at once with the command and the reason; deployed again with the permission, it goes on from there."""
     assert deployment.fake is not None
-    deployment.fake.deny = denied
-    lines = deployment.run("deploy.sh", code=1)
-    assert len(did(lines)) == left
-    assert lines[-1].startswith(f"jobs/sagemaker: no permission for aws {denied.replace(':', ' ')}: An error occurred")
-    assert lines[-1].endswith("(jobs/sagemaker/README.md names what whoever deploys needs)")
+    denials = {
+        "sts:get-caller-identity": 0, "ecr:describe-repositories": 0, "iam:create-role": 4, "sagemaker:list-pipelines": 8,
+        "events:put-rule": 1,
+    }  # fmt: skip
+    for denied, made in denials.items():
+        deployment.fake.deny = denied
+        lines = deployment.run("deploy.sh", code=1)
+        assert len(did(lines)) == made
+        command = denied.replace(":", " ")
+        assert lines[-1].startswith(f"jobs/sagemaker: no permission for aws {command}: An error occurred")
+        assert lines[-1].endswith("(jobs/sagemaker/README.md names what whoever deploys needs)")
     deployment.fake.deny = ""
-    deployment.run("deploy.sh")
+    assert did(deployment.run("deploy.sh")) == [
+        "changed  rule voxbatch-uploads",
+        "changed  target of rule voxbatch-uploads",
+    ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_settings_that_cannot_be(deployment: Deployment) -> None:
+    """They are refused with the reason, before anything is made."""
+    for settings, message in (
         ({"OUT_BUCKET": IN}, f"IN_BUCKET and OUT_BUCKET are both {IN}: outputs are .jsonl too, and would start runs"),
         ({"UPLOADS": "uploads"}, "UPLOADS is 'uploads'; it must end in / and hold no *"),
         ({"NAME": "Vox_batch"}, "NAME is 'Vox_batch'; small letters, digits and single - are allowed"),
         ({"SCHEDULE": "rate(1 day)", "NIGHTLY": "uploads/n.jsonl"}, "NIGHTLY (uploads/n.jsonl) lies below UPLOADS"),
         ({"VOXBATCH_MODEL": "s3://" + "m" * 300}, "VOXBATCH_MODEL has 305 characters; SageMaker takes 256"),
-    ],
-)
-def test_settings_that_cannot_be(deployment: Deployment, settings: dict[str, str], message: str) -> None:
-    """They are refused with the reason."""
-    assert message in "\n".join(deployment.run("deploy.sh", code=1, **settings))
+        ({"INSTANCE_COUNT": "many"}, "INSTANCE_COUNT is 'many'; it must be a whole number from 1"),
+    ):
+        lines = deployment.run("deploy.sh", code=1, **settings)
+        assert (did(lines), message in "\n".join(lines)) == ([], True), lines
+    assert "takes nothing, or --all" in deployment.run("teardown.sh", "--everything", code=1)[0]
 
 
 @pytest.mark.parametrize(
@@ -806,10 +813,12 @@ def cluster_in(folder: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.slow
-def test_a_real_slurm(whole: dict[str, bytes | None], tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", ["", "srun --ntasks=1 "])
+def test_a_real_slurm(whole: dict[str, bytes | None], tmp_path: Path, launcher: str) -> None:
     """The same with Slurm itself: one task is told that its time is up and one is preempted, both come back with their
     restart counted, and the array's bytes are those of one process."""
     with cluster_in(tmp_path) as cluster:
+        cluster.env["VOXBATCH"] = launcher + cluster.env["VOXBATCH"]
         job = cluster.submit()
         out = tmp_path / "out"
         for index, command in ((0, ("scancel", "--batch", "--signal=USR1")), (1, ("scontrol", "requeue"))):

@@ -70,16 +70,19 @@ UPLOADS_RULE=$NAME-uploads NIGHTLY_RULE=$NAME-nightly DEAD_QUEUE=$NAME-dead
 separator=:
 [[ $IMAGE_TAG != sha256:* ]] || separator=@
 IMAGE=$ACCOUNT.dkr.ecr.$REGION.$domain/$NAME$separator$IMAGE_TAG
-MAX_SECONDS=$((MAX_HOURS * 3600))
 export NAME REGION ACCOUNT PARTITION IN_BUCKET OUT_BUCKET RUN_ROLE CREATE_ROLE START_ROLE UPLOADS_RULE NIGHTLY_RULE
-export DEAD_QUEUE IMAGE UPLOADS NIGHTLY INSTANCE_TYPE INSTANCE_COUNT DISK_GB MAX_SECONDS
+export DEAD_QUEUE IMAGE UPLOADS NIGHTLY INSTANCE_TYPE INSTANCE_COUNT DISK_GB
 
+for setting in INSTANCE_COUNT DISK_GB MAX_HOURS; do
+    [[ ${!setting} =~ ^[1-9][0-9]*$ ]] || stop "$setting is '${!setting}'; it must be a whole number from 1"
+done
 [[ $NAME =~ ^[a-z0-9]+(-[a-z0-9]+)*$ ]] || stop "NAME is '$NAME'; small letters, digits and single - are allowed"
 [[ $IN_BUCKET != "$OUT_BUCKET" ]] ||
     stop "IN_BUCKET and OUT_BUCKET are both $IN_BUCKET: outputs are .jsonl too, and would start runs of their own"
 [[ $UPLOADS == ?*/ && $UPLOADS != *'*'* ]] || stop "UPLOADS is '$UPLOADS'; it must end in / and hold no *"
 [[ -z $SCHEDULE || $NIGHTLY != "$UPLOADS"* ]] ||
     stop "NIGHTLY ($NIGHTLY) lies below UPLOADS ($UPLOADS): its upload would start a run, and the schedule another"
+export MAX_SECONDS=$((MAX_HOURS * 3600))
 
 remove_rule() { # a rule that has targets cannot be deleted
     if ! found ResourceNotFoundException events describe-rule --name "$1"; then
@@ -97,6 +100,6 @@ remove_rule() { # a rule that has targets cannot be deleted
 
 has_pipeline() {
     local names
-    names=$(call sagemaker list-pipelines --pipeline-name-prefix "$NAME" --query 'PipelineSummaries[].PipelineName')
+    names=$(call sagemaker list-pipelines --pipeline-name-prefix "$NAME" --query 'PipelineSummaries[].PipelineName') || exit
     [[ $names == *"\"$NAME\""* ]]
 }

@@ -89,8 +89,7 @@ queue() {
 }
 
 pipeline() {
-    local definition role has
-    definition=$(render pipeline.json)
+    local role has
     role=arn:$PARTITION:iam::$ACCOUNT:role/$CREATE_ROLE
     if ! has_pipeline; then
         call sagemaker create-pipeline --pipeline-name "$NAME" --pipeline-definition "$definition" --role-arn "$role" \
@@ -143,6 +142,7 @@ image() {
     fi
 }
 
+definition=$(render pipeline.json) # before anything is made: it checks the options
 repository
 bucket "$IN_BUCKET"
 bucket "$OUT_BUCKET"
