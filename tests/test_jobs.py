@@ -226,8 +226,8 @@ def test_no_permission(deployment: Deployment) -> None:
     """It stops at once with the command and the reason; deployed again with the permission, it goes on from there."""
     assert deployment.fake is not None
     denials = {
-        "sts:get-caller-identity": 0, "ecr:describe-repositories": 0, "iam:create-role": 4, "sagemaker:list-pipelines": 8,
-        "events:put-rule": 1,
+        "sts:get-caller-identity": 0, "ecr:describe-repositories": 0, "iam:create-role": 4,
+        "sagemaker:list-pipelines": 8, "events:put-rule": 1,
     }  # fmt: skip
     for denied, made in denials.items():
         deployment.fake.deny = denied
@@ -453,6 +453,37 @@ def program(tmp_path: Path) -> str:
 def entry(base: Path, path: str, *options: str) -> subprocess.CompletedProcess[str]:
     env = environment(SAGEMAKER_BASE_DIR=str(base), PATH=path)
     return subprocess.run([SAGEMAKER / "entry.sh", *options], env=env, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.slow
+def test_hosts_of_the_pipeline(
+    moto: str, tmp_path: Path, manifest: ManifestWriter, voxbatch: Voxbatch, program: str
+) -> None:
+    """The job that an upload starts, on 3 hosts, as the pipeline describes it: what is merged in the bucket is what one
+    process makes of the same files; and the same event once more changes nothing."""
+    path = manifest(*[0.5 + i / 10 for i in range(7)], None, text="one two", lang="en")
+    assert voxbatch("run", path, "-o", "alone", *FAST).returncode == 3
+    names = ("transcripts.jsonl", *(f"srt/r{i}.wav.srt" for i in range(7)))
+    alone = {name: (tmp_path / "alone" / name).read_bytes() for name in names}
+    client = Deployment(moto, "", None).client("s3")
+    for bucket in ("calls-in", "calls-out"):
+        client.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
+    for file in (path, *tmp_path.glob("*.wav")):
+        client.upload_file(str(file), "calls-in", f"uploads/{file.name}")
+    pipeline = rendered("pipeline.json", IN_BUCKET="calls-in", OUT_BUCKET="calls-out")
+    given = {each["Name"]: each.get("DefaultValue", "uploads/m.jsonl") for each in pipeline["Parameters"]}
+    step = filled(pipeline["Steps"][0]["Arguments"], given)
+    keys = {"AWS_ENDPOINT_URL": moto, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "PATH": program}
+    hosts = ["algo-1", "algo-2", "algo-3"]
+    bases = [container(tmp_path / host, host, hosts, ProcessingJobName="pipelines-x") for host in hosts]
+    command = [*step["AppSpecification"]["ContainerEntrypoint"], *FAST]
+    for _ in range(2):
+        environments = [environment(**step["Environment"], **keys, SAGEMAKER_BASE_DIR=base) for base in bases]
+        jobs = [subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=-1) for env in environments]
+        said = [job.communicate(timeout=120)[1] for job in jobs]
+        assert [job.returncode for job in jobs] == [0, 0, 0], said
+        found = {name: client.get_object(Bucket="calls-out", Key=f"uploads/m/{name}")["Body"].read() for name in names}
+        assert found == alone
 
 
 INPUTS = [
