@@ -6,6 +6,7 @@ is the build's secret `hf_token`; it is read from its file and goes nowhere else
 
 from __future__ import annotations
 
+import shutil
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
@@ -35,6 +36,7 @@ def main(name: str, revision: str, folder: str) -> None:
         sys.exit(f"weights.py: {name} at {revision} has neither {MISTRAL} nor {HUGGING_FACE}: choose another MODEL")
     place = Path(folder, name)
     snapshot_download(name, revision=revision, allow_patterns=files, local_dir=place, token=token or False)
+    shutil.rmtree(place / ".cache", ignore_errors=True)  # the hub's notes for going on with a download
     print(f"{place}: {sum(file.stat().st_size for file in place.iterdir() if file.is_file()):,} bytes")
 
 
