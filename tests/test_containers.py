@@ -364,13 +364,13 @@ class TestCpu:
         out.chmod(0o777)
         options = ["--engine", "scripted", "--engine-option", "delay_s=3", "--engine-option", "concurrency=1"]
         volumes = {"/examples": ROOT / "examples", "/out": out}
-        process = cpu.start("run", "/examples/manifest.jsonl", "-o", "/out", *options, volumes=volumes)
-        try:
-            until((out / "run.json").exists)
-            os.kill(first_process(process.pid), signal.SIGTERM)
-            _, errors = process.communicate(timeout=60)
-        finally:
-            process.kill()
+        with cpu.start("run", "/examples/manifest.jsonl", "-o", "/out", *options, volumes=volumes) as process:
+            try:
+                until((out / "run.json").exists)
+                os.kill(first_process(process.pid), signal.SIGTERM)
+                _, errors = process.communicate(timeout=60)
+            finally:
+                process.kill()
         assert process.returncode == 143
         assert "interrupted" in errors
 
