@@ -367,7 +367,9 @@ class TestCpu:
         with cpu.start("run", "/examples/manifest.jsonl", "-o", "/out", *options, volumes=volumes) as process:
             try:
                 until((out / "run.json").exists)
-                os.kill(first_process(process.pid), signal.SIGTERM)
+                first = first_process(process.pid)
+                assert Path(f"/proc/{first}/comm").read_text() == "tini\n"
+                os.kill(first, signal.SIGTERM)
                 _, errors = process.communicate(timeout=60)
             finally:
                 process.kill()
