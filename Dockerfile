@@ -116,14 +116,15 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 COPY --from=weights /opt/models /opt/models
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     python3 /src/beside.py /dist/*.whl gcs s3 pubsub cloudrun
-# All that is compiled or fetched at run time is below /cache: torch.compile's and Triton's kernels and the graphs that vLLM makes of
-# them, CUDA's own, models from the hub and from buckets. A first start compiles for minutes; the next one on the same kind of GPU
-# takes it from there, if it is kept. Either mount a volume that user 10001 may write, or put what a first run left into an image:
+# All that is compiled or fetched at run time is below /cache: torch.compile's and Triton's kernels and the graphs that vLLM
+# makes of them, CUDA's own, models from the hub and from buckets, and voxbatch's folders of links to them. The next start on the
+# same kind of GPU takes it from there instead of compiling, if it is kept: mount a volume that user 10001 may write, or put what
+# a first run left into an image of your own:
 #
 #   mkdir -m 777 cache; docker run --gpus all -v "$PWD/cache:/cache" … voxbatch run …
 #   printf 'FROM voxbatch\nCOPY --chown=10001:0 . /cache\n' | docker build -t voxbatch:warm -f - cache
 #
-# vLLM keys it by its version, the model's folder, the settings and the GPU: anything else is compiled anew, never wrongly used.
+# vLLM keys it by its version, the model, the settings and the GPU: what does not fit is compiled anew.
 #
 # A driver older than 580 (as old as 535 on an L4): -e VLLM_ENABLE_CUDA_COMPATIBILITY=1 makes vLLM load CUDA's
 # forward-compatibility libraries, which its image holds. Not by default: with a driver that is newer than they are, they fail.
