@@ -15,7 +15,10 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from pip._vendor.packaging.requirements import Requirement
+try:
+    from packaging.requirements import Requirement
+except ImportError:  # pip brings its own
+    from pip._vendor.packaging.requirements import Requirement
 
 # A distribution forbids pip to install beside its own packages for the sake of workstations; an image is none.
 PIP_ENVIRONMENT = {**os.environ, "PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
@@ -34,7 +37,8 @@ def installed() -> dict[str, str]:
     """What Python would import, so the first of several on its path, and its version."""
     found: dict[str, str] = {}
     for each in metadata.distributions():
-        found.setdefault(canonical(each.metadata["Name"]), each.version)
+        if name := each.metadata["Name"]:  # what a half-removed package leaves behind has none
+            found.setdefault(canonical(name), each.version)
     return found
 
 
