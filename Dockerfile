@@ -49,21 +49,17 @@ RUN apt-get update \
 
 # ── cpu ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-FROM ${PYTHON_IMAGE} AS cpu-packages
-WORKDIR /src
-COPY requirements.lock requirements-clouds.lock ./
-RUN --mount=type=cache,target=/root/.cache/pip \
-    python3 -m venv /opt/voxbatch \
-    && /opt/voxbatch/bin/python -m pip install --quiet --only-binary :all: --require-hashes \
-        -r requirements.lock -r requirements-clouds.lock
-
 FROM ${PYTHON_IMAGE} AS cpu
 COPY --from=tini /usr/bin/tini-static /usr/bin/tini
 # Group 0, which may write as the user may: a platform that gives each container a user of its own leaves it that group.
 RUN useradd --uid 10001 --gid 0 --create-home --home-dir /home/voxbatch --shell /usr/sbin/nologin voxbatch \
     && install --directory --owner=10001 --group=0 --mode=2775 /cache /work \
     && chmod 2775 /home/voxbatch
-COPY --from=cpu-packages /opt/voxbatch /opt/voxbatch
+COPY requirements.lock requirements-clouds.lock /src/
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m venv /opt/voxbatch \
+    && /opt/voxbatch/bin/python -m pip install --quiet --only-binary :all: --require-hashes \
+        -r /src/requirements.lock -r /src/requirements-clouds.lock
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     /opt/voxbatch/bin/python -m pip install --quiet --no-cache-dir --no-index --no-deps /dist/*.whl \
     && /opt/voxbatch/bin/python -m pip check
