@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from itertools import islice
 from types import FrameType
@@ -27,6 +28,8 @@ from voxbatch.tasks import sagemaker
 EXIT_SOME_FAILED = 3
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
+ECHO_S = 1.0
+"""Launchers that signal all processes and pass the signal on besides send it twice at once."""
 LEAVE_S = LAST_COMMIT_S + 1.0
 """After so long, a process that was told to stop leaves whatever it is at: a store that is silent, say."""
 
@@ -97,13 +100,21 @@ def _safe(config: Config, latest: _Latest) -> str:
 
 
 def on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn]) -> None:
-    """Ask softly on the first SIGINT or SIGTERM, and note it; the second has its usual effect. Whoever is still here
-    after LEAVE_S gives up."""
+    """Ask softly on the first SIGINT or SIGTERM, and note it; a second one, if it is none of the first's echoes, has
+    its usual effect. Whoever is still here after LEAVE_S gives up."""
+    asked_at = 0.0
+
+    def insist(number: int, _: FrameType | None) -> None:
+        if time.monotonic() - asked_at > ECHO_S:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     def handle(number: int, _: FrameType | None) -> None:
+        nonlocal asked_at
+        asked_at = time.monotonic()
         received.append(number)
         for each in STOPPING:
-            signal.signal(each, signal.SIG_DFL)
+            signal.signal(each, insist)
         hurry(LAST_COMMIT_S)
         signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
         stop.ask()
