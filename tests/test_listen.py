@@ -192,6 +192,7 @@ def prove(desk: Desk, name: str, alone: Alone, items: int = ITEMS) -> None:
     """It is as a plain run left it, and nothing is in it twice."""
     assert committed(desk.store(name)) == dict.fromkeys(range(items), 1)
     assert outputs(desk.store(name)) == alone(name)
+    assert not desk.store(name).exists("claim.json")
 
 
 def test_what_is_seen_with(letters: Callable[..., pubsub.Post]) -> None:
@@ -413,7 +414,7 @@ def test_poison(desk: Desk, alone: Alone) -> None:
     desk.manifest("other")
     desk.drained()
     good = desk.manifest("day")
-    desk.put("in/bad.jsonl", b'{"audio_filepath": "a.wav"}\n{"audio_filepath": 7}\nno json\n')
+    desk.put("in/bad.jsonl", b'{"audio_filepath": "a.wav"}\n{"audio_filepath": 7}\n' + b"\xc3\xa4 is no json\n" * 40)
     desk.put("in/empty.jsonl", b"")
     desk.put("in/odd.jsonl.gz", b"not compressed")
     desk.manifest("gone")
@@ -439,6 +440,7 @@ def test_poison(desk: Desk, alone: Alone) -> None:
     uploaded = {each["objectId"]: each["voxbatch_reason"] for each in dead.values()}
     assert uploaded.keys() == {"in/bad.jsonl", "in/empty.jsonl", "in/odd.jsonl.gz", "in/gone.jsonl"}
     assert "line 2: `audio_filepath` is 7" in uploaded["in/bad.jsonl"]
+    assert max(len(reason.encode()) for reason in uploaded.values()) <= 1024  # Pub/Sub takes no more
     assert not desk.post.unacked()
     prove(desk, "day", alone)
 
@@ -467,6 +469,22 @@ def test_another_grave(desk: Desk) -> None:
     (dead,) = desk.post.dead()
     assert "no JSON" in dead.attributes["voxbatch_reason"]
     assert not desk.post.pull("bare")
+    desk.post.publish(b"no json")
+    lost = desk.listen("--subscription", "bare", "--dead-letter", "nowhere")
+    assert lost.ended() == 2
+    assert "topics/nowhere: there is none" in lost.said
+    assert desk.post.pull("bare")
+
+
+def test_the_claim_of_one_who_died(desk: Desk, alone: Alone) -> None:
+    """It holds nobody up, though its clock was a day ahead."""
+    claim = {"worker": "x", "message": "1", "at": time.time() + 86_400, "good_for_s": 6.0}
+    desk.put("out/day/claim.json", json.dumps(claim).encode())
+    desk.manifest("day")
+    desk.told(1)
+    desk.drained()
+    desk.clean()
+    prove(desk, "day", alone)
 
 
 # ── recordings ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -513,12 +531,12 @@ def test_recordings_of_a_window(desk: Desk, recording: Recorder) -> None:
     for each in twice:
         desk.post.publish(each.data, **each.attributes)
     desk.post.break_leases()  # of the emulator, too, which gives the next message to whoever asked last, though dead
-    second = desk.listen(*window)
-    second.until(lambda: len(batches()) >= 6)
-    second.until(lambda: {each["out"] for each in second.told("run_finished")} >= {place for _, place in batches()})
-    time.sleep(0.5)
-    assert second.stop() == 143
+    others = [desk.listen(*window) for _ in range(2)]
+    others[0].until(lambda: len(batches()) >= 6)
+    time.sleep(4)  # until they have acknowledged it, and who waited for the other has looked
+    assert [each.stop() for each in others] == [143, 143]
     desk.clean()
+    assert sum(each.items() for each in others) == 6
     found = batches()
     assert sorted(name for name, _ in found) == [f"{BUCKET}/in/{i}.wav" for i in range(6)]
     assert len({batch for _, batch in found}) <= 2
@@ -528,6 +546,16 @@ def test_recordings_of_a_window(desk: Desk, recording: Recorder) -> None:
     assert desk.drained(*window).items() == 0
     desk.clean()
     assert batches() == found
+
+
+def test_a_window_that_is_open(desk: Desk, recording: Recorder) -> None:
+    """--drain leaves recordings whose window has not ended to whoever listens then."""
+    desk.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
+    desk.told(1)
+    listening = desk.drained("--recordings", f"{BUCKET}/in/", "--batch-window", "3600")
+    assert "1 recordings below gs://calls/in/ are left" in listening.said
+    assert [each.attempt for each in desk.post.pull()] == [2]
+    assert not open_store(OUT).names("")
 
 
 # ── how it is started ─────────────────────────────────────────────────────────────────────────────────────────────────
