@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 BUCKET = "gs://calls"
 OUT = f"{BUCKET}/out"
 SCRIPTED = ("--engine", "scripted", "--decoders", "1", "--formats", "srt")
-SLOWLY = ("--engine-option", "delay_s=0.4", "--engine-option", "concurrency=1", "--part-items", "1")
+SLOWLY = ("--engine-option", "delay_s=0.3", "--engine-option", "concurrency=1", "--part-items", "1")
 ITEMS = 8
 
 Alone = Callable[..., "dict[str, bytes | None]"]
@@ -239,28 +239,20 @@ def test_upload_to_transcript(desk: Desk, corpus: Path, alone: Alone) -> None:
 
 
 def test_what_is_there_is_done(desk: Desk, alone: Alone) -> None:
-    """--drain: manifests, plain and compressed and in a folder, and an order of somebody's own; then the end."""
+    """--drain: manifests, plain and compressed and in a folder, and an order of somebody's own; then the end. An event
+    that comes three times is done once."""
     desk.manifest("day")
+    for _ in range(2):
+        desk.post.notify("calls", "in/day.jsonl")
     desk.manifest("night", key="in/old/night.jsonl.gz")
     desk.post.publish({"manifest": f"{BUCKET}/in/day.jsonl", "output": f"{OUT}/by hand/day 1"})
-    desk.told(3)
-    desk.drained()
+    desk.told(5)
+    assert desk.drained().items() == 3 * ITEMS
     desk.clean()
     for name in ("day", "by hand/day 1"):
         assert committed(desk.store(name)) == dict.fromkeys(range(ITEMS), 1)
         assert outputs(desk.store(name)) == alone("day")
     assert desk.done("old/night")
-
-
-def test_told_twice(desk: Desk, alone: Alone) -> None:
-    """An event that comes more than once is done once."""
-    desk.manifest("day")
-    for _ in range(2):
-        desk.post.notify("calls", "in/day.jsonl")
-    desk.told(3)
-    assert desk.drained().items() == ITEMS
-    desk.clean()
-    prove(desk, "day", alone)
 
 
 def test_not_ours(desk: Desk) -> None:
@@ -410,15 +402,18 @@ def test_it_never_works(desk: Desk) -> None:
 
 
 def test_poison(desk: Desk, alone: Alone) -> None:
-    """What can never be run is a dead letter with its reason, as it was, once; what came with it is done."""
+    """What can never be run is a dead letter with its reason, as it was, once; what came with it is done. Another
+    manifest by the name of one that was done is refused, too: what was made of that stays."""
     desk.manifest("other")
     desk.drained()
+    made = outputs(desk.store("other"))
+    desk.manifest("other", count=3)
     good = desk.manifest("day")
     desk.put("in/bad.jsonl", b'{"audio_filepath": "a.wav"}\n{"audio_filepath": 7}\n' + b"\xc3\xa4 is no json\n" * 40)
     desk.put("in/empty.jsonl", b"")
     desk.put("in/odd.jsonl.gz", b"not compressed")
     desk.manifest("gone")
-    desk.told(6)
+    desk.told(8)
     desk.server.remove("calls", "in/gone.jsonl")
     messages = {
         "no JSON": b"{not json",
@@ -438,24 +433,14 @@ def test_poison(desk: Desk, alone: Alone) -> None:
         text = data if isinstance(data, bytes) else json.dumps(data).encode()
         assert reason in dead.pop(text)["voxbatch_reason"]
     uploaded = {each["objectId"]: each["voxbatch_reason"] for each in dead.values()}
-    assert uploaded.keys() == {"in/bad.jsonl", "in/empty.jsonl", "in/odd.jsonl.gz", "in/gone.jsonl"}
+    refused = {"in/bad.jsonl", "in/empty.jsonl", "in/odd.jsonl.gz", "in/gone.jsonl", "in/other.jsonl"}
+    assert uploaded.keys() == refused
+    assert "holds another run" in uploaded["in/other.jsonl"]
+    assert outputs(desk.store("other")) == made
     assert "line 2: `audio_filepath` is 7" in uploaded["in/bad.jsonl"]
     assert max(len(reason.encode()) for reason in uploaded.values()) <= 1024  # Pub/Sub takes no more
     assert not desk.post.unacked()
     prove(desk, "day", alone)
-
-
-def test_uploaded_again(desk: Desk) -> None:
-    """Another manifest by the name of one that was done is refused: what was made of that stays."""
-    desk.manifest("day")
-    desk.drained()
-    made = outputs(desk.store("day"))
-    desk.manifest("day", count=3)
-    desk.told(3)
-    desk.drained()
-    (dead,) = desk.post.dead()
-    assert "holds another run" in dead.attributes["voxbatch_reason"]
-    assert outputs(desk.store("day")) == made
 
 
 def test_another_grave(desk: Desk) -> None:
