@@ -11,10 +11,14 @@ import functools
 import json
 import os
 import shutil
+import socket
+import socketserver
+import threading
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +89,8 @@ class Post:
             subscriber.create_subscription(name=self.subscription(name), topic=self.topic(name))
         policy = {"dead_letter_topic": self.topic("dead"), "max_delivery_attempts": ATTEMPTS}
         self.subscribe("uploads", dead_letter_policy=policy, enable_exactly_once_delivery=exactly_once)
+        self.subscribe("copy")
+        self._told = 0
         self._first = self._delivery()
 
     def topic(self, name: str) -> str:
@@ -121,15 +127,25 @@ class Post:
             for each in reply.received_messages
         ]
 
+    def told(self) -> int:
+        """How many messages have come so far; looks at the copies in a subscription of its own."""
+        copies = self.pull("copy")
+        self.acknowledge(copies, "copy")
+        self._told += len(copies)
+        return self._told
+
     def break_leases(self) -> None:
         """Whoever holds a message loses it, as when its deadline passes: the next to ask gets it.
 
         The emulator numbers its deliveries, over all subscriptions, and names leases by that number."""
+        from google.api_core.exceptions import InvalidArgument
+
         name = self.subscription("uploads")
         ids = [f"{name}:{number}" for number in range(self._first, self._delivery() + 1)]
         for at in range(0, len(ids), 1000):
             request = {"subscription": name, "ack_ids": ids[at : at + 1000], "ack_deadline_seconds": 0}
-            self._subscriber.modify_ack_deadline(request=request)
+            with suppress(InvalidArgument):  # with exactly-once delivery, of those that are over
+                self._subscriber.modify_ack_deadline(request=request)
 
     def unacked(self) -> list[Letter]:
         """What is left in `uploads`, also what somebody still holds; they lose it."""
@@ -139,10 +155,12 @@ class Post:
     def dead(self) -> list[Letter]:
         """The dead letters that came since the last call."""
         letters = self.pull("dead")
-        if letters:
-            request = {"subscription": self.subscription("dead"), "ack_ids": [letter.ack_id for letter in letters]}
-            self._subscriber.acknowledge(request=request)
+        self.acknowledge(letters, "dead")
         return letters
+
+    def acknowledge(self, letters: list[Letter], name: str = "uploads") -> None:
+        if ids := [letter.ack_id for letter in letters]:
+            self._subscriber.acknowledge(request={"subscription": self.subscription(name), "ack_ids": ids})
 
     def _delivery(self) -> int:
         """The number of a delivery made now."""
@@ -162,3 +180,79 @@ def posts(host: str) -> Iterator[Callable[..., Post]]:
         yield functools.partial(Post, host, publisher, subscriber)
         publisher.stop()
         publisher.transport.close()
+
+
+# ── who stands in the way ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Relay(socketserver.ThreadingTCPServer):
+    """Leads connections on to the emulator, until it is cut: then it breaks those there are, and takes no more."""
+
+    daemon_threads = True
+
+    def __init__(self, upstream: str):
+        super().__init__(("127.0.0.1", 0), _Through)
+        self.host = f"127.0.0.1:{self.server_address[1]}"
+        name, _, port = upstream.partition(":")
+        self.upstream = (name, int(port))
+        self.is_cut = False
+        self.ends: list[socket.socket] = []
+
+    def cut(self) -> None:
+        self.is_cut = True
+        for end in self.ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Connections are broken on purpose."""
+
+
+class _Through(socketserver.BaseRequestHandler):
+    server: Relay
+
+    def handle(self) -> None:
+        if self.server.is_cut:
+            return
+        with socket.create_connection(self.server.upstream) as other:
+            self.server.ends += [self.request, other]
+            back = threading.Thread(target=_pump, args=(other, self.request), daemon=True)
+            back.start()
+            _pump(self.request, other)
+            back.join()
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+    for end in (source, sink):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def relayed(upstream: str) -> Iterator[Relay]:
+    with Relay(upstream) as relay:
+        threading.Thread(target=relay.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield relay
+        relay.cut()
+        relay.shutdown()
+
+
+@contextmanager
+def refusing() -> Iterator[str]:
+    """The "host:port" of a Pub/Sub that permits nothing."""
+    import grpc
+
+    class Refusal(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, handler_call_details: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(
+                lambda request, context: context.abort(grpc.StatusCode.PERMISSION_DENIED, "User not authorized")
+            )
+
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[Refusal()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()

@@ -156,6 +156,7 @@ class _Listening:
             UsageError: what was asked for cannot be, whatever the messages say.
         """
         from voxbatch.cli.session import on_signals
+        from voxbatch.decoder import spares
         from voxbatch.engines import Kept
         from voxbatch.listen import Listener, Rules, Settings, Subscription
         from voxbatch.pipeline import Interrupted, Stop
@@ -168,7 +169,8 @@ class _Listening:
             self._log.warning("interrupted", text=text)
             return 128 + signals[-1]
 
-        with closing(Kept()) as kept:
+        with closing(Kept()) as kept, closing(spares):
+            spares.are_kept = True
             perform = self._here(stop, kept) if asked.to == HERE else self._elsewhere()
             on_signals(stop, signals, lambda: os._exit(interrupted()))
             try:

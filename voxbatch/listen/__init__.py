@@ -31,8 +31,9 @@ _T = TypeVar("_T")
 PULL_S = 5.0
 """A request for messages that is cut off may have been given one, which then comes only after a lease: short ones lose
 little."""
-IDLE_S = 5.0
-"""Without a message for so long, there is none: a reply may be empty though there are some."""
+IDLE_S = 3.0
+"""Without a message for so long, there is none: a reply may be empty though there are some. Less than one request takes
+in vain, so that one such is enough."""
 MOST_WAITING = 10_000
 """Messages that wait for a window's end or for another worker; beyond them none is taken. A window's manifest names the
 others all the same."""

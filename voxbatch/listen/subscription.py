@@ -64,6 +64,7 @@ class Subscription:
         with _errors(f"look at subscription {name}"):
             self._client = pubsub_v1.SubscriberClient()
             self._publisher = pubsub_v1.PublisherClient()
+        self._log = log
         self.name = _full(name, "subscriptions", project)
         found = self._look(dead_letter is not None)
         policy = found and found.dead_letter_policy
@@ -71,7 +72,6 @@ class Subscription:
         """After so many deliveries Pub/Sub buries a message by itself, and says no reason; 0: it does not."""
         self.dead_letter = _full(dead_letter, "topics", project) if dead_letter else self._own_dead_letter(policy)
         self.lease_s = float(found.ack_deadline_seconds) if found else 60.0
-        self._log = log
         self._leases: dict[str, Lease] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -81,17 +81,18 @@ class Subscription:
         """The subscription as it is configured; None where we may not know, and need not."""
         from google.api_core.exceptions import PermissionDenied
 
+        look = partial(self._client.get_subscription, subscription=self.name, timeout=TIMEOUT_S, retry=None)
         try:
-            return self._client.get_subscription(subscription=self.name, timeout=TIMEOUT_S)
-        except PermissionDenied as e:
+            return self._again(f"look at {self.name}", look)
+        except QueueError as e:
+            if not isinstance(e.__cause__, PermissionDenied):
+                raise
             if may_be_denied:
                 return None
             raise QueueError(
-                f"cannot look at {self.name}: permission denied ({_said(e)}): grant roles/pubsub.viewer on it, or name "
-                "its dead-letter topic with --dead-letter"
+                f"cannot look at {self.name}: permission denied ({_said(e.__cause__)}): grant roles/pubsub.viewer on "
+                "it, or name its dead-letter topic with --dead-letter"
             ) from e
-        except Exception as e:
-            raise _trouble(f"look at {self.name}", e) from e
 
     def _own_dead_letter(self, policy: Any) -> str:
         if policy and policy.dead_letter_topic and policy.dead_letter_topic != "_deleted-topic_":
