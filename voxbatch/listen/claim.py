@@ -83,9 +83,7 @@ def _renewed(message: str, lease_s: float) -> list[bytes]:
 def _found(store: Store) -> Claim | None:
     try:
         claim = Claim(**json.loads(store.read(NAME) or b"null"))
-        is_good = (
-            abs(time.time() - claim.at) < claim.good_for_s
-        )  # one from the future, by a clock ahead of ours, is old
+        is_good = abs(time.time() - claim.at) < claim.good_for_s  # one of the future is a wrong clock's
     except (ValueError, TypeError):
         return None  # it went meanwhile, or is none of ours
     return claim if is_good and claim.worker != WORKER else None
