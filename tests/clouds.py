@@ -259,6 +259,8 @@ class CloudRunApi:
         self.endpoint.wrong += wrong
         path, _, query = call.path.removeprefix("/v2/").partition("?")
         job, _, verb = path.partition(":") if path.endswith(":run") else path.rpartition("/")
+        if path in self.jobs:
+            return _json(200, {"name": path})
         if wrong:
             return google_refusal(400, "; ".join(wrong))
         if job not in self.jobs:

@@ -20,10 +20,12 @@ from typing import Any
 import pubsub
 import pytest
 import servers
+from clouds import CloudRunApi, google_refusal, served
 from conftest import Recorder, Starter, Voxbatch
 
 from voxbatch.ledger import part_names, read_part
-from voxbatch.storage import Store, open_store, steady
+from voxbatch.listen.window import GRACE_S
+from voxbatch.storage import Store, open_store, stat, steady
 
 pytestmark = pytest.mark.slow
 
@@ -98,6 +100,9 @@ class Desk:
         key = key or f"in/{name}.jsonl"
         self.put(key, gzip.compress(data) if key.endswith(".gz") else data)
         return f"{BUCKET}/{key}"
+
+    def generation(self, key: str) -> int:
+        return int(stat(f"{BUCKET}/{key}").tag)
 
     def told(self, count: int) -> None:
         """Wait until so many messages are there, of all."""
@@ -574,3 +579,101 @@ def test_from_the_environment(desk: Desk, start: Starter) -> None:
     assert Listening(start("listen", env=variables)).ended() == 0
     assert desk.done("day")
     desk.clean()
+
+
+# ── runs on Cloud Run ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def cloud_run(desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CloudRunApi]:
+    """The API, whose requests must all be right, with a job in the project of the desk."""
+    api = CloudRunApi(f"projects/{desk.post.project}/locations/us-central1/jobs/voxbatch")
+    with served(api.endpoint):
+        (tmp_path / "key.json").write_text(json.dumps(servers.account(f"{api.endpoint.url}/token")))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN", api.endpoint.url)
+        monkeypatch.setenv("CLOUDSDK_RUN_REGION", "us-central1")
+        yield api
+    assert not api.endpoint.wrong
+
+
+THERE = ("--to", "cloudrun", "--engine", "vllm")
+
+
+def arguments(execution: dict[str, Any]) -> list[str]:
+    found: list[str] = execution["template"]["containers"][0]["args"]
+    return found
+
+
+def test_an_execution_for_a_message(desk: Desk, cloud_run: CloudRunApi) -> None:
+    """It does what the message asks, with the options that were given here, in as many tasks; told of twice, while the
+    first still goes on, it is found."""
+    source = desk.manifest("day")
+    desk.told(1)
+    options = (*THERE, "--tasks", "3", "--language", "en")
+    desk.drained(*options)
+    (execution,) = cloud_run.executions
+    assert execution["taskCount"] == 3
+    assert arguments(execution) == ["run", source, "-o", f"{OUT}/day", "--engine", "vllm", "--language", "en"]
+    desk.post.notify("calls", "in/day.jsonl")
+    listening = desk.drained(*options)
+    assert "found voxbatch-00000" in listening.said
+    assert cloud_run.executions == [execution]
+    desk.clean()
+
+
+def test_as_many_tasks_as_the_hours_need(desk: Desk, cloud_run: CloudRunApi) -> None:
+    """A refused manifest is the message's fault, and no execution is started for it."""
+    desk.manifest("long", 100, duration=3600)
+    desk.put("in/bad.jsonl", b"no json\n")
+    desk.told(2)
+    desk.drained(*THERE)
+    assert [each["taskCount"] for each in cloud_run.executions] == [3]
+    (letter,) = desk.post.dead()
+    assert "in/bad.jsonl: line 1: " in letter.attributes["voxbatch_reason"]
+    assert not desk.post.unacked()
+
+
+def test_a_window_there(desk: Desk, cloud_run: CloudRunApi, recording: Recorder) -> None:
+    """Recordings of a window are one execution, which may read them though its manifest lies elsewhere; when it is
+    done, a late message starts no other."""
+    for name in ("a.wav", "b.wav"):
+        desk.put(f"in/each/{name}", recording(name, 1.0).read_bytes())
+    desk.told(2)
+    time.sleep(1.0 + GRACE_S)
+    options = (*THERE, "--tasks", "1", "--recordings", f"{BUCKET}/in/each/", "--batch-window", "0.5")
+    desk.drained(*options)
+    runs = [arguments(each) for each in cloud_run.executions]
+    assert runs
+    for run in runs:
+        assert run[1].startswith(f"{OUT}/batch-")
+        assert run[-2:] == ["--only-under", f"{BUCKET}/in/each/"]
+        desk.put(run[3].removeprefix(f"{BUCKET}/") + "/summary.json", b"{}")
+    cloud_run.end_all()
+    desk.post.notify("calls", "in/each/a.wav", generation=desk.generation("in/each/a.wav"))
+    desk.drained(*options)
+    assert len(cloud_run.executions) == len(runs)
+    desk.clean()
+
+
+@pytest.mark.parametrize("fault", ["no job", "denied", "gone"])
+def test_nothing_is_lost_where_nothing_starts(desk: Desk, cloud_run: CloudRunApi, fault: str) -> None:
+    """A job that is not there is refused before any message is taken; where it is lost later, or may not be started,
+    the message is left for who can."""
+    if fault == "no job":
+        cloud_run.jobs = ("projects/p/locations/us-central1/jobs/other",)
+    listening = desk.listen(*THERE, "--tasks", "1")
+    if fault == "no job":
+        assert listening.ended() == 2
+        assert "there is no job voxbatch" in listening.said
+        return
+    listening.until(lambda: listening.told("listening"))
+    if fault == "gone":
+        cloud_run.jobs = ("projects/p/locations/us-central1/jobs/other",)
+    else:
+        cloud_run.endpoint.replies = [google_refusal(403, "Permission 'run.executions.list' denied")]
+    desk.manifest("day")
+    assert listening.ended() == 1
+    assert ("there is no job" if fault == "gone" else "permission denied") in listening.said
+    assert len(desk.post.unacked()) == 1
+    assert not desk.post.dead()
