@@ -153,7 +153,10 @@ def _run(found: Mapping[str, Any], rules: Rules) -> Run:
     if is_folder(source) and scheme_of(source) not in BUCKET_SCHEMES:
         raise MessageError(f"manifest {source} is a folder of a web server, which nobody can list")
     if not _is_in(source, rules):
-        raise MessageError(f"manifest {source} lies below none of {_listed(rules.prefixes or rules.recordings)}")
+        raise MessageError(
+            f"manifest {source} lies below none of {_listed(rules.prefixes or rules.recordings)}: put it there, or "
+            "give voxbatch listen its --prefix"
+        )
     if found.get("output") is None:
         if is_folder(source):
             raise MessageError(f"manifest {source} is a folder, and no output is named for it; {_FORM}")
