@@ -177,7 +177,9 @@ class Listener:
         self._perform(run)
         self._subscription.done(leases)
         ids = [lease.message.id for lease in leases]
-        self._log.info("messages_done", out=run.out, message_ids=ids, text=f"{run.out}: acknowledged ({len(ids)})")
+        self._log.info(
+            "messages_done", out=run.out, message_ids=ids, text=f"{run.out}: done, {len(ids)} messages acknowledged"
+        )
         return True
 
     # -- what waits ---------------------------------------------------------------------------------------------------

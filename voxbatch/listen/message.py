@@ -73,6 +73,15 @@ class Rules:
     """Where recordings come in that are to be run without a manifest. Elsewhere they are what manifests name, and would
     be done twice."""
 
+    def __str__(self) -> str:
+        """ "manifests below gs://calls/in/, with outputs in gs://calls/out/" """
+        manifests = (
+            f"below {', '.join(self.prefixes or self.recordings)}" if self.prefixes or self.recordings else "anywhere"
+        )
+        recordings = f", recordings below {', '.join(self.recordings)}" if self.recordings else ""
+        outputs = f"with outputs in {self.out}" if self.out else "with outputs where messages say"
+        return f"manifests {manifests}{recordings}, {outputs}"
+
     def out_of(self, uri: str) -> str:
         """Its folder in OUT: by its path below the folder that holds all of these places, else by bucket and path.
 
