@@ -26,6 +26,10 @@ UV_COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --q
     --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(UPGRADE)
 CLOUDS := --extra gcs --extra s3 --extra pubsub --extra cloudrun
 
+# Tests of one file stay together and share its servers and models. `make test JOBS=1` runs one after the other.
+JOBS := 2
+SIDE_BY_SIDE := --numprocesses $(JOBS) --dist loadfile
+
 .PHONY: help demo test test-vllm check lint format bench docs lock clean
 
 help: ## list the targets
@@ -35,13 +39,13 @@ demo: $(RUN) ## transcribe examples/manifest.jsonl into demo.voxbatch/
 	@$(BIN)/voxbatch run examples/manifest.jsonl -o demo.voxbatch --overwrite --formats srt,txt
 
 test: $(DEV) ## all tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 	@$(MAKE) test-vllm
 
 # vLLM's CPU build is made for Linux on x86-64; elsewhere the run above has told that these were skipped.
 ifeq ($(shell uname -sm),Linux x86_64)
 test-vllm: $(VLLM) ## the tests of the vLLM engine, with vLLM's CPU build
-	@$(VLLM_VENV)/bin/python -m pytest tests/engine_vllm
+	@$(VLLM_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) tests/engine_vllm
 else
 test-vllm:
 	@echo "The vLLM engine was not tested: vLLM's CPU build needs Linux on x86-64."
