@@ -558,6 +558,24 @@ def test_a_window_that_is_open(desk: Desk, recording: Recorder) -> None:
     assert not open_store(OUT).names("")
 
 
+def test_a_place_within_another(desk: Desk, recording: Recorder) -> None:
+    """A recording is in the window of the innermost place alone that it was uploaded to, and what lies below OUT in
+    none, so that nothing is done in two runs."""
+    data = recording("r.wav", 1.5).read_bytes()
+    for name in ("in/a.wav", "in/urgent/b.wav", "in/out/c.wav"):
+        desk.put(name, data)
+    desk.told(3)
+    within = ("--recordings", f"{BUCKET}/in/", "--recordings", f"{BUCKET}/in/urgent/", "-o", f"{BUCKET}/in/out")
+    listening = desk.listen(*within, "--batch-window", "2")
+    listening.until(lambda: len(listening.told("run_finished")) == 2)
+    assert listening.stop() == 143
+    assert not desk.post.dead()
+    assert listening.items() == 2
+    manifests = [name for name in open_store(f"{BUCKET}/in/out").names("") if name.endswith("-2s.jsonl")]
+    rows = [json.loads(line) for name in manifests for line in open_store(f"{BUCKET}/in/out").lines(name)]
+    assert sorted(row["audio_filepath"] for row in rows) == [f"{BUCKET}/in/a.wav", f"{BUCKET}/in/urgent/b.wav"]
+
+
 # ── how it is started ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -85,6 +85,10 @@ class Rules:
         folder = commonpath(places) if places else ""
         return self.out + name_of(uri).removeprefix(f"{folder}/" if folder else "")
 
+    def place_of_recording(self, uri: str) -> str | None:
+        """Of the places of recordings, the one that it belongs to; none where it is no upload of ours."""
+        return None if self.out and uri.startswith(self.out) else _place_of(uri, self.recordings)
+
 
 def _place_of(uri: str, places: tuple[str, ...]) -> str | None:
     """The longest that it lies under."""
@@ -113,7 +117,7 @@ def _notification(attributes: Mapping[str, str], rules: Rules) -> Run | Upload |
     if is_folder(uri) or any(part.startswith(".") for part in key.split("/")):
         return Foreign(f"{uri} is a folder or hidden")
     if splitext(key)[1].lower() in RECORDING_SUFFIXES:
-        if prefix := _place_of(uri, rules.recordings):
+        if prefix := rules.place_of_recording(uri):
             return Upload(uri, attributes.get("objectGeneration", ""), prefix, rules.out_of(uri))
         return Foreign(f"{uri} is a recording, and those below {_listed(rules.recordings)} alone are run by themselves")
     if not uri.lower().endswith(MANIFEST_SUFFIXES):
