@@ -638,7 +638,7 @@ REFUSED = [
     (("--role", ROLE), "--role is for --target sagemaker; leave it out for cloudrun"),
     (
         ("--engine", "scripted"),
-        "how fast scripted is on such a machine is not known, so 0.0 hours of audio say nothing of",
+        "how fast scripted is on such a machine is not known, so hours of audio say nothing of",
     ),
     (("-o", "here"), "OUT here is no place that all tasks share: give -o gs://… or -o s3://…"),
     (("--engine-option", "x"), "Invalid value for '--engine-option': 'x': give NAME=VALUE"),

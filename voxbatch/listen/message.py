@@ -80,7 +80,7 @@ class Rules:
             MessageError: there is no OUT.
         """
         if self.out is None:
-            raise MessageError(f"{uri}: no output is named for it: start voxbatch listen with -o OUT")
+            raise MessageError(f"{shown(uri)}: no output is named for it: start voxbatch listen with -o OUT")
         places = [name_of(each) for each in self.prefixes + self.recordings]
         folder = commonpath(places) if places else ""
         return self.out + name_of(uri).removeprefix(f"{folder}/" if folder else "")
@@ -155,9 +155,9 @@ def _object(data: bytes) -> dict[str, Any]:
 def _run(found: Mapping[str, Any], rules: Rules) -> Run:
     source = _given(found, "manifest")
     if is_folder(source) and scheme_of(source) not in BUCKET_SCHEMES:
-        raise MessageError(f"manifest {source} is a folder of a web server, which nobody can list")
+        raise MessageError(f"manifest {shown(source)} is a folder of a web server, which nobody can list")
     if not _is_in(source, rules):
-        raise MessageError(f"manifest {source} lies below none of {_listed(rules.prefixes or rules.recordings)}")
+        raise MessageError(f"manifest {shown(source)} lies below none of {_listed(rules.prefixes or rules.recordings)}")
     if found.get("output") is None:
         if is_folder(source):
             raise MessageError(f"manifest {source} is a folder, and no output is named for it; {_FORM}")
