@@ -502,6 +502,14 @@ def test_recordings(desk: Desk, recording: Recorder) -> None:
         assert [row["pred_text"] for row in rows] == ["w0 w1 w2"]
 
 
+def test_recordings_beside_free_manifests(desk: Desk, recording: Recorder) -> None:
+    """--allow-outside is for the manifests of others; the one that is written for a recording needs it not."""
+    desk.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
+    desk.told(1)
+    assert desk.drained("--recordings", f"{BUCKET}/in/", "--allow-outside").items() == 1
+    desk.clean()
+
+
 def batches() -> list[tuple[str, str]]:
     """(recording, batch) of all rows that were written below OUT."""
     store = open_store(OUT)
