@@ -682,6 +682,15 @@ def test_refusals_of_sagemaker(nowhere: None, calls: Calls, typed: Type) -> None
 
 
 @pytest.mark.slow
+def test_tasks_by_a_variable(nowhere: None, calls: Calls, typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VOXBATCH_TASKS is of `run`, to which it names a task engine; submit and listen have a variable of their own."""
+    monkeypatch.setenv("VOXBATCH_TASKS", "slurm")
+    monkeypatch.setenv("VOXBATCH_SUBMIT_TASKS", "7")
+    done = typed(calls.manifest(60), *TO_CLOUD_RUN, "--dry-run")
+    assert (done.code, done.line("tasks")) == (0, "7")
+
+
+@pytest.mark.slow
 def test_a_manifest_that_is_not_there(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
     """Nothing is started for it."""
     done = typed(f"gs://{calls.bucket}/gone.jsonl", *TO_CLOUD_RUN, "--tasks", "1")

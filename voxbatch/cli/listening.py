@@ -55,7 +55,8 @@ _OUR_OWN = ("include", "quiet", "log_format")
     "--prefix",
     multiple=True,
     metavar="PLACE",
-    help="Take only manifests below PLACE, such as gs://calls/in/. Repeatable. Default: all outside of OUT.",
+    help="Take only manifests below PLACE, such as gs://calls/in/. Repeatable. Default: the places of --recordings; without "
+    "these, all outside of OUT.",
 )
 @option(
     "--recordings",
@@ -110,8 +111,7 @@ def listen(ctx: click.Context, /, quiet: bool, log_format: str, **settings: Any)
     from voxbatch.cli.session import leave
 
     asked = _Asked(**{name: settings.pop(name) for name in _Asked.__slots__})
-    for name in ("exit_zero", "limit"):
-        settings.pop(name, None)
+    settings.pop("exit_zero")
     of_run = {**settings, "out": "-", "shard": None, "resume": True, "include": (), "serving_properties": None}
     config = config_of(ctx, "-", of_run)
     config = priced(ctx, config, own_task("-", {"tasks": "auto", "shard": None}))
