@@ -23,6 +23,8 @@ import servers
 from conftest import Recorder, Starter, Voxbatch
 
 from voxbatch.ledger import part_names, read_part
+from voxbatch.listen import Subscription
+from voxbatch.log import Log
 from voxbatch.storage import Store, open_store, steady
 
 pytestmark = pytest.mark.slow
@@ -465,15 +467,38 @@ def test_another_grave(desk: Desk) -> None:
     assert refused.ended() == 2
     assert "has no dead-letter topic" in refused.said
     desk.post.publish(b"no json")
-    assert desk.listen("--drain", "--subscription", "bare", "--dead-letter", "dead").ended() == 0
+    buried = desk.listen("--drain", "--subscription", "bare", "--dead-letter", "dead")
+    assert buried.ended() == 0
     (dead,) = desk.post.dead()
     assert "no JSON" in dead.attributes["voxbatch_reason"]
     assert not desk.post.pull("bare")
+    assert "nobody counts deliveries" in buried.said
     desk.post.publish(b"no json")
     lost = desk.listen("--subscription", "bare", "--dead-letter", "nowhere")
     assert lost.ended() == 2
     assert "topics/nowhere: there is none" in lost.said
     assert desk.post.pull("bare")
+
+
+def test_attributes_that_are_not_taken(desk: Desk) -> None:
+    """A dead letter is one that Pub/Sub takes: with a hundred attributes at most, and without those of its own."""
+    many = {f"name{i:03d}": "x" for i in range(99)}
+    desk.post.publish(b"no json", googclient_schemaencoding="JSON", **many)
+    desk.told(1)
+    desk.drained()
+    (dead,) = desk.post.dead()
+    assert "no JSON" in dead.attributes["voxbatch_reason"]
+    assert len(dead.attributes) == 100
+    assert not any(name.startswith("goog") for name in dead.attributes)
+
+
+def test_a_lease_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may not know how long it is takes it for the shortest, and extends it in time."""
+    with pubsub.refusing() as strict:
+        monkeypatch.setenv(pubsub.HOST, strict)
+        subscription = Subscription("uploads", "test", "dead", Log(True, True))
+        assert subscription.lease_s == pubsub.LEASE_S
+        subscription.close()
 
 
 def test_the_claim_of_one_who_died(desk: Desk, alone: Alone) -> None:
