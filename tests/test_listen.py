@@ -20,6 +20,7 @@ from typing import Any
 import pubsub
 import pytest
 import servers
+from clouds import CloudRunApi, google_refusal, served
 from conftest import Recorder, Starter, Voxbatch
 
 from voxbatch.ledger import part_names, read_part
@@ -607,6 +608,44 @@ def test_a_place_within_another(desk: Desk, recording: Recorder) -> None:
     manifests = [name for name in open_store(f"{BUCKET}/in/out").names("") if name.endswith("-2s.jsonl")]
     rows = [json.loads(line) for name in manifests for line in open_store(f"{BUCKET}/in/out").lines(name)]
     assert sorted(row["audio_filepath"] for row in rows) == [f"{BUCKET}/in/a.wav", f"{BUCKET}/in/urgent/b.wav"]
+
+
+# ── elsewhere ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_as_executions_of_a_job(desk: Desk, recording: Recorder, tmp_path: Path) -> None:
+    """--to cloudrun: each message becomes an execution with the arguments of its run, one that comes twice only one;
+    its job refused, the message is given back and the listener ends with the reason."""
+    api = CloudRunApi(f"projects/{desk.post.project}/locations/us-central1/jobs/voxbatch")
+    desk.manifest("day")
+    desk.post.notify("calls", "in/day.jsonl")
+    desk.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
+    desk.told(3)
+    with served(api.endpoint):
+        key = tmp_path / "key.json"
+        key.write_text(json.dumps(servers.account(f"{api.endpoint.url}/token")))
+        env = {"GOOGLE_APPLICATION_CREDENTIALS": str(key), "CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN": api.endpoint.url}
+        options = ("--to", "cloudrun", "--region", "us-central1", "--engine", "vllm", "--allow-outside")
+        options += ("--recordings", f"{BUCKET}/in/", "--log-format", "json")
+        listening = desk.listen("--drain", *options, **env)
+        assert listening.ended() == 0, listening.said
+        desk.clean()
+        args = [each["template"]["containers"][0]["args"] for each in api.executions]
+        engine = ["--engine", "vllm"]
+        assert sorted(args) == [
+            ["run", f"{BUCKET}/in/day.jsonl", "-o", f"{OUT}/day", *engine, "--allow-outside"],
+            ["run", f"{OUT}/a.wav.jsonl", "-o", f"{OUT}/a.wav", *engine, "--only-under", f"{BUCKET}/in/"],
+        ]
+        desk.manifest("night")
+        desk.told(4)
+        for refusal in (google_refusal(429, "quota"), google_refusal(403, "no")):
+            api.endpoint.replies += ["", "", refusal]
+            desk.post.break_leases()
+            refused = desk.listen(*options, **env)
+            assert refused.ended() == 1, refused.said
+            assert "cannot start the Cloud Run job voxbatch" in refused.said
+        assert desk.post.unacked()
+    assert not api.endpoint.wrong
 
 
 # ── how it is started ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -55,8 +55,8 @@ _OUR_OWN = ("include", "quiet", "log_format")
     "--prefix",
     multiple=True,
     metavar="PLACE",
-    help="Take only manifests below PLACE, such as gs://calls/in/. Repeatable. Default: the places of --recordings; without "
-    "these, all outside of OUT.",
+    help="Take only manifests below PLACE, such as gs://calls/in/. Repeatable. Default: the places of --recordings; "
+    "without these, all outside of OUT.",
 )
 @option(
     "--recordings",

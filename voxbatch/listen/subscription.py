@@ -42,6 +42,12 @@ _PASSING = ("ServiceUnavailable", "InternalServerError", "Aborted", "Unknown", "
             "ResourceExhausted", "GatewayTimeout", "BadGateway", "Cancelled", "RetryError")  # fmt: skip
 """Classes of google.api_core.exceptions that another attempt may not meet."""
 
+_UNCOUNTED = (
+    "{name} has no dead-letter topic of its own, so nobody counts deliveries: a message whose run fails each time, for "
+    "want of a permission say, comes again and again: gcloud pubsub subscriptions update {name} "
+    "--dead-letter-topic=TOPIC --max-delivery-attempts=100"
+)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Lease:
@@ -78,12 +84,7 @@ class Subscription:
         """After so many deliveries Pub/Sub buries a message by itself, and says no reason; 0: it does not."""
         self.dead_letter = _full(dead_letter, "topics", project) if dead_letter else self._own_dead_letter(policy)
         if found and not self.most_attempts:
-            self._log.warning(
-                "no_dead_letter_policy",
-                text=f"{self.name} has no dead-letter topic of its own, so that nobody counts deliveries: a message whose "
-                "run fails each time, for want of a permission say, comes again and again: gcloud pubsub subscriptions "
-                f"update {self.name} --dead-letter-topic=TOPIC --max-delivery-attempts=100",
-            )
+            self._log.warning("no_dead_letter_policy", text=_UNCOUNTED.format(name=self.name))
         self.lease_s = float(found.ack_deadline_seconds) if found else LEAST_LEASE_S
         self._leases: dict[str, Lease] = {}
         self._lock = threading.Lock()
