@@ -633,7 +633,7 @@ def test_as_executions_of_a_job(desk: Desk, recording: Recorder, tmp_path: Path)
         args = [each["template"]["containers"][0]["args"] for each in api.executions]
         engine = ["--engine", "vllm"]
         assert sorted(args) == [
-            ["run", f"{BUCKET}/in/day.jsonl", "-o", f"{OUT}/day", *engine, "--allow-outside"],
+            ["run", f"{BUCKET}/in/day.jsonl", "-o", f"{OUT}/day", "--allow-outside", *engine],
             ["run", f"{OUT}/a.wav.jsonl", "-o", f"{OUT}/a.wav", *engine, "--only-under", f"{BUCKET}/in/"],
         ]
         desk.manifest("night")
