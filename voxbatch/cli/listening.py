@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 HERE, CLOUD_RUN = "here", "cloudrun"
 LONGEST_WINDOW_S = 86_400
-"""A message may be given back some times before its window ends, and Pub/Sub drops it after 7 days."""
+"""Messages wait for a window's end, and are given back meanwhile, which counts as a delivery; after 7 days, the usual
+retention, Pub/Sub drops them."""
 _OUR_OWN = ("include", "quiet", "log_format")
 """Options of `run`, too, which say something of this command and nothing of the runs that it starts elsewhere."""
 
