@@ -347,7 +347,8 @@ def test_an_image_that_is_not_built_stops_it_late(cloud: Cloud) -> None:
     cloud.trouble("docker images describe", "Image not found.")
     done = cloud.run("deploy.sh")
     assert done.returncode == 1
-    assert "voxbatch/voxbatch:latest is not there yet: build and push it (gcloud builds submit" in done.stderr
+    assert "voxbatch/voxbatch:latest is not there yet: build and push it (" in done.stderr
+    assert "gcloud builds submit --region=europe-west4 --substitutions=_REGION=europe-west4)" in done.stderr
     assert "artifacts repositories/voxbatch" in cloud.world
     assert "run jobs/voxbatch" not in cloud.world
 

@@ -25,15 +25,16 @@ from conftest import Recorder, Starter, Voxbatch
 
 from voxbatch.ledger import part_names, read_part
 from voxbatch.listen import Subscription
+from voxbatch.listen.window import GRACE_S
 from voxbatch.log import Log
-from voxbatch.storage import Store, open_store, steady
+from voxbatch.storage import Store, open_store, stat, steady
 
 pytestmark = pytest.mark.slow
 
 BUCKET = "gs://calls"
 OUT = f"{BUCKET}/out"
 SCRIPTED = ("--engine", "scripted", "--decoders", "1", "--formats", "srt")
-SLOWLY = ("--engine-option", "delay_s=0.4", "--engine-option", "concurrency=1", "--part-items", "1")
+SLOWLY = ("--engine-option", "delay_s=0.3", "--engine-option", "concurrency=1", "--part-items", "1")
 ITEMS = 8
 
 Alone = Callable[..., "dict[str, bytes | None]"]
@@ -101,6 +102,9 @@ class Desk:
         key = key or f"in/{name}.jsonl"
         self.put(key, gzip.compress(data) if key.endswith(".gz") else data)
         return f"{BUCKET}/{key}"
+
+    def generation(self, key: str) -> int:
+        return int(stat(f"{BUCKET}/{key}").tag)
 
     def told(self, count: int) -> None:
         """Wait until so many messages are there, of all."""
@@ -242,28 +246,20 @@ def test_upload_to_transcript(desk: Desk, corpus: Path, alone: Alone) -> None:
 
 
 def test_what_is_there_is_done(desk: Desk, alone: Alone) -> None:
-    """--drain: manifests, plain and compressed and in a folder, and an order of somebody's own; then the end."""
+    """--drain: manifests, plain and compressed and in a folder, and an order of somebody's own; then the end. An event
+    that comes three times is done once."""
     desk.manifest("day")
+    for _ in range(2):
+        desk.post.notify("calls", "in/day.jsonl")
     desk.manifest("night", key="in/old/night.jsonl.gz")
     desk.post.publish({"manifest": f"{BUCKET}/in/day.jsonl", "output": f"{OUT}/by hand/day 1"})
-    desk.told(3)
-    desk.drained()
+    desk.told(5)
+    assert desk.drained().items() == 3 * ITEMS
     desk.clean()
     for name in ("day", "by hand/day 1"):
         assert committed(desk.store(name)) == dict.fromkeys(range(ITEMS), 1)
         assert outputs(desk.store(name)) == alone("day")
     assert desk.done("old/night")
-
-
-def test_told_twice(desk: Desk, alone: Alone) -> None:
-    """An event that comes more than once is done once."""
-    desk.manifest("day")
-    for _ in range(2):
-        desk.post.notify("calls", "in/day.jsonl")
-    desk.told(3)
-    assert desk.drained().items() == ITEMS
-    desk.clean()
-    prove(desk, "day", alone)
 
 
 def test_not_ours(desk: Desk) -> None:
@@ -413,15 +409,18 @@ def test_it_never_works(desk: Desk) -> None:
 
 
 def test_poison(desk: Desk, alone: Alone) -> None:
-    """What can never be run is a dead letter with its reason, as it was, once; what came with it is done."""
+    """What can never be run is a dead letter with its reason, as it was, once; what came with it is done. Another
+    manifest by the name of one that was done is refused, too: what was made of that stays."""
     desk.manifest("other")
     desk.drained()
+    made = outputs(desk.store("other"))
+    desk.manifest("other", count=3)
     good = desk.manifest("day")
     desk.put("in/bad.jsonl", b'{"audio_filepath": "a.wav"}\n{"audio_filepath": 7}\n' + b"\xc3\xa4 is no json\n" * 40)
     desk.put("in/empty.jsonl", b"")
     desk.put("in/odd.jsonl.gz", b"not compressed")
     desk.manifest("gone")
-    desk.told(6)
+    desk.told(8)
     desk.server.remove("calls", "in/gone.jsonl")
     messages = {
         "no JSON": b"{not json",
@@ -441,24 +440,14 @@ def test_poison(desk: Desk, alone: Alone) -> None:
         text = data if isinstance(data, bytes) else json.dumps(data).encode()
         assert reason in dead.pop(text)["voxbatch_reason"]
     uploaded = {each["objectId"]: each["voxbatch_reason"] for each in dead.values()}
-    assert uploaded.keys() == {"in/bad.jsonl", "in/empty.jsonl", "in/odd.jsonl.gz", "in/gone.jsonl"}
+    refused = {"in/bad.jsonl", "in/empty.jsonl", "in/odd.jsonl.gz", "in/gone.jsonl", "in/other.jsonl"}
+    assert uploaded.keys() == refused
+    assert "holds another run" in uploaded["in/other.jsonl"]
+    assert outputs(desk.store("other")) == made
     assert "line 2: `audio_filepath` is 7" in uploaded["in/bad.jsonl"]
     assert max(len(reason.encode()) for reason in uploaded.values()) <= 1024  # Pub/Sub takes no more
     assert not desk.post.unacked()
     prove(desk, "day", alone)
-
-
-def test_uploaded_again(desk: Desk) -> None:
-    """Another manifest by the name of one that was done is refused: what was made of that stays."""
-    desk.manifest("day")
-    desk.drained()
-    made = outputs(desk.store("day"))
-    desk.manifest("day", count=3)
-    desk.told(3)
-    desk.drained()
-    (dead,) = desk.post.dead()
-    assert "holds another run" in dead.attributes["voxbatch_reason"]
-    assert outputs(desk.store("day")) == made
 
 
 def test_another_grave(desk: Desk) -> None:
@@ -679,3 +668,101 @@ def test_from_the_environment(desk: Desk, start: Starter) -> None:
     assert Listening(start("listen", env=variables)).ended() == 0
     assert desk.done("day")
     desk.clean()
+
+
+# ── runs on Cloud Run ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def cloud_run(desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CloudRunApi]:
+    """The API, whose requests must all be right, with a job in the project of the desk."""
+    api = CloudRunApi(f"projects/{desk.post.project}/locations/us-central1/jobs/voxbatch")
+    with served(api.endpoint):
+        (tmp_path / "key.json").write_text(json.dumps(servers.account(f"{api.endpoint.url}/token")))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN", api.endpoint.url)
+        monkeypatch.setenv("CLOUDSDK_RUN_REGION", "us-central1")
+        yield api
+    assert not api.endpoint.wrong
+
+
+THERE = ("--to", "cloudrun", "--engine", "vllm")
+
+
+def arguments(execution: dict[str, Any]) -> list[str]:
+    found: list[str] = execution["template"]["containers"][0]["args"]
+    return found
+
+
+def test_an_execution_for_a_message(desk: Desk, cloud_run: CloudRunApi) -> None:
+    """It does what the message asks, with the options that were given here, in as many tasks; told of twice, while the
+    first still goes on, it is found."""
+    source = desk.manifest("day")
+    desk.told(1)
+    options = (*THERE, "--tasks", "3", "--language", "en")
+    desk.drained(*options)
+    (execution,) = cloud_run.executions
+    assert execution["taskCount"] == 3
+    assert arguments(execution) == ["run", source, "-o", f"{OUT}/day", "--engine", "vllm", "--language", "en"]
+    desk.post.notify("calls", "in/day.jsonl")
+    listening = desk.drained(*options)
+    assert "found voxbatch-00000" in listening.said
+    assert cloud_run.executions == [execution]
+    desk.clean()
+
+
+def test_as_many_tasks_as_the_hours_need(desk: Desk, cloud_run: CloudRunApi) -> None:
+    """A refused manifest is the message's fault, and no execution is started for it."""
+    desk.manifest("long", 100, duration=3600)
+    desk.put("in/bad.jsonl", b"no json\n")
+    desk.told(2)
+    desk.drained(*THERE)
+    assert [each["taskCount"] for each in cloud_run.executions] == [3]
+    (letter,) = desk.post.dead()
+    assert "in/bad.jsonl: line 1: " in letter.attributes["voxbatch_reason"]
+    assert not desk.post.unacked()
+
+
+def test_a_window_there(desk: Desk, cloud_run: CloudRunApi, recording: Recorder) -> None:
+    """Recordings of a window are one execution, which may read them though its manifest lies elsewhere; when it is
+    done, a late message starts no other."""
+    for name in ("a.wav", "b.wav"):
+        desk.put(f"in/each/{name}", recording(name, 1.0).read_bytes())
+    desk.told(2)
+    time.sleep(1.0 + GRACE_S)
+    options = (*THERE, "--tasks", "1", "--recordings", f"{BUCKET}/in/each/", "--batch-window", "0.5")
+    desk.drained(*options)
+    runs = [arguments(each) for each in cloud_run.executions]
+    assert runs
+    for run in runs:
+        assert run[1].startswith(f"{OUT}/batch-")
+        assert run[-2:] == ["--only-under", f"{BUCKET}/in/each/"]
+        desk.put(run[3].removeprefix(f"{BUCKET}/") + "/summary.json", b"{}")
+    cloud_run.end_all()
+    desk.post.notify("calls", "in/each/a.wav", generation=desk.generation("in/each/a.wav"))
+    desk.drained(*options)
+    assert len(cloud_run.executions) == len(runs)
+    desk.clean()
+
+
+@pytest.mark.parametrize("fault", ["no job", "denied", "gone"])
+def test_nothing_is_lost_where_nothing_starts(desk: Desk, cloud_run: CloudRunApi, fault: str) -> None:
+    """A job that is not there is refused before any message is taken; where it is lost later, or may not be started,
+    the message is left for who can."""
+    if fault == "no job":
+        cloud_run.jobs = ("projects/p/locations/us-central1/jobs/other",)
+    listening = desk.listen(*THERE, "--tasks", "1")
+    if fault == "no job":
+        assert listening.ended() == 2
+        assert "there is no job voxbatch" in listening.said
+        return
+    listening.until(lambda: listening.told("listening"))
+    if fault == "gone":
+        cloud_run.jobs = ("projects/p/locations/us-central1/jobs/other",)
+    else:
+        cloud_run.endpoint.replies = [google_refusal(403, "Permission 'run.executions.list' denied")]
+    desk.manifest("day")
+    assert listening.ended() == 1
+    assert ("there is no job" if fault == "gone" else "permission denied") in listening.said
+    assert len(desk.post.unacked()) == 1
+    assert not desk.post.dead()

@@ -116,7 +116,7 @@ def test_an_order_in_json(data: Any, order: Run) -> None:
         ({"manifest": 3}, "manifest is 3"),
         ({"manifest": "/etc/passwd"}, "manifest is /etc/passwd; it must be an address"),
         ({"manifest": "gs://calls/in/m.jsonl", "shards": 3}, "has shards, which nobody knows"),
-        ({"manifest": "gs://calls/else/m.jsonl"}, "lies below none of gs://calls/in/"),
+        ({"manifest": "gs://calls/else/m.jsonl"}, "lies below none of gs://calls/in/: put it there"),
         ({"manifest": "gs://calls/in/../m.jsonl"}, "cannot be"),
         ({"manifest": "gs://calls/in/m.jsonl", "output": "gs://else/x"}, "does not lie in gs://calls/out/"),
         ({"manifest": "gs://calls/in/m.jsonl", "output": "gs://calls/out-of-order"}, "does not lie in gs://calls/out/"),

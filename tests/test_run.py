@@ -274,6 +274,18 @@ def test_a_full_disk(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_failures_are_a_manifest_of_what_failed(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """failures.jsonl, beside the manifest under another name, runs those items alone, by the same ids."""
+    assert voxbatch("run", manifest(0.5, None, 0.7, topic="weather"), "-o", "first", *SCRIPTED).returncode == 3
+    shutil.copy(tmp_path / "first" / "failures.jsonl", tmp_path / "again.jsonl")
+    shutil.copy(tmp_path / "r0.wav", tmp_path / "r1.wav")
+    done = voxbatch("run", "again.jsonl", "-o", "second", *SCRIPTED)
+    assert done.returncode == 0, done.stderr
+    (line,) = map(json.loads, (tmp_path / "second" / "transcripts.jsonl").read_text().splitlines())
+    assert (line["id"], line["topic"]) == ("r1.wav", "weather")
+
+
+@pytest.mark.slow
 def test_a_manifest_that_changes_between_runs_is_another_run(
     undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path
 ) -> None:
@@ -289,7 +301,9 @@ def test_a_manifest_that_changes_between_runs_is_another_run(
         f"{recorded['run']}, this one is "
     )
     assert f"manifest was {recorded['identity']['manifest'][:12]}…, is " in refused.stderr
-    assert refused.stderr.endswith(". Choose another OUT with -o, or start anew with --overwrite\n")
+    assert refused.stderr.endswith(
+        ". Choose another OUT with -o (another name for an upload), or start anew with --overwrite\n"
+    )
     assert outputs(tmp_path / "peace").items() >= undisturbed.items()
     anew = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--overwrite")
     assert anew.returncode == 0, anew.stderr

@@ -303,7 +303,7 @@ def _mismatch(place: str, recorded: dict[str, Any], identity: dict[str, Any]) ->
     ]
     return (
         f"{place} holds another run ({recorded['run']}, this one is {digest(identity)}): {'; '.join(differing)}. "
-        "Choose another OUT with -o, or start anew with --overwrite"
+        "Choose another OUT with -o (another name for an upload), or start anew with --overwrite"
     )
 
 

@@ -234,8 +234,9 @@ image() {
     elif [[ "$DRY_RUN" == yes ]]; then
         say "! $IMAGE is not there yet"
     else
-        die "$IMAGE is not there yet: build and push it (gcloud builds submit --config=cloudbuild.yaml, in the
-    checkout's root), then run this again. All that does not need it is done."
+        die "$IMAGE is not there yet: build and push it (in the checkout's root:
+    gcloud builds submit --region=$REGION --substitutions=_REGION=$REGION), then run this again.
+    All that does not need it is done."
     fi
 }
 

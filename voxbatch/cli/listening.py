@@ -183,7 +183,7 @@ class _Listening:
                 settings = Settings(
                     rules, self._config.access, asked.include, asked.batch_window, asked.drain, asked.to == HERE
                 )
-                text = f"listening to {messages.name}; refused messages go to {messages.dead_letter}"
+                text = f"listening to {messages.name} for {rules}; refused messages go to {messages.dead_letter}"
                 self._log.info("listening", text=text)
                 Listener(settings, messages, perform, self._log).serve()
                 return 0

@@ -176,6 +176,10 @@ class Listener:
     def _done_anyhow(self, run: Run, leases: list[Lease]) -> bool:
         self._perform(run)
         self._subscription.done(leases)
+        ids = [lease.message.id for lease in leases]
+        self._log.info(
+            "messages_done", out=run.out, message_ids=ids, text=f"{run.out}: done, {len(ids)} messages acknowledged"
+        )
         return True
 
     # -- what waits ---------------------------------------------------------------------------------------------------

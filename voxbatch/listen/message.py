@@ -73,6 +73,15 @@ class Rules:
     """Where recordings come in that are to be run without a manifest. Elsewhere they are what manifests name, and would
     be done twice."""
 
+    def __str__(self) -> str:
+        """ "manifests below gs://calls/in/, with outputs in gs://calls/out/" """
+        manifests = (
+            f"below {', '.join(self.prefixes or self.recordings)}" if self.prefixes or self.recordings else "anywhere"
+        )
+        recordings = f", recordings below {', '.join(self.recordings)}" if self.recordings else ""
+        outputs = f"with outputs in {self.out}" if self.out else "with outputs where messages say"
+        return f"manifests {manifests}{recordings}, {outputs}"
+
     def out_of(self, uri: str) -> str:
         """Its folder in OUT: by its path below the folder that holds all of these places, else by bucket and path.
 
@@ -157,7 +166,10 @@ def _run(found: Mapping[str, Any], rules: Rules) -> Run:
     if is_folder(source) and scheme_of(source) not in BUCKET_SCHEMES:
         raise MessageError(f"manifest {shown(source)} is a folder of a web server, which nobody can list")
     if not _is_in(source, rules):
-        raise MessageError(f"manifest {shown(source)} lies below none of {_listed(rules.prefixes or rules.recordings)}")
+        raise MessageError(
+            f"manifest {shown(source)} lies below none of {_listed(rules.prefixes or rules.recordings)}: put it there, "
+            "or give voxbatch listen its --prefix"
+        )
     if found.get("output") is None:
         if is_folder(source):
             raise MessageError(f"manifest {source} is a folder, and no output is named for it; {_FORM}")

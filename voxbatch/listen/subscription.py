@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from voxbatch.listen.message import Message
 from voxbatch.log import Log
 from voxbatch.storage.steady import ATTEMPTS, TOTAL_S, wait_s
 
+PROJECT = "GOOGLE_CLOUD_PROJECT"
 TIMEOUT_S = 20.0
 """Of one request."""
 BEATS = 3
@@ -259,6 +261,8 @@ def _full(name: str, kind: str, project: str | None) -> str:
 
 
 def _own_project() -> str | None:
+    if named := os.environ.get(PROJECT):  # where there are no credentials, too: the emulator's clients need none
+        return named
     import google.auth
     from google.auth.exceptions import GoogleAuthError
 
