@@ -258,6 +258,8 @@ class CloudRunApi:
             wrong.append("no token")
         self.endpoint.wrong += wrong
         path, _, query = call.path.removeprefix("/v2/").partition("?")
+        if call.method == "GET" and path in self.jobs and not wrong:
+            return _json(200, {"name": path})
         job, _, verb = path.partition(":") if path.endswith(":run") else path.rpartition("/")
         if path in self.jobs:
             return _json(200, {"name": path})

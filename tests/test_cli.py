@@ -39,6 +39,8 @@ SHARD_RULE = "give i/n, n from 1 to 99,999 and i from 0 to n-1, such as 0/16 for
 SCRIPT_OPTIONS = (
     "concurrency, delay_s, die_after, fail_items, kill_after, max_chunk_s, only_worker, shuffle, words, workers"
 )
+LISTEN = ("listen", "--subscription", "s", "--project", "p")
+ELSEWHERE = ("--to", "cloudrun", "--region", "us-central1")
 REFUSED = [
     (("run", "nope.jsonl"), "nope.jsonl: does not exist; give a .jsonl or .jsonl.gz manifest, here or at"),
     (("run", "r0.wav"), "r0.wav: is a recording; give the folder that holds it, or a manifest that names it"),
@@ -94,6 +96,29 @@ REFUSED = [
     (("run", "https://me:secret@h/m.jsonl"), "https://h/m.jsonl: cannot be opened: it holds a user's name or password"),
     (("manifest", "https://h/x/"), "https://h/x/: is a folder of a web server, which nobody can list; give a manifest"),
     (("manifest", "m.jsonl"), "Invalid value for 'FOLDER': Directory 'm.jsonl' is a file."),
+    (
+        (*LISTEN, "-o", "gs://calls/in", "--prefix", "gs://calls/in/day/"),
+        "gs://calls/in/day/ lies in gs://calls/in/, the -o OUT, where nothing is run: take another OUT",
+    ),
+    (
+        (*LISTEN, "-o", "gs://calls", "--recordings", "gs://calls/in/"),
+        "gs://calls/in/ lies in gs://calls/, the -o OUT",
+    ),
+    (
+        (*LISTEN, "-o", "gs://out", "--recordings", "gs://calls/in/", "--batch-window", "nan"),
+        "--batch-window is nan; give from 0 to 86400 seconds",
+    ),
+    (
+        (*LISTEN, "-o", "gs://out", "--recordings", "gs://calls/in/", "--batch-window", "inf"),
+        "--batch-window is inf; give from 0 to 86400 seconds",
+    ),
+    (
+        (*LISTEN, "--allow-outside", "--only-under", "gs://calls/"),
+        "--allow-outside and --only-under contradict each other; give one of them",
+    ),
+    ((*LISTEN, *ELSEWHERE, "-o", "here"), "-o here is no place that the job sees: give gs://… or s3://…"),
+    ((*LISTEN, *ELSEWHERE, "--tasks", "10001"), "tasks is 10,001; Cloud Run takes from 1 to 10,000"),
+    ((*LISTEN, *ELSEWHERE, "--engine", "scripted"), "how fast scripted is on such a machine is not known, so hours"),
 ]
 
 

@@ -24,7 +24,9 @@ from clouds import CloudRunApi, google_refusal, served
 from conftest import Recorder, Starter, Voxbatch
 
 from voxbatch.ledger import part_names, read_part
+from voxbatch.listen import Subscription
 from voxbatch.listen.window import GRACE_S
+from voxbatch.log import Log
 from voxbatch.storage import Store, open_store, stat, steady
 
 pytestmark = pytest.mark.slow
@@ -455,15 +457,38 @@ def test_another_grave(desk: Desk) -> None:
     assert refused.ended() == 2
     assert "has no dead-letter topic" in refused.said
     desk.post.publish(b"no json")
-    assert desk.listen("--drain", "--subscription", "bare", "--dead-letter", "dead").ended() == 0
+    buried = desk.listen("--drain", "--subscription", "bare", "--dead-letter", "dead")
+    assert buried.ended() == 0
     (dead,) = desk.post.dead()
     assert "no JSON" in dead.attributes["voxbatch_reason"]
     assert not desk.post.pull("bare")
+    assert "nobody counts deliveries" in buried.said
     desk.post.publish(b"no json")
     lost = desk.listen("--subscription", "bare", "--dead-letter", "nowhere")
     assert lost.ended() == 2
     assert "topics/nowhere: there is none" in lost.said
     assert desk.post.pull("bare")
+
+
+def test_attributes_that_are_not_taken(desk: Desk) -> None:
+    """A dead letter is one that Pub/Sub takes: with a hundred attributes at most, and without those of its own."""
+    many = {f"name{i:03d}": "x" for i in range(99)}
+    desk.post.publish(b"no json", googclient_schemaencoding="JSON", **many)
+    desk.told(1)
+    desk.drained()
+    (dead,) = desk.post.dead()
+    assert "no JSON" in dead.attributes["voxbatch_reason"]
+    assert len(dead.attributes) == 100
+    assert not any(name.startswith("goog") for name in dead.attributes)
+
+
+def test_a_lease_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may not know how long it is takes it for the shortest, and extends it in time."""
+    with pubsub.refusing() as strict:
+        monkeypatch.setenv(pubsub.HOST, strict)
+        subscription = Subscription("uploads", "test", "dead", Log(True, True))
+        assert subscription.lease_s == pubsub.LEASE_S
+        subscription.close()
 
 
 def test_the_claim_of_one_who_died(desk: Desk, alone: Alone) -> None:
@@ -490,6 +515,14 @@ def test_recordings(desk: Desk, recording: Recorder) -> None:
     for name in ("a.wav", "calls of today/b ü.wav"):
         rows = [json.loads(line) for line in desk.store(name).lines("transcripts.jsonl")]
         assert [row["pred_text"] for row in rows] == ["w0 w1 w2"]
+
+
+def test_recordings_beside_free_manifests(desk: Desk, recording: Recorder) -> None:
+    """--allow-outside is for the manifests of others; the one that is written for a recording needs it not."""
+    desk.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
+    desk.told(1)
+    assert desk.drained("--recordings", f"{BUCKET}/in/", "--allow-outside").items() == 1
+    desk.clean()
 
 
 def batches() -> list[tuple[str, str]]:
@@ -546,6 +579,62 @@ def test_a_window_that_is_open(desk: Desk, recording: Recorder) -> None:
     assert "1 recordings below gs://calls/in/ are left" in listening.said
     assert [each.attempt for each in desk.post.pull()] == [2]
     assert not open_store(OUT).names("")
+
+
+def test_a_place_within_another(desk: Desk, recording: Recorder) -> None:
+    """A recording is in the window of the innermost place alone that it was uploaded to, and what lies below OUT in
+    none, so that nothing is done in two runs."""
+    data = recording("r.wav", 1.5).read_bytes()
+    for name in ("in/a.wav", "in/urgent/b.wav", "in/out/c.wav"):
+        desk.put(name, data)
+    desk.told(3)
+    within = ("--recordings", f"{BUCKET}/in/", "--recordings", f"{BUCKET}/in/urgent/", "-o", f"{BUCKET}/in/out")
+    listening = desk.listen(*within, "--batch-window", "2")
+    listening.until(lambda: len(listening.told("run_finished")) == 2)
+    assert listening.stop() == 143
+    assert not desk.post.dead()
+    assert listening.items() == 2
+    manifests = [name for name in open_store(f"{BUCKET}/in/out").names("") if name.endswith("-2s.jsonl")]
+    rows = [json.loads(line) for name in manifests for line in open_store(f"{BUCKET}/in/out").lines(name)]
+    assert sorted(row["audio_filepath"] for row in rows) == [f"{BUCKET}/in/a.wav", f"{BUCKET}/in/urgent/b.wav"]
+
+
+# ── elsewhere ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_as_executions_of_a_job(desk: Desk, recording: Recorder, tmp_path: Path) -> None:
+    """--to cloudrun: each message becomes an execution with the arguments of its run, one that comes twice only one;
+    its job refused, the message is given back and the listener ends with the reason."""
+    api = CloudRunApi(f"projects/{desk.post.project}/locations/us-central1/jobs/voxbatch")
+    desk.manifest("day")
+    desk.post.notify("calls", "in/day.jsonl")
+    desk.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
+    desk.told(3)
+    with served(api.endpoint):
+        key = tmp_path / "key.json"
+        key.write_text(json.dumps(servers.account(f"{api.endpoint.url}/token")))
+        env = {"GOOGLE_APPLICATION_CREDENTIALS": str(key), "CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN": api.endpoint.url}
+        options = ("--to", "cloudrun", "--region", "us-central1", "--engine", "vllm", "--allow-outside")
+        options += ("--recordings", f"{BUCKET}/in/", "--log-format", "json")
+        listening = desk.listen("--drain", *options, **env)
+        assert listening.ended() == 0, listening.said
+        desk.clean()
+        args = [each["template"]["containers"][0]["args"] for each in api.executions]
+        engine = ["--engine", "vllm"]
+        assert sorted(args) == [
+            ["run", f"{BUCKET}/in/day.jsonl", "-o", f"{OUT}/day", "--allow-outside", *engine],
+            ["run", f"{OUT}/a.wav.jsonl", "-o", f"{OUT}/a.wav", *engine, "--only-under", f"{BUCKET}/in/"],
+        ]
+        desk.manifest("night")
+        desk.told(4)
+        for refusal in (google_refusal(429, "quota"), google_refusal(403, "no")):
+            api.endpoint.replies += ["", "", refusal]
+            desk.post.break_leases()
+            refused = desk.listen(*options, **env)
+            assert refused.ended() == 1, refused.said
+            assert "cannot start the Cloud Run job voxbatch" in refused.said
+        assert desk.post.unacked()
+    assert not api.endpoint.wrong
 
 
 # ── how it is started ─────────────────────────────────────────────────────────────────────────────────────────────────

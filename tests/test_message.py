@@ -131,6 +131,14 @@ def test_what_can_never_be_run(data: Any, reason: str) -> None:
     assert reason in str(refused.value)
 
 
+@pytest.mark.parametrize("rules", [HERE, Rules(None)])
+def test_a_signed_address_stays_secret(rules: Rules) -> None:
+    """What is said of it ends in logs and in the dead-letter topic."""
+    with pytest.raises(MessageError) as refused:
+        read(said({"manifest": "https://host/m.jsonl?signature=SECRET"}), rules)
+    assert "SECRET" not in str(refused.value)
+
+
 def test_without_an_out_messages_must_say() -> None:
     """An upload then is a mistake in how voxbatch was started, and says so."""
     with pytest.raises(MessageError, match="start voxbatch listen with -o OUT"):

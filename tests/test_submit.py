@@ -638,7 +638,7 @@ REFUSED = [
     (("--role", ROLE), "--role is for --target sagemaker; leave it out for cloudrun"),
     (
         ("--engine", "scripted"),
-        "how fast scripted is on such a machine is not known, so 0.0 hours of audio say nothing of",
+        "how fast scripted is on such a machine is not known, so hours of audio say nothing of",
     ),
     (("-o", "here"), "OUT here is no place that all tasks share: give -o gs://… or -o s3://…"),
     (("--engine-option", "x"), "Invalid value for '--engine-option': 'x': give NAME=VALUE"),
@@ -679,6 +679,15 @@ def test_refusals_of_sagemaker(nowhere: None, calls: Calls, typed: Type) -> None
     ):
         done = typed("gs://no-such-bucket/m.jsonl", "-o", OUT, *args)
         assert (done.code, done.said.startswith(f"Error: {message}")) == (2, True), done.said
+
+
+@pytest.mark.slow
+def test_tasks_by_a_variable(nowhere: None, calls: Calls, typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VOXBATCH_TASKS is of `run`, to which it names a task engine; submit and listen have a variable of their own."""
+    monkeypatch.setenv("VOXBATCH_TASKS", "slurm")
+    monkeypatch.setenv("VOXBATCH_SUBMIT_TASKS", "7")
+    done = typed(calls.manifest(60), *TO_CLOUD_RUN, "--dry-run")
+    assert (done.code, done.line("tasks")) == (0, "7")
 
 
 @pytest.mark.slow

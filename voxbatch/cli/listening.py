@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from voxbatch.submit import CloudRun
 
 HERE, CLOUD_RUN = "here", "cloudrun"
+LONGEST_WINDOW_S = 86_400
+"""Messages wait for a window's end, and are given back meanwhile, which counts as a delivery; after 7 days, the usual
+retention, Pub/Sub drops them."""
 _OUR_OWN = ("include", "quiet", "log_format")
 """Options of `run`, too, which say something of this command and nothing of the runs that it starts elsewhere."""
 
@@ -53,7 +56,8 @@ _OUR_OWN = ("include", "quiet", "log_format")
     "--prefix",
     multiple=True,
     metavar="PLACE",
-    help="Take only manifests below PLACE, such as gs://calls/in/. Repeatable. Default: all outside of OUT.",
+    help="Take only manifests below PLACE, such as gs://calls/in/. Repeatable. Default: the places of --recordings; "
+    "without these, all outside of OUT.",
 )
 @option(
     "--recordings",
@@ -108,8 +112,7 @@ def listen(ctx: click.Context, /, quiet: bool, log_format: str, **settings: Any)
     from voxbatch.cli.session import leave
 
     asked = _Asked(**{name: settings.pop(name) for name in _Asked.__slots__})
-    for name in ("exit_zero", "limit"):
-        settings.pop(name, None)
+    settings.pop("exit_zero")
     of_run = {**settings, "out": "-", "shard": None, "resume": True, "include": (), "serving_properties": None}
     config = config_of(ctx, "-", of_run)
     config = priced(ctx, config, own_task("-", {"tasks": "auto", "shard": None}))
@@ -160,9 +163,11 @@ class _Listening:
         from voxbatch.engines import Kept
         from voxbatch.listen import Listener, Rules, Settings, Subscription
         from voxbatch.pipeline import Interrupted, Stop
+        from voxbatch.run import policy
 
         asked, stop, signals = self._asked, Stop(), list[int]()
         rules = Rules(*self._places())
+        policy(self._config)  # what it would refuse is no message's fault
 
         def interrupted() -> int:
             text = "interrupted; what was in hand is committed, and its message is given back"
@@ -197,9 +202,15 @@ class _Listening:
             raise ConfigError(
                 "--batch-window needs --recordings: a batch is all that came below such a place, in a window"
             )
+        if not 0 <= asked.batch_window <= LONGEST_WINDOW_S:
+            raise ConfigError(f"--batch-window is {asked.batch_window:g}; give from 0 to {LONGEST_WINDOW_S} seconds")
         prefixes = tuple(_place("--prefix", each) for each in asked.prefix)
         recordings = tuple(_place("--recordings", each) for each in asked.recordings)
-        return _folder("-o", asked.out) if asked.out else None, prefixes, recordings
+        out = _folder("-o", asked.out) if asked.out else None
+        for place in (*prefixes, *recordings):
+            if out and place.startswith(out):
+                raise ConfigError(f"{place} lies in {out}, the -o OUT, where nothing is run: take another OUT")
+        return out, prefixes, recordings
 
     # -- here ---------------------------------------------------------------------------------------------------------
 
@@ -212,6 +223,7 @@ class _Listening:
         from voxbatch import engines, fleet
         from voxbatch.cli.session import report
         from voxbatch.display import events
+        from voxbatch.storage import shown
 
         config = self._config
         choice = engines.choose(config.engine)
@@ -221,7 +233,7 @@ class _Listening:
 
         def perform(run: Run) -> None:
             ours, log = self._of(run), self._log.of(out=run.out)
-            log.info("run_started", source=run.source, text=f"{run.source} → {run.out}")
+            log.info("run_started", source=shown(run.source), text=f"{shown(run.source)} → {run.out}")
             with events(log) as observe:
                 finished = fleet.run(ours, log, observe, stop, kept)
             report(ours, finished, log, quiet=True, exit_zero=True)
@@ -232,8 +244,10 @@ class _Listening:
         from voxbatch.storage.address import is_folder
 
         of_folder = self._asked.include if is_folder(run.source) else ()
-        places = (*self._config.only_under, *run.only_under)
-        return replace(self._config, source=run.source, out=run.out, only_under=places, include=of_folder)
+        ours = replace(self._config, source=run.source, out=run.out, include=of_folder)
+        if not run.only_under:
+            return ours
+        return replace(ours, allow_outside=False, only_under=(*ours.only_under, *run.only_under))
 
     # -- on Cloud Run -------------------------------------------------------------------------------------------------
 
@@ -241,13 +255,17 @@ class _Listening:
         """Starts an execution of the job, unless it goes on already.
 
         Raises:
-            ConfigError: there is no such job.
+            ConfigError: there is no such job, or no run could be passed to it, and no message would be to blame.
         """
         from voxbatch.finalize import SUMMARY
-        from voxbatch.storage import open_store
-        from voxbatch.submit import CloudRun, start
+        from voxbatch.storage import open_store, shown
+        from voxbatch.storage.address import BUCKET_SCHEMES, scheme_of
+        from voxbatch.submit import CloudRun, check, start
 
         target = CloudRun(self._asked.job, self._asked.project, self._asked.region)
+        check(self._config, target, self._asked.tasks)
+        if self._asked.out and scheme_of(self._asked.out) not in BUCKET_SCHEMES:
+            raise ConfigError(f"-o {self._asked.out} is no place that the job sees: give gs://… or s3://…")
         target.prove()
 
         def perform(run: Run) -> None:
@@ -260,7 +278,7 @@ class _Listening:
                 started = start(order, target)
             except ConfigError as e:  # the job is gone, say: not the message's fault
                 raise StartError(str(e)) from e
-            text = f"{run.source} → {run.out}: {'found' if started.was_running else 'started'} {started.name}"
+            text = f"{shown(run.source)} → {run.out}: {'found' if started.was_running else 'started'} {started.name}"
             log.info("run_submitted", execution=started.name, tasks=order.tasks, url=started.url, text=text)
 
         return perform
@@ -269,9 +287,10 @@ class _Listening:
         from voxbatch.submit import Order, sized
 
         ours = self._of(run)
-        places = [text for place in run.only_under for text in ("--only-under", place)]
-        globs = [text for glob in ours.include for text in ("--include", glob)]
-        order = Order(run.source, run.out, (*self._options, *places, *globs))
+        options = [each for each in self._options if not (run.only_under and each == "--allow-outside")]
+        options += [text for place in run.only_under for text in ("--only-under", place)]
+        options += [text for glob in ours.include for text in ("--include", glob)]
+        order = Order(run.source, run.out, tuple(options))
         return sized(order, ours, target, self._asked.tasks, None, self._usd_per_hour)[0]
 
 

@@ -42,8 +42,9 @@ def _tasks(_: click.Context, __: click.Parameter, text: str) -> int | None:
 
 
 tasks_option = option(
-    "--tasks", default=AUTO, show_default=True, callback=_tasks, metavar="auto|N",
-    help="How many tasks on Cloud Run or SageMaker; auto: by the hours of audio.",
+    "--tasks", default=AUTO, show_default=True, callback=_tasks, metavar="auto|N", envvar="VOXBATCH_SUBMIT_TASKS",
+    help="How many tasks on Cloud Run or SageMaker; auto: by the hours of audio. Its variable is "
+    "VOXBATCH_SUBMIT_TASKS, as VOXBATCH_TASKS says something else to voxbatch run.",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -154,7 +154,7 @@ class Listener:
         if not self._settings.window_s:
             return self._uploads.alone(upload, found.tag)
         window = window_of(upload, found.created, self._settings.window_s)
-        self._windows.setdefault(window, []).append((upload, lease))
+        self._windows.setdefault(window, []).append((replace(upload, generation=found.tag), lease))
         return None
 
     def _do(self, run: Run, leases: list[Lease]) -> bool:

@@ -89,10 +89,14 @@ class Rules:
             MessageError: there is no OUT.
         """
         if self.out is None:
-            raise MessageError(f"{uri}: no output is named for it: start voxbatch listen with -o OUT")
+            raise MessageError(f"{shown(uri)}: no output is named for it: start voxbatch listen with -o OUT")
         places = [name_of(each) for each in self.prefixes + self.recordings]
         folder = commonpath(places) if places else ""
         return self.out + name_of(uri).removeprefix(f"{folder}/" if folder else "")
+
+    def place_of_recording(self, uri: str) -> str | None:
+        """Of the places of recordings, the one that it belongs to; none where it is no upload of ours."""
+        return None if self.out and uri.startswith(self.out) else _place_of(uri, self.recordings)
 
 
 def _place_of(uri: str, places: tuple[str, ...]) -> str | None:
@@ -122,7 +126,7 @@ def _notification(attributes: Mapping[str, str], rules: Rules) -> Run | Upload |
     if is_folder(uri) or any(part.startswith(".") for part in key.split("/")):
         return Foreign(f"{uri} is a folder or hidden")
     if splitext(key)[1].lower() in RECORDING_SUFFIXES:
-        if prefix := _place_of(uri, rules.recordings):
+        if prefix := rules.place_of_recording(uri):
             return Upload(uri, attributes.get("objectGeneration", ""), prefix, rules.out_of(uri))
         return Foreign(f"{uri} is a recording, and those below {_listed(rules.recordings)} alone are run by themselves")
     if not uri.lower().endswith(MANIFEST_SUFFIXES):
@@ -160,11 +164,11 @@ def _object(data: bytes) -> dict[str, Any]:
 def _run(found: Mapping[str, Any], rules: Rules) -> Run:
     source = _given(found, "manifest")
     if is_folder(source) and scheme_of(source) not in BUCKET_SCHEMES:
-        raise MessageError(f"manifest {source} is a folder of a web server, which nobody can list")
+        raise MessageError(f"manifest {shown(source)} is a folder of a web server, which nobody can list")
     if not _is_in(source, rules):
         raise MessageError(
-            f"manifest {source} lies below none of {_listed(rules.prefixes or rules.recordings)}: put it there, or "
-            "give voxbatch listen its --prefix"
+            f"manifest {shown(source)} lies below none of {_listed(rules.prefixes or rules.recordings)}: put it there, "
+            "or give voxbatch listen its --prefix"
         )
     if found.get("output") is None:
         if is_folder(source):

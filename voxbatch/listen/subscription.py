@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import tenacity
@@ -30,13 +31,24 @@ TIMEOUT_S = 20.0
 """Of one request."""
 BEATS = 3
 """Extensions within a lease: two may fail."""
+LEAST_LEASE_S = 10.0
+"""The shortest that there is, and the usual one."""
 IDS_AT_A_TIME = 1000
 """A request may have 512 KiB, and an id some 200 bytes (Pub/Sub quotas)."""
 REASON_BYTES = 1024
 """Of an attribute's value (Pub/Sub quotas)."""
+MOST_ATTRIBUTES = 100
+RESERVED = "goog"
+"""Pub/Sub gives messages attributes of such names (googclient_schemaencoding), and takes none from a publisher."""
 _PASSING = ("ServiceUnavailable", "InternalServerError", "Aborted", "Unknown", "DeadlineExceeded", "TooManyRequests",
             "ResourceExhausted", "GatewayTimeout", "BadGateway", "Cancelled", "RetryError")  # fmt: skip
 """Classes of google.api_core.exceptions that another attempt may not meet."""
+
+_UNCOUNTED = (
+    "{name} has no dead-letter topic of its own, so nobody counts deliveries: a message whose run fails each time, for "
+    "want of a permission say, comes again and again: gcloud pubsub subscriptions update {name} "
+    "--dead-letter-topic=TOPIC --max-delivery-attempts=100"
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -73,7 +85,9 @@ class Subscription:
         self.most_attempts = int(policy.max_delivery_attempts) if policy and policy.dead_letter_topic else 0
         """After so many deliveries Pub/Sub buries a message by itself, and says no reason; 0: it does not."""
         self.dead_letter = _full(dead_letter, "topics", project) if dead_letter else self._own_dead_letter(policy)
-        self.lease_s = float(found.ack_deadline_seconds) if found else 60.0
+        if found and not self.most_attempts:
+            self._log.warning("no_dead_letter_policy", text=_UNCOUNTED.format(name=self.name))
+        self.lease_s = float(found.ack_deadline_seconds) if found else LEAST_LEASE_S
         self._leases: dict[str, Lease] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -158,7 +172,9 @@ class Subscription:
             "voxbatch_message_id": message.id,
             "voxbatch_subscription": self.name,
         }
-        dead = PubsubMessage(data=message.data, attributes={**message.attributes, **own})
+        free = (each for each in message.attributes.items() if not each[0].startswith(RESERVED))
+        kept = dict(islice(free, MOST_ATTRIBUTES - len(own)))
+        dead = PubsubMessage(data=message.data, attributes={**kept, **own})
         self._again(f"publish to {self.dead_letter}", partial(self._publish, self.dead_letter, dead))
         text = f"message {message.id} cannot be run, and is in {self.dead_letter} now: {reason}"
         self._log.error("message_refused", message_id=message.id, dead_letter=self.dead_letter, text=text)

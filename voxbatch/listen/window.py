@@ -108,7 +108,9 @@ class Uploads:
     def _lines(self, window: Window) -> Iterator[str]:
         end = window.start + window.seconds
         with contextlib.suppress(ManifestError):  # those with a bad reference are left out, to be refused alone
-            yield from uploads_manifest(window.prefix, window.start, end, self._access, self._include)
+            for line in uploads_manifest(window.prefix, window.start, end, self._access, self._include):
+                if self._rules.place_of_recording(json.loads(line)["audio_filepath"]) == window.prefix:
+                    yield line  # or it is of a place within this one, which has its own windows
 
     def _members(self, name: str) -> Iterator[tuple[str, str]]:
         for line in self._store.lines(name):

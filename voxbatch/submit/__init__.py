@@ -13,7 +13,7 @@ from __future__ import annotations
 from voxbatch.submit.cloudrun import CloudRun
 from voxbatch.submit.order import Order, Request, Started, Target
 from voxbatch.submit.sagemaker import SageMaker
-from voxbatch.submit.size import Forecast, sized, task_count
+from voxbatch.submit.size import Forecast, check, sized, task_count
 
 __all__ = [
     "CloudRun",
@@ -23,6 +23,7 @@ __all__ = [
     "SageMaker",
     "Started",
     "Target",
+    "check",
     "sized",
     "start",
     "task_count",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from voxbatch import prices
 from voxbatch.config import Config
 from voxbatch.errors import ConfigError
-from voxbatch.plan import Extent, expected, measure
+from voxbatch.plan import Expected, Extent, expected, measure
 from voxbatch.submit.order import Order, Target
 
 L4_RTFX = 40.0
@@ -77,13 +77,11 @@ def sized(
             says how fast a machine is.
         StorageError: the manifest or the recordings cannot be read from here.
     """
-    _check(target, tasks, task_hours)
+    check(config, target, tasks, task_hours)
     extent = measure(config)
-    engine = target.engine() if config.engine == "auto" else config.engine
-    speed = expected(config, engine)
-    rtfx = speed.rtfx or (L4_RTFX if engine == "vllm" else None)
+    engine, speed, rtfx = _speed(config, target)
     hours = task_hours or target.task_hours
-    count = tasks or _count(extent, rtfx, hours, target, engine)
+    count = tasks or _count(extent, rtfx or 0.0, hours, target)
     known = prices.usd_per_hour(target.machine(engine))
     price = next((each for each in (usd_per_hour, known, speed.usd_per_hour) if each is not None), None)
     wall_s = extent.audio_s / rtfx / count if rtfx else None
@@ -93,19 +91,32 @@ def sized(
     return replace(order, tasks=count, limit_s=limit_s), forecast
 
 
-def _check(target: Target, tasks: int | None, task_hours: float | None) -> None:
+def check(config: Config, target: Target, tasks: int | None = None, task_hours: float | None = None) -> None:
+    """As `sized` does before it looks at the source.
+
+    Raises:
+        ConfigError: whatever there is to transcribe, a run of so many tasks cannot be, or nobody says how many.
+    """
     if tasks is not None and not 1 <= tasks <= target.most_tasks:
         raise ConfigError(f"tasks is {tasks:,}; {target.title} takes from 1 to {target.most_tasks:,}")
     if task_hours is not None and not 0 < task_hours < math.inf:
         raise ConfigError(f"task-hours is {task_hours!r}; it must be more than 0, and finite")
+    engine, _, rtfx = _speed(config, target)
+    if tasks is None and not rtfx:
+        raise ConfigError(
+            f"how fast {engine} is on such a machine is not known, so hours of audio say nothing of the number of "
+            "tasks: give --tasks N, or --expected-rtfx X (run_finished has an earlier run's rtfx)"
+        )
 
 
-def _count(extent: Extent, rtfx: float | None, hours: float, target: Target, engine: str) -> int:
+def _speed(config: Config, target: Target) -> tuple[str, Expected, float | None]:
+    """The engine there, what is expected of it, and its audio seconds a second, if only by arithmetic."""
+    engine = target.engine() if config.engine == "auto" else config.engine
+    speed = expected(config, engine)
+    return engine, speed, speed.rtfx or (L4_RTFX if engine == "vllm" else None)
+
+
+def _count(extent: Extent, rtfx: float, hours: float, target: Target) -> int:
     if not extent.audio_s:
         raise ConfigError(f"none of {extent.items:,} recordings tells how long it is: give --tasks N")
-    if rtfx:
-        return task_count(extent.audio_s, extent.items, rtfx, hours, target.most_tasks)
-    raise ConfigError(
-        f"how fast {engine} is on such a machine is not known, so {extent.audio_s / 3600:,.1f} hours of audio say "
-        "nothing of the number of tasks: give --tasks N, or --expected-rtfx X (run_finished has an earlier run's rtfx)"
-    )
+    return task_count(extent.audio_s, extent.items, rtfx, hours, target.most_tasks)
