@@ -261,8 +261,6 @@ class CloudRunApi:
         if call.method == "GET" and path in self.jobs and not wrong:
             return _json(200, {"name": path})
         job, _, verb = path.partition(":") if path.endswith(":run") else path.rpartition("/")
-        if path in self.jobs:
-            return _json(200, {"name": path})
         if wrong:
             return google_refusal(400, "; ".join(wrong))
         if job not in self.jobs:

@@ -602,41 +602,6 @@ def test_a_place_within_another(desk: Desk, recording: Recorder) -> None:
 # ── elsewhere ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_as_executions_of_a_job(desk: Desk, recording: Recorder, tmp_path: Path) -> None:
-    """--to cloudrun: each message becomes an execution with the arguments of its run, one that comes twice only one;
-    its job refused, the message is given back and the listener ends with the reason."""
-    api = CloudRunApi(f"projects/{desk.post.project}/locations/us-central1/jobs/voxbatch")
-    desk.manifest("day")
-    desk.post.notify("calls", "in/day.jsonl")
-    desk.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
-    desk.told(3)
-    with served(api.endpoint):
-        key = tmp_path / "key.json"
-        key.write_text(json.dumps(servers.account(f"{api.endpoint.url}/token")))
-        env = {"GOOGLE_APPLICATION_CREDENTIALS": str(key), "CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN": api.endpoint.url}
-        options = ("--to", "cloudrun", "--region", "us-central1", "--engine", "vllm", "--allow-outside")
-        options += ("--recordings", f"{BUCKET}/in/", "--log-format", "json")
-        listening = desk.listen("--drain", *options, **env)
-        assert listening.ended() == 0, listening.said
-        desk.clean()
-        args = [each["template"]["containers"][0]["args"] for each in api.executions]
-        engine = ["--engine", "vllm"]
-        assert sorted(args) == [
-            ["run", f"{BUCKET}/in/day.jsonl", "-o", f"{OUT}/day", "--allow-outside", *engine],
-            ["run", f"{OUT}/a.wav.jsonl", "-o", f"{OUT}/a.wav", *engine, "--only-under", f"{BUCKET}/in/"],
-        ]
-        desk.manifest("night")
-        desk.told(4)
-        for refusal in (google_refusal(429, "quota"), google_refusal(403, "no")):
-            api.endpoint.replies += ["", "", refusal]
-            desk.post.break_leases()
-            refused = desk.listen(*options, **env)
-            assert refused.ended() == 1, refused.said
-            assert "cannot start the Cloud Run job voxbatch" in refused.said
-        assert desk.post.unacked()
-    assert not api.endpoint.wrong
-
-
 # ── how it is started ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -745,7 +710,18 @@ def test_a_window_there(desk: Desk, cloud_run: CloudRunApi, recording: Recorder)
     desk.clean()
 
 
-@pytest.mark.parametrize("fault", ["no job", "denied", "gone"])
+def test_a_recording_there(desk: Desk, cloud_run: CloudRunApi, recording: Recorder) -> None:
+    """Its manifest may name it and nothing else, whatever the manifests of others may."""
+    desk.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
+    desk.told(1)
+    desk.drained(*THERE, "--allow-outside", "--recordings", f"{BUCKET}/in/")
+    (run,) = map(arguments, cloud_run.executions)
+    below = ["--only-under", f"{BUCKET}/in/"]
+    assert run == ["run", f"{OUT}/a.wav.jsonl", "-o", f"{OUT}/a.wav", "--engine", "vllm", *below]
+    desk.clean()
+
+
+@pytest.mark.parametrize("fault", ["no job", "denied", "busy", "gone"])
 def test_nothing_is_lost_where_nothing_starts(desk: Desk, cloud_run: CloudRunApi, fault: str) -> None:
     """A job that is not there is refused before any message is taken; where it is lost later, or may not be started,
     the message is left for who can."""
@@ -759,10 +735,13 @@ def test_nothing_is_lost_where_nothing_starts(desk: Desk, cloud_run: CloudRunApi
     listening.until(lambda: listening.told("listening"))
     if fault == "gone":
         cloud_run.jobs = ("projects/p/locations/us-central1/jobs/other",)
-    else:
+    elif fault == "denied":
         cloud_run.endpoint.replies = [google_refusal(403, "Permission 'run.executions.list' denied")]
+    else:
+        cloud_run.endpoint.replies = ["", google_refusal(429, "Quota exceeded")]
     desk.manifest("day")
     assert listening.ended() == 1
-    assert ("there is no job" if fault == "gone" else "permission denied") in listening.said
+    said = {"gone": "there is no job", "denied": "permission denied", "busy": "Quota exceeded"}
+    assert said[fault] in listening.said
     assert len(desk.post.unacked()) == 1
     assert not desk.post.dead()
