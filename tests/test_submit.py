@@ -254,7 +254,7 @@ def of_google(status: int, message: str, reason: str = "") -> Callable[[CloudRun
 AT = "the Cloud Run job voxbatch of project p in us-central1: "
 GOOGLE_REFUSES: list[tuple[Callable[[CloudRunApi], None], type[Exception], str]] = [
     (of_google(403, "Permission 'run.x' denied on resource"), StartError,
-     f"{AT}permission denied: robot@p.iam.gserviceaccount.com lacks run.jobs.get and run.executions.list (role roles/run.viewer; "),
+     f"{AT}permission denied: robot@p.iam.gserviceaccount.com lacks run.jobs.get and run.executions.list (role "),
     (of_google(401, "Request had invalid authentication credentials."), StartError,
      f"{AT}the credentials are not valid (any more): set GOOGLE_APPLICATION_CREDENTIALS"),
     (of_google(404, "Resource 'voxbatch' of kind 'JOB' in region 'us-central1' does not exist."), ConfigError,
