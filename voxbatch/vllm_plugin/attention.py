@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from voxbatch.vllm_plugin.packing import Packed
 
@@ -31,9 +31,7 @@ class Masked:
     def _one(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """By stretches of a window's length, each of which sees itself and the one before: less work and memory than
         one mask over all."""
-        seen = [
-            self._stretch(q[begin : begin + self._window], k, v, begin) for begin in range(0, len(q), self._window)
-        ]
+        seen = [self._stretch(q[begin : begin + self._window], k, v, begin) for begin in range(0, len(q), self._window)]
         return torch.cat(seen)
 
     def _stretch(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, begin: int) -> torch.Tensor:
@@ -41,7 +39,7 @@ class Masked:
         behind = torch.arange(begin, end, device=q.device)[:, None] - torch.arange(first, end, device=q.device)
         mask = (behind >= 0) & (behind < self._window)
         heads_first = (each.transpose(0, 1).unsqueeze(0) for each in (q, k[first:end], v[first:end]))
-        seen = F.scaled_dot_product_attention(*heads_first, attn_mask=mask, scale=self._scale)
+        seen = functional.scaled_dot_product_attention(*heads_first, attn_mask=mask, scale=self._scale)
         return seen.squeeze(0).transpose(0, 1)
 
 

@@ -8,11 +8,12 @@ the prompt and the logits are stock's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneration
 from vllm.sequence import IntermediateTensors
@@ -57,7 +58,7 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         `forward`."""
         if not multimodal_embeddings:
             return input_ids.new_zeros(len(input_ids), self._buffer_width, dtype=self.whisper_encoder.dtype)
-        return F.pad(torch.cat(tuple(multimodal_embeddings)), (0, self._buffer_width - self._width))
+        return functional.pad(torch.cat(tuple(multimodal_embeddings)), (0, self._buffer_width - self._width))
 
     def forward(
         self,
@@ -76,16 +77,14 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         )
 
 
-class _graphs_allowed:
-    """While entered, the configuration asks for no full CUDA graphs: the stock model refuses them, for its forward
-    holds the encoder."""
-
-    def __init__(self, config: Any):
-        self._config, self._asked = config, config.cudagraph_mode
-
-    def __enter__(self) -> None:
-        if self._asked.has_full_cudagraphs():
-            self._config.cudagraph_mode = CUDAGraphMode.PIECEWISE
-
-    def __exit__(self, *_: object) -> None:
-        self._config.cudagraph_mode = self._asked
+@contextlib.contextmanager
+def _graphs_allowed(config: Any) -> Iterator[None]:
+    """Meanwhile the configuration asks for no full CUDA graphs: the stock model refuses them, for its forward holds the
+    encoder."""
+    asked = config.cudagraph_mode
+    if asked.has_full_cudagraphs():
+        config.cudagraph_mode = CUDAGraphMode.PIECEWISE
+    try:
+        yield
+    finally:
+        config.cudagraph_mode = asked

@@ -26,8 +26,7 @@ class Packed:
 def packed(lengths: Sequence[int], device: torch.device) -> Packed:
     starts = np.cumsum([0, *lengths])
     positions = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
-    to = _sender(device)
-    return Packed(list(lengths), max(lengths), to(starts.astype(np.int32)), to(positions))
+    return Packed(list(lengths), max(lengths), sent(starts.astype(np.int32), device), sent(positions, device))
 
 
 def groups(lengths: Sequence[int], most: int) -> list[list[int]]:
@@ -43,14 +42,9 @@ def groups(lengths: Sequence[int], most: int) -> list[list[int]]:
     return found
 
 
-class _sender:
-    """Host array → tensor on the device, without waiting for it."""
-
-    def __init__(self, device: torch.device):
-        self._device = device
-
-    def __call__(self, array: np.ndarray) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
-        if self._device.type != "cuda":
-            return tensor.to(self._device)
-        return tensor.pin_memory().to(self._device, non_blocking=True)
+def sent(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """A host array on the device, without waiting for it."""
+    tensor = torch.from_numpy(array)
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

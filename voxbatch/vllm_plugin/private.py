@@ -50,10 +50,12 @@ ON_GPU = {
 }
 """The same; only there where CUDA is."""
 BY_CONVENTION = (
-    "vllm.v1.worker.gpu_model_runner: calls embed_multimodal with audio_arrays (a list of [samples], or a tensor "
-    "[chunks, samples]) when profiling first; keeps each of its results, the very object, in encoder_cache until the "
-    "scheduler frees it; gives slices of them to embed_input_ids, in the order of the step's tokens; its "
-    "inputs_embeds is as wide as text_config.projection_size",
+    (
+        "vllm.v1.worker.gpu_model_runner: calls embed_multimodal with audio_arrays (a list of [samples], or a tensor "
+        "[chunks, samples]), first when it profiles; keeps each result, the very object, in encoder_cache until the "
+        "scheduler frees it; gives slices of them to embed_input_ids, in the order of the step's tokens; its "
+        "inputs_embeds is as wide as text_config.projection_size"
+    ),
     "vllm.v1.core.sched.scheduler, encoder_cache_manager: see voxbatch.engines.vllm.scheduler",
 )
 """What is relied on and has no name to look for. The second model runner (VLLM_USE_V2_MODEL_RUNNER) was not read."""

@@ -1,11 +1,11 @@
-"""Audio → log-mel spectrograms, several chunks at once: the same numbers as vLLM's VoxtralEncoderModel gives one by one."""
+"""Audio → log-mel spectrograms of several chunks at once, as vLLM's VoxtralEncoderModel gives them one by one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 LOUDEST_TO_FAINTEST = 8.0
 """Decades below the loudest that are kept apart (openai/whisper, audio.py)."""
@@ -41,5 +41,5 @@ class Spectrogram:
         longest = max(len(each) for each in audio)
         rows = self._window.new_zeros(len(audio), longest + self._size)
         for row, samples in zip(rows, audio, strict=True):
-            row[: len(samples) + self._size] = F.pad(samples[None].float(), (half, half), mode="reflect")[0]
+            row[: len(samples) + self._size] = functional.pad(samples[None].float(), (half, half), mode="reflect")[0]
         return rows

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from voxbatch.engines.vllm import compat
 from voxbatch.engines.vllm.families import Request
+from voxbatch.vllm_plugin import SWITCH
 
 HANG_S = 600.0
 """Without any output for so long, the engine is taken for dead. A first step may compile kernels for minutes."""
@@ -37,6 +38,11 @@ ENVIRONMENT = {
     "TQDM_DISABLE": "1",  # bars would tear the progress line
 }
 """Set for vLLM unless the user has set them."""
+PREFILLED = {
+    SWITCH: "1",  # our model in the place of stock's, in all of the engine's processes
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # which was not read for it
+}
+"""Set when the encoder runs once a chunk, whatever the user has set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +65,20 @@ class Died(Exception):
 class Core:
     """A loaded engine. Close it in the end, whatever happened.
 
+    Args:
+        arguments: of vLLM's `LLM`.
+        prefilled: the encoder runs once a chunk.
+
     Raises:
         Died: while loading, too.
     """
 
-    def __init__(self, arguments: Mapping[str, Any]):
+    def __init__(self, arguments: Mapping[str, Any], prefilled: bool = False):
         began = time.monotonic()
         self._log = _EngineLog()
         os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+        os.environ.pop(SWITCH, None)
+        os.environ.update(PREFILLED if prefilled else {})
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self._log.config)
         with _as_death(self._log), _outputs_to(self._log.file):
             from vllm import LLM
