@@ -34,7 +34,8 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         self._width = self.config.text_config.hidden_size
         self._buffer_width = vllm_config.model_config.get_inputs_embeds_size()
         self._longest = vllm_config.model_config.max_model_len
-        self._shelf = Shelf(vllm_config.scheduler_config.max_num_seqs, self._longest, self._width)
+        row = self.audio_language_adapter.w_out.weight[0].detach()
+        self._shelf = Shelf(vllm_config.scheduler_config.max_num_seqs, self._longest, row)
         self._encoder: Encoder | None = None
 
     def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:

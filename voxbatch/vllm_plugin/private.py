@@ -30,6 +30,7 @@ NAMES = {
     f"{MODELS}.whisper_causal:WhisperCausalAttention": (
         "qkv_proj, rotary_emb, out_proj, attn.layer_name, num_heads, head_dim, scaling"
     ),
+    f"{MODELS}.voxtral:AudioLanguageAdapter": "w_out; called with [tokens, pool * dim]",
     # what a layer is made of, called outside of the compiled graph
     "vllm.model_executor.layers.layernorm:RMSNorm": "weight, variance_epsilon; forward_native on a CPU",
     "vllm.model_executor.layers.activation:SiluAndMul": "forward_cuda, forward_native",

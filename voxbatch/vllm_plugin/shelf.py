@@ -12,11 +12,10 @@ import torch
 
 
 class Shelf:
-    """`places` times `rows` rows of `width` numbers, on the device and in the number format that are PyTorch's
-    defaults when it is made."""
+    """`places` times `rows` rows, each like `row`."""
 
-    def __init__(self, places: int, rows: int, width: int):
-        self._places = torch.zeros(places, rows, width)
+    def __init__(self, places: int, rows: int, row: torch.Tensor):
+        self._places = row.new_zeros(places, rows, len(row))
         self._free = list(range(places))
 
     def put(self, rows: torch.Tensor) -> torch.Tensor:
@@ -30,5 +29,5 @@ class Shelf:
         place = self._free.pop()
         kept = self._places[place, : len(rows)]
         kept.copy_(rows)
-        weakref.finalize(kept, self._free.append, place)
+        weakref.finalize(kept, self._free.append, place).atexit = False
         return kept

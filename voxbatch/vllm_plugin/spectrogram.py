@@ -19,7 +19,7 @@ class Spectrogram:
             loudest: log10 of the loudest mel that there is; fixed, not the recording's own.
         """
         self._filters = filters.T.contiguous()
-        self._window = torch.hann_window(window_size, device=filters.device)
+        self._window = torch.hann_window(window_size, dtype=torch.float32, device=filters.device)
         self._size, self._hop, self._faintest = window_size, hop, loudest - LOUDEST_TO_FAINTEST
 
     def __call__(self, audio: Sequence[torch.Tensor]) -> torch.Tensor:

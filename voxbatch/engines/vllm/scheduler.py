@@ -39,7 +39,7 @@ class _Lifted:
         self._most = min(getattr(scheduler, self._limit), admitted)
         setattr(scheduler, self._limit, self._most)
         _lift(scheduler)
-        self._prefilled = vllm_plugin.asked()
+        self._prefilled, self._open = vllm_plugin.asked(), True
         if self._prefilled:
             scheduler.max_num_encoder_input_tokens = scheduler.encoder_cache_manager.cache_size
 
@@ -49,16 +49,19 @@ class _Lifted:
             return scheduler.schedule(*args, **kwargs)
         _forget_ended(self.encoder_cache_manager)  # type: ignore[attr-defined]
         running = len(self.running)  # type: ignore[attr-defined]
-        setattr(self, self._limit, self._most if opens(running, self._most) else running)
+        self._open = opens(running, self._most, self._open)
+        setattr(self, self._limit, self._most if self._open else running)
         try:
             return scheduler.schedule(*args, **kwargs)
         finally:
             setattr(self, self._limit, self._most)
 
 
-def opens(running: int, most: int) -> bool:
-    """Whether new requests are admitted: a burst of them has room, or nothing else runs."""
-    return running == 0 or most - running >= max(1, most // BURSTS)
+def opens(running: int, most: int, was_open: bool) -> bool:
+    """Whether new requests are admitted: from when a burst of them has room, or nothing else runs, until there is no
+    room at all."""
+    room = most - running
+    return room > 0 and (was_open or running == 0 or room >= max(1, most // BURSTS))
 
 
 def _admitted(scheduler: Any) -> int:
