@@ -18,12 +18,10 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from voxbatch import vllm_plugin
+from voxbatch.engines.vllm.bursts import opens, stays_open
 
 IN_FLIGHT = 2
 """Tokens that asynchronous scheduling may be ahead by."""
-BURSTS = 14
-"""In which as many requests are admitted as may run. One takes the GPU from those that decode for some 0.25 s on an
-H200 (36 chunks); more and smaller ones break up more steps."""
 
 
 class _Lifted:
@@ -55,13 +53,8 @@ class _Lifted:
             return scheduler.schedule(*args, **kwargs)
         finally:
             setattr(self, self._limit, self._most)
-
-
-def opens(running: int, most: int, was_open: bool) -> bool:
-    """Whether new requests are admitted: from when a burst of them has room, or nothing else runs, until there is no
-    room at all."""
-    room = most - running
-    return room > 0 and (was_open or running == 0 or room >= max(1, most // BURSTS))
+            running, waiting = len(self.running), len(self.waiting)  # type: ignore[attr-defined]
+            self._open = self._open and stays_open(running, waiting, self._most)
 
 
 def _admitted(scheduler: Any) -> int:

@@ -1,0 +1,91 @@
+"""The plugin's encoder in parts: which chunks go together, what a frame sees, and where rows lie."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from voxbatch.vllm_plugin.attention import Masked  # noqa: E402
+from voxbatch.vllm_plugin.packing import groups, packed  # noqa: E402
+from voxbatch.vllm_plugin.shelf import Shelf  # noqa: E402
+from voxbatch.vllm_plugin.spectrogram import Spectrogram  # noqa: E402
+
+CPU = torch.device("cpu")
+lengths = st.lists(st.integers(1, 60), min_size=1, max_size=12)
+
+
+@given(lengths, st.integers(1, 100))
+def test_groups(frames: list[int], most: int) -> None:
+    """Every chunk is in one group, and no group is larger than it may be unless it is one chunk."""
+    found = groups(frames, most)
+    assert sorted(index for group in found for index in group) == list(range(len(frames)))
+    for group in found:
+        assert len(group) == 1 or len(group) * max(frames[i] for i in group) <= most
+
+
+def test_packed() -> None:
+    """By hand."""
+    layout = packed([2, 3, 1], CPU)
+    assert (layout.lengths, layout.longest) == ([2, 3, 1], 3)
+    assert layout.starts.tolist() == [0, 2, 5, 6]
+    assert layout.positions.tolist() == [0, 1, 0, 1, 2, 0]
+    assert (layout.starts.dtype, layout.positions.dtype) == (torch.int32, torch.int64)
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(1, 12), st.integers(0, 1_000))
+def test_a_frame_sees_its_window(frames: list[int], window: int, seed: int) -> None:
+    """What comes out is, frame by frame and head by head, the softmax over itself and the frames of its own chunk that
+    are less than a window behind."""
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = (torch.randn(sum(frames), 2, 4, generator=generator, dtype=torch.float64) for _ in range(3))
+    found = Masked(window, 0.5)(q, k, v, packed(frames, CPU))
+    begin = 0
+    for count in frames:
+        for i in range(begin, begin + count):
+            seen = slice(max(begin, i - window + 1), i + 1)
+            weights = torch.softmax(torch.einsum("hd,khd->hk", q[i], k[seen]) * 0.5, dim=1)
+            torch.testing.assert_close(found[i], torch.einsum("hk,khd->hd", weights, v[seen]))
+        begin += count
+
+
+def test_spectrograms_together_are_those_alone() -> None:
+    """Chunks of different lengths, and PyTorch's own centred transform, by the formula of openai/whisper."""
+    generator = torch.Generator().manual_seed(0)
+    filters = torch.rand(201, 128, generator=generator)
+    audio = [torch.randn(1_280 * tokens, generator=generator) * 0.1 for tokens in (40, 3, 77)]
+    found = Spectrogram(filters, 400, 160, 1.5)(audio)
+    for mel, samples in zip(found, audio, strict=True):
+        bins = torch.stft(samples, 400, 160, window=torch.hann_window(400), return_complex=True)[:, :-1].abs() ** 2
+        expected = ((filters.T @ bins).clamp(min=1e-10).log10().clamp(min=1.5 - 8) + 4) / 4
+        torch.testing.assert_close(mel[:, : len(samples) // 160], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_place_is_free_when_its_rows_are_forgotten() -> None:
+    """Rows lie on the shelf while there is room; a slice does not hold a place; what has no room lies elsewhere."""
+    shelf = Shelf(2, 4, torch.zeros(3))
+    rows = [torch.full((count, 3), float(count)) for count in (1, 2, 3, 5)]
+    first, second, third = (shelf.put(each) for each in rows[:3])
+    assert _on(shelf, first)
+    assert _on(shelf, second)
+    assert not _on(shelf, third)
+    part = first[:1]
+    del first
+    gc.collect()
+    assert not _on(shelf, shelf.put(rows[3]))  # longer than any place
+    again = shelf.put(rows[2])
+    assert _on(shelf, again)
+    assert part.untyped_storage().data_ptr() == again.untyped_storage().data_ptr()
+    np.testing.assert_array_equal(second, rows[1])
+    np.testing.assert_array_equal(third, rows[2])
+    np.testing.assert_array_equal(again, rows[2])
+
+
+def _on(shelf: Shelf, rows: torch.Tensor) -> bool:
+    return bool(rows.untyped_storage().data_ptr() == shelf._places.untyped_storage().data_ptr())
