@@ -26,7 +26,8 @@ def main(model: str, chunks: str, out: str) -> None:
 def rows(model: str, waveforms: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     import torch
 
-    worker = generate._engine(model, 512).llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
+    llm = generate._engine(model, 512)  # ends its worker when it is forgotten
+    worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
     embed = worker.model_runner.get_model().embed_multimodal
     audio = [torch.from_numpy(each) for each in waveforms.values()]
     with torch.inference_mode():
