@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from voxbatch.vllm_plugin.attention import Masked  # noqa: E402
+from voxbatch.vllm_plugin.gather import indexed  # noqa: E402
 from voxbatch.vllm_plugin.packing import groups, packed  # noqa: E402
 from voxbatch.vllm_plugin.shelf import Shelf  # noqa: E402
 from voxbatch.vllm_plugin.spectrogram import Spectrogram  # noqa: E402
@@ -85,6 +87,39 @@ def test_a_place_is_free_when_its_rows_are_forgotten() -> None:
     np.testing.assert_array_equal(second, rows[1])
     np.testing.assert_array_equal(third, rows[2])
     np.testing.assert_array_equal(again, rows[2])
+
+
+def test_one_copy_fetches_what_slices_would() -> None:
+    """Requests of different lengths, in any order, some with a prompt and some with one position: each position gets
+    its own row; a request whose rows have no place makes the runner's own way be taken, which is right for all."""
+    shelf, rng = Shelf(3, 6, torch.zeros(2)), np.random.default_rng(0)
+    kept = {name: shelf.put(torch.from_numpy(rng.standard_normal((6, 2), np.float32))) for name in "abcd"}
+    gather = indexed(lambda *_: ("slices", None))
+    done = dict.fromkeys(kept, 0)
+    for scheduled in ({"a": 3}, {"a": 1, "b": 4}, {"b": 1, "c": 2, "a": 1}, {"c": 1}, {"c": 1, "a": 1}):
+        numbers, _ = gather(_runner(shelf, kept, scheduled, done), SimpleNamespace(num_scheduled_tokens=scheduled))
+        expected = [kept[name][done[name] : done[name] + count] for name, count in scheduled.items()]
+        np.testing.assert_array_equal(shelf.take(numbers[0]), torch.cat(expected))
+        for name, count in scheduled.items():
+            done[name] += count
+    with_one_elsewhere = {"a": 1, "d": 2}
+    runner = _runner(shelf, kept, with_one_elsewhere, done)
+    assert gather(runner, SimpleNamespace(num_scheduled_tokens=with_one_elsewhere))[0] == "slices"
+
+
+def _runner(
+    shelf: Shelf, kept: dict[str, torch.Tensor], scheduled: dict[str, int], done: dict[str, int]
+) -> SimpleNamespace:
+    """As much of vLLM's runner as is looked at."""
+    batch = SimpleNamespace(
+        req_ids=list(scheduled), num_computed_tokens_cpu=np.array([done[name] for name in scheduled])
+    )
+    requests = {name: SimpleNamespace(mm_features=[SimpleNamespace(identifier=f"audio of {name}")]) for name in kept}
+    cache = {f"audio of {name}": rows for name, rows in kept.items()}
+    return SimpleNamespace(
+        get_model=lambda: SimpleNamespace(shelf=shelf), device=CPU, input_batch=batch, requests=requests,
+        encoder_cache=cache,
+    )  # fmt: skip
 
 
 def _on(shelf: Shelf, rows: torch.Tensor) -> bool:

@@ -19,6 +19,7 @@ from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneratio
 from vllm.sequence import IntermediateTensors
 
 from voxbatch.vllm_plugin.encoder import Encoder
+from voxbatch.vllm_plugin.gather import Rows, install
 from voxbatch.vllm_plugin.shelf import Shelf
 
 SAMPLES_PER_TOKEN = 1_280
@@ -35,8 +36,9 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         self._buffer_width = vllm_config.model_config.get_inputs_embeds_size()
         self._longest = vllm_config.model_config.max_model_len
         row = self.audio_language_adapter.w_out.weight[0].detach()
-        self._shelf = Shelf(vllm_config.scheduler_config.max_num_seqs, self._longest, row)
+        self.shelf = Shelf(vllm_config.scheduler_config.max_num_seqs, self._longest, row)
         self._encoder: Encoder | None = None
+        install()
 
     def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:
         """Audio → [tokens, width] for each chunk. The first call is vLLM's when it measures memory."""
@@ -46,7 +48,7 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         if self._encoder is None:
             self._encoder = Encoder(self.whisper_encoder, self.audio_language_adapter)
             self._encoder.rehearse(self._longest * SAMPLES_PER_TOKEN)
-        return [self._shelf.put(rows) for rows in self._encoder(audio)]
+        return [self.shelf.put(rows) for rows in self._encoder(audio)]
 
     def embed_input_ids(
         self,
@@ -59,7 +61,9 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         `forward`."""
         if not multimodal_embeddings:
             return input_ids.new_zeros(len(input_ids), self._buffer_width, dtype=self.whisper_encoder.dtype)
-        return functional.pad(torch.cat(tuple(multimodal_embeddings)), (0, self._buffer_width - self._width))
+        of_rows = isinstance(multimodal_embeddings, Rows)
+        heard = self.shelf.take(multimodal_embeddings[0]) if of_rows else torch.cat(tuple(multimodal_embeddings))
+        return functional.pad(heard, (0, self._buffer_width - self._width))
 
     def forward(
         self,

@@ -35,6 +35,12 @@ NAMES = {
     "vllm.model_executor.layers.layernorm:RMSNorm": "weight, variance_epsilon; forward_native on a CPU",
     "vllm.model_executor.layers.activation:SiluAndMul": "forward_cuda, forward_native",
     "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding": "forward_cuda (in place), forward_native",
+    # whose method for a step's audio is replaced; the original is kept for what is not on our shelf
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner": (
+        "_gather_mm_embeddings(scheduler_output, shift_computed_tokens=0), called when the step's order is settled; "
+        "get_model, device, requests (mm_features, identifier), encoder_cache, input_batch (req_ids, "
+        "num_computed_tokens_cpu); scheduler_output.num_scheduled_tokens"
+    ),
     # where an attention layer is found to be given a K/V cache
     "vllm.config:CompilationConfig": "static_forward_context, by layer name; cudagraph_mode",
     "vllm.config:CUDAGraphMode": "PIECEWISE, has_full_cudagraphs",
