@@ -15,7 +15,9 @@ import os
 from importlib import metadata
 
 SWITCH = "VOXBATCH_VLLM_PLUGIN"
-"""The environment variable by which the engine asks for this model: 1."""
+"""The environment variable by which the engine asks for this model: STEP or BESIDE."""
+STEP, BESIDE = "1", "beside"
+"""The encoder runs in the step that admits a chunk; or ahead of it, beside the steps before (see `beside`)."""
 GROUP, ENTRY = "vllm.general_plugins", "voxbatch"
 """Of the entry point, in pyproject.toml."""
 GROUP_FRAMES = 8_192
@@ -24,7 +26,11 @@ working memory in the 4B model: 0.4 GB."""
 
 
 def asked() -> bool:
-    return os.environ.get(SWITCH) == "1"
+    return os.environ.get(SWITCH) in (STEP, BESIDE)
+
+
+def asked_beside() -> bool:
+    return os.environ.get(SWITCH) == BESIDE
 
 
 def is_installed() -> bool:

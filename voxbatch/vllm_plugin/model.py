@@ -18,8 +18,9 @@ from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneration
 from vllm.sequence import IntermediateTensors
 
+from voxbatch.vllm_plugin import asked_beside, beside, gather
 from voxbatch.vllm_plugin.encoder import Encoder
-from voxbatch.vllm_plugin.gather import Rows, install
+from voxbatch.vllm_plugin.gather import Rows
 from voxbatch.vllm_plugin.shelf import Shelf
 
 SAMPLES_PER_TOKEN = 1_280
@@ -36,19 +37,29 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         self._buffer_width = vllm_config.model_config.get_inputs_embeds_size()
         self._longest = vllm_config.model_config.max_model_len
         row = self.audio_language_adapter.w_out.weight[0].detach()
-        self.shelf = Shelf(vllm_config.scheduler_config.max_num_seqs, self._longest, row)
+        most = vllm_config.scheduler_config.max_num_seqs
+        self.beside: beside.Beside | None = None
+        self._ahead_of = most if asked_beside() and vllm_config.parallel_config.world_size == 1 else 0
+        self.shelf = Shelf(most + (beside.ahead(most) if self._ahead_of else 0), self._longest, row)
         self._encoder: Encoder | None = None
-        install()
+        gather.install()
+        beside.install()
 
     def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:
         """Audio → [tokens, width] for each chunk. The first call is vLLM's when it measures memory."""
         audio = self._parse_and_validate_audio_arrays(**kwargs)
         if not audio:
             return []
-        if self._encoder is None:
-            self._encoder = Encoder(self.whisper_encoder, self.audio_language_adapter)
-            self._encoder.rehearse(self._longest * SAMPLES_PER_TOKEN)
-        return [self.shelf.put(rows) for rows in self._encoder(audio)]
+        encoder = self._encoder or self._made_ready(audio[0].device)
+        return [self.shelf.put(rows) for rows in encoder(audio)]
+
+    def _made_ready(self, device: torch.device) -> Encoder:
+        self._encoder = encoder = Encoder(self.whisper_encoder, self.audio_language_adapter)
+        encoder.rehearse(self._longest * SAMPLES_PER_TOKEN)
+        if self._ahead_of:
+            self.beside = beside.Beside(encoder, self.shelf, self._ahead_of, device)
+            beside.publish(self.beside)
+        return encoder
 
     def embed_input_ids(
         self,

@@ -35,9 +35,10 @@ NAMES = {
     "vllm.model_executor.layers.layernorm:RMSNorm": "weight, variance_epsilon; forward_native on a CPU",
     "vllm.model_executor.layers.activation:SiluAndMul": "forward_cuda, forward_native",
     "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding": "forward_cuda (in place), forward_native",
-    # whose method for a step's audio is replaced; the original is kept for what is not on our shelf
+    # whose two methods for a step's audio are wrapped; the originals are kept for what is not on our shelf
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner": (
         "_gather_mm_embeddings(scheduler_output, shift_computed_tokens=0), called when the step's order is settled; "
+        "_execute_mm_encoder(scheduler_output), before it: scheduled_encoder_inputs (by request) into encoder_cache; "
         "get_model, device, requests (mm_features, identifier), encoder_cache, input_batch (req_ids, "
         "num_computed_tokens_cpu); scheduler_output.num_scheduled_tokens"
     ),
@@ -63,6 +64,7 @@ BY_CONVENTION = (
         "scheduler frees it; gives slices of them to embed_input_ids, in the order of the step's tokens; its "
         "inputs_embeds is as wide as text_config.projection_size"
     ),
+    "vllm.v1.request: mm_features[0] of a request that waits, its identifier and data['audio_arrays'].data",
     "vllm.v1.core.sched.scheduler, encoder_cache_manager: see voxbatch.engines.vllm.scheduler",
 )
 """What is relied on and has no name to look for. The second model runner (VLLM_USE_V2_MODEL_RUNNER) was not read."""

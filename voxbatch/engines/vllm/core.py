@@ -38,10 +38,7 @@ ENVIRONMENT = {
     "TQDM_DISABLE": "1",  # bars would tear the progress line
 }
 """Set for vLLM unless the user has set them."""
-PREFILLED = {
-    SWITCH: "1",  # our model in the place of stock's, in all of the engine's processes
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # which was not read for it
-}
+PREFILLED = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # which was not read for it
 """Set when the encoder runs once a chunk, whatever the user has set."""
 
 
@@ -67,18 +64,18 @@ class Core:
 
     Args:
         arguments: of vLLM's `LLM`.
-        prefilled: the encoder runs once a chunk.
+        plugin: how the encoder runs once a chunk, a value of vllm_plugin.SWITCH; empty means as stock runs it.
 
     Raises:
         Died: while loading, too.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], prefilled: bool = False):
+    def __init__(self, arguments: Mapping[str, Any], plugin: str = ""):
         began = time.monotonic()
         self._log = _EngineLog()
         os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
         os.environ.pop(SWITCH, None)
-        os.environ.update(PREFILLED if prefilled else {})
+        os.environ.update({**PREFILLED, SWITCH: plugin} if plugin else {})
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self._log.config)
         with _as_death(self._log), _outputs_to(self._log.file):
             from vllm import LLM

@@ -35,6 +35,14 @@ def is_on(family: str, settings: Settings) -> bool:
     return True
 
 
+def switch(family: str, settings: Settings) -> str:
+    """The value of vllm_plugin.SWITCH for the engine's processes; empty where the encoder runs as in stock. Raises as
+    is_on does."""
+    if not is_on(family, settings):
+        return ""
+    return vllm_plugin.BESIDE if settings.encode_beside else vllm_plugin.STEP
+
+
 def _require(family: str, distribution: str, version: str) -> None:
     if family != REALTIME:
         raise ConfigError(

@@ -50,6 +50,8 @@ class Settings:
     prefill_encoder: str = AUTO
     """Run Voxtral Realtime's encoder once a chunk, in place of inside every step: true, false, or auto, which is true
     where that was proven (see prefill)."""
+    encode_beside: bool = False
+    """Prefilled, encode chunks ahead of their admission, on a second stream beside the steps that decode."""
     delay_ms: int = 0
     """Voxtral Realtime's transcription delay, one of TRAINED_DELAYS_MS; 0 means the model's own."""
     ignore_eos: bool = False
