@@ -11,6 +11,7 @@ nothing unless the environment asks for it, so that other users of the same vLLM
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from importlib import metadata
 
@@ -50,7 +51,9 @@ def register() -> None:
     if asked():
         from voxbatch.vllm_plugin import private
 
-        private.require()
+        private.require_version()
+        if multiprocessing.parent_process() is not None:  # one that vLLM has started, to hold a model
+            private.require_names()
         from vllm import ModelRegistry
 
         ModelRegistry.register_model(private.ARCHITECTURE, "voxbatch.vllm_plugin.model:PrefillRealtime")

@@ -42,6 +42,20 @@ NAMES = {
         "get_model, device, requests (mm_features, identifier), encoder_cache, input_batch (req_ids, "
         "num_computed_tokens_cpu); scheduler_output.num_scheduled_tokens"
     ),
+    # what voxbatch.engines.vllm.scheduler and steady derive from and look into
+    "vllm.v1.core.sched.scheduler:Scheduler": (
+        "schedule; _try_schedule_encoder_inputs(request, num_computed_tokens, num_new_tokens, encoder_compute_budget, "
+        "…) → (list, tokens, budget, further lists); running, waiting, max_num_running_reqs, max_num_active_reqs (since "
+        "0.32), max_num_encoder_input_tokens, max_model_len, kv_cache_config, encoder_cache_manager, kv_cache_manager"
+    ),
+    "vllm.v1.core.sched.async_scheduler:AsyncScheduler": "the same",
+    "vllm.v1.core.encoder_cache_manager:EncoderCacheManager": (
+        "cache_size, num_free_slots, num_freeable_slots, cached, freeable, freed, as its can_allocate uses them"
+    ),
+    "vllm.v1.core.kv_cache_manager:KVCacheManager": (
+        "allocate_slots(request, num_new_tokens, …), enable_caching, empty_kv_cache_blocks, "
+        "coordinator.single_type_managers: kv_cache_spec, block_size, req_to_blocks"
+    ),
     # where an attention layer is found to be given a K/V cache
     "vllm.config:CompilationConfig": "static_forward_context, by layer name; cudagraph_mode",
     "vllm.config:CUDAGraphMode": "PIECEWISE, has_full_cudagraphs",
@@ -65,7 +79,6 @@ BY_CONVENTION = (
         "inputs_embeds is as wide as text_config.projection_size"
     ),
     "vllm.v1.request: mm_features[0] of a request that waits, its identifier and data['audio_arrays'].data",
-    "vllm.v1.core.sched.scheduler, encoder_cache_manager: see voxbatch.engines.vllm.scheduler",
 )
 """What is relied on and has no name to look for. The second model runner (VLLM_USE_V2_MODEL_RUNNER) was not read."""
 
@@ -78,15 +91,25 @@ def minor(version: str) -> str:
 
 def require() -> None:
     """Raises RuntimeError where this vLLM is another, or lacks one of the names."""
+    require_version()
+    require_names()
+
+
+def require_version() -> None:
+    """Raises RuntimeError where this vLLM is another."""
     version = _version()
     if minor(version) not in READ_IN:
         raise RuntimeError(
             f"voxbatch's encoder plugin was made for vLLM {' and '.join(READ_IN)}, and this is {version}: run without "
             "it (--no-prefill-encoder)"
         )
+
+
+def require_names() -> None:
+    """Raises RuntimeError where one is missing. Imports them all, which only a process that holds a model should."""
     if missing := [name for name in NAMES if not _is_there(name)]:
         raise RuntimeError(
-            f"vLLM {version} has no {', '.join(missing)}, which voxbatch's encoder plugin needs: run without it "
+            f"vLLM {_version()} has no {', '.join(missing)}, which voxbatch's encoder plugin needs: run without it "
             "(--no-prefill-encoder), or install vLLM anew"
         )
 

@@ -18,6 +18,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from voxbatch import vllm_plugin
+from voxbatch.engines.vllm import steady
 from voxbatch.engines.vllm.bursts import opens, stays_open
 
 IN_FLIGHT = 2
@@ -40,6 +41,10 @@ class _Lifted:
         self._prefilled, self._open = vllm_plugin.asked(), True
         if self._prefilled:
             scheduler.max_num_encoder_input_tokens = scheduler.encoder_cache_manager.cache_size
+            manager = scheduler.kv_cache_manager
+            manager.allocate_slots = steady.slots(manager, scheduler.max_model_len)
+        self._lists = 0
+        """That _try_schedule_encoder_inputs returns behind a number of tokens and a budget; 0 until it was asked."""
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         scheduler: Any = super()
@@ -57,6 +62,19 @@ class _Lifted:
             setattr(self, self._limit, self._most)
             running, waiting = len(self.running), len(self.waiting)  # type: ignore[attr-defined]
             self._open = self._open and stays_open(running, waiting, self._most)
+
+    def _try_schedule_encoder_inputs(
+        self, request: Any, num_computed_tokens: int, num_new_tokens: int, encoder_compute_budget: int, **others: Any
+    ) -> tuple[Any, ...]:
+        cache = self.encoder_cache_manager  # type: ignore[attr-defined]
+        if self._lists and steady.has_its_audio(cache, request, num_computed_tokens):
+            return ([], num_new_tokens, encoder_compute_budget, *([] for _ in range(self._lists)))
+        scheduler: Any = super()
+        found: tuple[Any, ...] = scheduler._try_schedule_encoder_inputs(
+            request, num_computed_tokens, num_new_tokens, encoder_compute_budget, **others
+        )
+        self._lists = len(found) - 3 if self._prefilled else 0
+        return found
 
 
 def _offer(waiting: Any) -> None:
