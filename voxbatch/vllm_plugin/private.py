@@ -45,7 +45,7 @@ NAMES = {
     # what voxbatch.engines.vllm.scheduler and steady derive from and look into
     "vllm.v1.core.sched.scheduler:Scheduler": (
         "schedule; _try_schedule_encoder_inputs(request, num_computed_tokens, num_new_tokens, encoder_compute_budget, "
-        "…) → (list, tokens, budget, further lists); running, waiting, max_num_running_reqs, max_num_active_reqs (since "
+        "…) → (list, tokens, budget, further lists); running, waiting, max_num_running_reqs, max_num_active_reqs (by "
         "0.32), max_num_encoder_input_tokens, max_model_len, kv_cache_config, encoder_cache_manager, kv_cache_manager"
     ),
     "vllm.v1.core.sched.async_scheduler:AsyncScheduler": "the same",
