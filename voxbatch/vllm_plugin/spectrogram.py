@@ -9,6 +9,8 @@ from torch.nn import functional
 
 LOUDEST_TO_FAINTEST = 8.0
 """Decades below the loudest that are kept apart (openai/whisper, audio.py)."""
+STEP = 16 * 1_280
+"""Samples. Lengths are rounded up to it, for each new shape makes cuFFT and cuDNN plan anew, which takes its time."""
 
 
 class Spectrogram:
@@ -23,8 +25,8 @@ class Spectrogram:
         self._size, self._hop, self._faintest = window_size, hop, loudest - LOUDEST_TO_FAINTEST
 
     def __call__(self, audio: Sequence[torch.Tensor]) -> torch.Tensor:
-        """[chunks, mels, frames of the longest], float32. What lies behind a shorter chunk's own frames is no
-        silence, and means nothing.
+        """[chunks, mels, frames], float32, at least as many as the longest chunk has. What lies behind a chunk's own
+        frames is no silence, and means nothing.
 
         Args:
             audio: [samples] each, 16 kHz.
@@ -38,7 +40,7 @@ class Spectrogram:
     def _padded(self, audio: Sequence[torch.Tensor]) -> torch.Tensor:
         """Each mirrored at its own ends by half a window, as torch.stft does when it centres its frames."""
         half = self._size // 2
-        longest = max(len(each) for each in audio)
+        longest = -(-max(len(each) for each in audio) // STEP) * STEP
         rows = self._window.new_zeros(len(audio), longest + self._size)
         for row, samples in zip(rows, audio, strict=True):
             row[: len(samples) + self._size] = functional.pad(samples[None].float(), (half, half), mode="reflect")[0]

@@ -82,6 +82,7 @@ class Core:
 
             self._llm = LLM(**arguments)
         self._engine: Any = (engine := self._llm.llm_engine)
+        self._way = ", encoder once a chunk" if plugin else ""
         self._hang = _HangGuard(compat.processes(self._engine), lambda: compat.wake(engine))
         self._start_s = time.monotonic() - began
 
@@ -103,7 +104,7 @@ class Core:
     def describe(self) -> str:
         config = self._engine.vllm_config
         blocks, requests = config.cache_config.num_gpu_blocks or 0, config.scheduler_config.max_num_seqs
-        at_a_time = f"up to {requests:,} requests at a time in {blocks:,} K/V blocks"
+        at_a_time = f"up to {requests:,} requests at a time in {blocks:,} K/V blocks{self._way}"
         return f"vLLM ready in {self._start_s:.0f} s: {at_a_time}"
 
     def _ended(self) -> str:
