@@ -22,8 +22,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --on
 SELF := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 
 UV := 0.13.8
-UV_COMPILE = .venv-lock/bin/uv pip compile pyproject.toml --group build --universal --python-version 3.11 --quiet \
-    --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(UPGRADE)
+UV_COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --quiet --generate-hashes \
+    --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(UPGRADE)
+CLOUDS := --extra gcs --extra s3 --extra pubsub --extra cloudrun
 
 .PHONY: help demo test test-vllm check lint format bench docs lock clean
 
@@ -68,8 +69,12 @@ docs: $(DEV) ## write docs/cli.md from the commands' own help
 	@$(BIN)/python docs/make_cli_reference.py
 
 lock: .venv-lock/bin/uv ## write the lock files anew from pyproject.toml; UPGRADE=--upgrade takes newer versions
-	@$(UV_COMPILE) --extra cpu --output-file requirements.lock
-	@$(UV_COMPILE) --extra cpu --extra dev --constraint requirements.lock --output-file requirements-dev.lock
+	@$(UV_COMPILE) pyproject.toml --group build --extra cpu --output-file requirements.lock
+	@$(UV_COMPILE) pyproject.toml --group build --extra cpu --extra dev --constraint requirements.lock \
+	    --output-file requirements-dev.lock
+	@$(UV_COMPILE) pyproject.toml $(CLOUDS) --constraint requirements.lock --constraint requirements-dev.lock \
+	    --output-file requirements-clouds.lock
+	@$(UV_COMPILE) --group build --constraint requirements.lock --output-file requirements-build.lock
 
 clean: ## remove the environments, caches and the demo's output
 	@rm -rf .venv .venv-lock .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo.voxbatch

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pubsub
 import pytest
 import servers
 import soundfile
@@ -141,6 +142,13 @@ def new_clients() -> Iterator[None]:
 def google() -> Iterator[servers.Server]:
     with servers.google_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def letters() -> Iterator[Callable[..., pubsub.Post]]:
+    """letters() → a Pub/Sub project of the test's own."""
+    with pubsub.emulator() as host, pubsub.posts(host) as make:
+        yield make
 
 
 @pytest.fixture(scope="session")

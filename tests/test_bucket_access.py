@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import environment
-from servers import Asked, Fault, Place, Reply, Vendor, refused, vending
+from servers import Asked, Fault, Place, Reply, Vendor, account, refused, vending
 
 from voxbatch.errors import ConfigError
 from voxbatch.storage import Access, at_once, open_store
@@ -196,18 +196,6 @@ def token_server(monkeypatch: pytest.MonkeyPatch, folder: Path, place: Place, *a
             monkeypatch.setenv("API_ENDPOINT_OVERRIDE", place.proxy.url)
             monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
         yield vendor
-
-
-def account(token_uri: str) -> dict[str, str]:
-    """A service account's key file."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    private = rsa.generate_private_key(65537, 2048)
-    form = serialization.PrivateFormat.PKCS8
-    pem = private.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
-    who = {"type": "service_account", "project_id": "p", "client_email": "robot@p.iam.gserviceaccount.com"}
-    return {**who, "private_key_id": "1", "private_key": pem, "client_id": "1", "token_uri": token_uri}
 
 
 def bearer(asked: Asked) -> str:

@@ -340,6 +340,31 @@ def test_json_logs(voxbatch: Voxbatch, manifest: ManifestWriter, extra: tuple[st
         assert (events[-1]["message"], events[-1]["done"], events[-1]["failed"]) == ("run_finished", 1, 1)
 
 
+@pytest.mark.slow
+def test_the_last_event(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """One event says what came of the run: counts that add up, hours, speed, score; also where nothing was left to do,
+    and where other shards are still at work."""
+
+    def finished(*args: str) -> dict[str, object]:
+        done = voxbatch("run", "m.jsonl", "-o", "out", "--engine", "scripted", "--log-format", "json", *args)
+        events = [json.loads(line) for line in done.stderr.splitlines()]
+        (found,) = [event for event in events if event["message"] == "run_finished"]
+        return found
+
+    manifest(1.1, 2.1, None, text="w0 w1")
+    first = finished("--shard", "0/2")
+    assert (first["shard"], first["wer"], first["usd"]) == ("0/2", None, None)
+    assert first["items"] == int(str(first["done"])) + int(str(first["failed"]))
+    last = finished("--shard", "1/2")
+    score = json.loads((tmp_path / "out" / "summary.json").read_text())["score"]
+    assert (last["shard"], last["wer"]) == ("1/2", score["wer"])
+    assert int(str(first["items"])) + int(str(last["items"])) == 3
+    assert float(str(first["audio_s"])) + float(str(last["audio_s"])) == pytest.approx(3.2, abs=0.2)
+    again = finished()
+    expected = {"shard": "0/1", "items": 3, "done": 0, "failed": 0, "resumed": 3, "audio_hours": 0.0, "rtfx": None}
+    assert again.items() >= {**expected, "wer": score["wer"], "engine_s": 0.0}.items()
+
+
 def test_json_logs_of_a_bad_manifest(voxbatch: Voxbatch, tmp_path: Path) -> None:
     """One event a bad line."""
     (tmp_path / "bad.jsonl").write_text("x\ny\n")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,8 +16,9 @@ import psutil
 import pytest
 from conftest import Recorder, environment
 
-from voxbatch.decoder import Decoded, DecoderPool, Message, Task, Undecodable, process
+from voxbatch.decoder import Decoded, DecoderPool, Message, Task, Undecodable, process, spares
 from voxbatch.records import Chunk
+from voxbatch.storage import Access
 
 LIMIT = 15 * 16_000
 
@@ -87,6 +89,41 @@ def test_a_killed_worker_costs_the_item_in_hand(recording: Recorder) -> None:
     assert isinstance(ended[0], Undecodable)
     assert ended[0].failure.message == f"cannot decode {paths[0]}: the decoder died (signal 9)"
     assert all(isinstance(ended[i], Decoded) for i in range(1, 6))
+
+
+@pytest.fixture
+def kept() -> Iterator[None]:
+    """Workers are kept from pool to pool."""
+    with closing(spares):
+        spares.are_kept = True
+        yield
+    assert not children()
+
+
+def decoded(paths: list[Path], pool: DecoderPool) -> set[int]:
+    """Decode them; the workers that were there for it."""
+    with pool:
+        assert all(isinstance(end, Decoded) for end in ends(pool.run(tasks(paths))).values())
+        return {child.pid for child in children()}
+
+
+def test_workers_are_kept(recording: Recorder, kept: None) -> None:
+    """A pool finds the workers of the one before, and others in the place of those that died; not of another access."""
+    paths = [recording(f"{i}.wav", 0.5) for i in range(3)]
+    first = decoded(paths, DecoderPool(2))
+    assert decoded(paths, DecoderPool(2)) == first
+    assert len(decoded(paths, DecoderPool(2, Access(anonymous=True)))) == 4
+    for child in children():
+        child.kill()
+        child.wait()
+    assert not decoded(paths, DecoderPool(2)) & first
+
+
+def test_workers_at_work_are_not_kept(recording: Recorder, kept: None) -> None:
+    """What they are at is nobody's any more."""
+    with DecoderPool(2) as pool:
+        next(pool.run(tasks([recording("long.wav", 900)])))
+    assert len(children()) == 1
 
 
 def test_a_worker_that_dies_idle_costs_nothing(recording: Recorder) -> None:

@@ -16,10 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch import engines
+from voxbatch.config import Config
 from voxbatch.engines import Feed
+from voxbatch.engines.faster_whisper import FasterWhisper
 from voxbatch.engines.scripted import WORD_SECONDS, Script, Scripted, count_words
 from voxbatch.errors import ConfigError, EngineError
+from voxbatch.log import Log
 from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Span
+from voxbatch.run import run
+from voxbatch.storage import USUAL
 
 SPEECH = Path(os.environ.get("VOXBATCH_TEST_DATA", ROOT.parent / "shared" / "data")) / "speech"
 needs_model = pytest.mark.skipif(
@@ -227,3 +232,32 @@ def test_an_engine_that_only_fails_is_broken() -> None:
     assert list(unless_all_fail(unfit)) == unfit
     with pytest.raises(EngineError, match="the first 8 chunks all failed, the last with: no"):
         list(unless_all_fail(failures))
+
+
+def test_an_engine_is_kept() -> None:
+    """The same question finds the same engine; another one closes it."""
+    kept = engines.Kept()
+    first = kept.create("scripted", None, {"delay_s": "0"}, USUAL)
+    assert kept.create("scripted", None, {"delay_s": "0"}, USUAL) is first
+    assert kept.create("scripted", None, {"delay_s": "1"}, USUAL) is not first
+    kept.close()
+    assert kept.create("scripted", None, {"delay_s": "1"}, USUAL) is not first
+
+
+@needs_model
+@pytest.mark.slow
+def test_a_kept_engine_is_loaded_once(recording: Recorder, tmp_path: Path) -> None:
+    """Two runs find the same model in memory; a run of its own unloads what it loaded."""
+    recording("in/a.wav", 1)
+    kept, log = engines.Kept(), Log(quiet=True)
+    models = []
+    for out in ("one", "two"):
+        config = Config(source=str(tmp_path / "in"), out=str(tmp_path / out), engine="faster-whisper", decoders=1)
+        run(config, log, kept=kept)
+        engine = kept.create("faster-whisper", None, {}, config.access)
+        assert isinstance(engine, FasterWhisper)
+        models.append(engine._model)
+    assert models[0] is models[1]
+    assert models[0] is not None
+    kept.close()
+    assert engine._model is None

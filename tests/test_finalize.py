@@ -218,3 +218,13 @@ def test_the_first_run_json_stays(store: Store) -> None:
     assert finalize.write_run(store, first) == first
     assert finalize.write_run(store, {**first, "run": "b"}) == first
     assert json.loads((Path(store.place) / "run.json").read_text()) == first
+
+
+def test_the_cost_of_all_machines(store: Store) -> None:
+    """A price is paid for each shard's time, and once for the workers that share a machine."""
+    commit(store, [[transcript(0)]], 3, 0, 2, worker=0)
+    commit(store, [[transcript(1)]], 3, 0, 2, worker=1)
+    commit(store, [[transcript(2)]], 3, 1, 2)
+    facts = {**FACTS, "config": {"usd_per_hour": 1800.0}}
+    summary = finalize.merge(store, 3, (), "en", facts)
+    assert (summary["process_s"], summary["usd"]) == (6.0, 2.0)

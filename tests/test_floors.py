@@ -19,13 +19,14 @@ PACKAGE = ROOT / "voxbatch"
 FLOORS = (
     ("errors", "log", "records", "__init__"),
     ("storage", "tasks", "vllm_plugin"),
-    ("audio", "chunk", "config", "formats", "manifest", "score", "shard", "stitch"),
+    ("audio", "chunk", "config", "formats", "manifest", "prices", "score", "shard", "stitch"),
     ("engines", "reach"),
     ("decoder", "ledger", "lines"),
     ("doctor", "finalize", "pipeline"),
     ("run",),
     ("fleet", "plan"),
-    ("display",),
+    ("display", "submit"),
+    ("listen",),
     ("cli",),
     ("__main__",),
 )

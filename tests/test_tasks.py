@@ -265,6 +265,21 @@ def test_damaged_files(tmp_path: Path, text: str) -> None:
         find({}, root)
 
 
+def test_instance_type(tmp_path: Path) -> None:
+    """By the host's own file, or else by the job's; damaged ones do not tell."""
+    cluster = {"ProcessingResources": {"ClusterConfig": {"InstanceType": "ml.g6.xlarge"}}}
+    root = container(tmp_path / "a", **cluster)
+    assert sagemaker.instance_type(root) == "ml.g6.xlarge"
+    own = {"current_host": "algo-1", "hosts": ["algo-1"], "current_instance_type": "ml.g6.8xlarge"}
+    (tmp_path / "a" / "config" / "resourceconfig.json").write_text(json.dumps(own))
+    assert sagemaker.instance_type(root) == "ml.g6.8xlarge"
+    for text in ("{", "[]", json.dumps({"ProcessingResources": None})):
+        (tmp_path / "a" / "config" / "resourceconfig.json").write_text(text)
+        (tmp_path / "a" / "config" / "processingjobconfig.json").write_text(text)
+        assert sagemaker.instance_type(root) is None
+    assert sagemaker.instance_type(str(tmp_path / "b")) is None
+
+
 def test_hosts_that_are_given_different_files(tmp_path: Path) -> None:
     """A shard of what only this host has would leave the rest of it undone, in silence: refused."""
     inputs = [

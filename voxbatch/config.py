@@ -69,7 +69,7 @@ class Config:
     expected_rtfx: float | None = None
     """For --dry-run: audio seconds a second that this profile was measured at."""
     usd_per_hour: float | None = None
-    """For --dry-run: what the machine costs."""
+    """What one task's machine costs; see prices."""
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.formats) - set(FORMATS))

@@ -113,6 +113,8 @@ def outcome(summary: dict[str, Any], heads: list[tuple[str, str]], places: list[
     yield from _score(summary.get("score"))
     rtfx = f", RTFx {summary['rtfx']:.1f}" if summary["rtfx"] else ""
     yield f"{clock(summary['audio_s'])} of audio in {clock(summary['wall_s'])}{rtfx}"
+    if summary.get("usd") is not None:
+        yield f"cost about ${summary['usd']:,.2f}, the start of machines left out"
     engine = summary["engine"]
     yield f"engine {engine['name']}, model {engine['model']} ({engine['license']}; {engine['origin']})"
     width = max(len(what) for what, _ in places)

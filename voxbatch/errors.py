@@ -4,10 +4,13 @@
     ├── UsageError           what was asked for cannot be done: exit 2, before any GPU work
     │   ├── ConfigError      a flag, a VOXBATCH_* variable or a profile
     │   ├── ManifestError    one or more lines of a manifest; carries them all
+    │   ├── MessageError     a message that asks for no run that there can be
     │   └── RunMismatchError OUT belongs to another manifest or another config
     ├── RunError             the run cannot go on: exit 1, resumable
     │   ├── StorageError     a place cannot be read or written (no permission, disk full)
+    │   ├── StartError       a cloud's task engine does not start a run
     │   ├── EngineError      the engine cannot start, or died
+    │   ├── QueueError       messages cannot be had, or not be answered
     │   └── LedgerError      the parts contradict each other or the manifest
     └── ItemError            one item fails, the run goes on
         ├── AudioError       the audio cannot be found, read or decoded
@@ -67,6 +70,10 @@ class ManifestError(UsageError):
         return "\n".join(lines)
 
 
+class MessageError(UsageError):
+    pass
+
+
 class RunMismatchError(UsageError):
     pass
 
@@ -79,7 +86,15 @@ class StorageError(RunError):
     pass
 
 
+class StartError(RunError):
+    pass
+
+
 class EngineError(RunError):
+    pass
+
+
+class QueueError(RunError):
     pass
 
 

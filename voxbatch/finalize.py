@@ -196,16 +196,14 @@ def summarise(totals: Totals, items: int, headers: list[Header], facts: Mapping[
 
     Wall time counts committed work only: what a killed process did in vain is not in any part. Shards of one sharding,
     and the workers of a shard, are taken to have run side by side (the longest counts), different shardings one after
-    the other.
+    the other. A shard's workers share its machine, which is paid for once.
     """
     by_worker: dict[tuple[str, int], float] = {}
     for header in headers:
         at = header.shard, header.worker
         by_worker[at] = by_worker.get(at, 0.0) + header.wall_s
-    longest: dict[str, float] = {}
-    for (shard, _), seconds in by_worker.items():
-        sharding = shard.partition("/")[2]
-        longest[sharding] = max(longest.get(sharding, 0.0), seconds)
+    by_shard = _longest((shard, seconds) for (shard, _), seconds in by_worker.items())
+    longest = _longest((shard.partition("/")[2], seconds) for shard, seconds in by_shard.items())
     wall_s = sum(longest.values())
     return {
         "version": VERSION,
@@ -218,9 +216,23 @@ def summarise(totals: Totals, items: int, headers: list[Header], facts: Mapping[
         "wall_s": round(wall_s, 3),
         "process_s": round(sum(by_worker.values()), 3),
         "rtfx": round(totals.audio_s / wall_s, 2) if wall_s else None,
+        "usd": _usd(sum(by_shard.values()), facts),
         "score": totals.score.to_dict() if totals.score.by_language else None,
         **facts,
     }
+
+
+def _longest(seconds: Iterable[tuple[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, each in seconds:
+        found[name] = max(found.get(name, 0.0), each)
+    return found
+
+
+def _usd(machine_s: float, facts: Mapping[str, Any]) -> float | None:
+    """What the shards' machines cost for so long together, at the price that the config knows of one."""
+    price = facts.get("config", {}).get("usd_per_hour")
+    return None if price is None else round(machine_s / 3600 * price, 6)
 
 
 def erase(store: Store) -> None:

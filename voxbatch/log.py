@@ -34,6 +34,10 @@ class Log:
         self._always = dict(always or {})
         self._lock = threading.RLock()  # a signal's handler may log while its own thread does
 
+    def of(self, **fields: Any) -> Log:
+        """The same log, whose lines of JSON carry these too."""
+        return Log(self.as_json, self.quiet, self.write, {**self._always, **fields})
+
     def info(self, event: str, **fields: Any) -> None:
         if not self.quiet:
             self._emit("INFO", event, fields)

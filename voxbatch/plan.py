@@ -1,6 +1,7 @@
 """What a run would do, without doing it: items, hours, chunks, time, cost.
 
-Durations come from the manifest; where it does not say, from the headers of a sample of the recordings.
+Durations come from the manifest; where it does not say, from the headers of a sample of the recordings. `plan` asks the
+engine that would run here; `measure` and `expected` need none, for runs that are to start elsewhere.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from numpy.typing import NDArray
 
 from voxbatch import engines
 from voxbatch.audio import probe
-from voxbatch.config import Config, load_profile, profile_names
+from voxbatch.config import Config, load_profile
 from voxbatch.errors import AudioError, StorageError
-from voxbatch.manifest import Source, items, survey
+from voxbatch.manifest import Source, Survey, items, survey
 from voxbatch.run import opened, policy
 from voxbatch.shard import members
 from voxbatch.storage import USUAL, Access, in_order, open_recording
@@ -60,44 +61,85 @@ class Plan:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Extent:
+    """How much there is to transcribe in a config's shard."""
+
+    durations: NDArray[np.float32]
+    """Seconds, of its items alone."""
+    estimated_items: int
+    """How many of these are estimates."""
+
+    @property
+    def items(self) -> int:
+        return len(self.durations)
+
+    @property
+    def audio_s(self) -> float:
+        return float(self.durations.sum(dtype=np.float64))
+
+
 def plan(config: Config) -> Plan:
     """Raises UsageError as `run` would. Loads no model, writes nothing."""
     choice = engines.choose(config.engine)
     with opened(config) as source:
         surveyed = survey(source, policy(config), config.limit)
         spec = engines.create(choice.name, config.model, config.engine_options, config.access).spec
-        mine = members(surveyed.durations, config.shard, config.shards)
-        unknown = mine & np.isnan(surveyed.durations)
-        _estimate(surveyed.durations, unknown, config, source)
-        durations = surveyed.durations[mine]
-    audio_s = float(durations.sum(dtype=np.float64))
-    chunks = np.ceil(np.divide(durations, spec.max_chunk_samples / spec.sampling_rate, out=durations), out=durations)
-    expected = _expected(config, choice.name)
+        extent = _extent(surveyed, source, config)
+    chunks = np.ceil(extent.durations / np.float32(spec.max_chunk_samples / spec.sampling_rate))
+    speed = expected(config, choice.name)
     return Plan(
         engine=choice.reason,
         model=spec.model,
-        items=int(mine.sum()),
-        audio_s=audio_s,
-        estimated_items=int(unknown.sum()),
+        items=extent.items,
+        audio_s=extent.audio_s,
+        estimated_items=extent.estimated_items,
         chunks=int(chunks.sum(dtype=np.float64)),
-        rtfx=config.expected_rtfx or expected.expected_rtfx,
-        usd_per_hour=config.usd_per_hour if config.usd_per_hour is not None else expected.usd_per_hour,
+        rtfx=speed.rtfx,
+        usd_per_hour=speed.usd_per_hour,
     )
 
 
+def measure(config: Config) -> Extent:
+    """Survey the manifest, and ask a sample of the recordings for durations that it does not give. Takes no engine.
+
+    Raises:
+        UsageError: the config or the manifest do not fit.
+        StorageError: a place does not answer, or lets nobody in.
+    """
+    with opened(config) as source:
+        return _extent(survey(source, policy(config), config.limit), source, config)
+
+
+def _extent(surveyed: Survey, source: Source, config: Config) -> Extent:
+    mine = members(surveyed.durations, config.shard, config.shards)
+    unknown = mine & np.isnan(surveyed.durations)
+    _estimate(surveyed.durations, unknown, config, source)
+    return Extent(surveyed.durations[mine], int(unknown.sum()))
+
+
 @dataclass(frozen=True, slots=True)
-class _Expected:
-    expected_rtfx: float | None = None
-    usd_per_hour: float | None = None
+class Expected:
+    """None where nothing is known."""
+
+    rtfx: float | None
+    usd_per_hour: float | None
 
 
-def _expected(config: Config, engine: str) -> _Expected:
-    """What the run's profile, or else the first one for its engine, says of speed and price."""
-    for name in [config.profile] if config.profile else profile_names():
-        settings = load_profile(name)
-        if settings.get("engine") == engine:
-            return _Expected(settings.get("expected_rtfx"), settings.get("usd_per_hour"))
-    return _Expected()
+PROFILES = {"vllm": "ctx512-batch", "faster-whisper": "cpu"}
+"""What an engine runs with where no profile is asked for."""
+
+
+def expected(config: Config, engine: str) -> Expected:
+    """Speed and price: the config's own, or else what the profile says that this engine would run with."""
+    name = config.profile or PROFILES.get(engine)
+    profile = load_profile(name) if name else {}
+    if profile.get("engine") != engine:
+        profile = {}
+    own = config.usd_per_hour
+    return Expected(
+        config.expected_rtfx or profile.get("expected_rtfx"), profile.get("usd_per_hour") if own is None else own
+    )
 
 
 def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config: Config, source: Source) -> None:

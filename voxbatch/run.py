@@ -6,6 +6,7 @@ run it belongs to before anything is put there. Who transcribes, this process or
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import time
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 import voxbatch
 from voxbatch import engines, finalize
 from voxbatch.config import Config, digest
-from voxbatch.engines import Engine, Notice
+from voxbatch.engines import Engine, Kept, Notice
 from voxbatch.errors import ConfigError, RunMismatchError
 from voxbatch.ledger import Ledger, part_names, read_headers
 from voxbatch.log import Log
@@ -113,6 +114,7 @@ def run(
     observe: Callable[[Progress], None] = lambda progress: None,
     stop: Stop | None = None,
     transcribe: Callable[[Work], Usage] = alone,
+    kept: Kept | None = None,
 ) -> Finished:
     """Transcribe one shard of a manifest and, when it is the last, merge.
 
@@ -120,15 +122,19 @@ def run(
         observe: called with the progress whenever it changed.
         stop: ask it, from a signal handler say, and what is in hand is committed.
         transcribe: commits all that is to do, or raises.
+        kept: where the engine is found loaded, and left so; without it, this run unloads its own.
 
     Raises:
         UsageError: the config, the manifest or OUT do not fit; nothing was loaded or written.
         RunError: the run cannot go on; what is committed is safe, and the same command goes on from there.
         Interrupted: `stop` was asked.
     """
+    if kept is None:
+        with contextlib.closing(Kept()) as own:
+            return run(config, log, observe, stop, transcribe, own)
     began = time.monotonic()
     with opened(config) as source:
-        job = _begin(config, source, log)
+        job = _begin(config, source, log, kept)
         mine = members(job.surveyed.durations, config.shard, config.shards)
         run_id = digest(job.identity)
         ledger = Ledger(job.store, run_id, job.surveyed.items, config.shard, config.shards)
@@ -170,10 +176,10 @@ class _Job:
     facts: dict[str, Any]
 
 
-def _begin(config: Config, source: Source, log: Log) -> _Job:
+def _begin(config: Config, source: Source, log: Log, kept: Kept) -> _Job:
     choice = engines.choose(config.engine)
     surveyed = survey(source, policy(config), config.limit)
-    engine = engines.create(choice.name, config.model, config.engine_options, config.access)
+    engine = kept.create(choice.name, config.model, config.engine_options, config.access)
     if config.language:
         engines.require_language(engine, config.language)
     log.info("engine", text=f"engine {choice.reason} (model {engine.spec.model}, {engine.spec.license})")

@@ -80,6 +80,7 @@ def engine(model: str, spec: dict[str, Any], samples: list[np.ndarray]) -> dict[
             ready.append(result.text)
         else:
             watched.finished(len(parts[result.item]) / RATE)
+    made.close()
     return {**watched.figures(), "ready": ready, "starved_s": feed.starved_s, "short_s": feed.short_s}
 
 

@@ -53,6 +53,7 @@ def transcribe(model: str, waveforms: dict[str, np.ndarray], options: dict[str, 
         else:
             assert names[result.item] not in found["texts"]
             found["texts"][names[result.item]] = result.text
+    engine.close()
     return found
 
 

@@ -150,9 +150,12 @@ def full(chunks: list[Chunk], closed: bool = True) -> Feed:
 
 
 def driven(world: World, count: int, ears: Ears | None = None, **settings: int) -> list[Result]:
-    """What a driver makes of so many chunks."""
+    """What a driver makes of so many chunks; what it leaves running is closed."""
     driver = Driver(ears or Ears(), world.starter(**settings), watched=False)
-    return list(driver.run(full([chunk(i) for i in range(count)])))
+    results = list(driver.run(full([chunk(i) for i in range(count)])))
+    if driver.core is not None:
+        driver.core.close()
+    return results
 
 
 def told(results: list[Result]) -> list[str]:
@@ -170,6 +173,37 @@ def failed(results: list[Result]) -> dict[int, str]:
 def one_each(results: list[Result], count: int) -> bool:
     items = Counter(result.item for result in results if not isinstance(result, Notice))
     return items == Counter(range(count))
+
+
+# -- from stream to stream ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_an_engine_stays_from_stream_to_stream(dies: bool) -> None:
+    """What the first stream leaves running is what the second one asks; one that has died meanwhile is replaced."""
+    world = World()
+    first = Driver(Ears(), world.starter(), watched=False)
+    assert one_each(list(first.run(full([chunk(i) for i in range(9)]))), 9)
+    assert first.core is world.started[0]
+    if dies:
+        world.death_rate = 1.0
+        world.before_step = lambda core: setattr(world, "death_rate", float(core is world.started[0]))
+    second = Driver(Ears(), world.starter(), False, first.core)
+    results = list(second.run(full([chunk(i) for i in range(9)])))
+    assert one_each(results, 9)
+    assert len(told(results)) == dies
+    assert second.core is world.started[-1]
+    assert [each.closed for each in world.started] == ([True, False] if dies else [False])
+
+
+def test_an_engine_that_was_made_smaller_does_not_stay() -> None:
+    """After it ran out of memory once, the next stream tries it with all requests again."""
+    world = World(causes=("CUDA out of memory",))
+    world.before_step = lambda core: setattr(world, "death_rate", float(core.requests == 16))
+    driver = Driver(Ears(), world.starter(), watched=False)
+    assert one_each(list(driver.run(full([chunk(i) for i in range(9)]))), 9)
+    assert driver.core is None
+    assert all(each.closed for each in world.started)
 
 
 # -- every chunk, whatever happens -------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from voxbatch import __version__
+from voxbatch.cli.listening import listen
 from voxbatch.cli.options import (
     FileOrAddress,
     FolderOrAddress,
@@ -28,9 +29,11 @@ from voxbatch.cli.options import (
     manifest_options,
     option,
     own_task,
+    priced,
     resolved_profile,
     run_options,
 )
+from voxbatch.cli.submission import submit
 from voxbatch.config import FORMATS, Config, load_profile
 from voxbatch.errors import ConfigError, VoxbatchError
 from voxbatch.log import Log
@@ -78,7 +81,7 @@ def run(
 
     served = settings["serving_properties"]
     task = own_task(source, settings)
-    config = config_of(ctx, source, settings)
+    config = priced(ctx, config_of(ctx, source, settings), task)
     on_terminal = sys.stderr.isatty()
     as_json = log_format == "json" or (log_format == "auto" and not on_terminal)
     log = Log(as_json, quiet, always=_always(task, config))
@@ -273,6 +276,10 @@ def doctor() -> None:
     for each in found:
         click.echo(f"{each.state:<8} {each.name:<22} {each.detail}")
     sys.exit(1 if any(each.name == "engine" and each.state != "ok" for each in found) else 0)
+
+
+cli.add_command(submit)
+cli.add_command(listen)
 
 
 def main() -> NoReturn:

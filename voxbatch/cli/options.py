@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,7 +47,7 @@ def comma(_: click.Context, __: click.Parameter, value: Any) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
-def _name_value(_: click.Context, __: click.Parameter, values: Iterable[str]) -> dict[str, str]:
+def name_value(_: click.Context, __: click.Parameter, values: Iterable[str]) -> dict[str, str]:
     pairs = [value.partition("=") for value in values]
     if bad := [name for name, equals, _ in pairs if not equals or not name]:
         raise click.BadParameter(f"{bad[0]!r}: give NAME=VALUE")
@@ -132,22 +133,34 @@ access_options = _together(
            help="Refuse larger files at http(s) addresses (2^30 bytes each)."),
 )  # fmt: skip
 
-run_options = _together(
-    option("-o", "--out", metavar="OUT",
-           help="Folder of the outputs. Default: NAME.voxbatch beside SOURCE; of web servers and whole buckets, here."),
-    option("--profile", is_eager=True, callback=_use_profile, metavar="NAME",
-           help="Settings by name, see voxbatch profiles."),
-    option("--serving-properties", type=click.Path(exists=True, dir_okay=False), callback=_properties, metavar="FILE",
-           help="A serving.properties with the model and vLLM's settings; above the profile."),
+_OUT = option(
+    "-o", "--out", metavar="OUT",
+    help="Folder of the outputs. Default: NAME.voxbatch beside SOURCE; of web servers and whole buckets, here.",
+)  # fmt: skip
+
+_PROFILE = option(
+    "--profile", is_eager=True, callback=_use_profile, metavar="NAME",
+    help="Settings by name, see voxbatch profiles.",
+)  # fmt: skip
+
+_SERVING_PROPERTIES = option(
+    "--serving-properties", type=click.Path(exists=True, dir_okay=False), callback=_properties, metavar="FILE",
+    help="A serving.properties with the model and vLLM's settings; above the profile.",
+)  # fmt: skip
+
+_ENGINE = (
     option("--engine", default="auto", show_default=True, metavar="NAME",
            help="auto, vllm, faster-whisper or scripted."),
     option("--model", metavar="MODEL", help="A folder, a hub name, gs:// or s3://. Default: the engine's own."),
-    option("--engine-option", multiple=True, callback=_name_value, metavar="NAME=VALUE",
+    option("--engine-option", multiple=True, callback=name_value, metavar="NAME=VALUE",
            help="What only this engine knows, e.g. beam_size=1. Repeatable."),
     option("--prefill-encoder/--no-prefill-encoder", default=None,
            help="Run Voxtral Realtime's encoder once a chunk, or as stock vLLM does. Default: where it was proven."),
     option("--language", metavar="LANG", help="Of items that do not say, e.g. en. Default: the engine decides."),
     option("--formats", default="", callback=comma, metavar="LIST", help=f"One file an item: {','.join(FORMATS)}."),
+)  # fmt: skip
+
+_TASK = (
     option("--shard", default=tasks.AUTO, show_default=True, callback=_shard, metavar="auto|I/N",
            help="Part I (from 0) of N; auto: of as many as there are tasks, the task's own."),
     option("--tasks", type=click.Choice((tasks.AUTO, tasks.NONE, *tasks.ENGINES)), default=tasks.AUTO,
@@ -155,6 +168,9 @@ run_options = _together(
            help=f"Who says which task of how many this is: {', '.join(tasks.ENGINES)}; auto: any of these; none: "
            "nobody, whatever the environment holds."),
     option("--resume/--overwrite", default=True, help="Go on where OUT stands (default), or erase its outputs first."),
+)  # fmt: skip
+
+_EFFORT = (
     option("--fail-unreachable", is_flag=True,
            help="Record recordings as failed whose store is down or lets nobody in. Default: stop, to go on later."),
     option("--part-items", type=int, default=200, show_default=True, metavar="K",
@@ -165,14 +181,77 @@ run_options = _together(
            help="Decoding processes a worker. Default: one a core in all, at most 16 each."),
     option("--workers", default="auto", show_default=True, callback=_workers, metavar="auto|N",
            help="Processes side by side: one a GPU, or at most N."),
-    option("--dry-run", is_flag=True, help="Print items, hours, chunks, estimated time and cost; do nothing."),
-    option("--expected-rtfx", type=float, metavar="X", help="For --dry-run: audio seconds a second."),
-    option("--usd-per-hour", type=float, metavar="USD", help="For --dry-run: the machine's price."),
+)  # fmt: skip
+
+_DRY_RUN = option("--dry-run", is_flag=True, help="Print items, hours, chunks, estimated time and cost; do nothing.")
+
+_EXPECTED = (
+    option("--expected-rtfx", type=float, metavar="X", help="For estimates: audio seconds a second of one machine."),
+    option("--usd-per-hour", type=float, metavar="USD",
+           help="What a machine costs. Default: on Cloud Run and SageMaker the price known to voxbatch, else the "
+           "profile's."),
+)  # fmt: skip
+
+_ENDING = (
     option("-q", "--quiet", is_flag=True, help="No progress, no transcripts: warnings, errors and the exit code."),
     option("--exit-zero", is_flag=True, help="Exit with 0, not 3, when items failed; they stand in failures.jsonl."),
     option("--log-format", type=click.Choice(LOG_FORMATS), default="auto",
            help="auto: text on a terminal, JSON lines elsewhere."),
 )  # fmt: skip
+
+run_options = _together(_OUT, _PROFILE, _SERVING_PROPERTIES, *_ENGINE, *_TASK, *_EFFORT, _DRY_RUN, *_EXPECTED, *_ENDING)
+
+job_options = _together(_PROFILE, *_ENGINE, *_EFFORT, *_EXPECTED, *_ENDING)
+"""Of `run`, what can be said of a run that is to start on other machines: it has its own OUT and tasks, sees no file of
+this machine, and what one of its tasks erased another may have done."""
+
+
+class Forwarding(click.Command):
+    """A command that can say with which options of `run` it was called; see forwarded."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
+
+
+_ARGUMENTS = "voxbatch.arguments"
+_OWN = {"source", "out", "shard", "tasks", "resume", "serving_properties", "dry_run", "expected_rtfx"}
+"""Options of `run` that say something else to a command that has a run done elsewhere, or nothing there."""
+_OF_A_MACHINE = {"decoders", "workers"}
+"""Which a variable here says of this machine; a flag means the other one."""
+
+
+def forwarded(ctx: click.Context, but: Iterable[str] = ()) -> tuple[str, ...]:
+    """The options of `run` that this command was given, by flags and variables, as a run elsewhere is to have them;
+    those left out that mean something else to this command."""
+    given, _, _ = ctx.command.make_parser(ctx).parse_args(list(ctx.meta[_ARGUMENTS]))
+    written: list[str] = []
+    for param in ctx.command.params:
+        if isinstance(param, click.Option) and param.name in _RUN - _OWN - set(but):
+            value, source = param.consume_value(ctx, given)
+            from_here = source is ParameterSource.ENVIRONMENT and param.name not in _OF_A_MACHINE
+            if source is ParameterSource.COMMANDLINE or from_here:
+                written += _written(ctx, param, value)
+    return tuple(written)
+
+
+def _written(ctx: click.Context, param: click.Option, value: Any) -> list[str]:
+    name = max(param.opts, key=len)
+    if param.is_flag:
+        return [name] if param.type_cast_value(ctx, value) else []
+    return [text for each in (value if param.multiple else [value]) for text in (name, str(each))]
+
+
+@click.command()
+@click.argument("source")
+@run_options
+@manifest_options
+@access_options
+def _run(**_: Any) -> None:
+    """Only its options count."""
+
+
+_RUN = {param.name for param in _run.params}
 
 
 def own_task(source: str, settings: dict[str, Any]) -> tasks.Task | None:
@@ -191,8 +270,19 @@ def own_task(source: str, settings: dict[str, Any]) -> tasks.Task | None:
 
 
 def _prefill(settings: dict[str, Any]) -> dict[str, str]:
-    asked = settings.pop("prefill_encoder")
+    asked = settings.pop("prefill_encoder", None)
     return {} if asked is None else {"prefill_encoder": str(asked).lower()}
+
+
+def priced(ctx: click.Context, config: Config, task: tasks.Task | None) -> Config:
+    """With the price of the machine that this task runs on, where it is known and none was given."""
+    if task is None or is_given(ctx, "usd_per_hour"):
+        return config
+    from voxbatch import engines, prices
+
+    instance_type = sagemaker.instance_type(sagemaker.root_of(os.environ)) if task.engine == "sagemaker" else None
+    known = prices.usd_per_hour(prices.machine(task.engine, instance_type, engines.has_gpu()))
+    return config if known is None else replace(config, usd_per_hour=known)
 
 
 def config_of(ctx: click.Context, source: str, settings: dict[str, Any]) -> Config:
@@ -221,21 +311,22 @@ def _served(ctx: click.Context, settings: dict[str, Any]) -> dict[str, str]:
     served: Properties | None = settings.pop("serving_properties")
     if served is None:
         return {}
-    if _is_given(ctx, "engine") and settings["engine"] not in ("auto", "vllm"):
+    if is_given(ctx, "engine") and settings["engine"] not in ("auto", "vllm"):
         raise ConfigError(
             f"--serving-properties {served.file} sets the engine vllm, and --engine {settings['engine']} was asked "
             "for; leave one of them out"
         )
     settings["engine"] = "vllm"
     options = dict(served.options)
-    if served.model and _is_given(ctx, "model"):
+    if served.model and is_given(ctx, "model"):
         options.pop("revision", None)  # it is of the file's own model
     elif served.model:
         settings["model"] = served.model
     return options
 
 
-def _is_given(ctx: click.Context, name: str) -> bool:
+def is_given(ctx: click.Context, name: str) -> bool:
+    """By a flag or a variable: no profile's setting and no default."""
     return ctx.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 

@@ -7,10 +7,11 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from itertools import islice
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -19,7 +20,7 @@ from voxbatch.config import FORMATS, Config
 from voxbatch.errors import RunError, StorageError, UsageError, VoxbatchError
 from voxbatch.finalize import TRANSCRIPTS
 from voxbatch.log import Log
-from voxbatch.pipeline import LAST_COMMIT_S, Interrupted, Progress, Stop
+from voxbatch.pipeline import LAST_COMMIT_S, Interrupted, Progress, Stop, Usage
 from voxbatch.run import Finished
 from voxbatch.storage import Access, hurry, open_store
 from voxbatch.tasks import sagemaker
@@ -27,6 +28,8 @@ from voxbatch.tasks import sagemaker
 EXIT_SOME_FAILED = 3
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
+ECHO_S = 1.0
+"""Launchers that signal all processes and pass the signal on besides send it twice at once."""
 LEAVE_S = LAST_COMMIT_S + 1.0
 """After so long, a process that was told to stop leaves whatever it is at: a store that is silent, say."""
 
@@ -45,10 +48,10 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
         return 128 + signals[-1]
 
     try:
-        _on_signals(stop, signals, lambda: leave(interrupted(f"what was in hand took over {LEAVE_S:.0f} s to commit")))
+        on_signals(stop, signals, lambda: leave(interrupted(f"what was in hand took over {LEAVE_S:.0f} s to commit")))
         with (display.live if show_progress else display.events)(log) as observe:
             finished = fleet.run(config, log, latest.then(observe), stop)
-        return _report(config, finished, log, quiet, exit_zero)
+        return report(config, finished, log, quiet, exit_zero)
     except Interrupted as e:
         signal.setitimer(signal.ITIMER_REAL, 0)
         return interrupted(str(e))
@@ -96,14 +99,22 @@ def _safe(config: Config, latest: _Latest) -> str:
     return f"{safe}; run the same command again{again} to go on from there"
 
 
-def _on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn]) -> None:
-    """Ask softly on the first SIGINT or SIGTERM, and note it; the second has its usual effect. Whoever is still here
-    after LEAVE_S gives up."""
+def on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn]) -> None:
+    """Ask softly on the first SIGINT or SIGTERM, and note it; a second one, if it is none of the first's echoes, has
+    its usual effect. Whoever is still here after LEAVE_S gives up."""
+    asked_at = 0.0
+
+    def insist(number: int, _: FrameType | None) -> None:
+        if time.monotonic() - asked_at > ECHO_S:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     def handle(number: int, _: FrameType | None) -> None:
+        nonlocal asked_at
+        asked_at = time.monotonic()
         received.append(number)
         for each in STOPPING:
-            signal.signal(each, signal.SIG_DFL)
+            signal.signal(each, insist)
         hurry(LAST_COMMIT_S)
         signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
         stop.ask()
@@ -113,16 +124,10 @@ def _on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn]
         signal.signal(number, handle)
 
 
-def _report(config: Config, finished: Finished, log: Log, quiet: bool, exit_zero: bool) -> int:
-    progress, usage, summary = finished.progress, finished.usage, finished.summary
+def report(config: Config, finished: Finished, log: Log, quiet: bool, exit_zero: bool) -> int:
+    progress, summary = finished.progress, finished.summary
     shard = f"{config.shard}/{config.shards}"
-    if usage is not None:
-        log.info(
-            "run_finished", shard=shard, done=progress.done, failed=progress.failed, resumed=progress.resumed,
-            audio_s=round(progress.audio_s, 1), wall_s=round(progress.wall_s, 2), rtfx=round(progress.rtfx, 2),
-            decode_cpu_s=round(usage.decode_cpu_s, 2), engine_s=round(usage.engine_s, 2),
-            starved_s=round(usage.starved_s, 2), short_s=round(usage.short_s, 2),
-        )  # fmt: skip
+    log.info("run_finished", shard=shard, **_figures(config, finished))
     if summary is None:
         failed = progress.resumed_failed + progress.failed
         counts = f"{progress.items - failed:,} done + {failed:,} failed = {progress.items:,} items"
@@ -132,6 +137,22 @@ def _report(config: Config, finished: Finished, log: Log, quiet: bool, exit_zero
         for line in display.outcome(summary, heads(config.out, config.access), places(config.out, config.access)):
             click.echo(line)
     return _exit_code(summary["failed"], exit_zero)
+
+
+def _figures(config: Config, finished: Finished) -> dict[str, Any]:
+    """Of this process; `items` = done + failed + resumed. None where nothing is known."""
+    p, summary = finished.progress, finished.summary
+    usage, wall_s = finished.usage or Usage(0.0, 0.0, 0.0, 0.0), p.wall_s
+    score = (summary or {}).get("score") or {}
+    price = config.usd_per_hour
+    return {
+        "items": p.items, "done": p.done, "failed": p.failed, "resumed": p.resumed,
+        "audio_s": round(p.audio_s, 1), "audio_hours": round(p.audio_s / 3600, 4), "wall_s": round(wall_s, 2),
+        "rtfx": round(p.audio_s / wall_s, 2) if finished.usage else None,
+        "usd": None if price is None else round(wall_s / 3600 * price, 6), "wer": score.get("wer"),
+        "decode_cpu_s": round(usage.decode_cpu_s, 2), "engine_s": round(usage.engine_s, 2),
+        "starved_s": round(usage.starved_s, 2), "short_s": round(usage.short_s, 2),
+    }  # fmt: skip
 
 
 def _exit_code(failed: int, exit_zero: bool) -> int:

@@ -11,5 +11,6 @@ life, and `messages` what they tell each other.
 
 from voxbatch.decoder.messages import Decoded, Message, Task, Undecodable
 from voxbatch.decoder.pool import DecoderPool
+from voxbatch.decoder.process import spares
 
-__all__ = ["Decoded", "DecoderPool", "Message", "Task", "Undecodable"]
+__all__ = ["Decoded", "DecoderPool", "Message", "Task", "Undecodable", "spares"]

@@ -8,7 +8,7 @@ from multiprocessing.connection import wait
 
 from voxbatch.decoder import process
 from voxbatch.decoder.messages import Decoded, Message, Task, Undecodable
-from voxbatch.decoder.process import Worker
+from voxbatch.decoder.process import Worker, spares
 from voxbatch.errors import AudioError, RunError
 from voxbatch.reach import Reach
 from voxbatch.records import Chunk, Failure
@@ -16,11 +16,11 @@ from voxbatch.storage import USUAL, Access, shown
 
 
 class DecoderPool:
-    """Worker processes that decode tasks; killed on leaving the context."""
+    """Worker processes that decode tasks; dismissed on leaving the context: see Spares."""
 
     def __init__(self, workers: int, access: Access = USUAL, fail_unreachable: bool = False):
         self._access, self._fail_unreachable = access, fail_unreachable
-        self._workers = [Worker(access) for _ in range(workers)]
+        self._workers = [spares.hire(access) for _ in range(workers)]
         self.cpu_s = 0.0
         """CPU seconds that the workers spent on decoding and cutting."""
         self._begun: set[int] = set()
@@ -35,7 +35,7 @@ class DecoderPool:
 
     def __exit__(self, *exc: object) -> None:
         for worker in self._workers:
-            worker.kill()
+            spares.dismiss(worker)
 
     def run(self, tasks: Iterator[Task]) -> Iterator[Message]:
         """Decode all tasks. Whoever takes its time over a message holds the workers back: that bounds memory.

@@ -33,6 +33,7 @@ class Worker:
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
+        self.access = access
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno())],
@@ -83,6 +84,38 @@ class Worker:
         self._process.kill()
         self._process.wait()
         self.connection.close()
+
+
+class Spares:
+    """Workers that idle from one pool's end to the next one's start, and spare it the second that starting takes."""
+
+    def __init__(self) -> None:
+        self.are_kept = False
+        """Set it where runs follow each other in one process."""
+        self._idle: list[Worker] = []
+
+    def hire(self, access: Access) -> Worker:
+        """One that has nothing to do. It may have died meanwhile."""
+        fitting = next((worker for worker in self._idle if worker.access == access), None)
+        if fitting is None:
+            return Worker(access)
+        self._idle.remove(fitting)
+        return fitting
+
+    def dismiss(self, worker: Worker) -> None:
+        if self.are_kept and not worker.tasks:
+            self._idle.append(worker)
+        else:
+            worker.kill()
+
+    def close(self) -> None:
+        self.are_kept = False
+        while self._idle:
+            self._idle.pop().kill()
+
+
+spares = Spares()
+"""Of this process."""
 
 
 def _environment() -> dict[str, str]:

@@ -25,6 +25,7 @@ __all__ = [
     "Engine",
     "EngineSpec",
     "Feed",
+    "Kept",
     "Notice",
     "choose",
     "create",
@@ -69,7 +70,8 @@ class Engine(Protocol):
     spec: EngineSpec
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
-        """Load the model, then transcribe what the feed gives until it is closed and empty.
+        """Load the model, unless an earlier stream has left it loaded, then transcribe what the feed gives until it is
+        closed and empty. One stream at a time.
 
         Every chunk taken gives exactly one result, in any order, each as soon as it is ready. What fails on one chunk
         is that chunk's ChunkFailure.
@@ -77,6 +79,9 @@ class Engine(Protocol):
         Raises:
             EngineError: the engine cannot start, or died and will not come back.
         """
+
+    def close(self) -> None:
+        """Unload what the last stream left loaded, for good; a stream that still runs does so at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +175,24 @@ def create(name: str, model: str | None, options: Mapping[str, str], access: Acc
         raise EngineError(f"engine {name} does not load: {e}; {_ENGINES[name].install}") from e
     engine: Engine = factory(model, options, access)
     return engine
+
+
+class Kept:
+    """An engine that stays loaded from run to run: the one that was asked for last."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+        self._asked: tuple[Any, ...] = ()
+
+    def create(self, name: str, model: str | None, options: Mapping[str, str], access: Access) -> Engine:
+        """As `create`: the engine that is there, or in its place another."""
+        asked = (name, model, dict(options), access)
+        if self._engine is None or asked != self._asked:
+            self.close()
+            self._engine, self._asked = create(name, model, options, access), asked
+        return self._engine
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None

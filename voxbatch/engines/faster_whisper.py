@@ -60,6 +60,7 @@ class FasterWhisper:
         self._options = parse(Options, "faster-whisper", options)
         self._path, license_, origin = _locate(model)
         self._threads = self._options.threads or len(os.sched_getaffinity(0))
+        self._model: Any = None
         name = model or DEFAULT_MODEL
         self.spec = EngineSpec(
             name="faster-whisper",
@@ -75,7 +76,7 @@ class FasterWhisper:
         )
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
-        model = self._load()
+        model = self._model = self._model or self._load()
         results: queue.SimpleQueue[Hypothesis | ChunkFailure | None] = queue.SimpleQueue()
 
         def work() -> None:
@@ -88,6 +89,9 @@ class FasterWhisper:
         for _ in range(self._threads):
             threading.Thread(target=work, daemon=True, name="faster-whisper").start()
         yield from unless_all_fail(self._gathered(results))
+
+    def close(self) -> None:
+        self._model = None
 
     def _gathered(self, results: queue.SimpleQueue[Hypothesis | ChunkFailure | None]) -> Iterator[_Result]:
         """What comes until each thread has said that it is done."""

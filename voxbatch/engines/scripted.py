@@ -83,6 +83,9 @@ class Scripted:
             done += 1
             self._maybe_die(done)
 
+    def close(self) -> None:
+        """There is nothing to unload."""
+
     def _result(self, chunk: Chunk) -> Hypothesis | ChunkFailure:
         if chunk.item in self._fail:
             return ChunkFailure(chunk.item, chunk.index, "scripted to fail", retryable=True)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from voxbatch import run as job
 from voxbatch.config import Config
+from voxbatch.engines import Kept
 from voxbatch.errors import EngineError, UsageError
 from voxbatch.fleet.process import Worker
 from voxbatch.fleet.worker import GRACE_S, Failed, Order, Stopped
@@ -36,9 +37,11 @@ def run(
     log: Log,
     observe: Callable[[Progress], None] = lambda progress: None,
     stop: Stop | None = None,
+    kept: Kept | None = None,
 ) -> Finished:
-    """voxbatch.run.run, by as many processes as the engine and the config want. Raises what that raises."""
-    return job.run(config, log, observe, stop, side_by_side)
+    """voxbatch.run.run, by as many processes as the engine and the config want; only one that works alone finds and
+    leaves an engine in `kept`. Raises what that raises."""
+    return job.run(config, log, observe, stop, side_by_side, kept)
 
 
 def side_by_side(work: Work) -> Usage:

@@ -89,6 +89,7 @@ def obey(order: Order, connection: Connection, stop: Stop) -> Usage:
             return Pipeline(engine, ledger, settings(config), progress, reporter, stop, reporter.tell).run(wanted)
         finally:
             reporter.tell(progress)
+            engine.close()
 
 
 class _Reporter:

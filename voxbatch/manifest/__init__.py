@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.folder import folder_manifest
 from voxbatch.manifest.policy import INSIDE, PathPolicy, quoted
-from voxbatch.manifest.prefix import prefix_manifest
+from voxbatch.manifest.prefix import prefix_manifest, upload_line, uploads_manifest
 from voxbatch.manifest.repeats import Repeats
 from voxbatch.manifest.row import AUDIO, LineError, read_row, show
 from voxbatch.manifest.source import Handle, Source, open_source
@@ -56,6 +56,8 @@ __all__ = [
     "parse_line",
     "prefix_manifest",
     "survey",
+    "upload_line",
+    "uploads_manifest",
 ]
 
 MAX_SECONDS = 30 * 24 * 3600

@@ -8,7 +8,7 @@ behind its recording. Only the names of the references are held.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from posixpath import splitext
 from typing import BinaryIO
 
@@ -24,11 +24,13 @@ from voxbatch.manifest.folder import (
 )
 from voxbatch.storage import USUAL, Access, in_order, listed, open_remote, shown
 from voxbatch.storage.address import HTTP_SCHEMES, is_folder, join, scheme_of, tidied
-from voxbatch.storage.objects import Absent, Unfit
+from voxbatch.storage.objects import Absent, Stat, Unfit
 from voxbatch.storage.spool import spool
 
 STREAMS = 16
 """References read at a time."""
+
+Row = dict[str, str]
 
 
 def prefix_manifest(uri: str, access: Access = USUAL, include: Sequence[str] = ()) -> Iterator[str]:
@@ -43,16 +45,42 @@ def prefix_manifest(uri: str, access: Access = USUAL, include: Sequence[str] = (
         StorageError: the store cannot be read.
     """
     prefix = _Prefix(_address(uri), access)
-    problems: list[BadLine] = []
-    with prefix.recordings(include) as names:
-        streams = STREAMS if prefix.references else 1
-        for line in in_order(streams, prefix.line, map(json.loads, names)):
-            if isinstance(line, BadLine):
-                problems.append(line)
-            else:
-                yield line
-    if problems:
-        raise ManifestError(prefix.address, problems[: ManifestError.LIMIT], len(problems))
+    with prefix.recordings(lambda name, _: is_included(name, include)) as names:
+        yield from prefix.lines(names, lambda name, _: {"audio_filepath": prefix.path(name)})
+
+
+def uploads_manifest(
+    uri: str, since: float, until: float, access: Access = USUAL, include: Sequence[str] = ()
+) -> Iterator[str]:
+    """As prefix_manifest, of the recordings alone whose present revision came at `since` or later, and before `until`
+    (seconds since 1970, by the store's clock). The lines have addresses, and the revision as "generation".
+
+    Raises: as prefix_manifest.
+    """
+    prefix = _Prefix(_address(uri), access)
+    with prefix.recordings(lambda name, stat: since <= stat.created < until and is_included(name, include)) as names:
+        yield from prefix.lines(names, lambda name, tag: {"audio_filepath": prefix.address + name, "generation": tag})
+
+
+def upload_line(uri: str, tag: str, access: Access = USUAL) -> str:
+    """The line that uploads_manifest would have of one recording.
+
+    Raises:
+        ManifestError: its reference, NAME.txt or NAME.TXT beside it, cannot be taken in.
+        StorageError: the store cannot be read.
+    """
+    row = {"audio_filepath": uri, "generation": tag}
+    for suffix in (".txt", ".TXT"):
+        reference = splitext(uri)[0] + suffix
+        try:
+            with open_remote(reference, access) as file:
+                row["text"] = read_reference(file)
+            break
+        except Absent:
+            continue
+        except (ValueError, Unfit) as e:
+            raise ManifestError(uri, [bad_reference(reference, e)]) from e
+    return json.dumps(row, ensure_ascii=False)
 
 
 def _address(uri: str) -> str:
@@ -76,11 +104,12 @@ class _Prefix:
         self._too_long: set[str] = set()
         self._access = access
 
-    def recordings(self, include: Sequence[str]) -> BinaryIO:
-        """The recordings' names below the prefix, a JSON string a line, in a temporary file."""
-        return spool(self.address, ((json.dumps(name) + "\n").encode() for name in self._recordings(include)))
+    def recordings(self, is_wanted: Callable[[str, Stat], bool]) -> BinaryIO:
+        """The recordings' names below the prefix and their revisions, a JSON array a line, in a temporary file."""
+        found = self._recordings(is_wanted)
+        return spool(self.address, ((json.dumps([name, tag]) + "\n").encode() for name, tag in found))
 
-    def _recordings(self, include: Sequence[str]) -> Iterator[str]:
+    def _recordings(self, is_wanted: Callable[[str, Stat], bool]) -> Iterator[tuple[str, str]]:
         start = len(self.address.split("/", 3)[3])
         for stat in listed(self.address, self._access):
             name = stat.key[start:]
@@ -91,11 +120,23 @@ class _Prefix:
                 self.references.add(name)
                 if stat.size > MAX_REFERENCE_BYTES:
                     self._too_long.add(name)
-            elif suffix.lower() in RECORDING_SUFFIXES and is_included(name, include):
-                yield name
+            elif suffix.lower() in RECORDING_SUFFIXES and is_wanted(name, stat):
+                yield name, stat.tag
 
-    def line(self, name: str) -> str | BadLine:
-        row = {"audio_filepath": self._path(name)}
+    def lines(self, names: BinaryIO, row: Callable[[str, str], Row]) -> Iterator[str]:
+        """Raises ManifestError, after the last: some references could not be taken in."""
+        problems: list[BadLine] = []
+        streams = STREAMS if self.references else 1
+        named = (json.loads(line) for line in names)
+        for line in in_order(streams, lambda each: self._line(each[0], row(*each)), named):
+            if isinstance(line, BadLine):
+                problems.append(line)
+            else:
+                yield line
+        if problems:
+            raise ManifestError(self.address, problems[: ManifestError.LIMIT], len(problems))
+
+    def _line(self, name: str, row: Row) -> str | BadLine:
         stem = splitext(name)[0]
         reference = next((text for text in (stem + ".txt", stem + ".TXT") if text in self.references), None)
         if reference is not None:
@@ -111,6 +152,6 @@ class _Prefix:
         with open_remote(self.address + reference, self._access) as file:
             return read_reference(file)
 
-    def _path(self, name: str) -> str:
+    def path(self, name: str) -> str:
         path, address = as_path(name), self.address + name
         return path if join(self.address, path) == address else address

@@ -44,6 +44,7 @@ __all__ = [
     "open_store",
     "place_of",
     "shown",
+    "stat",
 ]
 
 _T = TypeVar("_T")
@@ -154,6 +155,18 @@ def listed(uri: str, access: Access = USUAL) -> Iterator[Stat]:
     """
     address = in_bucket(uri)
     return connect.bucket(address.scheme, address.bucket, access).list(address.key)
+
+
+def stat(uri: str, access: Access = USUAL) -> Stat:
+    """What is known of a remote object.
+
+    Raises:
+        ValueError: no object has that address.
+        Absent: there is none.
+        StorageError: its place does not answer, or lets nobody in.
+    """
+    reader, key = connect.reader(uri, access)
+    return reader.stat(key)
 
 
 def at_once(store: Store, call: Callable[[_T], _R], arguments: Iterable[_T]) -> Iterator[_R]:

@@ -206,7 +206,8 @@ def _unsatisfiable() -> type[Exception]:
 
 
 def _stat(blob: Any) -> Stat:
-    return Stat(blob.name, int(blob.size or 0), str(blob.generation or ""), _checksum(blob))
+    created = blob.time_created.timestamp() if blob.time_created else 0.0
+    return Stat(blob.name, int(blob.size or 0), str(blob.generation or ""), _checksum(blob), created)
 
 
 def _checksum(blob: Any) -> str:

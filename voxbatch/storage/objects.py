@@ -48,6 +48,8 @@ class Stat:
     """Pins the revision: a generation or an ETag; empty where the store (a web server) gives none."""
     checksum: str = ""
     """ "crc32c:…" or "md5:…", base64; empty where the store gives none for the whole."""
+    created: float = 0.0
+    """When this revision came, by the store's clock, in seconds since 1970; 0 where nobody tells."""
 
 
 @dataclass(frozen=True, slots=True)

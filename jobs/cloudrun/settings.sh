@@ -1,0 +1,150 @@
+# shellcheck shell=bash disable=SC2034
+# What deploy.sh and teardown.sh share: the settings, the names, and how a command of gcloud is given. Sourced, never run.
+# Bash 3.2 is enough, so that it runs on a Mac too.
+# (To shellcheck, what the other scripts use looks unused here.)
+
+HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+PROGRAM="$(basename "$0")"
+
+die() {
+    printf '%s: %s\n' "$PROGRAM" "$*" >&2
+    exit 1
+}
+
+say() { printf '%s\n' "$*"; }
+
+# ── settings ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+one_of() { # NAME VALUE ALLOWED…
+    local name="$1" value="$2" allowed
+    shift 2
+    for allowed in "$@"; do [[ "$value" == "$allowed" ]] && return; done
+    die "$name=$value: it is one of: $*"
+}
+
+settings() {
+    command -v gcloud >/dev/null || die "gcloud is not installed: see https://cloud.google.com/sdk/docs/install"
+    PROJECT="${PROJECT:-$(gcloud config get project 2>/dev/null || true)}"
+    [[ -n "$PROJECT" ]] || die "which project? Set PROJECT, or: gcloud config set project NAME"
+    export CLOUDSDK_CORE_PROJECT="$PROJECT" CLOUDSDK_CORE_DISABLE_PROMPTS=1
+    # The token goes to gcloud on its standard input alone: no other program inherits it.
+    HUB_TOKEN="${HF_TOKEN:-}"
+    unset HF_TOKEN
+
+    REGION="${REGION:-europe-west4}"
+    BUCKET_IN="${BUCKET_IN:-$PROJECT-voxbatch-in}"
+    BUCKET_OUT="${BUCKET_OUT:-$PROJECT-voxbatch-out}"
+    UPLOADS="${UPLOADS:-workflow}"
+    one_of UPLOADS "$UPLOADS" workflow worker none
+    if [[ "$UPLOADS" == worker ]]; then NIGHTLY="${NIGHTLY:-no}"; else NIGHTLY="${NIGHTLY:-yes}"; fi
+    one_of NIGHTLY "$NIGHTLY" yes no
+    ALERTS="${ALERTS:-yes}"
+    one_of ALERTS "$ALERTS" yes no
+    [[ "$UPLOADS $NIGHTLY" != "worker yes" ]] ||
+        die "UPLOADS=worker NIGHTLY=yes: the worker would have taken all before the night; choose one of them"
+    RETRY_S="${RETRY_S:-10}" # seconds until what is not yet possible is tried again
+    WORK="$(mktemp -d)"
+    trap 'rm -rf "$WORK"' EXIT
+
+    RUN_SA="voxbatch-run@$PROJECT.iam.gserviceaccount.com"
+    START_SA="voxbatch-start@$PROJECT.iam.gserviceaccount.com"
+    RUN="serviceAccount:$RUN_SA"
+    START="serviceAccount:$START_SA"
+    TOKEN=voxbatch-hf-token
+    OUT="gs://$BUCKET_OUT/out"
+    TOPIC="projects/$PROJECT/topics/voxbatch-uploads"
+    DEAD_TOPIC="projects/$PROJECT/topics/voxbatch-dead"
+    SUBSCRIPTION="projects/$PROJECT/subscriptions/voxbatch-uploads"
+    # Workflows, Eventarc and Logging know no smaller place than the project.
+    START_PROJECT_ROLES="roles/workflows.invoker roles/eventarc.eventReceiver roles/logging.logWriter"
+    METRICS="failed-items starved-seconds" POLICIES="failed-items gpu-idle dead-letters"
+}
+
+# ── gcloud ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+CHANGES=0
+DRY_RUN=no
+STDIN=""
+ABSENT='NOT_FOUND|not found|[Cc]annot find|does not exist|matched no objects'
+DISABLED='SERVICE_DISABLED|it is disabled' # nothing can be there, then
+DENIED='PERMISSION_DENIED|[Pp]ermission .*denied|does not have .* access|HTTPError 403'
+# What passes by itself: names and roles take a while until all of Google Cloud knows them.
+SOON="does not exist|[Ss]ervice [Aa]gent|unable to publish|denied on secret|Cannot find metric|concurrent policy"
+SOON="$SOON|UNAVAILABLE|ABORTED|$DISABLED"
+
+# Run a command that changes nothing. Its output goes into $ANSWER; false if what it asks for is not there.
+ask() {
+    local said
+    if ANSWER="$("$@" 2>"$WORK/errors")"; then return 0; fi
+    said="$(<"$WORK/errors")"
+    if [[ "$said" =~ $DISABLED ]] || [[ "$said" =~ $ABSENT && ! "$said" =~ $DENIED ]]; then
+        ANSWER=""
+        return 1
+    fi
+    say "$said" >&2
+    die "could not look: $*"
+}
+
+# change WHAT COMMAND…: say it, do it, and stop if it cannot be done. $STDIN is what the command reads.
+change() {
+    local what="$1" said attempt
+    shift
+    CHANGES=$((CHANGES + 1))
+    say "+ $what"
+    [[ "$DRY_RUN" == no ]] || return 0
+    for attempt in 1 2 3 4 5 6 7 8 9 10 11 12; do
+        if said="$(printf '%s' "$STDIN" | "$@" 2>&1 >/dev/null)"; then return 0; fi
+        [[ "$said" =~ $SOON && "$attempt" -lt 12 ]] || break
+        say "  … not yet: ${said%%$'\n'*}"
+        sleep "$RETRY_S"
+    done
+    say "$said" >&2
+    die "could not $what; what was done before it stays, and running this again goes on from there"
+}
+
+same() { say "= $1"; }
+
+# A number that tells one text from another; it is kept in a label or a description, to see whether a thing differs.
+fingerprint() { cksum | tr ' ' '-'; }
+
+# Whom a binding is for, in a word: our own accounts by their names alone.
+who() {
+    local account="${1#*:}"
+    case "$account" in voxbatch-*) account="${account%%@*}" ;; esac
+    printf '%s' "$account"
+}
+
+# bound MEMBER ROLE "COMMAND GROUP" RESOURCE FLAG…: has it this role on this resource?
+bound() {
+    local member="$1" role="$2" resource="$4" group
+    read -ra group <<<"$3"
+    shift 4
+    ask gcloud "${group[@]}" get-iam-policy "$resource" "$@" --flatten='bindings[].members' \
+        --format='value(bindings.role,bindings.members)' &&
+        grep -qxF "$role"$'\t'"$member" <<<"$ANSWER"
+}
+
+# binding add|remove MEMBER ROLE "COMMAND GROUP" RESOURCE FLAG…
+binding() {
+    local verb="$1" member="$2" role="$3" resource="$5" group conditions=()
+    read -ra group <<<"$4"
+    shift 5
+    # Where a policy may have conditions, gcloud wants to be told that this binding has none.
+    case "${group[0]}" in projects | secrets | storage) conditions=(--condition=None) ;; esac
+    gcloud "${group[@]}" "$verb-iam-policy-binding" "$resource" "$@" --member="$member" --role="$role" \
+        ${conditions[@]+"${conditions[@]}"}
+}
+
+# grant, revoke MEMBER ROLE "COMMAND GROUP" RESOURCE FLAG…: a role on one resource.
+grant() {
+    if bound "$@"; then
+        same "$(who "$1") has $2 on $4"
+    else
+        change "grant $(who "$1") $2 on $4" binding add "$@"
+    fi
+}
+
+revoke() {
+    bound "$@" || return 0
+    change "take $2 on $4 from $(who "$1")" binding remove "$@"
+}

@@ -1,0 +1,105 @@
+# What deploy.sh and teardown.sh share: settings, names, and `aws` that stops at the first surprise. Only to be sourced.
+# shellcheck shell=bash
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+errors=$(mktemp)
+trap 'rm -f "$errors"' EXIT
+export AWS_PAGER="" AWS_DEFAULT_OUTPUT=json
+
+stop() {
+    printf 'jobs/sagemaker: %s\n' "$*" >&2
+    exit 1
+}
+
+say() { # made | changed | kept | gone | absent, and what
+    printf '%-8s %s\n' "$1" "$2"
+}
+
+refused() { # what the last command said, and where to look
+    local said
+    said=$(tr -s '[:space:]' ' ' <"$errors")
+    case $said in
+    *AccessDenied* | *UnauthorizedOperation* | *"(403)"* | *"not authorized"*)
+        stop "no permission for aws $1 $2:$said(jobs/sagemaker/README.md names what whoever deploys needs)" ;;
+    esac
+    stop "aws $1 $2 failed:${said:- it said nothing}"
+}
+
+call() {
+    aws "$@" 2>"$errors" || refused "$@"
+}
+
+answer= # what the last `found` read
+found() { # found CODE aws-arguments…: its answer is in $answer; 1 if AWS says CODE; any other error stops
+    local absent=$1
+    shift
+    # shellcheck disable=SC2034 # whoever calls reads it
+    answer=$(aws "$@" 2>"$errors") && return 0
+    grep -qE "\(($absent)\)" "$errors" && return 1
+    refused "$@"
+}
+
+render() { # a file of this folder with the settings filled in, as one line that can be compared
+    python3 "$here/render.py" "$here/$1"
+}
+
+canonical() { # standard input in the same form
+    python3 "$here/render.py" -
+}
+
+command -v aws >/dev/null || stop "aws is not on PATH: install the AWS CLI, version 2 or 1.36 and newer"
+command -v python3 >/dev/null || stop "python3 is not on PATH"
+
+# shellcheck source=settings.sh
+. "$here/settings.sh"
+
+REGION=${AWS_REGION:-${AWS_DEFAULT_REGION:-$(aws configure get region || true)}}
+[[ -n $REGION ]] || stop "no region: set AWS_REGION"
+export AWS_REGION=$REGION AWS_DEFAULT_REGION=$REGION
+
+caller=$(call sts get-caller-identity)
+ACCOUNT=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["Account"])' <<<"$caller")
+PARTITION=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["Arn"].split(":")[1])' <<<"$caller")
+domain=amazonaws.com
+[[ $PARTITION != aws-cn ]] || domain=amazonaws.com.cn
+
+IN_BUCKET=${IN_BUCKET:-$NAME-in-$ACCOUNT-$REGION}
+OUT_BUCKET=${OUT_BUCKET:-$NAME-out-$ACCOUNT-$REGION}
+RUN_ROLE=$NAME-run CREATE_ROLE=$NAME-pipeline START_ROLE=$NAME-start
+UPLOADS_RULE=$NAME-uploads NIGHTLY_RULE=$NAME-nightly DEAD_QUEUE=$NAME-dead
+separator=:
+[[ $IMAGE_TAG != sha256:* ]] || separator=@
+IMAGE=$ACCOUNT.dkr.ecr.$REGION.$domain/$NAME$separator$IMAGE_TAG
+export NAME REGION ACCOUNT PARTITION IN_BUCKET OUT_BUCKET RUN_ROLE CREATE_ROLE START_ROLE UPLOADS_RULE NIGHTLY_RULE
+export DEAD_QUEUE IMAGE UPLOADS NIGHTLY INSTANCE_TYPE INSTANCE_COUNT DISK_GB
+
+for setting in INSTANCE_COUNT DISK_GB MAX_HOURS; do
+    [[ ${!setting} =~ ^[1-9][0-9]*$ ]] || stop "$setting is '${!setting}'; it must be a whole number from 1"
+done
+[[ $NAME =~ ^[a-z0-9]+(-[a-z0-9]+)*$ ]] || stop "NAME is '$NAME'; small letters, digits and single - are allowed"
+[[ $IN_BUCKET != "$OUT_BUCKET" ]] ||
+    stop "IN_BUCKET and OUT_BUCKET are both $IN_BUCKET: outputs are .jsonl too, and would start runs of their own"
+[[ $UPLOADS == ?*/ && $UPLOADS != *'*'* ]] || stop "UPLOADS is '$UPLOADS'; it must end in / and hold no *"
+[[ -z $SCHEDULE || $NIGHTLY != "$UPLOADS"* ]] ||
+    stop "NIGHTLY ($NIGHTLY) lies below UPLOADS ($UPLOADS): its upload would start a run, and the schedule another"
+export MAX_SECONDS=$((MAX_HOURS * 3600))
+
+remove_rule() { # a rule that has targets cannot be deleted
+    if ! found ResourceNotFoundException events describe-rule --name "$1"; then
+        say absent "rule $1"
+        return
+    fi
+    local targets
+    targets=$(call events list-targets-by-rule --rule "$1" --query 'length(Targets)')
+    if [[ $targets != 0 ]]; then
+        call events remove-targets --rule "$1" --ids voxbatch >/dev/null
+    fi
+    call events delete-rule --name "$1"
+    say gone "rule $1"
+}
+
+has_pipeline() {
+    local names
+    names=$(call sagemaker list-pipelines --pipeline-name-prefix "$NAME" --query 'PipelineSummaries[].PipelineName') || exit
+    [[ $names == *"\"$NAME\""* ]]
+}

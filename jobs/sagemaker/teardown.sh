@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Takes away what deploy.sh made, but not your data: buckets and images stay, and it says so. With --all the images go
+# too, and the buckets if they are empty. Run twice, it finds nothing more to do.
+set -euo pipefail
+# shellcheck source=common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+[[ $# == 0 || "$*" == --all ]] || stop "teardown.sh takes nothing, or --all; it was given: $*"
+
+pipeline() {
+    if has_pipeline; then
+        call sagemaker delete-pipeline --pipeline-name "$NAME" >/dev/null
+        say gone "pipeline $NAME (what it has started runs on)"
+    else
+        say absent "pipeline $NAME"
+    fi
+}
+
+queue() {
+    if found 'AWS.SimpleQueueService.NonExistentQueue|QueueDoesNotExist' \
+        sqs get-queue-url --queue-name "$DEAD_QUEUE" --query QueueUrl --output text; then
+        call sqs delete-queue --queue-url "$answer"
+        say gone "queue $DEAD_QUEUE"
+    else
+        say absent "queue $DEAD_QUEUE"
+    fi
+}
+
+role() {
+    if ! found NoSuchEntity iam get-role --role-name "$1"; then
+        say absent "role $1"
+        return
+    fi
+    if found NoSuchEntity iam get-role-policy --role-name "$1" --policy-name "$NAME"; then
+        call iam delete-role-policy --role-name "$1" --policy-name "$NAME"
+    fi
+    call iam delete-role --role-name "$1"
+    say gone "role $1"
+}
+
+repository() {
+    if ! found RepositoryNotFoundException ecr describe-repositories --repository-names "$NAME"; then
+        say absent "repository $NAME"
+    elif [[ $1 == --all ]]; then
+        call ecr delete-repository --repository-name "$NAME" --force >/dev/null
+        say gone "repository $NAME and its images"
+    else
+        say kept "repository $NAME (--all deletes it)"
+    fi
+}
+
+bucket() {
+    if ! found '404|NoSuchBucket|NotFound' s3api head-bucket --bucket "$1"; then
+        say absent "bucket $1"
+    elif [[ $2 != --all ]]; then
+        say kept "bucket $1 (--all deletes it if it is empty)"
+    elif found BucketNotEmpty s3api delete-bucket --bucket "$1"; then
+        say gone "bucket $1"
+    else
+        say kept "bucket $1: it is not empty; aws s3 rb --force s3://$1 deletes all that is in it"
+    fi
+}
+
+remove_rule "$UPLOADS_RULE"
+remove_rule "$NIGHTLY_RULE"
+pipeline
+queue
+role "$START_ROLE"
+role "$CREATE_ROLE"
+role "$RUN_ROLE"
+repository "${1:-}"
+bucket "$IN_BUCKET" "${1:-}"
+bucket "$OUT_BUCKET" "${1:-}"

@@ -1,0 +1,328 @@
+"""Endpoints of the clouds' task engines on this machine, for their real clients. Each holds every request against the
+API's own description (Google's discovery document, botocore's service model), and remembers what was wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from servers import Reply
+
+# ── descriptions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_DURATION = re.compile(r"-?\d+(\.\d{1,9})?s")
+_PLAIN = {"string": str, "integer": int, "boolean": bool, "number": (int, float)}
+
+
+class Discovery:
+    """Google's discovery document of an API. It says which fields there are, of which type, and which come from the
+    server alone; that a field is required stands at the beginning of its description."""
+
+    def __init__(self, name: str):
+        import googleapiclient
+
+        folder = Path(googleapiclient.__file__).parent / "discovery_cache" / "documents"
+        self.document = json.loads((folder / f"{name}.json").read_text())
+        self._methods = list(_methods(self.document))
+
+    def call(self, method: str, path: str) -> dict[str, Any] | None:
+        """The API's method that such a request calls."""
+        for each in self._methods:
+            pattern = re.sub(r"\\\{[A-Za-z]+\\\}", "[^/:]+", re.escape(each["flatPath"]))
+            if each["httpMethod"] == method and re.fullmatch(pattern, path.lstrip("/")):
+                return each
+        return None
+
+    def faults_of_request(self, method: str, path: str, body: bytes) -> list[str]:
+        parts = urlsplit(path)
+        call = self.call(method, parts.path)
+        if call is None:
+            return [f"{method} {parts.path}: no such method"]
+        known = {*call["parameters"], *self.document["parameters"], "$alt"}
+        unknown = [f"?{name}: unknown" for name, _ in parse_qsl(parts.query) if name not in known]
+        if "request" not in call:
+            return unknown + (["a body where none is taken"] if body else [])
+        return unknown + self.faults(json.loads(body), call["request"]["$ref"], sent=True)
+
+    def faults(self, value: Any, schema: str, sent: bool = False) -> list[str]:
+        """What is wrong with a value of this schema; `sent`: by a client."""
+        return list(self._faults(value, {"$ref": schema}, schema, sent))
+
+    def _faults(self, value: Any, schema: dict[str, Any], at: str, sent: bool) -> Iterator[str]:
+        schema = self.document["schemas"][schema["$ref"]] if "$ref" in schema else schema
+        if schema["type"] == "array":
+            if not isinstance(value, list):
+                yield f"{at}: {value!r} is no array"
+            for i, each in enumerate(value if isinstance(value, list) else []):
+                yield from self._faults(each, schema["items"], f"{at}[{i}]", sent)
+        elif schema["type"] == "object":
+            yield from self._object(value, schema, at, sent)
+        elif not isinstance(value, _PLAIN[schema["type"]]) or (
+            isinstance(value, bool) != (schema["type"] == "boolean")
+        ):
+            yield f"{at}: {value!r} is no {schema['type']}"
+        elif schema.get("format") == "google-duration" and not _DURATION.fullmatch(value):
+            yield f"{at}: {value!r} is no duration"
+        elif "enum" in schema and value not in schema["enum"]:
+            yield f"{at}: {value!r} is none of {schema['enum']}"
+
+    def _object(self, value: Any, schema: dict[str, Any], at: str, sent: bool) -> Iterator[str]:
+        if not isinstance(value, dict):
+            yield f"{at}: {value!r} is no object"
+            return
+        properties = schema.get("properties", {})
+        for name, each in value.items():
+            inner = properties.get(name, schema.get("additionalProperties"))
+            if inner is None:
+                yield f"{at}.{name}: unknown"
+            elif sent and inner.get("readOnly"):
+                yield f"{at}.{name}: the server's own"
+            elif "type" in inner or "$ref" in inner:
+                yield from self._faults(each, inner, f"{at}.{name}", sent)
+        for name, inner in properties.items():
+            if sent and inner.get("description", "").startswith("Required.") and name not in value:
+                yield f"{at}.{name}: missing"
+
+
+def _methods(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from node.get("methods", {}).values()
+    for each in node.get("resources", {}).values():
+        yield from _methods(each)
+
+
+class ServiceModel:
+    """botocore's model of a service. Its own validation leaves out what the service would refuse: lengths, patterns and
+    enumerations."""
+
+    def __init__(self, name: str):
+        from botocore.loaders import Loader
+        from botocore.model import ServiceModel
+
+        self.model = ServiceModel(Loader().load_service_model(name, "service-2"), name)
+
+    def faults(self, operation: str, body: Any) -> list[str]:
+        from botocore.validate import ParamValidator
+
+        if operation not in self.model.operation_names:
+            return [f"{operation}: no such operation"]
+        shape = self.model.operation_model(operation).input_shape
+        report = ParamValidator().validate(body, shape)
+        return [report.generate_report()] if report.has_errors() else list(_faults_of(body, shape, operation))
+
+
+def _faults_of(value: Any, shape: Any, at: str) -> Iterator[str]:
+    if shape.type_name == "structure":
+        for name, each in value.items():
+            yield from _faults_of(each, shape.members[name], f"{at}.{name}")
+    elif shape.type_name in ("list", "map"):
+        yield from _size(len(value), shape, at)
+        for i, each in enumerate(value):
+            yield from _faults_of(each, shape.member if shape.type_name == "list" else shape.key, f"{at}[{i}]")
+        for each in value.values() if shape.type_name == "map" else ():
+            yield from _faults_of(each, shape.value, f"{at}.value")
+    elif shape.type_name == "string":
+        yield from _size(len(value), shape, at)
+        if (pattern := shape.metadata.get("pattern")) and not _matches(pattern, value):
+            yield f"{at}: {value!r} does not match {pattern}"
+        if shape.enum and value not in shape.enum:
+            yield f"{at}: {value!r} is none that is known"
+    elif shape.type_name in ("integer", "long"):
+        yield from _size(value, shape, at)
+
+
+def _matches(pattern: str, value: str) -> bool:
+    """Java's classes of letters and the like are not Python's; a pattern that has them is not judged."""
+    return "\\p{" in pattern or re.fullmatch(pattern, value, re.DOTALL) is not None
+
+
+def _size(value: int, shape: Any, at: str) -> Iterator[str]:
+    least, most = shape.metadata.get("min", value), shape.metadata.get("max", value)
+    if not least <= value <= most:
+        yield f"{at}: {value} is not from {least} to {most}"
+
+
+# ── endpoints ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that came."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    """Names in lower case."""
+    body: Any
+    """Of JSON; None where it is empty."""
+
+
+class Endpoint(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, answer: Callable[[Call, bytes], Reply]):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.answer = answer
+        self.calls: list[Call] = []
+        self.wrong: list[str] = []
+        """What was wrong with requests, by the API's description."""
+        self.replies: list[Reply | str] = []
+        """In place of the next answers, one each; "reset": none comes; "lost": none comes, though it is done."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.path == "/token":
+            self._send(_json(200, {"access_token": "TOKEN-OF-tests", "expires_in": 3600, "token_type": "Bearer"}))
+            return
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        call = Call(self.command, self.path, headers, json.loads(raw) if raw else None)
+        self.server.calls.append(call)
+        planned = self.server.replies.pop(0) if self.server.replies else ""
+        if planned == "reset":
+            self.close_connection = True
+            return
+        reply = planned if isinstance(planned, Reply) else self.server.answer(call, raw)
+        if planned == "lost":
+            self.close_connection = True
+            return
+        self._send(reply)
+
+    do_GET = do_POST  # noqa: N815 http.server names them so
+
+    def _send(self, reply: Reply) -> None:
+        self.send_response_only(reply.status)
+        for name, value in (*reply.headers, ("Content-Length", str(len(reply.body)))):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(reply.body)
+
+
+@contextmanager
+def served(endpoint: Endpoint) -> Iterator[None]:
+    threading.Thread(target=endpoint.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    try:
+        yield
+    finally:
+        endpoint.shutdown()
+        endpoint.server_close()
+
+
+def _json(status: int, body: Any, kind: str = "application/json") -> Reply:
+    return Reply(status, (("Content-Type", kind),), json.dumps(body).encode())
+
+
+def google_refusal(status: int, message: str, reason: str = "") -> Reply:
+    details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason}] if reason else []
+    return _json(status, {"error": {"code": status, "message": message, "status": "X", "details": details}})
+
+
+def amazon_refusal(status: int, code: str, message: str) -> Reply:
+    return _json(status, {"__type": code, "message": message}, "application/x-amz-json-1.1")
+
+
+class CloudRunApi:
+    """The v2 API with some jobs; an execution runs until a test ends it."""
+
+    page_size = 2
+
+    def __init__(self, *jobs: str):
+        self.discovery = Discovery("run.v2")
+        self.jobs = jobs or ("projects/p/locations/us-central1/jobs/voxbatch",)
+        self.executions: list[dict[str, Any]] = []
+        """The latest first, as they are listed."""
+        self.endpoint = Endpoint(self._answer)
+
+    def end_all(self) -> None:
+        for each in self.executions:
+            each["completionTime"] = "2026-11-21T12:00:00Z"
+
+    def _answer(self, call: Call, raw: bytes) -> Reply:
+        wrong = self.discovery.faults_of_request(call.method, call.path, raw)
+        if not call.headers.get("authorization", "").startswith("Bearer "):
+            wrong.append("no token")
+        self.endpoint.wrong += wrong
+        path, _, query = call.path.removeprefix("/v2/").partition("?")
+        job, _, verb = path.partition(":") if path.endswith(":run") else path.rpartition("/")
+        if wrong:
+            return google_refusal(400, "; ".join(wrong))
+        if job not in self.jobs:
+            return google_refusal(
+                404, f"Resource '{job.rpartition('/')[2]}' of kind 'JOB' in region 'x' does not exist."
+            )
+        return self._run(job, call.body) if verb == "run" else self._list(job, dict(parse_qsl(query)))
+
+    def _run(self, job: str, body: dict[str, Any]) -> Reply:
+        name = f"{job}/executions/{job.rpartition('/')[2]}-{len(self.executions):05d}"
+        overrides = body["overrides"]
+        container = {"image": "i", "args": overrides["containerOverrides"][0]["args"]}
+        execution = {
+            "name": name,
+            "job": job,
+            "taskCount": overrides["taskCount"],
+            "template": {"containers": [container]},
+        }
+        assert not self.discovery.faults(execution, "GoogleCloudRunV2Execution")
+        self.executions.insert(0, execution)
+        kind = {"@type": "type.googleapis.com/google.cloud.run.v2.Execution"}
+        return _json(200, {"name": "projects/p/locations/us-central1/operations/o1", "metadata": {**kind, **execution}})
+
+    def _list(self, job: str, query: dict[str, str]) -> Reply:
+        start = int(query.get("pageToken", 0))
+        mine = [each for each in self.executions if each["job"] == job]
+        page = {"executions": mine[start : start + self.page_size]}
+        if len(mine) > start + self.page_size:
+            page["nextPageToken"] = str(start + self.page_size)
+        return _json(200, page)
+
+
+class SageMakerApi:
+    """Processing jobs; one runs until a test ends it."""
+
+    def __init__(self) -> None:
+        self.model = ServiceModel("sagemaker")
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.running: set[str] = set()
+        self.endpoint = Endpoint(self._answer)
+
+    def _answer(self, call: Call, raw: bytes) -> Reply:
+        service, _, operation = call.headers.get("x-amz-target", "").partition(".")
+        wrong = self.model.faults(operation, call.body)
+        if (call.method, call.path, service) != ("POST", "/", "SageMaker"):
+            wrong.append(f"{call.method} {call.path} {service}")
+        if "/sagemaker/aws4_request" not in call.headers.get("authorization", ""):
+            wrong.append("not signed")
+        self.endpoint.wrong += wrong
+        if wrong:
+            return amazon_refusal(400, "ValidationException", "; ".join(wrong))
+        return self._create(call.body) if operation == "CreateProcessingJob" else self._list(call.body)
+
+    def _create(self, body: dict[str, Any]) -> Reply:
+        name = body["ProcessingJobName"]
+        if name in self.jobs:
+            return amazon_refusal(400, "ResourceInUse", f"Job name must be unique: {name}")
+        self.jobs[name] = body
+        self.running.add(name)
+        return _json(200, {"ProcessingJobArn": f"arn:aws:sagemaker:us-east-1:1:processing-job/{name}"})
+
+    def _list(self, query: dict[str, Any]) -> Reply:
+        found = [name for name in self.running if query["NameContains"] in name]
+        arn = "arn:aws:sagemaker:us-east-1:1:processing-job/"
+        known = {"CreationTime": 1.0, "ProcessingJobStatus": "InProgress"}
+        jobs = [{"ProcessingJobName": name, "ProcessingJobArn": arn + name, **known} for name in found]
+        return _json(200, {"ProcessingJobSummaries": jobs})

@@ -1,0 +1,182 @@
+"""Stands in for the `aws` program: it takes a command only if the published model of the service has it, with these
+flags, and their values fit its shapes; writes it down; and lets a local server (moto) answer.
+
+What a script starts as `aws` only hands its arguments over a socket: a script of fifty commands takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+import botocore.session
+import jmespath
+from botocore import xform_name
+from botocore.exceptions import ClientError
+from botocore.model import OperationModel, ServiceModel, Shape
+from botocore.validate import ParamValidator
+
+PROGRAM = """#!{python} -IS
+import json, socket, sys
+with socket.socket(socket.AF_UNIX) as line:
+    line.connect({address!r})
+    line.sendall(json.dumps(sys.argv[1:]).encode() + b"\\n")
+    code, out, error = json.loads(line.makefile().read())
+sys.stdout.write(out)
+sys.stderr.write(error)
+sys.exit(code)
+"""
+GLOBAL = {"--query", "--output", "--region"}
+SERVICES = {"s3api": "s3"}
+UNPARSED, REFUSED = 252, 254
+"""Exit codes of the real one."""
+
+
+class Unparsed(Exception):
+    """No command of the real program."""
+
+
+@dataclass
+class FakeAws:
+    """`aws` on a PATH, before a server."""
+
+    endpoint: str
+    log: list[list[str]] = field(default_factory=list)
+    deny: str = ""
+    """service:operation that nobody may call, such as iam:create-role."""
+    _clients: dict[str, Any] = field(default_factory=dict)
+    _models: dict[str, ServiceModel] = field(default_factory=dict)
+    _events: set[str] = field(default_factory=set)
+    """Buckets whose events go to EventBridge: moto takes that setting, and does not tell of it."""
+
+    def answer(self, arguments: Sequence[str]) -> tuple[int, str, str]:
+        """(exit code, standard output, standard error)"""
+        service, command, rest = arguments[0], arguments[1], arguments[2:]
+        if (service, command) == ("configure", "get"):
+            return 1, "", ""
+        self.log.append(list(arguments))
+        try:
+            operation, flags = self._operation(service, command), dict(pairs(rest))
+            settings = {flag: flags.pop(flag)[0] for flag in GLOBAL & flags.keys()}
+            found = parameters(operation, flags)
+        except Unparsed as e:
+            return UNPARSED, "", f"\n{e}\n"
+        if self.deny == f"{service}:{command}":
+            said = f"An error occurred (AccessDenied) when calling the {operation.name} operation"
+            return REFUSED, "", f"\n{said}: User: x is not authorized\n"
+        try:
+            return 0, shown(self._call(operation, found), settings), ""
+        except ClientError as e:
+            return REFUSED, "", f"\n{e}\n"
+
+    def _operation(self, service: str, command: str) -> OperationModel:
+        name = SERVICES.get(service, service)
+        if name not in self._models:
+            self._models[name] = botocore.session.get_session().get_service_model(name)
+        names = {xform_name(each, "-"): each for each in self._models[name].operation_names}
+        if command not in names:
+            raise Unparsed(f"argument operation: Invalid choice: {command}")
+        return self._models[name].operation_model(names[command])
+
+    def _call(self, operation: OperationModel, found: Mapping[str, Any]) -> dict[str, Any]:
+        name = operation.service_model.service_name
+        if name not in self._clients:
+            keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "eu-central-1"}
+            self._clients[name] = boto3.client(name, endpoint_url=self.endpoint, **keys)
+        answer = getattr(self._clients[name], xform_name(operation.name))(**found)
+        answer.pop("ResponseMetadata", None)
+        if operation.name == "PutBucketNotificationConfiguration":
+            self._events.add(found["Bucket"])
+        if operation.name == "GetBucketNotificationConfiguration" and found["Bucket"] in self._events:
+            answer["EventBridgeConfiguration"] = {}
+        return dict(answer)
+
+    @contextmanager
+    def on_path(self, folder: Path) -> Iterator[str]:
+        """The folder to put first on PATH; it has this very Python, too."""
+        address = str(folder / "aws.socket")
+        program = folder / "aws"
+        program.write_text(PROGRAM.format(python=sys.executable, address=address))
+        program.chmod(0o755)
+        (folder / "python3").symlink_to(Path(sys.executable).resolve())
+        with closing(socket.socket(socket.AF_UNIX)) as door:
+            door.bind(address)
+            door.listen()
+            thread = threading.Thread(target=self._serve, args=(door,))
+            thread.start()
+            try:
+                yield str(folder)
+            finally:
+                door.shutdown(socket.SHUT_RDWR)
+                thread.join()
+
+    def _serve(self, door: socket.socket) -> None:
+        while True:
+            try:
+                line, _ = door.accept()
+            except OSError:
+                return
+            with line, line.makefile() as asked:
+                line.sendall(json.dumps(self.answer(json.loads(asked.readline()))).encode())
+
+
+def pairs(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """(flag, its values)"""
+    at = 0
+    while at < len(arguments):
+        flag, values = arguments[at], []
+        if not flag.startswith("--"):
+            raise Unparsed(f"Unknown options: {flag}")
+        at += 1
+        while at < len(arguments) and not arguments[at].startswith("--"):
+            values.append(arguments[at])
+            at += 1
+        yield flag, values
+
+
+def value(shape: Shape, flag: str, given: list[str]) -> Any:
+    if shape.type_name == "boolean":
+        return True
+    if shape.type_name == "list" and not (given and given[0].startswith("[")):
+        return given
+    if len(given) != 1:
+        raise Unparsed(f"argument {flag}: expected one argument")
+    if shape.type_name in {"structure", "list", "map"}:
+        try:
+            return json.loads(given[0])
+        except ValueError as e:
+            raise Unparsed(f"Error parsing parameter '{flag}': {e}") from e
+    return int(given[0]) if shape.type_name in {"integer", "long"} else given[0]
+
+
+def parameters(operation: OperationModel, flags: Mapping[str, list[str]]) -> dict[str, Any]:
+    """
+    Raises:
+        Unparsed: a flag is unknown, or its value does not fit.
+    """
+    shape = operation.input_shape
+    known = {f"--{xform_name(name, '-')}": name for name in (shape.members if shape else {})}
+    if unknown := [flag for flag in flags if flag not in known]:
+        raise Unparsed(f"Unknown options: {', '.join(unknown)}")
+    found = {known[flag]: value(shape.members[known[flag]], flag, given) for flag, given in flags.items()}
+    if shape:
+        tokens = {each: "x" * 32 for each in shape.members if each in operation.idempotent_members}
+        report = ParamValidator().validate({**tokens, **found}, shape)  # the real one makes tokens up
+        if report.has_errors():
+            raise Unparsed(f"Parameter validation failed:\n{report.generate_report()}")
+    return found
+
+
+def shown(answer: dict[str, Any], settings: Mapping[str, str]) -> str:
+    if "--query" in settings:
+        chosen = jmespath.search(settings["--query"], answer)
+        return f"{chosen}\n" if settings.get("--output") == "text" else f"{json.dumps(chosen, default=str)}\n"
+    return f"{json.dumps(answer, default=str)}\n" if answer else ""

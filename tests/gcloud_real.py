@@ -1,0 +1,71 @@
+"""Asks the real gcloud what it thinks, offline: run by gcloud's own Python, with its lib folders as arguments.
+
+Reads a JSON object from standard input and answers with a list of complaints:
+- "commands": command lines, parsed by gcloud's own parser: unknown commands and flags, missing arguments, bad values;
+- "shown": what a test's stand-in showed of a resource, against gcloud's own printer;
+- "messages": documents, against the messages that gcloud sends to Google.
+"""
+
+import io
+
+# ruff: noqa: E402 -- where its libraries are is said by the arguments
+import json
+import sys
+
+sys.path[:0] = sys.argv[1:]
+
+from googlecloudsdk import gcloud_main
+from googlecloudsdk.api_lib.run import global_methods
+from googlecloudsdk.api_lib.util import apis, messages
+from googlecloudsdk.calliope import parser_extensions
+from googlecloudsdk.core.resource import resource_printer
+
+
+class Refused(Exception):
+    pass
+
+
+def refuse(parser, status=0, message=None, exception=None):
+    raise Refused(exception or message)
+
+
+def parsed(argv):
+    """None, or why gcloud would not take this command line."""
+    try:
+        PARSER.parse_args(list(argv))
+    except Exception as e:  # noqa: BLE001 -- whatever it is, it is the answer
+        return f"{' '.join(argv)}: {e}"
+    return None
+
+
+def shown(each):
+    """What gcloud's printer makes of a resource, if the stand-in showed something else."""
+    out = io.StringIO()
+    resources = each["resource"] if isinstance(each["resource"], list) else [each["resource"]]
+    if "flatten" in each["flags"]:
+        key = each["flags"]["flatten"].removeprefix("bindings[].")
+        resources = [{"bindings": {**b, key: m}} for r in resources for b in r["bindings"] for m in b[key]]
+    resource_printer.Print(resources, each["flags"]["format"], out=out)
+    if out.getvalue().strip() != each["out"].strip():
+        return f"{each['flags']['format']}: gcloud shows {out.getvalue()!r}, the stand-in {each['out']!r}"
+    return None
+
+
+def message(each):
+    """None, or what is wrong with a document, by gcloud's own classes."""
+    api, version, name = each["message"]
+    module = apis.GetMessagesModule(api or global_methods.SERVERLESS_API_NAME, version)
+    try:
+        messages.DictToMessageWithErrorCheck(each["document"], getattr(module, name))
+    except Exception as e:  # noqa: BLE001 -- likewise
+        return f"{name}: {e}"
+    return None
+
+
+parser_extensions.ArgumentParser.exit = refuse
+PARSER = gcloud_main.CreateCLI([])._CLI__parser
+asked = json.load(sys.stdin)
+complaints = [parsed(argv) for argv in asked.get("commands", [])]
+complaints += [shown(each) for each in asked.get("shown", [])]
+complaints += [message(each) for each in asked.get("messages", [])]
+json.dump([c for c in complaints if c], sys.stdout)

@@ -1,0 +1,452 @@
+"""A stand-in for gcloud that remembers: what it is told to make, its describe and list show afterwards.
+
+What a script finds on PATH is a few lines of bash that hand their words to the test's own process. Each call goes into
+a record, so that tests can hold it against the real gcloud. It knows the commands of jobs/cloudrun alone, and none of
+Google's rules.
+"""
+
+from __future__ import annotations
+
+import re
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Thing = dict[str, Any]
+
+GROUPS = (  # the longer of two with the same beginning first
+    "storage buckets notifications", "storage buckets", "storage", "beta run worker-pools", "run jobs",
+    "beta services identity", "services", "alpha monitoring policies", "logging metrics", "artifacts docker images",
+    "artifacts repositories", "pubsub subscriptions", "pubsub topics", "iam service-accounts", "secrets versions",
+    "secrets", "eventarc triggers", "scheduler jobs create", "scheduler jobs update", "scheduler jobs", "workflows",
+    "projects", "config",
+)  # fmt: skip
+READING = {"describe", "list", "get", "get-iam-policy", "ls", "access", "service-agent"}
+AGENT = "service-42@gs-project-accounts.iam.gserviceaccount.com"
+
+
+class Refused(Exception):
+    """What gcloud says before it ends with 1."""
+
+
+class Absent(Refused):
+    """What is asked for is not there."""
+
+
+# ── one call ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Call:
+    """The words of a command line: `pubsub topics create t --labels=a=b` → group, verb, names, flags."""
+
+    def __init__(self, argv: list[str]):
+        line = " ".join(argv) + " "
+        self.argv = argv
+        self.group = next((g for g in GROUPS if line.startswith(g + " ")), "")
+        words = argv[len(self.group.split()) :]
+        plain = [word for word in words if not word.startswith("--")]
+        self.verb, self.names = (plain[0], plain[1:]) if plain else ("", [])
+        if self.group in ("scheduler jobs create", "scheduler jobs update"):  # their verb stands before `http`
+            self.group, self.verb = self.group.rsplit(" ", 1)
+        self.flags: dict[str, str] = {}
+        self.filters: list[str] = []
+        for word in words:
+            if word.startswith("--"):
+                name, _, value = word[2:].partition("=")
+                self.flags[name] = value
+                if name == "event-filters":
+                    self.filters.append(value)
+
+    @property
+    def reads(self) -> bool:
+        return self.verb in READING
+
+    @property
+    def key(self) -> str:
+        """A thing's name however it is given: in full, as an address, or short."""
+        return f"{self.group}/{self.names[0].removeprefix('gs://').rsplit('/', 1)[-1].split('@')[0]}"
+
+
+class World:
+    """All that has been made."""
+
+    def __init__(self) -> None:
+        self.things: dict[str, Any] = {}
+
+    def under(self, prefix: str) -> list[Thing]:
+        return [thing for key, thing in self.things.items() if key.startswith(prefix)]
+
+
+# ── what each command does; the answer is the resource that gcloud would show ─────────────────────────────────────────
+
+
+def found(world: World, key: str) -> Thing:
+    if key not in world.things:
+        raise Absent(NOT_FOUND.get(key.split("/", 1)[0], "NOT_FOUND: Requested entity was not found."))
+    thing: Thing = world.things[key]
+    return thing
+
+
+NOT_FOUND = {
+    "run jobs": "Cannot find job [voxbatch].",
+    "beta run worker-pools": "Cannot find worker pool [voxbatch-listen]",
+    "storage buckets": "gs://bucket not found: 404.",
+}
+
+
+def create(call: Call, world: World, stdin: str) -> Thing | None:
+    if call.key in world.things:
+        raise Refused("ALREADY_EXISTS: Resource already exists in the project.")
+    world.things[call.key] = {"flags": call.flags, **SHOWN.get(call.group, lambda _: {})(call)}
+    return None
+
+
+def update(call: Call, world: World, stdin: str) -> Thing | None:
+    found(world, call.key)
+    world.things[call.key] = {"flags": call.flags, **SHOWN.get(call.group, lambda _: {})(call)}
+    return None
+
+
+def describe(call: Call, world: World, stdin: str) -> Thing | None:
+    return found(world, call.key)
+
+
+def delete(call: Call, world: World, stdin: str) -> Thing | None:
+    found(world, call.key)
+    del world.things[call.key]
+    world.things.pop("policy:" + call.key, None)
+    return None
+
+
+def shown_bucket(call: Call) -> Thing:
+    return {
+        "name": call.names[0].removeprefix("gs://"),
+        "location": call.flags.get("location", "europe-west4").upper(),
+        "uniform_bucket_level_access": "uniform-bucket-level-access" in call.flags,
+        "public_access_prevention": "enforced" if "public-access-prevention" in call.flags else "inherited",
+    }
+
+
+def seconds(duration: str) -> str:
+    return f"{int(duration[:-1]) * {'s': 1, 'd': 86400}[duration[-1]]}s"
+
+
+def shown_subscription(call: Call) -> Thing:
+    flags = call.flags
+    thing: Thing = {
+        "ackDeadlineSeconds": int(flags["ack-deadline"]),
+        "messageRetentionDuration": seconds(flags["message-retention-duration"]),
+        "expirationPolicy": {} if flags["expiration-period"] == "never" else {"ttl": flags["expiration-period"]},
+    }
+    if "dead-letter-topic" in flags:
+        most = int(flags["max-delivery-attempts"])
+        thing["deadLetterPolicy"] = {"deadLetterTopic": flags["dead-letter-topic"], "maxDeliveryAttempts": most}
+        thing["retryPolicy"] = {"minimumBackoff": flags["min-retry-delay"], "maximumBackoff": flags["max-retry-delay"]}
+    return thing
+
+
+def shown_labelled(call: Call) -> Thing:
+    labels = dict(pair.split("=", 1) for pair in call.flags.get("labels", "").split(",") if pair)
+    return {"name": call.names[0], "labels": labels, "filters": call.filters}
+
+
+def shown_file(flag: str) -> Callable[[Call], Thing]:
+    def shown(call: Call) -> Thing:
+        return yaml_of(Path(call.flags[flag]))
+
+    return shown
+
+
+def shown_schedule(call: Call) -> Thing:
+    body = Path(call.flags["message-body-from-file"]).read_text()
+    return {"name": "voxbatch-nightly", "description": call.flags["description"], "body": body}
+
+
+SHOWN: dict[str, Callable[[Call], Thing]] = {
+    "storage buckets": shown_bucket,
+    "pubsub subscriptions": shown_subscription,
+    "eventarc triggers": shown_labelled,
+    "workflows": shown_labelled,
+    "scheduler jobs": shown_schedule,
+    "logging metrics": shown_file("config-from-file"),
+}
+
+
+def yaml_of(path: Path) -> Thing:
+    thing: Thing = yaml.safe_load(path.read_text())
+    return thing
+
+
+def replace(call: Call, world: World, stdin: str) -> Thing | None:
+    thing = yaml_of(Path(call.names[0]))
+    world.things[f"{call.group}/{thing['metadata']['name']}"] = thing
+    return None
+
+
+def deploy_workflow(call: Call, world: World, stdin: str) -> Thing | None:
+    world.things[call.key] = {"flags": call.flags, **shown_labelled(call)}
+    return None
+
+
+def bind(call: Call, world: World, stdin: str) -> Thing | None:
+    if call.group != "projects":
+        found(world, call.key)
+    bindings = world.things.setdefault("policy:" + call.key, [])
+    wanted = {"role": call.flags["role"], "members": [call.flags["member"]]}
+    there = [b for b in bindings if b != wanted]
+    world.things["policy:" + call.key] = there if call.verb.startswith("remove") else [*there, wanted]
+    return None
+
+
+def get_policy(call: Call, world: World, stdin: str) -> Thing | None:
+    if call.group != "projects":
+        found(world, call.key)
+    return {"bindings": world.things.get("policy:" + call.key, [])}
+
+
+def add_version(call: Call, world: World, stdin: str) -> Thing | None:
+    found(world, call.key.replace(" versions", ""))
+    world.things.setdefault("versions", []).append(stdin)
+    return None
+
+
+def notify(call: Call, world: World, stdin: str) -> Thing | None:
+    number = world.things["notifications made"] = world.things.get("notifications made", 0) + 1
+    world.things[f"notification/{number}"] = {
+        "Bucket URL": call.names[0] + "/",
+        "Notification Configuration": {
+            "id": str(number),
+            "topic": "//pubsub.googleapis.com/" + call.flags["topic"],
+            "object_name_prefix": call.flags["object-prefix"],
+            "event_types": [call.flags["event-types"]],
+        },
+    }
+    return None
+
+
+def delete_notification(call: Call, world: World, stdin: str) -> Thing | None:
+    del world.things["notification/" + call.names[0].rsplit("/", 1)[-1]]
+    return None
+
+
+def put_policy(call: Call, world: World, stdin: str) -> Thing | None:
+    thing = yaml_of(Path(call.flags["policy-from-file"]))
+    number = len(world.under("alert/")) + 1
+    thing["name"] = call.names[0] if call.names else f"projects/p/alertPolicies/{number}"
+    world.things["alert/" + thing["name"]] = thing
+    return None
+
+
+def delete_policy(call: Call, world: World, stdin: str) -> Thing | None:
+    del world.things["alert/" + call.names[0]]
+    return None
+
+
+def list_policies(call: Call, world: World, stdin: str) -> list[Thing]:
+    (name,) = re.findall(r'^displayName="(.*)"$', call.flags["filter"])
+    return [thing for thing in world.under("alert/") if thing["displayName"] == name]
+
+
+def remove_objects(call: Call, world: World, stdin: str) -> Thing | None:
+    name = call.names[0].removeprefix("gs://")
+    del world.things["storage buckets/" + name], world.things["objects/" + name]
+    return None
+
+
+def list_objects(call: Call, world: World, stdin: str) -> str:
+    name = call.names[0].removeprefix("gs://")
+    if not world.things.get("objects/" + name):
+        raise Absent("One or more URLs matched no objects.")
+    return "\n".join(world.things["objects/" + name])
+
+
+def access(call: Call, world: World, stdin: str) -> str:
+    if not world.things.get("versions"):
+        raise Absent("NOT_FOUND: Secret [projects/42/secrets/voxbatch-hf-token] has no versions.")
+    latest: str = world.things["versions"][-1]
+    return latest
+
+
+Answer = Thing | list[Thing] | str | None
+COMMANDS: dict[tuple[str, str], Callable[[Call, World, str], Answer]] = {
+    ("services", "enable"): lambda call, world, _: world.things.update(
+        apis=sorted({*world.things.get("apis", []), *call.names})
+    ),
+    ("services", "list"): lambda call, world, _: [{"config": {"name": n}} for n in world.things.get("apis", [])],
+    ("beta services identity", "create"): lambda *_: None,
+    ("projects", "describe"): lambda *_: {"projectNumber": "42"},
+    ("storage", "service-agent"): lambda *_: AGENT,
+    ("storage", "ls"): list_objects,
+    ("storage", "rm"): remove_objects,
+    ("config", "get"): lambda *_: "configured",
+    ("artifacts docker images", "describe"): lambda call, world, _: found(world, "image"),
+    ("secrets versions", "add"): add_version,
+    ("secrets versions", "access"): access,
+    ("storage buckets notifications", "create"): notify,
+    ("storage buckets notifications", "list"): lambda call, world, _: world.under("notification/"),
+    ("storage buckets notifications", "delete"): delete_notification,
+    ("alpha monitoring policies", "create"): put_policy,
+    ("alpha monitoring policies", "update"): put_policy,
+    ("alpha monitoring policies", "list"): list_policies,
+    ("alpha monitoring policies", "delete"): delete_policy,
+    ("run jobs", "replace"): replace,
+    ("beta run worker-pools", "replace"): replace,
+    ("workflows", "deploy"): deploy_workflow,
+}
+COMMON: dict[str, Callable[[Call, World, str], Answer]] = {
+    "create": create, "update": update, "describe": describe, "delete": delete, "get-iam-policy": get_policy,
+    "add-iam-policy-binding": bind, "remove-iam-policy-binding": bind,
+}  # fmt: skip
+
+
+# ── how it is shown ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+FORMAT = re.compile(r'^value(?:\[separator="(?P<separator>.*?)"\])?\((?P<fields>.*)\)$', re.DOTALL)
+
+
+def shown(answer: Answer, flags: dict[str, str]) -> str:
+    """The answer as --flatten and --format would have it. Of the formats, value() is known."""
+    if isinstance(answer, str):
+        return answer + "\n"
+    rows = answer if isinstance(answer, list) else [answer] if answer is not None else []
+    if flags.get("flatten") == "bindings[].members":
+        rows = [
+            {"bindings": {**b, "members": m}} for row in rows for b in row.get("bindings", []) for m in b["members"]
+        ]
+    if not rows or "format" not in flags:
+        return ""
+    form = FORMAT.match(flags["format"])
+    assert form, f"the stub does not know the format {flags['format']}"
+    fields = [field.strip() for field in form["fields"].split(",")]
+    separator = form["separator"] if form["separator"] is not None else "\t"
+    return "".join(separator.join(value(row, field) for field in fields) + "\n" for row in rows)
+
+
+def value(row: Any, field: str) -> str:
+    parts = [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|([^."]+)', field)]
+    lower = parts[-1] == "lower()"
+    for part in parts[: len(parts) - lower]:
+        row = row.get(part) if isinstance(row, dict) else None
+    text = "" if row is None else str(row)
+    return text.lower() if lower else text
+
+
+# ── the program, and whom it talks to ─────────────────────────────────────────────────────────────────────────────────
+
+CLIENT = """#!/usr/bin/env bash
+stdin=""
+case " $* " in *" --data-file=- "*) IFS= read -r -d '' stdin ;; esac
+exec 3<>"/dev/tcp/127.0.0.1/PORT"
+printf '%s\\0' "$#" "$@" "$stdin" "$(export -p)" >&3
+IFS= read -r -d '' code <&3
+IFS= read -r -d '' error <&3
+IFS= read -r -d '' out <&3
+printf '%s' "$error" >&2
+printf '%s' "$out"
+exit "$code"
+"""
+
+
+@dataclass
+class Trouble:
+    """The next `times` commands that match `at` fail, saying `say`; `skip` of them go well before."""
+
+    at: str
+    say: str
+    times: int = 1
+    skip: int = 0
+    changing_only: bool = False
+
+    def befalls(self, call: Call) -> bool:
+        if self.times == 0 or (self.changing_only and call.reads) or not re.search(self.at, " ".join(call.argv)):
+            return False
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        self.times -= 1
+        return True
+
+
+@dataclass
+class Gcloud:
+    """What it knows, what it was told, and what goes wrong."""
+
+    folder: Path
+    world: World = field(default_factory=World)
+    record: list[Thing] = field(default_factory=list)
+    trouble: Trouble | None = None
+
+    def __call__(self, argv: list[str], stdin: str, environment: str) -> tuple[int, str, str]:
+        """Exit code, standard error, standard output."""
+        call, resource, out, error, code = Call(argv), None, "", "", 0
+        kept = self.kept(argv)
+        try:
+            if self.trouble and self.trouble.befalls(call):
+                raise Refused(self.trouble.say)
+            does = COMMANDS.get((call.group, call.verb)) or COMMON.get(call.verb)
+            if does is None or not call.group:
+                raise Refused(f"the stub does not know: {' '.join(argv)}")
+            resource = does(call, self.world, stdin)
+            out = shown(resource, call.flags)
+        except Refused as e:
+            error, code = f"ERROR: (gcloud.{'.'.join([*call.group.split(), call.verb])}) {e}\n", 1
+        self.record.append({
+            "argv": argv, "kept": kept, "reads": call.reads, "stdin": stdin, "environment": environment,
+            "flags": call.flags, "resource": resource, "out": out, "rc": code,
+        })  # fmt: skip
+        return code, error, out
+
+    def kept(self, argv: list[str]) -> list[str]:
+        """The same words, with a copy of each file that they name: the script's own are gone when it ends."""
+        words = []
+        for word in argv:
+            flag, _, path = word.rpartition("=") if word.startswith("--") else ("", "", word)
+            if path.startswith("/") and Path(path).is_file():
+                copy = self.folder / f"{len(list(self.folder.iterdir()))}-{Path(path).name}"
+                copy.write_text(Path(path).read_text())
+                word = f"{flag}={copy}" if flag else str(copy)
+            words.append(word)
+        return words
+
+
+class _Server(socketserver.TCPServer):
+    """One call at a time, as the scripts give them."""
+
+    gcloud: Gcloud
+    allow_reuse_address = True
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: _Server
+
+    def word(self) -> str:
+        text = bytearray()
+        while (byte := self.rfile.read(1)) != b"\0":
+            text += byte
+        return text.decode()
+
+    def handle(self) -> None:
+        argv = [self.word() for _ in range(int(self.word()))]
+        answer = self.server.gcloud(argv, self.word(), self.word())
+        self.wfile.write("".join(f"{part}\0" for part in answer).encode())
+
+
+@contextmanager
+def gcloud(programs: Path, files: Path) -> Iterator[Gcloud]:
+    """A gcloud in the folder `programs` that remembers; copies of the files it is given go into `files`."""
+    files.mkdir()
+    with _Server(("127.0.0.1", 0), _Handler) as server:
+        server.gcloud = Gcloud(files)
+        (programs / "gcloud").write_text(CLIENT.replace("PORT", str(server.server_address[1])))
+        (programs / "gcloud").chmod(0o755)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.gcloud
+        server.shutdown()
+        thread.join()

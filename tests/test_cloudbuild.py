@@ -1,0 +1,214 @@
+"""cloudbuild.yaml against Cloud Build's published schema, and its scripts against stand-ins for docker and gcloud."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+BUILT_IN = {"PROJECT_ID", "COMMIT_SHA"}
+TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,), "boolean": (bool,), "integer": (int,), "array": (list,), "object": (dict,),
+}  # fmt: skip
+DOCKER = """#!/bin/sh
+printf '%s\\n' "docker $*" >>"$RECORD"
+case "$*" in
+    *doctor) printf '%s\\n' "$DOCTOR"; exit "${DOCTOR_CODE:-0}" ;;
+    create*) echo container-1 ;;
+    *inspect*) echo registry/voxbatch@sha256:1 ;;
+esac
+"""
+
+
+def config(token: bool = False) -> dict[str, Any]:
+    """The file as it is, or as its head says that it becomes for a model that takes a token."""
+    text = (ROOT / "cloudbuild.yaml").read_text()
+    if token:
+        text = re.sub(r"^( *)# (.*)  # token$", r"\1\2", text, flags=re.MULTILINE)
+    return dict(yaml.safe_load(text))
+
+
+def schemas() -> dict[str, Any]:
+    """As Google publishes them, from the copy in its Python client."""
+    package = find_spec("googleapiclient")
+    assert package is not None
+    assert package.origin is not None
+    document = Path(package.origin).parent / "discovery_cache" / "documents" / "cloudbuild.v1.json"
+    return dict(json.loads(document.read_text())["schemas"])
+
+
+def faults(value: Any, schema: dict[str, Any], named: dict[str, Any], where: str) -> list[str]:
+    """Fields that there are not, and values of another type than the field's."""
+    schema = named[schema["$ref"]] if "$ref" in schema else schema
+    if not isinstance(value, TYPES[schema["type"]]):
+        return [f"{where}: {value!r} is no {schema['type']}"]
+    if isinstance(value, list):
+        return [each for i, item in enumerate(value) for each in faults(item, schema["items"], named, f"{where}[{i}]")]
+    if isinstance(value, dict):
+        return [each for key, item in value.items() for each in _faults_of_field(key, item, schema, named, where)]
+    if "enum" in schema and value not in schema["enum"]:
+        return [f"{where}: {value!r} is none of {schema['enum']}"]
+    pattern = {"int64": r"-?\d+", "google-duration": r"\d+(\.\d+)?s"}.get(schema.get("format", ""), "")
+    return [f"{where}: {value!r} is no {schema['format']}"] if pattern and not re.fullmatch(pattern, str(value)) else []
+
+
+def _faults_of_field(key: str, value: Any, schema: dict[str, Any], named: dict[str, Any], where: str) -> list[str]:
+    field = schema.get("properties", {}).get(key) or schema.get("additionalProperties")
+    if field is None or field.get("readOnly"):
+        return [f"{where}: {key} is no field that one may set"]
+    return faults(value, field, named, f"{where}.{key}")
+
+
+def steps(token: bool = False) -> dict[str, dict[str, Any]]:
+    return {step["id"]: step for step in config(token)["steps"]}
+
+
+@pytest.mark.parametrize("token", [False, True])
+def test_schema(token: bool) -> None:
+    """Every field is one of Cloud Build's API and has its type, with the lines for a token and without."""
+    named = schemas()
+    assert faults(config(token), named["Build"], named, "build") == []
+
+
+def test_the_schema_finds_faults() -> None:
+    """The check of the schema is one: a wrong name, type, choice or duration is found."""
+    named = schemas()
+    wrong = {"step": [], "timeout": "1h", "options": {"machineType": "E3"}, "steps": [{"args": "run"}], "id": "x"}
+    assert len(faults(wrong, named["Build"], named, "build")) == 5
+
+
+@pytest.mark.parametrize("token", [False, True])
+def test_substitutions(token: bool) -> None:
+    """What is declared is used and what is used is declared, as Cloud Build wants it; scripts take all as variables."""
+    built = config(token)
+    declared = set(built["substitutions"])
+    values = [*built["substitutions"].values(), *(value for step in built["steps"] for value in step.get("env", ()))]
+    used = set(re.findall(r"\$\{(\w+)\}", "\n".join([*values, json.dumps(built.get("availableSecrets", {}))])))
+    assert used - BUILT_IN == declared
+    for step in built["steps"]:
+        given = {each.partition("=")[0] for each in step.get("env", ())} | set(step.get("secretEnv", ()))
+        taken = set(re.findall(r"\$\{?([A-Z_]+)\b", step["script"]))
+        assert taken <= given | {"HF_TOKEN"}, step["id"]
+
+
+def test_token() -> None:
+    """The token is read in the one step that may need it; no line of the file or argument of a command holds it."""
+    built = config(token=True)
+    assert [step["id"] for step in built["steps"] if "secretEnv" in step] == ["build-gpu"]
+    assert built["availableSecrets"]["secretManager"][0]["env"] == "HF_TOKEN"
+    assert "availableSecrets" not in config()
+
+
+@pytest.mark.parametrize("name", list(steps()))
+def test_scripts_are_clean(name: str) -> None:
+    """shellcheck finds nothing in a step's script."""
+    beside = Path(sys.executable).parent / "shellcheck"
+    program = str(beside) if beside.exists() else shutil.which("shellcheck")
+    if not program:
+        pytest.skip("shellcheck is not installed")
+    done = subprocess.run([program, "-"], input=steps()[name]["script"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+class Machine:
+    """A build machine whose docker and gcloud only write down what they are told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.record = folder, folder / "record"
+        (folder / "bin").mkdir()
+        for name, text in (("docker", DOCKER), ("gcloud", DOCKER.replace("docker", "gcloud"))):
+            (folder / "bin" / name).write_text(text)
+            (folder / "bin" / name).chmod(0o755)
+
+    def run(self, name: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """A step, with substitutions filled in as Cloud Build does, and these variables besides."""
+        built = config(token=True)
+        values = {**built["substitutions"], "PROJECT_ID": "p", "COMMIT_SHA": "c0ffee", "_IMAGE": "registry/voxbatch"}
+        given = [re.sub(r"\$\{(\w+)\}", lambda found: str(values[found[1]]), each) for each in steps()[name]["env"]]
+        variables = {**dict(each.split("=", 1) for each in given), **env}
+        path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return subprocess.run(
+            ["bash", "-c", steps()[name]["script"]], capture_output=True, text=True, cwd=self.folder,
+            env={**variables, "PATH": path, "RECORD": str(self.record)},
+        )  # fmt: skip
+
+    def told(self) -> list[str]:
+        return self.record.read_text().splitlines()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_builds(machine: Machine) -> None:
+    """Both targets are built with version and commit, the larger one without a base, a model or a token of its own."""
+    assert machine.run("build-cpu").returncode == 0
+    assert machine.run("build-gpu").returncode == 0
+    about = "--build-arg VERSION=latest --build-arg REVISION=c0ffee"
+    model = "--build-arg MODEL= --build-arg MODEL_REVISION=main"
+    assert machine.told() == [
+        f"docker build --target cpu --tag registry/voxbatch:latest-cpu {about} .",
+        f"docker build --target gpu --tag registry/voxbatch:latest {about} {model} .",
+    ]
+
+
+def test_builds_with_a_model(machine: Machine) -> None:
+    """A token reaches the builder as a secret of one step, and never as an argument."""
+    done = machine.run("build-gpu", BASE_IMAGE="base@sha256:2", MODEL="o/m", HF_TOKEN="hf_secret")
+    assert done.returncode == 0
+    [told] = machine.told()
+    assert "--build-arg BASE_IMAGE=base@sha256:2 --build-arg MODEL=o/m" in told
+    assert told.endswith("--secret id=hf_token,env=HF_TOKEN .")
+    assert "hf_secret" not in told + done.stdout + done.stderr
+
+
+def test_tries_the_small_image(machine: Machine) -> None:
+    """It transcribes the examples, and its exit code is the step's."""
+    assert machine.run("try-cpu").returncode == 0
+    assert [line.split()[1] for line in machine.told()] == ["run", "create", "cp", "start", "rm"]
+    assert machine.run("try-cpu", DOCTOR_CODE="1").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "result"),
+    [
+        ("ok       vllm                   0.26.0\nfailed   engine                 no GPU", "1", 0),
+        ("ok       vllm                   0.26.0", "0", 0),
+        ("missing  vllm                   pip install\nfailed   engine                 no GPU", "1", 1),
+        ("failed   vllm                   0.99\nfailed   engine                 no GPU", "1", 1),
+        ("ok       vllm                   0.26.0\nfailed   ffmpeg                 no ffmpeg", "1", 1),
+        ("ok       vllm                   0.26.0", "139", 1),
+    ],
+)
+def test_tries_the_large_image(machine: Machine, said: str, code: str, result: int) -> None:
+    """No engine is what a machine without a GPU comes to; anything else that is missing or fails ends the build."""
+    assert machine.run("try-gpu", DOCTOR=said, DOCTOR_CODE=code).returncode == result
+
+
+def test_deploys_what_was_pushed(machine: Machine) -> None:
+    """With _DEPLOY=yes, deploy.sh gets project, region and the image by its digest; with no, nothing happens."""
+    assert machine.run("push").returncode == 0
+    script = machine.folder / "jobs" / "cloudrun" / "deploy.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text('echo "$PROJECT $REGION $IMAGE"\n')
+    assert machine.run("deploy", DEPLOY="yes").stdout == "p europe-west4 registry/voxbatch@sha256:1\n"
+    assert machine.run("deploy").stdout == "not deployed: _DEPLOY=no\n"
+    assert machine.run("deploy", DEPLOY="maybe").returncode == 2
+
+
+def test_order() -> None:
+    """Nothing is pushed before both images were tried, nothing deployed before it was pushed: steps run one by one."""
+    order = ["build-cpu", "try-cpu", "build-gpu", "try-gpu", "repository", "push", "deploy"]
+    assert list(steps()) == order
+    assert not [step for step in config()["steps"] if "waitFor" in step or "allowFailure" in step]

@@ -1,0 +1,423 @@
+"""The Dockerfile: what it promises, and its targets built and run where there is a builder."""
+
+from __future__ import annotations
+
+import fnmatch
+import http.server
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import images
+import pytest
+from dockerfile_parse import DockerfileParser
+
+from voxbatch.engines.vllm import compat
+from voxbatch.engines.vllm.model import SMALL_FILES
+
+ROOT = Path(__file__).parents[1]
+PINNED = {"protobuf": "6.33.6", "grpcio": "1.83.0", "click": "8.4.2", "urllib3": "2.7.0"}
+"""Some of what vLLM 0.26.0 resolved to on the day of its release, each older than what we lock."""
+
+built = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def tool(name: str) -> str:
+    """A program that is installed with the development packages, or by the system."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if not found:
+        pytest.skip(f"{name} is not installed: make test brings it where there is a wheel of it")
+    return found
+
+
+def module(name: str) -> ModuleType:
+    """One of the scripts that run inside the build."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "jobs" / "image" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def dockerfile(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Its instructions, without comments."""
+    copy = tmp_path_factory.mktemp("parsed") / "Dockerfile"
+    copy.write_text((ROOT / "Dockerfile").read_text())
+    return [each for each in DockerfileParser(str(copy)).structure if each["instruction"] != "COMMENT"]
+
+
+def stages(instructions: list[dict[str, Any]]) -> dict[str, list[tuple[str, str]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for each in instructions:
+        if each["instruction"] == "FROM":
+            found[each["value"].split(" AS ")[1]] = []
+        elif found:
+            found[list(found)[-1]].append((each["instruction"], each["value"]))
+    return found
+
+
+# ── what can be read ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_hadolint() -> None:
+    """The Dockerfile has no finding of hadolint, whatever its level."""
+    found = subprocess.run(
+        [tool("hadolint"), "--no-color", str(ROOT / "Dockerfile")], capture_output=True, text=True, env={}
+    )
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_shellcheck() -> None:
+    """No shell script of the project has a finding of shellcheck."""
+    scripts = [ROOT / ".ci" / "run", *(ROOT / "jobs").rglob("*.sh"), *(ROOT / "jobs").rglob("*.sbatch")]
+    command = [tool("shellcheck"), "--color=never", "--external-sources", "--source-path=SCRIPTDIR", *map(str, scripts)]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_targets(dockerfile: list[dict[str, Any]], target: str) -> None:
+    """Both targets end as a user other than root, start voxbatch through tini and no shell, and check no health."""
+    last = dict(stages(dockerfile)[target])
+    assert re.fullmatch(r"[1-9]\d*:0", last["USER"])
+    assert json.loads(last["ENTRYPOINT"]) == ["/usr/bin/tini", "--", "voxbatch"]
+    assert not {"HEALTHCHECK", "VOLUME"} & set(last)
+
+
+def test_default_target(dockerfile: list[dict[str, Any]]) -> None:
+    """Who names no target gets the one with vLLM, of a version that voxbatch knows; every base can be given, by its
+    digest too."""
+    assert list(stages(dockerfile))[-1] == "gpu"
+    bases = {each["value"].split(" AS ")[0] for each in dockerfile if each["instruction"] == "FROM"}
+    assert bases == {"${BASE_IMAGE}", "${PYTHON_IMAGE}"}
+    given = dict(each["value"].split("=", 1) for each in dockerfile[:2])
+    version = re.fullmatch(r"vllm/vllm-openai:v([0-9.]+)", given["BASE_IMAGE"])
+    assert version is not None
+    assert compat.is_known(version[1])
+
+
+def test_no_secret(dockerfile: list[dict[str, Any]]) -> None:
+    """A token is never an argument or a variable, which an image keeps, but a secret of one step."""
+    kept = [each["value"] for each in dockerfile if each["instruction"] in ("ARG", "ENV", "LABEL", "COPY", "ADD")]
+    assert not [value for value in kept if re.search(r"token|secret|password|credential", value, re.IGNORECASE)]
+    steps = [value for name, value in stages(dockerfile)["weights"] if name == "RUN"]
+    assert all(step.startswith("--mount=type=secret,id=hf_token") for step in steps)
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_order_of_layers(dockerfile: list[dict[str, Any]], target: str) -> None:
+    """The package comes after all that is large: a change of code fetches and installs nothing else again."""
+    lines = [value for name, value in stages(dockerfile)[target] if name in ("RUN", "COPY")]
+    assert [("from=wheel" in line) for line in lines] == [*([False] * (len(lines) - 1)), True]
+
+
+def test_context() -> None:
+    """Everything that is copied reaches the builder, and nothing else: the rest of a checkout may hold anything."""
+    admitted = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    lines = re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    copied = {file for line in lines for file in line.split()}
+    assert all(any(fnmatch.fnmatch(file, each) for each in admitted) for file in copied)
+    assert set(admitted) == {re.sub("^jobs/image/.*", "jobs/image/*.py", file) for file in copied}
+
+
+def test_locks() -> None:
+    """What both lock files of the target cpu name, they name in the same version."""
+    versions: dict[str, set[str]] = {}
+    for name in ("requirements.lock", "requirements-clouds.lock", "requirements-build.lock"):
+        for package, version in re.findall(r"^(\S+)==(\S+)", (ROOT / name).read_text(), flags=re.MULTILINE):
+            versions.setdefault(package, set()).add(version)
+    assert {package: found for package, found in versions.items() if len(found) > 1} == {}
+
+
+# ── what runs inside the build ────────────────────────────────────────────────────────────────────────────────────────
+
+Beside = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def beside(tmp_path: Path, wheels: Path) -> Beside:
+    """beside(["engine==1"], lock) → the script's end in an environment that has these stubs already."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "image"], check=True)
+    python = str(tmp_path / "image" / "bin" / "python")
+    env = {
+        "PATH": os.environ["PATH"],
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheels),
+        "PIP_CONFIG_FILE": os.devnull,
+    }
+
+    def run(image: list[Path], *arguments: object) -> subprocess.CompletedProcess[str]:
+        install = [python, "-m", "pip", "install", "--quiet", "--no-deps", *map(str, image)]
+        subprocess.run(install, env=env, check=True, capture_output=True)
+        script = ROOT / "jobs" / "image" / "beside.py"
+        return subprocess.run([python, str(script), *map(str, arguments)], env=env, capture_output=True, text=True)
+
+    return run
+
+
+@pytest.mark.slow
+def test_beside_adds_what_is_missing(tmp_path: Path, wheels: Path, beside: Beside) -> None:
+    """Of a lock file only what the image lacks is installed, and what it has in another version stays."""
+    old, new = images.stub_wheel(wheels, "engine", "1.0"), images.stub_wheel(wheels, "engine", "2.0")
+    addon = images.stub_wheel(wheels, "add_on", "1.0", "engine>=1")
+    lock = tmp_path / "lock"
+    lock.write_text(images.lock_line(new) + images.lock_line(addon).replace("add_on", "add-on"))
+    done = beside([old], lock)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"unchanged: \d+ packages; added: add-on 1.0\n", done.stdout)
+
+
+@pytest.mark.slow
+def test_beside_refuses(tmp_path: Path, wheels: Path, beside: Beside) -> None:
+    """What the image's own packages do not meet, and a wheel whose extras it does not meet, end the build with a
+    reason; what was broken in the image before does not."""
+    image = [images.stub_wheel(wheels, "engine", "1.0"), images.stub_wheel(wheels, "broken", "1.0", "nowhere>=1")]
+    addon = images.stub_wheel(wheels, "addon", "1.0", "engine>=2")
+    lock = tmp_path / "lock"
+    lock.write_text(images.lock_line(addon))
+    done = beside(image, lock)
+    assert done.returncode == 1
+    assert (
+        "does not fit into the image:\n  addon 1.0 has requirement engine>=2, but you have engine 1.0.\nTake"
+        in done.stderr
+    )
+
+    package = images.stub_wheel(wheels, "package", "1.0", "engine>=1", 'addon>=3; extra == "cloud"')
+    done = beside(image, package, "cloud")
+    assert done.returncode == 1
+    assert "package wants addon>=3, and the image has 1.0\n" in done.stderr
+
+
+FILES = ["README.md", "params.json", "tekken.json", "model.safetensors", "onnx/model.onnx", "config.json", "pic.png"]
+
+
+@pytest.mark.parametrize(
+    ("files", "left_out"),
+    [
+        ([*FILES, "consolidated.safetensors"], {"model.safetensors", "onnx/model.onnx", "pic.png"}),
+        (FILES, {"onnx/model.onnx", "pic.png"}),
+    ],
+)
+def test_weights_in_one_format(files: list[str], left_out: set[str]) -> None:
+    """An image gets a model's weights once, in Mistral's own format where there is one, and every small file that the
+    engine reads."""
+    weights = module("weights")
+    assert set(files) - set(weights.chosen(files)) == left_out
+    small = [pattern.replace("*", "x") for pattern in SMALL_FILES]
+    assert weights.chosen(small) == small
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """A hub with one model of two files, and what was asked of it, each with its token."""
+    content = {"params.json": b"{}", "consolidated.safetensors": b"weights", "model.safetensors": b"twice"}
+    asked: list[tuple[str, str]] = []
+    model = {"id": "o/m", "sha": "c" * 40, "siblings": [{"rfilename": each} for each in content]}
+    tree = [{"type": "file", "path": each, "size": len(content[each]), "oid": "a" * 40} for each in content]
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers.get("Authorization", "")))
+            name = self.path.rpartition("/")[2]
+            body = content.get(name, json.dumps(tree if "/tree/" in self.path else model).encode())
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            if name in content:
+                self.send_header("ETag", f'"{name}"')
+                self.send_header("X-Repo-Commit", "c" * 40)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET  # noqa: N815 (the name is http.server's)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.slow
+def test_weights_from_a_hub(tmp_path: Path, hub: tuple[str, list[tuple[str, str]]]) -> None:
+    """The files lie in a folder of the model's name; the token goes to the hub, and into no file."""
+    endpoint, asked = hub
+    (tmp_path / "secret").write_text("hf_of_a_test\n")
+    script = (ROOT / "jobs" / "image" / "weights.py").read_text()
+    (tmp_path / "weights.py").write_text(script.replace("/run/secrets/hf_token", str(tmp_path / "secret")))
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1"}
+    command = [sys.executable, str(tmp_path / "weights.py"), "o/m", "main", str(tmp_path / "models")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = {str(file.relative_to(tmp_path / "models")) for file in (tmp_path / "models").rglob("*") if file.is_file()}
+    assert found == {"o/m/params.json", "o/m/consolidated.safetensors"}
+    assert {token for path, token in asked if "o/m" in path} == {"Bearer hf_of_a_test"}
+    assert not [file for file in (tmp_path / "models").rglob("*") if file.is_file() and b"hf_of" in file.read_bytes()]
+
+
+def test_no_weights(tmp_path: Path) -> None:
+    """Without a model's name there is an empty folder, which the next step copies."""
+    module("weights").main("", "main", str(tmp_path / "models"))
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+# ── what is built ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[images.Store]:
+    with images.store(tmp_path_factory.mktemp("images")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cpu(store: images.Store) -> Iterator[images.Container]:
+    image = store.build("cpu", PYTHON_IMAGE=images.BASE, VERSION="1.2.3")
+    with images.container(store, image) as container:
+        yield container
+
+
+@pytest.fixture(scope="module")
+def gpu(store: images.Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[images.Container]:
+    """The target gpu on an image that is to voxbatch what vLLM's is: it has a vLLM and a PyTorch, here by name only,
+    and other versions of what we need than we lock."""
+    folder = tmp_path_factory.mktemp("stand-in")
+    for name, version in (("vllm", "0.26.0"), ("torch", "2.11.0")):
+        images.stub_wheel(folder, name, version)
+    pins = " ".join(f"{name}=={version}" for name, version in PINNED.items())
+    (folder / "Dockerfile").write_text(
+        f"FROM {images.BASE} AS stand-in\nENV PIP_BREAK_SYSTEM_PACKAGES=1\nCOPY *.whl /\n"
+        f"RUN python3 -m pip install -q --no-cache-dir /*.whl {pins} && rm /*.whl\nENTRYPOINT ['vllm', 'serve']\n"
+    )
+    base = store.build("stand-in", folder)
+    image = store.build("gpu", PYTHON_IMAGE=images.BASE, BASE_IMAGE=base)
+    with images.container(store, image) as container:
+        yield container
+
+
+class TestCpu:
+    pytestmark = built
+
+    def test_runs_the_examples(self, cpu: images.Container, tmp_path: Path) -> None:
+        """The container transcribes the examples with nothing but what is in the image: no network, no root."""
+        done = cpu.run(
+            "run", "/examples/manifest.jsonl", "-o", "/tmp/out", "--formats", "srt",
+            volumes={"/examples": ROOT / "examples"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "9 done + 0 failed = 9 items" in done.stdout
+
+    def test_doctor(self, cpu: images.Container) -> None:
+        """The doctor finds the embedded engine and its model, and nothing failed."""
+        done = cpu.run("doctor")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.search(r"^ok +engine +faster-whisper", done.stdout, re.MULTILINE)
+        assert "failed" not in done.stdout
+
+    def test_settings(self, cpu: images.Container) -> None:
+        """The image says whom it runs as, how it starts and which version it is; it holds no secret and no cache."""
+        assert (cpu.config["User"], cpu.config["WorkingDir"]) == ("10001:0", "/work")
+        assert cpu.config["Labels"]["org.opencontainers.image.version"] == "1.2.3"
+        assert not [each for each in cpu.config["Env"] if "TOKEN" in each]
+        root = Path(cpu.root)
+        assert [list((root / name).iterdir()) for name in ("cache", "work")] == [[], []]
+
+    def test_extras(self, cpu: images.Container) -> None:
+        """The clients of the stores and services are there, and pip finds nothing amiss."""
+        versions = {path.name.split("-")[0] for path in Path(cpu.root, "opt/voxbatch/lib").glob("*/*/*.dist-info")}
+        assert versions >= {"google_cloud_storage", "boto3", "google_cloud_pubsub", "google_cloud_run", "voxbatch"}
+
+    def test_any_user(self, cpu: images.Container, tmp_path: Path) -> None:
+        """A platform may run it as a user of its own, whom no file of the image knows, in group 0."""
+        done = cpu.run("run", "/examples/manifest.jsonl", "-o", "out", "--limit", "1", user="54321:0",
+                       volumes={"/examples": ROOT / "examples"})  # fmt: skip
+        shutil.rmtree(Path(cpu.root, "work", "out"))
+        assert done.returncode == 0, done.stderr
+
+    def test_sigterm(self, cpu: images.Container, tmp_path: Path) -> None:
+        """SIGTERM to the container's first process reaches voxbatch, which commits and leaves with 143."""
+        out = tmp_path / "out"
+        out.mkdir()
+        out.chmod(0o777)
+        options = ["--engine", "scripted", "--engine-option", "delay_s=3", "--engine-option", "concurrency=1"]
+        volumes = {"/examples": ROOT / "examples", "/out": out}
+        with cpu.start("run", "/examples/manifest.jsonl", "-o", "/out", *options, volumes=volumes) as process:
+            try:
+                until((out / "run.json").exists)
+                first = first_process(process.pid)
+                assert Path(f"/proc/{first}/comm").read_text() == "tini\n"
+                os.kill(first, signal.SIGTERM)
+                _, errors = process.communicate(timeout=60)
+            finally:
+                process.kill()
+        assert process.returncode == 143
+        assert "interrupted" in errors
+
+
+class TestGpu:
+    pytestmark = built
+
+    def test_leaves_the_image_alone(self, gpu: images.Container) -> None:
+        """vLLM, PyTorch and everything else that the base image had are the versions that it had."""
+        done = gpu.run("--version")
+        assert done.returncode == 0, done.stderr
+        found = {path.name.removesuffix(".dist-info") for path in Path(gpu.root).glob("usr/local/lib/*/*/*.dist-info")}
+        assert found >= {"vllm-0.26.0", "torch-2.11.0", *(f"{name}-{version}" for name, version in PINNED.items())}
+        names = {each.split("-")[0] for each in found}
+        assert names >= {"google_cloud_storage", "boto3", "google_cloud_pubsub", "google_cloud_run", "voxbatch"}
+
+    def test_doctor(self, gpu: images.Container) -> None:
+        """Where there is no GPU, as on a machine that builds, the doctor finds all but an engine; it names vLLM."""
+        done = gpu.run("doctor")
+        assert done.returncode == 1
+        assert re.search(r"^ok +vllm +0\.26\.0 ", done.stdout, re.MULTILINE)
+        assert re.findall(r"^failed +(\S+)", done.stdout, re.MULTILINE) == ["engine"]
+
+    def test_settings(self, gpu: images.Container) -> None:
+        """Every cache is below /cache; without MODEL none is preset; the base's own entry point is gone."""
+        given = dict(each.split("=", 1) for each in gpu.config["Env"])
+        caches = [value for name, value in given.items() if re.search("CACHE|HF_HOME|WORKSPACE", name)]
+        assert len(caches) == 7
+        assert {value.split("/")[1] for value in caches} == {"cache"}
+        assert given["VOXBATCH_MODEL"] == ""
+        assert gpu.config["Entrypoint"] == ["/usr/bin/tini", "--", "voxbatch"]
+        assert list(Path(gpu.root, "opt/models").iterdir()) == []
+        assert gpu.run("profiles").returncode == 0
+
+
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+def first_process(unshare: int) -> int:
+    """The process 1 of a container, by its number on this machine."""
+    children = Path(f"/proc/{unshare}/task/{unshare}/children")
+    until(children.read_text)
+    return int(children.read_text().split()[0])

@@ -1,0 +1,880 @@
+"""What starts runs on SageMaker, Kubernetes, Slurm and AWS Batch: scripts do what they say, twice, and descriptions are
+what the platforms take."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import botocore.session
+import pytest
+import servers
+import yaml
+from botocore.validate import ParamValidator
+from conftest import ROOT, ManifestWriter, Recorder, Voxbatch, environment
+from fake_aws import FakeAws, parameters
+from test_tasks import FAST, container, outputs
+
+from voxbatch.storage import open_store
+
+JOBS = ROOT / "jobs"
+SAGEMAKER = JOBS / "sagemaker"
+SCRIPTS = sorted(path for path in JOBS.rglob("*") if path.suffix in {".sh", ".sbatch"})
+
+
+def validated(service: str, shape: str, value: Mapping[str, Any]) -> None:
+    """Against the published model of the service."""
+    model = botocore.session.get_session().get_service_model(service)
+    report = ParamValidator().validate(value, model.shape_for(shape))
+    assert not report.has_errors(), report.generate_report()
+
+
+def module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+render = module(SAGEMAKER / "render.py")
+submit = module(SAGEMAKER / "submit.py")
+
+# ── scripts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def shellcheck() -> str:
+    """The one beside this Python, or on PATH."""
+    beside = Path(sys.executable).with_name("shellcheck")
+    found = str(beside) if beside.exists() else shutil.which("shellcheck")
+    if found is None:
+        pytest.skip("shellcheck is not installed")
+    return found
+
+
+@pytest.mark.slow
+def test_scripts_are_clean() -> None:
+    """shellcheck has nothing to say, however it is asked."""
+    by_folder: dict[Path, list[str]] = {}
+    for path in SCRIPTS:
+        by_folder.setdefault(path.parent, []).append(path.name)
+    for folder, names in by_folder.items():
+        done = subprocess.run([shellcheck(), "-x", *names], cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+def test_scripts_can_be_started() -> None:
+    """All but what is only sourced are executable."""
+    sourced = [path.name for path in SCRIPTS if path.parent == SAGEMAKER and not os.access(path, os.X_OK)]
+    assert sourced == ["common.sh", "settings.sh"]
+    assert os.access(JOBS / "slurm" / "submit.sh", os.X_OK)
+
+
+# ── SageMaker: deploy.sh and teardown.sh ──────────────────────────────────────────────────────────────────────────────
+
+ACCOUNT, REGION = "123456789012", "eu-central-1"
+IN, OUT = f"voxbatch-in-{ACCOUNT}-{REGION}", f"voxbatch-out-{ACCOUNT}-{REGION}"
+LOOKS = ("get-", "describe-", "list-", "head-")
+
+
+class Deployment:
+    """The two scripts before a server, with one `aws` or the other."""
+
+    def __init__(self, endpoint: str, path: str, fake: FakeAws | None):
+        self.endpoint, self.path, self.fake = endpoint, path, fake
+
+    def run(self, script: str, *arguments: str, code: int = 0, **settings: str) -> list[str]:
+        """Its lines; what was neither kept nor absent stands first in them."""
+        env = environment(
+            PATH=f"{self.path}:{os.environ['PATH']}" if self.path else os.environ["PATH"],
+            AWS_ENDPOINT_URL=self.endpoint, AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b", AWS_REGION=REGION,
+            AWS_CONFIG_FILE="/dev/null", AWS_SHARED_CREDENTIALS_FILE="/dev/null", SETTLE_SECONDS="0", **settings,
+        )  # fmt: skip
+        command = [str(SAGEMAKER / script), *arguments]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+        assert done.returncode == code, done.stdout + done.stderr
+        return (done.stdout + done.stderr).splitlines()
+
+    def client(self, service: str) -> Any:
+        import boto3
+
+        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": REGION}
+        return boto3.client(service, endpoint_url=self.endpoint, **keys)
+
+
+def did(lines: list[str]) -> list[str]:
+    """What was made, changed or removed."""
+    return [line for line in lines if line.startswith(("made", "changed", "gone"))]
+
+
+@pytest.fixture
+def moto() -> Iterator[str]:
+    """A server of its own: the suite's must not keep what a deployment leaves."""
+    with servers.amazon_server() as server:
+        yield f"http://127.0.0.1:{server.port}"
+
+
+@pytest.fixture
+def deployment(moto: str, tmp_path: Path) -> Iterator[Deployment]:
+    fake = FakeAws(moto)
+    with fake.on_path(tmp_path) as folder:
+        yield Deployment(moto, folder, fake)
+
+
+def check_deployed(there: Deployment) -> None:
+    """What the scripts made is what they describe."""
+    sagemaker = there.client("sagemaker").describe_pipeline(PipelineName="voxbatch")
+    definition = json.loads(sagemaker["PipelineDefinition"])
+    assert {each["Name"]: each.get("DefaultValue") for each in definition["Parameters"]} == {
+        "Bucket": IN, "Key": None, "Output": f"s3://{OUT}", "OutputName": None, "InstanceCount": 1,
+        "InstanceType": "ml.g6.2xlarge", "DiskGB": 100, "MaxSeconds": 86400,
+        "Image": f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/voxbatch:latest",
+    }  # fmt: skip
+    events = there.client("events")
+    assert json.loads(events.describe_rule(Name="voxbatch-uploads")["EventPattern"])["detail"]["bucket"]["name"] == [IN]
+    target = events.list_targets_by_rule(Rule="voxbatch-uploads")["Targets"][0]
+    assert target["SageMakerPipelineParameters"]["PipelineParameterList"][1] == {
+        "Name": "Key",
+        "Value": "$.detail.object.key",
+    }
+    roles = {role["RoleName"] for role in there.client("iam").list_roles()["Roles"]}
+    assert roles == {"voxbatch-run", "voxbatch-pipeline", "voxbatch-start"}
+
+
+@pytest.mark.slow
+def test_deploy(deployment: Deployment) -> None:
+    """It makes everything; run twice it only looks; a changed setting changes that alone; what another put into the
+    bucket's notifications stays; and teardown leaves nothing but data."""
+    there, fake = deployment, deployment.fake
+    assert fake is not None
+    there.client("s3").create_bucket(Bucket=IN, CreateBucketConfiguration={"LocationConstraint": REGION})
+    topic = there.client("sns").create_topic(Name="other")["TopicArn"]
+    other = {"TopicConfigurations": [{"Id": "other", "TopicArn": topic, "Events": ["s3:ObjectRemoved:*"]}]}
+    there.client("s3").put_bucket_notification_configuration(Bucket=IN, NotificationConfiguration=other)
+
+    first = there.run("deploy.sh")
+    assert len(did(first)) == 14
+    assert f"kept     bucket {IN}" in first
+    assert "no run starts before it is there" in "\n".join(first)
+    check_deployed(there)
+    kept = there.client("s3").get_bucket_notification_configuration(Bucket=IN)["TopicConfigurations"]
+    assert [each["Id"] for each in kept] == ["other"]
+
+    fake.log.clear()
+    assert did(there.run("deploy.sh")) == []
+    assert [command for command in fake.log if not command[1].startswith(LOOKS)] == []
+
+    wide = '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}'
+    there.client("iam").put_role_policy(RoleName="voxbatch-start", PolicyName="voxbatch", PolicyDocument=wide)
+    night = {"SCHEDULE": "cron(0 2 * * ? *)", "INSTANCE_COUNT": "4", "VOXBATCH_PROFILE": "small-24b"}
+    assert did(there.run("deploy.sh", **night)) == [
+        "changed  policy of role voxbatch-start",
+        "changed  pipeline voxbatch",
+        "changed  rule voxbatch-nightly",
+        "changed  target of rule voxbatch-nightly",
+    ]
+    assert did(there.run("deploy.sh", **night)) == []
+    assert did(there.run("deploy.sh"))[-1] == "gone     rule voxbatch-nightly"
+
+    there.client("s3").put_object(Bucket=OUT, Key="calls/transcripts.jsonl", Body=b"{}")
+    assert len(did(there.run("teardown.sh"))) == 6
+    assert did(there.run("teardown.sh")) == []
+    last = there.run("teardown.sh", "--all")
+    assert did(last) == ["gone     repository voxbatch and its images", f"gone     bucket {IN}"]
+    assert f"kept     bucket {OUT}: it is not empty; aws s3 rb --force s3://{OUT} deletes all that is in it" in last
+
+
+@pytest.mark.slow
+def test_deploy_with_the_real_program(moto: str, tmp_path: Path) -> None:
+    """The AWS CLI itself takes every command of both scripts, and sees no difference the second time (but for the one
+    setting that the test server takes and does not tell of)."""
+    real = shutil.which("aws")
+    if real is None or not os.environ.get("VOXBATCH_TEST_AWS_CLI"):
+        pytest.skip("takes the AWS CLI, some minutes, and VOXBATCH_TEST_AWS_CLI=1")
+    # Version 1 has an address of its own for queues, whatever AWS_ENDPOINT_URL says.
+    (tmp_path / "aws").write_text(f'#!/bin/sh\nexec {real} --endpoint-url {moto} "$@"\n')
+    (tmp_path / "aws").chmod(0o755)
+    there = Deployment(moto, str(tmp_path), None)
+    night = {"SCHEDULE": "rate(1 day)"}
+    assert len(did(there.run("deploy.sh", **night))) == 17
+    check_deployed(there)
+    untold = f"changed  events of bucket {IN}: now go to EventBridge"
+    assert [line for line in did(there.run("deploy.sh", **night)) if line != untold] == []
+    assert len(did(there.run("teardown.sh", "--all"))) == 10
+    assert did(there.run("teardown.sh", "--all")) == []
+
+
+@pytest.mark.slow
+def test_no_permission(deployment: Deployment) -> None:
+    """It stops at once with the command and the reason; deployed again with the permission, it goes on from there."""
+    assert deployment.fake is not None
+    denials = {
+        "sts:get-caller-identity": 0, "ecr:describe-repositories": 0, "iam:create-role": 4,
+        "sagemaker:list-pipelines": 8, "events:put-rule": 1,
+    }  # fmt: skip
+    for denied, made in denials.items():
+        deployment.fake.deny = denied
+        lines = deployment.run("deploy.sh", code=1)
+        assert len(did(lines)) == made
+        command = denied.replace(":", " ")
+        assert lines[-1].startswith(f"jobs/sagemaker: no permission for aws {command}: An error occurred")
+        assert lines[-1].endswith("(jobs/sagemaker/README.md names what whoever deploys needs)")
+    deployment.fake.deny = ""
+    assert did(deployment.run("deploy.sh")) == [
+        "changed  rule voxbatch-uploads",
+        "changed  target of rule voxbatch-uploads",
+    ]
+
+
+@pytest.mark.slow
+def test_settings_that_cannot_be(deployment: Deployment) -> None:
+    """They are refused with the reason, before anything is made."""
+    for settings, message in (
+        ({"OUT_BUCKET": IN}, f"IN_BUCKET and OUT_BUCKET are both {IN}: outputs are .jsonl too, and would start runs"),
+        ({"UPLOADS": "uploads"}, "UPLOADS is 'uploads'; it must end in / and hold no *"),
+        ({"NAME": "Vox_batch"}, "NAME is 'Vox_batch'; small letters, digits and single - are allowed"),
+        ({"SCHEDULE": "rate(1 day)", "NIGHTLY": "uploads/n.jsonl"}, "NIGHTLY (uploads/n.jsonl) lies below UPLOADS"),
+        ({"VOXBATCH_MODEL": "s3://" + "m" * 300}, "VOXBATCH_MODEL has 305 characters; SageMaker takes 256"),
+        ({"INSTANCE_COUNT": "many"}, "INSTANCE_COUNT is 'many'; it must be a whole number from 1"),
+    ):
+        lines = deployment.run("deploy.sh", code=1, **settings)
+        assert (did(lines), message in "\n".join(lines)) == ([], True), lines
+    assert "takes nothing, or --all" in deployment.run("teardown.sh", "--everything", code=1)[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("iam make-role", "Invalid choice: make-role"),
+        ("iam get-role --role x", "Unknown options: --role"),
+        ("iam get-role", 'Missing required parameter in input: "RoleName"'),
+        ("sqs create-queue --queue-name q --attributes {", "Error parsing parameter '--attributes'"),
+        (
+            'ecr describe-images --repository-name r --image-ids [{"tag":"x"}]',
+            'Unknown parameter in imageIds[0]: "tag"',
+        ),
+    ],
+)
+def test_the_stand_in_is_strict(command: str, message: str) -> None:
+    """A command that the real program would not take fails in the tests too."""
+    code, _, said = FakeAws("http://127.0.0.1:1").answer(command.split())
+    assert (code, message in said) == (252, True)
+
+
+# ── SageMaker: what it describes ──────────────────────────────────────────────────────────────────────────────────────
+
+SETTINGS = {
+    "NAME": "voxbatch", "REGION": REGION, "ACCOUNT": ACCOUNT, "PARTITION": "aws", "IN_BUCKET": "in",
+    "OUT_BUCKET": "out", "RUN_ROLE": "voxbatch-run", "START_ROLE": "voxbatch-start", "DEAD_QUEUE": "voxbatch-dead",
+    "UPLOADS": "uploads/", "UPLOADS_RULE": "voxbatch-uploads", "NIGHTLY_RULE": "voxbatch-nightly",
+    "NIGHTLY": "nightly/", "MAX_SECONDS": "86400", "INSTANCE_TYPE": "ml.g6.2xlarge", "INSTANCE_COUNT": "1",
+    "DISK_GB": "100", "IMAGE": "i:latest",
+}  # fmt: skip
+
+
+def rendered(name: str, **more: str) -> Any:
+    return render.render((SAGEMAKER / name).read_text(), {**SETTINGS, **more})
+
+
+WITHOUT_RESOURCES = {"ecr:GetAuthorizationToken", "cloudwatch:PutMetricData"}
+"""Actions that know no resources: Amazon's table of them says so."""
+
+
+@pytest.mark.parametrize("path", sorted((SAGEMAKER / "policies").glob("*.json")), ids=lambda path: path.stem)
+def test_policies(path: Path) -> None:
+    """Each statement allows named actions on named resources; * stands only where an action knows none; and a service
+    may take a role for this account only."""
+    policy = rendered(f"policies/{path.name}")
+    assert policy["Version"] == "2012-10-17"
+    for statement in policy["Statement"]:
+        assert statement["Effect"] == "Allow"
+        assert set(statement) <= {"Sid", "Effect", "Action", "Resource", "Principal", "Condition"}
+        actions = {statement["Action"]} if isinstance(statement["Action"], str) else set(statement["Action"])
+        assert all(re.fullmatch(r"[a-z0-9]+:[A-Z][A-Za-z]+", action) for action in actions)
+        assert ("Principal" in statement) == (path.stem.endswith("-trust") or path.stem == "dead")
+        if "Principal" in statement:
+            assert set(statement["Principal"]) == {"Service"}
+            assert statement["Condition"]
+        given = statement.get("Resource", [])
+        resources = [given] if isinstance(given, str) else given
+        assert ("*" in resources) <= (actions <= WITHOUT_RESOURCES)
+        assert all(each == "*" or each.startswith("arn:aws:") for each in resources)
+
+
+def test_pipeline() -> None:
+    """With its parameters filled in, its step is a request that CreateProcessingJob takes."""
+    pipeline = rendered("pipeline.json", VOXBATCH_FORMATS="srt,vtt", VOXBATCH_LANGUAGE="")
+    given = {each["Name"]: each.get("DefaultValue", "x") for each in pipeline["Parameters"]}
+    assert {type(given[name]) for name in ("InstanceCount", "DiskGB", "MaxSeconds")} == {int}
+    step = filled(pipeline["Steps"][0]["Arguments"], given)
+    validated("sagemaker", "CreateProcessingJobRequest", {"ProcessingJobName": "x", **step})
+    assert step["Environment"]["VOXBATCH_FORMATS"] == "srt,vtt"
+    assert "VOXBATCH_LANGUAGE" not in step["Environment"]
+    assert all(len(each) <= 256 for each in step["AppSpecification"]["ContainerEntrypoint"])
+
+
+def filled(node: Any, given: Mapping[str, Any]) -> Any:
+    """With each {"Get": "Parameters.X"} replaced; anything else that is computed is unknown here."""
+    if isinstance(node, dict) and set(node) == {"Get"}:
+        return given[node["Get"].removeprefix("Parameters.")]
+    if isinstance(node, dict):
+        assert not any(key.startswith("Std:") for key in node)
+        return {key: filled(value, given) for key, value in node.items()}
+    return [filled(each, given) for each in node] if isinstance(node, list) else node
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "out"),
+    [
+        ("uploads/a b's.jsonl", "uploads/a b's.jsonl", "uploads/a b's"),
+        ("uploads/$(id).jsonl.gz", "uploads/$(id).jsonl.gz", "uploads/$(id)"),
+        ("nightly/", "2026-11-21T02:00:00Z", "2026-11-21T02:00:00Z"),
+    ],
+)
+def test_the_pipelines_command(tmp_path: Path, key: str, name: str, out: str) -> None:
+    """It names SOURCE and OUT/NAME, whatever characters the key has; and voxbatch itself gets the signals."""
+    program = tmp_path / "voxbatch"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$$" "$@"\n')
+    program.chmod(0o755)
+    step = filled(rendered("pipeline.json")["Steps"][0]["Arguments"], dict.fromkeys(
+        ("Bucket", "Key", "Output", "OutputName", "InstanceCount", "InstanceType", "DiskGB", "MaxSeconds", "Image"), "x"
+    ))  # fmt: skip
+    env = {"SOURCE_BUCKET": "in", "SOURCE_KEY": key, "OUTPUT_IN": "s3://out", "OUTPUT_NAME": name}
+    assert env.keys() < step["Environment"].keys()
+    env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    process = subprocess.Popen(step["AppSpecification"]["ContainerEntrypoint"], env=env, stdout=-1, text=True)
+    said = process.communicate()[0].splitlines()
+    assert said == [str(process.pid), "run", f"s3://in/{key}", "-o", f"s3://out/{out}"]
+
+
+def test_rules() -> None:
+    """Uploaded manifests start a run, and nothing else does; targets are what EventBridge takes."""
+    pattern = rendered("rules/uploads.json")["detail"]["object"]["key"]
+    keys = {
+        "uploads/a.jsonl": True, "uploads/2026/11/a.jsonl.gz": True, "uploads/a.wav": False, "a.jsonl": False,
+        "nightly/a.jsonl": False, "uploads/a.jsonl.tmp": False,
+    }  # fmt: skip
+    assert {key: any(fnmatchcase(key, each["wildcard"]) for each in pattern) for key in keys} == keys
+    names = {each["Name"]: "DefaultValue" in each for each in rendered("pipeline.json")["Parameters"]}
+    for rule in ("uploads", "nightly"):
+        targets = rendered(f"rules/{rule}-target.json")
+        validated("events", "PutTargetsRequest", {"Rule": rule, "Targets": targets})
+        given = {each["Name"] for each in targets[0]["SageMakerPipelineParameters"]["PipelineParameterList"]}
+        assert {name for name, has_default in names.items() if not has_default} <= given <= names.keys()
+
+
+# ── SageMaker: submit.py ──────────────────────────────────────────────────────────────────────────────────────────────
+
+ARN = f"arn:aws:iam::{ACCOUNT}:role/voxbatch-run"
+ASKED = ("s3://in/calls.jsonl", "-o", "s3://out/calls", "--image", "i:1", "--role", ARN)
+
+
+def requested(*arguments: str) -> dict[str, Any]:
+    body = submit.request(submit.options(arguments))
+    validated("sagemaker", "CreateProcessingJobRequest", body)
+    return dict(body)
+
+
+def test_submit() -> None:
+    """Each way of dividing the work is a request that CreateProcessingJob takes."""
+    body = requested(*ASKED, "--hosts", "4", "--", "--profile", "small-24b")
+    said = body["AppSpecification"]["ContainerArguments"]
+    assert said == ["run", "s3://in/calls.jsonl", "-o", "s3://out/calls", "--exit-zero", "--profile", "small-24b"]
+    assert body["ProcessingResources"]["ClusterConfig"]["InstanceCount"] == 4
+    assert re.fullmatch(r"voxbatch-calls-\d{8}-\d{6}", body["ProcessingJobName"])
+    body = requested("s3://in/rec/", *ASKED[1:], "--by-key", "--name", "n")
+    assert body["AppSpecification"] == {
+        "ImageUri": "i:1",
+        "ContainerEntrypoint": ["sh", "/opt/ml/processing/input/code/entry.sh"],
+    }
+    spread = [each["S3Input"]["S3DataDistributionType"] for each in body["ProcessingInputs"]]
+    assert spread == ["ShardedByS3Key", "FullyReplicated"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("calls.jsonl", *ASKED[1:]), "calls.jsonl is no address such as s3://bucket/key"),
+        ((*ASKED, "--hosts", "0"), "--hosts is 0; SageMaker takes 1 to 100"),
+        ((*ASKED, "--", "x" * 257), "has 257 characters; SageMaker takes 256 in an argument"),
+    ],
+)
+def test_submit_refuses(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What SageMaker would refuse, it refuses."""
+    with pytest.raises(SystemExit) as caught:
+        submit.request(submit.options(arguments))
+    assert message in capsys.readouterr().err + str(caught.value)
+
+
+@pytest.mark.slow
+def test_submit_sends(moto: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The job is there afterwards, and so is the script that its hosts are to run."""
+    for name, value in {"ENDPOINT_URL": moto, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    there = Deployment(moto, "", None)
+    there.client("s3").create_bucket(Bucket="out", CreateBucketConfiguration={"LocationConstraint": REGION})
+    submit.main(["s3://in/rec/", *ASKED[1:], "--by-key", "--name", "n", "--region", REGION])
+    job = there.client("sagemaker").describe_processing_job(ProcessingJobName="n")
+    assert job["ProcessingJobArn"] in capsys.readouterr().out
+    script = there.client("s3").get_object(Bucket="out", Key="calls/code/entry.sh")["Body"].read()
+    assert script == (SAGEMAKER / "entry.sh").read_bytes()
+
+
+# ── SageMaker: entry.sh ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    """A PATH on which `voxbatch` is this checkout's."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "voxbatch").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m voxbatch "$@"\n')
+    (folder / "voxbatch").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def entry(base: Path, path: str, *options: str) -> subprocess.CompletedProcess[str]:
+    env = environment(SAGEMAKER_BASE_DIR=str(base), PATH=path)
+    return subprocess.run([SAGEMAKER / "entry.sh", *options], env=env, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.slow
+def test_hosts_of_the_pipeline(
+    moto: str, tmp_path: Path, manifest: ManifestWriter, voxbatch: Voxbatch, program: str
+) -> None:
+    """The job that an upload starts, on 3 hosts, as the pipeline describes it: what is merged in the bucket is what one
+    process makes of the same files; and the same event once more changes nothing."""
+    path = manifest(*[0.5 + i / 10 for i in range(7)], None, text="one two", lang="en")
+    assert voxbatch("run", path, "-o", "alone", *FAST).returncode == 3
+    names = ("transcripts.jsonl", *(f"srt/r{i}.wav.srt" for i in range(7)))
+    alone = {name: (tmp_path / "alone" / name).read_bytes() for name in names}
+    client = Deployment(moto, "", None).client("s3")
+    for bucket in ("calls-in", "calls-out"):
+        client.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
+    for file in (path, *tmp_path.glob("*.wav")):
+        client.upload_file(str(file), "calls-in", f"uploads/{file.name}")
+    pipeline = rendered("pipeline.json", IN_BUCKET="calls-in", OUT_BUCKET="calls-out")
+    given = {each["Name"]: each.get("DefaultValue", "uploads/m.jsonl") for each in pipeline["Parameters"]}
+    step = filled(pipeline["Steps"][0]["Arguments"], given)
+    keys = {"AWS_ENDPOINT_URL": moto, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "PATH": program}
+    hosts = ["algo-1", "algo-2", "algo-3"]
+    bases = [container(tmp_path / host, host, hosts, ProcessingJobName="pipelines-x") for host in hosts]
+    command = [*step["AppSpecification"]["ContainerEntrypoint"], *FAST]
+    for _ in range(2):
+        environments = [environment(**step["Environment"], **keys, SAGEMAKER_BASE_DIR=base) for base in bases]
+        jobs = [subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=-1) for env in environments]
+        said = [job.communicate(timeout=120)[1] for job in jobs]
+        assert [job.returncode for job in jobs] == [0, 0, 0], said
+        found = {name: client.get_object(Bucket="calls-out", Key=f"uploads/m/{name}")["Body"].read() for name in names}
+        assert found == alone
+
+
+INPUTS = [
+    {
+        "InputName": "recordings",
+        "S3Input": {"LocalPath": "/opt/ml/processing/input/recordings", "S3DataDistributionType": "ShardedByS3Key"},
+    }
+]
+
+
+@pytest.mark.slow
+def test_hosts_with_files_of_their_own(tmp_path: Path, recording: Recorder, program: str) -> None:
+    """Each transcribes all of its own into its own folder, one that got none has nothing to do, and what fails of an
+    item is no failure of the job."""
+    hosts = {"algo-1": ("a.wav", "b.wav"), "algo-2": ("c.wav",), "algo-3": ()}
+    for host, names in hosts.items():
+        base = tmp_path / host
+        container(base, host, list(hosts), ProcessingInputs=INPUTS)
+        (base / "processing" / "input" / "recordings").mkdir(parents=True)
+        for name in names:
+            recording(name, 0.5, base / "processing" / "input" / "recordings")
+    (tmp_path / "algo-2" / "processing" / "input" / "recordings" / "bad.wav").write_bytes(b"no audio")
+    for host, names in hosts.items():
+        done = entry(tmp_path / host, program, *FAST)
+        assert done.returncode == 0, done.stderr
+        out = tmp_path / host / "processing" / "output" / host
+        if names:
+            summary = json.loads((out / "summary.json").read_text())
+            assert (summary["done"], summary["failed"]) == (len(names), int(host == "algo-2"))
+        else:
+            assert "algo-3 was given no files: fewer objects than hosts" in done.stderr
+            assert list(out.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_host_that_cannot_begin(tmp_path: Path, program: str) -> None:
+    """Exit code 2, and the reason as the job's ExitMessage; voxbatch's own exit codes come through."""
+    base = tmp_path / "host"
+    assert "resourceconfig.json is not there" in entry(base, program).stderr
+    container(base, "algo-1", ["algo-1"])
+    message = base / "output" / "message"
+    for reason in ("input/recordings is not there: the job needs an input with that LocalPath",):
+        assert entry(base, program).returncode == 2
+        assert reason in message.read_text()
+    (base / "processing" / "input" / "recordings").mkdir(parents=True)
+    (base / "processing" / "input" / "recordings" / "a.wav").write_bytes(b"x")
+    done = entry(base, program, "--engine", "x")
+    assert (done.returncode, message.read_text()[:21]) == (2, "engine 'x' is unknown")
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may write everywhere")
+def test_a_host_whose_user_may_not_write(tmp_path: Path) -> None:
+    """It says that the image's user is the reason."""
+    base = tmp_path / "host"
+    container(base, "algo-1", ["algo-1"])
+    (base / "processing" / "input" / "recordings").mkdir(parents=True)
+    for folder in (*base.parents, base):
+        if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
+            folder.chmod(0o755)
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    script = tmp_path / "entry.sh"
+    script.write_bytes((SAGEMAKER / "entry.sh").read_bytes())
+    env = {"PATH": "/usr/bin:/bin", "SAGEMAKER_BASE_DIR": str(base)}
+    done = subprocess.run([*nobody, "sh", script], env=env, capture_output=True, text=True, cwd="/")
+    assert done.returncode == 2
+    assert "to use the host's folders the image must run as root; s3:// needs none" in done.stderr
+
+
+# ── Kubernetes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@cache
+def manifests() -> dict[str, Any]:
+    return {path.stem: yaml.safe_load(path.read_text()) for path in sorted((JOBS / "kubernetes").glob("*.yaml"))}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cronjob", "job", "listen", "serviceaccount"])
+def test_kubernetes_takes_it(name: str) -> None:
+    """By the schema of 1.30, in which no field may be unknown."""
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    kubernetes_validate.validate(manifests()[name], "1.30", strict=True)
+    spoilt = {**manifests()[name], "spek": {}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(spoilt, "1.30", strict=True)
+
+
+def jobs() -> dict[str, Any]:
+    return {"job": manifests()["job"]["spec"], "cronjob": manifests()["cronjob"]["spec"]["jobTemplate"]["spec"]}
+
+
+def container_of(spec: Mapping[str, Any]) -> Any:
+    return spec["template"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize("name", ["job", "cronjob"])
+def test_kubernetes_jobs(name: str) -> None:
+    """As many tasks as pods; exit code 2 ends the job, a disruption counts for nothing; and what the API server asks
+    beyond the schema is there."""
+    spec = jobs()[name]
+    variables = {each["name"]: each.get("value") for each in container_of(spec)["env"]}
+    assert variables["VOXBATCH_TASK_COUNT"] == str(spec["completions"])
+    assert spec["completionMode"] == "Indexed"
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"  # what podFailurePolicy asks for
+    rules = spec["podFailurePolicy"]["rules"]
+    said = [(rule["action"], rule.get("onExitCodes", {}).get("values")) for rule in rules]
+    assert said == [("FailJob", [2]), ("Ignore", None), ("Ignore", [143])]
+    named = {rule["onExitCodes"]["containerName"] for rule in rules if "onExitCodes" in rule}
+    assert named == {container_of(spec)["name"]}
+
+
+def test_the_nightly_job_is_the_same_job() -> None:
+    """But for its folder."""
+    job, nightly = copy.deepcopy(jobs()["job"]), copy.deepcopy(jobs()["cronjob"])
+    for spec in (job, nightly):
+        del container_of(spec)["args"]
+    assert container_of(nightly)["env"].pop(0)["name"] == "JOB_NAME"
+    assert job == nightly
+
+
+@pytest.mark.parametrize("name", ["job", "cronjob", "listen"])
+def test_kubernetes_pods_are_confined(name: str) -> None:
+    """No root, nothing to write to but folders of their own, for which there are mounts."""
+    spec = manifests()["listen"]["spec"] if name == "listen" else jobs()[name]
+    pod, inner = spec["template"]["spec"], container_of(spec)
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert inner["securityContext"] == {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+    }  # fmt: skip
+    mounts = {each["name"]: each["mountPath"] for each in inner["volumeMounts"]}
+    assert mounts == {"scratch": "/scratch", "cache": "/cache", "shm": "/dev/shm"}
+    assert {each["name"] for each in pod["volumes"]} == set(mounts)
+    variables = {each["name"]: each.get("value") for each in inner["env"]}
+    assert (variables["TMPDIR"], variables["HOME"]) == ("/scratch", "/scratch")
+    assert inner["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+# ── AWS Batch ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_aws_batch_takes_it() -> None:
+    """The definition, and the array that its page submits."""
+    definition = json.loads((JOBS / "aws-batch" / "job-definition.json").read_text())
+    validated("batch", "RegisterJobDefinitionRequest", definition)
+    page = re.sub(r"\\\n\s*", "", (JOBS / "aws-batch" / "README.md").read_text())
+    _, _, _, *flags = shlex.split(next(line for line in page.splitlines() if "aws batch submit-job" in line))
+    model = botocore.session.get_session().get_service_model("batch")
+    given = {flag: [text] for flag, text in zip(flags[::2], flags[1::2], strict=True)}
+    asked = parameters(model.operation_model("SubmitJob"), given)
+    count = {"name": "VOXBATCH_TASK_COUNT", "value": str(asked["arrayProperties"]["size"])}
+    assert count in asked["containerOverrides"]["environment"]
+    assert asked["parameters"].keys() == definition["parameters"].keys()
+
+
+# ── Slurm ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+ARRAY = JOBS / "slurm" / "array.sbatch"
+SLOWLY = ("--engine-option", "delay_s=0.3", "--engine-option", "concurrency=1", "--part-items", "1")
+TASKS = 3
+
+
+@pytest.fixture
+def whole(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> dict[str, bytes | None]:
+    """What one process makes of m.jsonl."""
+    path = manifest(*[0.5 + i / 100 for i in range(23)], None, text="one two", lang="en")
+    assert voxbatch("run", path, "-o", "alone", *FAST).returncode == 3
+    return outputs(open_store(str(tmp_path / "alone")))
+
+
+class Array:
+    """Tasks of an array, each in a session of its own, as Slurm starts them; `scontrol` writes down its arguments."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        tools = folder / "tools"
+        tools.mkdir()
+        (tools / "scontrol").write_text(f'#!/bin/sh\necho "$@" >>{folder}/scontrol.log\n')
+        (tools / "squeue").write_text(f"#!/bin/sh\ncat {folder}/state || echo RUNNING\n")
+        for tool in tools.iterdir():
+            tool.chmod(0o755)
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def begin(self, index: int, restarts: int = 0) -> subprocess.Popen[bytes]:
+        array = {"ARRAY_JOB_ID": 17, "ARRAY_TASK_ID": index + 5, "ARRAY_TASK_COUNT": TASKS, "ARRAY_TASK_MIN": 5}
+        array |= {"ARRAY_TASK_MAX": 4 + TASKS, "ARRAY_TASK_STEP": 1, "JOB_ID": 20 + index}
+        array |= {"RESTART_COUNT": restarts} if restarts else {}
+        env = environment(
+            PATH=f"{self.folder / 'tools'}:{os.environ['PATH']}",
+            VOXBATCH=f"{sys.executable} -m voxbatch",
+            TMPDIR=str(self.folder / "scratch"),
+            **{f"SLURM_{name}": str(value) for name, value in array.items()},
+        )
+        command = ["bash", str(ARRAY), "m.jsonl", "-o", "out", *FAST, *SLOWLY]
+        with open(self.folder / f"task-{index}.log", "ab") as log:
+            process = subprocess.Popen(
+                command, env=env, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
+            )
+        self.started.append(process)
+        return process
+
+    def requeued(self) -> list[str]:
+        log = self.folder / "scontrol.log"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def committed(self, index: int) -> bool:
+        """Whether the task has, though it is not done."""
+        return any((self.folder / "out" / "parts").glob(f"shard-{index:05}-of-*/part-*.jsonl"))
+
+
+@pytest.fixture
+def array(tmp_path: Path) -> Iterator[Array]:
+    found = Array(tmp_path)
+    yield found
+    for process in found.started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.slow
+def test_slurm_array(array: Array, whole: dict[str, bytes | None], tmp_path: Path) -> None:
+    """One task's time is up and it puts itself back into the queue; another is preempted, of which all its processes
+    hear at once, and leaves that to Slurm; started again, all come to the bytes of one process."""
+    tasks = [array.begin(index) for index in range(TASKS)]
+    for index, number, state in ((0, signal.SIGUSR1, "RUNNING"), (1, signal.SIGTERM, "COMPLETING")):
+        while not array.committed(index):
+            assert tasks[index].poll() is None, (tmp_path / f"task-{index}.log").read_text()
+            time.sleep(0.02)
+        (tmp_path / "state").write_text(state)
+        (os.kill if index == 0 else os.killpg)(tasks[index].pid, number)
+        assert tasks[index].wait(60) == 143, (tmp_path / f"task-{index}.log").read_text()
+    assert array.requeued() == ["requeue 20"]
+    again = [array.begin(index, restarts=1) for index in (0, 1)]
+    assert {process.wait(120) for process in (tasks[2], *again)} <= {0, 3}
+    assert outputs(open_store(str(tmp_path / "out"))) == whole
+    assert '"attempt": 1' in (tmp_path / "task-0.log").read_text()
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def plan_of(line: str, folder: Path) -> dict[str, str]:
+    """An environment in which `voxbatch … --dry-run` says the line, and sbatch its arguments."""
+    for name, text in {"voxbatch": f"echo 'items    9'\necho '{line}'", "sbatch": 'printf "%s\\n" "$@"'}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    return environment(PATH=f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("audio", "options", "array"),
+    [
+        ("audio    28.6 s", (), "0-0"),
+        ("audio    59:59", (), "0-0"),
+        ("audio    10.0 hours", (), "0-0"),
+        ("audio    10.1 hours at least", (), "0-1"),
+        ("audio    12,345.6 hours", (), "0-63"),
+        ("audio    12.0 hours", ("--hours-per-task", "2"), "0-5"),
+        ("", ("--tasks", "8"), "0-7"),
+    ],
+)
+def test_slurm_submit(tmp_path: Path, audio: str, options: tuple[str, ...], array: str) -> None:
+    """As many tasks as the hours ask for, or as were asked for; sbatch gets its own options, voxbatch the others."""
+    command = [JOBS / "slurm" / "submit.sh", *options, "m.jsonl", "-o", "out", "--limit", "9", "--", "--time=1:00"]
+    done = subprocess.run(command, env=plan_of(audio, tmp_path), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"--array={array}", "--time=1:00", str(ARRAY), "m.jsonl", "-o", "out", "--limit", "9",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "say what to transcribe"),
+        (("m.jsonl",), "say -o OUT"),
+        (("--tasks", "0", "m.jsonl", "-o", "out"), "--tasks is '0'; it must be a whole number from 1 to 99999"),
+        (("--hours-per-task", "x", "m.jsonl", "-o", "o"), "--hours-per-task is 'x'; it must be a whole number from 1"),
+    ],
+)
+def test_slurm_submit_refuses(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    """What it cannot submit is refused with exit code 2."""
+    command = [JOBS / "slurm" / "submit.sh", *arguments]
+    done = subprocess.run(command, env=plan_of("", tmp_path), capture_output=True, text=True)
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.slow
+def test_slurm_submit_reads_a_real_plan(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """The line that it looks for is the one that --dry-run prints."""
+    path = manifest(0.5)
+    path.write_text("".join(json.dumps({"audio_filepath": f"{i}.wav", "duration": 3600}) + "\n" for i in range(25)))
+    env = plan_of("", tmp_path) | {"VOXBATCH": f"{sys.executable} -m voxbatch"}
+    done = subprocess.run([JOBS / "slurm" / "submit.sh", path, "-o", "out"], env=env, capture_output=True, text=True)
+    assert done.stdout.splitlines()[:1] == ["--array=0-2"], done.stderr
+
+
+class Cluster:
+    """A Slurm of this machine alone, started for one test."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.env = environment(SLURM_CONF=str(folder / "slurm.conf"), VOXBATCH=f"{sys.executable} -m voxbatch")
+        host = os.uname().nodename
+        settings = {
+            "ClusterName": "t", "SlurmctldHost": f"{host}(127.0.0.1)", "SlurmUser": "root", "SlurmdUser": "root",
+            "SlurmctldPort": servers.free_port(), "SlurmdPort": servers.free_port(), "AuthType": "auth/munge",
+            "AuthInfo": f"socket={folder}/munge.socket", "StateSaveLocation": folder,
+            "SlurmdSpoolDir": folder / "spool",
+            "SlurmctldPidFile": folder / "ctld.pid", "SlurmdPidFile": folder / "d.pid", "TaskPlugin": "task/none",
+            "ProctrackType": "proctrack/pgid", "SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CPU",
+            "SlurmdParameters": "config_overrides", "ReturnToService": 2, "SchedulerParameters": "sched_interval=1",
+            "NodeName": f"{host} NodeAddr=127.0.0.1 CPUs={TASKS} State=UNKNOWN",
+            "PartitionName": "main Nodes=ALL Default=YES State=UP",
+        }  # fmt: skip
+        (folder / "slurm.conf").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+
+    def __enter__(self) -> Cluster:
+        (self.folder / "munge.key").write_bytes(os.urandom(1024))
+        (self.folder / "munge.key").chmod(0o600)
+        names = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munge.pid", "seed-file": "munge.seed"}
+        names |= {"log-file": "munge.log"}
+        munge = ["munged", "--force", "--foreground", *(f"--{k}={self.folder / v}" for k, v in names.items())]
+        commands = [munge, ["slurmctld", "-D", "-c"], ["slurmd", "-D"]]
+        self.daemons = []
+        for command in commands:
+            with open(self.folder / f"{command[0]}.log", "wb") as log:
+                self.daemons.append(subprocess.Popen(command, env=self.env, stdout=log, stderr=log))
+            time.sleep(0.5)
+        while "idle" not in self.ask("sinfo", check=False):
+            assert [each.poll() for each in self.daemons] == [None] * 3, (self.folder / "slurmctld.log").read_text()
+            time.sleep(0.2)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in reversed(self.daemons):
+            each.terminate()
+            each.wait()
+
+    def submit(self) -> str:
+        """The array's id."""
+        command = [str(JOBS / "slurm" / "submit.sh"), "--tasks", str(TASKS), "m.jsonl", "-o", "out", *FAST, *SLOWLY]
+        return self.ask(*command, "--", "--gres=none", "--mem=1", "--cpus-per-task=1", "--parsable").strip()
+
+    def ask(self, *command: str, check: bool = True) -> str:
+        done = subprocess.run(command, env=self.env, cwd=self.folder, capture_output=True, text=True)
+        assert done.returncode == 0 or not check, done.stderr
+        return done.stdout
+
+
+@contextmanager
+def cluster_in(folder: Path) -> Iterator[Cluster]:
+    if not os.environ.get("VOXBATCH_TEST_SLURM") or os.geteuid() != 0 or not shutil.which("slurmctld"):
+        pytest.skip("takes root, slurmctld, slurmd, munge, and VOXBATCH_TEST_SLURM=1")
+    for each in folder.parents:
+        if each.is_relative_to("/tmp") and each != Path("/tmp"):
+            each.chmod(0o755)  # munge trusts no folder that only its user may enter
+    with Cluster(folder) as cluster:
+        yield cluster
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["", "srun --ntasks=1 "])
+def test_a_real_slurm(whole: dict[str, bytes | None], tmp_path: Path, launcher: str) -> None:
+    """The same with Slurm itself: one task is told that its time is up and one is preempted, both come back with their
+    restart counted, and the array's bytes are those of one process."""
+    with cluster_in(tmp_path) as cluster:
+        cluster.env["VOXBATCH"] = launcher + cluster.env["VOXBATCH"]
+        job = cluster.submit()
+        out = tmp_path / "out"
+        for index, command in ((0, ("scancel", "--batch", "--signal=USR1")), (1, ("scontrol", "requeue"))):
+            while not any((out / "parts").glob(f"shard-{index:05}-of-*/part-*.jsonl")):
+                time.sleep(0.05)
+            cluster.ask(*command, f"{job}_{index}")
+        while cluster.ask("squeue", "--noheader"):  # Slurm itself waits for two minutes before it starts a task again
+            time.sleep(1)
+    logs = [(tmp_path / f"voxbatch-{job}_{index}.log").read_text() for index in range(TASKS)]
+    assert outputs(open_store(str(out))) == whole, logs
+    assert ["back to the queue" in log for log in logs] == [True, False, False]
+    assert ['"attempt": 1' in log for log in logs] == [True, True, False], logs
+    assert [log.count("interrupted; ") for log in logs] == [1, 1, 0]
+
+
+@pytest.mark.slow
+def test_a_real_slurm_cancels(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """A task that is cancelled commits what it has in hand, and does not come back."""
+    manifest(*[0.5] * 24)
+    with cluster_in(tmp_path) as cluster:
+        job = cluster.submit()
+        while not any((tmp_path / "out" / "parts").glob("shard-00000-of-*/part-*.jsonl")):
+            time.sleep(0.05)
+        cluster.ask("scancel", job)
+        while cluster.ask("squeue", "--noheader"):
+            time.sleep(0.2)
+    log = (tmp_path / f"voxbatch-{job}_0.log").read_text()
+    assert ("interrupted; " in log, "back to the queue" in log) == (True, False), log

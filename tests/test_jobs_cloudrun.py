@@ -1,0 +1,783 @@
+"""jobs/cloudrun: its scripts against a gcloud that remembers and the real one's parser, its files against Google's own
+descriptions of its APIs, its workflow by a runner of that syntax.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import workflows
+import yaml
+from discovery import complaints
+from gcloud_stub import Gcloud, Trouble, gcloud
+
+ROOT = Path(__file__).parents[1]
+JOBS = ROOT / "jobs" / "cloudrun"
+TOKEN = "hf_aSecretThatNobodyMaySee"
+
+# ── the scripts, before a gcloud that remembers ───────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Cloud:
+    """A project in which gcloud is our stand-in."""
+
+    programs: Path
+    gcloud: Gcloud
+
+    def run(self, script: str, *args: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """A script of jobs/cloudrun; its settings are all that it finds in the environment."""
+        kept = {name: os.environ[name] for name in ("HOME", "TMPDIR") if name in os.environ}
+        environment = {
+            **kept,
+            "PATH": f"{self.programs}:{os.environ['PATH']}",
+            "RETRY_S": "0",
+            "PROJECT": "p",
+            **settings,
+        }
+        command = ["bash", str(JOBS / script), *args]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    def deploy(self, *args: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        done = self.run("deploy.sh", *args, **settings)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def calls(self) -> list[dict[str, Any]]:
+        """What gcloud was told since this was last asked."""
+        calls = list(self.gcloud.record)
+        self.gcloud.record.clear()
+        return calls
+
+    def changes(self) -> list[str]:
+        return [" ".join(call["argv"]) for call in self.calls() if not call["reads"]]
+
+    @property
+    def world(self) -> dict[str, Any]:
+        """A copy of what there is."""
+        return copy.deepcopy(self.gcloud.world.things)
+
+    def put(self, **things: Any) -> None:
+        self.gcloud.world.things.update(things)
+
+    def trouble(self, at: str, say: str, **when: Any) -> None:
+        self.gcloud.trouble = Trouble(at, say, **when)
+
+    def roles(self, thing: str) -> set[tuple[str, str]]:
+        bindings = self.world.get(f"policy:{thing}", [])
+        return {(member.split(":")[1].split("@")[0], b["role"]) for b in bindings for member in b["members"]}
+
+
+@contextmanager
+def project(folder: Path) -> Iterator[Cloud]:
+    """A project with nothing in it but an image that somebody built."""
+    programs = folder / "bin"
+    programs.mkdir()
+    with gcloud(programs, folder / "files") as stub:
+        cloud = Cloud(programs, stub)
+        cloud.put(image={"image_summary": {"digest": "sha256:0123"}})
+        yield cloud
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[Cloud]:
+    with project(tmp_path) as made:
+        yield made
+
+
+def made(world: dict[str, Any]) -> dict[str, Any]:
+    """What a world is, without how often it took to get there."""
+    counted = {"notifications made", "versions"}
+    things = {k: v for k, v in world.items() if k not in counted and not k.startswith("notification/")}
+    told = sorted(
+        world[k]["Notification Configuration"]["object_name_prefix"] for k in world if k.startswith("notification/")
+    )
+    return json.loads(json.dumps({**things, "notifications": told}), object_hook=_without_files)
+
+
+def _without_files(thing: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in thing.items() if k not in ("config-from-file", "policy-from-file")}
+
+
+@pytest.mark.slow
+def test_deploy_makes_it_all_and_a_second_time_nothing(cloud: Cloud) -> None:
+    """From an empty project to all of it; the second run only looks, and says that there is nothing to change."""
+    first = cloud.deploy(HF_TOKEN=TOKEN)
+    assert {key for key in cloud.world if "/" in key and not key.startswith(("policy:", "alert/"))} == {
+        "artifacts repositories/voxbatch", "storage buckets/p-voxbatch-in", "storage buckets/p-voxbatch-out",
+        "iam service-accounts/voxbatch-run", "iam service-accounts/voxbatch-start",
+        "pubsub topics/voxbatch-uploads", "pubsub topics/voxbatch-dead",
+        "pubsub subscriptions/voxbatch-uploads", "pubsub subscriptions/voxbatch-dead", "secrets/voxbatch-hf-token",
+        "run jobs/voxbatch", "run jobs/voxbatch-nightly", "workflows/voxbatch", "eventarc triggers/voxbatch",
+        "scheduler jobs/voxbatch-nightly", "notification/1",
+        "logging metrics/voxbatch_failed_items", "logging metrics/voxbatch_starved_seconds",
+    }  # fmt: skip
+    assert len([key for key in cloud.world if key.startswith("alert/")]) == 3
+    assert f"{len(cloud.changes())} changes made." in first.stdout
+    world = cloud.world
+
+    second = cloud.deploy(HF_TOKEN=TOKEN)
+    assert "Nothing to change." in second.stdout
+    assert cloud.changes() == []
+    assert cloud.world == world
+
+
+@pytest.mark.slow
+def test_each_account_has_the_least_roles(cloud: Cloud) -> None:
+    """On resources; on the project only what knows no smaller place, and nothing to who transcribes."""
+    cloud.deploy(HF_TOKEN=TOKEN)
+    policies = [key.removeprefix("policy:") for key in cloud.world if key.startswith("policy:")]
+    assert {thing: cloud.roles(thing) for thing in policies} == {
+        "storage buckets/p-voxbatch-in": {("voxbatch-run", "roles/storage.objectViewer")},
+        "storage buckets/p-voxbatch-out": {("voxbatch-run", "roles/storage.objectUser")},
+        "secrets/voxbatch-hf-token": {("voxbatch-run", "roles/secretmanager.secretAccessor")},
+        "pubsub subscriptions/voxbatch-uploads": {
+            ("voxbatch-run", "roles/pubsub.subscriber"),
+            ("voxbatch-run", "roles/pubsub.viewer"),
+            ("service-42", "roles/pubsub.subscriber"),
+        },
+        "pubsub topics/voxbatch-dead": {
+            ("voxbatch-run", "roles/pubsub.publisher"),
+            ("service-42", "roles/pubsub.publisher"),
+        },
+        "pubsub topics/voxbatch-uploads": {("service-42", "roles/pubsub.publisher")},
+        "run jobs/voxbatch": {
+            (account, role)
+            for account in ("voxbatch-run", "voxbatch-start")
+            for role in ("roles/run.jobsExecutorWithOverrides", "roles/run.viewer")
+        },
+        "run jobs/voxbatch-nightly": {("voxbatch-start", "roles/run.invoker")},
+        "projects/p": {
+            ("voxbatch-start", "roles/workflows.invoker"),
+            ("voxbatch-start", "roles/eventarc.eventReceiver"),
+            ("voxbatch-start", "roles/logging.logWriter"),
+            ("service-42", "roles/pubsub.publisher"),
+        },
+    }
+
+
+@pytest.mark.slow
+def test_the_subscription_keeps_what_it_must(cloud: Cloud) -> None:
+    """Lease, retention, dead letters, back-off and lifetime are as said; what somebody changed is set right, alone."""
+    cloud.deploy()
+    there = cloud.world["pubsub subscriptions/voxbatch-uploads"]
+    assert there["ackDeadlineSeconds"] == 600
+    assert there["messageRetentionDuration"] == "2678400s"
+    assert there["expirationPolicy"] == {}
+    assert there["deadLetterPolicy"] == {
+        "deadLetterTopic": "projects/p/topics/voxbatch-dead",
+        "maxDeliveryAttempts": 20,
+    }
+    assert there["retryPolicy"] == {"minimumBackoff": "60s", "maximumBackoff": "600s"}
+    assert there["flags"]["message-filter"] == 'NOT attributes:eventType OR attributes.eventType = "OBJECT_FINALIZE"'
+
+    cloud.changes()
+    cloud.put(**{"pubsub subscriptions/voxbatch-uploads": {**there, "expirationPolicy": {"ttl": "2678400s"}}})
+    cloud.deploy()
+    (change,) = cloud.changes()
+    assert change.startswith("pubsub subscriptions update projects/p/subscriptions/voxbatch-uploads ")
+    assert cloud.world["pubsub subscriptions/voxbatch-uploads"]["expirationPolicy"] == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fails_at", [0, 15, 27, 41])
+def test_a_half_made_project_is_completed(cloud: Cloud, fails_at: int) -> None:
+    """Whatever change is refused, deploy.sh stops there with a clear line; the next run makes the rest, and no more."""
+    cloud.trouble(".", "PERMISSION_DENIED: Permission 'it' denied on resource", changing_only=True, skip=fails_at)
+    failed = cloud.run("deploy.sh", HF_TOKEN=TOKEN)
+    assert failed.returncode == 1
+    assert "PERMISSION_DENIED: Permission 'it' denied" in failed.stderr
+    assert re.search(
+        r"^deploy\.sh: could not .+; what was done before it stays, and running", failed.stderr, re.MULTILINE
+    )
+    before = cloud.changes()
+    assert len(before) == fails_at + 1
+
+    cloud.deploy(HF_TOKEN=TOKEN)
+    after = cloud.changes()
+    assert after[0].split("--")[0] == before[-1].split("--")[0]  # it goes on with what failed
+    assert not {c.split("--")[0] for c in before[:-1] if " create" in c} & {c.split("--")[0] for c in after}
+    cloud.deploy(HF_TOKEN=TOKEN)
+    assert cloud.changes() == []
+
+
+def test_what_may_not_be_looked_at_stops_it(cloud: Cloud) -> None:
+    """A look that is denied is not taken for a thing that is not there."""
+    cloud.trouble(
+        "artifacts repositories describe", "PERMISSION_DENIED: Permission 'a.get' denied (or it may not exist)"
+    )
+    done = cloud.run("deploy.sh")
+    assert done.returncode == 1
+    assert "PERMISSION_DENIED" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("deploy.sh: could not look: gcloud artifacts repositories describe")
+    assert [c for c in cloud.changes() if "artifacts" in c] == []
+
+
+@pytest.mark.slow
+def test_what_takes_a_while_is_tried_again(cloud: Cloud) -> None:
+    """A service account that not all of Google knows yet is waited for; one that never comes is an error."""
+    cloud.trouble("add-iam-policy-binding", "INVALID_ARGUMENT: Service account voxbatch-run@p does not exist.", times=3)
+    assert cloud.deploy().stdout.count("… not yet: ERROR") == 3
+
+    cloud.put(**{"policy:storage buckets/p-voxbatch-in": []})
+    cloud.trouble(
+        "add-iam-policy-binding", "INVALID_ARGUMENT: Service account voxbatch-run@p does not exist.", times=99
+    )
+    assert cloud.run("deploy.sh").returncode == 1
+
+
+@pytest.mark.slow
+def test_the_token_is_never_seen(cloud: Cloud) -> None:
+    """The hub token reaches Secret Manager through standard input: no argument, output or environment ever has it; the
+    same one is not stored twice, another one is, and later runs without it keep it."""
+    said = cloud.deploy(HF_TOKEN=TOKEN)
+    calls = cloud.calls()
+    assert TOKEN not in said.stdout + said.stderr
+    assert [call["stdin"] for call in calls if call["stdin"]] == [TOKEN]
+    assert TOKEN not in json.dumps([[call["argv"], call["environment"]] for call in calls])
+    assert TOKEN not in "".join(path.read_text() for path in cloud.gcloud.folder.iterdir())
+    assert cloud.world["versions"] == [TOKEN]
+
+    said = cloud.deploy(HF_TOKEN=TOKEN)
+    assert TOKEN not in said.stdout + said.stderr
+    cloud.deploy()
+    assert cloud.changes() == []
+    cloud.deploy(HF_TOKEN="hf_another")
+    assert cloud.changes() == ["secrets versions add voxbatch-hf-token --data-file=-"]
+    assert cloud.world["versions"] == [TOKEN, "hf_another"]
+    (container,) = containers(cloud.world["run jobs/voxbatch"])
+    assert {
+        "name": "HF_TOKEN",
+        "valueFrom": {"secretKeyRef": {"name": "voxbatch-hf-token", "key": "latest"}},
+    } in container["env"]
+
+
+@pytest.mark.slow
+def test_without_a_token_there_is_no_secret(cloud: Cloud) -> None:
+    """No HF_TOKEN, no secret: the job asks for none."""
+    cloud.deploy()
+    assert not any("secrets" in change for change in cloud.changes())
+    (container,) = containers(cloud.world["run jobs/voxbatch"])
+    assert [each["name"] for each in container["env"]] == ["VOXBATCH_EXIT_ZERO", "VOXBATCH_USD_PER_HOUR"]
+    cloud.deploy(UPLOADS="worker")
+    (container,) = containers(cloud.world["beta run worker-pools/voxbatch-listen"])
+    assert [each["name"] for each in container["env"]] == ["VOXBATCH_USD_PER_HOUR"]
+
+
+@pytest.mark.slow
+def test_one_alone_reacts_to_an_upload(cloud: Cloud) -> None:
+    """With a worker there are no trigger and no night, and none of their roles; back again there is no worker."""
+    cloud.deploy()
+    by_workflow = made(cloud.world)
+    cloud.deploy(UPLOADS="worker")
+    assert "beta run worker-pools/voxbatch-listen" in cloud.world
+    assert not {"workflows/voxbatch", "eventarc triggers/voxbatch", "scheduler jobs/voxbatch-nightly"} & set(
+        cloud.world
+    )
+    assert "run jobs/voxbatch-nightly" not in cloud.world
+    assert made(cloud.world)["notifications"] == ["in/"]
+    assert cloud.roles("run jobs/voxbatch") == set()
+    assert cloud.roles("projects/p") == {("service-42", "roles/pubsub.publisher")}
+
+    cloud.deploy(UPLOADS="none", NIGHTLY="no")
+    assert "beta run worker-pools/voxbatch-listen" not in cloud.world
+    assert made(cloud.world)["notifications"] == []
+
+    cloud.deploy()
+    back = made(cloud.world)
+    assert {k: v for k, v in back.items() if "policy" not in k} == {
+        k: v for k, v in by_workflow.items() if "policy" not in k
+    }
+    assert cloud.roles("run jobs/voxbatch") != set()
+    assert len(cloud.roles("projects/p")) == 4
+
+
+@pytest.mark.slow
+def test_only_what_differs_is_updated(cloud: Cloud) -> None:
+    """A new image, schedule, bucket or channel changes what depends on it, and nothing else."""
+    cloud.deploy()
+    cloud.changes()
+    cloud.put(image={"image_summary": {"digest": "sha256:4567"}})
+    cloud.deploy()
+    assert [change.split("/")[0].rsplit(" ", 1)[0] for change in cloud.changes()] == ["run jobs replace"] * 2
+    (container,) = containers(cloud.world["run jobs/voxbatch"])
+    assert container["image"] == "europe-west4-docker.pkg.dev/p/voxbatch/voxbatch@sha256:4567"
+
+    cloud.deploy(SCHEDULE="30 3 * * 1-5")
+    (change,) = cloud.changes()
+    assert change.startswith("scheduler jobs update http voxbatch-nightly ")
+    assert "--schedule=30 3 * * 1-5" in change
+
+    cloud.deploy(SCHEDULE="30 3 * * 1-5", CHANNEL="projects/p/notificationChannels/7")
+    assert [c.split(" --")[0] for c in cloud.changes()] == [
+        f"alpha monitoring policies update projects/p/alertPolicies/{n}" for n in (1, 2, 3)
+    ]
+    assert cloud.world["alert/projects/p/alertPolicies/1"]["notificationChannels"] == [
+        "projects/p/notificationChannels/7"
+    ]
+
+
+@pytest.mark.slow
+def test_a_dry_run_changes_nothing(cloud: Cloud) -> None:
+    """--dry-run says what it would do, on an empty project and on a whole one."""
+    said = cloud.deploy("--dry-run", HF_TOKEN=TOKEN).stdout
+    assert cloud.changes() == []
+    assert "+ make bucket p-voxbatch-in" in said
+    assert "changes would be made." in said
+    assert cloud.run("teardown.sh", "--dry-run").returncode == 0
+    assert cloud.changes() == []
+
+
+@pytest.mark.slow
+def test_an_image_that_is_not_built_stops_it_late(cloud: Cloud) -> None:
+    """The repository is there to push to, and the line says how; an image from elsewhere is taken as it is named."""
+    cloud.put(image=None)
+    cloud.trouble("docker images describe", "Image not found.")
+    done = cloud.run("deploy.sh")
+    assert done.returncode == 1
+    assert "voxbatch/voxbatch:latest is not there yet: build and push it (gcloud builds submit" in done.stderr
+    assert "artifacts repositories/voxbatch" in cloud.world
+    assert "run jobs/voxbatch" not in cloud.world
+
+    cloud.deploy(IMAGE="ghcr.io/me/voxbatch:1")
+    (container,) = containers(cloud.world["run jobs/voxbatch"])
+    assert container["image"] == "ghcr.io/me/voxbatch:1"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"TASKS": "0"}, "TASKS=0: it is a number from 1 to 10000"),
+        ({"MAX_RETRIES": "11"}, "MAX_RETRIES=11: it is a number from 0 to 10"),
+        ({"TASK_TIMEOUT": "1h"}, "TASK_TIMEOUT=1h: it is a number from 60 to 604800"),
+        ({"USD_PER_HOUR": "cheap"}, "USD_PER_HOUR=cheap: it is a price, such as 1.42"),
+        ({"UPLOADS": "both"}, "UPLOADS=both: it is one of: workflow worker none"),
+        ({"ALERTS": "1"}, "ALERTS=1: it is one of: yes no"),
+        (
+            {"CHANNEL": "me@example.org"},
+            "CHANNEL=me@example.org: it is projects/…/notificationChannels/…, see: gcloud beta",
+        ),
+        ({"UPLOADS": "worker", "NIGHTLY": "yes"}, "UPLOADS=worker NIGHTLY=yes: the worker would have taken all before"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(cloud: Cloud, setting: dict[str, str], said: str) -> None:
+    """Before anything is asked of Google, with what it may be."""
+    done = cloud.run("deploy.sh", **setting)
+    assert (done.returncode, cloud.calls()) == (1, [])
+    assert done.stderr.startswith(f"deploy.sh: {said}")
+
+
+@pytest.mark.parametrize("script", ["deploy.sh", "teardown.sh"])
+def test_help_asks_nothing(cloud: Cloud, script: str) -> None:
+    """--help explains every setting that the script takes; another word is refused."""
+    done = cloud.run(script, "--help")
+    assert (done.returncode, cloud.calls()) == (0, [])
+    taken = set(re.findall(r"\b([A-Z_]+)=\"\$\{\1:-", (JOBS / script).read_text()))
+    assert taken <= set(re.findall(r"\b[A-Z_]+\b", done.stdout))
+    done = cloud.run(script, "--hlep")
+    assert (done.returncode, done.stderr) == (1, f"{script}: unknown argument --hlep; see --help\n")
+
+
+@pytest.mark.slow
+def test_the_project_may_be_gclouds_own(cloud: Cloud) -> None:
+    """Without PROJECT it is the one that gcloud is set to."""
+    assert "in project configured," in cloud.run("deploy.sh", "--dry-run", PROJECT="").stdout
+
+
+def test_a_bucket_of_another_region_is_refused(cloud: Cloud) -> None:
+    """Eventarc would not hear of its uploads."""
+    cloud.put(**{"storage buckets/p-voxbatch-in": {"location": "US", "public_access_prevention": "enforced"}})
+    done = cloud.run("deploy.sh")
+    assert done.returncode == 1
+    assert "bucket p-voxbatch-in lies in us, not in europe-west4: choose that REGION, or another bucket" in done.stderr
+
+
+@pytest.mark.slow
+def test_an_open_bucket_is_closed(cloud: Cloud) -> None:
+    """Uniform access, nothing public, for buckets that were there before, too."""
+    open_bucket = {
+        "location": "EUROPE-WEST4",
+        "uniform_bucket_level_access": False,
+        "public_access_prevention": "inherited",
+    }
+    cloud.put(**{"storage buckets/p-voxbatch-in": open_bucket})
+    cloud.deploy()
+    there = cloud.world["storage buckets/p-voxbatch-in"]
+    assert (there["uniform_bucket_level_access"], there["public_access_prevention"]) == (True, "enforced")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("uploads", ["workflow", "worker"])
+def test_teardown_removes_what_deploy_made(cloud: Cloud, uploads: str) -> None:
+    """All of it but the APIs and Cloud Storage's own right to publish; a second time there is nothing to remove."""
+    cloud.deploy(HF_TOKEN=TOKEN, UPLOADS=uploads)
+    assert cloud.run("teardown.sh").returncode == 0
+    left = {"apis", "image", "notifications made", "versions"} | (
+        {"policy:projects/p"} if uploads == "workflow" else set()
+    )
+    assert set(cloud.world) == left
+    assert cloud.roles("projects/p") <= {("service-42", "roles/pubsub.publisher")}
+    cloud.calls()
+    assert "Nothing to remove." in cloud.run("teardown.sh").stdout
+    assert cloud.changes() == []
+
+
+@pytest.mark.slow
+def test_teardown_keeps_data_until_told_otherwise(cloud: Cloud) -> None:
+    """A bucket with something in it stays; --with-data deletes it, too."""
+    cloud.deploy()
+    cloud.put(**{"objects/p-voxbatch-out": ["gs://p-voxbatch-out/out/"]})
+    assert "bucket p-voxbatch-out stays: there is something in it" in cloud.run("teardown.sh").stdout
+    assert [key for key in cloud.world if key.startswith("storage buckets")] == ["storage buckets/p-voxbatch-out"]
+    cloud.run("teardown.sh", "--with-data")
+    assert [key for key in cloud.world if key.startswith("storage buckets")] == []
+
+
+@pytest.mark.parametrize("script", sorted(JOBS.glob("*.sh")), ids=lambda path: path.name)
+def test_shellcheck_finds_nothing(script: Path) -> None:
+    """At its strictest default."""
+    found = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if found is None:
+        pytest.skip("shellcheck is not installed")
+    done = subprocess.run([found, "--external-sources", str(script)], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == ""
+
+
+def test_the_page_names_every_role() -> None:
+    """The table of roles in jobs/cloudrun/README.md has those that deploy.sh gives, no more and no fewer."""
+    given = set(re.findall(r"roles/[\w.]+", (JOBS / "deploy.sh").read_text() + (JOBS / "settings.sh").read_text()))
+    assert set(re.findall(r"`(roles/[\w.]+)`", (JOBS / "README.md").read_text())) == given
+
+
+# ── what the real gcloud thinks of it ─────────────────────────────────────────────────────────────────────────────────
+
+
+def ask_gcloud(question: dict[str, Any]) -> list[str]:
+    """What gcloud's own parser, printer and messages complain of; skips the test where gcloud is not installed."""
+    binary = shutil.which("gcloud")
+    above = Path(binary).resolve().parents if binary else ()
+    root = next((folder for folder in above if (folder / "lib/googlecloudsdk").is_dir()), None)
+    if root is None:
+        pytest.skip("gcloud is not installed: its flags were not checked")
+    python = root / "platform/bundledpythonunix/bin/python3"
+    command = [str(python) if python.exists() else "python3", str(ROOT / "tests/gcloud_real.py")]
+    command += [str(root / "lib"), str(root / "lib/third_party")]
+    environment = {**os.environ, "CLOUDSDK_CORE_DISABLE_PROMPTS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, input=json.dumps(question), env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answer: list[str] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def all_calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Any]]]:
+    """Every kind of command that the scripts give, in all their moods."""
+    with project(tmp_path_factory.mktemp("calls")) as cloud:
+        cloud.deploy(HF_TOKEN=TOKEN, MODEL="gs://weights/voxtral", CHANNEL="projects/p/notificationChannels/7")
+        cloud.put(image={"image_summary": {"digest": "sha256:4567"}})
+        drifted = cloud.world
+        drifted["pubsub subscriptions/voxbatch-uploads"]["ackDeadlineSeconds"] = 10
+        drifted["storage buckets/p-voxbatch-in"]["public_access_prevention"] = "inherited"
+        drifted["logging metrics/voxbatch_failed_items"]["description"] = "mine"
+        drifted["eventarc triggers/voxbatch"]["labels"] = {}
+        cloud.put(**drifted)
+        cloud.deploy(SCHEDULE="0 4 * * *")
+        cloud.deploy(UPLOADS="worker")
+        cloud.put(**{"objects/p-voxbatch-in": ["gs://p-voxbatch-in/in/"]})
+        cloud.run("teardown.sh", "--with-data")
+        cloud.deploy()
+        cloud.run("teardown.sh")
+        yield cloud.calls()
+
+
+@pytest.mark.slow
+def test_gcloud_takes_every_command(all_calls: list[dict[str, Any]]) -> None:
+    """Its parser knows each command, flag and value, and misses none; its printer shows what the stand-in did."""
+    assert len(all_calls) > 200
+    commands = sorted({tuple(call["kept"]) for call in all_calls})
+    showing = [
+        c for c in all_calls if c["rc"] == 0 and "format" in c["flags"] and isinstance(c["resource"], dict | list)
+    ]
+    shown = [{key: call[key] for key in ("flags", "resource", "out")} for call in showing]
+    assert ask_gcloud({"commands": commands, "shown": shown}) == []
+
+
+@pytest.mark.slow
+def test_gcloud_is_really_asked() -> None:
+    """An unknown flag, a missing word, a wrong value, a wrong field: each is complained of."""
+    commands = [
+        ["pubsub", "topics", "create"],
+        ["pubsub", "topics", "create", "t", "--colour=red"],
+        ["pubsub", "subscriptions", "create", "s", "--topic=t", "--ack-deadline=soon"],
+        ["scheduler", "jobs", "create", "http", "j", "--location=r", "--schedule=s"],
+    ]
+    shown = [{"flags": {"format": "value(a)"}, "resource": {"a": 1}, "out": "2"}]
+    job = {"spec": {"template": {"spec": {"taskCount": "many"}}}}
+    asked = {"commands": commands, "shown": shown, "messages": [{"message": ["", "v1", "Job"], "document": job}]}
+    assert len(ask_gcloud(asked)) == 6
+
+
+@pytest.mark.slow
+def test_gcloud_can_send_every_document(all_calls: list[dict[str, Any]]) -> None:
+    """Jobs, worker pools, alert policies and log metrics fit the messages in which gcloud sends them."""
+    kinds = {"Job": ["", "v1", "Job"], "WorkerPool": ["", "v1", "WorkerPool"]}
+    messages = []
+    for path in {word.rpartition("=")[2] for call in all_calls for word in call["kept"] if word.endswith(".yaml")}:
+        document = yaml.safe_load(Path(path).read_text())
+        if "main" in document:  # a workflow is sent as it is
+            continue
+        other = ["monitoring", "v3", "AlertPolicy"] if "conditions" in document else ["logging", "v2", "LogMetric"]
+        messages.append({"message": kinds.get(document.get("kind"), other), "document": document})
+    assert {each["message"][2] for each in messages} == {"Job", "WorkerPool", "AlertPolicy", "LogMetric"}
+    assert ask_gcloud({"messages": messages}) == []
+
+
+# ── the files, against Google's descriptions of its APIs ──────────────────────────────────────────────────────────────
+
+
+def containers(document: dict[str, Any]) -> list[dict[str, Any]]:
+    spec = document["spec"]["template"]["spec"]
+    found: list[dict[str, Any]] = (spec["template"]["spec"] if "template" in spec else spec)["containers"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What Google would be sent, with each setting given."""
+    settings = {"HF_TOKEN": TOKEN, "MODEL": "gs://weights/voxtral", "CHANNEL": "projects/p/notificationChannels/7"}
+    with project(tmp_path_factory.mktemp("documents")) as cloud:
+        cloud.deploy(**settings)
+        first = cloud.world
+        cloud.deploy(UPLOADS="worker", **settings)
+        yield {**cloud.world, **first}
+
+
+@pytest.mark.slow
+def test_jobs_and_pool_are_what_cloud_run_takes(documents: dict[str, Any]) -> None:
+    """No unknown field, wrong type or missing field, by the Admin API's own description; an L4 with what it needs."""
+    kinds = {key: thing["kind"] for key, thing in documents.items() if isinstance(thing, dict) and "kind" in thing}
+    assert kinds == {
+        "run jobs/voxbatch": "Job",
+        "run jobs/voxbatch-nightly": "Job",
+        "beta run worker-pools/voxbatch-listen": "WorkerPool",
+    }
+    for name, kind in kinds.items():
+        document = documents[name]
+        told = complaints("run.v1", kind, document)  # gcloud fills in the namespace, which is the project
+        assert [each for each in told if not each.endswith("metadata.namespace: required")] == []
+        assert (document["apiVersion"], document["kind"]) == ("run.googleapis.com/v1", kind)
+        assert "${" not in json.dumps(document)
+        labels = document["metadata"]["labels"]
+        assert labels["cloud.googleapis.com/location"] == "europe-west4"
+        assert re.fullmatch(r"[a-z0-9_-]{1,63}", labels["voxbatch-config"])
+    for name in ("run jobs/voxbatch", "beta run worker-pools/voxbatch-listen"):
+        spec = documents[name]["spec"]["template"]["spec"]
+        spec = spec["template"]["spec"] if "template" in spec else spec
+        (container,) = spec["containers"]
+        assert spec["nodeSelector"] == {"run.googleapis.com/accelerator": "nvidia-l4"}
+        assert container["resources"]["limits"] == {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1"}
+        assert {"name": "VOXBATCH_MODEL", "value": "gs://weights/voxtral"} in container["env"]
+        annotations = documents[name]["spec"]["template"]["metadata"]["annotations"]
+        assert annotations["run.googleapis.com/gpu-zonal-redundancy-disabled"] == "true"
+
+
+def test_the_check_of_documents_is_strict() -> None:
+    """An unknown field, a wrong type, a missing name and a word that is none of an enum's are each told."""
+    job = {"spec": {"template": {"spec": {"taskCount": "8", "template": {"spec": {"containers": [{"imag": "x"}]}}}}}}
+    told = complaints("run.v1", "Job", job)
+    assert any("taskCount: int32, not '8'" in each for each in told)
+    assert any("imag: no such field" in each for each in told)
+    assert any(each.endswith("image: required") for each in told)
+    policy = {"combiner": "XOR", "conditions": {}}
+    assert len(complaints("monitoring.v3", "AlertPolicy", policy)) == 2
+
+
+@pytest.mark.slow
+def test_alerts_and_metrics_are_what_monitoring_takes(documents: dict[str, Any]) -> None:
+    """By the APIs' own descriptions; each alert looks at a metric that is Google's, or that deploy.sh made."""
+    own = {thing["name"] for key, thing in documents.items() if key.startswith("logging metrics/")}
+    googles = {
+        "run.googleapis.com/job/completed_execution_count",
+        "pubsub.googleapis.com/subscription/num_undelivered_messages",
+    }
+    for key, thing in documents.items():
+        if key.startswith("logging metrics/"):
+            document = {name: value for name, value in thing.items() if name != "flags"}
+            assert complaints("logging.v2", "LogMetric", document) == []
+        if key.startswith("alert/"):
+            assert complaints("monitoring.v3", "AlertPolicy", thing) == []
+            assert thing["notificationChannels"] == ["projects/p/notificationChannels/7"]
+            for condition in thing["conditions"]:
+                of = condition["conditionThreshold"]["filter"]
+                (metric,) = re.findall(r'metric\.type="([^"]+)"', of)
+                assert metric in googles | {f"logging.googleapis.com/user/{name}" for name in own}
+                assert len(re.findall(r'resource\.type="', of)) == 1  # Monitoring wants one kind of resource
+
+
+@pytest.mark.slow
+def test_the_night_asks_for_what_the_api_takes(documents: dict[str, Any]) -> None:
+    """Cloud Scheduler posts a RunJobRequest to the nightly job, as voxbatch-start."""
+    schedule = documents["scheduler jobs/voxbatch-nightly"]
+    assert complaints("run.v2", "GoogleCloudRunV2RunJobRequest", json.loads(schedule["body"])) == []
+    flags = schedule["flags"]
+    assert re.fullmatch(
+        r"https://run\.googleapis\.com/v2/projects/p/locations/europe-west4/jobs/voxbatch-nightly:run", flags["uri"]
+    )
+    assert (flags["http-method"], flags["oauth-service-account-email"]) == (
+        "POST",
+        "voxbatch-start@p.iam.gserviceaccount.com",
+    )
+
+
+@pytest.mark.slow
+def test_containers_are_told_what_voxbatch_understands(documents: dict[str, Any]) -> None:
+    """Each container's arguments are a command of voxbatch, its VOXBATCH_… variables options of `run` or `listen`."""
+    from voxbatch.cli import cli
+
+    known = {p.envvar for name in ("run", "listen") for p in cli.commands[name].params}
+    for name in ("run jobs/voxbatch", "run jobs/voxbatch-nightly", "beta run worker-pools/voxbatch-listen"):
+        (container,) = containers(documents[name])
+        command, *arguments = container["args"]
+        with cli.make_context("voxbatch", [command]) as parent:
+            cli.commands[command].make_context(command, arguments, parent=parent)
+        assert {each["name"] for each in container.get("env", [])} - known <= {"HF_TOKEN"}
+
+
+# ── the workflow ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+JOB = "projects/p/locations/europe-west4/jobs/voxbatch"
+SETTINGS = {"JOB": JOB, "BUCKET": "p-in", "PREFIX": "in/", "OUT": "gs://p-out/out"}
+WORKFLOW = yaml.safe_load((JOBS / "workflow.yaml").read_text())
+ARGUMENTS = ["run", "gs://p-in/in/day.jsonl", "-o", "gs://p-out/out/day"]
+
+
+class Executions:
+    """Cloud Run's answers, in pages, and what it was asked to run."""
+
+    def __init__(self, *pages: list[dict[str, Any]]):
+        self.pages = list(pages)
+        self.started: list[Any] = []
+
+    def __call__(self, id: str, arguments: dict[str, Any]) -> Any:
+        if id == "run.projects.locations.jobs.run":
+            assert arguments["name"] == JOB
+            self.started.append(arguments["body"]["overrides"]["containerOverrides"][0]["args"])
+            return {"name": "operations/1", "metadata": {"name": f"{JOB}/executions/1"}}
+        assert (id, arguments["parent"]) == ("run.projects.locations.jobs.executions.list", JOB)
+        if not self.pages:
+            return {}
+        at = int(arguments["pageToken"] or 0)
+        more = {"nextPageToken": str(at + 1)} if at + 1 < len(self.pages) else {}
+        return {"executions": self.pages[at], **more}
+
+
+def execution(*args: str, **fields: str) -> dict[str, Any]:
+    return {"name": f"{JOB}/executions/0", "template": {"containers": [{"image": "i", "args": list(args)}]}, **fields}
+
+
+def upload(name: str, executions: Executions, bucket: str = "p-in") -> str:
+    event = {
+        "data": {"bucket": bucket, "name": name, "generation": "1"},
+        "type": "google.cloud.storage.object.v1.finalized",
+    }
+    returned: str = workflows.Run(SETTINGS, executions).main(WORKFLOW, event)
+    return returned
+
+
+@pytest.mark.parametrize(
+    ("name", "out"),
+    [
+        ("in/day.jsonl", "gs://p-out/out/day"),
+        ("in/2026/11/day.jsonl.gz", "gs://p-out/out/2026/11/day"),
+        ("in/Day.JSONL.GZ", "gs://p-out/out/Day"),
+        ("in/a.b c.jsonl", "gs://p-out/out/a.b c"),
+    ],
+)
+def test_an_uploaded_manifest_starts_the_job(name: str, out: str) -> None:
+    """With the arguments of its run, outputs under the manifest's own name."""
+    cloud = Executions()
+    assert upload(name, cloud) == f"started gs://p-in/{name}"
+    assert cloud.started == [["run", f"gs://p-in/{name}", "-o", out]]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("in/call.flac", "not a manifest gs://p-in/in/call.flac"),
+        ("in/day.json", "not a manifest gs://p-in/in/day.json"),
+        ("in/.jsonl", "hidden gs://p-in/in/.jsonl"),
+        ("in/.tmp/day.jsonl", "hidden gs://p-in/in/.tmp/day.jsonl"),
+        ("in/day.jsonl/part.flac", "not a manifest gs://p-in/in/day.jsonl/part.flac"),
+        ("out/day.jsonl", "not ours, another prefix gs://p-in/out/day.jsonl"),
+        ("nightly/day.jsonl", "not ours, another prefix gs://p-in/nightly/day.jsonl"),
+        ("in/", "not ours, another prefix gs://p-in/in/"),
+        ("x", "not ours, another prefix gs://p-in/x"),
+    ],
+)
+def test_other_uploads_start_nothing(name: str, said: str) -> None:
+    """Other suffixes and prefixes end the workflow before Cloud Run is asked anything."""
+    cloud = Executions()
+    assert upload(name, cloud) == said
+    assert cloud.started == []
+
+
+def test_another_bucket_starts_nothing() -> None:
+    """A trigger that somebody pointed elsewhere does not run what it finds there."""
+    assert upload("in/day.jsonl", cloud := Executions(), bucket="q") == "not ours, another bucket gs://q/in/day.jsonl"
+    assert cloud.started == []
+
+
+@pytest.mark.parametrize("page", [0, 1])
+def test_a_manifest_at_work_is_not_started_again(page: int) -> None:
+    """An execution with the same arguments that has not ended, on whatever page it is listed."""
+    others = [
+        execution("run", "gs://p-in/in/other.jsonl", "-o", "x"),
+        execution(*ARGUMENTS, completionTime="2026-11-21"),
+    ]
+    pages = [others, [*others, execution(*ARGUMENTS)]][1 - page :]
+    cloud = Executions(*pages)
+    assert upload("in/day.jsonl", cloud) == f"at work already {JOB}/executions/0"
+    assert cloud.started == []
+
+
+def test_a_manifest_that_was_done_may_be_run_again() -> None:
+    """Ended executions, executions of other manifests and those without arguments do not hold it back."""
+    bare = {"name": f"{JOB}/executions/0", "template": {"containers": [{"image": "i"}]}}
+    pages = [[bare, execution("doctor")], [execution(*ARGUMENTS, completionTime="2026-11-21T00:00:00Z")]]
+    cloud = Executions(*pages)
+    assert upload("in/day.jsonl", cloud) == "started gs://p-in/in/day.jsonl"
+    assert cloud.started == [ARGUMENTS]
+
+
+def test_the_workflow_is_well_formed() -> None:
+    """Known words alone, steps to go to that are there, names that are set, calls as the API describes them."""
+    assert workflows.problems(WORKFLOW) == []
+    assert set(re.findall(r'get_env\("(\w+)"\)', (JOBS / "workflow.yaml").read_text())) == set(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("step", "problem"),
+    [
+        ({"cal": "x"}, "no step of Workflows"),
+        ({"assign": [{"a": "${nobody}"}]}, "nothing sets nobody"),
+        ({"assign": [{"a": "${text.reverse(event)}"}]}, "nothing sets text.reverse"),
+        ({"switch": [{"condition": "${true}", "next": "nowhere"}]}, "no step nowhere"),
+        ({"call": "googleapis.run.v2.projects.locations.jobs.run", "args": {"nam": "x"}}, "takes no nam"),
+        ({"call": "googleapis.run.v2.projects.locations.jobs.run", "args": {}}, "needs name"),
+    ],
+)
+def test_the_check_of_workflows_is_strict(step: dict[str, Any], problem: str) -> None:
+    """A word, a name, a function, a step or an argument that does not exist is told."""
+    assert any(problem in told for told in workflows.problems({"main": {"params": ["event"], "steps": [{"s": step}]}}))

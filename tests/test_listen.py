@@ -1,0 +1,591 @@
+"""An upload becomes transcripts, once, whatever befalls its message and those who work on it.
+
+The program is the real one, in processes of its own; messages go through Google's Pub/Sub emulator, to which a Cloud
+Storage tells of uploads.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pubsub
+import pytest
+import servers
+from conftest import Recorder, Starter, Voxbatch
+
+from voxbatch.ledger import part_names, read_part
+from voxbatch.storage import Store, open_store, steady
+
+pytestmark = pytest.mark.slow
+
+BUCKET = "gs://calls"
+OUT = f"{BUCKET}/out"
+SCRIPTED = ("--engine", "scripted", "--decoders", "1", "--formats", "srt")
+SLOWLY = ("--engine-option", "delay_s=0.4", "--engine-option", "concurrency=1", "--part-items", "1")
+ITEMS = 8
+
+Alone = Callable[..., "dict[str, bytes | None]"]
+
+
+class Listening:
+    """A `voxbatch listen` at work, and what it says."""
+
+    def __init__(self, process: Popen[str]):
+        self.process = process
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self.lines.extend(iter(self.process.stderr.readline, ""))
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        """The events of this name."""
+        return [each for each in map(json.loads, list(self.lines)) if each["message"] == event]
+
+    def items(self) -> int:
+        """How many it has done itself."""
+        return sum(each["done"] for each in self.told("run_finished"))
+
+    def until(self, happened: Callable[[], object]) -> None:
+        while not happened():
+            assert self.process.poll() is None, self.said
+            time.sleep(0.02)
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def ended(self) -> int:
+        """Its exit code."""
+        code = self.process.wait(timeout=120)
+        self._reader.join()
+        assert "Traceback" not in self.said
+        return code
+
+    def stop(self) -> int:
+        self.send(signal.SIGTERM)
+        return self.ended()
+
+    @property
+    def said(self) -> str:
+        return "".join(self.lines)
+
+
+class Desk:
+    """A bucket `calls`, the uploads to its in/ told of in a topic, and whoever listens."""
+
+    def __init__(self, post: pubsub.Post, server: servers.GoogleServer, proxy: servers.Proxy, start: Starter):
+        self.post, self.server, self.proxy, self._start = post, server, proxy, start
+        server.make("calls")
+
+    def put(self, key: str, data: bytes) -> None:
+        self.server.put("calls", key, data)
+
+    def manifest(self, name: str, count: int = ITEMS, key: str = "", **row: Any) -> str:
+        """Upload a manifest of so many items, whose names begin with its own; its address."""
+        rows = [{"audio_filepath": f"{BUCKET}/audio/{i % 4}.wav", "id": f"{name}-{i}", **row} for i in range(count)]
+        data = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+        key = key or f"in/{name}.jsonl"
+        self.put(key, gzip.compress(data) if key.endswith(".gz") else data)
+        return f"{BUCKET}/{key}"
+
+    def told(self, count: int) -> None:
+        """Wait until so many messages are there, of all."""
+        while self.post.told() < count:
+            time.sleep(0.02)
+
+    def listen(self, *options: str, **variables: str) -> Listening:
+        where = ("--subscription", "uploads", "--project", self.post.project, "-o", OUT)
+        where += () if "--recordings" in options else ("--prefix", f"{BUCKET}/in/")
+        engine = () if "--engine" in options else SCRIPTED
+        env = {pubsub.HOST: self.post.host, steady.NO_WAIT: "1", **variables}
+        return Listening(self._start("listen", *where, *engine, *options, env=env))
+
+    def drained(self, *options: str) -> Listening:
+        """It has done what was there."""
+        listening = self.listen("--drain", *options)
+        assert listening.ended() == 0, listening.said
+        return listening
+
+    def store(self, name: str) -> Store:
+        return open_store(f"{OUT}/{name}")
+
+    def done(self, name: str) -> bool:
+        return self.store(name).exists("summary.json")
+
+    def parts(self, name: str) -> int:
+        return len(part_names(self.store(name)))
+
+    def clean(self) -> None:
+        """No message is left, or held, or buried."""
+        assert not self.post.unacked()
+        assert not self.post.dead()
+
+
+def outputs(store: Store) -> dict[str, bytes | None]:
+    return {name: store.read(name) for name in ("transcripts.jsonl", "failures.jsonl", *store.names("srt"))}
+
+
+def committed(store: Store) -> Counter[int]:
+    """Item → the parts that it is in."""
+    return Counter(entry.index for name in part_names(store) for entry in read_part(store, name))
+
+
+@pytest.fixture
+def desks(
+    letters: Callable[..., pubsub.Post], start: Starter, recording: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Desk]]:
+    """desks() → a Desk of the test's own."""
+    with servers.ExitStack() as stack:
+
+        def make(**settings: Any) -> Desk:
+            post = letters(**settings)
+            server = stack.enter_context(
+                servers.google_server(servers.Events(post.host, post.project, "uploads", "in/"))
+            )
+            proxy = stack.enter_context(servers.led_through(server, monkeypatch))
+            desk = Desk(post, server, proxy, start)
+            for i in range(4):
+                desk.put(f"audio/{i}.wav", recording(f"{i}.wav", 1.1 + i / 2).read_bytes())
+            return desk
+
+        yield make
+
+
+@pytest.fixture
+def desk(desks: Callable[..., Desk]) -> Desk:
+    return desks()
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[tuple[str, ...], dict[str, bytes | None]]:
+    """What plain runs made: of the same uploads by the same engine, always the same."""
+    return {}
+
+
+@pytest.fixture
+def alone(voxbatch: Voxbatch, known: dict[tuple[str, ...], dict[str, bytes | None]]) -> Alone:
+    """alone("day") → what a plain run makes of in/day.jsonl."""
+
+    def run(name: str, engine: tuple[str, ...] = SCRIPTED) -> dict[str, bytes | None]:
+        if (name, *engine) not in known:
+            out = f"{BUCKET}/plain/{name}"
+            done = voxbatch("run", f"{BUCKET}/in/{name}.jsonl", "-o", out, *engine)
+            assert done.returncode == 0, done.stderr
+            known[name, *engine] = outputs(open_store(out))
+        return known[name, *engine]
+
+    return run
+
+
+def prove(desk: Desk, name: str, alone: Alone, items: int = ITEMS) -> None:
+    """It is as a plain run left it, and nothing is in it twice."""
+    assert committed(desk.store(name)) == dict.fromkeys(range(items), 1)
+    assert outputs(desk.store(name)) == alone(name)
+    assert not desk.store(name).exists("claim.json")
+
+
+def test_what_is_seen_with(letters: Callable[..., pubsub.Post]) -> None:
+    """An upload is told of; a message that somebody holds is seen; one that was lost five times is dead."""
+    post = letters()
+    with servers.google_server(servers.Events(post.host, post.project, "uploads", "in/")) as store:
+        store.make("calls")
+        store.put("calls", "in/a b.wav", b"x")
+        store.put("calls", "out/a.wav", b"x")
+        while not (held := post.pull()):
+            time.sleep(0.02)
+    assert [(each.attributes["objectId"], each.attempt) for each in held] == [("in/a b.wav", 1)]
+    assert not post.pull()
+    assert [each.attempt for each in post.unacked()] == [2]
+    for _ in range(4):
+        post.break_leases()
+        post.pull()
+    assert not post.unacked()
+    assert [each.attributes["CloudPubSubDeadLetterSourceDeliveryCount"] for each in post.dead()] == ["5"]
+
+
+# ── the usual day ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_upload_to_transcript(desk: Desk, corpus: Path, alone: Alone) -> None:
+    """A manifest and recordings of people who speak are uploaded while somebody listens: transcripts appear beside
+    them, the bytes of a plain run, and the listener goes on until it is told to leave."""
+    wanted = ("asterisk_en/auth-incorrect.wav", "asterisk_en/conf-enteringno.wav")
+    lines = (corpus / "speech" / "manifest.jsonl").read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if row["audio_filepath"] in wanted]
+    engine = ("--engine", "faster-whisper", "--decoders", "1", "--formats", "srt")
+    listening = desk.listen(*engine)
+    for row in rows:
+        desk.put(f"speech/{row['audio_filepath']}", (corpus / "speech" / row["audio_filepath"]).read_bytes())
+        row["audio_filepath"] = f"../speech/{row['audio_filepath']}"
+    desk.put("in/day.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+    listening.until(lambda: desk.done("day"))
+    listening.until(lambda: listening.told("run_finished"))
+    assert listening.stop() == 143
+    desk.clean()
+    made = outputs(desk.store("day"))
+    assert b"password incorrect" in (made["transcripts.jsonl"] or b"").lower()
+    assert made == alone("day", engine=engine)
+
+
+def test_what_is_there_is_done(desk: Desk, alone: Alone) -> None:
+    """--drain: manifests, plain and compressed and in a folder, and an order of somebody's own; then the end."""
+    desk.manifest("day")
+    desk.manifest("night", key="in/old/night.jsonl.gz")
+    desk.post.publish({"manifest": f"{BUCKET}/in/day.jsonl", "output": f"{OUT}/by hand/day 1"})
+    desk.told(3)
+    desk.drained()
+    desk.clean()
+    for name in ("day", "by hand/day 1"):
+        assert committed(desk.store(name)) == dict.fromkeys(range(ITEMS), 1)
+        assert outputs(desk.store(name)) == alone("day")
+    assert desk.done("old/night")
+
+
+def test_told_twice(desk: Desk, alone: Alone) -> None:
+    """An event that comes more than once is done once."""
+    desk.manifest("day")
+    for _ in range(2):
+        desk.post.notify("calls", "in/day.jsonl")
+    desk.told(3)
+    assert desk.drained().items() == ITEMS
+    desk.clean()
+    prove(desk, "day", alone)
+
+
+def test_not_ours(desk: Desk) -> None:
+    """Events of another type, of other places, of what is below OUT or no recording: taken away, and nothing is run."""
+    desk.manifest("day")
+    desk.server.relabel("calls", "in/day.jsonl")
+    desk.server.remove("calls", "in/day.jsonl")
+    desk.told(3)
+    desk.post.acknowledge([each for each in desk.post.pull() if each.attributes["eventType"] == "OBJECT_FINALIZE"])
+    desk.post.break_leases()
+    for key in ("elsewhere/day.jsonl", "out/day.jsonl", "out/day/transcripts.jsonl", "in/notes.txt", "in/new/"):
+        desk.post.notify("calls", key)
+    desk.post.notify("other", "in/day.jsonl")
+    for event in ("OBJECT_ARCHIVE", "OBJECT_DELETE", "SOMETHING_NEW"):
+        desk.post.notify("calls", "in/day.jsonl", event)
+    listening = desk.drained()
+    desk.clean()
+    assert not open_store(OUT).names("")
+    assert "gs://calls/out/day.jsonl" in listening.said
+
+
+def test_a_burst(desk: Desk) -> None:
+    """Two hundred manifests at once, two that listen: each is done, once, and an engine is loaded once a process."""
+    names = [f"m{i:03d}" for i in range(200)]
+    for name in names:
+        desk.manifest(name, count=1)
+    desk.told(200)
+    both = [desk.listen("--drain", **desk.server.settings(f"http://127.0.0.1:{desk.server.port}")) for _ in range(2)]
+    assert [each.ended() for each in both] == [0, 0]
+    desk.clean()
+    assert all(desk.done(name) for name in names)
+    assert [committed(desk.store(name)) for name in names] == [{0: 1}] * len(names)
+    assert sum(each.items() for each in both) == len(names)
+
+
+# ── what befalls workers ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["lease lost", "lease lost, exactly once", "told twice"])
+def test_two_at_once(desks: Callable[..., Desk], alone: Alone, how: str) -> None:
+    """A message comes to a second worker while the first is at it: nothing is done twice, and both end well."""
+    desk = desks(exactly_once="exactly once" in how)
+    desk.manifest("day")
+    first = desk.listen("--drain", *SLOWLY)
+    first.until(lambda: desk.parts("day"))
+    if how == "told twice":
+        desk.post.notify("calls", "in/day.jsonl")
+    else:
+        desk.post.break_leases()
+    second = desk.listen("--drain", *SLOWLY)
+    assert [first.ended(), second.ended()] == [0, 0]
+    desk.clean()
+    prove(desk, "day", alone)
+
+
+def test_killed(desk: Desk, alone: Alone) -> None:
+    """Killed in mid-run: another goes on from what was committed."""
+    desk.manifest("day")
+    first = desk.listen(*SLOWLY)
+    first.until(lambda: desk.parts("day") >= 2)
+    first.send(signal.SIGKILL)
+    assert first.ended() == -signal.SIGKILL
+    desk.post.break_leases()
+    second = desk.drained()
+    desk.clean()
+    prove(desk, "day", alone)
+    assert 0 < second.items() < ITEMS
+
+
+def test_a_lease_runs_out(desk: Desk, alone: Alone) -> None:
+    """A worker that sleeps for longer than its lease finds the work done by another when it wakes, and does no harm."""
+    desk.manifest("day")
+    first = desk.listen("--drain", *SLOWLY)
+    first.until(lambda: desk.parts("day") >= 2)
+    first.send(signal.SIGSTOP)
+    second = desk.listen()
+    second.until(lambda: desk.done("day"))
+    made = outputs(desk.store("day"))
+    first.send(signal.SIGCONT)
+    assert first.ended() == 0
+    assert second.stop() == 143
+    desk.clean()
+    assert outputs(desk.store("day")) == made
+    prove(desk, "day", alone)
+
+
+def test_told_to_leave(desk: Desk, alone: Alone) -> None:
+    """In mid-run: what is in hand is committed, and the message is another's at once."""
+    desk.manifest("day")
+    first = desk.listen(*SLOWLY)
+    first.until(lambda: desk.parts("day"))
+    assert first.stop() == 143
+    assert 0 < committed(desk.store("day")).total() < ITEMS
+    assert [each.attempt for each in desk.post.pull()] == [2]
+    desk.post.break_leases()
+    desk.drained()
+    desk.clean()
+    prove(desk, "day", alone)
+
+
+def test_the_store_goes_down(desk: Desk, alone: Alone) -> None:
+    """A run that cannot go on ends the listener with its reason, and the message is another's at once."""
+    desk.manifest("day")
+    desk.proxy.spoil = lambda asked: "503" if asked.key.endswith("part-00002.jsonl") else ""
+    first = desk.listen(*SLOWLY)
+    assert first.ended() == 1
+    assert "the server is busy or failing" in first.said
+    assert [each.attempt for each in desk.post.pull()] == [2]
+    desk.post.break_leases()
+    desk.proxy.spoil = lambda asked: ""
+    desk.drained()
+    desk.clean()
+    prove(desk, "day", alone)
+
+
+def test_the_queue_goes_down(desk: Desk, alone: Alone) -> None:
+    """Where messages cannot be answered any more, the run in hand is brought to its end all the same; the listener ends
+    with its reason, and whoever gets the message again finds it done."""
+    desk.manifest("day")
+    with pubsub.relayed(desk.post.host) as relay:
+        first = desk.listen(*SLOWLY, **{pubsub.HOST: relay.host})
+        first.until(lambda: desk.parts("day"))
+        relay.cut()
+        assert first.ended() == 1
+    assert desk.done("day")
+    assert "they will be delivered once more" in first.said
+    assert f"cannot pull from {desk.post.subscription('uploads')}" in first.said
+    desk.post.break_leases()
+    assert desk.drained().items() == 0
+    desk.clean()
+    prove(desk, "day", alone)
+
+
+def test_it_never_works(desk: Desk) -> None:
+    """A message that stops whoever takes it is buried with the reason when Pub/Sub would bury it without one."""
+    desk.manifest("day")
+    while max((each.attempt for each in desk.post.pull()), default=0) < pubsub.ATTEMPTS - 1:
+        desk.post.break_leases()
+    desk.post.break_leases()
+    assert desk.listen("--drain", "--engine-option", "die_after=1").ended() == 1
+    (dead,) = desk.post.dead()
+    assert "scripted to die after 1 results" in dead.attributes["voxbatch_reason"]
+    desk.clean()
+
+
+# ── what cannot be run ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_poison(desk: Desk, alone: Alone) -> None:
+    """What can never be run is a dead letter with its reason, as it was, once; what came with it is done."""
+    desk.manifest("other")
+    desk.drained()
+    good = desk.manifest("day")
+    desk.put("in/bad.jsonl", b'{"audio_filepath": "a.wav"}\n{"audio_filepath": 7}\n' + b"\xc3\xa4 is no json\n" * 40)
+    desk.put("in/empty.jsonl", b"")
+    desk.put("in/odd.jsonl.gz", b"not compressed")
+    desk.manifest("gone")
+    desk.told(6)
+    desk.server.remove("calls", "in/gone.jsonl")
+    messages = {
+        "no JSON": b"{not json",
+        "a message is": b"[1]",
+        "manifest is missing": {},
+        "speed": {"manifest": good, "output": f"{OUT}/x", "speed": 2},
+        "must be an address": {"manifest": "/etc/passwd", "output": f"{OUT}/x"},
+        "does not lie in": {"manifest": good, "output": f"{BUCKET}/audio"},
+        "holds another run": {"manifest": good, "output": f"{OUT}/other"},
+        "does not exist": {"manifest": f"{BUCKET}/in/never.jsonl", "output": f"{OUT}/never"},
+    }
+    for data in messages.values():
+        desk.post.publish(data)
+    desk.drained()
+    dead = {each.data: each.attributes for each in desk.post.dead()}
+    for reason, data in messages.items():
+        text = data if isinstance(data, bytes) else json.dumps(data).encode()
+        assert reason in dead.pop(text)["voxbatch_reason"]
+    uploaded = {each["objectId"]: each["voxbatch_reason"] for each in dead.values()}
+    assert uploaded.keys() == {"in/bad.jsonl", "in/empty.jsonl", "in/odd.jsonl.gz", "in/gone.jsonl"}
+    assert "line 2: `audio_filepath` is 7" in uploaded["in/bad.jsonl"]
+    assert max(len(reason.encode()) for reason in uploaded.values()) <= 1024  # Pub/Sub takes no more
+    assert not desk.post.unacked()
+    prove(desk, "day", alone)
+
+
+def test_uploaded_again(desk: Desk) -> None:
+    """Another manifest by the name of one that was done is refused: what was made of that stays."""
+    desk.manifest("day")
+    desk.drained()
+    made = outputs(desk.store("day"))
+    desk.manifest("day", count=3)
+    desk.told(3)
+    desk.drained()
+    (dead,) = desk.post.dead()
+    assert "holds another run" in dead.attributes["voxbatch_reason"]
+    assert outputs(desk.store("day")) == made
+
+
+def test_another_grave(desk: Desk) -> None:
+    """A subscription without a dead-letter topic is refused, unless --dead-letter names one."""
+    desk.post.subscribe("bare")
+    refused = desk.listen("--subscription", "bare")
+    assert refused.ended() == 2
+    assert "has no dead-letter topic" in refused.said
+    desk.post.publish(b"no json")
+    assert desk.listen("--drain", "--subscription", "bare", "--dead-letter", "dead").ended() == 0
+    (dead,) = desk.post.dead()
+    assert "no JSON" in dead.attributes["voxbatch_reason"]
+    assert not desk.post.pull("bare")
+    desk.post.publish(b"no json")
+    lost = desk.listen("--subscription", "bare", "--dead-letter", "nowhere")
+    assert lost.ended() == 2
+    assert "topics/nowhere: there is none" in lost.said
+    assert desk.post.pull("bare")
+
+
+def test_the_claim_of_one_who_died(desk: Desk, alone: Alone) -> None:
+    """It holds nobody up, though its clock was a day ahead."""
+    claim = {"worker": "x", "message": "1", "at": time.time() + 86_400, "good_for_s": 6.0}
+    desk.put("out/day/claim.json", json.dumps(claim).encode())
+    desk.manifest("day")
+    desk.told(1)
+    desk.drained()
+    desk.clean()
+    prove(desk, "day", alone)
+
+
+# ── recordings ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_recordings(desk: Desk, recording: Recorder) -> None:
+    """A recording that is uploaded is a run of its own."""
+    for name in ("a.wav", "calls of today/b ü.wav"):
+        desk.put(f"in/{name}", recording("r.wav", 1.5).read_bytes())
+    desk.told(2)
+    desk.drained("--recordings", f"{BUCKET}/in/")
+    desk.clean()
+    for name in ("a.wav", "calls of today/b ü.wav"):
+        rows = [json.loads(line) for line in desk.store(name).lines("transcripts.jsonl")]
+        assert [row["pred_text"] for row in rows] == ["w0 w1 w2"]
+
+
+def batches() -> list[tuple[str, str]]:
+    """(recording, batch) of all rows that were written below OUT."""
+    store = open_store(OUT)
+    found = [name for name in store.names("") if name.endswith("/transcripts.jsonl")]
+    return [
+        (json.loads(line)["audio_filepath"], f"{OUT}/{name.removesuffix('/transcripts.jsonl')}")
+        for name in found
+        for line in store.lines(name)
+    ]
+
+
+def test_recordings_of_a_window(desk: Desk, recording: Recorder) -> None:
+    """With --batch-window, what came within it is one run: events that come twice, and a listener that is killed
+    before the window ends, change nothing of that."""
+    window = ("--recordings", f"{BUCKET}/in/", "--batch-window", "2")
+    data = recording("r.wav", 1.5).read_bytes()
+    first = desk.listen(*window)
+    for i in range(6):
+        desk.put(f"in/{i}.wav", data)
+    desk.put("in/notes.txt", b"x")
+    while (desk.proxy.counts()["stat", "in/5.wav"]) == 0:
+        first.until(lambda: True)
+        time.sleep(0.02)
+    first.send(signal.SIGKILL)
+    first.ended()
+    twice = desk.post.unacked()
+    for each in twice:
+        desk.post.publish(each.data, **each.attributes)
+    desk.post.break_leases()  # of the emulator, too, which gives the next message to whoever asked last, though dead
+    others = [desk.listen(*window) for _ in range(2)]
+    others[0].until(lambda: len(batches()) >= 6)
+    time.sleep(4)  # until they have acknowledged it, and who waited for the other has looked
+    assert [each.stop() for each in others] == [143, 143]
+    desk.clean()
+    assert sum(each.items() for each in others) == 6
+    found = batches()
+    assert sorted(name for name, _ in found) == [f"{BUCKET}/in/{i}.wav" for i in range(6)]
+    assert len({batch for _, batch in found}) <= 2
+    for each in twice:
+        desk.post.publish(each.data, **each.attributes)
+    desk.post.break_leases()
+    assert desk.drained(*window).items() == 0
+    desk.clean()
+    assert batches() == found
+
+
+def test_a_window_that_is_open(desk: Desk, recording: Recorder) -> None:
+    """--drain leaves recordings whose window has not ended to whoever listens then."""
+    desk.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
+    desk.told(1)
+    listening = desk.drained("--recordings", f"{BUCKET}/in/", "--batch-window", "3600")
+    assert "1 recordings below gs://calls/in/ are left" in listening.said
+    assert [each.attempt for each in desk.post.pull()] == [2]
+    assert not open_store(OUT).names("")
+
+
+# ── how it is started ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_refused(desk: Desk) -> None:
+    """One clear line, and the exit code that belongs to it."""
+    with pubsub.refusing() as strict:
+        for code, reason, listening in (
+            (2, "subscriptions/nowhere: there is none", desk.listen("--subscription", "nowhere")),
+            (2, "subscriptions/nope!", desk.listen("--subscription", "nope!")),
+            (2, "engine 'x' is unknown", desk.listen("--engine", "x")),
+            (1, "check the network", desk.listen(**{pubsub.HOST: "127.0.0.1:1"})),
+            (1, "grant roles/pubsub.viewer", desk.listen(**{pubsub.HOST: strict})),
+            (1, "grant roles/pubsub.subscriber", desk.listen("--dead-letter", "dead", **{pubsub.HOST: strict})),
+        ):
+            assert listening.ended() == code, listening.said
+            assert reason in listening.said
+            assert sum('"ERROR"' in line or not line.startswith("{") for line in listening.lines) == 1, listening.said
+
+
+def test_from_the_environment(desk: Desk, start: Starter) -> None:
+    """Every option can be a variable."""
+    desk.manifest("day")
+    desk.told(1)
+    variables = {
+        "VOXBATCH_SUBSCRIPTION": desk.post.subscription("uploads"), "VOXBATCH_OUT": OUT, "VOXBATCH_DRAIN": "1",
+        "VOXBATCH_PREFIX": f"{BUCKET}/in/", "VOXBATCH_ENGINE": "scripted", "VOXBATCH_DECODERS": "1",
+        pubsub.HOST: desk.post.host,
+    }  # fmt: skip
+    assert Listening(start("listen", env=variables)).ended() == 0
+    assert desk.done("day")
+    desk.clean()

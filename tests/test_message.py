@@ -1,0 +1,163 @@
+"""What a message asks for, and where its outputs go: without any server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxbatch.errors import MessageError
+from voxbatch.listen.message import Foreign, Message, Rules, Run, Upload, read
+
+OUT = "gs://calls/out/"
+HERE = Rules(OUT, ("gs://calls/in/",), ("gs://calls/in/audio/",))
+
+
+def said(data: Any, **attributes: str) -> Message:
+    return Message("1", data if isinstance(data, bytes) else json.dumps(data).encode(), attributes)
+
+
+def told(key: str, event: str = "OBJECT_FINALIZE", bucket: str = "calls", **attributes: str) -> Message:
+    """A notification whose payload was left out."""
+    place = {"bucketId": bucket, "objectId": key, "objectGeneration": "7"}
+    return said(b"", eventType=event, payloadFormat="NONE", **place, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("key", "out"),
+    [
+        ("in/day.jsonl", "gs://calls/out/day"),
+        ("in/2026/11/20.jsonl.gz", "gs://calls/out/2026/11/20"),
+        ("in/DAY.JSONL", "gs://calls/out/DAY"),
+        ("in/a b+ü%.jsonl", "gs://calls/out/a b+ü%"),
+    ],
+)
+def test_an_uploaded_manifest_is_an_order(key: str, out: str) -> None:
+    """Its outputs lie in OUT as it lies below the prefix; names are taken as they are, not as in a URL."""
+    assert read(told(key), HERE) == Run(f"gs://calls/{key}", out)
+
+
+def test_a_recording_is_run_where_recordings_come_in() -> None:
+    """Elsewhere it waits for the manifest that names it."""
+    expected = Upload("gs://calls/in/audio/a.flac", "7", "gs://calls/in/audio/", "gs://calls/out/audio/a.flac")
+    assert read(told("in/audio/a.flac"), HERE) == expected
+    assert isinstance(read(told("in/a.flac"), HERE), Foreign)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        told("in/day.jsonl", "OBJECT_DELETE"),
+        told("in/day.jsonl", "OBJECT_METADATA_UPDATE"),
+        told("in/day.jsonl", "OBJECT_ARCHIVE"),
+        told("other/day.jsonl"),
+        told("in/day.jsonl", bucket="strangers"),
+        told("in/day.csv"),
+        told("in/folder/"),
+        told("in/.hidden/day.jsonl"),
+        told("out/audio/a.flac.jsonl"),
+    ],
+)
+def test_what_is_not_ours(message: Message) -> None:
+    """Another event, another place, another kind of file, our own outputs: nobody's fault, and nothing to do."""
+    found = read(message, HERE)
+    assert isinstance(found, Foreign)
+    assert found.reason
+
+
+def test_own_outputs_start_nothing() -> None:
+    """Without a prefix everything in the bucket is ours but what we wrote ourselves."""
+    assert isinstance(read(told("out/x.jsonl"), Rules(OUT)), Foreign)
+    assert read(told("x.jsonl"), Rules(OUT)) == Run("gs://calls/x.jsonl", "gs://calls/out/calls/x")
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "out"),
+    [
+        (("gs://calls/in/",), "in day/x"),
+        (("gs://calls/in/in day/", "gs://calls/in/b/"), "in day/x"),
+        (("gs://calls/in/", "gs://other/in/"), "calls/in/in day/x"),
+        ((), "calls/in/in day/x"),
+    ],
+)
+def test_outputs_of_several_places_do_not_meet(prefixes: tuple[str, ...], out: str) -> None:
+    """A run's folder is named by its path below the folder that all places share, or by its bucket, too."""
+    assert read(told("in/in day/x.jsonl"), Rules(OUT, prefixes)) == Run("gs://calls/in/in day/x.jsonl", OUT + out)
+
+
+@pytest.mark.parametrize(
+    ("data", "order"),
+    [
+        ({"manifest": "gs://calls/in/m.jsonl"}, Run("gs://calls/in/m.jsonl", "gs://calls/out/m")),
+        ({"manifest": "gs://calls/in/m.jsonl", "output": "gs://calls/out/x/"},
+         Run("gs://calls/in/m.jsonl", "gs://calls/out/x")),
+        ({"manifest": "gs://calls/in/day/", "output": "gs://calls/out/day"},
+         Run("gs://calls/in/day/", "gs://calls/out/day")),
+    ],
+)  # fmt: skip
+def test_an_order_in_json(data: Any, order: Run) -> None:
+    """The output is named as an upload's would be, where it is not given."""
+    assert read(said(data), HERE) == order
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "no JSON"),
+        (b"\xff\xfe", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        ([], "the message is []"),
+        ("gs://calls/in/m.jsonl", "the message is gs://calls/in/m.jsonl"),
+        ({}, "manifest is missing"),
+        ({"manifest": 3}, "manifest is 3"),
+        ({"manifest": "/etc/passwd"}, "manifest is /etc/passwd; it must be an address"),
+        ({"manifest": "gs://calls/in/m.jsonl", "shards": 3}, "has shards, which nobody knows"),
+        ({"manifest": "gs://calls/else/m.jsonl"}, "lies below none of gs://calls/in/"),
+        ({"manifest": "gs://calls/in/../m.jsonl"}, "cannot be"),
+        ({"manifest": "gs://calls/in/m.jsonl", "output": "gs://else/x"}, "does not lie in gs://calls/out/"),
+        ({"manifest": "gs://calls/in/m.jsonl", "output": "gs://calls/out-of-order"}, "does not lie in gs://calls/out/"),
+        ({"manifest": "gs://calls/in/m.jsonl", "output": "https://host/x"}, "is no address in a bucket"),
+        ({"manifest": "gs://calls/in/day/"}, "is a folder, and no output is named for it"),
+    ],
+)
+def test_what_can_never_be_run(data: Any, reason: str) -> None:
+    """It says what was seen and what a message looks like."""
+    with pytest.raises(MessageError) as refused:
+        read(said(data), HERE)
+    assert reason in str(refused.value)
+
+
+def test_without_an_out_messages_must_say() -> None:
+    """An upload then is a mistake in how voxbatch was started, and says so."""
+    with pytest.raises(MessageError, match="start voxbatch listen with -o OUT"):
+        read(told("in/day.jsonl"), Rules(None))
+    given = {"manifest": "gs://calls/in/m.jsonl", "output": "s3://elsewhere/x"}
+    assert read(said(given), Rules(None)) == Run("gs://calls/in/m.jsonl", "s3://elsewhere/x")
+
+
+def test_a_notification_must_name_its_object() -> None:
+    with pytest.raises(MessageError, match="without bucketId or objectId"):
+        read(said(b"", eventType="OBJECT_FINALIZE", bucketId="calls"), HERE)
+
+
+@given(st.binary(), st.dictionaries(st.sampled_from(["eventType", "bucketId", "objectId"]), st.text()))
+def test_no_message_is_too_odd(data: bytes, attributes: dict[str, str]) -> None:
+    """Whatever comes is an order, not ours, or refused; nothing else is raised."""
+    with contextlib.suppress(MessageError):
+        assert isinstance(read(Message("1", data, attributes), HERE), Run | Upload | Foreign)
+
+
+@given(st.text(min_size=1).map(lambda text: text.replace("\0", "")))
+def test_every_order_stays_in_out(name: str) -> None:
+    """However an object is called."""
+    try:
+        found = read(told(f"in/{name}.jsonl"), HERE)
+    except MessageError:
+        return
+    if isinstance(found, Run):
+        assert found.out.startswith(OUT)
+        assert not {".", ".."} & set(found.out.split("/"))

@@ -1,0 +1,719 @@
+"""A run started on a cloud's task engine: what the engine is asked, by its real client and by its own description, and
+what a user is told.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import servers
+from clouds import CloudRunApi, Discovery, SageMakerApi, ServiceModel, amazon_refusal, google_refusal, served
+from conftest import environment
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxbatch import cli, submit
+from voxbatch.errors import ConfigError, StartError
+
+JOB = "projects/p/locations/us-central1/jobs/voxbatch"
+ROLE = "arn:aws:iam::123456789012:role/voxbatch"
+IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/voxbatch:1"
+SOURCE, OUT = "gs://calls/day.jsonl", "gs://calls/out"
+ORDER = submit.Order(SOURCE, OUT, ("--language", "en"), tasks=3)
+SAGEMAKER = submit.SageMaker(IMAGE, ROLE)
+CLOUD_RUN = submit.CloudRun()
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No credentials, project or region of whoever runs the tests."""
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "AWS_PROFILE", "AWS_REGION",
+                 "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
+                 "CLOUDSDK_RUN_REGION", "CLOUDSDK_COMPUTE_REGION"):  # fmt: skip
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "aws"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture
+def cloud_run(nowhere: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CloudRunApi]:
+    """The API, whose requests must all be right, and a service account's key."""
+    api = CloudRunApi()
+    with served(api.endpoint):
+        (tmp_path / "key.json").write_text(json.dumps(servers.account(f"{api.endpoint.url}/token")))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN", f"{api.endpoint.url}/")
+        monkeypatch.setenv("CLOUDSDK_RUN_REGION", "us-central1")
+        yield api
+    assert not api.endpoint.wrong
+
+
+@pytest.fixture
+def sagemaker(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[SageMakerApi]:
+    """Likewise, and a key."""
+    api = SageMakerApi()
+    with served(api.endpoint):
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", api.endpoint.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDTEST")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET-OF-test")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        yield api
+    assert not api.endpoint.wrong
+
+
+@dataclass(slots=True)
+class Typed:
+    """What came of a command."""
+
+    code: int
+    lines: list[str]
+    said: str
+    """On standard error."""
+
+    def line(self, name: str) -> str:
+        return next(line[9:] for line in self.lines if line[:9].strip() == name)
+
+    @property
+    def body(self) -> Any:
+        """The request that --dry-run prints."""
+        return json.loads("\n".join(self.lines[self.lines.index("{") :]))
+
+
+Type = Callable[..., Typed]
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Type:
+    """typed("gs://…", "--target", "cloudrun", …): `voxbatch submit`, in this process."""
+
+    def run(*args: object) -> Typed:
+        monkeypatch.setattr(sys, "argv", ["voxbatch", "submit", *map(str, args)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        shown = capsys.readouterr()
+        return Typed(int(left.value.code or 0), shown.out.splitlines(), shown.err)
+
+    return run
+
+
+@dataclass(slots=True)
+class Calls:
+    """A bucket with manifests."""
+
+    server: servers.Server
+    bucket: str = field(default_factory=lambda: f"calls-{servers.uuid.uuid4().hex[:12]}")
+
+    def manifest(self, *seconds: float, name: str = "day.jsonl") -> str:
+        """The address of one whose recordings last so long."""
+        rows = [{"audio_filepath": f"r{i}.wav", "duration": each} for i, each in enumerate(seconds)]
+        self.server.put(self.bucket, name, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        return f"gs://{self.bucket}/{name}"
+
+
+@pytest.fixture
+def calls(google: servers.Server, monkeypatch: pytest.MonkeyPatch) -> Calls:
+    for name, value in google.settings(f"http://127.0.0.1:{google.port}").items():
+        monkeypatch.setenv(name, value)
+    calls = Calls(google)
+    google.make(calls.bucket)
+    return calls
+
+
+# ── how many tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(st.floats(0, 1e9), st.integers(1, 10**7), st.floats(0.1, 1000), st.floats(0.01, 100), st.integers(1, 10_000))
+def test_task_count(audio_s: float, items: int, rtfx: float, hours: float, most: int) -> None:
+    """No task takes longer than it should, unless there are as many as there may be; with one less, some would."""
+    count = submit.task_count(audio_s, items, rtfx, hours, most)
+    assert 1 <= count <= min(items, most)
+    needed = audio_s / 3600 / (rtfx * hours)
+    assert count == min(items, most) or count >= needed
+    assert count == 1 or count - 1 < needed
+
+
+def test_task_count_by_hand() -> None:
+    """1,000 hours at RTFx 60 are 16.7 hours of work, 20 tasks of 50 minutes; 100 hours in 2 recordings are 2 tasks."""
+    assert submit.task_count(1000 * 3600, 5000, 60, 5 / 6, 10_000) == 20
+    assert submit.task_count(100 * 3600, 2, 1, 1, 10_000) == 2
+    assert submit.task_count(1e9, 10**7, 1, 1, 100) == 100
+
+
+# ── orders ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("source", "out", "message"),
+    [
+        (
+            "m.jsonl",
+            OUT,
+            "SOURCE m.jsonl lies on this machine, where a job elsewhere cannot see it: upload it with its",
+        ),
+        ("-", OUT, "SOURCE - lies on this machine"),
+        ("/jobs/m.jsonl", OUT, "SOURCE /jobs/m.jsonl lies on this machine"),
+        (SOURCE, "out", "OUT out is no place that all tasks share: give -o gs://… or -o s3://…"),
+        (SOURCE, "https://h/out?sig=SECRET", "OUT https://h/out?… is no place that all tasks share"),
+        (SOURCE, "gs://-a-/x", "-o gs://-a-/x: no bucket can be called '-a-'"),
+    ],
+)
+def test_what_a_job_cannot_see(source: str, out: str, message: str) -> None:
+    """An order that no machine elsewhere could do is none."""
+    with pytest.raises(ConfigError) as told:
+        submit.Order(source, out)
+    assert str(told.value).startswith(message)
+
+
+def test_orders_are_the_same_by_their_arguments() -> None:
+    """The number of tasks does not make another run of it; an option does."""
+    assert ORDER.arguments == ["run", SOURCE, "-o", OUT, "--language", "en"]
+    assert ORDER.digest == replace(ORDER, tasks=9).digest != replace(ORDER, options=()).digest
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: submit.CloudRun(job="Calls"), "--job 'Calls': a job's name has 1 to 63 small letters"),
+        (lambda: submit.CloudRun(project="p/q"), "--project 'p/q': write its id"),
+        (lambda: submit.CloudRun(region="us central"), "--region 'us central': write its id"),
+        (lambda: submit.SageMaker("a b", ROLE), "--image 'a b': give the address of an image in ECR"),
+        (lambda: submit.SageMaker(IMAGE, "voxbatch"), "--role 'voxbatch': give a role's ARN"),
+        (lambda: submit.SageMaker(IMAGE, ROLE, "g6"), "--instance-type 'g6': give a type such as ml.g6.2xlarge"),
+        (lambda: submit.SageMaker(IMAGE, ROLE, region="x/"), "--region 'x/': give a region such as us-east-1"),
+        (lambda: submit.SageMaker(IMAGE, ROLE, volume_gb=0), "volume-gb is 0; it must be from 1 to 16,384"),
+        (lambda: submit.Order(SOURCE, OUT, tasks=0), "tasks is 0; a run takes at least 1"),
+    ],
+)
+def test_bad_targets(made: Callable[[], object], message: str) -> None:
+    """What no cloud would take is refused where it is written down."""
+    with pytest.raises(ConfigError) as told:
+        made()
+    assert str(told.value).startswith(message)
+
+
+# ── Cloud Run ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def started_once(api: CloudRunApi) -> list[str]:
+    return [call.path.partition("?")[0] for call in api.endpoint.calls if call.method == "POST"]
+
+
+@pytest.mark.slow
+def test_an_execution(cloud_run: CloudRunApi) -> None:
+    """What the API is asked is the request that is shown, at the job's address; its name and page come back."""
+    order = replace(ORDER, limit_s=5400, environment={"A": "1"})
+    started = submit.start(order, CLOUD_RUN)
+    listed, ran = cloud_run.endpoint.calls
+    assert (listed.method, listed.path.partition("?")[0]) == ("GET", f"/v2/{JOB}/executions")
+    assert (ran.method, ran.path.partition("?")[0]) == ("POST", f"/v2/{JOB}:run")
+    shown = submit.CloudRun(project="p").request(order)
+    assert shown.where == f"POST {cloud_run.endpoint.url}/v2/{JOB}:run"
+    assert ran.body == shown.body
+    assert ran.body == {
+        "overrides": {
+            "containerOverrides": [{"args": order.arguments, "env": [{"name": "A", "value": "1"}]}],
+            "taskCount": 3,
+            "timeout": "5400s",
+        }
+    }
+    page = "https://console.cloud.google.com/run/jobs/executions/details/us-central1/voxbatch-00000/tasks?project=p"
+    assert started == submit.Started("voxbatch-00000", page)
+
+
+@pytest.mark.slow
+def test_not_twice(cloud_run: CloudRunApi) -> None:
+    """While an execution with these arguments goes on, it is named in place of another, however many came after it;
+    `again` starts one, and so does its end."""
+    first = submit.start(ORDER, CLOUD_RUN)
+    for i in range(4):
+        submit.start(replace(ORDER, options=("--limit", str(i + 1))), CLOUD_RUN)
+    assert submit.start(replace(ORDER, tasks=7), CLOUD_RUN) == replace(first, was_running=True)
+    assert len(started_once(cloud_run)) == 5
+    assert submit.start(ORDER, CLOUD_RUN, again=True).name == "voxbatch-00005"
+    cloud_run.end_all()
+    assert submit.start(ORDER, CLOUD_RUN) == submit.Started("voxbatch-00006", submit.start(ORDER, CLOUD_RUN).url)
+    assert len(started_once(cloud_run)) == 7
+
+
+def of_google(status: int, message: str, reason: str = "") -> Callable[[CloudRunApi], None]:
+    """Every time: after 401 the client renews its credentials and asks again."""
+    return lambda api: api.endpoint.replies.extend([google_refusal(status, message, reason)] * 9)
+
+
+AT = "the Cloud Run job voxbatch of project p in us-central1: "
+GOOGLE_REFUSES: list[tuple[Callable[[CloudRunApi], None], type[Exception], str]] = [
+    (of_google(403, "Permission 'run.x' denied on resource"), StartError,
+     f"{AT}permission denied: robot@p.iam.gserviceaccount.com lacks run.executions.list (role roles/run.viewer; "),
+    (of_google(401, "Request had invalid authentication credentials."), StartError,
+     f"{AT}the credentials are not valid (any more): set GOOGLE_APPLICATION_CREDENTIALS"),
+    (of_google(404, "Resource 'voxbatch' of kind 'JOB' in region 'us-central1' does not exist."), ConfigError,
+     f"{AT}there is no job voxbatch (project p, region us-central1): check --job, --project and --region, or "),
+    (of_google(403, "Location us-central1 is not found or access is unauthorized."), ConfigError,
+     f"{AT}check --region us-central1; Cloud Run says: Location us-central1 is not found"),
+    (of_google(403, "Cloud Run Admin API has not been used in project p before", "SERVICE_DISABLED"), ConfigError,
+     f"{AT}the Cloud Run API is not enabled there: gcloud services enable run.googleapis.com --project=p"),
+    (of_google(409, "The job is being updated"), StartError,
+     f"{AT}Cloud Run is busy, or a quota is used up (409: The job is being updated): submit it again"),
+    (of_google(429, "Quota exceeded"), StartError,
+     f"{AT}Cloud Run is busy, or a quota is used up (429: Quota exceeded): submit it again"),
+    (of_google(500, "oops"), StartError, f"{AT}Cloud Run is busy, or a quota is used up (500: oops): submit it again"),
+    (of_google(400, "timeout is too long"), ConfigError, f"{AT}Cloud Run refuses the request: timeout is too long"),
+    (lambda api: api.endpoint.replies.append("reset"), StartError, f"{AT}the connection failed ("),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("spoil", "kind", "message"), GOOGLE_REFUSES)
+def test_google_refuses(
+    cloud_run: CloudRunApi, spoil: Callable[[CloudRunApi], None], kind: type[Exception], message: str
+) -> None:
+    """Each refusal is one line that says what was seen and what to do; nothing is started."""
+    spoil(cloud_run)
+    with pytest.raises(kind) as told:
+        submit.start(ORDER, CLOUD_RUN)
+    text = str(told.value)
+    assert text.startswith(f"cannot look at {message}")
+    assert "\n" not in text
+    assert not [secret for secret in servers.SECRETS if secret in text]
+    assert not started_once(cloud_run)
+
+
+@pytest.mark.slow
+def test_denied_to_start(cloud_run: CloudRunApi) -> None:
+    """Whoever may look and not start lacks other permissions."""
+    cloud_run.endpoint.replies.append(google_refusal(403, "no"))
+    with pytest.raises(StartError, match=r"^cannot start .* lacks run.jobs.run and run.jobs.runWithOverrides \(role"):
+        submit.start(ORDER, CLOUD_RUN, again=True)
+
+
+@pytest.mark.slow
+def test_a_lost_reply(cloud_run: CloudRunApi) -> None:
+    """An execution whose beginning nobody heard of is found when the order comes again."""
+    cloud_run.endpoint.replies += ["lost"]
+    with pytest.raises(StartError, match="submit it again: what has begun by then is found, not started twice"):
+        submit.start(ORDER, CLOUD_RUN, again=True)
+    assert submit.start(ORDER, CLOUD_RUN).was_running
+    assert len(started_once(cloud_run)) == 1
+
+
+@pytest.mark.slow
+def test_no_such_job(cloud_run: CloudRunApi) -> None:
+    """The API's own answer to a job that is not there."""
+    with pytest.raises(ConfigError, match="there is no job nightly"):
+        submit.start(ORDER, submit.CloudRun(job="nightly"))
+    with pytest.raises(ConfigError, match=r"cannot start the Cloud Run job nightly .* there is no job nightly"):
+        submit.start(ORDER, submit.CloudRun(job="nightly"), again=True)
+    assert [call.method for call in cloud_run.endpoint.calls] == ["GET", "POST"]
+
+
+@pytest.mark.slow
+def test_answers_of_another_kind(cloud_run: CloudRunApi) -> None:
+    """A page of a proxy's is no answer; one that does not name the execution leaves the operation's name."""
+    cloud_run.endpoint.replies.append(servers.Reply(200, (("Content-Type", "text/html"),), b"<html>Log in</html>"))
+    with pytest.raises(StartError, match="what answers is not Cloud Run"):
+        submit.start(ORDER, CLOUD_RUN)
+    cloud_run.endpoint.replies.append(servers.Reply(200, (), b'{"name": "projects/p/locations/x/operations/o7"}'))
+    assert submit.start(ORDER, CLOUD_RUN, again=True).name == "o7"
+
+
+@pytest.mark.slow
+def test_where_the_job_is(cloud_run: CloudRunApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings go before the environment, and that before the credentials' own project; no region is a refusal."""
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "q")
+    cloud_run.jobs = ("projects/q/locations/us-central1/jobs/voxbatch", "projects/r/locations/europe-west4/jobs/j")
+    assert submit.start(ORDER, CLOUD_RUN).url.endswith("?project=q")
+    started = submit.start(ORDER, submit.CloudRun("j", "r", "europe-west4"))
+    assert "/europe-west4/j-00001/" in started.url
+    assert started.url.endswith("?project=r")
+    monkeypatch.delenv("CLOUDSDK_RUN_REGION")
+    with pytest.raises(ConfigError, match="is in is not known: give --region, or set CLOUDSDK_RUN_REGION"):
+        submit.start(ORDER, CLOUD_RUN)
+
+
+def test_no_google_credentials(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a login it says where one is looked for."""
+    monkeypatch.setenv("CLOUDSDK_RUN_REGION", "us-central1")
+    with pytest.raises(StartError, match=r"no usable credentials \(.*\): set GOOGLE_APPLICATION_CREDENTIALS"):
+        submit.start(ORDER, CLOUD_RUN)
+
+
+@pytest.mark.slow
+def test_no_project(cloud_run: CloudRunApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that name no project leave it to the user."""
+    key = json.loads((tmp_path / "key.json").read_text())
+    (tmp_path / "key.json").write_text(json.dumps({**key, "project_id": None}))
+    monkeypatch.setenv("PATH", "")  # gcloud would be asked
+    with pytest.raises(ConfigError, match=r"which project .* is in is not known: give --project, or set GOOGLE_CLOUD"):
+        submit.start(ORDER, CLOUD_RUN)
+
+
+def test_how_long_a_task_may_take() -> None:
+    """With a GPU Cloud Run's hour, unless longer tasks were asked for; elsewhere three times what is expected, from an
+    hour or a day."""
+    assert [CLOUD_RUN.limit_s("vllm", hours, None) for hours in (0.5, 1, 2, 1000)] == [3600, 3600, 7800, 604_800]
+    assert [CLOUD_RUN.limit_s("faster-whisper", 0.1, wall) for wall in (None, 1e4, 1e6)] == [3600, 30_000, 604_800]
+    day = 24 * 3600
+    assert [SAGEMAKER.limit_s("vllm", hours, wall) for hours, wall in ((4, None), (4, 100_000.0), (999, None))] == [
+        day, 300_000, 9 * day,
+    ]  # fmt: skip
+
+
+# ── SageMaker ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_a_processing_job(sagemaker: SageMakerApi) -> None:
+    """What SageMaker is asked is the request that is shown; the job's name holds the order's digest and the time."""
+    order = replace(ORDER, environment={"A": "1"}, limit_s=100_000)
+    started = submit.start(order, SAGEMAKER)
+    assert [call.headers["x-amz-target"] for call in sagemaker.endpoint.calls] == [
+        "SageMaker.ListProcessingJobs", "SageMaker.CreateProcessingJob",
+    ]  # fmt: skip
+    (body,) = sagemaker.jobs.values()
+    shown = SAGEMAKER.request(order).body
+    assert {**body, "ProcessingJobName": ""} == {**shown, "ProcessingJobName": ""}
+    assert body == {
+        "ProcessingJobName": started.name,
+        "ProcessingResources": {
+            "ClusterConfig": {"InstanceCount": 3, "InstanceType": "ml.g6.2xlarge", "VolumeSizeInGB": 100}
+        },
+        "StoppingCondition": {"MaxRuntimeInSeconds": 100_000},
+        "AppSpecification": {"ImageUri": IMAGE, "ContainerArguments": order.arguments},
+        "Environment": {"A": "1"},
+        "RoleArn": ROLE,
+        "Tags": [{"Key": "voxbatch", "Value": order.digest}],
+    }
+    assert started.name.startswith(f"voxbatch-{order.digest}-2")
+    console = "https://us-east-1.console.aws.amazon.com/sagemaker/home?region=us-east-1#/processing-jobs/"
+    assert started.url == console + started.name
+
+
+@pytest.mark.slow
+def test_no_second_processing_job(sagemaker: SageMakerApi) -> None:
+    """While one with these arguments goes on, it is named in place of another; another order's is no matter."""
+    first = submit.start(ORDER, SAGEMAKER)
+    assert submit.start(ORDER, SAGEMAKER) == replace(first, was_running=True)
+    assert not submit.start(replace(ORDER, options=()), SAGEMAKER).was_running
+    sagemaker.running.clear()
+    sagemaker.jobs.clear()
+    assert not submit.start(ORDER, SAGEMAKER).was_running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["lost", amazon_refusal(500, "InternalFailure", "oops")])
+def test_a_lost_reply_of_sagemaker(sagemaker: SageMakerApi, lost: Any) -> None:
+    """The client asks again by itself; what had begun is not started twice, and that is no error."""
+    sagemaker.endpoint.replies.append(lost)
+    assert submit.start(ORDER, SAGEMAKER, again=True).was_running is (lost == "lost")
+    assert len(sagemaker.jobs) == 1
+
+
+AMAZON_REFUSES = [
+    (400, "AccessDeniedException", "User: x is not authorized to perform: sagemaker:X", StartError,
+     "permission denied: sagemaker:CreateProcessingJob and sagemaker:AddTags, or iam:PassRole on the role is missing"),
+    (400, "ThrottlingException", "Rate exceeded", StartError, "SageMaker is busy (ThrottlingException: Rate "),
+    (400, "ResourceLimitExceeded", "The account-level service limit is 0", StartError,
+     "the account's quota does not admit it: take fewer --tasks or another --instance-type, or ask for more under "),
+    (400, "ValidationException", "No S3 objects", ConfigError,
+     "SageMaker refuses the request (ValidationException: No S3 objects)"),
+    (400, "UnrecognizedClientException", "The security token is invalid", StartError,
+     "the credentials are not valid (any more) (UnrecognizedClientException): set AWS_ACCESS_KEY_ID"),
+    (503, "ServiceUnavailable", "x", StartError, "SageMaker is busy (ServiceUnavailable: x): submit it again"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("status", "code", "words", "kind", "message"), AMAZON_REFUSES)
+def test_amazon_refuses(
+    sagemaker: SageMakerApi, status: int, code: str, words: str, kind: type[Exception], message: str
+) -> None:
+    """Each refusal is one line that says what was seen and what to do."""
+    sagemaker.endpoint.replies += [amazon_refusal(status, code, words)] * 3
+    with pytest.raises(kind) as told:
+        submit.start(ORDER, SAGEMAKER, again=True)
+    text = str(told.value)
+    assert text.startswith(f"cannot start a SageMaker Processing job in us-east-1: {message}")
+    assert "\n" not in text
+    assert not [secret for secret in servers.SECRETS if secret in text]
+    assert not sagemaker.jobs
+
+
+@pytest.mark.slow
+def test_sagemaker_out_of_reach(sagemaker: SageMakerApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A region that is none has no address; a machine without region or credentials says which variable is missing."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", f"http://127.0.0.1:{servers.free_port()}")
+    with pytest.raises(StartError, match=r"the connection failed \(.*\): check the network and --region"):
+        submit.start(ORDER, SAGEMAKER)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", "nowhere")
+    with pytest.raises(ConfigError, match="Invalid endpoint: nowhere"):
+        submit.start(ORDER, SAGEMAKER)
+    monkeypatch.delenv("AWS_ENDPOINT_URL_SAGEMAKER")
+    monkeypatch.delenv("AWS_REGION")
+    with pytest.raises(ConfigError, match="which region is not known: give --region, or set AWS_REGION"):
+        submit.start(ORDER, SAGEMAKER)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(StartError, match=r"no usable credentials \(.*\): set AWS_ACCESS_KEY_ID"):
+        submit.start(ORDER, replace(SAGEMAKER, region="us-east-1"))
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (replace(ORDER, source=f"s3://calls/{'x' * 256}"), "has 267 characters; SageMaker takes 256"),
+        (replace(ORDER, options=("--limit", "1") * 60), "the run has 124 arguments; SageMaker takes 100"),
+        (replace(ORDER, environment={"A": "x" * 257}), "has 257 characters; SageMaker takes 256"),
+        (replace(ORDER, environment={"A-B": "x"}), "--env 'A-B': a variable's name has letters"),
+        (
+            replace(ORDER, environment={f"A{i}": "x" for i in range(101)}),
+            "the job has 101 variables; SageMaker takes 100",
+        ),
+        (replace(ORDER, tasks=101), "tasks is 101; SageMaker Processing takes from 1 to 100"),
+    ],
+)
+def test_more_than_sagemaker_takes(order: submit.Order, message: str) -> None:
+    """Its limits are known before it is asked."""
+    with pytest.raises(ConfigError) as told:
+        SAGEMAKER.request(order)
+    assert message in str(told.value)
+
+
+# ── the checks themselves ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_discovery_document_finds_faults() -> None:
+    """A field that there is not, one of another type, a missing one, another path or method."""
+    discovery, path = Discovery("run.v2"), f"/v2/{JOB}:run"
+
+    def faults(overrides: Any, method: str = "POST", path: str = path) -> list[str]:
+        return discovery.faults_of_request(method, path, json.dumps({"overrides": overrides}).encode())
+
+    assert not faults({"taskCount": 1, "timeout": "3.5s", "containerOverrides": [{"env": [{"name": "A"}]}]})
+    for wrong in (
+        {"tasks": 1}, {"taskCount": "1"}, {"taskCount": True}, {"timeout": "1h"}, {"containerOverrides": {}},
+        {"containerOverrides": [{"args": "run"}]}, {"containerOverrides": [{"env": [{"value": "1"}]}]}, [],
+    ):  # fmt: skip
+        assert len(faults(wrong)) == 1, wrong
+    assert faults({}, "PUT") == [f"PUT {path}: no such method"]
+    assert faults({}, path=path.replace(":run", ":start"))
+    assert faults({}, path=f"{path}?task=1") == ["?task: unknown"]
+
+
+def test_the_service_model_finds_faults() -> None:
+    """Likewise, lengths, patterns and enumerations included."""
+    model, body = ServiceModel("sagemaker"), SAGEMAKER.request(ORDER).body
+    assert not model.faults("CreateProcessingJob", body)
+    cluster = body["ProcessingResources"]["ClusterConfig"]
+    for wrong in (
+        {"Image": "x"}, {"RoleArn": None}, {"RoleArn": "x" * 30}, {"ProcessingJobName": "a_b"},
+        {"Environment": {"A-": "1"}},
+        {"AppSpecification": {"ImageUri": IMAGE, "ContainerArguments": ["x" * 257]}}, {"Environment": {"A": 1}},
+        {"AppSpecification": {"ContainerArguments": []}}, {"StoppingCondition": {"MaxRuntimeInSeconds": 777_601}},
+        {"ProcessingResources": {"ClusterConfig": {**cluster, "InstanceCount": 101}}},
+        {"ProcessingResources": {"ClusterConfig": {**cluster, "InstanceType": "ml.g6.3xlarge"}}},
+    ):  # fmt: skip
+        assert model.faults("CreateProcessingJob", {**body, **wrong}), wrong
+    assert model.faults("StartProcessingJob", body)
+
+
+# ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+TO_CLOUD_RUN = ("--target", "cloudrun", "--project", "p", "--region", "us-central1")
+TO_SAGEMAKER = ("--target", "sagemaker", "--image", IMAGE, "--role", ROLE)
+
+
+@pytest.mark.slow
+def test_submit(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
+    """It says how much there is, what it takes, what was started and how to follow it; then, that it is running."""
+    source = calls.manifest(*[7200] * 50)
+    command = (source, *TO_CLOUD_RUN, "--expected-rtfx", "20")
+    done = typed(*command)
+    assert (done.code, done.said) == (0, "")
+    tasks = ceil(100 / (20 * 50 / 60))
+    assert done.lines[:6] == [
+        "items    50",
+        "audio    100.0 hours",
+        f"tasks    {tasks}",
+        "time     about 50:00 at RTFx 20, and the start of a task",
+        "cost     about $7.11 at $1.421 an hour and task, and the start of each",
+        "started  voxbatch-00000",
+    ]
+    assert done.lines[6].startswith(
+        "console  https://console.cloud.google.com/run/jobs/executions/details/us-central1/"
+    )
+    assert done.lines[7:] == [f"progress voxbatch status {source.removesuffix('.jsonl')}.voxbatch"]
+    (overrides,) = [call.body["overrides"] for call in cloud_run.endpoint.calls if call.method == "POST"]
+    assert (overrides["taskCount"], overrides["timeout"]) == (tasks, "3600s")
+    again = typed(*command)
+    assert (again.code, again.line("running")) == (
+        0, "voxbatch-00000, with the same arguments: nothing was started (--again starts another)",
+    )  # fmt: skip
+    assert typed(*command, "--again").line("started") == "voxbatch-00001"
+
+
+@pytest.mark.slow
+def test_options_are_passed_on(nowhere: None, calls: Calls, typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `run` was to be told stands among the job's arguments as it was written: by flags and variables, not by
+    profiles and defaults, and not what concerns this machine or this command."""
+    source = calls.manifest(60)
+    monkeypatch.setenv("VOXBATCH_LANGUAGE", "en")
+    monkeypatch.setenv("VOXBATCH_DECODERS", "2")
+    done = typed(
+        source, "-o", OUT, *TO_CLOUD_RUN, "--profile", "cpu", "--formats", "srt, txt", "--engine-option", "beam_size=1",
+        "--engine-option=threads=2", "--limit=1", "--exit-zero", "--workers", "auto", "--tasks", "1",
+        "--only-under", f"gs://{calls.bucket}/", "--part-seconds", "5", "--dry-run", "--expected-rtfx", "3",
+        "--usd-per-hour", "2", "--env", "A=1", "-q",
+    )  # fmt: skip
+    assert (done.code, done.said) == (0, "")
+    (container,) = done.body["overrides"]["containerOverrides"]
+    assert container["env"] == [{"name": "A", "value": "1"}]
+    assert container["args"][:4] == ["run", source, "-o", OUT]
+    assert container["args"][4:] == [
+        "--profile", "cpu", "--engine-option", "beam_size=1", "--engine-option", "threads=2", "--language", "en",
+        "--formats", "srt, txt", "--part-seconds", "5", "--workers", "auto", "--usd-per-hour", "2", "--quiet",
+        "--exit-zero", "--limit", "1", "--only-under", f"gs://{calls.bucket}/",
+    ]  # fmt: skip
+    cli.cli.commands["run"].make_context("run", container["args"][1:])  # it parses
+    assert done.line("cost").endswith("at $2 an hour and task, and the start of each")
+
+
+@pytest.mark.slow
+def test_a_dry_run_asks_nobody(nowhere: None, calls: Calls, tmp_path: Path) -> None:
+    """It needs no credentials, no cloud's client and no engine; without the client, a real one says what to install."""
+    source = calls.manifest(*[3600] * 10)
+    code = f"""
+import sys
+for name in ("google.cloud.run_v2", "boto3", "faster_whisper", "vllm"):
+    sys.modules[name] = None
+sys.argv = ["voxbatch", "submit", {source!r}, "-o", "gs://calls/out", "--expected-rtfx", "2", *sys.argv[1:]]
+from voxbatch.cli import main
+main()
+"""
+
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code, *args]
+        return subprocess.run(command, env=environment(), cwd=tmp_path, capture_output=True, text=True)
+
+    done = run("--target", "cloudrun", "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[2] == "tasks    6"
+    assert lines[5] == (
+        "request  POST https://run.googleapis.com/v2/projects/PROJECT/locations/REGION/jobs/voxbatch:run"
+    )
+    assert json.loads("\n".join(lines[6:]))["overrides"]["taskCount"] == 6
+    done = run(*TO_SAGEMAKER, "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[2:5] == [
+        "tasks    2",
+        "time     about 2:30:00 at RTFx 2, and the start of a task",
+        "cost     about $6.11 at $1.222 an hour and task, and the start of each",
+    ]
+    assert lines[5] == "request  sagemaker:CreateProcessingJob in the default region"
+    assert not ServiceModel("sagemaker").faults("CreateProcessingJob", json.loads("\n".join(lines[6:])))
+    for args, extra in (((*TO_CLOUD_RUN, "--tasks", "1"), "cloudrun"), ((*TO_SAGEMAKER, "--tasks", "1"), "s3")):
+        done = run(*args)
+        assert done.returncode == 1
+        assert "the client library is not installed" in done.stderr
+        assert done.stderr.endswith(f": pip install 'voxbatch[{extra}]'\n")
+
+
+REFUSED = [
+    (("--tasks", "0"), "Invalid value for '--tasks': '0': give auto, or how many, from 1"),
+    (("--tasks", "-1"), "Invalid value for '--tasks': '-1': give auto, or how many, from 1"),
+    (("--tasks", "x"), "Invalid value for '--tasks': 'x': give auto, or how many, from 1"),
+    (("--tasks", "10001"), "tasks is 10,001; Cloud Run takes from 1 to 10,000"),
+    (("--task-hours", "0"), "task-hours is 0.0; it must be more than 0, and finite"),
+    (("--role", ROLE), "--role is for --target sagemaker; leave it out for cloudrun"),
+    (
+        ("--engine", "scripted"),
+        "how fast scripted is on such a machine is not known, so 0.0 hours of audio say nothing of",
+    ),
+    (("-o", "here"), "OUT here is no place that all tasks share: give -o gs://… or -o s3://…"),
+    (("--engine-option", "x"), "Invalid value for '--engine-option': 'x': give NAME=VALUE"),
+    (("--overwrite",), "No such option"),
+    (("--profile", "x"), "profile 'x' is unknown; known are cpu"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("args", "message"), REFUSED)
+def test_refusals(nowhere: None, calls: Calls, typed: Type, args: tuple[str, ...], message: str) -> None:
+    """What makes no sense is one line, with exit 2."""
+    done = typed(calls.manifest(60), *TO_CLOUD_RUN, *args)
+    assert (done.code, done.lines) == (2, [])
+    assert done.said.splitlines()[-1].startswith(f"Error: {message}")
+
+
+@pytest.mark.slow
+def test_an_l4_that_nobody_measured(nowhere: None, calls: Calls, typed: Type) -> None:
+    """Its speed is worked out, which is said, and overruled by who knows better."""
+    hours = calls.manifest(*[3600] * 100)
+    done = typed(hours, *TO_CLOUD_RUN, "--dry-run")
+    assert "tasks    3" in done.lines
+    assert "(worked out for an L4, not measured: --expected-rtfx)" in done.lines[3]
+    done = typed(hours, *TO_CLOUD_RUN, "--dry-run", "--expected-rtfx", "120")
+    assert "tasks    1" in done.lines
+    assert "not measured" not in done.lines[3]
+
+
+@pytest.mark.slow
+def test_refusals_of_sagemaker(nowhere: None, calls: Calls, typed: Type) -> None:
+    """A target has its own options, and limits, which are known before a manifest is read."""
+    for args, message in (
+        (("--target", "sagemaker"), "--target sagemaker takes --image and --role: there is no job that would say"),
+        ((*TO_SAGEMAKER, "--job", "j"), "--job is for --target cloudrun; leave it out for sagemaker"),
+        ((*TO_SAGEMAKER, "--tasks", "101"), "tasks is 101; SageMaker Processing takes from 1 to 100"),
+        ((*TO_SAGEMAKER, "--model", "m" * 300), f"'{'m' * 60}'… has 300 characters; SageMaker takes 256"),
+    ):
+        done = typed("gs://no-such-bucket/m.jsonl", "-o", OUT, *args)
+        assert (done.code, done.said.startswith(f"Error: {message}")) == (2, True), done.said
+
+
+@pytest.mark.slow
+def test_a_manifest_that_is_not_there(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
+    """Nothing is started for it."""
+    done = typed(f"gs://{calls.bucket}/gone.jsonl", *TO_CLOUD_RUN, "--tasks", "1")
+    assert (done.code, "gone.jsonl" in done.said, cloud_run.endpoint.calls) == (2, True, [])
+
+
+@pytest.mark.slow
+def test_recordings_that_do_not_tell(nowhere: None, calls: Calls, typed: Type) -> None:
+    """Where nobody knows how much audio there is, no number of tasks is made up."""
+    rows = b"".join(b'{"audio_filepath": "gone%d.wav"}\n' % i for i in range(3))
+    calls.server.put(calls.bucket, "m.jsonl", rows)
+    command = (f"gs://{calls.bucket}/m.jsonl", *TO_CLOUD_RUN, "--expected-rtfx", "2", "--dry-run")
+    done = typed(*command)
+    assert (done.code, done.said) == (2, "Error: none of 3 recordings tells how long it is: give --tasks N\n")
+    assert typed(*command, "--tasks", "2").line("tasks") == "2"
+
+
+@pytest.mark.slow
+def test_tasks_that_will_be_cut_off(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
+    """Fewer tasks than the audio needs are what was asked for, with a warning; a failure to start is exit 1."""
+    command = (calls.manifest(*[3600] * 10), *TO_CLOUD_RUN, "--expected-rtfx", "2", "--tasks", "2")
+    done = typed(*command)
+    assert (done.code, done.line("time")) == (0, "about 2:30:00 at RTFx 2, and the start of a task")
+    assert done.said.startswith("warning: Cloud Run ends a task after 1:00:00; what it has done by then is safe, and ")
+    cloud_run.endpoint.replies.append(google_refusal(403, "no"))
+    assert typed(*command).code == 1
+
+
+@pytest.mark.slow
+def test_what_is_shown_is_no_signature(nowhere: None, calls: Calls, typed: Type) -> None:
+    """An address's query stays out of sight; the job gets it."""
+    from voxbatch.cli.submission import _shown
+
+    body = {"args": ["run", "https://h/m.jsonl?sig=SECRET", "-o", OUT]}
+    assert _shown(body) == {"args": ["run", "https://h/m.jsonl?…", "-o", OUT]}

@@ -1,0 +1,282 @@
+"""Runs the syntax of Google Cloud Workflows that jobs/cloudrun/workflow.yaml uses, and refuses the rest.
+
+Steps: assign, call, switch, for, return, next. Expressions: what `ast` below admits; strings in double quotes; only the
+functions in FUNCTIONS. Google's own runtime is nowhere to be had: this follows its documentation.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from discovery import complaints, method
+
+Step = dict[str, Any]
+Cloud = Callable[[str, dict[str, Any]], Any]
+"""(method's id, its arguments) → its answer."""
+
+EXPRESSION = re.compile(r"^\$\{(.*)\}$", re.DOTALL)
+LONGEST = 400  # characters of an expression, Google's limit
+KINDS = {
+    "assign": {"assign", "next"},
+    "call": {"call", "args", "result", "next"},
+    "switch": {"switch", "next"},
+    "for": {"for"},
+    "return": {"return"},
+}
+CONDITION = {"condition", "assign", "return", "next"}
+FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
+    "default": (lambda value, other: other if value is None else value, 2),
+    "json.encode_to_string": (lambda value: json.dumps(value, separators=(",", ":"), sort_keys=True), 1),
+    "len": (len, 1),
+    "map.get": (lambda where, key: where.get(key), 2),
+    "not": (operator.not_, 1),
+    "text.match_regex": (lambda source, pattern: re.search(pattern, source) is not None, 2),
+    "text.substring": (lambda source, start, end: source[start:end], 3),
+}
+OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt,
+    ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.In: lambda key, where: key in where,
+}  # fmt: skip
+
+
+class Bad(Exception):
+    """What Google would refuse when the workflow is deployed, or fail at when it runs."""
+
+
+class Ended(Exception):
+    """The workflow returned."""
+
+
+# ── expressions ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tree(text: str) -> ast.expr:
+    if len(text) > LONGEST:
+        raise Bad(f"longer than {LONGEST} characters: {text}")
+    if "'" in text:
+        raise Bad(f"strings stand in double quotes: {text}")
+    try:
+        # `not` is a function here, a word in Python
+        return ast.parse(re.sub(r"\bnot\(", "not_(", text), mode="eval").body
+    except SyntaxError as e:
+        raise Bad(f"{text}: {e}") from e
+
+
+def dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    if isinstance(node, ast.Name):
+        return node.id.rstrip("_")
+    raise Bad(f"only functions are called, not {ast.dump(node)}")
+
+
+def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant(value=str() | int() | float() as value):
+            return value
+        case ast.Name(id=name):
+            if name in ("true", "false", "null"):
+                return {"true": True, "false": False, "null": None}[name]
+            return names[name]
+        case ast.Attribute(value=inner, attr=key):
+            return evaluate(inner, names)[key]
+        case ast.Subscript(value=inner, slice=key):
+            return evaluate(inner, names)[evaluate(key, names)]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+            return same_kind(OPERATORS[type(op)], evaluate(left, names), evaluate(right, names))
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPERATORS:
+            return OPERATORS[type(op)](evaluate(left, names), evaluate(right, names))
+        case ast.Call(func=func, args=args, keywords=[]):
+            does, arity = FUNCTIONS.get(dotted(func), (None, 0))
+            if does is None or len(args) != arity:
+                raise Bad(f"{dotted(func)} with {len(args)} arguments is not known")
+            return does(*(evaluate(each, names) for each in args))
+    raise Bad(f"not an expression of Workflows: {ast.unparse(node)}")
+
+
+def same_kind(does: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    if isinstance(left, str) != isinstance(right, str):
+        raise Bad(f"a text and no text: {left!r}, {right!r}")
+    return does(left, right)
+
+
+def filled(value: Any, names: Mapping[str, Any]) -> Any:
+    """A value of the file, with its expressions evaluated."""
+    if isinstance(value, dict):
+        return {key: filled(each, names) for key, each in value.items()}
+    if isinstance(value, list):
+        return [filled(each, names) for each in value]
+    if isinstance(value, str) and (found := EXPRESSION.match(value)):
+        return evaluate(tree(found[1]), names)
+    if isinstance(value, str) and "${" in value:
+        raise Bad(f"an expression is the whole value or none of it: {value}")
+    return value
+
+
+# ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Run:
+    def __init__(self, environment: dict[str, str], cloud: Cloud):
+        self.environment, self.cloud = environment, cloud
+        self.returned: Any = None
+        self.steps_taken = 0
+
+    def main(self, workflow: dict[str, Any], argument: Any) -> Any:
+        """What the workflow returns for its argument."""
+        (parameter,) = workflow["main"]["params"]
+        try:
+            self.block(workflow["main"]["steps"], {parameter: argument})
+        except Ended:
+            return self.returned
+        return None
+
+    def block(self, steps: list[Step], names: dict[str, Any]) -> str | None:
+        """Its steps in order, or as their `next` says; gives back a `next` that is not here."""
+        order = [next(iter(step)) for step in steps]
+        at = 0
+        while at < len(steps):
+            self.steps_taken += 1
+            assert self.steps_taken < 10_000, "it runs for ever"
+            (step,) = steps[at].values()
+            to = self.step(step, names)
+            if to is not None and to not in order:
+                return to
+            at = order.index(to) if to is not None else at + 1
+        return None
+
+    def step(self, step: Step, names: dict[str, Any]) -> str | None:
+        if "for" in step:
+            return self.loop(step["for"], names)
+        if "switch" in step:
+            step = next((c for c in step["switch"] if self.fill(c["condition"], names)), {"next": step.get("next")})
+        for pair in step.get("assign", []):
+            ((name, value),) = pair.items()
+            names[name] = self.fill(value, names)
+        if "call" in step:
+            answer = self.call(step["call"], self.fill(step["args"], names))
+            names.update({step["result"]: answer} if "result" in step else {})
+        if "return" in step:
+            self.returned = self.fill(step["return"], names)
+            raise Ended
+        to: str | None = step.get("next")
+        return to
+
+    def loop(self, loop: Step, names: dict[str, Any]) -> str | None:
+        for each in self.fill(loop["in"], names):
+            to = self.block(loop["steps"], {**names, loop["value"]: each})
+            if to == "break":
+                return None
+            if to not in (None, "continue"):
+                return to
+        return None
+
+    def fill(self, value: Any, names: dict[str, Any]) -> Any:
+        if isinstance(value, str) and (found := re.fullmatch(r'\$\{sys\.get_env\("(\w+)"\)\}', value)):
+            return self.environment[found[1]]
+        return filled(value, names)
+
+    def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        """A connector's call, held against the discovery document before it is answered."""
+        api, called = connector(name)
+        takes = method(api, called)
+        sent = {key: value for key, value in arguments.items() if key != "connector_params"}
+        for key, value in sent.items():
+            if key == "body":
+                if wrong := complaints(api, takes["request"]["$ref"], value):
+                    raise Bad(f"{name}: {'; '.join(wrong)}")
+            elif (pattern := takes["parameters"][key].get("pattern")) and not re.match(pattern, value):
+                raise Bad(f"{name}: {key}={value} is not {pattern}")
+        return self.cloud(called, sent)
+
+
+def connector(name: str) -> tuple[str, str]:
+    """`googleapis.run.v2.projects.x` → `run.v2`, `run.projects.x`."""
+    googleapis, service, version, *rest = name.split(".")
+    assert googleapis == "googleapis"
+    return f"{service}.{version}", ".".join([service, *rest])
+
+
+# ── reading without running ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def problems(workflow: dict[str, Any]) -> list[str]:
+    """What Google would refuse, or trip over: unknown words, steps that are not there, names that nothing sets."""
+    main = workflow["main"]
+    known = {*main["params"], *_set_names(main["steps"]), "true", "false", "null"}
+    return [*_block_problems(main["steps"], {"end"}, known)]
+
+
+def _set_names(steps: list[Step]) -> Iterator[str]:
+    for step in _inner(steps):
+        for pair in step.get("assign", []):
+            yield from pair
+        if "result" in step:
+            yield step["result"]
+        if "for" in step:
+            yield step["for"]["value"]
+
+
+def _inner(steps: list[Step]) -> Iterator[Step]:
+    for each in steps:
+        for step in each.values():
+            yield step
+            yield from step.get("switch", [])
+            yield from _inner(step["for"]["steps"] if "for" in step else [])
+
+
+def _block_problems(steps: list[Step], around: set[str], known: set[str]) -> Iterator[str]:
+    names = [name for step in steps for name in step]
+    yield from (f"two steps are called {name}" for name in {n for n in names if names.count(n) > 1})
+    reachable = around | set(names)
+    for each in steps:
+        for name, step in each.items():
+            yield from _step_problems(name, step, reachable, known)
+
+
+def _step_problems(name: str, step: Step, reachable: set[str], known: set[str]) -> Iterator[str]:
+    kinds = [kind for kind in KINDS if kind in step]
+    if len(kinds) != 1 or not set(step) <= KINDS[kinds[0]]:
+        yield f"{name}: no step of Workflows: {sorted(step)}"
+        return
+    for condition in step.get("switch", []):
+        if "condition" not in condition or not set(condition) <= CONDITION:
+            yield f"{name}: no condition of Workflows: {sorted(condition)}"
+    for part in [step, *step.get("switch", [])]:
+        if part.get("next", "end") not in reachable:
+            yield f"{name}: there is no step {part['next']} to go to"
+    if "for" in step:
+        yield from _block_problems(step["for"]["steps"], {"continue", "break", *reachable}, known)
+    if "call" in step:
+        yield from _call_problems(name, step)
+    for text in _expressions({k: v for k, v in step.items() if k != "for"} | {"in": step.get("for", {}).get("in")}):
+        yield from (f"{name}: nothing sets {unknown}" for unknown in _names(tree(text)) - known)
+
+
+def _call_problems(name: str, step: Step) -> Iterator[str]:
+    takes = method(*connector(step["call"]))
+    allowed = {*takes["parameters"], "connector_params", *({"body"} if "request" in takes else set())}
+    yield from (f"{name}: {step['call']} takes no {key}" for key in set(step["args"]) - allowed)
+    needed = {key for key, each in takes["parameters"].items() if each.get("required")}
+    yield from (f"{name}: {step['call']} needs {key}" for key in needed - set(step["args"]))
+
+
+def _expressions(value: Any) -> Iterator[str]:
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _expressions(each)
+    elif isinstance(value, str) and (found := EXPRESSION.match(value)):
+        yield found[1]
+
+
+def _names(node: ast.expr) -> set[str]:
+    """The variables of an expression; a function that is not known is one of them."""
+    functions = {id(part) for call in ast.walk(node) if isinstance(call, ast.Call) for part in ast.walk(call.func)}
+    calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
+    unknown = {dotted(call.func) for call in calls if dotted(call.func) not in {*FUNCTIONS, "sys.get_env"}}
+    return unknown | {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and id(n) not in functions}

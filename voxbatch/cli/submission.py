@@ -1,0 +1,213 @@
+"""`voxbatch submit`: an order from the command line, what it is expected to take, and where it runs now."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from voxbatch.cli.options import (
+    Forwarding,
+    access_options,
+    config_of,
+    forwarded,
+    is_given,
+    job_options,
+    manifest_options,
+    name_value,
+    option,
+)
+from voxbatch.errors import ConfigError
+
+if TYPE_CHECKING:
+    from voxbatch.config import Config
+    from voxbatch.submit import Forecast, Order, Request, Started, Target
+
+AUTO = "auto"
+TARGETS = {"cloudrun": ("job", "project"), "sagemaker": ("image", "role", "instance_type", "volume_gb")}
+"""And the options that only it has."""
+
+
+def _tasks(_: click.Context, __: click.Parameter, text: str) -> int | None:
+    """None for auto."""
+    if text == AUTO:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise click.BadParameter(f"{text!r}: give auto, or how many, from 1")
+    return int(text)
+
+
+tasks_option = option(
+    "--tasks", default=AUTO, show_default=True, callback=_tasks, metavar="auto|N",
+    help="How many tasks on Cloud Run or SageMaker; auto: by the hours of audio.",
+)  # fmt: skip
+
+
+@click.command(cls=Forwarding)
+@click.argument("source")
+@option(
+    "-o", "--out", metavar="OUT", help="Place of the outputs, gs:// or s3://. Default: NAME.voxbatch beside SOURCE."
+)
+@option(
+    "--target",
+    type=click.Choice(tuple(TARGETS)),
+    required=True,
+    metavar="|".join(TARGETS),
+    help="Which task engine is to run it.",
+)
+@tasks_option
+@option(
+    "--task-hours",
+    type=float,
+    metavar="H",
+    help="What a task should take, for auto. Default: 0.83 on Cloud Run, where one may take an hour; 4 on SageMaker.",
+)
+@option("--again", is_flag=True, help="Start it even if the same is running.")
+@option(
+    "--env",
+    multiple=True,
+    callback=name_value,
+    metavar="NAME=VALUE",
+    help="A variable for the job, readable to all who may see it: no secrets. Repeatable.",
+)
+@option("--region", metavar="REGION", help="Default: CLOUDSDK_RUN_REGION for Cloud Run, AWS_REGION for SageMaker.")
+@option("--job", default="voxbatch", show_default=True, metavar="NAME", help="Cloud Run: the job to execute.")
+@option(
+    "--project", metavar="PROJECT", help="Cloud Run: the job's. Default: GOOGLE_CLOUD_PROJECT, or the credentials'."
+)
+@option("--image", metavar="URI", help="SageMaker: the image to run.")
+@option("--role", metavar="ARN", help="SageMaker: the role that the job has.")
+@option("--instance-type", metavar="TYPE", help="SageMaker: of each task. Default: ml.g6.2xlarge, which has one L4.")
+@option("--volume-gb", type=int, metavar="GB", help="SageMaker: disk of each task. Default: 100.")
+@option(
+    "--dry-run",
+    is_flag=True,
+    help="Print items, hours, tasks, estimated time and cost, and the request; start nothing.",
+)
+@job_options
+@manifest_options
+@access_options
+@click.pass_context
+def submit(
+    ctx: click.Context,
+    /,
+    source: str,
+    target: str,
+    tasks: int | None,
+    task_hours: float | None,
+    again: bool,
+    env: dict[str, str],
+    dry_run: bool,
+    **settings: Any,
+) -> None:
+    """Start a run of SOURCE on a cloud's task engine, in as many tasks as its hours of audio need.
+
+    What is said of the run, by flags and VOXBATCH_* variables, is passed on to the job; --decoders and --workers by
+    flags only. A run with the same arguments that is still going on is not started twice.
+    """
+    from voxbatch.submit import sized, start
+
+    place = _target(ctx, target, settings)
+    config = _config(ctx, source, settings)
+    order = _order(config, forwarded(ctx), env)
+    usd_per_hour = config.usd_per_hour if is_given(ctx, "usd_per_hour") else None
+    place.request(order)  # what it would refuse, it refuses before a manifest is read
+    order, forecast = sized(order, config, place, tasks, task_hours, usd_per_hour)
+    request = place.request(order)
+    for line in (*_expected(forecast), *(_asked(request) if dry_run else ())):
+        click.echo(line)
+    _warn(forecast, place)
+    if not dry_run:
+        for line in _begun(start(order, place, again), order):
+            click.echo(line)
+
+
+def _target(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target:
+    """The target, with the options that are its own; takes all targets' from the settings."""
+    from voxbatch.submit import CloudRun, SageMaker
+
+    own = {each: settings.pop(each) for names in TARGETS.values() for each in names}
+    for other, names in TARGETS.items():
+        for each in names:
+            if other != name and ctx.get_parameter_source(each) is ParameterSource.COMMANDLINE:
+                raise ConfigError(f"--{each.replace('_', '-')} is for --target {other}; leave it out for {name}")
+    own = {each: own[each] for each in TARGETS[name] if own[each] is not None}
+    region = settings.pop("region")
+    if name == "cloudrun":
+        return CloudRun(**own, region=region)
+    if missing := [f"--{each}" for each in ("image", "role") if each not in own]:
+        raise ConfigError(f"--target sagemaker takes {' and '.join(missing)}: there is no job that would say")
+    return SageMaker(**own, region=region)
+
+
+def _config(ctx: click.Context, source: str, settings: dict[str, Any]) -> Config:
+    """Of the run, as far as it matters here."""
+    for name in ("quiet", "exit_zero", "log_format"):
+        settings.pop(name)
+    return config_of(ctx, source, {**settings, "shard": None, "resume": True, "serving_properties": None})
+
+
+def _order(config: Config, options: tuple[str, ...], env: dict[str, str]) -> Order:
+    from voxbatch.submit import Order
+
+    return Order(config.source, config.out, options, environment=env)
+
+
+def _expected(forecast: Forecast) -> Iterator[str]:
+    from voxbatch.display import clock
+
+    f = forecast
+    guessed = f", {f.estimated_items:,} of them by the headers of a sample" if f.estimated_items else ""
+    yield f"items    {f.items:,}"
+    yield f"audio    {f'{f.audio_s / 3600:,.1f} hours' if f.audio_s >= 3600 else clock(f.audio_s)}{guessed}"
+    yield f"tasks    {f.tasks:,}"
+    if f.wall_s is None:
+        yield "time     unknown: give --expected-rtfx"
+    else:
+        worked_out = "" if f.is_measured else " (worked out for an L4, not measured: --expected-rtfx)"
+        yield f"time     about {clock(f.wall_s)} at RTFx {f.rtfx:g}{worked_out}, and the start of a task"
+    if f.usd is None:
+        yield f"cost     unknown: give {'--expected-rtfx' if f.wall_s is None else '--usd-per-hour'}"
+    else:
+        yield f"cost     about ${f.usd:,.2f} at ${f.usd_per_hour:g} an hour and task, and the start of each"
+
+
+def _asked(request: Request) -> Iterator[str]:
+    yield f"request  {request.where}"
+    yield json.dumps(_shown(request.body), indent=2, ensure_ascii=False)
+
+
+def _shown(value: Any) -> Any:
+    """Without the queries of addresses, which may be signatures."""
+    from voxbatch.storage import is_remote, shown
+
+    if isinstance(value, dict):
+        return {name: _shown(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    return shown(value) if isinstance(value, str) and is_remote(value) else value
+
+
+def _warn(forecast: Forecast, place: Target) -> None:
+    from voxbatch.display import clock
+
+    if forecast.wall_s is not None and forecast.wall_s > forecast.limit_s:
+        click.echo(
+            f"warning: {place.title} ends a task after {clock(forecast.limit_s)}; what it has done by then is safe, "
+            "and goes on as often as the job is set to try again, or when it is submitted again: take more --tasks",
+            err=True,
+        )
+
+
+def _begun(started: Started, order: Order) -> Iterator[str]:
+    if started.was_running:
+        yield f"running  {started.name}, with the same arguments: nothing was started (--again starts another)"
+    else:
+        yield f"started  {started.name}"
+    yield f"console  {started.url}"
+    yield f"progress voxbatch status {order.out}"
+    sys.stdout.flush()

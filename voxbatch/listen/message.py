@@ -1,0 +1,196 @@
+"""What a message asks for: a Cloud Storage notification or {"manifest": …, "output": …} → a Run, an Upload, or
+nothing of ours. Pure.
+
+Notifications: https://cloud.google.com/storage/docs/pubsub-notifications#format. The attributes alone are read, since
+the payload may be left out (payloadFormat NONE). The filter of a subscription is not relied on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from posixpath import commonpath, splitext
+from typing import Any
+
+from voxbatch.errors import MessageError
+from voxbatch.manifest.folder import RECORDING_SUFFIXES
+from voxbatch.storage import is_remote, shown
+from voxbatch.storage.address import BUCKET_SCHEMES, is_folder, name_of, scheme_of, tidied
+
+FINALIZED = "OBJECT_FINALIZE"
+MANIFEST_SUFFIXES = (".jsonl", ".jsonl.gz")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    id: str
+    data: bytes
+    attributes: Mapping[str, str]
+    attempt: int = 0
+    """How often it was delivered, this time included; 0 where nobody counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run."""
+
+    source: str
+    """The manifest's address."""
+    out: str
+    only_under: tuple[str, ...] = ()
+    """What the manifest may name, where it is one that was written here, once for all, of recordings that came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A recording that has come."""
+
+    uri: str
+    generation: str
+    prefix: str
+    """Of the Rules' places of recordings, the one that it lies in."""
+    out: str
+    """Where a run of this one alone belongs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Nothing for us, and nobody's fault."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is ours. Addresses of folders, tidied, which end in /."""
+
+    out: str | None
+    """Each run has a folder in it."""
+    prefixes: tuple[str, ...] = ()
+    """Where manifests come in; none: anywhere, or where recordings do."""
+    recordings: tuple[str, ...] = ()
+    """Where recordings come in that are to be run without a manifest. Elsewhere they are what manifests name, and would
+    be done twice."""
+
+    def out_of(self, uri: str) -> str:
+        """Its folder in OUT: by its path below the folder that holds all of these places, else by bucket and path.
+
+        Raises:
+            MessageError: there is no OUT.
+        """
+        if self.out is None:
+            raise MessageError(f"{uri}: no output is named for it: start voxbatch listen with -o OUT")
+        places = [name_of(each) for each in self.prefixes + self.recordings]
+        folder = commonpath(places) if places else ""
+        return self.out + name_of(uri).removeprefix(f"{folder}/" if folder else "")
+
+
+def _place_of(uri: str, places: tuple[str, ...]) -> str | None:
+    """The longest that it lies under."""
+    return max((each for each in places if uri.startswith(each)), key=len, default=None)
+
+
+def read(message: Message, rules: Rules) -> Run | Upload | Foreign:
+    """
+    Raises:
+        MessageError: it asks for what nobody can do, now or later.
+    """
+    if "eventType" in message.attributes:
+        return _notification(message.attributes, rules)
+    return _run(_object(message.data), rules)
+
+
+def _notification(attributes: Mapping[str, str], rules: Rules) -> Run | Upload | Foreign:
+    event, bucket, key = (attributes.get(name, "") for name in ("eventType", "bucketId", "objectId"))
+    if event != FINALIZED:
+        return Foreign(f"{event} of gs://{bucket}/{key}: only {FINALIZED} starts anything")
+    if not bucket or not key:
+        raise MessageError(f"a notification without bucketId or objectId: {_brief(dict(attributes))}")
+    uri = _address(f"gs://{bucket}/{key}", "the object that was uploaded")
+    if rules.out and uri.startswith(rules.out):
+        return Foreign(f"{uri} lies in OUT")
+    if is_folder(uri) or any(part.startswith(".") for part in key.split("/")):
+        return Foreign(f"{uri} is a folder or hidden")
+    if splitext(key)[1].lower() in RECORDING_SUFFIXES:
+        if prefix := _place_of(uri, rules.recordings):
+            return Upload(uri, attributes.get("objectGeneration", ""), prefix, rules.out_of(uri))
+        return Foreign(f"{uri} is a recording, and those below {_listed(rules.recordings)} alone are run by themselves")
+    if not uri.lower().endswith(MANIFEST_SUFFIXES):
+        return Foreign(f"{uri} is neither a manifest ({', '.join(MANIFEST_SUFFIXES)}) nor a recording")
+    if not _is_in(uri, rules):
+        return Foreign(f"{uri} lies below none of {_listed(rules.prefixes or rules.recordings)}")
+    return Run(uri, rules.out_of(_stem(uri)))
+
+
+def _is_in(uri: str, rules: Rules) -> bool:
+    places = rules.prefixes or rules.recordings
+    return not places or _place_of(uri, places) is not None
+
+
+def _listed(places: tuple[str, ...]) -> str:
+    return ", ".join(places) or "--recordings PLACE"
+
+
+_KEYS = ("manifest", "output")
+_FORM = 'a message is {"manifest": "gs://…/calls.jsonl", "output": "gs://…/out"}, or a notification of Cloud Storage'
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as e:
+        raise MessageError(f"the message is no JSON ({e}): {_brief(data.decode(errors='replace'))}; {_FORM}") from e
+    if not isinstance(found, dict):
+        raise MessageError(f"the message is {_brief(found)}; {_FORM}")
+    if unknown := sorted(set(found) - set(_KEYS)):
+        raise MessageError(f"the message has {_brief(', '.join(unknown))}, which nobody knows; {_FORM}")
+    return found
+
+
+def _run(found: Mapping[str, Any], rules: Rules) -> Run:
+    source = _given(found, "manifest")
+    if is_folder(source) and scheme_of(source) not in BUCKET_SCHEMES:
+        raise MessageError(f"manifest {source} is a folder of a web server, which nobody can list")
+    if not _is_in(source, rules):
+        raise MessageError(f"manifest {source} lies below none of {_listed(rules.prefixes or rules.recordings)}")
+    if found.get("output") is None:
+        if is_folder(source):
+            raise MessageError(f"manifest {source} is a folder, and no output is named for it; {_FORM}")
+        return Run(source, rules.out_of(_stem(source)))
+    out = _given(found, "output")
+    if scheme_of(out) not in BUCKET_SCHEMES:
+        raise MessageError(f"output {out} is no address in a bucket; write gs://bucket/folder or s3://bucket/folder")
+    if rules.out and not f"{out}/".startswith(rules.out):
+        raise MessageError(f"output {out} does not lie in {rules.out}, the -o of voxbatch listen")
+    return Run(source, out.rstrip("/"))
+
+
+def _given(found: Mapping[str, Any], key: str) -> str:
+    value = found.get(key)
+    if not isinstance(value, str) or not is_remote(value):
+        seen = "is missing" if value is None else f"is {_brief(value)}"
+        raise MessageError(f"{key} {seen}; it must be an address that every worker sees, such as gs://…; {_FORM}")
+    return _address(value, key)
+
+
+def _address(uri: str, what: str) -> str:
+    try:
+        return tidied(uri)
+    except ValueError as e:
+        raise MessageError(f"{what}, {shown(uri)}, cannot be: {e}") from e
+
+
+def _stem(uri: str) -> str:
+    """ "gs://b/day.jsonl.gz" → "gs://b/day", "gs://b/day/" → "gs://b/day"."""
+    path = shown(uri, "").rstrip("/")
+    lower = path.lower()
+    for suffix in sorted(MANIFEST_SUFFIXES, key=len, reverse=True):
+        if lower.endswith(suffix):
+            return path[: -len(suffix)]
+    return path
+
+
+def _brief(value: Any) -> str:
+    text = " ".join((value if isinstance(value, str) else json.dumps(value)).split())
+    return text if len(text) <= 200 else text[:200] + "…"

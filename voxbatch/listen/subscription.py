@@ -1,0 +1,296 @@
+"""Messages from a Pub/Sub subscription, each leased until it is answered: done (acknowledged), given back, or buried in
+the dead-letter topic with the reason.
+
+Delivery is at least once, and a message counts as delivered when its reply was lost, so whoever handles one must bear
+to see it again. A thread of its own extends the leases for as long as the work takes; the client's streaming pull would
+do so for an hour (FlowControl.max_lease_duration), and holds messages that nobody asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import tenacity
+
+from voxbatch.errors import ConfigError, QueueError
+from voxbatch.listen.message import Message
+from voxbatch.log import Log
+from voxbatch.storage.steady import ATTEMPTS, TOTAL_S, wait_s
+
+TIMEOUT_S = 20.0
+"""Of one request."""
+BEATS = 3
+"""Extensions within a lease: two may fail."""
+IDS_AT_A_TIME = 1000
+"""A request may have 512 KiB, and an id some 200 bytes (Pub/Sub quotas)."""
+REASON_BYTES = 1024
+"""Of an attribute's value (Pub/Sub quotas)."""
+_PASSING = ("ServiceUnavailable", "InternalServerError", "Aborted", "Unknown", "DeadlineExceeded", "TooManyRequests",
+            "ResourceExhausted", "GatewayTimeout", "BadGateway", "Cancelled", "RetryError")  # fmt: skip
+"""Classes of google.api_core.exceptions that another attempt may not meet."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Lease:
+    """A message that is ours for a while."""
+
+    message: Message
+    ack_id: str
+
+
+class Subscription:
+    """Thread-safe but for `pull`. Close it: what is still leased is given back."""
+
+    def __init__(self, name: str, project: str | None, dead_letter: str | None, log: Log):
+        """
+        Args:
+            name: projects/P/subscriptions/S, or S.
+            project: of a short name; None: GOOGLE_CLOUD_PROJECT, or the credentials'.
+            dead_letter: a topic; None: the subscription's own.
+
+        Raises:
+            ConfigError: there is no such subscription, or no dead-letter topic.
+            QueueError: it cannot be reached, or not be looked at.
+        """
+        with _needs():
+            from google.cloud import pubsub_v1
+        with _errors(f"look at subscription {name}"):
+            self._client = pubsub_v1.SubscriberClient()
+            self._publisher = pubsub_v1.PublisherClient()
+        self._log = log
+        self.name = _full(name, "subscriptions", project)
+        found = self._look(dead_letter is not None)
+        policy = found and found.dead_letter_policy
+        self.most_attempts = int(policy.max_delivery_attempts) if policy and policy.dead_letter_topic else 0
+        """After so many deliveries Pub/Sub buries a message by itself, and says no reason; 0: it does not."""
+        self.dead_letter = _full(dead_letter, "topics", project) if dead_letter else self._own_dead_letter(policy)
+        self.lease_s = float(found.ack_deadline_seconds) if found else 60.0
+        self._leases: dict[str, Lease] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        threading.Thread(target=self._keep, daemon=True, name="leases").start()
+
+    def _look(self, may_be_denied: bool) -> Any:
+        """The subscription as it is configured; None where we may not know, and need not."""
+        from google.api_core.exceptions import PermissionDenied
+
+        look = partial(self._client.get_subscription, subscription=self.name, timeout=TIMEOUT_S, retry=None)
+        try:
+            return self._again(f"look at {self.name}", look)
+        except QueueError as e:
+            if not isinstance(e.__cause__, PermissionDenied):
+                raise
+            if may_be_denied:
+                return None
+            raise QueueError(
+                f"cannot look at {self.name}: permission denied ({_said(e.__cause__)}): grant roles/pubsub.viewer on "
+                "it, or name its dead-letter topic with --dead-letter"
+            ) from e
+
+    def _own_dead_letter(self, policy: Any) -> str:
+        if policy and policy.dead_letter_topic and policy.dead_letter_topic != "_deleted-topic_":
+            return str(policy.dead_letter_topic)
+        raise ConfigError(
+            f"{self.name} has no dead-letter topic, so that a message which cannot be run would come again for ever: "
+            f"gcloud pubsub subscriptions update {self.name} --dead-letter-topic=TOPIC --max-delivery-attempts=100, or "
+            "name a topic with --dead-letter"
+        )
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def pull(self, most: int, timeout_s: float) -> list[Lease]:
+        """Up to so many messages; none where none came in that time.
+
+        Raises:
+            ConfigError: the subscription is gone.
+            QueueError: it cannot be reached, or not be read.
+        """
+        received = self._again(f"pull from {self.name}", partial(self._pull, most, timeout_s))
+        leases = [Lease(_message(each), each.ack_id) for each in received]
+        with self._lock:
+            self._leases |= {lease.ack_id: lease for lease in leases}
+        return leases
+
+    def _pull(self, most: int, timeout_s: float) -> Sequence[Any]:
+        from google.api_core.exceptions import DeadlineExceeded
+
+        try:
+            reply = self._client.pull(subscription=self.name, max_messages=most, timeout=timeout_s, retry=None)
+            return list(reply.received_messages)
+        except DeadlineExceeded:  # one way to say that there is nothing
+            return []
+
+    def done(self, leases: Iterable[Lease]) -> None:
+        """Acknowledge. Where that fails the messages come once more, and are then found done."""
+        for ids in self._released(leases):
+            with self._told("acknowledge"):
+                self._again(f"acknowledge messages of {self.name}", partial(self._acknowledge, ids))
+
+    def _acknowledge(self, ids: list[str]) -> None:
+        self._client.acknowledge(subscription=self.name, ack_ids=ids, timeout=TIMEOUT_S, retry=None)
+
+    def give_back(self, leases: Iterable[Lease]) -> None:
+        """Let others have them: at once, or as the subscription's retry policy has it."""
+        for ids in self._released(leases):
+            with self._told("give back"):
+                self._extend(ids, 0)
+
+    def bury(self, lease: Lease, reason: str) -> None:
+        """Put a message into the dead-letter topic with the reason, and be done with it.
+
+        Raises:
+            ConfigError, QueueError: it cannot be put there; it is given back in the end.
+        """
+        from google.pubsub_v1 import PubsubMessage
+
+        message = lease.message
+        own = {
+            "voxbatch_reason": reason.encode()[:REASON_BYTES].decode(errors="ignore"),
+            "voxbatch_message_id": message.id,
+            "voxbatch_subscription": self.name,
+        }
+        dead = PubsubMessage(data=message.data, attributes={**message.attributes, **own})
+        self._again(f"publish to {self.dead_letter}", partial(self._publish, self.dead_letter, dead))
+        text = f"message {message.id} cannot be run, and is in {self.dead_letter} now: {reason}"
+        self._log.error("message_refused", message_id=message.id, dead_letter=self.dead_letter, text=text)
+        self.done([lease])
+
+    def _publish(self, topic: str, message: Any) -> None:
+        from google.pubsub_v1 import PublisherClient
+
+        # The plain call: the client's own gathers messages on threads, and takes attributes for its arguments.
+        PublisherClient.publish(self._publisher, topic=topic, messages=[message], timeout=TIMEOUT_S, retry=None)
+
+    def close(self) -> None:
+        self._closed.set()
+        self.give_back(list(self._leases.values()))
+
+    # -- leases -------------------------------------------------------------------------------------------------------
+
+    def _released(self, leases: Iterable[Lease]) -> Iterator[list[str]]:
+        with self._lock:
+            ids = [lease.ack_id for lease in leases if self._leases.pop(lease.ack_id, None)]
+        return (ids[at : at + IDS_AT_A_TIME] for at in range(0, len(ids), IDS_AT_A_TIME))
+
+    def _keep(self) -> None:
+        while not self._closed.wait(self.lease_s / BEATS):
+            with self._lock:
+                ids = list(self._leases)
+            for at in range(0, len(ids), IDS_AT_A_TIME):
+                with self._told("extend the lease of"):
+                    self._extend(ids[at : at + IDS_AT_A_TIME], math.ceil(self.lease_s))
+
+    def _extend(self, ids: list[str], seconds: int) -> None:
+        self._client.modify_ack_deadline(
+            subscription=self.name, ack_ids=ids, ack_deadline_seconds=seconds, timeout=TIMEOUT_S, retry=None
+        )
+
+    @contextlib.contextmanager
+    def _told(self, verb: str) -> Iterator[None]:
+        """What goes wrong is a warning: the message comes again, to us or to others, and nothing is lost by it."""
+        try:
+            yield
+        except Exception as e:  # noqa: BLE001 whatever a client raises: the thread that keeps leases must live on
+            text = f"cannot {verb} messages of {self.name}: {_said(e)}; they will be delivered once more"
+            self._log.warning("lease", text=text)
+
+    def _again(self, doing: str, call: Callable[[], Any]) -> Any:
+        """Try again what may pass, as the stores do."""
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(_may_pass),
+            wait=wait_s,
+            stop=tenacity.stop_after_attempt(ATTEMPTS) | tenacity.stop_after_delay(TOTAL_S),
+            before_sleep=partial(self._tell_trouble, doing),
+            reraise=True,
+        )
+        try:
+            return retrying(call)
+        except Exception as e:
+            raise _trouble(doing, e) from e
+
+    def _tell_trouble(self, doing: str, state: tenacity.RetryCallState) -> None:
+        if state.attempt_number == 1:
+            error = state.outcome and state.outcome.exception()
+            self._log.warning("queue", text=f"cannot {doing} ({_said(error)}); trying again")
+
+
+def _message(received: Any) -> Message:
+    found = received.message
+    return Message(found.message_id, bytes(found.data), dict(found.attributes), int(received.delivery_attempt or 0))
+
+
+def _full(name: str, kind: str, project: str | None) -> str:
+    """ "calls" → "projects/P/subscriptions/calls" """
+    if name.startswith("projects/"):
+        parts = name.split("/")
+        if len(parts) == 4 and parts[2] == kind and all(parts):
+            return name
+        raise ConfigError(f"{name!r} is not of the form projects/PROJECT/{kind}/NAME, and neither a plain NAME")
+    found = project or _own_project()
+    if not found:
+        raise ConfigError(
+            f"{name}: in which project? Give --project, set GOOGLE_CLOUD_PROJECT, or write the name in full, "
+            f"projects/PROJECT/{kind}/{name}"
+        )
+    return f"projects/{found}/{kind}/{name}"
+
+
+def _own_project() -> str | None:
+    import google.auth
+    from google.auth.exceptions import GoogleAuthError
+
+    try:
+        project: str | None = google.auth.default()[1]
+    except GoogleAuthError:
+        return None
+    return project
+
+
+@contextlib.contextmanager
+def _needs() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as e:
+        install = "pip install 'voxbatch[pubsub]'"
+        raise ConfigError(f"voxbatch listen: the client library is not installed ({e}): {install}") from e
+
+
+@contextlib.contextmanager
+def _errors(verb: str) -> Iterator[None]:
+    from google.auth.exceptions import GoogleAuthError
+
+    try:
+        yield
+    except GoogleAuthError as e:
+        login = "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS"
+        raise QueueError(f"cannot {verb}: no usable credentials ({_said(e)}): {login}") from e
+
+
+def _may_pass(error: BaseException) -> bool:
+    return type(error).__name__ in _PASSING
+
+
+def _trouble(doing: str, error: Exception) -> ConfigError | QueueError:
+    kind = type(error).__name__
+    if kind == "NotFound":
+        return ConfigError(f"cannot {doing}: there is none ({_said(error)}): check its name and its project")
+    if kind == "InvalidArgument":
+        return ConfigError(f"cannot {doing}: {_said(error)}: check its name")
+    if kind == "PermissionDenied":
+        return QueueError(
+            f"cannot {doing}: permission denied ({_said(error)}): grant roles/pubsub.subscriber on the subscription "
+            "and roles/pubsub.publisher on its dead-letter topic"
+        )
+    return QueueError(f"cannot {doing}: {_said(error)}: check the network, and start again")
+
+
+def _said(error: object) -> str:
+    text = " ".join(str(getattr(error, "message", "") or error).split())
+    return json.dumps(text[:300])[1:-1]

@@ -1,0 +1,45 @@
+"""A run on a cloud's task engine instead of here: so many tasks of the same `voxbatch run`, which share the work out.
+
+    order = Order("gs://calls/day.jsonl", "gs://calls/out", ("--language", "en"))
+    order, forecast = sized(order, config, CloudRun(region="us-central1"))
+    start(order, CloudRun(region="us-central1"))  →  Started("voxbatch-x7k2p", "https://console.cloud.google.com/…")
+
+It starts runs, and neither waits for one nor stops it: OUT tells how far it is, and the same order again goes on
+with it.
+"""
+
+from __future__ import annotations
+
+from voxbatch.submit.cloudrun import CloudRun
+from voxbatch.submit.order import Order, Request, Started, Target
+from voxbatch.submit.sagemaker import SageMaker
+from voxbatch.submit.size import Forecast, sized, task_count
+
+__all__ = [
+    "CloudRun",
+    "Forecast",
+    "Order",
+    "Request",
+    "SageMaker",
+    "Started",
+    "Target",
+    "sized",
+    "start",
+    "task_count",
+]
+
+
+def start(order: Order, target: Target, again: bool = False) -> Started:
+    """Start the run, unless one with the same arguments is under way.
+
+    Two calls at the same moment may both start one. They do each item once all the same, for twice the price.
+
+    Args:
+        again: do not look, start it.
+
+    Raises:
+        ConfigError: what was asked for is wrong, now and later: no such job or region, an argument too long.
+        StartError: the engine did not start it: no credentials or permission, no network, a quota used up. It may be
+            asked again.
+    """
+    return target.start(order, again)

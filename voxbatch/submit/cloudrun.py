@@ -1,0 +1,225 @@
+"""Cloud Run: an execution of a job that is there, with other arguments and another number of tasks.
+
+Through google-cloud-run over REST: plain HTTPS, which goes through proxies. The client finds credentials as all of
+Google's do; project and region may come from gcloud's variables, too, and so may another address of the API.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from voxbatch import prices
+from voxbatch.errors import ConfigError, StartError, VoxbatchError
+from voxbatch.storage.refusal import short
+from voxbatch.submit.order import Order, Request, Started
+
+ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN"
+"""gcloud's variable for another address of the Cloud Run API."""
+PROJECT = "GOOGLE_CLOUD_PROJECT"
+REGIONS = ("CLOUDSDK_RUN_REGION", "CLOUDSDK_COMPUTE_REGION")
+GPU_LIMIT_S = 3600
+"""A task with a GPU may take an hour, say Cloud Run's pages; one of them says 12, in preview."""
+LIMIT_S = 168 * 3600
+"""A task without one may take a week."""
+START_S = 600
+"""Of the hour, what is left for the image, the model (9 GB of weights), an uneven share, and the last commit."""
+TIMEOUT_S = 60.0
+"""For an answer."""
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_JOB = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+_NAME = re.compile(r"[a-z0-9][a-z0-9.:-]*")
+_LOGIN = (
+    "set GOOGLE_APPLICATION_CREDENTIALS to a key file, run gcloud auth application-default login, or give the machine "
+    "a service account"
+)
+_LACKS = {
+    "start": "run.jobs.run and run.jobs.runWithOverrides (role roles/run.jobsExecutorWithOverrides on the job)",
+    "look at": "run.jobs.get and run.executions.list (role roles/run.viewer; --again starts it without looking)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CloudRun:
+    """See Target. What is None comes from the environment when it is needed."""
+
+    job: str = "voxbatch"
+    project: str | None = None
+    region: str | None = None
+
+    title: ClassVar[str] = "Cloud Run"
+    most_tasks: ClassVar[int] = 10_000
+    task_hours: ClassVar[float] = (GPU_LIMIT_S - START_S) / 3600
+
+    def __post_init__(self) -> None:
+        if not _JOB.fullmatch(self.job):
+            raise ConfigError(f"--job {self.job!r}: a job's name has 1 to 63 small letters, digits and dashes")
+        for name, value in (("--project", self.project), ("--region", self.region)):
+            if value is not None and not _NAME.fullmatch(value):
+                raise ConfigError(f"{name} {value!r}: write its id, in small letters, digits and dashes")
+
+    def machine(self, engine: str) -> str:
+        return prices.CLOUD_RUN_L4 if engine == "vllm" else prices.CLOUD_RUN_CPU
+
+    def engine(self) -> str:
+        return "vllm"
+
+    def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
+        """With a GPU, the hour that every task may take, unless longer ones were asked for; without, three times what
+        is expected."""
+        if self.machine(engine) == prices.CLOUD_RUN_L4:
+            return GPU_LIMIT_S if task_hours <= 1 else min(LIMIT_S, round(task_hours * 3600) + START_S)
+        return round(min(LIMIT_S, max(GPU_LIMIT_S, 3 * max(task_hours * 3600, wall_s or 0))))
+
+    def request(self, order: Order) -> Request:
+        project = self.project or os.environ.get(PROJECT) or "PROJECT"
+        name = _job_name(project, self._region() or "REGION", self.job)
+        return Request(f"POST {_endpoint() or 'https://run.googleapis.com'}/v2/{name}:run", _body(order))
+
+    def start(self, order: Order, again: bool = False) -> Started:
+        return _Api(self).start(order, again)
+
+    def prove(self) -> None:
+        """Raises ConfigError where there is no such job, and StartError where it cannot be looked at."""
+        _Api(self).prove()
+
+    def _region(self) -> str | None:
+        return self.region or next(filter(None, map(os.environ.get, REGIONS)), None)
+
+
+def _endpoint() -> str:
+    return os.environ.get(ENDPOINT, "").rstrip("/")
+
+
+def _job_name(project: str, region: str, job: str) -> str:
+    return f"projects/{project}/locations/{region}/jobs/{job}"
+
+
+def _body(order: Order) -> dict[str, Any]:
+    container: dict[str, Any] = {"args": order.arguments}
+    if order.environment:
+        container["env"] = [{"name": name, "value": value} for name, value in order.environment.items()]
+    overrides: dict[str, Any] = {"containerOverrides": [container], "taskCount": order.tasks}
+    overrides["timeout"] = f"{order.limit_s or GPU_LIMIT_S}s"
+    return {"overrides": overrides}
+
+
+class _Api:
+    """The API, as one project's and one region's."""
+
+    def __init__(self, settings: CloudRun):
+        self._settings, self._where = settings, f"the Cloud Run job {settings.job}"
+        self._credentials: Any = None
+        region = settings._region()
+        if not region:
+            raise ConfigError(f"which region {self._where} is in is not known: give --region, or set {REGIONS[0]}")
+        self._region = region
+        with self._errors("start"):
+            import google.auth
+            from google.cloud import run_v2
+
+            self._credentials, found = google.auth.default(scopes=[_SCOPE])
+            self._library = run_v2
+        project = settings.project or os.environ.get(PROJECT) or found
+        if not project:
+            raise ConfigError(f"which project {self._where} is in is not known: give --project, or set {PROJECT}")
+        self._project = str(project)
+        self._where += f" of project {self._project} in {region}"
+        self._name = _job_name(self._project, region, settings.job)
+
+    def start(self, order: Order, again: bool) -> Started:
+        if not again and (running := self._running(order)):
+            return self._started(running, was_running=True)
+        from google.protobuf.json_format import ParseDict
+
+        request = self._library.RunJobRequest(name=self._name)
+        ParseDict(_body(order), self._library.RunJobRequest.pb(request))
+        with self._errors("start"), self._client(self._library.JobsClient) as client:
+            operation = client.run_job(request, timeout=TIMEOUT_S)
+            return self._started(getattr(operation.metadata, "name", "") or operation.operation.name)
+
+    def prove(self) -> None:
+        with self._errors("look at"), self._client(self._library.JobsClient) as client:
+            client.get_job(name=self._name, timeout=TIMEOUT_S)
+
+    def _running(self, order: Order) -> str | None:
+        """The name of the latest execution that does the same and has not ended."""
+        with self._errors("look at"), self._client(self._library.ExecutionsClient) as client:
+            for each in client.list_executions(parent=self._name, timeout=TIMEOUT_S):
+                containers = each.template.containers
+                if not each.completion_time and containers and list(containers[0].args) == order.arguments:
+                    return str(each.name)
+        return None
+
+    def _client(self, kind: Any) -> Any:
+        options = {"api_endpoint": endpoint} if (endpoint := _endpoint()) else None
+        return kind(credentials=self._credentials, transport="rest", client_options=options)
+
+    def _started(self, name: str, was_running: bool = False) -> Started:
+        short_name = name.rpartition("/")[2]
+        page = f"https://console.cloud.google.com/run/jobs/executions/details/{self._region}/{short_name}/tasks"
+        return Started(short_name, f"{page}?project={self._project}", was_running)
+
+    @contextlib.contextmanager
+    def _errors(self, verb: str) -> Iterator[None]:
+        what = f"cannot {verb} {self._where}"
+        try:
+            from google.api_core.exceptions import GoogleAPICallError, RetryError
+            from google.auth.exceptions import GoogleAuthError, TransportError
+            from google.cloud import run_v2  # noqa: F401  which may be missing where the others are not
+            from google.protobuf.json_format import ParseError
+            from requests.exceptions import RequestException
+        except ImportError as e:
+            install = "pip install 'voxbatch[cloudrun]'"
+            raise StartError(f"{what}: the client library is not installed ({e}): {install}") from e
+        try:
+            yield
+        except GoogleAPICallError as e:
+            raise self._refusal(what, verb, e) from e
+        except (RequestException, TransportError, RetryError) as e:
+            raise StartError(
+                f"{what}: the connection failed ({short(e)}): check the network, and submit it again: what has begun "
+                "by then is found, not started twice"
+            ) from e
+        except ParseError as e:
+            raise StartError(f"{what}: what answers is not Cloud Run ({short(e)}): check {ENDPOINT} and proxies") from e
+        except GoogleAuthError as e:
+            said = short(e.args[0] if e.args else e)
+            raise StartError(f"{what}: no usable credentials ({said}): {_LOGIN}") from e
+
+    def _refusal(self, what: str, verb: str, error: Any) -> VoxbatchError:
+        status, said = int(error.code or 0), short(_words(error.response) or error.message)
+        place = f"project {self._project}, region {self._region}"
+        if "SERVICE_DISABLED" in str(error) or "has not been used in project" in said:
+            enable = f"gcloud services enable run.googleapis.com --project={self._project}"
+            return ConfigError(f"{what}: the Cloud Run API is not enabled there: {enable}")
+        if status in (400, 403, 404) and re.search(r"\blocation\b", said, re.IGNORECASE):
+            return ConfigError(f"{what}: check --region {self._region}; Cloud Run says: {said}")
+        if status == 401:
+            return StartError(f"{what}: the credentials are not valid (any more): {_LOGIN}")
+        if status == 403:
+            who = getattr(self._credentials, "service_account_email", None) or "this account"
+            return StartError(f"{what}: permission denied: {who} lacks {_LACKS[verb]}; Cloud Run says: {said}")
+        if status == 404:
+            make = f"gcloud run jobs create {self._settings.job} --image=IMAGE --project={self._project}"
+            return ConfigError(
+                f"{what}: there is no job {self._settings.job} ({place}): check --job, --project and --region, or make "
+                f"it: {make} --region={self._region}"
+            )
+        if status == 400:
+            return ConfigError(f"{what}: Cloud Run refuses the request: {said}")
+        if status in (409, 429) or status >= 500:
+            return StartError(f"{what}: Cloud Run is busy, or a quota is used up ({status}: {said}): submit it again")
+        return StartError(f"{what}: Cloud Run answers with status {status} ({said})")
+
+
+def _words(response: Any) -> str:
+    """The message in the reply; the client's own begins with a long address."""
+    with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
+        return str(json.loads(response.content)["error"]["message"])
+    return ""
