@@ -18,7 +18,7 @@ PACKAGE = ROOT / "voxbatch"
 
 FLOORS = (
     ("errors", "log", "records", "__init__"),
-    ("storage", "tasks"),
+    ("storage", "tasks", "vllm_plugin"),
     ("audio", "chunk", "config", "formats", "manifest", "prices", "score", "shard", "stitch"),
     ("engines", "reach"),
     ("decoder", "ledger", "lines"),

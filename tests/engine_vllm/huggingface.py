@@ -143,3 +143,12 @@ class Reference:
                 use_cache=False,
             ).logits
         return logits[0, len(prompt) - 1 :].numpy()
+
+    def rows(self, audio: np.ndarray) -> np.ndarray:
+        """[tokens, width], float32: what the decoder is given of `audio` ([samples], 16 kHz, padded already)."""
+        import torch
+
+        features = self._features(audio, sampling_rate=16_000, return_tensors="pt").input_features
+        with torch.inference_mode():
+            found: torch.Tensor = self.model.get_audio_features(features).pooler_output
+        return found.reshape(-1, found.shape[-1]).numpy()

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,10 +65,10 @@ def voxtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def realtime_spoken(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Spoken:
-    """40 chunks of 0.5 to 36 s through the tiny Realtime in stock vLLM, one at a time."""
+    """40 chunks of 0.3 to 36 s through the tiny Realtime in stock vLLM, one at a time."""
     from sounds import chunks
 
-    return stock(realtime, _on_16_bits(chunks(40, 0.5, 36.0)), tmp_path_factory.mktemp("stock"))
+    return stock(realtime, _on_16_bits(chunks(40, 0.3, 36.0)), tmp_path_factory.mktemp("stock"))
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +83,19 @@ def _on_16_bits(waveforms: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The official way to a prompt rounds to 16 bits, and ours does not: what is rounded already is the same to
     both."""
     return {name: (np.rint(each * 32_767) / 32_768).astype(np.float32) for name, each in waveforms.items()}
+
+
+def installed(folder: Path) -> Path:
+    """A folder for the path in which voxbatch is installed as a package, as far as its entry points say so: they are
+    pyproject.toml's. (The tests' environment holds vLLM, not voxbatch, which is taken from the checkout.)"""
+    project = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]
+    info = folder / "site" / f"{project['name']}-0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n")
+    groups = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in each.items())
+              for group, each in project["entry-points"].items()]  # fmt: skip
+    (info / "entry_points.txt").write_text("\n".join(groups))
+    return info.parent
 
 
 def stock(model: Path, waveforms: dict[str, np.ndarray], folder: Path) -> Spoken:
@@ -102,7 +116,11 @@ def streamed(
     np.savez(folder / "chunks.npz", **waveforms)
     command = [sys.executable, HERE / "stream.py", model, folder / "chunks.npz", folder / "out.json", *options]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}
-    kept |= {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}", "XDG_CACHE_HOME": str(folder), **environment}
+    kept |= {
+        "PYTHONPATH": f"{HERE.parents[1]}:{HERE}:{installed(folder)}",
+        "XDG_CACHE_HOME": str(folder),
+        **environment,
+    }
     process = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder, env=kept)
     assert process.returncode == 0, process.stderr[-4_000:]
     found: dict[str, Any] = json.loads((folder / "out.json").read_text())

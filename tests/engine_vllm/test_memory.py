@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.engines.vllm.memory import MOST, admitted, request_bytes, weights_bytes
+from voxbatch.engines.vllm.memory import MOST, admitted, burst_bytes, request_bytes, weights_bytes
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -39,6 +39,20 @@ def test_a_position() -> None:
     assert request_bytes(params(), False, 512) == 512 * 114 * KIB
 
 
+def test_a_position_when_the_encoder_runs_once_a_chunk() -> None:
+    """104 KiB of decoder cache and 6 KiB of what the encoder left, and none of its own; a burst of it works in some
+    0.4 GB."""
+    assert request_bytes(params(), True, 512, prefilled=True) == 512 * 110 * KIB
+    assert burst_bytes(params()) == pytest.approx(0.4e9, rel=0.1)
+
+
+def test_cards_when_the_encoder_runs_once_a_chunk() -> None:
+    """22 GB take some 220 at a time where stock's way takes 50, an 80 GB card as many as there may be."""
+    assert 200 < admitted(params(), True, 512, 22e9, prefilled=True) < 230
+    assert 40 < admitted(params(), True, 512, 22e9) < 60
+    assert admitted(params(), True, 512, 0.9 * 80e9, prefilled=True) == MOST
+
+
 def test_cards() -> None:
     """An L4 takes some fifty at a time, an H200 some 450, a card that is too small still one."""
     assert 40 < admitted(params(), True, 512, 0.9 * 24e9) < 60
@@ -50,12 +64,16 @@ def test_cards() -> None:
 budgets = st.floats(0, 1e12)
 
 
-@given(budgets, budgets, st.integers(1, 200_000), st.booleans())
-def test_more_memory_admits_more(one: float, other: float, max_model_len: int, is_realtime: bool) -> None:
+@given(budgets, budgets, st.integers(1, 200_000), st.booleans(), st.booleans())
+def test_more_memory_admits_more(
+    one: float, other: float, max_model_len: int, is_realtime: bool, prefilled: bool
+) -> None:
     """From 1 to MOST, whatever the budget; what is admitted fits, where more than one is."""
-    small, large = (admitted(params(), is_realtime, max_model_len, budget) for budget in sorted((one, other)))
+    small, large = (
+        admitted(params(), is_realtime, max_model_len, budget, prefilled) for budget in sorted((one, other))
+    )
     assert 1 <= small <= large <= MOST
-    used = weights_bytes(params()) + large * request_bytes(params(), is_realtime, max_model_len)
+    used = weights_bytes(params()) + large * request_bytes(params(), is_realtime, max_model_len, prefilled)
     assert large == 1 or used <= max(one, other)
 
 

@@ -154,6 +154,8 @@ _ENGINE = (
     option("--model", metavar="MODEL", help="A folder, a hub name, gs:// or s3://. Default: the engine's own."),
     option("--engine-option", multiple=True, callback=name_value, metavar="NAME=VALUE",
            help="What only this engine knows, e.g. beam_size=1. Repeatable."),
+    option("--prefill-encoder/--no-prefill-encoder", default=None,
+           help="Run Voxtral Realtime's encoder once a chunk, or as stock vLLM does. Default: where it was proven."),
     option("--language", metavar="LANG", help="Of items that do not say, e.g. en. Default: the engine decides."),
     option("--formats", default="", callback=comma, metavar="LIST", help=f"One file an item: {','.join(FORMATS)}."),
 )  # fmt: skip
@@ -267,6 +269,11 @@ def own_task(source: str, settings: dict[str, Any]) -> tasks.Task | None:
     return task
 
 
+def _prefill(settings: dict[str, Any]) -> dict[str, str]:
+    asked = settings.pop("prefill_encoder", None)
+    return {} if asked is None else {"prefill_encoder": str(asked).lower()}
+
+
 def priced(ctx: click.Context, config: Config, task: tasks.Task | None) -> Config:
     """With the price of the machine that this task runs on, where it is known and none was given."""
     if task is None or is_given(ctx, "usd_per_hour"):
@@ -282,7 +289,7 @@ def config_of(ctx: click.Context, source: str, settings: dict[str, Any]) -> Conf
     from voxbatch.run import default_out
 
     shard, shards = settings.pop("shard") or (0, 1)
-    options = {**_served(ctx, settings), **settings.pop("engine_option")}
+    options = {**_served(ctx, settings), **_prefill(settings), **settings.pop("engine_option")}
     if settings["engine"] not in ("auto", ctx.meta.get("voxbatch.profile_engine")):
         if ctx.get_parameter_source("model") is click.core.ParameterSource.DEFAULT_MAP:
             settings["model"] = None  # the profile's is for its own engine

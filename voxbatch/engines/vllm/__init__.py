@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from voxbatch.engines import EngineSpec, Feed
 from voxbatch.engines.failing import unless_all_fail
 from voxbatch.engines.notice import Notice
-from voxbatch.engines.vllm import compat, gpu
+from voxbatch.engines.vllm import compat, gpu, prefill
 from voxbatch.engines.vllm.arguments import arguments, concurrency, serving_folder
 from voxbatch.engines.vllm.checks import check, check_step
 from voxbatch.engines.vllm.core import Core
@@ -44,6 +44,7 @@ class Vllm:
         self._model = locate(model, options.get("revision") or None, access)
         self._settings = resolve(self._model.family, options)
         check(self._model, self._settings)
+        self._plugin = prefill.switch(self._model.family, self._settings)
         self._family = FAMILIES[self._model.family](self._model, self._settings)
         requests = concurrency(self._model, self._settings)
         check_step(self._model, self._family, self._settings, requests)
@@ -84,7 +85,9 @@ class Vllm:
         folder = _writable(lambda: serving_folder(model, self._settings))
         self._family.load(folder)
         return Starter(
-            start=lambda requests: _writable(lambda: Core(arguments(model, self._settings, folder, requests))),
+            start=lambda requests: _writable(
+                lambda: Core(arguments(model, self._settings, folder, requests), self._plugin)
+            ),
             concurrency=self.spec.concurrency,
             restarts=self._settings.restarts,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from voxbatch.engines.vllm import compat, gpu, memory
+from voxbatch.engines.vllm import compat, gpu, memory, prefill
 from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model, cache_folder, linked_with_delay
 from voxbatch.engines.vllm.settings import Settings
 from voxbatch.errors import ConfigError
@@ -26,7 +26,8 @@ def concurrency(model: Model, settings: Settings) -> int:
     if not model.is_mistral:
         return WHISPER_REQUESTS
     budget = utilization(settings, cards[0]) * cards[0].total_bytes * settings.tensor_parallel_size
-    return memory.admitted(model.shape(), model.family == REALTIME, settings.max_model_len, budget)
+    prefilled = prefill.is_on(model.family, settings)
+    return memory.admitted(model.shape(), model.family == REALTIME, settings.max_model_len, budget, prefilled)
 
 
 def utilization(settings: Settings, card: gpu.Card) -> float:
@@ -69,9 +70,8 @@ def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> 
     if not on_cpu:
         found["gpu_memory_utilization"] = round(utilization(settings, gpu.cards()[0]), 4)
         mode = settings.cudagraph_mode
-        found["compilation_config"] = {
-            "cudagraph_mode": compat.cudagraph_mode(model.family, version) if mode == "auto" else mode
-        }
+        graphs = compat.cudagraph_mode(model.family, version, prefill.is_on(model.family, settings))
+        found["compilation_config"] = {"cudagraph_mode": graphs if mode == "auto" else mode}
     return found
 
 

@@ -47,10 +47,11 @@ def _minor(version: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def cudagraph_mode(family: str, version: str) -> str:
+def cudagraph_mode(family: str, version: str, prefilled: bool = False) -> str:
     """The fullest CUDA graphs that this vLLM can capture for a family: Voxtral Realtime's asserts against full ones
-    before 0.30, and has them for steps that only decode from then on."""
-    return "PIECEWISE" if family == REALTIME and _minor(version) < (0, 30) else "FULL_AND_PIECEWISE"
+    before 0.30, and has them for steps that only decode from then on. Prefilled, it has them in all versions."""
+    stock = family == REALTIME and not prefilled
+    return "PIECEWISE" if stock and _minor(version) < (0, 30) else "FULL_AND_PIECEWISE"
 
 
 def scheduler(lift: bool, on_cpu: bool) -> str | None:

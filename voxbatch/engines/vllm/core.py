@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from voxbatch.engines.vllm import compat
 from voxbatch.engines.vllm.families import Request
+from voxbatch.vllm_plugin import SWITCH
 
 HANG_S = 600.0
 """Without any output for so long, the engine is taken for dead. A first step may compile kernels for minutes."""
@@ -37,6 +38,8 @@ ENVIRONMENT = {
     "TQDM_DISABLE": "1",  # bars would tear the progress line
 }
 """Set for vLLM unless the user has set them."""
+PREFILLED = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # which was not read for it
+"""Set when the encoder runs once a chunk, whatever the user has set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +62,27 @@ class Died(Exception):
 class Core:
     """A loaded engine. Close it in the end, whatever happened.
 
+    Args:
+        arguments: of vLLM's `LLM`.
+        plugin: how the encoder runs once a chunk, a value of vllm_plugin.SWITCH; empty means as stock runs it.
+
     Raises:
         Died: while loading, too.
     """
 
-    def __init__(self, arguments: Mapping[str, Any]):
+    def __init__(self, arguments: Mapping[str, Any], plugin: str = ""):
         began = time.monotonic()
         self._log = _EngineLog()
         os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+        os.environ.pop(SWITCH, None)
+        os.environ.update({**PREFILLED, SWITCH: plugin} if plugin else {})
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self._log.config)
         with _as_death(self._log), _outputs_to(self._log.file):
             from vllm import LLM
 
             self._llm = LLM(**arguments)
         self._engine: Any = (engine := self._llm.llm_engine)
+        self._way = ", encoder once a chunk" if plugin else ""
         self._hang = _HangGuard(compat.processes(self._engine), lambda: compat.wake(engine))
         self._start_s = time.monotonic() - began
 
@@ -94,7 +104,7 @@ class Core:
     def describe(self) -> str:
         config = self._engine.vllm_config
         blocks, requests = config.cache_config.num_gpu_blocks or 0, config.scheduler_config.max_num_seqs
-        at_a_time = f"up to {requests:,} requests at a time in {blocks:,} K/V blocks"
+        at_a_time = f"up to {requests:,} requests at a time in {blocks:,} K/V blocks{self._way}"
         return f"vLLM ready in {self._start_s:.0f} s: {at_a_time}"
 
     def _ended(self) -> str:

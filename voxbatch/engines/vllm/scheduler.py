@@ -4,6 +4,10 @@ vLLM's encoder cache holds `max_num_batched_tokens` slots, and a Voxtral Realtim
 positions until it ends: 16,384 slots are 38 requests, whatever max_num_seqs says. Here the cache is as large as all
 running requests need. In return, no more run than have K/V blocks to the end of their audio: a request that is
 thrown out for want of blocks must be computed anew.
+
+Where the encoder runs once a chunk (voxbatch.vllm_plugin), requests are admitted in bursts: their chunks are encoded
+together, and the many steps between two bursts only decode, which is one CUDA graph. And what a request's chunk left
+in the encoder cache goes as soon as the request has ended, not when its room is wanted, for it has a place of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +16,10 @@ from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+
+from voxbatch import vllm_plugin
+from voxbatch.engines.vllm import steady
+from voxbatch.engines.vllm.bursts import opens, stays_open
 
 IN_FLIGHT = 2
 """Tokens that asynchronous scheduling may be ahead by."""
@@ -25,9 +33,55 @@ class _Lifted:
         scheduler: Any = self
         admitted = _admitted(scheduler)
         scheduler.max_num_running_reqs = min(scheduler.max_num_running_reqs, admitted)
-        if hasattr(scheduler, "max_num_active_reqs"):  # vLLM 0.32 counts these apart
-            scheduler.max_num_active_reqs = min(scheduler.max_num_active_reqs, admitted)
+        # vLLM 0.32 admits by another count than it holds room for
+        self._limit = "max_num_active_reqs" if hasattr(scheduler, "max_num_active_reqs") else "max_num_running_reqs"
+        self._most = min(getattr(scheduler, self._limit), admitted)
+        setattr(scheduler, self._limit, self._most)
         _lift(scheduler)
+        self._prefilled, self._open = vllm_plugin.asked(), True
+        if self._prefilled:
+            scheduler.max_num_encoder_input_tokens = scheduler.encoder_cache_manager.cache_size
+            manager = scheduler.kv_cache_manager
+            manager.allocate_slots = steady.slots(manager, scheduler.max_model_len)
+        self._lists = 0
+        """That _try_schedule_encoder_inputs returns behind a number of tokens and a budget; 0 until it was asked."""
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        scheduler: Any = super()
+        if not self._prefilled:
+            return scheduler.schedule(*args, **kwargs)
+        _forget_ended(self.encoder_cache_manager)  # type: ignore[attr-defined]
+        running = len(self.running)  # type: ignore[attr-defined]
+        self._open = opens(running, self._most, self._open)
+        if running and vllm_plugin.asked_beside():
+            _offer(self.waiting)  # type: ignore[attr-defined]
+        setattr(self, self._limit, self._most if self._open else running)
+        try:
+            return scheduler.schedule(*args, **kwargs)
+        finally:
+            setattr(self, self._limit, self._most)
+            running, waiting = len(self.running), len(self.waiting)  # type: ignore[attr-defined]
+            self._open = self._open and stays_open(running, waiting, self._most)
+
+    def _try_schedule_encoder_inputs(
+        self, request: Any, num_computed_tokens: int, num_new_tokens: int, encoder_compute_budget: int, **others: Any
+    ) -> tuple[Any, ...]:
+        cache = self.encoder_cache_manager  # type: ignore[attr-defined]
+        if self._lists and steady.has_its_audio(cache, request, num_computed_tokens):
+            return ([], num_new_tokens, encoder_compute_budget, *([] for _ in range(self._lists)))
+        scheduler: Any = super()
+        found: tuple[Any, ...] = scheduler._try_schedule_encoder_inputs(
+            request, num_computed_tokens, num_new_tokens, encoder_compute_budget, **others
+        )
+        self._lists = len(found) - 3 if self._prefilled else 0
+        return found
+
+
+def _offer(waiting: Any) -> None:
+    from voxbatch.vllm_plugin import beside  # brings PyTorch, which the model has loaded by now
+
+    if (encoder := beside.current()) is not None:
+        encoder.offer(waiting)
 
 
 def _admitted(scheduler: Any) -> int:
@@ -41,6 +95,15 @@ def _lift(scheduler: Any) -> None:
     cache = scheduler.encoder_cache_manager
     slots = max(cache.cache_size, scheduler.max_num_running_reqs * scheduler.max_model_len)
     cache.cache_size = cache.num_free_slots = cache.num_freeable_slots = slots
+
+
+def _forget_ended(cache: Any) -> None:
+    """Let go of what no request refers to, in the cache's own way (EncoderCacheManager.can_allocate)."""
+    while cache.freeable:
+        name, slots = cache.freeable.popitem(last=False)
+        del cache.cached[name]
+        cache.freed.append(name)
+        cache.num_free_slots += slots
 
 
 def _blocks(spec: Any, max_model_len: int) -> int:

@@ -23,6 +23,7 @@ ALL_CARDS = "max"
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 CUDAGRAPH_MODES = ("auto", "NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 """vLLM's CUDAGraphMode, and our auto."""
+AUTO, TRUE, FALSE = "auto", "true", "false"
 TRAINED_DELAYS_MS = (*range(80, 1201, 80), 2400)
 """The transcription delays that Voxtral Realtime was trained with, says its card."""
 
@@ -46,6 +47,11 @@ class Settings:
     """One of CUDAGRAPH_MODES; auto: the fullest that this vLLM can do with the model."""
     lift_encoder_cache: bool = True
     """Let every running request keep its audio in the encoder cache, which vLLM sizes by max_num_batched_tokens."""
+    prefill_encoder: str = AUTO
+    """Run Voxtral Realtime's encoder once a chunk, in place of inside every step: true, false, or auto, which is true
+    where that was proven (see prefill)."""
+    encode_beside: bool = False
+    """Prefilled, encode chunks ahead of their admission, on a second stream beside the steps that decode."""
     delay_ms: int = 0
     """Voxtral Realtime's transcription delay, one of TRAINED_DELAYS_MS; 0 means the model's own."""
     ignore_eos: bool = False
@@ -77,7 +83,11 @@ class Settings:
                 raise ConfigError(f"engine option {name}={getattr(self, name)}: it must be at least {least}")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(f"engine option gpu_memory_utilization={self.gpu_memory_utilization}: above 0, at most 1")
-        for name, allowed in (("dtype", DTYPES), ("cudagraph_mode", CUDAGRAPH_MODES)):
+        for name, allowed in (
+            ("dtype", DTYPES),
+            ("cudagraph_mode", CUDAGRAPH_MODES),
+            ("prefill_encoder", (AUTO, TRUE, FALSE)),
+        ):
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"engine option {name}={getattr(self, name)}: it must be one of {', '.join(allowed)}")
         if self.delay_ms not in (0, *TRAINED_DELAYS_MS):

@@ -1,0 +1,485 @@
+"""The encoder once a chunk (voxbatch's plugin) beside stock vLLM, on one GPU: speed, where the time goes, and tokens.
+
+    python benchmarks/gpu/bench_plugin.py MODEL_DIR [--speed | --profile | --tokens] [--only NAME …] [--out FILE]
+
+MODEL_DIR is a Voxtral Realtime from full_size.py, without weights, or a real one. Every engine runs in a process of its
+own; each prints JSON lines.
+
+--speed    audio seconds a second by the engine's own driver, for chunks of 30 s, 20 to 35 s and 2 to 35 s, each REPEATS
+           times through one engine; `rtfx` is the median over the whole, start and end of the run included, `steady`
+           that of the middle half of the finishes.
+--profile  GPU time by kind of work: of the encoder alone, by chunk; of steps that only decode, by how many requests
+           they hold; of the running mixture, with the share of the wall in which the GPU did nothing; and what the host
+           spends its time on. The engine runs in this process, so that everything is seen.
+--tokens   the share of positions at which two ways of running say the same, in bfloat16 with made-up weights that are
+           scaled so that outputs vary: plugin and stock, next to stock alone and stock in company, which differ by
+           rounding only.
+
+voxbatch must be installed as a package, or vLLM does not find the plugin. On a machine without a GPU everything runs
+as a rehearsal, given a tiny model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import os
+import pstats
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import bench_engine  # which puts the checkout on the path
+import numpy as np
+
+RATE = bench_engine.RATE
+LENGTHS = {"30": (30.0, 30.0), "20-35": (20.0, 35.0), "2-35": (2.0, 35.0)}
+"""Chunks, by name: from so many seconds to so many, evenly spread."""
+DUMMY = {"load_format": "dummy", "watch": "false", "ignore_eos": "true", "delay_ms": "0"}
+STOCK = {"prefill_encoder": "false", "lift_encoder_cache": "false"}
+PLUGIN = {"prefill_encoder": "true"}
+CONFIGURATIONS: dict[str, dict[str, str]] = {
+    "plugin": PLUGIN,
+    "beside": {**PLUGIN, "encode_beside": "true"},
+    "stock": {**STOCK, "max_num_seqs": "128", "max_num_batched_tokens": "65536"},
+    "plugin, 22 GB": {**PLUGIN, "gpu_memory_gb": "22"},
+    "beside, 22 GB": {**PLUGIN, "encode_beside": "true", "gpu_memory_gb": "22"},
+    "stock, 22 GB": {**STOCK, "gpu_memory_gb": "22", "max_num_seqs": "64", "max_num_batched_tokens": "0"},
+}
+"""Stock at its best that is known, see RESULTS.md."""
+KINDS = {
+    "attention": ("flash", "attention", "attn", "reshape_and_cache"),
+    "matrix products": ("gemm", "gemv", "nvjet", "cutlass", "splitk", "wgmma", "cublas", "::mm", "addmm", "linear"),
+    "convolution, Fourier": ("conv", "fft", "cudnn", "implicit", "regular_", "vector_"),
+    "norms": ("norm",),
+    "rotary": ("rotary", "rope"),
+    "activation": ("silu", "gelu", "act_and_mul"),
+    "sampling": ("argmax", "sample", "softmax", "topk", "reduce"),
+    "copies": ("memcpy", "memset", "copy", "cat", "index", "gather", "fill", "embedding"),
+}
+"""Kinds of work by what a kernel's name has in it, the first that fits."""
+
+
+def sounds(count: int, lengths: str, longest: int) -> list[np.ndarray]:
+    """`count` stretches of noise, float32, of at most `longest` samples."""
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal(RATE * 36).astype(np.float32) * 0.1
+    return [noise[: min(longest, int(s * RATE))] for s in rng.uniform(*LENGTHS[lengths], count)]
+
+
+class Bench:
+    """A loaded engine, to be fed again and again."""
+
+    def __init__(self, model: str, options: dict[str, str]):
+        from voxbatch.config import load_profile
+        from voxbatch.engines import create
+        from voxbatch.engines.vllm.arguments import arguments, serving_folder
+        from voxbatch.engines.vllm.core import Core
+
+        defaults = {name: str(value) for name, value in load_profile("ctx512-batch")["engine_options"].items()}
+        self.made: Any = create("vllm", model, {**defaults, **DUMMY, **options})
+        folder = serving_folder(self.made._model, self.made._settings)
+        self.made._family.load(folder)
+        self.requests: int = self.made.spec.concurrency
+        began = time.monotonic()
+        given = arguments(self.made._model, self.made._settings, folder, self.requests)
+        self.core: Any = Core(given, self.made._plugin)
+        self.ready_s = round(time.monotonic() - began, 1)
+        self.longest: int = self.made.spec.max_chunk_samples
+
+    def feed(self, samples: list[np.ndarray]) -> dict[str, float]:
+        """One run through voxbatch's own driver."""
+        from voxbatch.engines import Feed, Notice
+        from voxbatch.engines.vllm.drive import Driver, Starter
+        from voxbatch.records import Chunk, Span
+
+        feed = Feed(1000 * self.longest)
+
+        def fill() -> None:
+            for index, each in enumerate(samples):
+                feed.put(Chunk(index, 0, each, Span(0, len(each), 0, len(each))))
+            feed.close()
+
+        threading.Thread(target=fill, daemon=True).start()
+        driver = Driver(self.made._family, Starter(lambda _: _Kept(self.core), self.requests, 0), watched=False)
+        began, cpu, finishes = time.monotonic(), time.process_time(), list[tuple[float, float]]()
+        for result in driver.run(feed):
+            if not isinstance(result, Notice):
+                finishes.append((time.monotonic(), len(samples[result.item]) / RATE))
+        return {
+            **_rates(began, finishes),
+            "feeding_cpu": round((time.process_time() - cpu) / (finishes[-1][0] - began), 2),
+        }
+
+
+class _Kept:
+    """An engine that outlives its driver."""
+
+    def __init__(self, core: Any):
+        self.add, self.step, self.describe = core.add, core.step, core.describe
+
+    def close(self) -> None:
+        pass
+
+
+def _rates(began: float, finishes: list[tuple[float, float]]) -> dict[str, float]:
+    quarter = len(finishes) // 4
+    middle = finishes[quarter : 3 * quarter + 1]
+    span = middle[-1][0] - middle[0][0]
+    audio = sum(seconds for _, seconds in finishes)
+    wall = finishes[-1][0] - began
+    steady = sum(seconds for _, seconds in middle[1:]) / span if span else 0.0
+    return {
+        "rtfx": round(audio / wall, 1),
+        "steady": round(steady, 1),
+        "wall_s": round(wall, 2),
+        "audio_s": round(audio),
+    }
+
+
+# -- speed -------------------------------------------------------------------------------------------------------------
+
+
+def speed(model: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    bench = Bench(model, options)
+    memory = bench_engine._Memory()
+    count = max(8, int(bench.requests * given.rounds))
+    bench.feed(sounds(bench.requests + 8, "2-35", bench.longest))  # compiles, captures, allocates
+    for lengths in given.lengths:
+        samples = sounds(count, lengths, bench.longest)
+        runs = [bench.feed(samples) for _ in range(given.repeats)]
+        yield {
+            "lengths": lengths, "rtfx": median(run["rtfx"] for run in runs),
+            "steady": median(run["steady"] for run in runs), "runs": runs, "chunks": count, "requests": bench.requests,
+            "ready_s": bench.ready_s, "described": bench.core.describe(), "peak_gb": round(memory.peak_gb, 1),
+        }  # fmt: skip
+    bench.core.close()
+
+
+# -- profile -----------------------------------------------------------------------------------------------------------
+
+
+def profile(model: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    bench = Bench(model, options)
+    inside = Inside(bench)
+    bench.feed(sounds(bench.requests, "2-35", bench.longest))
+    if "prefill_encoder" in options and options["prefill_encoder"] == "true":
+        yield from inside.encoder()
+    for requests in sorted({1, 32, 64, 128, 256, 384, bench.requests}):
+        if requests <= bench.requests:
+            yield inside.decoding(requests)
+    yield inside.mixture()
+    yield inside.host()
+
+
+class Inside:
+    """What is seen of an engine that runs in this process."""
+
+    def __init__(self, bench: Bench):
+        self._bench, self._ids = bench, 0
+        core = bench.core._engine.engine_core.engine_core
+        worker = core.model_executor.driver_worker
+        self.model: Any = getattr(worker, "worker", worker).model_runner.get_model()
+
+    def encoder(self) -> Iterator[dict[str, Any]]:
+        """A chunk of 30 s by itself, and as many as are encoded together."""
+        import torch
+
+        encoder = self.model._encoder
+        device = next(self.model.parameters()).device
+        samples = self._bench.made._family._tekken.audio_encoder.pad(np.zeros(30 * RATE, np.float32), RATE)
+        for chunks in (1, 4, 16):
+            audio = [torch.from_numpy(samples).to(device) for _ in range(chunks)]
+
+            def once(audio: list[Any] = audio) -> None:
+                with torch.inference_mode():
+                    encoder(audio)
+
+            once()
+            seen = _profiled(once, 3)
+            yield {"what": "encoder", "chunks": chunks, "wall_ms_per_chunk": round(seen["wall_ms"] / chunks, 2),
+                   "gpu_ms_per_chunk": {kind: round(ms / chunks, 3) for kind, ms in seen["kinds"].items()}}  # fmt: skip
+
+    def decoding(self, requests: int, steps: int = 30) -> dict[str, Any]:
+        """Steps in which `requests` decode and none is admitted."""
+        for samples in sounds(requests, "30", self._bench.longest):
+            self._add(samples)
+        self._steps(40)  # all of them admitted, and well into their text
+        began = time.monotonic()
+        self._steps(steps)
+        wall = (time.monotonic() - began) / steps * 1000
+        seen = _profiled(lambda: self._steps(1), steps)
+        self._drain()
+        return {"what": "decode step", "requests": requests, "wall_ms": round(wall, 2), "profiled": seen}
+
+    def mixture(self, steps: int = 150) -> dict[str, Any]:
+        """Steps of a run in full swing, admissions included."""
+        feed = self._endless()
+        self._swing(feed, 450)
+        began = time.monotonic()
+        self._swing(feed, steps)
+        wall = (time.monotonic() - began) / steps * 1000
+        seen = _profiled(lambda: self._swing(feed, 1), steps)
+        self._drain()
+        idle = 1 - seen["busy_ms"] / seen["wall_ms"]
+        return {"what": "mixture", "wall_ms": round(wall, 2), "profiled": seen, "idle_share": round(idle, 3)}
+
+    def host(self, steps: int = 300) -> dict[str, Any]:
+        """Where Python spends its time in such a run."""
+        feed = self._endless()
+        self._swing(feed, 100)
+        watch = cProfile.Profile()
+        watch.enable()
+        self._swing(feed, steps)
+        watch.disable()
+        self._drain()
+        stats: Any = pstats.Stats(watch)
+        rows = sorted(stats.stats.items(), key=lambda item: item[1][2], reverse=True)[:40]
+        return {"what": "host", "steps": steps, "ms_a_step": {
+            f"{Path(where[0]).name}:{where[1]} {where[2]}": [round(ms / steps * 1000, 3) for ms in row[2:4]]
+            for where, row in rows}}  # fmt: skip
+
+    def _endless(self) -> Iterator[np.ndarray]:
+        pool = sounds(997, "20-35", self._bench.longest)
+        while True:
+            yield from pool
+
+    def _swing(self, feed: Iterator[np.ndarray], steps: int) -> None:
+        engine = self._bench.core._engine
+        window = self._bench.requests + max(1, self._bench.requests // 8)
+        for _ in range(steps):
+            while engine.get_num_unfinished_requests() < window:
+                self._add(next(feed))
+            engine.step()
+
+    def _add(self, samples: np.ndarray) -> None:
+        from voxbatch.engines.vllm.families import Piece
+
+        self._ids += 1
+        self._bench.core.add(f"i{self._ids}", self._bench.made._family.request(Piece(samples)))
+
+    def _steps(self, count: int) -> None:
+        for _ in range(count):
+            self._bench.core._engine.step()
+
+    def _drain(self) -> None:
+        engine = self._bench.core._engine
+        engine.abort_request([f"i{i}" for i in range(self._ids + 1)], internal=False) if _aborts(engine) else None
+        while engine.has_unfinished_requests():
+            engine.step()
+
+
+def _aborts(engine: Any) -> bool:
+    import inspect
+
+    return "internal" in inspect.signature(engine.abort_request).parameters
+
+
+def _profiled(work: Callable[[], None], times: int) -> dict[str, Any]:
+    """Milliseconds of GPU time (of a CPU's, where there is no GPU) that one `work` takes, by kind, and the ten dearest
+    names; and of the wall, the profiler's own cost included."""
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    on_gpu = torch.cuda.is_available()
+    with torch.profiler.profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
+        began = time.monotonic()
+        for _ in range(times):
+            work()
+        if on_gpu:
+            torch.cuda.synchronize()
+        wall = time.monotonic() - began
+    kinds, names = defaultdict(float), defaultdict(float)
+    for event in seen.key_averages():
+        spent = (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / times / 1000
+        if spent and (not on_gpu or "CUDA" in str(event.device_type)):
+            kinds[_kind(event.key)] += spent
+            names[event.key[:90]] += spent
+    dearest = dict(sorted(names.items(), key=lambda item: -item[1])[:14])
+    return {
+        "wall_ms": round(wall / times * 1000, 2),
+        "busy_ms": round(_busy_ms(seen, on_gpu) / times, 3),
+        "kinds": {kind: round(ms, 3) for kind, ms in sorted(kinds.items(), key=lambda item: -item[1])},
+        "names": {name: round(ms, 3) for name, ms in dearest.items()},
+    }
+
+
+def _busy_ms(seen: Any, on_gpu: bool) -> float:
+    """In which the GPU (of a CPU: PyTorch) did at least one thing, for two streams may do two."""
+    mine = (each for each in seen.events() if not on_gpu or "CUDA" in str(each.device_type))
+    end = busy = 0.0
+    for begin, until in sorted((each.time_range.start, each.time_range.end) for each in mine):
+        busy += max(0.0, until - max(begin, end))
+        end = max(end, until)
+    return busy / 1000
+
+
+def _kind(name: str) -> str:
+    low = name.lower()
+    return next((kind for kind, parts in KINDS.items() if any(part in low for part in parts)), "other")
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+def tokens(model: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What one engine says, in company and alone. The weights are vLLM's made-up ones, which are the same in any
+    engine, scaled."""
+    import torch
+
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    bench = Bench(model, options)
+    inside = Inside(bench)
+    if given.scale:
+        with torch.inference_mode():
+            scale(inside.model)
+    lengths = np.random.default_rng(0).permutation(np.linspace(2, 34, given.chunks))
+    samples = [_babble(index, seconds) for index, seconds in enumerate(lengths)]
+    yield {"how": "in company", "tokens": _said(inside, bench, samples, together=True)}
+    yield {"how": "alone", "tokens": _said(inside, bench, samples[: given.alone], together=False)}
+
+
+def scale(model: Any) -> None:
+    """Weights as a model that was trained might have them: what goes through a matrix keeps its size, norms leave it,
+    and the audio leads what is said."""
+    import torch
+
+    for name, weight in model.named_parameters():
+        if "norm" in name and weight.dim() == 1:
+            weight.fill_(1.0)
+        elif weight.dim() == 1:
+            weight.mul_(100.0)
+        else:
+            inputs = weight[0].numel()
+            gain = 1.7 if "qkv_proj" in name else 2.0 if "audio_language" in name or "conv" in name else 1.0
+            if "embed" in name:
+                weight.mul_(0.2 / max(float(weight[:1000].float().std()), 1e-9))
+                continue
+            weight.mul_(gain / inputs**0.5 / max(float(weight.float().std()), 1e-9))
+            if "conv" in name or "w_out" in name:
+                weight.sub_(weight.float().mean(dim=tuple(range(1, weight.dim())), keepdim=True).to(weight.dtype))
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _babble(seed: int, seconds: float) -> np.ndarray:
+    """Sound that changes as often as speech does: a new pitch and loudness every 0.2 s."""
+    rng = np.random.default_rng(seed)
+    count = int(seconds * 5) + 1
+    pitch, loud = rng.uniform(80, 3000, count), rng.choice([0.0, 0.02, 0.1, 0.3], count)
+    each = RATE // 5
+    phase = 2 * np.pi * np.cumsum(np.repeat(pitch, each)) / RATE
+    wave = np.repeat(loud, each) * (np.sin(phase) + 0.3 * rng.standard_normal(count * each))
+    return np.clip(wave[: int(seconds * RATE)], -1, 1).astype(np.float32)
+
+
+def _said(inside: Inside, bench: Bench, samples: list[np.ndarray], together: bool) -> list[list[int]]:
+    from voxbatch.engines.vllm.families import Piece
+
+    found: dict[str, list[int]] = {}
+    how = "t" if together else "a"
+    for batch in [range(len(samples))] if together else [[i] for i in range(len(samples))]:
+        for index in batch:
+            bench.core.add(f"{how}{index}", bench.made._family.request(Piece(samples[index])))
+        while bench.core._engine.has_unfinished_requests():
+            found |= {output.id: output.token_ids for output in bench.core.step()}
+    return [found[f"{how}{index}"] for index in range(len(samples))]
+
+
+def compared(found: dict[tuple[str, str], list[list[int]]]) -> Iterator[dict[str, Any]]:
+    """Each two ways of running: the share of positions with equal tokens, and how far texts go until they differ."""
+    ways = list(found)
+    for i, one in enumerate(ways):
+        for other in ways[i + 1 :]:
+            pairs = list(zip(found[one], found[other], strict=False))
+            same = [a == b for left, right in pairs for a, b in zip(left, right, strict=False)]
+            until = [next((k for k, (a, b) in enumerate(zip(x, y, strict=False)) if a != b), len(x)) for x, y in pairs]
+            yield {
+                "of": [" ".join(one), " ".join(other)], "chunks": len(pairs), "positions": len(same),
+                "equal_share": round(float(np.mean(same)), 4),
+                "until_first_difference": round(sum(until) / max(1, sum(len(x) for x, _ in pairs)), 4),
+                "distinct_tokens": len({t for x, y in pairs for t in (*x, *y)}),
+            }  # fmt: skip
+
+
+# -- the whole ---------------------------------------------------------------------------------------------------------
+
+MEASURES: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"speed": speed, "profile": profile, "tokens": tokens}
+
+
+def main() -> None:
+    given = parsed()
+    if given.one:
+        for line in MEASURES[given.measure](given.model, json.loads(given.one), given):
+            print("RESULT " + json.dumps(line), flush=True)
+        os._exit(0)  # an engine in this process would take its time to leave
+    said: dict[tuple[str, str], list[list[int]]] = {}
+    for name in given.only or (CONFIGURATIONS if given.measure == "speed" else ("plugin", "stock")):
+        options = {**CONFIGURATIONS[name], **dict(pair.split("=", 1) for pair in given.option)}
+        for line in lines(name, options, given):
+            if "tokens" in line:
+                said[name, line["how"]] = line.pop("tokens")
+            tell({"measure": given.measure, "name": name, **line}, given.out)
+    for line in compared(said):
+        tell({"measure": "tokens", **line}, given.out)
+
+
+def lines(name: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What a process of its own finds, as it finds it."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--one", json.dumps(options)]
+    path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}  # vLLM looks at a model's class in a process of its own
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    errors: list[str] = []
+    assert process.stdout
+    assert process.stderr
+    stderr = process.stderr
+    reader = threading.Thread(target=lambda: errors.extend(stderr), daemon=True)
+    reader.start()
+    for line in process.stdout:
+        if line.startswith("RESULT "):
+            yield json.loads(line[7:])
+    if process.wait():
+        reader.join(5)
+        yield {"failed": "".join(errors)[-3000:]}
+
+
+def tell(line: dict[str, Any], out: Path | None) -> None:
+    print(json.dumps(line), flush=True)
+    if out:
+        with out.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", type=lambda folder: str(Path(folder).resolve()))
+    for measure in MEASURES:
+        parser.add_argument(f"--{measure}", dest="measure", action="store_const", const=measure)
+    parser.add_argument("--only", nargs="*", choices=CONFIGURATIONS, help="names of configurations")
+    parser.add_argument("--lengths", nargs="*", choices=LENGTHS, default=list(LENGTHS))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rounds", type=float, default=4, help="chunks of a run, by requests at a time")
+    parser.add_argument("--chunks", type=int, default=64, help="of --tokens")
+    parser.add_argument("--alone", type=int, default=8, help="of these, decoded alone")
+    parser.add_argument(
+        "--scale", action=argparse.BooleanOptionalAction, default=True, help="the weights, for --tokens"
+    )
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the engine, for all")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help="append the lines there too")
+    given = parser.parse_args()
+    given.measure = given.measure or "speed"
+    return given
+
+
+if __name__ == "__main__":
+    main()

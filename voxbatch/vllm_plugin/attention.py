@@ -1,0 +1,61 @@
+"""Causal attention within a window, over chunks of different lengths laid end to end.
+
+A frame attends to itself and to `window - 1` frames before it in its own chunk.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch.nn import functional
+
+from voxbatch.vllm_plugin.packing import Packed
+
+
+class Attention(Protocol):
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
+        """Each [frames, heads, head_dim], the result too."""
+
+
+class Masked:
+    """In PyTorch's own words, chunk by chunk, for any device and number format."""
+
+    def __init__(self, window: int, scale: float):
+        self._window, self._scale = window, scale
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
+        parts = (each.split(packed.lengths) for each in (q, k, v))
+        return torch.cat([self._one(*chunk) for chunk in zip(*parts, strict=True)])
+
+    def _one(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """By stretches of a window's length, each of which sees itself and the one before: less work and memory than
+        one mask over all."""
+        seen = [self._stretch(q[begin : begin + self._window], k, v, begin) for begin in range(0, len(q), self._window)]
+        return torch.cat(seen)
+
+    def _stretch(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, begin: int) -> torch.Tensor:
+        first, end = max(0, begin - self._window + 1), begin + len(q)
+        behind = torch.arange(begin, end, device=q.device)[:, None] - torch.arange(first, end, device=q.device)
+        mask = (behind >= 0) & (behind < self._window)
+        heads_first = (each.transpose(0, 1).unsqueeze(0) for each in (q, k[first:end], v[first:end]))
+        seen = functional.scaled_dot_product_attention(*heads_first, attn_mask=mask, scale=self._scale)
+        return seen.squeeze(0).transpose(0, 1)
+
+
+class Flash:
+    """vLLM's FlashAttention, all chunks in one kernel; bfloat16 and float16 only."""
+
+    def __init__(self, window: int, scale: float, version: int):
+        from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func
+
+        self._function: Any = flash_attn_varlen_func
+        self._window, self._scale, self._version = [window - 1, 0], scale, version
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
+        found: torch.Tensor = self._function(
+            q, k, v, max_seqlen_q=packed.longest, cu_seqlens_q=packed.starts, max_seqlen_k=packed.longest,
+            cu_seqlens_k=packed.starts, softmax_scale=self._scale, causal=True, window_size=self._window,
+            fa_version=self._version,
+        )  # fmt: skip
+        return found

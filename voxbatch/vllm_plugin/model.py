@@ -1,0 +1,106 @@
+"""Voxtral Realtime as vLLM runs it here: the encoder when a chunk is admitted, the decoder alone in every step.
+
+Against stock: (1) the encoder's attention layers are taken out of the list by which vLLM gives layers their K/V cache,
+so that they have none; (2) `embed_multimodal` runs encoder and adapter to their end, where stock's stops behind the
+convolutions; (3) `forward` holds the decoder alone, so that a step that only decodes is one CUDA graph. What is loaded,
+the prompt and the logits are stock's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+from vllm.config import CUDAGraphMode, VllmConfig
+from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneration
+from vllm.sequence import IntermediateTensors
+
+from voxbatch.vllm_plugin import asked_beside, beside, gather
+from voxbatch.vllm_plugin.encoder import Encoder
+from voxbatch.vllm_plugin.gather import Rows
+from voxbatch.vllm_plugin.shelf import Shelf
+
+SAMPLES_PER_TOKEN = 1_280
+
+
+class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):
+        with _graphs_allowed(vllm_config.compilation_config):
+            super().__init__(vllm_config=vllm_config, prefix=prefix)
+        layers = self.whisper_encoder.whisper_encoder.layers
+        for layer in layers:
+            vllm_config.compilation_config.static_forward_context.pop(layer.self_attn.attn.layer_name)
+        self._width = self.config.text_config.hidden_size
+        self._buffer_width = vllm_config.model_config.get_inputs_embeds_size()
+        self._longest = vllm_config.model_config.max_model_len
+        row = self.audio_language_adapter.w_out.weight[0].detach()
+        most = vllm_config.scheduler_config.max_num_seqs
+        self.beside: beside.Beside | None = None
+        self._ahead_of = most if asked_beside() and vllm_config.parallel_config.world_size == 1 else 0
+        self.shelf = Shelf(most + (beside.ahead(most) if self._ahead_of else 0), self._longest, row)
+        self._encoder: Encoder | None = None
+        gather.install()
+        beside.install()
+
+    def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:
+        """Audio → [tokens, width] for each chunk. The first call is vLLM's when it measures memory."""
+        audio = self._parse_and_validate_audio_arrays(**kwargs)
+        if not audio:
+            return []
+        encoder = self._encoder or self._made_ready(audio[0].device)
+        return [self.shelf.put(rows) for rows in encoder(audio)]
+
+    def _made_ready(self, device: torch.device) -> Encoder:
+        self._encoder = encoder = Encoder(self.whisper_encoder, self.audio_language_adapter)
+        encoder.rehearse(self._longest * SAMPLES_PER_TOKEN)
+        if self._ahead_of:
+            self.beside = beside.Beside(encoder, self.shelf, self._ahead_of, device)
+            beside.publish(self.beside)
+        return encoder
+
+    def embed_input_ids(
+        self,
+        input_ids: torch.Tensor,
+        multimodal_embeddings: Any = None,
+        *,
+        is_multimodal: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """[positions, as wide as the runner's buffer]: the audio of a step's positions, in their order. Text comes in
+        `forward`."""
+        if not multimodal_embeddings:
+            return input_ids.new_zeros(len(input_ids), self._buffer_width, dtype=self.whisper_encoder.dtype)
+        of_rows = isinstance(multimodal_embeddings, Rows)
+        heard = self.shelf.take(multimodal_embeddings[0]) if of_rows else torch.cat(tuple(multimodal_embeddings))
+        return functional.pad(heard, (0, self._buffer_width - self._width))
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,
+        positions: torch.Tensor,
+        intermediate_tensors: IntermediateTensors | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: object,
+    ) -> torch.Tensor | IntermediateTensors:
+        assert inputs_embeds is not None
+        assert input_ids is not None
+        heard = inputs_embeds[:, : self._width] + self.language_model.embed_input_ids(input_ids)
+        delay = torch.full((1,), fill_value=self.n_delay_tokens, device=heard.device, dtype=heard.dtype)
+        return self.language_model.model(
+            input_ids, positions, intermediate_tensors, inputs_embeds=heard, t_cond=self.time_embedding(delay)
+        )
+
+
+@contextlib.contextmanager
+def _graphs_allowed(config: Any) -> Iterator[None]:
+    """Meanwhile the configuration asks for no full CUDA graphs: the stock model refuses them, for its forward holds the
+    encoder."""
+    asked = config.cudagraph_mode
+    if asked.has_full_cudagraphs():
+        config.cudagraph_mode = CUDAGraphMode.PIECEWISE
+    try:
+        yield
+    finally:
+        config.cudagraph_mode = asked

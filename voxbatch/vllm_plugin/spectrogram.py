@@ -1,0 +1,47 @@
+"""Audio → log-mel spectrograms of several chunks at once, as vLLM's VoxtralEncoderModel gives them one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn import functional
+
+LOUDEST_TO_FAINTEST = 8.0
+"""Decades below the loudest that are kept apart (openai/whisper, audio.py)."""
+STEP = 16 * 1_280
+"""Samples. Lengths are rounded up to it, for each new shape makes cuFFT and cuDNN plan anew, which takes its time."""
+
+
+class Spectrogram:
+    def __init__(self, filters: torch.Tensor, window_size: int, hop: int, loudest: float):
+        """
+        Args:
+            filters: [frequencies, mels], float32.
+            loudest: log10 of the loudest mel that there is; fixed, not the recording's own.
+        """
+        self._filters = filters.T.contiguous()
+        self._window = torch.hann_window(window_size, dtype=torch.float32, device=filters.device)
+        self._size, self._hop, self._faintest = window_size, hop, loudest - LOUDEST_TO_FAINTEST
+
+    def __call__(self, audio: Sequence[torch.Tensor]) -> torch.Tensor:
+        """[chunks, mels, frames], float32, at least as many as the longest chunk has. What lies behind a chunk's own
+        frames is no silence, and means nothing.
+
+        Args:
+            audio: [samples] each, 16 kHz.
+        """
+        found = torch.stft(self._padded(audio), self._size, self._hop, window=self._window, center=False,
+                           return_complex=True)[..., :-1]  # fmt: skip
+        power = found.real.square().add_(found.imag.square())
+        mel = (self._filters @ power).clamp_(min=1e-10).log10_()
+        return mel.clamp_(min=self._faintest).add_(4.0).div_(4.0)
+
+    def _padded(self, audio: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Each mirrored at its own ends by half a window, as torch.stft does when it centres its frames."""
+        half = self._size // 2
+        longest = -(-max(len(each) for each in audio) // STEP) * STEP
+        rows = self._window.new_zeros(len(audio), longest + self._size)
+        for row, samples in zip(rows, audio, strict=True):
+            row[: len(samples) + self._size] = functional.pad(samples[None].float(), (half, half), mode="reflect")[0]
+        return rows
