@@ -711,13 +711,17 @@ def test_a_window_there(desk: Desk, cloud_run: CloudRunApi, recording: Recorder)
 
 
 def test_a_recording_there(desk: Desk, cloud_run: CloudRunApi, recording: Recorder) -> None:
-    """Its manifest may name it and nothing else, whatever the manifests of others may."""
+    """Its manifest may name it and nothing else, whatever the manifests of others may; one that does not tell how long
+    it is gets one task, which will say what is wrong with it."""
     desk.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
-    desk.told(1)
+    desk.put("in/b.wav", b"noise")
+    desk.told(2)
     desk.drained(*THERE, "--allow-outside", "--recordings", f"{BUCKET}/in/")
-    (run,) = map(arguments, cloud_run.executions)
-    below = ["--only-under", f"{BUCKET}/in/"]
-    assert run == ["run", f"{OUT}/a.wav.jsonl", "-o", f"{OUT}/a.wav", "--engine", "vllm", *below]
+    below = ["--engine", "vllm", "--only-under", f"{BUCKET}/in/"]
+    assert sorted(map(arguments, cloud_run.executions)) == [
+        ["run", f"{OUT}/{name}.jsonl", "-o", f"{OUT}/{name}", *below] for name in ("a.wav", "b.wav")
+    ]
+    assert [each["taskCount"] for each in cloud_run.executions] == [1, 1]
     desk.clean()
 
 

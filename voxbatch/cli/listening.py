@@ -26,7 +26,7 @@ from voxbatch.cli.options import (
 )
 from voxbatch.cli.submission import tasks_option
 from voxbatch.config import Config
-from voxbatch.errors import ConfigError, RunError, StartError
+from voxbatch.errors import ConfigError, RunError, StartError, UsageError
 from voxbatch.log import Log
 
 if TYPE_CHECKING:
@@ -156,8 +156,16 @@ class _Listening:
         """The exit code.
 
         Raises:
-            UsageError: what was asked for cannot be, whatever the messages say.
+            UsageError: what was asked for cannot be, whatever the messages say; in JSON it is told.
         """
+        from voxbatch.cli.session import refuse
+
+        try:
+            return self._run()
+        except UsageError as e:
+            return refuse(e, self._log)
+
+    def _run(self) -> int:
         from voxbatch.cli.session import on_signals
         from voxbatch.decoder import spares
         from voxbatch.engines import Kept
@@ -170,7 +178,7 @@ class _Listening:
         policy(self._config)  # what it would refuse is no message's fault
 
         def interrupted() -> int:
-            text = "interrupted; what was in hand is committed, and its message is given back"
+            text = "interrupted; what was in hand is committed, and its message comes to whoever listens next"
             self._log.warning("interrupted", text=text)
             return 128 + signals[-1]
 
@@ -291,7 +299,7 @@ class _Listening:
         options += [text for place in run.only_under for text in ("--only-under", place)]
         options += [text for glob in ours.include for text in ("--include", glob)]
         order = Order(run.source, run.out, tuple(options))
-        return sized(order, ours, target, self._asked.tasks, None, self._usd_per_hour)[0]
+        return sized(order, ours, target, self._asked.tasks, None, self._usd_per_hour, blind=1)[0]
 
 
 def _place(option: str, place: str) -> str:

@@ -58,7 +58,7 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
     except VoxbatchError as e:
         sagemaker.leave_message(str(e), sagemaker.root_of(os.environ))
         if isinstance(e, UsageError) and latest.progress is None:  # nothing was begun
-            return _refuse(e, log)
+            return refuse(e, log)
         log.error("run_failed", text=f"{e}\n{_safe(config, latest)}")
         return RunError.exit_code
     finally:
@@ -67,7 +67,7 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
             signal.signal(number, signal.SIG_DFL)
 
 
-def _refuse(error: UsageError, log: Log) -> int:
+def refuse(error: UsageError, log: Log) -> int:
     """One event a bad line on a job; for people, as every other command does."""
     if not log.as_json:
         raise error

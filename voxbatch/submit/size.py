@@ -63,6 +63,7 @@ def sized(
     tasks: int | None = None,
     task_hours: float | None = None,
     usd_per_hour: float | None = None,
+    blind: int | None = None,
 ) -> tuple[Order, Forecast]:
     """The order with the tasks that it needs and a limit for each, and what they are expected to take.
 
@@ -71,6 +72,7 @@ def sized(
         tasks: how many, whatever the audio; None leaves it to the audio.
         task_hours: how long a task should take; None: see the target.
         usd_per_hour: of one machine; None: the table's price, or else the profile's.
+        blind: tasks where no recording tells how long it is; None: that is refused.
 
     Raises:
         UsageError: the config or the manifest do not fit, more tasks are asked for than the target takes, or nobody
@@ -81,7 +83,7 @@ def sized(
     extent = measure(config)
     engine, speed, rtfx = _speed(config, target)
     hours = task_hours or target.task_hours
-    count = tasks or _count(extent, rtfx or 0.0, hours, target)
+    count = tasks or (blind if not extent.audio_s else None) or _count(extent, rtfx or 0.0, hours, target)
     known = prices.usd_per_hour(target.machine(engine))
     price = next((each for each in (usd_per_hour, known, speed.usd_per_hour) if each is not None), None)
     wall_s = extent.audio_s / rtfx / count if rtfx else None
