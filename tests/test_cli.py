@@ -129,7 +129,7 @@ def test_refusals(
 ) -> None:
     """Usage, config and manifests that make no sense: exit 2, the last line says it all, and nothing is written."""
     manifest(0.1, text="one")
-    extra = ("--log-format", "text") if command[0] == "run" and "--log-format" not in command else ()
+    extra = ("--log-format", "text") if command[0] in ("run", "listen") and "--log-format" not in command else ()
     done = voxbatch(*command, *extra)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].startswith(f"Error: {message}")
