@@ -53,7 +53,7 @@ FROM ${PYTHON_IMAGE} AS cpu
 COPY --from=tini /usr/bin/tini-static /usr/bin/tini
 # Group 0, which may write as the user may: a platform that gives each container a user of its own leaves it that group.
 RUN useradd --uid 10001 --gid 0 --create-home --home-dir /home/voxbatch --shell /usr/sbin/nologin voxbatch \
-    && install --directory --owner=10001 --group=0 --mode=2775 /cache /work \
+    && install --directory --owner=10001 --group=0 --mode=2775 /cache /data \
     && chmod 2775 /home/voxbatch
 COPY requirements.lock requirements-clouds.lock /src/
 RUN --mount=type=cache,target=/root/.cache/pip \
@@ -70,7 +70,7 @@ ENV PATH=/opt/voxbatch/bin:$PATH \
     XDG_CACHE_HOME=/cache \
     HF_HOME=/cache/huggingface
 USER 10001:0
-WORKDIR /work
+WORKDIR /data
 ENTRYPOINT ["/usr/bin/tini", "--", "voxbatch"]
 CMD ["--help"]
 # Last, because they differ from build to build.
@@ -102,7 +102,7 @@ FROM ${BASE_IMAGE} AS gpu
 USER 0
 COPY --from=tini /usr/bin/tini-static /usr/bin/tini
 RUN useradd --uid 10001 --gid 0 --create-home --home-dir /home/voxbatch --shell /usr/sbin/nologin voxbatch \
-    && install --directory --owner=10001 --group=0 --mode=2775 /cache /work \
+    && install --directory --owner=10001 --group=0 --mode=2775 /cache /data \
     && chmod 2775 /home/voxbatch
 # Only what the image lacks, at our locked versions. beside.py fails the build where anything that was there is another version
 # afterwards, or where `pip check` has a new complaint: vLLM and PyTorch stay those that the image was tested with.
@@ -137,7 +137,7 @@ ENV HOME=/home/voxbatch \
     VLLM_NO_USAGE_STATS=1 \
     VOXBATCH_MODEL=${MODEL:+/opt/models/$MODEL}
 USER 10001:0
-WORKDIR /work
+WORKDIR /data
 ENTRYPOINT ["/usr/bin/tini", "--", "voxbatch"]
 CMD ["--help"]
 ARG VERSION=unknown

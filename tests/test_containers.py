@@ -340,11 +340,11 @@ class TestCpu:
 
     def test_settings(self, cpu: images.Container) -> None:
         """The image says whom it runs as, how it starts and which version it is; it holds no secret and no cache."""
-        assert (cpu.config["User"], cpu.config["WorkingDir"]) == ("10001:0", "/work")
+        assert (cpu.config["User"], cpu.config["WorkingDir"]) == ("10001:0", "/data")
         assert cpu.config["Labels"]["org.opencontainers.image.version"] == "1.2.3"
         assert not [each for each in cpu.config["Env"] if "TOKEN" in each]
         root = Path(cpu.root)
-        assert [list((root / name).iterdir()) for name in ("cache", "work")] == [[], []]
+        assert [list((root / name).iterdir()) for name in ("cache", "data")] == [[], []]
 
     def test_extras(self, cpu: images.Container) -> None:
         """The clients of the stores and services are there, and pip finds nothing amiss."""
@@ -355,7 +355,7 @@ class TestCpu:
         """A platform may run it as a user of its own, whom no file of the image knows, in group 0."""
         done = cpu.run("run", "/examples/manifest.jsonl", "-o", "out", "--limit", "1", user="54321:0",
                        volumes={"/examples": ROOT / "examples"})  # fmt: skip
-        shutil.rmtree(Path(cpu.root, "work", "out"))
+        shutil.rmtree(Path(cpu.root, "data", "out"))
         assert done.returncode == 0, done.stderr
 
     def test_sigterm(self, cpu: images.Container, tmp_path: Path) -> None:
