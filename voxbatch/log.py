@@ -19,6 +19,11 @@ def _stderr(line: str) -> None:
     sys.stderr.flush()
 
 
+def is_json(log_format: str) -> bool:
+    """Whether --log-format means lines of JSON: `auto` does where standard error is no terminal."""
+    return log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
+
+
 class Log:
     """Where events go. One a process; tests make their own."""
 

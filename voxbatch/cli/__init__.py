@@ -36,7 +36,7 @@ from voxbatch.cli.options import (
 from voxbatch.cli.submission import submit
 from voxbatch.config import FORMATS, Config, load_profile
 from voxbatch.errors import ConfigError, VoxbatchError
-from voxbatch.log import Log
+from voxbatch.log import Log, is_json
 from voxbatch.tasks import sagemaker
 
 if TYPE_CHECKING:
@@ -82,8 +82,7 @@ def run(
     served = settings["serving_properties"]
     task = own_task(source, settings)
     config = priced(ctx, config_of(ctx, source, settings), task)
-    on_terminal = sys.stderr.isatty()
-    as_json = log_format == "json" or (log_format == "auto" and not on_terminal)
+    as_json = is_json(log_format)
     log = Log(as_json, quiet, always=_always(task, config))
     if task is not None:
         _tell_task(task, config, log)
@@ -92,7 +91,7 @@ def run(
     if dry_run:
         _print_plan(config)
         return
-    show_progress = on_terminal and not as_json and not quiet
+    show_progress = sys.stderr.isatty() and not as_json and not quiet
     leave(transcribe(config, log, show_progress, quiet, exit_zero))
 
 

@@ -4,7 +4,6 @@ executions of a Cloud Run job."""
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from voxbatch.cli.options import (
 from voxbatch.cli.submission import tasks_option
 from voxbatch.config import Config
 from voxbatch.errors import ConfigError, RunError, StartError, UsageError
-from voxbatch.log import Log
+from voxbatch.log import Log, is_json
 
 if TYPE_CHECKING:
     from voxbatch.engines import Kept
@@ -116,7 +115,7 @@ def listen(ctx: click.Context, /, quiet: bool, log_format: str, **settings: Any)
     of_run = {**settings, "out": "-", "shard": None, "resume": True, "include": (), "serving_properties": None}
     config = config_of(ctx, "-", of_run)
     config = priced(ctx, config, own_task("-", {"tasks": "auto", "shard": None}))
-    log = Log(log_format == "json" or (log_format == "auto" and not sys.stderr.isatty()), quiet)
+    log = Log(is_json(log_format), quiet)
     usd_per_hour = config.usd_per_hour if is_given(ctx, "usd_per_hour") else None
     leave(_Listening(asked, config, forwarded(ctx, _OUR_OWN), usd_per_hour, log).run())
 
