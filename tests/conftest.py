@@ -17,6 +17,7 @@ import servers
 import soundfile
 from hypothesis import HealthCheck, settings
 
+from voxbatch.cli import cli
 from voxbatch.storage import connect
 
 # Machines are shared: how long an example takes says nothing.
@@ -36,6 +37,15 @@ def environment(**extra: str) -> dict[str, str]:
     own = ("VOXBATCH_", "CLOUD_RUN_", "SAGEMAKER_", "AWS_BATCH_", "JOB_COMPLETION", "SLURM_", "RANK")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     return {**kept, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **extra}
+
+
+def understood(name: str, *arguments: str) -> None:
+    """Have a command's own parser read `arguments`, below the program's context as in use; raises click's errors.
+
+    A command keeps the help option of the first context it is in: one without a parent would leave `-h` out for good.
+    """
+    with cli.make_context("voxbatch", [name]) as program:
+        cli.commands[name].make_context(name, list(arguments), parent=program)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import workflows
 import yaml
+from conftest import understood
 from discovery import complaints
 from gcloud_stub import Gcloud, Trouble, gcloud
 
@@ -650,9 +651,7 @@ def test_containers_are_told_what_voxbatch_understands(documents: dict[str, Any]
     known = {p.envvar for name in ("run", "listen") for p in cli.commands[name].params}
     for name in ("run jobs/voxbatch", "run jobs/voxbatch-nightly", "beta run worker-pools/voxbatch-listen"):
         (container,) = containers(documents[name])
-        command, *arguments = container["args"]
-        with cli.make_context("voxbatch", [command]) as parent:
-            cli.commands[command].make_context(command, arguments, parent=parent)
+        understood(*container["args"])
         assert {each["name"] for each in container.get("env", [])} - known <= {"HF_TOKEN"}
 
 
