@@ -70,7 +70,8 @@ def share(model: Model, settings: Settings, card: gpu.Card, requests: int) -> fl
     planned = planned_bytes(settings, card)
     if lifts(model.family, settings) and model.is_mistral and not prefill.is_on(model.family, settings):
         mine = footprint(model, settings)
-        planned -= min(requests, mine.admitted(planned)) * mine.encoded_bytes
+        running = min(requests, mine.admitted(planned * settings.tensor_parallel_size))
+        planned -= running * mine.encoded_bytes  # on each of its cards
     return planned / (card.total_bytes - card.reserved_bytes)
 
 
