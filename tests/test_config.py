@@ -139,7 +139,8 @@ def test_every_vllm_profile_is_previewed() -> None:
 def test_memory_may_be_given_in_gigabytes() -> None:
     """Then the share is the card's to know."""
     options = {"gpu_memory_gb": "24"}
-    assert preview(None, options)["engine_arguments"]["gpu_memory_utilization"] == "24 GB of the card"
+    said = preview(None, options)["engine_arguments"]["gpu_memory_utilization"]
+    assert said == "24 GB of the card, less what vLLM does not count"
     assert resolve("realtime", options).gpu_memory_gb == 24
 
 

@@ -82,6 +82,10 @@ def test_what_a_file_says_is_taken(served: Path) -> None:
         ("option.max_num_seqs=8", {"max_num_seqs": "8"}),
         ("option.max_num_batched_tokens=8192", {"max_num_batched_tokens": "8192"}),
         ("option.quantize=fp8", {"quantization": "fp8"}),
+        ("option.kv_cache_dtype=fp8_e4m3", {"fp8": "kv"}),
+        ("option.kv_cache_dtype=auto", {"fp8": ""}),
+        ("option.block_size=64", {"block_size": "64"}),
+        ("option.attention_backend=FLASH_ATTN", {"attention_backend": "FLASH_ATTN"}),
     ],
 )
 def test_each_key_has_its_setting(tmp_path: Path, line: str, option: dict[str, str]) -> None:
@@ -350,7 +354,10 @@ def nvml() -> ModuleType:
     library.nvmlInit = library.nvmlShutdown = lambda: None
     library.nvmlDeviceGetCount = lambda: 2
     library.nvmlDeviceGetHandleByIndex = lambda index: index
-    library.nvmlDeviceGetMemoryInfo = lambda handle: SimpleNamespace(total=24 * 10**9, free=23 * 10**9)
+    library.nvmlMemory_v2 = 2
+    seen = SimpleNamespace(total=24 * 10**9, free=23 * 10**9, reserved=5 * 10**8)
+    library.nvmlDeviceGetMemoryInfo = lambda handle, version=None: seen
+    library.nvmlDeviceGetCudaComputeCapability = lambda handle: [8, 9]
     library.nvmlDeviceGetName = lambda handle: f"Card {handle}"
     library.nvmlSystemGetCudaDriverVersion = lambda: 12020
     return library
@@ -396,6 +403,20 @@ def test_a_process_of_several_keeps_to_its_own_gpu(monkeypatch: pytest.MonkeyPat
     assert visible() == ["1"]
     with pytest.raises(ConfigError, match="devices=0: the visible GPUs are 1"):
         gpu.use_only("0")
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_what_a_driver_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is known of each card, with its generation; a driver that cannot say so says nothing."""
+    assert [(card.reserved_bytes, card.capability) for card in gpu.cards()] == [(5 * 10**8, (8, 9))] * 2
+
+    def of_old(handle: int, version: int | None = None) -> SimpleNamespace:
+        if version:
+            raise OSError("function not found")
+        return SimpleNamespace(total=24 * 10**9, free=23 * 10**9)
+
+    monkeypatch.setattr(sys.modules["pynvml"], "nvmlDeviceGetMemoryInfo", of_old)
+    assert [card.reserved_bytes for card in gpu.cards()] == [0, 0]
 
 
 @pytest.mark.usefixtures("two_cards")

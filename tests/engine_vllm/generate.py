@@ -56,7 +56,7 @@ def tokenizer(model: str) -> Any:
     return MistralTokenizer.from_file(str(Path(model) / "tekken.json")).instruct_tokenizer
 
 
-def _engine(model: str, max_model_len: int) -> Any:
+def _engine(model: str, max_model_len: int, **others: Any) -> Any:
     from vllm import LLM
 
     return LLM(
@@ -64,12 +64,12 @@ def _engine(model: str, max_model_len: int) -> Any:
         config_format="mistral",
         load_format="mistral",
         tokenizer_mode="mistral",
-        dtype="float32",
         max_model_len=max_model_len,
         enforce_eager=True,
         enable_prefix_caching=False,
         limit_mm_per_prompt={"audio": 1},
         mm_processor_cache_gb=0,
+        **{"dtype": "float32", **others},
     )
 
 

@@ -17,7 +17,8 @@ from voxbatch.vllm_plugin.beside import Beside, preferring_what_is_ready  # noqa
 from voxbatch.vllm_plugin.gather import indexed  # noqa: E402
 from voxbatch.vllm_plugin.packing import groups, packed  # noqa: E402
 from voxbatch.vllm_plugin.shelf import Shelf  # noqa: E402
-from voxbatch.vllm_plugin.spectrogram import Spectrogram  # noqa: E402
+from voxbatch.vllm_plugin.spectrogram import STEP, Spectrogram, rounded  # noqa: E402
+from voxbatch.vllm_plugin.usage import Usage  # noqa: E402
 
 CPU = torch.device("cpu")
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=12)
@@ -68,6 +69,17 @@ def test_spectrograms_together_are_those_alone() -> None:
         bins = torch.stft(samples, 400, 160, window=torch.hann_window(400), return_complex=True)[:, :-1].abs() ** 2
         expected = ((filters.T @ bins).clamp(min=1e-10).log10().clamp(min=1.5 - 8) + 4) / 4
         torch.testing.assert_close(mel[:, : len(samples) // 160], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_lengths_are_rounded_up() -> None:
+    """To steps of 16 tokens, so that few shapes occur."""
+    assert [rounded(samples) for samples in (1, STEP, STEP + 1)] == [STEP, STEP, 2 * STEP]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_cpu_has_no_memory_of_a_gpu() -> None:
+    """Nothing is told of it, and nothing fails."""
+    assert Usage().voxbatch_memory() == {}
 
 
 def test_a_place_is_free_when_its_rows_are_forgotten() -> None:

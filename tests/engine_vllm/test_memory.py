@@ -1,14 +1,23 @@
-"""How many requests a card admits follows from the model's published shape."""
+"""How many requests a card admits follows from the model's published shape, and what vLLM is told leaves room for what
+it does not count."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.engines.vllm.memory import MOST, admitted, burst_bytes, request_bytes, weights_bytes
+from voxbatch.engines.vllm import compat, gpu
+from voxbatch.engines.vllm.arguments import arguments, concurrency, planned_bytes, share
+from voxbatch.engines.vllm.core import ALLOCATOR, allocator
+from voxbatch.engines.vllm.memory import MOST, UNCOUNTED_BYTES, Footprint
+from voxbatch.engines.vllm.model import REALTIME, Model
+from voxbatch.engines.vllm.settings import FP8_PARTS, Settings
+from voxbatch.errors import ConfigError
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -24,61 +33,157 @@ def params(**encoder: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def footprint(max_model_len: int = 512, is_realtime: bool = True, **others: Any) -> Footprint:
+    return Footprint(params(), is_realtime, max_model_len, **others)
+
+
+def prefilled(*fp8: str) -> Footprint:
+    return footprint(prefilled=True, fp8=frozenset(fp8))
+
+
 def test_the_weights() -> None:
-    """8.86 GB in bfloat16, to 3 %."""
-    assert weights_bytes(params()) == pytest.approx(8.86e9, rel=0.03)
+    """8.86 GB in bfloat16, to 3 %; in 8 bits half of all but the embedding's 0.8."""
+    assert footprint().weights_bytes == pytest.approx(8.86e9, rel=0.03)
+    embedding = 131_072 * 3_072 * 2
+    assert prefilled("decoder", "encoder").weights_bytes == (footprint().weights_bytes + embedding) / 2
+    assert prefilled("kv").weights_bytes == footprint().weights_bytes
+    assert prefilled("decoder").weights_bytes < prefilled("encoder").weights_bytes < footprint().weights_bytes
 
 
 def test_a_position() -> None:
     """104 KiB of decoder cache and 10 KiB of encoder cache; 1 MiB of the encoder's own, as far as it looks back."""
-    per_position = (request_bytes(params(), True, 4096) - request_bytes(params(), True, 2048)) / 2048
+    per_position = (footprint(4096).request_bytes - footprint(2048).request_bytes) / 2048
     assert per_position == (104 + 10) * KIB
-    in_window = (request_bytes(params(), True, 100) - request_bytes(params(), True, 50)) / 50
+    in_window = (footprint(96).request_bytes - footprint(48).request_bytes) / 48
     assert in_window == 1 * MIB + (104 + 10) * KIB
-    assert request_bytes(params(), True, 512) == 512 * 114 * KIB + 189 * MIB
-    assert request_bytes(params(), False, 512) == 512 * 114 * KIB
+    assert footprint().request_bytes == 512 * 114 * KIB + 189 * MIB
+    assert footprint(is_realtime=False).request_bytes == 512 * 114 * KIB
 
 
 def test_a_position_when_the_encoder_runs_once_a_chunk() -> None:
-    """104 KiB of decoder cache and 6 KiB of what the encoder left, and none of its own; a burst of it works in some
-    0.4 GB."""
-    assert request_bytes(params(), True, 512, prefilled=True) == 512 * 110 * KIB
-    assert burst_bytes(params()) == pytest.approx(0.4e9, rel=0.1)
+    """104 KiB of decoder cache, 52 in 8 bits, and 6 KiB of what the encoder left, and none of its own."""
+    assert prefilled().request_bytes == 512 * 110 * KIB
+    assert prefilled("kv").request_bytes == 512 * 58 * KIB
+    assert prefilled("decoder", "encoder").request_bytes == 512 * 110 * KIB
 
 
-def test_cards_when_the_encoder_runs_once_a_chunk() -> None:
-    """22 GB take some 220 at a time where stock's way takes 50, an 80 GB card as many as there may be."""
-    assert 200 < admitted(params(), True, 512, 22e9, prefilled=True) < 230
-    assert 40 < admitted(params(), True, 512, 22e9) < 60
-    assert admitted(params(), True, 512, 0.9 * 80e9, prefilled=True) == MOST
+def test_a_request_takes_whole_blocks() -> None:
+    """Of 16 positions, or of more where more were asked for; its encoded audio lies elsewhere."""
+    assert footprint(500, prefilled=True).request_bytes == (512 * 104 + 500 * 6) * KIB
+    assert footprint(500, prefilled=True, block_size=128).request_bytes == (512 * 104 + 500 * 6) * KIB
+    assert footprint(513, prefilled=True, block_size=128).request_bytes == (640 * 104 + 513 * 6) * KIB
 
 
 def test_cards() -> None:
-    """An L4 takes some fifty at a time, an H200 some 450, a card that is too small still one."""
-    assert 40 < admitted(params(), True, 512, 0.9 * 24e9) < 60
-    assert 440 < admitted(params(), True, 512, 0.9 * 141e9) < 460
-    assert admitted(params(), True, 512, 1e12) == MOST
-    assert admitted(params(), True, 512, 4e9) == 1
+    """What vLLM plans with on an L4 takes some 190 at a time, stock's way some 45, and in 8 bits half a thousand; an
+    H200 some 450 in stock's way; a card that is too small still one."""
+    assert 180 < prefilled().admitted(21.3e9) < 200
+    assert 40 < footprint().admitted(21.3e9) < 50
+    assert 480 < prefilled(*FP8_PARTS).admitted(21.3e9) < MOST
+    assert prefilled().admitted(0.9 * 80e9) == MOST
+    assert 440 < footprint().admitted(0.9 * 141e9) < 460
+    assert footprint().admitted(1e12) == MOST
+    assert footprint().admitted(4e9) == 1
 
 
 budgets = st.floats(0, 1e12)
+footprints = st.builds(
+    footprint,
+    st.integers(1, 200_000),
+    st.booleans(),
+    prefilled=st.booleans(),
+    fp8=st.frozensets(st.sampled_from(FP8_PARTS)),
+    block_size=st.sampled_from((16, 64, 128)),
+)
 
 
-@given(budgets, budgets, st.integers(1, 200_000), st.booleans(), st.booleans())
-def test_more_memory_admits_more(
-    one: float, other: float, max_model_len: int, is_realtime: bool, prefilled: bool
-) -> None:
+@given(footprints, budgets, budgets)
+def test_more_memory_admits_more(found: Footprint, one: float, other: float) -> None:
     """From 1 to MOST, whatever the budget; what is admitted fits, where more than one is."""
-    small, large = (
-        admitted(params(), is_realtime, max_model_len, budget, prefilled) for budget in sorted((one, other))
-    )
+    small, large = (found.admitted(budget) for budget in sorted((one, other)))
     assert 1 <= small <= large <= MOST
-    used = weights_bytes(params()) + large * request_bytes(params(), is_realtime, max_model_len, prefilled)
-    assert large == 1 or used <= max(one, other)
+    assert large == 1 or found.weights_bytes + large * found.request_bytes <= max(one, other)
 
 
 @given(budgets, st.integers(1, 100_000), st.integers(1, 100_000))
 def test_a_longer_context_admits_fewer(budget: float, short: int, long: int) -> None:
     """Or as many."""
     short, long = sorted((short, long))
-    assert admitted(params(), True, long, budget) <= admitted(params(), True, short, budget)
+    assert footprint(long).admitted(budget) <= footprint(short).admitted(budget)
+
+
+# -- a card ------------------------------------------------------------------------------------------------------------
+
+L4 = gpu.Card("0", "NVIDIA L4", 24_152_899_584, 23_600_000_000, 470_000_000, (8, 9))
+H200 = gpu.Card("0", "NVIDIA H200", 150_754_820_096, 150_000_000_000, 640_000_000, (9, 0))
+
+
+@pytest.mark.parametrize("card", [L4, H200])
+@pytest.mark.parametrize("asked", [{}, {"gpu_memory_utilization": 1.0}, {"gpu_memory_gb": 22.0}])
+def test_an_option_says_what_a_card_may_hold(card: gpu.Card, asked: dict[str, Any]) -> None:
+    """vLLM's plan, what it does not count and what the driver keeps come to just that; by default 95 % of the card."""
+    limit = asked.get("gpu_memory_gb", 0) * 1e9 or asked.get("gpu_memory_utilization", 0.95) * card.total_bytes
+    settings = Settings(prefill_encoder="false", lift_encoder_cache=False, **asked)
+    planned = share(model(Path()), settings, card, 100) * (card.total_bytes - card.reserved_bytes)
+    assert planned + UNCOUNTED_BYTES + card.reserved_bytes == pytest.approx(limit)
+
+
+def test_an_l4() -> None:
+    """By default 1.2 GB stay free, beside what is known to be filled without being planned."""
+    assert planned_bytes(Settings(), L4) == pytest.approx(21.28e9, rel=1e-3)
+
+
+def test_more_or_less_than_a_card() -> None:
+    """More than it has is refused, and so little that CUDA alone fills it."""
+    with pytest.raises(ConfigError, match=r"gpu_memory_gb=25\.0: NVIDIA L4 has 24\.2 GB"):
+        planned_bytes(Settings(gpu_memory_gb=25.0), L4)
+    with pytest.raises(ConfigError, match=r"1\.5 GB of NVIDIA L4 may be filled, and driver, CUDA and graphs alone"):
+        planned_bytes(Settings(gpu_memory_gb=1.5), L4)
+
+
+def model(folder: Path) -> Model:
+    return Model("a model", folder, REALTIME, is_mistral=True)
+
+
+@pytest.fixture
+def voxtral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
+    """On a machine with an L4 and vLLM for it."""
+    (tmp_path / "params.json").write_text(json.dumps(params()))
+    monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.26.0"))
+    monkeypatch.setattr(gpu, "cards", lambda: [L4])
+    monkeypatch.setattr("voxbatch.vllm_plugin.is_installed", lambda: True)
+    return model(tmp_path)
+
+
+def test_encoded_audio_that_vllm_does_not_count(voxtral: Model) -> None:
+    """5 MiB a request in stock's way: for so many as are admitted, not for so many as were asked for. With the encoder
+    once a chunk it is part of the model."""
+    stock, plugin = Settings(prefill_encoder="false"), Settings(prefill_encoder="true")
+    requests = concurrency(voxtral, stock)
+    usable, planned = L4.total_bytes - L4.reserved_bytes, planned_bytes(stock, L4)
+    assert share(voxtral, stock, L4, requests) * usable == pytest.approx(planned - requests * 5 * MIB)
+    assert share(voxtral, stock, L4, 10_000) == share(voxtral, stock, L4, requests)
+    assert share(voxtral, plugin, L4, 192) * usable == pytest.approx(planned)
+
+
+def test_what_vllm_is_told(voxtral: Model) -> None:
+    """Its share of what CUDA shows of the card; and of the rest only what was asked for."""
+    plain = arguments(voxtral, Settings(prefill_encoder="true"), voxtral.path, 192)
+    assert plain["gpu_memory_utilization"] == round(21.275e9 / (L4.total_bytes - L4.reserved_bytes), 4)
+    assert not {"block_size", "attention_backend", "attention_config", "kv_cache_dtype", "quantization"} & {*plain}
+    asked = Settings(prefill_encoder="true", block_size=64, attention_backend="FLASH_ATTN", attention_splits=1)
+    told = arguments(voxtral, asked, voxtral.path, 192)
+    assert (told["block_size"], told["attention_backend"]) == (64, "FLASH_ATTN")
+    assert told["attention_config"] == {"flash_attn_max_num_splits_for_cuda_graph": 1}
+
+
+def test_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grows what it has, on one GPU, and unless the user has set it by either of its names."""
+    for name in ALLOCATOR:
+        monkeypatch.delenv(name, raising=False)
+    assert allocator(1) == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    assert allocator(4) == {}
+    for name in ALLOCATOR:
+        monkeypatch.setenv(name, "max_split_size_mb:128")
+        assert allocator(1) == {}
+        monkeypatch.delenv(name)

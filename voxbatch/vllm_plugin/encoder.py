@@ -6,7 +6,7 @@ frames see each other without a K/V cache. Nothing in it waits for the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,9 @@ from torch.nn import functional
 from voxbatch.vllm_plugin import GROUP_FRAMES
 from voxbatch.vllm_plugin.attention import Attention, Flash, Masked
 from voxbatch.vllm_plugin.packing import Packed, groups, packed
-from voxbatch.vllm_plugin.spectrogram import Spectrogram
+from voxbatch.vllm_plugin.spectrogram import Spectrogram, rounded
+
+Keep = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Encoder:
@@ -41,19 +43,22 @@ class Encoder:
         window, scale = config.sliding_window, one.scaling
         self._attention: Attention = Flash(window, scale, flash) if flash else Masked(window, scale)
 
-    def __call__(self, audio: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def __call__(self, audio: Sequence[torch.Tensor], keep: Keep = lambda rows: rows) -> list[torch.Tensor]:
         """[tokens, width] for each chunk, in their order.
 
         Args:
             audio: [samples] each, 16 kHz, a whole number of tokens.
+            keep: takes a chunk's rows to where they stay, as soon as its group is done, so that those of a whole burst
+                are never held twice.
 
         Raises:
             ValueError: it is not.
         """
         frames = [self._frames(len(each)) for each in audio]
+        padded = [self._frames(rounded(len(each))) for each in audio]
         found: dict[int, torch.Tensor] = {}
-        for group in groups(frames, GROUP_FRAMES):
-            rows = self._group([audio[i] for i in group], [frames[i] for i in group])
+        for group in groups(padded, GROUP_FRAMES):
+            rows = map(keep, self._group([audio[i] for i in group], [frames[i] for i in group]))
             found |= zip(group, rows, strict=True)
         return [found[i] for i in range(len(frames))]
 
@@ -63,17 +68,19 @@ class Encoder:
         and the frames themselves, three times."""
         one = self._layers.layers[0]
         numbers = one.self_attn.q_size + 2 * one.self_attn.kv_size + 3 * one.embed_dim
-        numbers += 3 * one.mlp.down_proj.weight.shape[-1]
+        numbers += 3 * one.mlp.down_proj.input_size_per_partition  # its weight may be laid out otherwise, in FP8
         return int(GROUP_FRAMES * numbers * self._dtype.itemsize)
 
-    def rehearse(self, samples: int) -> None:
-        """Encode the largest group that there will be, of silence, so that whoever measures memory sees it used.
+    def rehearse(self, samples: int, chunks: int) -> None:
+        """Encode the largest group that there will be, of silence, while the audio of the largest burst is there, so
+        that whoever measures memory sees it used.
 
         Args:
             samples: of the longest chunk.
+            chunks: that a step may bring.
         """
-        chunks = max(1, GROUP_FRAMES // self._frames(samples))
-        self([torch.zeros(samples, device=self._layers.conv1.weight.device)] * chunks)
+        burst = torch.zeros(chunks, samples, device=self._layers.conv1.weight.device)
+        self(burst[: max(1, GROUP_FRAMES // self._frames(samples))].unbind())
 
     def _frames(self, samples: int) -> int:
         token = self._per_frame * self._pool

@@ -13,6 +13,10 @@ STEP = 16 * 1_280
 """Samples. Lengths are rounded up to it, for each new shape makes cuFFT and cuDNN plan anew, which takes its time."""
 
 
+def rounded(samples: int) -> int:
+    return -(-samples // STEP) * STEP
+
+
 class Spectrogram:
     def __init__(self, filters: torch.Tensor, window_size: int, hop: int, loudest: float):
         """
@@ -40,7 +44,7 @@ class Spectrogram:
     def _padded(self, audio: Sequence[torch.Tensor]) -> torch.Tensor:
         """Each mirrored at its own ends by half a window, as torch.stft does when it centres its frames."""
         half = self._size // 2
-        longest = -(-max(len(each) for each in audio) // STEP) * STEP
+        longest = rounded(max(len(each) for each in audio))
         rows = self._window.new_zeros(len(audio), longest + self._size)
         for row, samples in zip(rows, audio, strict=True):
             row[: len(samples) + self._size] = functional.pad(samples[None].float(), (half, half), mode="reflect")[0]

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from voxbatch.engines import EngineSpec, Feed
 from voxbatch.engines.failing import unless_all_fail
 from voxbatch.engines.notice import Notice
-from voxbatch.engines.vllm import compat, gpu, prefill
+from voxbatch.engines.vllm import compat, fp8, gpu, prefill
 from voxbatch.engines.vllm.arguments import arguments, concurrency, serving_folder
 from voxbatch.engines.vllm.checks import check, check_step
 from voxbatch.engines.vllm.core import Core
@@ -71,6 +71,8 @@ class Vllm:
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
         if self._starter is None:
             self._require_gpus()
+            if parts := self._settings.fp8_parts:
+                yield Notice(fp8.notice(parts), is_warning=True)
             yield Notice(f"vLLM is loading {self._model.name}, which takes a minute or so")
             self._starter = self._made_ready()
         core, self._core = self._core, None
@@ -147,8 +149,10 @@ def _origin(model: Model) -> str:
 
 def _decoding(model: Model, settings: Settings, family: Family) -> dict[str, Any]:
     made_up = {"load_format": "dummy"} if settings.load_format == "dummy" else {}  # what such weights say is nobody's
+    rounded = {"fp8": fp8.shown(settings.fp8_parts)} if settings.fp8_parts else {}
     return {
         **made_up,
+        **rounded,
         "family": model.family, "revision": model.revision, "dtype": settings.dtype, "watch": settings.watch,
         "max_model_len": settings.max_model_len, "quantization": settings.quantization, **family.decoding,
     }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from voxbatch.engines.vllm import compat, gpu, memory, prefill
+from voxbatch.engines.vllm import compat, fp8, gpu, memory, prefill
 from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model, cache_folder, linked_with_delay
 from voxbatch.engines.vllm.settings import Settings
 from voxbatch.errors import ConfigError
@@ -25,24 +25,54 @@ def concurrency(model: Model, settings: Settings) -> int:
         return CPU_REQUESTS
     if not model.is_mistral:
         return WHISPER_REQUESTS
-    budget = utilization(settings, cards[0]) * cards[0].total_bytes * settings.tensor_parallel_size
-    prefilled = prefill.is_on(model.family, settings)
-    return memory.admitted(model.shape(), model.family == REALTIME, settings.max_model_len, budget, prefilled)
+    return footprint(model, settings).admitted(planned_bytes(settings, cards[0]) * settings.tensor_parallel_size)
 
 
-def utilization(settings: Settings, card: gpu.Card) -> float:
-    """Share of the card's memory.
+def footprint(model: Model, settings: Settings) -> memory.Footprint:
+    """Of a model in Mistral's format."""
+    return memory.Footprint(
+        model.shape(),
+        is_realtime=model.family == REALTIME,
+        max_model_len=settings.max_model_len,
+        prefilled=prefill.is_on(model.family, settings),
+        fp8=settings.fp8_parts,
+        block_size=settings.block_size or memory.BLOCK,
+    )
+
+
+def planned_bytes(settings: Settings, card: gpu.Card) -> float:
+    """What vLLM may plan with, and fill with encoded audio, of one card: what the card may hold at most, less what is
+    on it besides (see memory).
 
     Raises:
-        ConfigError: more was asked for than it has.
+        ConfigError: more was asked for than the card has, or so little that nothing is left.
     """
-    if not settings.gpu_memory_gb:
-        return settings.gpu_memory_utilization
-    if (share := settings.gpu_memory_gb * 1e9 / card.total_bytes) > 1:
+    limit = settings.gpu_memory_gb * 1e9 or settings.gpu_memory_utilization * card.total_bytes
+    if limit > card.total_bytes:
         raise ConfigError(
             f"engine option gpu_memory_gb={settings.gpu_memory_gb}: {card.name} has {card.total_bytes / 1e9:.1f} GB"
         )
-    return share
+    besides = card.reserved_bytes + memory.UNCOUNTED_BYTES
+    if limit <= besides:
+        raise ConfigError(
+            f"{limit / 1e9:.1f} GB of {card.name} may be filled, and driver, CUDA and graphs alone take "
+            f"{besides / 1e9:.1f}: give more in gpu_memory_gb or gpu_memory_utilization"
+        )
+    return limit - besides
+
+
+def share(model: Model, settings: Settings, card: gpu.Card, requests: int) -> float:
+    """vLLM's gpu_memory_utilization: its plan's share of what CUDA shows of the card.
+
+    Args:
+        requests: at a time.
+    """
+    planned = planned_bytes(settings, card)
+    if lifts(model.family, settings) and model.is_mistral and not prefill.is_on(model.family, settings):
+        mine = footprint(model, settings)
+        running = min(requests, mine.admitted(planned * settings.tensor_parallel_size))
+        planned -= running * mine.encoded_bytes  # on each of its cards
+    return planned / (card.total_bytes - card.reserved_bytes)
 
 
 def serving_folder(model: Model, settings: Settings) -> Path:
@@ -68,7 +98,10 @@ def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> 
         "scheduler_cls": settings.scheduler_cls or compat.scheduler(lifts(model.family, settings), on_cpu),
     }
     if not on_cpu:
-        found["gpu_memory_utilization"] = round(utilization(settings, gpu.cards()[0]), 4)
+        card = gpu.cards()[0]
+        found["gpu_memory_utilization"] = round(share(model, settings, card, requests), 4)
+        if not settings.attention_backend and (backend := fp8.attention_backend(settings.fp8_parts, card)):
+            found["attention_backend"] = backend
         mode = settings.cudagraph_mode
         graphs = compat.cudagraph_mode(model.family, version, prefill.is_on(model.family, settings))
         found["compilation_config"] = {"cudagraph_mode": graphs if mode == "auto" else mode}
@@ -98,9 +131,15 @@ def stated(is_mistral: bool, settings: Settings) -> dict[str, Any]:
     }
     if settings.max_num_batched_tokens:
         found["max_num_batched_tokens"] = settings.max_num_batched_tokens
+    if settings.block_size:
+        found["block_size"] = settings.block_size
+    if settings.attention_backend:
+        found["attention_backend"] = settings.attention_backend
+    if settings.attention_splits:
+        found["attention_config"] = {"flash_attn_max_num_splits_for_cuda_graph": settings.attention_splits}
     if settings.quantization:
         found["quantization"] = settings.quantization
-    return found
+    return {**found, **fp8.arguments(settings.fp8_parts)}
 
 
 def lifts(family: str, settings: Settings) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from voxbatch.engines.vllm import gpu
+from voxbatch.engines.vllm import fp8, gpu
 from voxbatch.engines.vllm.families import Family
 from voxbatch.engines.vllm.model import REALTIME, Model
 from voxbatch.engines.vllm.settings import Settings
@@ -32,6 +32,8 @@ def check(model: Model, settings: Settings) -> None:
     _check_length(model, settings)
     _check_heads(model, settings)
     _check_cards(settings)
+    _check_attention(model, settings)
+    fp8.check(model, settings, gpu.cards())
 
 
 def check_step(model: Model, family: Family, settings: Settings, requests: int) -> None:
@@ -129,4 +131,14 @@ def _check_cards(settings: Settings) -> None:
         raise ConfigError(
             f"engine option tensor_parallel_size={settings.tensor_parallel_size}: the visible GPUs are "
             f"{', '.join(visible)}; give at most {len(visible)}, or more in devices and CUDA_VISIBLE_DEVICES"
+        )
+
+
+def _check_attention(model: Model, settings: Settings) -> None:
+    """vLLM builds Voxtral Realtime's encoder on three backends (model_executor/models/whisper_causal.py), one of them
+    AMD's. Any other name is vLLM's to refuse."""
+    if model.family == REALTIME and settings.attention_backend.upper() == "FLASHINFER":
+        raise ConfigError(
+            f"engine option attention_backend=FLASHINFER: vLLM cannot build the encoder of {model.name} on it; give "
+            "FLASH_ATTN or TRITON_ATTN, or leave the option out"
         )

@@ -38,6 +38,10 @@ ENVIRONMENT = {
     "TQDM_DISABLE": "1",  # bars would tear the progress line
 }
 """Set for vLLM unless the user has set them."""
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""What PyTorch's allocator is set by; the second is its older name, which goes before."""
+USAGE = "voxbatch.vllm_plugin.usage.Usage"
+"""Mixed into vLLM's workers, for Core.memory."""
 PREFILLED = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # which was not read for it
 """Set when the encoder runs once a chunk, whatever the user has set."""
 
@@ -76,11 +80,12 @@ class Core:
         os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
         os.environ.pop(SWITCH, None)
         os.environ.update({**PREFILLED, SWITCH: plugin} if plugin else {})
+        os.environ.update(allocator(arguments.get("tensor_parallel_size", 1)))
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self._log.config)
         with _as_death(self._log), _outputs_to(self._log.file):
             from vllm import LLM
 
-            self._llm = LLM(**arguments)
+            self._llm = LLM(**arguments, worker_extension_cls=USAGE)
         self._engine: Any = (engine := self._llm.llm_engine)
         self._way = ", encoder once a chunk" if plugin else ""
         self._hang = _HangGuard(compat.processes(self._engine), lambda: compat.wake(engine))
@@ -105,7 +110,14 @@ class Core:
         config = self._engine.vllm_config
         blocks, requests = config.cache_config.num_gpu_blocks or 0, config.scheduler_config.max_num_seqs
         at_a_time = f"up to {requests:,} requests at a time in {blocks:,} K/V blocks{self._way}"
-        return f"vLLM ready in {self._start_s:.0f} s: {at_a_time}"
+        return f"vLLM ready in {self._start_s:.0f} s: {at_a_time}{_filled(self.memory())}"
+
+    def memory(self) -> list[dict[str, int]]:
+        """Bytes on each of its GPUs, planned and used until now: see vllm_plugin.usage. Nothing on a CPU. Raises
+        Died."""
+        with _as_death(self._log, ended=self._ended):
+            found: list[dict[str, int]] = self._llm.collective_rpc("voxbatch_memory")
+        return [each for each in found if each]
 
     def _ended(self) -> str:
         """How its process ended, where it was not by itself."""
@@ -122,6 +134,19 @@ class Core:
                 process.kill()
                 process.join()
         self._log.remove()
+
+
+def allocator(cards: int) -> dict[str, str]:
+    """Variables by which PyTorch's allocator on a GPU grows what it has in place of taking new pieces, so that what one
+    burst leaves behind is of use to the next. Not where the user has set them; nor over several GPUs, whose exchange
+    within CUDA graphs cannot take such memory (vLLM's issue 42609)."""
+    chosen = any(name in os.environ for name in ALLOCATOR)
+    return {} if chosen or cards > 1 else {ALLOCATOR[0]: "expandable_segments:True"}
+
+
+def _filled(cards: list[dict[str, int]]) -> str:
+    fullest = max(cards, key=lambda each: each["used"], default=None)
+    return f"; {fullest['used'] / 1e9:.1f} GB in use, {fullest['planned'] / 1e9:.1f} planned" if fullest else ""
 
 
 @contextlib.contextmanager

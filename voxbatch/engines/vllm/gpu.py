@@ -18,6 +18,10 @@ class Card:
     name: str
     total_bytes: int
     free_bytes: int
+    reserved_bytes: int = 0
+    """Of the total, what the driver keeps for itself: CUDA shows a card smaller by so much."""
+    capability: tuple[int, int] = (0, 0)
+    """NVIDIA's compute capability: (8, 0) Ampere's A100, (8, 9) Ada, such as an L4, (9, 0) Hopper."""
 
 
 def cards() -> list[Card]:
@@ -58,7 +62,22 @@ def _card(nvml: Any, device: str) -> Card:
     handle = get(int(device) if by_index else device)
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     name = nvml.nvmlDeviceGetName(handle)
-    return Card(device, name if isinstance(name, str) else name.decode(), int(memory.total), int(memory.free))
+    return Card(
+        device,
+        name if isinstance(name, str) else name.decode(),
+        int(memory.total),
+        int(memory.free),
+        _reserved(nvml, handle),
+        tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
+    )
+
+
+def _reserved(nvml: Any, handle: Any) -> int:
+    """0 where the driver is too old to say."""
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).reserved)
+    except nvml.NVMLError:
+        return 0
 
 
 def use_only(devices: str) -> None:

@@ -1,84 +1,121 @@
-"""How many requests a card's memory admits at a time: an upper bound from the model's shape.
+"""What a run takes of a card's memory, and so how many requests it admits at a time.
 
-The scheduler counts again, exactly, once vLLM has measured what is left for K/V blocks; this bound only has to be near
-it, because buffers and CUDA graphs are made for so many.
+A card is filled with four things:
+
+- what vLLM plans: weights, the working memory that it measures, an estimate of its CUDA graphs, and in all that is left
+  K/V blocks. It is told a share of the memory, and this is what the share is of;
+- what it fills without planning: UNCOUNTED_BYTES, and without the plugin what encoded audio takes (`encoded_bytes`);
+- what the driver keeps for itself: NVML counts it as used, CUDA does not even show it (gpu.Card.reserved_bytes).
+
+An engine option says what the card may hold at most, all of these together: `arguments` subtracts the last two. By
+default that is 95 %. Of an L4's 24.15 GB (10^9 bytes) it is 22.94; less 0.47 of the driver's and 1.2, vLLM plans with
+21.3; less weights of 8.8 and 1.4 of working memory and graphs, 11.1 are left, or 192 requests of 512 tokens with the
+encoder once a chunk. The last 1.2 GB stay free.
+
+The number of requests is an upper bound: the scheduler counts again, exactly, once vLLM has measured what is left for
+K/V blocks. This bound only has to be near it, because buffers and CUDA graphs are made for so many.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from voxbatch.vllm_plugin import GROUP_FRAMES
-
-BYTES = 2
-"""Of a number in bfloat16 or float16, weights and K/V cache alike."""
+BYTES, FP8_BYTES = 2, 1
+"""Of a number in bfloat16 or float16, and of one in FP8."""
 MOST = 512
 """CUDA graphs are captured up to this batch; beyond it a GPU step grows as fast as its batch."""
 FRAMES_PER_TOKEN = 4
 """Encoder frames that one token of audio pools."""
+BLOCK = 16
+"""Positions in a K/V block, where vLLM chooses."""
+WORKING_BYTES = 1_400_000_000
+"""What vLLM measures beside the weights. On an H200 with vLLM 0.26 and steps of 4,096 tokens that was 1.6 GB where 221
+requests run, and 1.8 with 512: 0.9 to 1.1 of activations, 0.27 of libraries, 0.4 of graphs. Less than that here, for a
+few buffers too many cost less than a request too few."""
+UNCOUNTED_BYTES = 1_200_000_000
+"""What vLLM fills beyond its plan. On an H200: 0.55 GB of CUDA context and NCCL, there before it first looks; 0.21 of
+graphs beyond its estimate (0.60 GiB in place of 0.40); the rest is kernels that are loaded when first used, and what
+PyTorch's allocator holds in pieces. Read from two runs there: a plan of 135.1 filled 136.7, one of 21.9 filled 24.2, of
+which the driver has 0.64, and audio and rows of a burst of 100 chunks had 0.46, which is planned by now."""
 
 
-def admitted(
-    params: dict[str, Any], is_realtime: bool, max_model_len: int, budget_bytes: float, prefilled: bool = False
-) -> int:
-    """Requests at a time, from 1 to MOST.
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """A model with context and precision: bytes, of all its cards together."""
 
-    Args:
-        params: the model's params.json.
-        budget_bytes: what the engine may fill of the card, weights included; of all its cards together.
-        prefilled: the encoder runs once a chunk.
-    """
-    left = budget_bytes - weights_bytes(params) - (burst_bytes(params) if prefilled else 0)
-    return min(MOST, max(1, int(left // request_bytes(params, is_realtime, max_model_len, prefilled))))
+    params: dict[str, Any]
+    """params.json of a model in Mistral's format."""
+    is_realtime: bool
+    max_model_len: int
+    prefilled: bool = False
+    """The encoder runs once a chunk."""
+    fp8: frozenset[str] = frozenset()
+    """See settings.FP8_PARTS."""
+    block_size: int = BLOCK
+
+    def admitted(self, planned_bytes: float) -> int:
+        """Requests at a time, from 1 to MOST.
+
+        Args:
+            planned_bytes: what vLLM may plan with.
+        """
+        left = planned_bytes - self.weights_bytes - WORKING_BYTES
+        return min(MOST, max(1, int(left // self.request_bytes)))
+
+    @property
+    def weights_bytes(self) -> int:
+        """Of the decoder, its embedding and the encoder, norms and biases left out: they are a thousandth. The
+        embedding, which also gives the logits, stays as it is in FP8."""
+        params, encoder = self.params, self._encoder
+        embedding = BYTES * params["vocab_size"] * params["dim"] * (1 if params.get("tied_embeddings", True) else 2)
+        decoding = self._bytes("decoder") * _matrices(params, gated=True)
+        encoding = self._bytes("encoder") * _matrices(encoder, gated=encoder.get("ffn_type") == "swiglu")
+        return int(embedding + decoding + encoding)
+
+    @property
+    def request_bytes(self) -> int:
+        """K/V cache of one request at its longest, in whole blocks, and its encoded audio.
+
+        Voxtral Realtime runs its encoder token by token, so that has a cache too: as far back as its window reaches.
+        At 512 positions of the 4B model that is 104 KiB × 512 for the decoder, 1 MiB × 189 for the encoder (a window
+        of 750 frames), and 10 KiB × 512 of encoded audio: 246 MiB. When the encoder runs once a chunk, it has no K/V
+        cache, and what it leaves is as wide as the decoder, 6 KiB × 512: 55 MiB; with K/V in FP8 29 MiB.
+        """
+        blocks = -(-self.max_model_len // self.block_size)
+        decoder_bytes = self._bytes("kv") * _kv_numbers(self.params) * blocks * self.block_size
+        return int(decoder_bytes + self._encoder_kv_bytes + self.encoded_bytes)
+
+    @property
+    def encoded_bytes(self) -> int:
+        """Encoded audio of one request at its longest. Only where the encoder runs once a chunk does vLLM count it, as
+        part of the model (vllm_plugin.shelf)."""
+        width = self.params["dim"] if self.prefilled else self._encoder["dim"] * FRAMES_PER_TOKEN
+        return int(width * BYTES * self.max_model_len)
+
+    @property
+    def _encoder_kv_bytes(self) -> int:
+        encoder = self._encoder
+        if self.prefilled or not self.is_realtime:
+            return 0
+        window = -(-encoder["sliding_window"] // FRAMES_PER_TOKEN) + 1
+        return int(BYTES * _kv_numbers(encoder) * FRAMES_PER_TOKEN * min(window, self.max_model_len))
+
+    @property
+    def _encoder(self) -> dict[str, Any]:
+        encoder: dict[str, Any] = self.params["multimodal"]["whisper_model_args"]["encoder_args"]
+        return encoder
+
+    def _bytes(self, part: str) -> int:
+        return FP8_BYTES if part in self.fp8 else BYTES
 
 
-def weights_bytes(params: dict[str, Any]) -> int:
-    """Of the decoder, its embedding and the encoder, norms and biases left out: they are a thousandth."""
-    encoder = _encoder(params)
-    embedding = params["vocab_size"] * params["dim"] * (1 if params.get("tied_embeddings", True) else 2)
-    gated = encoder.get("ffn_type") == "swiglu"
-    return int(BYTES * (embedding + _layers(params, gated=True) + _layers(encoder, gated)))
-
-
-def request_bytes(params: dict[str, Any], is_realtime: bool, max_model_len: int, prefilled: bool = False) -> int:
-    """K/V cache of one request at its longest, and its slots in the encoder cache.
-
-    Voxtral Realtime runs its encoder token by token, so that has a cache too: as far back as its window reaches. At
-    512 positions of the 4B model that is 104 KiB × 512 for the decoder, 1 MiB × 189 for the encoder (a window of 750
-    frames), and 10 KiB × 512 of encoder cache: 246 MiB. When the encoder runs once a chunk, it has no K/V cache, and
-    what it leaves is as wide as the decoder, 6 KiB × 512: 55 MiB.
-    """
-    encoder = _encoder(params)
-    decoder_bytes = _kv_bytes(params) * max_model_len
-    if prefilled:
-        return int(decoder_bytes + params["dim"] * BYTES * max_model_len)
-    pooled_bytes = encoder["dim"] * FRAMES_PER_TOKEN * BYTES * max_model_len
-    if not is_realtime:
-        return int(decoder_bytes + pooled_bytes)
-    window = -(-encoder["sliding_window"] // FRAMES_PER_TOKEN) + 1
-    return int(decoder_bytes + pooled_bytes + _kv_bytes(encoder) * FRAMES_PER_TOKEN * min(window, max_model_len))
-
-
-def burst_bytes(params: dict[str, Any]) -> int:
-    """Working memory of the encoder when it runs once a chunk: what its widest layer holds of GROUP_FRAMES frames,
-    queries, keys and values, the gated product and its result, and the frames themselves, three times. vLLM measures
-    it; 0.4 GB in the 4B model."""
-    encoder = _encoder(params)
-    attention = (encoder["n_heads"] + 2 * encoder["n_kv_heads"]) * encoder["head_dim"]
-    return int(GROUP_FRAMES * BYTES * (attention + 3 * encoder["hidden_dim"] + 3 * encoder["dim"]))
-
-
-def _encoder(params: dict[str, Any]) -> dict[str, Any]:
-    encoder: dict[str, Any] = params["multimodal"]["whisper_model_args"]["encoder_args"]
-    return encoder
-
-
-def _kv_bytes(part: dict[str, Any]) -> int:
+def _kv_numbers(part: dict[str, Any]) -> int:
     """Of one position in all layers."""
-    return int(2 * part["n_layers"] * part["n_kv_heads"] * part["head_dim"] * BYTES)
+    return int(2 * part["n_layers"] * part["n_kv_heads"] * part["head_dim"])
 
 
-def _layers(part: dict[str, Any], gated: bool) -> int:
+def _matrices(part: dict[str, Any], gated: bool) -> int:
     """Parameters of all layers' matrices."""
     heads, kv_heads = part["n_heads"] * part["head_dim"], part["n_kv_heads"] * part["head_dim"]
     attention = part["dim"] * (2 * heads + 2 * kv_heads)

@@ -28,7 +28,7 @@ def is_on(family: str, settings: Settings) -> bool:
         return False
     distribution, version = compat.installed()
     if settings.prefill_encoder == AUTO:
-        plain = settings.tensor_parallel_size == 1 and not settings.quantization
+        plain = settings.tensor_parallel_size == 1 and not settings.quantization and not settings.fp8_parts
         proven = private.minor(version) in PROVEN[distribution]
         return family == REALTIME and plain and proven and vllm_plugin.is_installed()
     _require(family, distribution, version)

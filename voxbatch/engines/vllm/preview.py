@@ -49,8 +49,9 @@ def _admitted(family: str) -> int | str:
     return WHISPER_REQUESTS if family == WHISPER else "as many as the card's memory admits"
 
 
-def _share(settings: Settings) -> float | str:
-    return f"{settings.gpu_memory_gb:g} GB of the card" if settings.gpu_memory_gb else settings.gpu_memory_utilization
+def _share(settings: Settings) -> str:
+    limit = f"{settings.gpu_memory_gb:g} GB" if settings.gpu_memory_gb else f"{settings.gpu_memory_utilization:g}"
+    return f"{limit} of the card, less what vLLM does not count"
 
 
 def _mode(family: str, settings: Settings) -> str:

@@ -204,6 +204,7 @@ _COUNT = "a whole number from 1"
 _REQUESTS = _Key("max_num_seqs", _count, _COUNT)
 _TOKENS = _Key("max_num_batched_tokens", _count, _COUNT)
 _DEGREE = _Key("tensor_parallel_size", _degree, "a number of GPUs from 1, or max for all that are visible")
+_KV_DTYPES = {"auto": "", "fp8": "kv", "fp8_e4m3": "kv"}
 _QUANTIZE = _Key("quantization", _text, "a method that vLLM knows, e.g. fp8")
 _KEYS = {
     "option.model_id": _Key("model", _text, "a folder, a hub name, gs:// or s3://"),
@@ -226,6 +227,9 @@ _KEYS = {
     ),
     "option.quantize": _QUANTIZE,
     "option.quantization": _QUANTIZE,
+    "option.kv_cache_dtype": _Key("fp8", _translated(_KV_DTYPES), "auto, fp8 or fp8_e4m3"),
+    "option.block_size": _Key("block_size", _count, _COUNT),
+    "option.attention_backend": _Key("attention_backend", _text, "a backend that vLLM knows, e.g. FLASH_ATTN"),
     "option.compilation_config": _Key(
         "cudagraph_mode",
         _cudagraph_mode,
@@ -244,7 +248,7 @@ _OPTIONS = (
     "output_formatter", "input_formatter", "enable_streaming", "return_tuple", "waiting_steps", "stream_interval",
     "pipeline_parallel_degree", "pipeline_parallel_size", "data_parallel_size", "enable_chunked_prefill",
     "enable_prefix_caching", "disable_log_stats", "disable_log_requests", "swap_space", "cpu_offload_gb",
-    "cpu_offload_gb_per_gpu", "block_size", "seed", "enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras",
+    "cpu_offload_gb_per_gpu", "seed", "enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras",
     "lora_extra_vocab_size", "adapters", "enable_auto_tool_choice", "tool_call_parser", "reasoning_parser",
     "chat_template", "use_v2_block_manager", "disable_custom_all_reduce", "max_logprobs", "served_model_name",
     "mm_processor_cache_gb", "mm_processor_kwargs",

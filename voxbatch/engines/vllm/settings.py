@@ -24,6 +24,12 @@ DTYPES = ("auto", "bfloat16", "float16", "float32")
 CUDAGRAPH_MODES = ("auto", "NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 """vLLM's CUDAGraphMode, and our auto."""
 AUTO, TRUE, FALSE = "auto", "true", "false"
+DECODER, ENCODER, KV = "decoder", "encoder", "kv"
+FP8_PARTS = (DECODER, ENCODER, KV)
+LEAST = {
+    "max_model_len": 1, "max_num_seqs": 0, "tensor_parallel_size": 1, "restarts": 0, "block_size": 0,
+    "attention_splits": 0,
+}  # fmt: skip
 TRAINED_DELAYS_MS = (*range(80, 1201, 80), 2400)
 """The transcription delays that Voxtral Realtime was trained with, says its card."""
 
@@ -34,10 +40,10 @@ class Settings:
     """Context positions of one request."""
     dtype: str = "bfloat16"
     """One of DTYPES."""
-    gpu_memory_utilization: float = 0.9
-    """Share of the card's memory that the engine may fill …"""
+    gpu_memory_utilization: float = 0.95
+    """Share of the card's memory that may be in use at most, all that is on it included: not what vLLM means by it …"""
     gpu_memory_gb: float = 0.0
-    """… or so many GB (10^9 bytes) of it; 0 means the share."""
+    """… or so many GB (10^9 bytes) of it; 0 means the share. See memory for the arithmetic."""
     max_num_seqs: int = 0
     """Requests at a time; 0 means as many as the memory admits."""
     max_num_batched_tokens: int = 0
@@ -52,6 +58,14 @@ class Settings:
     where that was proven (see prefill)."""
     encode_beside: bool = False
     """Prefilled, encode chunks ahead of their admission, on a second stream beside the steps that decode."""
+    block_size: int = 0
+    """Positions in a K/V block, a multiple of 16; 0 leaves it to vLLM, whose blocks are 16 on GPUs. Requests are given
+    blocks for their whole length, so that larger ones cost no memory and spare the scheduler work."""
+    attention_backend: str = ""
+    """vLLM's name of one, e.g. FLASH_ATTN or TRITON_ATTN; empty leaves it to vLLM."""
+    attention_splits: int = 0
+    """Into how many parts at most FlashAttention 3 splits a request's K/V within CUDA graphs; 0 leaves it to vLLM (32).
+    Many short requests fill the GPU by themselves, and 1 saves adding up the parts."""
     delay_ms: int = 0
     """Voxtral Realtime's transcription delay, one of TRAINED_DELAYS_MS; 0 means the model's own."""
     ignore_eos: bool = False
@@ -70,6 +84,10 @@ class Settings:
     """These three: empty means what the model's files call for. `load_format=dummy` makes up weights, for
     benchmarks."""
     quantization: str = ""
+    """A method of vLLM's own, for all it applies to; most want weights that were made for it."""
+    fp8: str = ""
+    """Parts that compute in 8 bits, of FP8_PARTS with commas: the matrices of the decoder and of the encoder, made from
+    the weights while they load, and the decoder's K/V cache. What that does to the words was never measured."""
     revision: str = ""
     """Of a hub's model: branch, tag or commit."""
     restarts: int = 6
@@ -78,7 +96,7 @@ class Settings:
     """module.Class in place of voxbatch's own; for tests and experiments."""
 
     def __post_init__(self) -> None:
-        for name, least in (("max_model_len", 1), ("max_num_seqs", 0), ("tensor_parallel_size", 1), ("restarts", 0)):
+        for name, least in LEAST.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"engine option {name}={getattr(self, name)}: it must be at least {least}")
         if not 0 < self.gpu_memory_utilization <= 1:
@@ -95,7 +113,17 @@ class Settings:
                 f"engine option delay_ms={self.delay_ms}: it must be a multiple of 80 from 80 to 1200, or 2400; or 0 "
                 "for the model's own"
             )
+        if self.block_size % 16:
+            raise ConfigError(f"engine option block_size={self.block_size}: a multiple of 16, or 0 for vLLM's own")
+        if bad := sorted(self.fp8_parts - {*FP8_PARTS}):
+            raise ConfigError(
+                f"engine option fp8={self.fp8}: {bad[0]!r} is no part; give some of {', '.join(FP8_PARTS)} with commas"
+            )
         _require_one_audio(self.limit_mm_per_prompt)
+
+    @property
+    def fp8_parts(self) -> frozenset[str]:
+        return frozenset(part for each in self.fp8.split(",") if (part := each.strip()))
 
 
 def _require_one_audio(text: str) -> None:

@@ -1,0 +1,148 @@
+"""Computing in 8 bits: off unless asked for by part, refused where it cannot be, and never without a word."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_memory import H200, L4, params
+
+from voxbatch.engines import vllm
+from voxbatch.engines.vllm import compat, fp8, gpu
+from voxbatch.engines.vllm.arguments import arguments, concurrency, stated
+from voxbatch.engines.vllm.checks import check
+from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model
+from voxbatch.engines.vllm.settings import Settings
+from voxbatch.errors import ConfigError
+
+A100 = gpu.Card("0", "NVIDIA A100", 85_899_345_920, 85_000_000_000, 600_000_000, (8, 0))
+B200 = gpu.Card("0", "NVIDIA B200", 192_000_000_000, 190_000_000_000, 900_000_000, (10, 0))
+
+
+@pytest.fixture
+def on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """on_gpus(card, …) → a model on a machine with these and vLLM 0.26."""
+    (tmp_path / "params.json").write_text(json.dumps(params()))
+    monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.26.0"))
+    monkeypatch.setattr("voxbatch.vllm_plugin.is_installed", lambda: True)
+
+    def model(*cards: gpu.Card, family: str = REALTIME) -> Model:
+        monkeypatch.setattr(gpu, "cards", lambda: list(cards))
+        return Model("a model", tmp_path, family, is_mistral=family != WHISPER)
+
+    return model
+
+
+def asked(parts: str, **others: Any) -> Settings:
+    return Settings(**{"prefill_encoder": "true", "fp8": parts, **others})
+
+
+def test_parts() -> None:
+    """In any order, with spaces, and none by default; another name is refused."""
+    assert Settings().fp8_parts == frozenset()
+    assert Settings(fp8="kv, decoder").fp8_parts == {"kv", "decoder"}
+    with pytest.raises(ConfigError, match="fp8=weights,kv: 'weights' is no part; give some of decoder, encoder, kv"):
+        Settings(fp8="weights,kv")
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ("", {}),
+        ("kv", {"kv_cache_dtype": "fp8"}),
+        ("decoder,encoder", {"quantization": "fp8_per_channel"}),
+        ("decoder", {"quantization": "fp8_per_channel", "quantization_config": {"ignore": ["re:.*whisper_encoder"]}}),
+        ("encoder", {"quantization": "fp8_per_channel", "quantization_config": {"ignore": ["re:.*language_model"]}}),
+    ],
+)
+def test_what_vllm_is_told(parts: str, told: dict[str, Any]) -> None:
+    """Part by part: what is left alone is named, for otherwise vLLM takes all."""
+    names = ("quantization", "quantization_config", "kv_cache_dtype")
+    assert {name: value for name, value in stated(True, Settings(fp8=parts)).items() if name in names} == told
+
+
+@pytest.mark.parametrize(
+    ("card", "options", "backend"),
+    [
+        (H200, {}, None),
+        (L4, {}, "TRITON_ATTN"),
+        (B200, {}, "TRITON_ATTN"),
+        (L4, {"fp8": "decoder"}, None),
+        (H200, {"attention_backend": "TRITON_ATTN"}, "TRITON_ATTN"),
+    ],
+)
+def test_who_reads_the_cache(on_gpus: Any, card: gpu.Card, options: dict[str, str], backend: str | None) -> None:
+    """FlashAttention, which is vLLM's own choice, on Hopper; Triton elsewhere, because it must be told."""
+    model, settings = on_gpus(card), asked(**{"parts": options.pop("fp8", "kv"), **options})
+    assert arguments(model, settings, model.path, 8).get("attention_backend") == backend
+
+
+def test_more_requests_fit(on_gpus: Any) -> None:
+    """On an L4, by what the parts take less."""
+    model = on_gpus(L4)
+    found = [concurrency(model, asked(parts)) for parts in ("", "encoder", "decoder", "kv", "decoder,encoder,kv")]
+    assert found == sorted(set(found))
+
+
+@pytest.mark.parametrize("card", [L4, H200, B200])
+@pytest.mark.parametrize("parts", ["decoder", "encoder", "kv", "decoder,encoder,kv"])
+def test_what_can_be_had(on_gpus: Any, card: gpu.Card, parts: str) -> None:
+    """Any of it on Ada, Hopper and later."""
+    check(on_gpus(card), asked(parts))
+
+
+@pytest.mark.parametrize(
+    ("cards", "parts", "others", "message"),
+    [
+        ([A100], "decoder", {}, "NVIDIA A100 has compute capability 8.0, and 8 bits take 8.9 (L4, L40S) or 9.0"),
+        ([H200, A100], "kv", {}, "NVIDIA A100 has compute capability 8.0"),
+        ([], "decoder", {}, "no NVIDIA GPU is visible"),
+        ([L4], "decoder", {"dtype": "float32"}, "with dtype=float32 vLLM has no such kernels; give bfloat16"),
+        ([L4], "decoder", {"quantization": "fp8"}, "quantization=fp8 is asked for too; give one of the two"),
+        ([L4], "kv", {"prefill_encoder": "auto"}, "give prefill_encoder=true with it, or the encoder has a K/V cache"),
+        ([L4], "kv", {"attention_backend": "flash_attn"}, "FLASH_ATTN reads K/V in 8 bits on H100 and H200 only"),
+    ],
+)
+def test_what_cannot(on_gpus: Any, cards: list[gpu.Card], parts: str, others: dict[str, str], message: str) -> None:
+    """It is said why, and what to do."""
+    with pytest.raises(ConfigError) as caught:
+        check(on_gpus(*cards), asked(parts, **others))
+    assert str(caught.value).startswith(f"engine option fp8={parts}: {message}")
+
+
+def test_other_models(on_gpus: Any) -> None:
+    """Voxtral's instruct models have the same parts, and an encoder without a K/V cache; Whisper has others."""
+    check(on_gpus(L4, family=INSTRUCT), asked("decoder,kv", prefill_encoder="auto"))
+    with pytest.raises(ConfigError, match="a model is Whisper, and only Voxtral's parts are known by name"):
+        fp8.check(on_gpus(L4, family=WHISPER), asked("decoder"), [L4])
+
+
+def test_flashinfer(on_gpus: Any) -> None:
+    """On which Voxtral Realtime's encoder cannot be built; other models can."""
+    with pytest.raises(ConfigError, match="attention_backend=FLASHINFER: vLLM cannot build the encoder of a model on"):
+        check(on_gpus(H200), Settings(attention_backend="FLASHINFER"))
+    check(on_gpus(H200, family=INSTRUCT), Settings(attention_backend="FLASHINFER"))
+
+
+def test_it_is_part_of_a_runs_identity(on_gpus: Any) -> None:
+    """The same for the same parts, in any order; and a run without it is what it was before there was the option."""
+    family: Any = SimpleNamespace(decoding={})
+    one, other, none = (vllm._decoding(on_gpus(L4), asked(parts), family) for parts in ("kv,decoder", "decoder,kv", ""))
+    assert one == other == {**none, "fp8": "decoder,kv"}
+    assert "fp8" not in none
+
+
+def test_it_is_said() -> None:
+    """That nobody measured what it does to the words."""
+    assert fp8.notice(frozenset({"kv", "decoder"})).startswith("fp8=decoder,kv: what 8 bits do to the words was never")
+
+
+def test_blocks() -> None:
+    """Of multiples of 16 positions."""
+    assert Settings(block_size=64).block_size == 64
+    for size, message in ((40, "block_size=40: a multiple of 16"), (-16, "block_size=-16: it must be at least 0")):
+        with pytest.raises(ConfigError, match=message):
+            Settings(block_size=size)

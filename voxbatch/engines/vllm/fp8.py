@@ -1,0 +1,87 @@
+"""Computing in 8 bits, part by part: what vLLM is told, which GPUs can, and what is said of it.
+
+The decoder's and the encoder's matrices are quantised while they load, from the weights' own 16 bits: a scale for each
+output channel, and for each row of what goes in, found as it comes (vLLM's fp8_per_channel). The embedding, which also
+gives the logits, the convolutions, the adapter and the norms stay in 16 bits. The K/V cache is kept in e4m3 with scales
+of 1, for nothing was calibrated, and queries are rounded like it. Needs no files but the model's own.
+
+Off by default: without the real weights nobody has measured what this does to the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from voxbatch.engines.vllm import gpu
+from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model
+from voxbatch.engines.vllm.settings import DECODER, ENCODER, KV, TRUE, Settings
+from voxbatch.errors import ConfigError
+
+METHOD = "fp8_per_channel"
+NAMES = {DECODER: "re:.*language_model", ENCODER: "re:.*whisper_encoder"}
+"""Of the parts' modules in vLLM's Voxtral models, as its lists of what to leave alone take them."""
+HAS_FP8, HOPPER = (8, 9), 9
+FLASH, TRITON = "FLASH_ATTN", "TRITON_ATTN"
+
+
+def arguments(parts: frozenset[str]) -> dict[str, Any]:
+    """Of vLLM's `LLM`."""
+    found: dict[str, Any] = {"kv_cache_dtype": "fp8"} if KV in parts else {}
+    if quantised := parts & {*NAMES}:
+        found["quantization"] = METHOD
+        if left := [name for part, name in NAMES.items() if part not in quantised]:
+            found["quantization_config"] = {"ignore": left}
+    return found
+
+
+def attention_backend(parts: frozenset[str], card: gpu.Card) -> str:
+    """The one that can do it on this card; empty where vLLM finds it by itself. FlashAttention reads K/V in 8 bits on
+    Hopper only. Elsewhere vLLM would take FlashInfer, on which Voxtral Realtime's encoder cannot be built."""
+    return TRITON if KV in parts and card.capability[0] != HOPPER else ""
+
+
+def notice(parts: frozenset[str]) -> str:
+    return (
+        f"fp8={shown(parts)}: what 8 bits do to the words was never measured; before you rely on it, compare the word "
+        "error rate of some hours with and without"
+    )
+
+
+def shown(parts: frozenset[str]) -> str:
+    """The same for the same parts, in whatever order they were given."""
+    return ",".join(sorted(parts))
+
+
+def check(model: Model, settings: Settings, cards: Sequence[gpu.Card]) -> None:
+    """Raises ConfigError where the parts cannot be had with this model, the other settings or these GPUs."""
+    parts = settings.fp8_parts
+    if parts and (reason := _of_model(model, parts, settings) or _of_cards(parts, settings, cards)):
+        raise ConfigError(f"engine option fp8={settings.fp8}: {reason}")
+
+
+def _of_model(model: Model, parts: frozenset[str], settings: Settings) -> str:
+    if model.family == WHISPER:
+        return f"{model.name} is Whisper, and only Voxtral's parts are known by name; leave the option out"
+    if settings.dtype == "float32":
+        return "with dtype=float32 vLLM has no such kernels; give bfloat16, or leave one of the two out"
+    if settings.quantization and parts & {*NAMES}:
+        return f"quantization={settings.quantization} is asked for too; give one of the two"
+    if KV in parts and model.family == REALTIME and settings.prefill_encoder != TRUE:
+        return "give prefill_encoder=true with it, or the encoder has a K/V cache too, which nobody tried in 8 bits"
+    return ""
+
+
+def _of_cards(parts: frozenset[str], settings: Settings, cards: Sequence[gpu.Card]) -> str:
+    if not cards:
+        return "no NVIDIA GPU is visible, and only they compute in 8 bits here; leave the option out"
+    card = min(cards, key=lambda each: each.capability)
+    if card.capability < HAS_FP8:
+        capability = ".".join(map(str, card.capability))
+        return (
+            f"{card.name} has compute capability {capability}, and 8 bits take 8.9 (L4, L40S) or 9.0 (H100, H200); "
+            "leave the option out"
+        )
+    if KV in parts and settings.attention_backend.upper() == FLASH and card.capability[0] != HOPPER:
+        return f"{FLASH} reads K/V in 8 bits on H100 and H200 only, and here is {card.name}; give {TRITON} or nothing"
+    return ""
