@@ -19,6 +19,8 @@ SWITCH = "VOXBATCH_VLLM_PLUGIN"
 """The environment variable by which the engine asks for this model: STEP or BESIDE."""
 STEP, BESIDE = "1", "beside"
 """The encoder runs in the step that admits a chunk; or ahead of it, beside the steps before (see `beside`)."""
+ATTENTION = "CUSTOM"
+"""vLLM's name for the attention backend that `register` brings (see `decoding`)."""
 GROUP, ENTRY = "vllm.general_plugins", "voxbatch"
 """Of the entry point, in pyproject.toml."""
 GROUP_FRAMES = 8_192
@@ -58,5 +60,7 @@ def register() -> None:
         if multiprocessing.parent_process() is not None:  # one that vLLM has started, to hold a model
             private.require_names()
         from vllm import ModelRegistry
+        from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
         ModelRegistry.register_model(private.ARCHITECTURE, "voxbatch.vllm_plugin.model:PrefillRealtime")
+        register_backend(AttentionBackendEnum[ATTENTION], "voxbatch.vllm_plugin.decoding.Decoding")

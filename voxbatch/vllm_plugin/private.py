@@ -61,6 +61,17 @@ NAMES = {
     "vllm.config:CompilationConfig": "static_forward_context, by layer name; cudagraph_mode",
     "vllm.config:CUDAGraphMode": "PIECEWISE, has_full_cudagraphs",
     "vllm.v1.attention.backends.fa_utils:get_flash_attn_version": "head_size=; None where there is no FlashAttention",
+    # the attention of steps that only decode
+    "vllm.v1.attention.backends.registry:AttentionBackendEnum": "CUSTOM, which register_backend gives a class",
+    "vllm.v1.attention.backends.flash_attn:FlashAttentionBackend": "get_impl_cls; its get_name stays FLASH_ATTN",
+    "vllm.v1.attention.backends.flash_attn:FlashAttentionImpl": (
+        "forward: the new keys and values are in kv_cache [blocks, kv_heads, block_size, 2 * head_size] by then; "
+        "scale, head_size, num_queries_per_kv, sliding_window, alibi_slopes, logits_soft_cap, sinks, attn_type, "
+        "kv_cache_dtype, dcp_world_size"
+    ),
+    "vllm.v1.attention.backends.flash_attn:FlashAttentionMetadata": (
+        "max_query_len, num_actual_tokens, seq_lens, block_table: requests that fill up a CUDA graph have seq_lens 0"
+    ),
 }
 """module:name → what of it is used."""
 ON_GPU = {

@@ -1,0 +1,164 @@
+"""What a step is made of, on one GPU: the attention of decoding, matrix products by batch, memory. No model, no engine.
+
+    python benchmarks/gpu/bench_kernels.py [--out FILE]
+
+Prints a JSON line for each. `attention`: 26 layers of the 4B model's decoder, over K/V blocks in random order, by our
+kernel (voxbatch.vllm_plugin.decode_kernel) and by vLLM's FlashAttention as its CUDA graphs call it, side by side, with
+the largest difference between the two. `products`: the decoder's 26 layers and its head, and the encoder's 32 layers,
+in bfloat16 and in FP8. Medians of 20 replays of a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+HEADS, KV_HEADS, HEAD, LAYERS = 32, 8, 128, 26
+DECODER = ((3072, 6144), (4096, 3072), (3072, 18432), (9216, 3072))
+HEAD_PRODUCT = (3072, 131072)
+ENCODER, ENCODER_LAYERS, FRAMES = ((1280, 6144), (2048, 1280), (1280, 10240), (5120, 1280)), 32, 6_500
+"""Shapes of Voxtral Mini 4B Realtime: what goes into a product, what comes out; four chunks' frames."""
+GPU = torch.device("cuda")
+
+
+def timed(work: Callable[[], Any], times: int = 20) -> float:
+    """Milliseconds of one replay."""
+    work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    found = []
+    for _ in range(times + 3):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        found.append(begin.elapsed_time(end))
+    return median(found[3:])
+
+
+def attention(requests: int, mean: int, block_size: int) -> dict[str, Any]:
+    """Contexts from 40 positions to as many above the mean as below it, in an engine with 512 at most."""
+    from voxbatch.vllm_plugin.decode_kernel import attend
+
+    torch.manual_seed(0)
+    lengths = torch.randint(40, 2 * mean - 39, (requests,), dtype=torch.int32)
+    each = -(-512 // block_size)
+    cache = torch.randn(requests * each + 1, block_size, KV_HEADS, 2 * HEAD, device=GPU, dtype=torch.bfloat16)
+    k, v = cache.split(HEAD, dim=-1)
+    blocks = (torch.randperm(requests * each).to(torch.int32) + 1).view(requests, each).to(GPU)
+    q = torch.randn(requests, HEADS, HEAD, device=GPU, dtype=torch.bfloat16)
+    seen, out = lengths.to(GPU), torch.empty_like(q)
+    read = int(lengths.sum()) * KV_HEADS * HEAD * 4 / 1e9
+
+    def ours() -> None:
+        attend(q, k, v, blocks, seen, HEAD**-0.5, out)
+
+    ms = timed(ours)
+    found: dict[str, Any] = {"ms": round(ms * LAYERS, 3), "tb_s": round(read / ms, 2)}
+    if flash := _flash(q, k, v, blocks, seen):
+        theirs = flash().clone()
+        ms = timed(flash)
+        found |= {"flash_ms": round(ms * LAYERS, 3), "flash_tb_s": round(read / ms, 2)}
+        found["largest_difference"] = round(float((out.float() - theirs.float()).abs().max()), 4)
+    return {"what": "attention", "requests": requests, "positions": mean, "block_size": block_size, **found}
+
+
+def _flash(q: Any, k: Any, v: Any, blocks: Any, seen: Any) -> Callable[[], Any] | None:
+    try:
+        from vllm.v1.attention.backends.fa_utils import (
+            flash_attn_varlen_func,
+            get_flash_attn_version,
+            get_scheduler_metadata,
+        )
+    except ImportError:
+        return None
+    version, out = get_flash_attn_version(head_size=HEAD), torch.empty_like(q)
+    starts = torch.arange(len(q) + 1, dtype=torch.int32, device=GPU)
+    splits = 32 if version == 3 else 0  # attention_config.flash_attn_max_num_splits_for_cuda_graph
+    plan = None
+    if version == 3:
+        plan = get_scheduler_metadata(
+            batch_size=len(q), max_seqlen_q=1, max_seqlen_k=512, num_heads_q=HEADS, num_heads_kv=KV_HEADS, headdim=HEAD,
+            cache_seqlens=seen, qkv_dtype=q.dtype, cu_seqlens_q=starts, page_size=k.shape[1], causal=True,
+            num_splits=splits,
+        )  # fmt: skip
+
+    def run() -> Any:
+        return flash_attn_varlen_func(
+            q=q, k=k, v=v, out=out, cu_seqlens_q=starts, max_seqlen_q=1, seqused_k=seen, max_seqlen_k=512, causal=True,
+            softmax_scale=HEAD**-0.5, block_table=blocks, scheduler_metadata=plan, fa_version=version,
+            num_splits=splits,
+        )  # fmt: skip
+
+    return run
+
+
+def products(name: str, shapes: tuple[tuple[int, int], ...], layers: int, rows: int) -> dict[str, Any]:
+    """Four layers of weights in turn, so that none stays in the cache."""
+    weights = [[torch.randn(o, i, device=GPU, dtype=torch.bfloat16) * 0.02 for i, o in shapes] for _ in range(4)]
+    inputs = [torch.randn(rows, i, device=GPU, dtype=torch.bfloat16) for i, _ in shapes]
+    ms = timed(lambda: [torch.mm(x, w.t()) for layer in weights for x, w in zip(inputs, layer, strict=True)])
+    arithmetic = 4 * 2 * rows * sum(i * o for i, o in shapes)
+    found = {"ms": round(ms / 4 * layers, 3), "tflop_s": round(arithmetic / ms / 1e9)}
+    return {"what": "products", "of": name, "rows": rows, **found, "fp8_ms": _fp8(weights, inputs, layers)}
+
+
+def _fp8(weights: list[list[torch.Tensor]], inputs: list[torch.Tensor], layers: int) -> float | None:
+    """Products alone, without what turns their inputs into FP8."""
+    if torch.cuda.get_device_capability() < (8, 9):
+        return None
+    one, kind = torch.ones((), device=GPU), torch.float8_e4m3fn
+    small = [[w.to(kind) for w in layer] for layer in weights]
+    rows = -(-len(inputs[0]) // 16) * 16
+    given = [torch.randn(rows, x.shape[1], device=GPU).to(kind) for x in inputs]
+
+    def run() -> None:
+        for layer in small:
+            for x, w in zip(given, layer, strict=True):
+                torch._scaled_mm(x, w.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+    return round(timed(run) / 4 * layers, 3)
+
+
+def copying() -> dict[str, Any]:
+    source = torch.empty(1 << 30, dtype=torch.uint8, device=GPU)
+    target = torch.empty_like(source)
+    return {"what": "copy", "tb_s": round(2 * source.numel() / timed(lambda: target.copy_(source)) / 1e9, 2)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, help="append the lines there too")
+    given = parser.parse_args()
+    lines: list[Callable[[], dict[str, Any]]] = [
+        lambda: {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__},
+        copying,
+        *(lambda r=r, m=m, b=b: attention(r, m, b) for r, m in ((512, 100), (512, 220), (221, 220), (64, 220))
+          for b in (16, 128)),
+        *(lambda r=r: products("decoder", DECODER, LAYERS, r) for r in (1, 32, 64, 128, 221, 256, 384, 512)),
+        *(lambda r=r: products("head", (HEAD_PRODUCT,), 1, r) for r in (1, 64, 256, 512)),
+        lambda: products("encoder", ENCODER, ENCODER_LAYERS, FRAMES),
+    ]  # fmt: skip
+    for line in lines:
+        text = json.dumps(line())
+        print(text, flush=True)
+        if given.out:
+            with given.out.open("a") as file:
+                file.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The kernel of steps that only decode, by Triton's interpreter: without a GPU, in float32's arithmetic."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import environment
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+CASES = """
+import torch
+from torch.nn import functional
+from voxbatch.vllm_plugin.decode_kernel import attend
+
+def told(block_size, heads, kv_heads, size, by_head):
+    torch.manual_seed(0)
+    lengths = torch.tensor([1, 0, 63, 64, 65, 200], dtype=torch.int32)
+    most = -(-200 // block_size)
+    count = len(lengths) * most + 1
+    shape = (count, kv_heads, block_size, 2 * size) if by_head else (count, block_size, kv_heads, 2 * size)
+    cache = torch.randn(shape)
+    cache = cache.transpose(1, 2) if by_head else cache
+    k, v = cache.split(size, dim=-1)
+    blocks = (torch.randperm(count - 1)[: len(lengths) * most] + 1).to(torch.int32).view(len(lengths), most)
+    wide = torch.randn(len(lengths), heads * size + 32)  # as a slice of a product's result
+    q = wide[:, : heads * size].view(len(lengths), heads, size)
+    out = torch.full((len(lengths), heads, size), float("nan"))
+    attend(q, k, v, blocks, lengths, size**-0.5, out)
+    for i, length in enumerate(lengths.tolist()):
+        if not length:
+            assert out[i].eq(0).all()
+            continue
+        at = torch.arange(length)
+        block = blocks[i, at // block_size].long()
+        keys, values = (each[block, at % block_size].transpose(0, 1) for each in (k, v))
+        wanted = functional.scaled_dot_product_attention(
+            q[i][None, :, None], keys[None], values[None], enable_gqa=True)[0, :, 0]
+        torch.testing.assert_close(out[i], wanted, atol=2e-6, rtol=1e-5)
+
+for case in [(16, 32, 8, 128, False), (64, 8, 8, 64, False), (16, 8, 1, 64, True), (128, 32, 1, 64, False)]:
+    told(*case)
+"""
+
+
+@pytest.mark.slow
+def test_it_is_attention_over_the_blocks_of_each_request() -> None:
+    """Whatever the blocks' size and layout, the heads that share keys, and the length: none, one, around a fetch."""
+    settings = environment(TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
+    done = subprocess.run([sys.executable, "-c", CASES], env=settings, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_it_says_what_it_is_not_made_for() -> None:
+    """Other number formats and head sizes are FlashAttention's."""
+    import torch
+
+    from voxbatch.vllm_plugin.decode_kernel import fits
+
+    assert fits(128, 4, torch.bfloat16)
+    assert not fits(80, 4, torch.bfloat16)
+    assert not fits(128, 24, torch.float16)
+    assert not fits(128, 4, torch.float32)
+    assert os.environ.get("TRITON_INTERPRET") is None

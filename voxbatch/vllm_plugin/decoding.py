@@ -1,0 +1,65 @@
+"""vLLM's FlashAttention with a kernel of our own for steps that only decode; a step with a prompt in it goes
+FlashAttention's way, over the same K/V cache.
+
+The engine names it (attention backend CUSTOM), on CUDA and for a K/V cache in the model's own number format.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.config import get_current_vllm_config
+from vllm.v1.attention.backend import AttentionType
+from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend, FlashAttentionImpl
+
+from voxbatch.vllm_plugin.decode_kernel import attend, fits
+
+
+class Decoding(FlashAttentionBackend):  # type: ignore[misc]
+    @staticmethod
+    def get_impl_cls() -> type[DecodingImpl]:
+        return DecodingImpl
+
+
+class DecodingImpl(FlashAttentionImpl):  # type: ignore[misc]
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        config = get_current_vllm_config().model_config
+        behind: int = self.sliding_window[0]
+        sees_all = behind < 0 or behind + 1 >= config.max_model_len
+        plain = self.alibi_slopes is None and not self.logits_soft_cap and self.sinks is None
+        self._is_ours = (
+            sees_all and plain and self.attn_type == AttentionType.DECODER and self.dcp_world_size <= 1
+            and self.kv_cache_dtype in ("auto", "bfloat16", "float16")
+            and fits(self.head_size, self.num_queries_per_kv, config.dtype)
+        )  # fmt: skip
+
+    def forward(
+        self,
+        layer: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: Any,
+        output: torch.Tensor,
+        *others: Any,
+        **named: Any,
+    ) -> torch.Tensor:
+        """As FlashAttentionImpl's; keys and values are in the cache by now.
+
+        Args:
+            query, output: [positions, heads, head_dim].
+            kv_cache: [blocks, kv_heads, block_size, 2 * head_dim], in memory by block, position, head.
+        """
+        if not self._is_ours or attn_metadata is None or attn_metadata.max_query_len > 1:
+            found: torch.Tensor = super().forward(
+                layer, query, key, value, kv_cache, attn_metadata, output, *others, **named
+            )
+            return found
+        count = attn_metadata.num_actual_tokens  # one a request, those included that fill up a CUDA graph: they are
+        k, v = kv_cache.transpose(1, 2).split(self.head_size, dim=-1)  # of length 0
+        lengths, blocks = attn_metadata.seq_lens, attn_metadata.block_table
+        attend(query[:count], k, v, blocks, lengths, self.scale, output[:count])
+        return output
