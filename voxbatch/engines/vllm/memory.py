@@ -6,6 +6,7 @@ it, because buffers and CUDA graphs are made for so many.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from voxbatch.vllm_plugin import GROUP_FRAMES
@@ -16,6 +17,11 @@ MOST = 512
 """CUDA graphs are captured up to this batch; beyond it a GPU step grows as fast as its batch."""
 FRAMES_PER_TOKEN = 4
 """Encoder frames that one token of audio pools."""
+BLOCK = 16
+"""Positions of one block of K/V cache."""
+WORKING_BYTES = 1.4e9
+"""What vLLM keeps of its budget for a step's own work when the encoder is in it: of 22 GB, 698 blocks of 16 MiB are
+left, and 7,445 of an H200's 135.7 (benchmarks/RESULTS.md)."""
 
 
 def admitted(
@@ -32,12 +38,32 @@ def admitted(
     return min(MOST, max(1, int(left // request_bytes(params, is_realtime, max_model_len, prefilled))))
 
 
+def running(
+    params: dict[str, Any], max_model_len: int, positions: int, budget_bytes: float, prefilled: bool = False
+) -> int:
+    """Requests of Voxtral Realtime that do run at a time, all of so many positions; for forecasts.
+
+    `admitted`, or less: in stock vLLM both K/V caches are cut into blocks as large as BLOCK positions of the encoder's
+    are, 16 MiB; of 448 positions (30 s) the encoder's take 13 and the decoder's 4.
+    """
+    most = admitted(params, True, max_model_len, budget_bytes, prefilled)
+    if prefilled:
+        return most
+    encoder = _encoder(params)
+    held = -(-_window(encoder) // BLOCK) + 1
+    block_bytes = BLOCK * FRAMES_PER_TOKEN * kv_bytes(encoder)
+    a_layers = block_bytes / encoder["n_layers"]  # each layer of the decoder is given as much
+    decoded = -(-positions // int(a_layers // (kv_bytes(params) / params["n_layers"])))
+    blocks = (budget_bytes - weights_bytes(params) - WORKING_BYTES) // block_bytes
+    return max(1, min(most, int(blocks // (held + decoded))))
+
+
 def weights_bytes(params: dict[str, Any]) -> int:
     """Of the decoder, its embedding and the encoder, norms and biases left out: they are a thousandth."""
     encoder = _encoder(params)
     embedding = params["vocab_size"] * params["dim"] * (1 if params.get("tied_embeddings", True) else 2)
     gated = encoder.get("ffn_type") == "swiglu"
-    return int(BYTES * (embedding + _layers(params, gated=True) + _layers(encoder, gated)))
+    return int(BYTES * (embedding + layer_weights(params, gated=True) + layer_weights(encoder, gated)))
 
 
 def request_bytes(params: dict[str, Any], is_realtime: bool, max_model_len: int, prefilled: bool = False) -> int:
@@ -49,14 +75,14 @@ def request_bytes(params: dict[str, Any], is_realtime: bool, max_model_len: int,
     what it leaves is as wide as the decoder, 6 KiB × 512: 55 MiB.
     """
     encoder = _encoder(params)
-    decoder_bytes = _kv_bytes(params) * max_model_len
+    decoder_bytes = kv_bytes(params) * max_model_len
     if prefilled:
         return int(decoder_bytes + params["dim"] * BYTES * max_model_len)
     pooled_bytes = encoder["dim"] * FRAMES_PER_TOKEN * BYTES * max_model_len
     if not is_realtime:
         return int(decoder_bytes + pooled_bytes)
-    window = -(-encoder["sliding_window"] // FRAMES_PER_TOKEN) + 1
-    return int(decoder_bytes + pooled_bytes + _kv_bytes(encoder) * FRAMES_PER_TOKEN * min(window, max_model_len))
+    seen = min(_window(encoder), max_model_len)
+    return int(decoder_bytes + pooled_bytes + kv_bytes(encoder) * FRAMES_PER_TOKEN * seen)
 
 
 def burst_bytes(params: dict[str, Any]) -> int:
@@ -73,12 +99,17 @@ def _encoder(params: dict[str, Any]) -> dict[str, Any]:
     return encoder
 
 
-def _kv_bytes(part: dict[str, Any]) -> int:
+def _window(encoder: dict[str, Any]) -> int:
+    """Tokens that the encoder looks back, the present one included."""
+    return int(-(-encoder["sliding_window"] // FRAMES_PER_TOKEN) + 1)
+
+
+def kv_bytes(part: Mapping[str, Any]) -> int:
     """Of one position in all layers."""
     return int(2 * part["n_layers"] * part["n_kv_heads"] * part["head_dim"] * BYTES)
 
 
-def _layers(part: dict[str, Any], gated: bool) -> int:
+def layer_weights(part: Mapping[str, Any], gated: bool) -> int:
     """Parameters of all layers' matrices."""
     heads, kv_heads = part["n_heads"] * part["head_dim"], part["n_kv_heads"] * part["head_dim"]
     attention = part["dim"] * (2 * heads + 2 * kv_heads)
