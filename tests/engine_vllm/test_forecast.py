@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import ROOT, Voxbatch
 
 from voxbatch import engines
 from voxbatch.engines import Speed, has_gpu
@@ -116,3 +119,53 @@ def test_a_model_that_is_not_here() -> None:
 def test_no_card_here() -> None:
     """Nothing is said of a machine without one."""
     assert expected(None) is None
+
+
+NVML = """
+class NVMLError(Exception): ...
+class Memory: total = free = 24_152_899_584
+def nvmlInit(): ...
+def nvmlShutdown(): ...
+def nvmlDeviceGetCount(): return 2
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetMemoryInfo(handle): return Memory
+def nvmlDeviceGetName(handle): return "NVIDIA L4"
+"""
+
+
+@pytest.fixture
+def l4s(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine with two L4s and vLLM 0.26, none of which is ever started."""
+    packages = tmp_path / "packages"
+    for folder in (packages / "vllm", packages / "vllm-0.26.0.dist-info"):
+        folder.mkdir(parents=True)
+    (packages / "vllm" / "__init__.py").touch()
+    (packages / "vllm-0.26.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.26.0\n")
+    (packages / "pynvml.py").write_text(NVML)
+    model = tmp_path / "model"
+    model.mkdir()
+    audio = {"audio_encoding_args": {"transcription_format": "streaming"}}
+    encoder = {**PARAMS["multimodal"]["whisper_model_args"]["encoder_args"], **audio}
+    whole = {**PARAMS, "multimodal": {"whisper_model_args": {"encoder_args": encoder}}}
+    (model / "params.json").write_text(json.dumps(whole))
+    (model / "tekken.json").write_text(json.dumps({"audio": {"transcription_delay_ms": 480, "frame_rate": 12.5,
+        "streaming_n_left_pad_tokens": 32, "sampling_rate": 16_000}}))  # fmt: skip
+    return {"PYTHONPATH": os.pathsep.join([str(packages), str(ROOT)])}
+
+
+def test_dry_run(voxbatch: Voxbatch, tmp_path: Path, l4s: dict[str, str]) -> None:
+    """The time is that of the cards which are there, for the encoder's way that was asked for, and says so; who knows
+    the speed goes before."""
+    rows = [json.dumps({"audio_filepath": f"{i}.wav", "duration": 1800}) + "\n" for i in range(300)]
+    (tmp_path / "m.jsonl").write_text("".join(rows))
+
+    def time(*args: str) -> str:
+        done = voxbatch("run", "m.jsonl", "--engine", "vllm", "--model", "model", "--dry-run", *args, env=l4s)
+        assert done.returncode == 0, done.stderr
+        return next(line for line in done.stdout.splitlines() if line.startswith("time"))
+
+    worked_out = "not measured, and may be 30 % off: --expected-rtfx)"
+    assert time().endswith(f"at RTFx {rtfx(gpus=2):g} (worked out for 2 NVIDIA L4 with stock vLLM, {worked_out}")
+    assert time("--workers", "1").endswith(f"(worked out for an NVIDIA L4 with stock vLLM, {worked_out}")
+    assert time("--no-prefill-encoder") == time()
+    assert time("--expected-rtfx", "50") == "time     about 3:00:00 at RTFx 50"

@@ -122,11 +122,9 @@ def test_a_short_run_is_not_faster_than_an_endless_one(card: Any, way: speed.Way
     assert speed.rtfx(card, MODEL, way, seconds, 1e6 * way.requests) == pytest.approx(endless, rel=1e-3)
 
 
-@given(cards, ways, st.sampled_from([8, 12, 20]))
-def test_longer_chunks_are_better(card: Any, way: speed.Way, seconds: int) -> None:
-    """Their pads are the same, and short ones hold the card no less; twice as long, what attention costs more is far
-    less than what the pads cost."""
-    if not way.prefilled:
-        return
-    once = speed.rtfx(card, MODEL, way, seconds / 4)
-    assert ratio(once, speed.rtfx(card, MODEL, way, seconds)) <= 1
+@given(cards, ways.map(lambda way: replace(way, prefilled=True)), st.floats(8, 35))
+def test_short_chunks_cost_more(card: Any, way: speed.Way, seconds: float) -> None:
+    """Their pads are the same: a quarter of the length never gives more audio seconds a second. (Of stock vLLM that is
+    not so: its encoder looks back less far in them.)"""
+    quarter = speed.rtfx(card, MODEL, way, seconds / 4)
+    assert ratio(quarter, speed.rtfx(card, MODEL, way, seconds)) <= 1
