@@ -683,7 +683,11 @@ def test_the_gpus_of_an_instance(nowhere: None, calls: Calls, typed: Type) -> No
     ):
         done = typed(hours, *TO_SAGEMAKER, "--instance-type", kind, "--dry-run")
         assert f"(worked out for {gpus} with stock vLLM, not measured" in done.line("time")
-    for args in (("--instance-type", "ml.g4dn.xlarge"), ("--model", "mistralai/Voxtral-Mini-3B-2507")):
+    for args in (
+        ("--instance-type", "ml.g4dn.xlarge"),
+        ("--model", "mistralai/Voxtral-Mini-3B-2507"),
+        ("--profile", "mini-3b", "--model", "gs://models/mini"),
+    ):
         done = typed(hours, *TO_SAGEMAKER, *args, "--dry-run")
         assert (done.code, done.said.startswith("Error: how fast vllm is on such a machine is not known")) == (2, True)
         assert typed(hours, *TO_SAGEMAKER, *args, "--dry-run", "--tasks", "2").line("tasks") == "2"

@@ -156,6 +156,9 @@ def worked_out(
     Args:
         extent: what there is to do; None: hours of it.
     """
+    made_for = load_profile(config.profile).get("model") if config.profile else None
+    if made_for and not engines.expected(engine, made_for, {}, None, gpu):
+        return None  # the model's name, a bucket's say, tells less than the profile
     durations = extent.durations if extent else None
     return engines.expected(engine, config.model, config.engine_options, durations, gpu, gpus)
 
