@@ -661,11 +661,36 @@ def test_an_l4_that_nobody_measured(nowhere: None, calls: Calls, typed: Type) ->
     """Its speed is worked out, which is said, and overruled by who knows better."""
     hours = calls.manifest(*[3600] * 100)
     done = typed(hours, *TO_CLOUD_RUN, "--dry-run")
-    assert "tasks    3" in done.lines
-    assert "(worked out for an L4, not measured: --expected-rtfx)" in done.lines[3]
+    assert "tasks    4" in done.lines
+    assert "(worked out for an NVIDIA L4 with stock vLLM, not measured, and may be 30 % off:" in done.lines[3]
+    done = typed(hours, *TO_CLOUD_RUN, "--dry-run", "--prefill-encoder")
+    assert "tasks    1" in done.lines
+    assert "an NVIDIA L4 with the encoder once a chunk, not measured" in done.lines[3]
     done = typed(hours, *TO_CLOUD_RUN, "--dry-run", "--expected-rtfx", "120")
     assert "tasks    1" in done.lines
     assert "not measured" not in done.lines[3]
+
+
+@pytest.mark.slow
+def test_the_gpus_of_an_instance(nowhere: None, calls: Calls, typed: Type) -> None:
+    """By its type; of one that nobody knows, and of another model, no speed is made up."""
+    hours = calls.manifest(*[3600] * 1000)
+    for kind, gpus in (
+        ("ml.g6.2xlarge", "an NVIDIA L4"),
+        ("ml.g6.12xlarge", "4 NVIDIA L4"),
+        ("ml.g5.xlarge", "an NVIDIA A10G"),
+        ("ml.p5.48xlarge", "8 NVIDIA H100 80GB HBM3"),
+    ):
+        done = typed(hours, *TO_SAGEMAKER, "--instance-type", kind, "--dry-run")
+        assert f"(worked out for {gpus} with stock vLLM, not measured" in done.line("time")
+    for args in (
+        ("--instance-type", "ml.g4dn.xlarge"),
+        ("--model", "mistralai/Voxtral-Mini-3B-2507"),
+        ("--profile", "mini-3b", "--model", "gs://models/mini"),
+    ):
+        done = typed(hours, *TO_SAGEMAKER, *args, "--dry-run")
+        assert (done.code, done.said.startswith("Error: how fast vllm is on such a machine is not known")) == (2, True)
+        assert typed(hours, *TO_SAGEMAKER, *args, "--dry-run", "--tasks", "2").line("tasks") == "2"
 
 
 @pytest.mark.slow

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from voxbatch import engines
 from voxbatch.audio import probe
 from voxbatch.config import Config, load_profile
+from voxbatch.engines import Speed
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.manifest import Source, Survey, items, survey
-from voxbatch.run import opened, policy
+from voxbatch.run import opened, policy, workers
 from voxbatch.shard import members
 from voxbatch.storage import USUAL, Access, in_order, open_recording
 
@@ -45,8 +46,10 @@ class Plan:
     chunks: int
     """At least: cuts in pauses make some more."""
     rtfx: float | None
-    """Audio seconds a second, as the profile expects; None where nothing is known."""
+    """Audio seconds a second, as the profile expects or as was worked out; None where nothing is known."""
     usd_per_hour: float | None
+    speed: Speed | None = None
+    """What rtfx is then; None where somebody measured it."""
 
     @property
     def wall_s(self) -> float | None:
@@ -84,10 +87,12 @@ def plan(config: Config) -> Plan:
     choice = engines.choose(config.engine)
     with opened(config) as source:
         surveyed = survey(source, policy(config), config.limit)
-        spec = engines.create(choice.name, config.model, config.engine_options, config.access).spec
+        engine = engines.create(choice.name, config.model, config.engine_options, config.access)
+        spec = engine.spec
         extent = _extent(surveyed, source, config)
     chunks = np.ceil(extent.durations / np.float32(spec.max_chunk_samples / spec.sampling_rate))
-    speed = expected(config, choice.name)
+    known = expected(config, choice.name)
+    speed = None if known.rtfx else worked_out(config, choice.name, extent, gpus=max(1, len(workers(config, engine))))
     return Plan(
         engine=choice.reason,
         model=spec.model,
@@ -95,8 +100,9 @@ def plan(config: Config) -> Plan:
         audio_s=extent.audio_s,
         estimated_items=extent.estimated_items,
         chunks=int(chunks.sum(dtype=np.float64)),
-        rtfx=speed.rtfx,
-        usd_per_hour=speed.usd_per_hour,
+        rtfx=speed.rtfx if speed else known.rtfx,
+        usd_per_hour=known.usd_per_hour,
+        speed=speed,
     )
 
 
@@ -140,6 +146,21 @@ def expected(config: Config, engine: str) -> Expected:
     return Expected(
         config.expected_rtfx or profile.get("expected_rtfx"), profile.get("usd_per_hour") if own is None else own
     )
+
+
+def worked_out(
+    config: Config, engine: str, extent: Extent | None = None, gpu: str | None = None, gpus: int = 1
+) -> Speed | None:
+    """Likewise, by arithmetic; None where that is not possible. See engines.expected.
+
+    Args:
+        extent: what there is to do; None: hours of it.
+    """
+    made_for = load_profile(config.profile).get("model") if config.profile else None
+    if made_for and not engines.expected(engine, made_for, {}, None, gpu):
+        return None  # the model's name, a bucket's say, tells less than the profile
+    durations = extent.durations if extent else None
+    return engines.expected(engine, config.model, config.engine_options, durations, gpu, gpus)
 
 
 def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config: Config, source: Source) -> None:

@@ -131,7 +131,12 @@ def _print_plan(config: Config) -> None:
 
     p = plan(config)
     guessed = f", {p.estimated_items:,} of them by the headers of a sample" if p.estimated_items else ""
-    time = f"about {clock(p.wall_s)} at RTFx {p.rtfx:g}" if p.wall_s is not None else "unknown: give --expected-rtfx"
+    speed = f" ({p.speed})" if p.speed else ""
+    time = (
+        f"about {clock(p.wall_s)} at RTFx {p.rtfx:g}{speed}"
+        if p.wall_s is not None
+        else "unknown: give --expected-rtfx"
+    )
     cost = (
         f"about ${p.usd:,.2f} at ${p.usd_per_hour:g} an hour" if p.usd is not None else "unknown: give --usd-per-hour"
     )

@@ -186,7 +186,9 @@ _EFFORT = (
 _DRY_RUN = option("--dry-run", is_flag=True, help="Print items, hours, chunks, estimated time and cost; do nothing.")
 
 _EXPECTED = (
-    option("--expected-rtfx", type=float, metavar="X", help="For estimates: audio seconds a second of one machine."),
+    option("--expected-rtfx", type=float, metavar="X",
+           help="For estimates: audio seconds a second of one machine. Default: the profile's, or for Voxtral Realtime "
+           "what the GPU ought to reach."),
     option("--usd-per-hour", type=float, metavar="USD",
            help="What a machine costs. Default: on Cloud Run and SageMaker the price known to voxbatch, else the "
            "profile's."),

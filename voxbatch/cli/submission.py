@@ -169,7 +169,7 @@ def _expected(forecast: Forecast) -> Iterator[str]:
     if f.wall_s is None:
         yield "time     unknown: give --expected-rtfx"
     else:
-        worked_out = "" if f.is_measured else " (worked out for an L4, not measured: --expected-rtfx)"
+        worked_out = f" ({f.speed})" if f.speed else ""
         yield f"time     about {clock(f.wall_s)} at RTFx {f.rtfx:g}{worked_out}, and the start of a task"
     if f.usd is None:
         yield f"cost     unknown: give {'--expected-rtfx' if f.wall_s is None else '--usd-per-hour'}"

@@ -12,13 +12,17 @@ import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.notice import Notice
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, ChunkFailure, Hypothesis
 from voxbatch.storage import USUAL, Access
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = [
     "Choice",
@@ -27,8 +31,10 @@ __all__ = [
     "Feed",
     "Kept",
     "Notice",
+    "Speed",
     "choose",
     "create",
+    "expected",
     "missing",
     "primary",
     "require_language",
@@ -66,6 +72,21 @@ class EngineSpec:
         return next(iter(self.languages)) if self.languages and len(self.languages) == 1 else None
 
 
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What an engine ought to reach, by arithmetic."""
+
+    rtfx: float
+    """Audio seconds a second, to two digits."""
+    error: float
+    """Share by which that may be wrong."""
+    of: str
+    """For people: the card, and how the model is run on it."""
+
+    def __str__(self) -> str:
+        return f"worked out for {self.of}, not measured, and may be {100 * self.error:.0f} % off: --expected-rtfx"
+
+
 class Engine(Protocol):
     spec: EngineSpec
 
@@ -91,6 +112,8 @@ class _Entry:
     needs: tuple[str, ...]
     """Modules that must be installed."""
     install: str
+    speed: str = ""
+    """module:function that works out how fast it ought to be; see expected."""
 
 
 _ENGINES = {
@@ -98,7 +121,10 @@ _ENGINES = {
         "voxbatch.engines.faster_whisper:FasterWhisper", ("faster_whisper",), "pip install 'voxbatch[cpu]'"
     ),
     "scripted": _Entry("voxbatch.engines.scripted:Scripted", (), ""),
-    "vllm": _Entry("voxbatch.engines.vllm:Vllm", ("vllm",), "pip install 'voxbatch[vllm]'"),
+    "vllm": _Entry(
+        "voxbatch.engines.vllm:Vllm", ("vllm",), "pip install 'voxbatch[vllm]'",
+        "voxbatch.engines.vllm.forecast:expected",
+    ),
 }  # fmt: skip
 AUTO_ORDER = ("vllm", "faster-whisper")
 """What `auto` tries, best first; vllm only where there is a GPU."""
@@ -175,6 +201,34 @@ def create(name: str, model: str | None, options: Mapping[str, str], access: Acc
         raise EngineError(f"engine {name} does not load: {e}; {_ENGINES[name].install}") from e
     engine: Engine = factory(model, options, access)
     return engine
+
+
+def expected(
+    name: str,
+    model: str | None,
+    options: Mapping[str, str],
+    durations: NDArray[np.float32] | None = None,
+    gpu: str | None = None,
+    gpus: int = 1,
+) -> Speed | None:
+    """How fast an engine ought to be where nobody has measured it; None where that cannot be worked out. No model is
+    looked for, and no library of the engine's imported.
+
+    Args:
+        options: see create.
+        durations: seconds of the recordings, all of which are to be done; None: endlessly many long ones.
+        gpu: NVML's name of a card elsewhere; None means the one that is here.
+        gpus: cards that share the work, an engine each.
+
+    Raises:
+        ConfigError: an option that it does not take.
+    """
+    entry = _ENGINES.get(name)
+    if entry is None or not entry.speed:
+        return None
+    module, _, function = entry.speed.partition(":")
+    found: Speed | None = getattr(importlib.import_module(module), function)(model, options, durations, gpu, gpus)
+    return found
 
 
 class Kept:

@@ -69,6 +69,10 @@ class CloudRun:
     def engine(self) -> str:
         return "vllm"
 
+    def gpus(self, engine: str) -> tuple[str, int] | None:
+        """An L4, as jobs/cloudrun/deploy.sh sets the job up."""
+        return ("NVIDIA L4", 1) if engine == "vllm" else None
+
     def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
         """With a GPU, the hour that every task may take, unless longer ones were asked for; without, three times what
         is expected."""

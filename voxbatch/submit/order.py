@@ -93,6 +93,10 @@ class Target(Protocol):
     def engine(self) -> str:
         """Which engine `auto` comes to there."""
 
+    def gpus(self, engine: str) -> tuple[str, int] | None:
+        """NVML's name of a task's GPUs that this engine would use, and how many there are; None where it would use
+        none, or nobody knows which."""
+
     def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
         """After how long a task of this engine is to be ended that should take `task_hours`, and is expected to take
         `wall_s`."""

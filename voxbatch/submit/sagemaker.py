@@ -21,6 +21,13 @@ REGION = "AWS_REGION"
 """Which other clients of AWS and its own containers know; boto3 itself takes AWS_DEFAULT_REGION."""
 INSTANCE_TYPE = "ml.g6.2xlarge"
 """8 CPU, 32 GiB and one L4, as on Cloud Run."""
+GPUS_OF = {
+    "g5": "NVIDIA A10G", "g6": "NVIDIA L4", "g6e": "NVIDIA L40S", "p4de": "NVIDIA A100-SXM4-80GB",
+    "p5": "NVIDIA H100 80GB HBM3", "p5e": "NVIDIA H200", "p5en": "NVIDIA H200",
+}  # fmt: skip
+"""By an instance's family, as NVML names them (AWS's pages of accelerated instances)."""
+GPU_COUNTS = {"12xlarge": 4, "24xlarge": 4, "48xlarge": 8}
+"""By an instance's size; one in those not named."""
 VOLUME_GB = 100
 """Holds Voxtral Small's 48 GB of weights twice; an instance with a disk of its own gives that instead."""
 MOST_ARGUMENTS = MOST_VARIABLES = 100
@@ -80,6 +87,11 @@ class SageMaker:
 
     def engine(self) -> str:
         return "vllm" if self.instance_type.startswith(("ml.g", "ml.p")) else "faster-whisper"
+
+    def gpus(self, engine: str) -> tuple[str, int] | None:
+        _, family, size = self.instance_type.split(".")
+        name = GPUS_OF.get(family)
+        return (name, GPU_COUNTS.get(size, 1)) if name and engine == "vllm" else None
 
     def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
         """Three times what is expected, and a day at least: it only has to end what hangs."""

@@ -9,15 +9,10 @@ from dataclasses import dataclass, replace
 
 from voxbatch import prices
 from voxbatch.config import Config
+from voxbatch.engines import Speed
 from voxbatch.errors import ConfigError
-from voxbatch.plan import Expected, Extent, expected, measure
+from voxbatch.plan import Expected, Extent, expected, measure, worked_out
 from voxbatch.submit.order import Order, Target
-
-L4_RTFX = 40.0
-"""Voxtral Realtime 4B on an NVIDIA L4, by arithmetic; nobody has measured it. In 22 GB, 41 chunks run at a time
-(measured on an H200 with so much, benchmarks/RESULTS.md). A step gives each 80 ms, reads 8.9 GB of weights and some
-8 GB of K/V at 300 GB/s, 57 ms, and computes 41 x 0.08 s x 193 GFLOP at half of 121 TFLOP/s, 10 ms: 49, less what nobody
-counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +30,8 @@ class Forecast:
     """Of one task."""
     limit_s: int
     """After so long a task is ended."""
-    is_measured: bool = True
-    """Whether the speed was measured by somebody, or worked out; see L4_RTFX."""
+    speed: Speed | None = None
+    """What rtfx is where it was worked out; None where somebody measured it."""
 
     @property
     def wall_s(self) -> float | None:
@@ -81,15 +76,16 @@ def sized(
     """
     check(config, target, tasks, task_hours)
     extent = measure(config)
-    engine, speed, rtfx = _speed(config, target)
+    engine, known, speed = _speed(config, target, extent)
+    rtfx = speed.rtfx if speed else known.rtfx
     hours = task_hours or target.task_hours
     count = tasks or (blind if not extent.audio_s else None) or _count(extent, rtfx or 0.0, hours, target)
-    known = prices.usd_per_hour(target.machine(engine))
-    price = next((each for each in (usd_per_hour, known, speed.usd_per_hour) if each is not None), None)
+    listed = prices.usd_per_hour(target.machine(engine))
+    price = next((each for each in (usd_per_hour, listed, known.usd_per_hour) if each is not None), None)
     wall_s = extent.audio_s / rtfx / count if rtfx else None
     limit_s = target.limit_s(engine, hours, wall_s)
-    guessed, known_speed = extent.estimated_items, bool(speed.rtfx)
-    forecast = Forecast(extent.items, extent.audio_s, guessed, count, rtfx, price, limit_s, known_speed)
+    guessed = extent.estimated_items
+    forecast = Forecast(extent.items, extent.audio_s, guessed, count, rtfx, price, limit_s, speed)
     return replace(order, tasks=count, limit_s=limit_s), forecast
 
 
@@ -103,19 +99,20 @@ def check(config: Config, target: Target, tasks: int | None = None, task_hours: 
         raise ConfigError(f"tasks is {tasks:,}; {target.title} takes from 1 to {target.most_tasks:,}")
     if task_hours is not None and not 0 < task_hours < math.inf:
         raise ConfigError(f"task-hours is {task_hours!r}; it must be more than 0, and finite")
-    engine, _, rtfx = _speed(config, target)
-    if tasks is None and not rtfx:
+    engine, known, speed = _speed(config, target)
+    if tasks is None and not (known.rtfx or speed):
         raise ConfigError(
             f"how fast {engine} is on such a machine is not known, so hours of audio say nothing of the number of "
             "tasks: give --tasks N, or --expected-rtfx X (run_finished has an earlier run's rtfx)"
         )
 
 
-def _speed(config: Config, target: Target) -> tuple[str, Expected, float | None]:
-    """The engine there, what is expected of it, and its audio seconds a second, if only by arithmetic."""
+def _speed(config: Config, target: Target, extent: Extent | None = None) -> tuple[str, Expected, Speed | None]:
+    """The engine there, what is expected of it, and what it ought to reach where its speed is not known."""
     engine = target.engine() if config.engine == "auto" else config.engine
-    speed = expected(config, engine)
-    return engine, speed, speed.rtfx or (L4_RTFX if engine == "vllm" else None)
+    known, gpus = expected(config, engine), target.gpus(engine)
+    speed = worked_out(config, engine, extent, *gpus) if gpus and not known.rtfx else None
+    return engine, known, speed
 
 
 def _count(extent: Extent, rtfx: float, hours: float, target: Target) -> int:

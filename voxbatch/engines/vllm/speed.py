@@ -1,0 +1,233 @@
+"""How fast Voxtral Realtime ought to be on a card: seconds of a step from FLOPs, bytes and launches.
+
+    audio seconds a second = requests x seconds of a chunk / (steps of a chunk x seconds of a step)
+
+A chunk takes a step for each 80 ms and for its pads (`limits`). In stock vLLM a step holds, for each request, four
+frames of the encoder and one position of the decoder; with voxbatch's plugin the decoder alone, and the encoder runs
+once for the whole chunk.
+
+The few constants were fitted to profiles of single steps and of the encoder alone, *with the plugin*, on one H200 with
+vLLM 0.26 (`bench_plugin.py --profile`, 2026-11-21; milliseconds are quoted). No whole run and nothing of stock vLLM was
+used, so benchmarks/gpu/model.py holds this against them: all are met within 20 %. What the model does not know: other
+hosts' processors, other versions' kernels, quantization, several cards for one engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from voxbatch.engines.vllm import bursts, limits, memory
+from voxbatch.engines.vllm.cards import Capacity
+from voxbatch.records import SAMPLING_RATE
+
+MATRIX = 0.95
+"""Of Capacity.flops, in the model's own products: 512 requests, 2 x 3.43e9 x 512 FLOP in 4.68 ms, 750e12 a second; the
+encoder, 3.29e12 FLOP a chunk in 4.33 to 4.47 ms, 740 to 760e12."""
+STREAM = 0.9
+"""Of Capacity.bytes_per_s, when memory is the limit: 4.3 of 4.8 TB/s."""
+PRODUCT_S = 5.3e-6
+"""To fill and drain one matrix product that only streams its weights: 1 request, 6.86 GB in 2.295 ms, of which 1.59 at
+4.3 TB/s, over the 131 products of a step."""
+SHARPNESS = 3
+"""How sharply what is limited by memory turns into what is limited by arithmetic: 256 requests 2.98 ms, where either
+alone is 2.3."""
+TILE_S = 3.35e-6
+"""Before and after the first key, for one tile of attention on a multiprocessor …"""
+SCORE_FLOP = 483
+"""… and what one score in it (a query times a key, needed or not) takes from the multiprocessor's share of
+Capacity.flops: 512 requests, 128 keys, 4.0 ms; the running mixture, 216 positions, 5.2; the encoder, 1.19 a chunk."""
+KEYS_ROUNDED = 64
+"""Keys come in blocks of 128: on average half a block is computed for nothing."""
+ATTENTION_S = 13.3e-6
+"""A layer's attention with hardly any work in it: 0.345 ms in 26 layers, 1 request."""
+REST_S, REST_BYTES = 0.26e-3, 5.6e6
+"""Norms, activations, copies and the choice of a token: 0.259 ms for 1 request, 0.922 for 512, as bytes moved for
+each."""
+FRAME_BYTES = 102e3
+"""Likewise a layer and frame of the encoder: 1.29 ms a chunk of 1,696 frames, 32 layers."""
+BUSY = 0.93
+"""Share of the wall in which the GPU works while it is the limit: 4.09 of 4.38 ms with 128 requests, 5.72 of 6.06 with
+256, 6.81 of 7.38 for a chunk encoded."""
+HOST_REQUEST_S = 25e-6
+"""Of the host for a request in a step, beside the GPU: 12.7 ms for 512, more than the GPU needs."""
+LAYER_LAUNCH_S = 0.4e-3
+"""Of the host to launch a layer kernel by kernel: 12.7 ms for the encoder's 32 (25.6 on a slower host)."""
+ENCODED_TOGETHER = 4
+"""Chunks; see vllm_plugin.GROUP_FRAMES."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The encoder's or the decoder's layers."""
+
+    layers: int
+    weights: float
+    """Numbers in its matrices, embedding or adapter included."""
+    heads: int
+    """Of keys and values."""
+    queries: int
+    """Heads of queries for each of these."""
+    head_dim: int
+    position_bytes: float
+    """Of K/V cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    encoder: Part
+    decoder: Part
+    window: int
+    """Frames that the encoder looks back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the engine runs the model."""
+
+    requests: int
+    """At a time."""
+    delay: int
+    """In tokens."""
+    prefilled: bool = False
+    """The encoder runs once a chunk."""
+    eager: bool = False
+    """Without CUDA graphs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A typical one."""
+
+    seconds: float
+    prompt: int
+    positions: int
+
+    @property
+    def steps(self) -> int:
+        return self.positions - self.prompt
+
+    @property
+    def context(self) -> float:
+        """Positions behind a step's own, on average."""
+        return (self.prompt + self.positions) / 2
+
+
+def shape(params: Mapping[str, Any]) -> Shape:
+    """Of a params.json."""
+    encoder = params["multimodal"]["whisper_model_args"]["encoder_args"]
+    pooled = encoder["dim"] * memory.FRAMES_PER_TOKEN
+    adapter = (pooled + params["dim"]) * params["dim"] / memory.FRAMES_PER_TOKEN  # it runs once in four frames
+    embedding = params["vocab_size"] * params["dim"]
+    return Shape(_part(encoder, adapter), _part(params, embedding), encoder["sliding_window"])
+
+
+def _part(args: Mapping[str, Any], more: float) -> Part:
+    weights = memory.layer_weights(args, gated=True) + more
+    queries = args["n_heads"] // args["n_kv_heads"]
+    kv_bytes = memory.BYTES * memory.kv_numbers(args)
+    return Part(args["n_layers"], weights, args["n_kv_heads"], queries, args["head_dim"], kv_bytes)
+
+
+def chunk(seconds: float, delay: int) -> Chunk:
+    return Chunk(seconds, limits.prompt_tokens(delay), limits.positions(round(seconds * SAMPLING_RATE), delay))
+
+
+def rtfx(card: Capacity, model: Shape, way: Way, seconds: float, chunks: float = math.inf) -> float:
+    """Audio seconds a second, for so many chunks of so many seconds each; of endlessly many, while they last.
+
+    At a run's end fewer and fewer requests are left, for half a chunk's steps or so; where they began together and are
+    equally long, for less.
+    """
+    at_once = min(way.requests, chunks)
+    each = chunk(seconds, way.delay)
+    full = step_s(card, model, way, each, at_once)
+    if chunks == math.inf:
+        return at_once * seconds / (each.steps * full)
+    rounds = chunks / at_once
+    thinning = min(0.5, rounds - 1) * (1 - 1 / at_once)
+    return chunks * seconds / (each.steps * (rounds * full + thinning * step_s(card, model, way, each, 1)))
+
+
+def step_s(card: Capacity, model: Shape, way: Way, each: Chunk, requests: float) -> float:
+    """Seconds of a step in which so many requests run, its share of admissions included."""
+    layers = model.decoder.layers + (0 if way.prefilled else model.encoder.layers)
+    host = requests * HOST_REQUEST_S + (layers * LAYER_LAUNCH_S if way.eager else 0.0)
+    gpu = decoder_s(card, model.decoder, requests, each.context)
+    if not way.prefilled:
+        gpu += frames_s(card, model, requests, each)
+    return max(gpu / BUSY, host) + requests / each.steps * admission_s(card, model, way, each)
+
+
+def admission_s(card: Capacity, model: Shape, way: Way, each: Chunk) -> float:
+    """What a new request takes besides: its prompt, in stock vLLM through both parts, or its whole chunk's encoding."""
+    prompt = 2 * model.decoder.weights * each.prompt / (MATRIX * card.flops)
+    if not way.prefilled:
+        return (prompt + encoding_s(card, model, each.prompt)) / BUSY
+    together = min(ENCODED_TOGETHER, max(1, way.requests // bursts.BURSTS))
+    launching = model.encoder.layers * LAYER_LAUNCH_S / together
+    return max((prompt + encoding_s(card, model, each.positions)) / BUSY, launching)
+
+
+def decoder_s(card: Capacity, part: Part, requests: float, context: float) -> float:
+    """A position of each request, on the GPU."""
+    return (
+        products_s(card, part, requests)
+        + attention_s(card, part, requests, 1, context)
+        + REST_S
+        + requests * REST_BYTES / (STREAM * card.bytes_per_s)
+    )
+
+
+def frames_s(card: Capacity, model: Shape, requests: float, each: Chunk) -> float:
+    """Stock's encoder in a step: four frames of each request."""
+    part, frames = model.encoder, memory.FRAMES_PER_TOKEN
+    behind = sum(min(frames * at, model.window) for at in range(each.prompt, each.positions)) / each.steps
+    return (
+        products_s(card, part, frames * requests)
+        + attention_s(card, part, requests, frames, behind)
+        + REST_S
+        + requests * frames * part.layers * FRAME_BYTES / (STREAM * card.bytes_per_s)
+    )
+
+
+def encoding_s(card: Capacity, model: Shape, positions: int) -> float:
+    """A whole chunk through the encoder, on the GPU, with others beside it."""
+    part, frames = model.encoder, positions * memory.FRAMES_PER_TOKEN
+    rows = _tile_rows(card, part)
+    keys = sum(min(model.window + rows, end) for end in range(rows, frames + rows, rows)) / math.ceil(frames / rows)
+    return (
+        2 * part.weights * frames / (MATRIX * card.flops)
+        + _tiles_s(card, part, math.ceil(frames / rows), keys)
+        + frames * part.layers * FRAME_BYTES / (STREAM * card.bytes_per_s)
+    )
+
+
+def products_s(card: Capacity, part: Part, rows: float) -> float:
+    """All matrix products of so many rows: to read the weights, or to compute, whichever is slower."""
+    kernels = (
+        5 * part.layers + 1
+    )  # queries with keys and values, out, gate with up, down; and what pieces them together
+    reading = memory.BYTES * part.weights / (STREAM * card.bytes_per_s) + kernels * PRODUCT_S
+    computing = 2 * part.weights * rows / (MATRIX * card.flops)
+    return float((reading**SHARPNESS + computing**SHARPNESS) ** (1 / SHARPNESS))
+
+
+def attention_s(card: Capacity, part: Part, requests: float, queries: int, keys: float) -> float:
+    """A few new queries of each request over its K/V cache: to read that, or to compute whole tiles of it."""
+    tiles = math.ceil(queries * part.queries / _tile_rows(card, part))
+    reading = requests * keys * part.position_bytes / (STREAM * card.bytes_per_s)
+    return part.layers * ATTENTION_S + max(reading, _tiles_s(card, part, requests * tiles, keys))
+
+
+def _tiles_s(card: Capacity, part: Part, tiles: float, keys: float) -> float:
+    """So many tiles for each head of keys in each layer, spread over the card."""
+    scores = _tile_rows(card, part) * (keys + KEYS_ROUNDED)
+    busy = TILE_S + scores * SCORE_FLOP * card.multiprocessors / card.flops
+    return tiles * part.heads * part.layers * busy / card.multiprocessors
+
+
+def _tile_rows(card: Capacity, part: Part) -> int:
+    return card.tile_rows[part.head_dim > 64]
