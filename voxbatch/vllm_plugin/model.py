@@ -46,18 +46,26 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         beside.install()
 
     def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:
-        """Audio → [tokens, width] for each chunk. The first call is vLLM's when it measures memory."""
+        """Audio → [tokens, width] for each chunk. The first call is vLLM's when it measures memory; the requests' own
+        audio comes by `encoded`."""
         audio = self._parse_and_validate_audio_arrays(**kwargs)
-        if not audio:
-            return []
-        encoder = self._encoder or self._made_ready(audio[0].device)
+        return self.encoded(audio) if audio else []
+
+    def encoded(self, audio: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """[tokens, width] for each chunk, on the shelf.
+
+        Args:
+            audio: [samples] each, best on the host; see Encoder.
+        """
+        encoder = self._encoder or self._made_ready()
         return [self.shelf.put(rows) for rows in encoder(audio)]
 
-    def _made_ready(self, device: torch.device) -> Encoder:
-        self._encoder = encoder = Encoder(self.whisper_encoder, self.audio_language_adapter)
+    def _made_ready(self) -> Encoder:
+        left_pad = self.audio_config.n_left_pad_tokens
+        self._encoder = encoder = Encoder(self.whisper_encoder, self.audio_language_adapter, left_pad)
         encoder.rehearse(self._longest * SAMPLES_PER_TOKEN)
         if self._ahead_of:
-            self.beside = beside.Beside(encoder, self.shelf, self._ahead_of, device)
+            self.beside = beside.Beside(encoder, self.shelf, self._ahead_of, encoder.device)
             beside.publish(self.beside)
         return encoder
 
