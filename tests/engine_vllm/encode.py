@@ -3,7 +3,8 @@
     python encode.py MODEL_DIR CHUNKS.npz OUT.npz
 
 The chunks are padded already. OUT holds, for each name, NAME.together, NAME.alone and NAME.fused, [tokens, width]. The
-last is the way taken on a GPU, attention apart: vLLM's kernels for it have twins of the same name for CPUs.
+last is the way taken on a GPU, attention and our own kernel apart: vLLM's kernels have twins of the same name for CPUs.
+It encodes the silence that chunks begin with each time, as the others do not.
 """
 
 from __future__ import annotations

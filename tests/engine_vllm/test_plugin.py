@@ -53,8 +53,8 @@ def test_tokens_when_encoded_ahead(realtime: Path, realtime_spoken: Spoken, tmp_
 
 
 def test_rows_are_those_of_transformers(realtime: Path, tmp_path: Path) -> None:
-    """The encoder's output, of many chunks together, of each alone and by the kernels that a GPU takes, is what
-    transformers' own encoder gives, to 1e-4; and a frame more of the window shows."""
+    """The encoder's output, of many chunks together, of each alone, and the whole way by the kernels that a GPU takes,
+    is what transformers' own encoder gives, to 1e-4; and a frame more of the window shows."""
     import generate
     from huggingface import Reference
     from sounds import babble

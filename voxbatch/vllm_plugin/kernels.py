@@ -31,8 +31,7 @@ def place(
         pads: [2, known, k], contiguous; known may be 0.
         cos_sin: [positions, head_dim], contiguous, the cosines in the left half; numbers 2i and 2i + 1 of a head are
             turned together.
-        layout: packing.Packed.
-        head_dim: a power of two.
+        head_dim: a power of two. The widths of queries and keys are multiples of it.
     """
     frames, keys, known = len(qkv), kv.shape[2], pads.shape[1]
     queries = qkv.shape[1] - 2 * keys
