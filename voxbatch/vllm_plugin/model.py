@@ -61,7 +61,7 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         return [self.shelf.put(rows) for rows in encoder(audio)]
 
     def _made_ready(self) -> Encoder:
-        left_pad = self.audio_config.n_left_pad_tokens
+        left_pad = self.audio_config.streaming_n_left_pad_tokens or 0
         self._encoder = encoder = Encoder(self.whisper_encoder, self.audio_language_adapter, left_pad)
         encoder.rehearse(self._longest * SAMPLES_PER_TOKEN)
         if self._ahead_of:
