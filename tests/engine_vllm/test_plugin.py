@@ -69,6 +69,7 @@ def test_rows_are_those_of_transformers(realtime: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-4_000:]
     reference = Reference(realtime)
     with np.load(tmp_path / "rows.npz") as rows:
+        assert rows["known"] == 124
         for name, samples in audio.items():
             expected = reference.rows(samples)
             assert np.abs(expected).mean() > 0.1
