@@ -3,7 +3,8 @@
     python encode.py MODEL_DIR CHUNKS.npz OUT.npz
 
 The chunks are padded already. OUT holds, for each name, NAME.together, NAME.alone and NAME.fused, [tokens, width]. The
-last is the way taken on a GPU, attention apart: vLLM's kernels for it have twins of the same name for CPUs.
+last is the way taken on a GPU, attention and our own kernel apart: vLLM's kernels have twins of the same name for CPUs.
+It encodes the silence that chunks begin with each time, as the others do not: `known` is how many frames they spare.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def rows(model: str, waveforms: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         together = made.embed_multimodal(audio_arrays=audio)
         alone = [made.embed_multimodal(audio_arrays=[each])[0] for each in audio]
         by_kernels = fused(made)(audio)
-    found = {}
+    found = {"known": np.array(made._encoder._silence.frames)}
     for way, each in (("together", together), ("alone", alone), ("fused", by_kernels)):
         found |= {f"{name}.{way}": rows.numpy() for name, rows in zip(waveforms, each, strict=True)}
     return found

@@ -54,8 +54,8 @@ def test_tokens_when_encoded_ahead(realtime: Path, realtime_spoken: Spoken, tmp_
 
 
 def test_rows_are_those_of_transformers(realtime: Path, tmp_path: Path) -> None:
-    """The encoder's output, of many chunks together, of each alone and by the kernels that a GPU takes, is what
-    transformers' own encoder gives, to 1e-4; and a frame more of the window shows."""
+    """The encoder's output, of many chunks together, of each alone, and the whole way by the kernels that a GPU takes,
+    is what transformers' own encoder gives, to 1e-4; and a frame more of the window shows."""
     import generate
     from huggingface import Reference
     from sounds import babble
@@ -70,6 +70,7 @@ def test_rows_are_those_of_transformers(realtime: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-4_000:]
     reference = Reference(realtime)
     with np.load(tmp_path / "rows.npz") as rows:
+        assert rows["known"] == 124
         for name, samples in audio.items():
             expected = reference.rows(samples)
             assert np.abs(expected).mean() > 0.1

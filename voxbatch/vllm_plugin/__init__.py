@@ -26,9 +26,6 @@ GROUP, ENTRY = "vllm.general_plugins", "voxbatch"
 GROUP_FRAMES = 8_192
 """Encoded at a time: four chunks of 512 tokens. More gain nothing on an H200, and each frame takes some 45 KB of
 working memory in the 4B model: 0.4 GB."""
-STEP_CHUNKS = 36
-"""Chunks that one step may bring: a burst where 512 requests run. What a step brings lies on the GPU together, 2.6 MB
-of audio for a chunk of 512 tokens, so this bounds what a burst takes beyond a group."""
 
 
 def asked() -> bool:

@@ -1,6 +1,7 @@
 """Causal attention within a window, over chunks of different lengths laid end to end.
 
-A frame attends to itself and to `window - 1` frames before it in its own chunk.
+A frame attends to itself and to `window - 1` frames before it in its own chunk, of which the first ones may be there as
+keys and values alone: the last query belongs to the last key.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from voxbatch.vllm_plugin.packing import Packed
 
 class Attention(Protocol):
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
-        """Each [frames, heads, head_dim], the result too."""
+        """
+        Args:
+            q: [frames, heads, head_dim], the result too.
+            k: [keys, heads, head_dim], v too.
+        """
 
 
 class Masked:
@@ -25,14 +30,15 @@ class Masked:
         self._window, self._scale = window, scale
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
-        parts = (each.split(packed.lengths) for each in (q, k, v))
+        parts = q.split(packed.lengths), k.split(packed.key_lengths), v.split(packed.key_lengths)
         return torch.cat([self._one(*chunk) for chunk in zip(*parts, strict=True)])
 
     def _one(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """By stretches of a window's length, each of which sees itself and the one before: less work and memory than
         one mask over all."""
-        seen = [self._stretch(q[begin : begin + self._window], k, v, begin) for begin in range(0, len(q), self._window)]
-        return torch.cat(seen)
+        known = len(k) - len(q)
+        begins = range(0, len(q), self._window)
+        return torch.cat([self._stretch(q[i : i + self._window], k, v, known + i) for i in begins])
 
     def _stretch(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, begin: int) -> torch.Tensor:
         first, end = max(0, begin - self._window + 1), begin + len(q)
@@ -54,8 +60,8 @@ class Flash:
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
         found: torch.Tensor = self._function(
-            q, k, v, max_seqlen_q=packed.longest, cu_seqlens_q=packed.starts, max_seqlen_k=packed.longest,
-            cu_seqlens_k=packed.starts, softmax_scale=self._scale, causal=True, window_size=self._window,
-            fa_version=self._version,
+            q, k, v, max_seqlen_q=packed.longest, cu_seqlens_q=packed.starts, cu_seqlens_k=packed.key_starts,
+            max_seqlen_k=packed.known + packed.longest, softmax_scale=self._scale, causal=True,
+            window_size=self._window, fa_version=self._version,
         )  # fmt: skip
         return found

@@ -10,12 +10,13 @@ Scheduler and model must live in one process, which they do with one GPU.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
 import torch
 
+from voxbatch.vllm_plugin.admit import Execute, from_the_host, samples
 from voxbatch.vllm_plugin.encoder import Encoder
 from voxbatch.vllm_plugin.shelf import Shelf
 
@@ -23,8 +24,6 @@ TOGETHER = 4
 """Chunks offered to the encoder at a time; see GROUP_FRAMES."""
 UNDER_WAY = 2
 """Such groups on the second stream at a time, so that it has the next one when one is done."""
-
-Execute = Callable[..., list[torch.Tensor]]
 
 
 def ahead(most: int) -> int:
@@ -63,7 +62,7 @@ class Beside:
     def _encode(self, features: list[Any]) -> None:
         before = self._lane.mark()  # what was given to the GPU may still read the places that are free by now
         with self._lane.aside():
-            rows = self._encoder([self._lane.sent(feature.data["audio_arrays"].data) for feature in features])
+            rows = self._encoder([samples(feature) for feature in features])
             self._lane.wait(before)
             kept = [self._shelf.put(each) for each in rows]
             done = self._lane.mark()
@@ -102,11 +101,11 @@ def preferring_what_is_ready(encode: Execute) -> Execute:
 
 
 def install() -> None:
-    """Into vLLM's runner."""
+    """Into vLLM's runner: what is ready is taken, what is not is encoded from the host."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     if not hasattr(GPUModelRunner._execute_mm_encoder, "encode"):
-        GPUModelRunner._execute_mm_encoder = preferring_what_is_ready(GPUModelRunner._execute_mm_encoder)
+        GPUModelRunner._execute_mm_encoder = preferring_what_is_ready(from_the_host(GPUModelRunner._execute_mm_encoder))
 
 
 class _Lane:
@@ -133,11 +132,6 @@ class _Lane:
         """Nothing that the present stream is given from now on begins before that point."""
         if self._stream is not None:
             torch.cuda.current_stream().wait_event(mark)
-
-    def sent(self, samples: torch.Tensor) -> torch.Tensor:
-        if self._stream is None:
-            return samples
-        return samples.pin_memory().to(self._device, non_blocking=True)
 
 
 class _Done:

@@ -1,12 +1,13 @@
 """The audio encoder over whole chunks: audio in, one row for each 80 ms out, as wide as the decoder.
 
 The modules and weights are those that vLLM made and loaded; here is only another way through them, in which a chunk's
-frames see each other without a K/V cache. Nothing in it waits for the GPU.
+frames see each other without a K/V cache, and the silence that chunks begin with is encoded once for all of them
+(`silence`). Nothing in it waits for the GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,10 +15,17 @@ from torch.nn import functional
 
 from voxbatch.vllm_plugin import GROUP_FRAMES
 from voxbatch.vllm_plugin.attention import Attention, Flash, Masked
-from voxbatch.vllm_plugin.packing import Packed, groups, packed
+from voxbatch.vllm_plugin.packing import Packed, groups, moved, packed
+from voxbatch.vllm_plugin.placing import Place, place
+from voxbatch.vllm_plugin.silence import Silence, settled_frames
 from voxbatch.vllm_plugin.spectrogram import Spectrogram, rounded
 
-Keep = Callable[[torch.Tensor], torch.Tensor]
+BEHIND = 2
+"""Frames before a frame whose sound the two convolutions look at: three mels."""
+
+Shelve = Callable[[torch.Tensor], torch.Tensor]
+Keep = Callable[[torch.Tensor], None]
+"""Given each layer's keys and values, [2, rows, k], in the layers' order."""
 
 
 class Encoder:
@@ -26,40 +34,48 @@ class Encoder:
     Args:
         tower: vLLM's VoxtralEncoderModel.
         adapter: from `pool` frames to a row.
+        left_pad: tokens of silence that chunks usually begin with. Those that do are cheaper; all are right.
     """
 
-    def __init__(self, tower: Any, adapter: Any):
+    def __init__(self, tower: Any, adapter: Any, left_pad: int = 0):
         config, layers = tower.config, tower.whisper_encoder
         self._layers, self._adapter, self._dtype = layers, adapter, tower.dtype
         self._pool: int = config.block_pool_size
         self._per_frame: int = config.hop_length * layers.total_stride
-        device = layers.conv1.weight.device
+        self.device: torch.device = layers.conv1.weight.device
         self._spectrogram = Spectrogram(
-            tower.mel_filters.to(device), config.window_size, config.hop_length, float(config.global_log_mel_max)
+            tower.mel_filters.to(self.device), config.window_size, config.hop_length, float(config.global_log_mel_max)
         )
         one = layers.layers[0].self_attn
-        flash = _flash_version(one.head_dim) if device.type == "cuda" and self._dtype != torch.float32 else None
+        self._cos_sin = _interleaved(one.rotary_emb, one.head_dim).to(self.device, self._dtype).contiguous()
+        flash = _flash_version(one.head_dim) if self.device.type == "cuda" and self._dtype != torch.float32 else None
         self._ops: _Ops = _Fused() if flash else _Plain()
+        self._place: Place = _kernel() if flash else place
         window, scale = config.sliding_window, one.scaling
         self._attention: Attention = Flash(window, scale, flash) if flash else Masked(window, scale)
+        self._nothing = self._no_silence()
+        samples = left_pad * self._per_frame * self._pool
+        settled = settled_frames(samples, config.window_size, config.hop_length, self._pool)
+        with torch.no_grad():
+            self._silence = self._heard(samples, settled) if settled > BEHIND else self._nothing
 
-    def __call__(self, audio: Sequence[torch.Tensor], keep: Keep = lambda rows: rows) -> list[torch.Tensor]:
+    def __call__(self, audio: Sequence[torch.Tensor], shelve: Shelve = lambda rows: rows) -> list[torch.Tensor]:
         """[tokens, width] for each chunk, in their order.
 
         Args:
-            audio: [samples] each, 16 kHz, a whole number of tokens.
-            keep: takes a chunk's rows to where they stay, as soon as its group is done, so that those of a whole burst
-                are never held twice.
+            audio: [samples] each, 16 kHz, a whole number of tokens; on the host, where it is seen whether it begins
+                with silence, or on the encoder's device.
+            shelve: takes a chunk's rows to where they stay, as soon as its group is done, so that those of a whole
+                burst are never held twice.
 
         Raises:
             ValueError: it is not.
         """
         frames = [self._frames(len(each)) for each in audio]
-        padded = [self._frames(rounded(len(each))) for each in audio]
         found: dict[int, torch.Tensor] = {}
-        for group in groups(padded, GROUP_FRAMES):
-            rows = map(keep, self._group([audio[i] for i in group], [frames[i] for i in group]))
-            found |= zip(group, rows, strict=True)
+        for group, silence in self._groups(audio):
+            rows = self._group([audio[i] for i in group], [frames[i] for i in group], silence)
+            found |= zip(group, map(shelve, rows), strict=True)
         return [found[i] for i in range(len(frames))]
 
     @property
@@ -71,16 +87,15 @@ class Encoder:
         numbers += 3 * one.mlp.down_proj.input_size_per_partition  # its weight may be laid out otherwise, in FP8
         return int(GROUP_FRAMES * numbers * self._dtype.itemsize)
 
-    def rehearse(self, samples: int, chunks: int) -> None:
-        """Encode the largest group that there will be, of silence, while the audio of the largest burst is there, so
-        that whoever measures memory sees it used.
+    def rehearse(self, samples: int) -> None:
+        """Encode the largest group that there will be, of silence, so that whoever measures memory sees it used.
 
         Args:
             samples: of the longest chunk.
-            chunks: that a step may bring.
         """
-        burst = torch.zeros(chunks, samples, device=self._layers.conv1.weight.device)
-        self(burst[: max(1, GROUP_FRAMES // self._frames(samples))].unbind())
+        chunks = max(1, GROUP_FRAMES // self._spread(samples, self._nothing))
+        self([torch.zeros(samples, device=self.device)] * chunks)  # the whole way, as on a GPU it cannot be seen
+        self([torch.zeros(samples)])
 
     def _frames(self, samples: int) -> int:
         token = self._per_frame * self._pool
@@ -88,44 +103,109 @@ class Encoder:
             raise ValueError(f"{samples} samples of audio; a request's audio is padded to whole tokens of {token}")
         return samples // self._per_frame
 
-    def _group(self, audio: list[torch.Tensor], frames: list[int]) -> Sequence[torch.Tensor]:
-        layout = packed(frames, audio[0].device)
-        hidden = self._attended(self._convolved(audio, frames), layout)
-        rows: torch.Tensor = self._adapter(hidden.reshape(len(hidden) // self._pool, -1))
-        found: Sequence[torch.Tensor] = rows.split([count // self._pool for count in frames])
-        return found
+    def _spread(self, samples: int, silence: Silence) -> int:
+        """Frames that a chunk takes in a group, its spectrogram's padding included."""
+        known = max(0, silence.frames - BEHIND) * self._per_frame
+        return self._frames(rounded(samples - known))
 
-    def _convolved(self, audio: list[torch.Tensor], frames: list[int]) -> torch.Tensor:
-        """[frames, dim], chunks end to end. The convolutions look back only, so that what is behind a chunk's end
-        does not reach it."""
-        mel = self._spectrogram(audio).to(self._dtype)
-        heard = functional.gelu(self._layers.conv2(functional.gelu(self._layers.conv1(mel)))).transpose(1, 2)
+    def _groups(self, audio: Sequence[torch.Tensor]) -> Iterator[tuple[list[int], Silence]]:
+        """Indexes of chunks to encode together, and what is known of their beginnings."""
+        silent = [self._silence.begins(each) for each in audio]
+        for silence, want in ((self._silence, True), (self._nothing, False)):
+            members = [i for i, it_is in enumerate(silent) if it_is is want]
+            for group in groups([self._spread(len(audio[i]), silence) for i in members], GROUP_FRAMES):
+                yield [members[i] for i in group], silence
+
+    def _group(self, audio: list[torch.Tensor], frames: list[int], silence: Silence) -> Sequence[torch.Tensor]:
+        own = [count - silence.frames for count in frames]
+        layout = packed(own, self.device, silence.frames)
+        hidden = self._attended(self._convolved(audio, own, silence.frames), layout, silence.keys)
+        rows = self._adapted(hidden).split([count // self._pool for count in own])
+        return [torch.cat((silence.rows, each)) for each in rows] if silence.frames else rows
+
+    def _adapted(self, hidden: torch.Tensor) -> torch.Tensor:
+        rows: torch.Tensor = self._adapter(hidden.reshape(len(hidden) // self._pool, -1))
+        return rows
+
+    def _no_silence(self) -> Silence:
+        sizes = [layer.self_attn.kv_size for layer in self._layers.layers]
+        keys = [torch.empty(2, 0, size, dtype=self._dtype, device=self.device) for size in sizes]
+        return Silence(0, keys, torch.empty(0))
+
+    def _heard(self, samples: int, frames: int) -> Silence:
+        """So many samples of silence, and their first frames, once through all layers."""
+        keys: list[torch.Tensor] = []
+        audio = torch.zeros(samples, device=self.device)
+        layout = packed([frames], self.device)
+        hidden = self._attended(self._convolved([audio], [frames], 0), layout, self._nothing.keys, keys.append)
+        return Silence(samples, keys, self._adapted(hidden))
+
+    def _convolved(self, audio: list[torch.Tensor], frames: list[int], first: int) -> torch.Tensor:
+        """[frames, dim], so many of each chunk from its frame `first` on, end to end. The convolutions look back only,
+        so that what is behind a chunk's end does not reach it; and BEHIND frames are made to be looked at."""
+        behind = min(first, BEHIND)
+        here, skipped = [moved(each, self.device) for each in audio], (first - behind) * self._layers.total_stride
+        heard = functional.gelu(self._layers.conv1(self._spectrogram(here, skipped).to(self._dtype)))
+        heard = functional.gelu(self._layers.conv2(heard)).transpose(1, 2)[:, behind:]
         return torch.cat([chunk[:count] for chunk, count in zip(heard, frames, strict=True)])
 
-    def _attended(self, residual: torch.Tensor, layout: Packed) -> torch.Tensor:
-        first, *others = self._layers.layers
-        normed = self._ops.norm(first.self_attn_layer_norm, residual)
-        delta, residual = self._layer(first, normed, residual, layout)
-        for layer in others:
-            normed, residual = self._ops.add_and_norm(layer.self_attn_layer_norm, delta, residual)
-            delta, residual = self._layer(layer, normed, residual, layout)
-        return self._ops.add_and_norm(self._layers.layer_norm, delta, residual)[0]
+    def _attended(
+        self, residual: torch.Tensor, layout: Packed, known: Sequence[torch.Tensor], keep: Keep | None = None
+    ) -> torch.Tensor:
+        """[frames, dim] to [frames, dim], through all layers, each with the keys that are `known` to it."""
+        delta, layers = None, self._layers.layers
+        for layer, pads in zip(layers, known, strict=True):
+            normed, residual = self._normed(layer.self_attn_layer_norm, delta, residual)
+            seen = self._attend(layer.self_attn, normed, layout, pads, keep)
+            normed, residual = self._normed(layer.final_layer_norm, seen, residual)
+            delta = self._fed_forward(layer.mlp, normed)
+        return self._normed(self._layers.layer_norm, delta, residual)[0]
 
-    def _layer(
-        self, layer: Any, normed: torch.Tensor, residual: torch.Tensor, layout: Packed
+    def _normed(
+        self, module: Any, delta: torch.Tensor | None, residual: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the layer adds, and to what."""
-        seen = self._attend(layer.self_attn, normed, layout)
-        normed, residual = self._ops.add_and_norm(layer.final_layer_norm, seen, residual)
-        gated = self._ops.gate(layer.mlp.act_fn, layer.mlp.gate_up_proj(normed)[0])
-        return layer.mlp.down_proj(gated)[0], residual
+        """What a layer reads, and to what it adds."""
+        if delta is None:
+            return self._ops.norm(module, residual), residual
+        return self._ops.add_and_norm(module, delta, residual)
 
-    def _attend(self, layer: Any, normed: torch.Tensor, layout: Packed) -> torch.Tensor:
-        q, k, v = layer.qkv_proj(normed)[0].split([layer.q_size, layer.kv_size, layer.kv_size], dim=-1)
-        q, k = self._ops.rotate(layer.rotary_emb, layout.positions, q, k)
-        q, k, v = (each.unflatten(-1, (-1, layer.head_dim)) for each in (q, k, v))
+    def _fed_forward(self, layer: Any, normed: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = layer.down_proj(self._ops.gate(layer.act_fn, layer.gate_up_proj(normed)[0]))[0]
+        return found
+
+    def _attend(
+        self, layer: Any, normed: torch.Tensor, layout: Packed, pads: torch.Tensor, keep: Keep | None
+    ) -> torch.Tensor:
+        qkv = layer.qkv_proj(normed)[0]
+        kv = qkv.new_empty(2, sum(layout.key_lengths), layer.kv_size)
+        self._place(qkv, kv, pads, self._cos_sin, layout, layer.head_dim)
+        if keep is not None:
+            keep(kv)
+        q, k, v = (each.unflatten(1, (-1, layer.head_dim)) for each in (qkv[:, : layer.q_size], *kv))
         found: torch.Tensor = layer.out_proj(self._attention(q, k, v, layout).flatten(1))[0]
         return found
+
+
+def _interleaved(rotary: Any, head_dim: int) -> torch.Tensor:
+    """[positions, head_dim]: its cosines, then its sines.
+
+    Raises:
+        ValueError: it turns otherwise than `placing` does.
+    """
+    if rotary.is_neox_style or rotary.rotary_dim != head_dim:
+        raise ValueError(
+            f"the encoder turns {rotary.rotary_dim} of a head's {head_dim} numbers, "
+            f"{'by halves' if rotary.is_neox_style else 'in pairs'}; voxbatch's encoder plugin knows all of them, in "
+            "pairs: run without it (--no-prefill-encoder)"
+        )
+    found: torch.Tensor = rotary.cos_sin_cache
+    return found
+
+
+def _kernel() -> Place:
+    from voxbatch.vllm_plugin import kernels
+
+    return kernels.place
 
 
 def _flash_version(head_dim: int) -> int | None:
@@ -148,12 +228,6 @@ class _Plain:
         residual = residual + delta
         return self.norm(module, residual), residual
 
-    def rotate(
-        self, module: Any, positions: torch.Tensor, q: torch.Tensor, k: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        found: tuple[torch.Tensor, torch.Tensor] = module.forward_native(positions, q, k)
-        return found
-
     def gate(self, module: Any, x: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = module.forward_native(x)
         return found
@@ -161,7 +235,7 @@ class _Plain:
 
 class _Fused(_Plain):
     """The same by vLLM's own CUDA kernels, which it leaves to the compiler where a model is compiled; this code is
-    not. They write into `delta`, `residual`, `q` and `k`."""
+    not. They write into `delta` and `residual`."""
 
     def __init__(self) -> None:
         from vllm import _custom_ops
@@ -178,12 +252,6 @@ class _Fused(_Plain):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         self._kernels.fused_add_rms_norm(delta, residual, module.weight, module.variance_epsilon)
         return delta, residual
-
-    def rotate(
-        self, module: Any, positions: torch.Tensor, q: torch.Tensor, k: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        found: tuple[torch.Tensor, torch.Tensor] = module.forward_cuda(positions, q, k)
-        return found
 
     def gate(self, module: Any, x: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = module.forward_cuda(x)

@@ -18,7 +18,7 @@ from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneration
 from vllm.sequence import IntermediateTensors
 
-from voxbatch.vllm_plugin import STEP_CHUNKS, asked_beside, beside, gather
+from voxbatch.vllm_plugin import asked_beside, beside, gather
 from voxbatch.vllm_plugin.encoder import Encoder
 from voxbatch.vllm_plugin.gather import Rows
 from voxbatch.vllm_plugin.shelf import Shelf
@@ -38,7 +38,6 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         self._longest = vllm_config.model_config.max_model_len
         row = self.audio_language_adapter.w_out.weight[0].detach()
         most = vllm_config.scheduler_config.max_num_seqs
-        self._burst = min(most, STEP_CHUNKS)
         self.beside: beside.Beside | None = None
         self._ahead_of = most if asked_beside() and vllm_config.parallel_config.world_size == 1 else 0
         self.shelf = Shelf(most + (beside.ahead(most) if self._ahead_of else 0), self._longest, row)
@@ -47,18 +46,26 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         beside.install()
 
     def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:
-        """Audio → [tokens, width] for each chunk. The first call is vLLM's when it measures memory."""
+        """Audio → [tokens, width] for each chunk. The first call is vLLM's when it measures memory; the requests' own
+        audio comes by `encoded`."""
         audio = self._parse_and_validate_audio_arrays(**kwargs)
-        if not audio:
-            return []
-        encoder = self._encoder or self._made_ready(audio[0].device)
+        return self.encoded(audio) if audio else []
+
+    def encoded(self, audio: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """[tokens, width] for each chunk, on the shelf.
+
+        Args:
+            audio: [samples] each, best on the host; see Encoder.
+        """
+        encoder = self._encoder or self._made_ready()
         return encoder(audio, self.shelf.put)
 
-    def _made_ready(self, device: torch.device) -> Encoder:
-        self._encoder = encoder = Encoder(self.whisper_encoder, self.audio_language_adapter)
-        encoder.rehearse(self._longest * SAMPLES_PER_TOKEN, self._burst)
+    def _made_ready(self) -> Encoder:
+        left_pad = self.audio_config.streaming_n_left_pad_tokens or 0
+        self._encoder = encoder = Encoder(self.whisper_encoder, self.audio_language_adapter, left_pad)
+        encoder.rehearse(self._longest * SAMPLES_PER_TOKEN)
         if self._ahead_of:
-            self.beside = beside.Beside(encoder, self.shelf, self._ahead_of, device)
+            self.beside = beside.Beside(encoder, self.shelf, self._ahead_of, encoder.device)
             beside.publish(self.beside)
         return encoder
 

@@ -14,19 +14,39 @@ import torch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
+    """Frames of some chunks end to end. Their keys and values lie likewise, but before each chunk's own is room for
+    those of the `known` frames that it begins with and that are not encoded again (see `silence`)."""
+
     lengths: list[int]
-    """Frames of each chunk."""
-    longest: int
+    """Frames of each chunk, without the known ones."""
+    known: int
     starts: torch.Tensor
-    """[chunks + 1], int32: where each chunk begins, and where the last one ends."""
+    """[chunks + 1], int32: where each chunk's frames begin, and where the last one's end."""
+    key_starts: torch.Tensor
+    """The same of its keys."""
     positions: torch.Tensor
-    """[frames], int64: of each frame within its chunk."""
+    """[frames], int64: of each frame within its chunk, the known ones counted."""
+    places: torch.Tensor
+    """[frames], int64: of each frame's key among the keys."""
+
+    @property
+    def longest(self) -> int:
+        return max(self.lengths)
+
+    @property
+    def key_lengths(self) -> list[int]:
+        return [self.known + count for count in self.lengths]
 
 
-def packed(lengths: Sequence[int], device: torch.device) -> Packed:
+def packed(lengths: Sequence[int], device: torch.device, known: int = 0) -> Packed:
     starts = np.cumsum([0, *lengths])
-    positions = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
-    return Packed(list(lengths), max(lengths), sent(starts.astype(np.int32), device), sent(positions, device))
+    key_starts = starts + known * np.arange(len(starts))
+    positions = known + np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+    places = positions + np.repeat(key_starts[:-1], lengths)
+    return Packed(
+        list(lengths), known, sent(starts.astype(np.int32), device), sent(key_starts.astype(np.int32), device),
+        sent(positions, device), sent(places, device),
+    )  # fmt: skip
 
 
 def groups(lengths: Sequence[int], most: int) -> list[list[int]]:
@@ -44,7 +64,11 @@ def groups(lengths: Sequence[int], most: int) -> list[list[int]]:
 
 def sent(array: np.ndarray, device: torch.device) -> torch.Tensor:
     """A host array on the device, without waiting for it."""
-    tensor = torch.from_numpy(array)
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return moved(torch.from_numpy(array), device)
+
+
+def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The same there, without waiting for it."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

@@ -19,7 +19,7 @@ MODELS = "vllm.model_executor.models"
 NAMES = {
     # the model that ours derives from: its weights, loading, prompt and logits are used as they are
     f"{MODELS}.voxtral_realtime:VoxtralRealtimeGeneration": (
-        "language_model, whisper_encoder, audio_language_adapter, time_embedding, n_delay_tokens; "
+        "language_model, whisper_encoder, audio_language_adapter, time_embedding, n_delay_tokens, audio_config; "
         "_parse_and_validate_audio_arrays; its __init__ refuses full CUDA graphs, because its forward holds the encoder"
     ),
     f"{MODELS}.voxtral:VoxtralEncoderModel": "config, dtype, mel_filters, whisper_encoder",
@@ -29,18 +29,21 @@ NAMES = {
         "input_size_per_partition); its matrices are called, never read, for they may be quantised"
     ),
     f"{MODELS}.whisper_causal:WhisperCausalAttention": (
-        "qkv_proj, rotary_emb, out_proj, attn.layer_name, num_heads, head_dim, scaling"
+        "qkv_proj, rotary_emb, out_proj, attn.layer_name, head_dim, q_size, kv_size, scaling"
     ),
     f"{MODELS}.voxtral:AudioLanguageAdapter": "w_out; called with [tokens, pool * dim]",
     # what a layer is made of, called outside of the compiled graph
     "vllm.model_executor.layers.layernorm:RMSNorm": "weight, variance_epsilon; forward_native on a CPU",
     "vllm.model_executor.layers.activation:SiluAndMul": "forward_cuda, forward_native",
-    "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding": "forward_cuda (in place), forward_native",
+    "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding": (
+        "cos_sin_cache, [positions, rotary_dim], cosines first; is_neox_style, rotary_dim"
+    ),
     # whose two methods for a step's audio are wrapped; the originals are kept for what is not on our shelf
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner": (
         "_gather_mm_embeddings(scheduler_output, shift_computed_tokens=0), called when the step's order is settled; "
         "_execute_mm_encoder(scheduler_output), before it: scheduled_encoder_inputs (by request) into encoder_cache; "
-        "get_model, device, requests (mm_features, identifier), encoder_cache, input_batch (req_ids, "
+        "what it returns is read for models with an encoder and a decoder only; "
+        "get_model, device, requests (mm_features, identifier, data), encoder_cache, input_batch (req_ids, "
         "num_computed_tokens_cpu); scheduler_output.num_scheduled_tokens"
     ),
     # what voxbatch.engines.vllm.scheduler and steady derive from and look into
@@ -79,18 +82,23 @@ ON_GPU = {
     "vllm._custom_ops:fused_add_rms_norm": "(input, residual, weight, epsilon), both in place",
     "vllm.v1.attention.backends.fa_utils:flash_attn_varlen_func": (
         "q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k, softmax_scale, causal, window_size, "
-        "fa_version: the window [left, 0] counts keys before the query's own"
+        "fa_version: the window [left, 0] counts keys before the query's own; where there are more keys than queries, "
+        "the last query's own is the last key"
     ),
 }
 """The same; only there where CUDA is."""
 BY_CONVENTION = (
     (
         "vllm.v1.worker.gpu_model_runner: calls embed_multimodal with audio_arrays (a list of [samples], or a tensor "
-        "[chunks, samples]), first when it profiles; keeps each result, the very object, in encoder_cache until the "
+        "[chunks, samples]) when it profiles; keeps each result, the very object, in encoder_cache until the "
         "scheduler frees it; gives slices of them to embed_input_ids, in the order of the step's tokens; its "
         "inputs_embeds is as wide as text_config.projection_size"
     ),
-    "vllm.v1.request: mm_features[0] of a request that waits, its identifier and data['audio_arrays'].data",
+    (
+        "vllm.v1.request: mm_features[0] of a request that waits, its identifier and data['audio_arrays'].data, on the "
+        "host; the worker's own requests have the same"
+    ),
+    "triton, which vLLM brings along where CUDA is: 3.6",
 )
 """What is relied on and has no name to look for. The second model runner (VLLM_USE_V2_MODEL_RUNNER) was not read."""
 

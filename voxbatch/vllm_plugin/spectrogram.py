@@ -28,24 +28,28 @@ class Spectrogram:
         self._window = torch.hann_window(window_size, dtype=torch.float32, device=filters.device)
         self._size, self._hop, self._faintest = window_size, hop, loudest - LOUDEST_TO_FAINTEST
 
-    def __call__(self, audio: Sequence[torch.Tensor]) -> torch.Tensor:
+    def __call__(self, audio: Sequence[torch.Tensor], first: int = 0) -> torch.Tensor:
         """[chunks, mels, frames], float32, at least as many as the longest chunk has. What lies behind a chunk's own
         frames is no silence, and means nothing.
 
         Args:
             audio: [samples] each, 16 kHz.
+            first: the frame to begin with; every chunk has it.
         """
-        found = torch.stft(self._padded(audio), self._size, self._hop, window=self._window, center=False,
+        padded = self._padded(audio, first * self._hop)
+        found = torch.stft(padded, self._size, self._hop, window=self._window, center=False,
                            return_complex=True)[..., :-1]  # fmt: skip
         power = found.real.square().add_(found.imag.square())
         mel = (self._filters @ power).clamp_(min=1e-10).log10_()
         return mel.clamp_(min=self._faintest).add_(4.0).div_(4.0)
 
-    def _padded(self, audio: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Each mirrored at its own ends by half a window, as torch.stft does when it centres its frames."""
+    def _padded(self, audio: Sequence[torch.Tensor], begin: int) -> torch.Tensor:
+        """Each mirrored at its own ends by half a window, as torch.stft does when it centres its frames; then without
+        the first `begin` samples."""
         half = self._size // 2
-        longest = rounded(max(len(each) for each in audio))
+        longest = rounded(max(len(each) for each in audio) - begin)
         rows = self._window.new_zeros(len(audio), longest + self._size)
         for row, samples in zip(rows, audio, strict=True):
-            row[: len(samples) + self._size] = functional.pad(samples[None].float(), (half, half), mode="reflect")[0]
+            mirrored = functional.pad(samples[None].float(), (half, half), mode="reflect")[0, begin:]
+            row[: len(mirrored)] = mirrored
         return rows

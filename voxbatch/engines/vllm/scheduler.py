@@ -40,8 +40,7 @@ class _Lifted:
         _lift(scheduler)
         self._prefilled, self._open = vllm_plugin.asked(), True
         if self._prefilled:
-            most = vllm_plugin.STEP_CHUNKS * scheduler.max_model_len
-            scheduler.max_num_encoder_input_tokens = min(most, scheduler.encoder_cache_manager.cache_size)
+            scheduler.max_num_encoder_input_tokens = scheduler.encoder_cache_manager.cache_size
             manager = scheduler.kv_cache_manager
             manager.allocate_slots = steady.slots(manager, scheduler.max_model_len)
         self._lists = 0

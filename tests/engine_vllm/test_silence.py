@@ -1,0 +1,214 @@
+"""The silence that chunks begin with is encoded once, and what comes out is what would have come out without that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from tower import LAYERS, WIDTH, tower  # noqa: E402
+
+from voxbatch.vllm_plugin.admit import from_the_host  # noqa: E402
+from voxbatch.vllm_plugin.attention import Masked  # noqa: E402
+from voxbatch.vllm_plugin.encoder import Encoder  # noqa: E402
+from voxbatch.vllm_plugin.packing import Packed, packed  # noqa: E402
+from voxbatch.vllm_plugin.placing import place  # noqa: E402
+from voxbatch.vllm_plugin.silence import settled_frames  # noqa: E402
+
+CPU, TOKEN, LEFT_PAD = torch.device("cpu"), 1_280, 32
+SETTLED = 124
+"""Frames of LEFT_PAD tokens: 255 mels end before the recording begins, 127 frames are made of those, 31 tokens are
+whole."""
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Any:
+    with torch.no_grad():
+        yield
+
+
+def chunk(tokens: int, seed: int = 0, left_pad: int = LEFT_PAD) -> Any:
+    """[samples]: noise of so many tokens behind the silence."""
+    noise = np.random.default_rng(seed).standard_normal(tokens * TOKEN).astype(np.float32) * 0.1
+    return torch.from_numpy(np.concatenate([np.zeros(left_pad * TOKEN, np.float32), noise]))
+
+
+@pytest.mark.parametrize(("tokens", "frames"), [(0, 0), (1, 0), (2, 4), (3, 8), (32, SETTLED)])
+def test_settled_frames(tokens: int, frames: int) -> None:
+    """By hand: the last mel that a recording does not reach is centred half a window before it."""
+    assert settled_frames(tokens * TOKEN, 400, 160, 4) == frames
+
+
+def test_no_frame_more_is_settled() -> None:
+    """Of the convolutions' frames, those that are settled are the same whatever follows, and so are three more, less
+    than a token; the next one is not."""
+    encoder = Encoder(*tower(750))
+    silent, loud = (encoder._convolved([each], [160], 0) for each in (torch.zeros(40 * TOKEN), chunk(8)))
+    assert torch.equal(silent[: SETTLED + 3], loud[: SETTLED + 3])
+    assert not torch.allclose(silent[SETTLED + 3], loud[SETTLED + 3], atol=1e-3)
+
+
+@pytest.mark.parametrize("window", [20, SETTLED - 1, SETTLED, SETTLED + 1, SETTLED + 4, 200, 750])
+def test_the_short_way_is_the_whole_way(window: int) -> None:
+    """Chunks from the silence alone to more than a window behind it, each alone and all together."""
+    whole, short = Encoder(*tower(window)), Encoder(*tower(window), LEFT_PAD)
+    audio = [chunk(tokens, tokens) for tokens in (0, 1, 18, 19, 50, 156, 157)]
+    expected = whole(audio)
+    assert [len(rows) for rows in expected] == [len(each) // TOKEN for each in audio]
+    for found in (short(audio), [short([each])[0] for each in audio]):
+        for rows, others in zip(found, expected, strict=True):
+            torch.testing.assert_close(rows, others, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("left_pad", [0, 1, 2, 3, 31, 33])
+def test_other_silences(left_pad: int) -> None:
+    """A tokenizer may put any number of tokens there, too few for anything to be settled among them."""
+    audio = [chunk(5, 1, left_pad), chunk(40, 2, left_pad)]
+    for rows, others in zip(Encoder(*tower(30), left_pad)(audio), Encoder(*tower(30))(audio), strict=True):
+        torch.testing.assert_close(rows, others, atol=1e-5, rtol=0)
+
+
+def test_audio_that_begins_otherwise() -> None:
+    """One sample before the recording's that is not zero, at either end or not even a number, a recording without
+    silence, and one shorter than it: each goes the whole way, and in company of others it does not disturb them."""
+    parts = tower(100)
+    whole, short = Encoder(*parts), Encoder(*parts, LEFT_PAD)
+    audio = [chunk(20, i) for i in range(4)]
+    audio[0][0] = audio[1][LEFT_PAD * TOKEN - 1] = 1e-30
+    audio += [chunk(40, 5, left_pad=0), chunk(3, 6, left_pad=0), torch.zeros(31 * TOKEN)]
+    expected = whole(audio)
+    products = [layer.self_attn.qkv_proj for layer in parts[0].whisper_encoder.layers]
+    for product in products:
+        product.rows = 0
+    found = short(audio)
+    frames = [len(each) // 320 for each in audio]
+    assert [product.rows for product in products] == [sum(frames) - 2 * SETTLED] * LAYERS
+    for rows, others in zip(found, expected, strict=True):
+        torch.testing.assert_close(rows, others, atol=1e-5, rtol=0)
+    odd = chunk(1)
+    odd[5] = float("nan")
+    assert not short._silence.begins(odd)
+
+
+def test_audio_on_a_device_is_not_looked_at() -> None:
+    """For that would wait for the device."""
+    silence = Encoder(*tower(100), LEFT_PAD)._silence
+    assert silence.begins(torch.zeros(LEFT_PAD * TOKEN))
+    assert not silence.begins(torch.zeros(LEFT_PAD * TOKEN, device="meta"))
+
+
+def test_another_rotation_is_refused() -> None:
+    """One that turns a head by halves: when the encoder is made, and with the way out."""
+    whole, adapter = tower(100)
+    whole.whisper_encoder.layers[0].self_attn.rotary_emb.is_neox_style = True
+    with pytest.raises(ValueError, match=r"turns 8 of a head's 8 numbers, by halves; .*--no-prefill-encoder"):
+        Encoder(whole, adapter)
+
+
+def test_packed_behind_known_frames() -> None:
+    """By hand."""
+    layout = packed([2, 1], CPU, known=3)
+    assert (layout.lengths, layout.key_lengths, layout.longest) == ([2, 1], [5, 4], 2)
+    assert (layout.starts.tolist(), layout.key_starts.tolist()) == ([0, 2, 3], [0, 5, 9])
+    assert (layout.positions.tolist(), layout.places.tolist()) == ([3, 4, 3], [3, 4, 8])
+    assert (layout.key_starts.dtype, layout.places.dtype) == (torch.int32, torch.int64)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 12), st.integers(1, 12))
+def test_a_frame_sees_known_keys(frames: list[int], known: int, window: int) -> None:
+    """What comes out for a chunk's own frames is what comes out for them among all of its frames."""
+    generator = torch.Generator().manual_seed(known)
+    layout, whole = packed(frames, CPU, known), packed([known + count for count in frames], CPU)
+    q, k, v = (torch.randn(len(whole.places), 2, 4, generator=generator, dtype=torch.float64) for _ in range(3))
+    found = Masked(window, 0.5)(q[layout.places], k, v, layout)
+    torch.testing.assert_close(found, Masked(window, 0.5)(q, k, v, whole)[layout.places])
+
+
+def _placed(how: Any, layout: Packed, dtype: Any, queries: int, keys: int) -> Sequence[Any]:
+    """Queries, and keys and values laid out, of two heads and more of 16; what was there before is not a number."""
+    generator = torch.Generator().manual_seed(0)
+    qkv = torch.randn(sum(layout.lengths), queries + 2 * keys, generator=generator).to(dtype)
+    pads = torch.randn(2, layout.known, keys, generator=generator).to(dtype)
+    angles = torch.rand(64, 8, generator=generator)
+    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1).to(dtype)
+    kv = qkv.new_full((2, sum(layout.key_lengths), keys), float("nan"))
+    before = qkv.clone()
+    how(qkv, kv, pads, cos_sin, layout, 16)
+    assert torch.equal(qkv[:, queries:], before[:, queries:])
+    return before, pads, torch.complex(*cos_sin.float().chunk(2, dim=1)), qkv[:, :queries], kv
+
+
+def test_placed() -> None:
+    """As complex numbers: a pair times its position's; and each row where it belongs."""
+    layout = packed([3, 5], CPU, known=2)
+    before, pads, turns, q, kv = _placed(place, layout, torch.float32, 64, 32)
+
+    def turned(x: Any) -> Any:
+        pairs = torch.view_as_complex(x.unflatten(1, (-1, 8, 2)).contiguous())
+        return torch.view_as_real(pairs * turns[layout.positions][:, None]).flatten(1)
+
+    torch.testing.assert_close(q, turned(before[:, :64]))
+    torch.testing.assert_close(kv[0, layout.places], turned(before[:, 64:96]))
+    assert torch.equal(kv[1, layout.places], before[:, 96:])
+    assert torch.equal(kv[:, :2], pads)
+    assert torch.equal(kv[:, 5:7], pads)
+
+
+@pytest.mark.parametrize("known", [0, 3])
+@pytest.mark.parametrize(("queries", "keys"), [(64, 64), (96, 32)])
+def test_the_kernel_places_as_pytorch_does(
+    known: int, queries: int, keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Triton's interpreter, where there is Triton; benchmarks/gpu compares them on a GPU."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    pytest.importorskip("triton")
+    from voxbatch.vllm_plugin import kernels
+
+    layout = packed([4, 1, 7], CPU, known)
+    *_, q, kv = _placed(place, layout, torch.float32, queries, keys)
+    *_, q_found, kv_found = _placed(kernels.place, layout, torch.float32, queries, keys)
+    torch.testing.assert_close(q_found, q)
+    torch.testing.assert_close(kv_found, kv)
+
+
+def test_what_a_step_admits_is_encoded_from_the_host() -> None:
+    """All of it at once and in order, into the runner's cache; nothing is left to vLLM, unless the model is not ours
+    or a request's audio is not there."""
+    given: list[Any] = []
+
+    def encoded(audio: list[Any]) -> list[Any]:
+        given.append(audio)
+        return [samples[:1] for samples in audio]
+
+    audio = {name: torch.full((8,), float(i)) for i, name in enumerate("abc")}
+    requests = {name: SimpleNamespace(mm_features=[_feature(name, samples)]) for name, samples in audio.items()}
+    runner = SimpleNamespace(get_model=lambda: SimpleNamespace(encoded=encoded), requests=requests, encoder_cache={})
+    execute = from_the_host(lambda *_: ["vLLM's"])
+    assert execute(runner, SimpleNamespace(scheduled_encoder_inputs={})) == []
+    assert execute(runner, SimpleNamespace(scheduled_encoder_inputs={"c": [0], "a": [0]})) == []
+    assert [[float(samples[0]) for samples in each] for each in given] == [[2.0, 0.0]]
+    assert {name: float(rows) for name, rows in runner.encoder_cache.items()} == {"of c": 2.0, "of a": 0.0}
+    requests["b"].mm_features[0].data = None
+    assert execute(runner, SimpleNamespace(scheduled_encoder_inputs={"b": [0]})) == ["vLLM's"]
+    runner.get_model = SimpleNamespace
+    assert execute(runner, SimpleNamespace(scheduled_encoder_inputs={"a": [0]})) == ["vLLM's"]
+
+
+def _feature(name: str, samples: Any) -> SimpleNamespace:
+    return SimpleNamespace(identifier=f"of {name}", data={"audio_arrays": SimpleNamespace(data=samples)})
+
+
+def test_working_bytes_and_rehearsal() -> None:
+    """A rehearsal runs, and rows are as wide as the adapter says."""
+    encoder = Encoder(*tower(100), LEFT_PAD)
+    encoder.rehearse(60 * TOKEN)
+    assert encoder.working_bytes > 0
+    assert encoder([chunk(2)])[0].shape == (34, WIDTH)

@@ -1,0 +1,80 @@
+"""One kernel between an attention layer's first product and FlashAttention, for CUDA: turn by position, and lay out.
+
+FlashAttention wants each chunk's keys and values in one piece, and a chunk's begin with those that all chunks share
+(see `silence`). So they have to be moved, and are turned on the way: each number is read once and written once.
+`placing` says the same in PyTorch's words.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from voxbatch.vllm_plugin.packing import Packed
+
+WARPS = 8
+"""Of a program, which has a row: 16 bytes of q, of k and of v for each thread, where they are 2,048 numbers wide."""
+
+
+def place(
+    qkv: torch.Tensor, kv: torch.Tensor, pads: torch.Tensor, cos_sin: torch.Tensor, layout: Packed, head_dim: int
+) -> None:
+    """Turn the queries where they are; keys, turned, and values go to `kv`, those of `pads` in front of each chunk's.
+
+    Args:
+        qkv: [frames, q + k + v], any stride between rows. Its first columns, the queries, are overwritten.
+        kv: [2, rows, k], of qkv's number format, contiguous. Every row is written: `rows` is frames, and `pads` once
+            a chunk.
+        pads: [2, known, k], contiguous; known may be 0.
+        cos_sin: [positions, head_dim], contiguous, the cosines in the left half; numbers 2i and 2i + 1 of a head are
+            turned together.
+        head_dim: a power of two. The widths of queries and keys are multiples of it.
+    """
+    frames, keys, known = len(qkv), kv.shape[2], pads.shape[1]
+    queries = qkv.shape[1] - 2 * keys
+    programs = frames + known * len(layout.lengths)
+    _place[(programs,)](
+        qkv, kv[0], kv[1], pads, cos_sin, layout.positions, layout.places, layout.key_starts, frames, known,
+        qkv.stride(0), q_width=queries, k_width=keys, head=head_dim, block=math.gcd(queries, keys, 2_048),
+        num_warps=WARPS,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["frames", "known"])  # type: ignore[untyped-decorator]
+def _place(  # type: ignore[no-untyped-def] # the compiler reads annotations, and knows its own only
+    qkv, k_out, v_out, pads, cos_sin, positions, places, key_starts, frames, known, stride,
+    q_width: tl.constexpr, k_width: tl.constexpr, head: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """A program for each frame, and one for each row of each chunk's pads."""
+    number = tl.program_id(0)
+    columns = tl.arange(0, block)
+    if number < frames:
+        row = qkv + number.to(tl.int64) * stride
+        to = tl.load(places + number).to(tl.int64) * k_width
+        pair = cos_sin + tl.load(positions + number).to(tl.int64) * head + tl.arange(0, block // 2) % (head // 2)
+        cos, sin = tl.load(pair).to(tl.float32), tl.load(pair + head // 2).to(tl.float32)
+        for begin in tl.static_range(0, k_width, block):
+            at = begin + columns
+            tl.store(v_out + to + at, tl.load(row + q_width + k_width + at))
+            tl.store(k_out + to + at, _turned(tl.load(row + q_width + at), cos, sin, block))
+        for begin in tl.static_range(0, q_width, block):
+            at = begin + columns
+            tl.store(row + at, _turned(tl.load(row + at), cos, sin, block))
+    else:
+        chunk, which = (number - frames) // known, (number - frames) % known
+        to = (tl.load(key_starts + chunk) + which).to(tl.int64) * k_width
+        for begin in tl.static_range(0, k_width, block):
+            at = begin + columns
+            tl.store(k_out + to + at, tl.load(pads + which * k_width + at))
+            tl.store(v_out + to + at, tl.load(pads + (known + which) * k_width + at))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _turned(x, cos, sin, size: tl.constexpr):  # type: ignore[no-untyped-def]
+    """x: [size]; cos, sin: [size / 2], float32. Rounded once, to x's format."""
+    left, right = tl.split(tl.reshape(x.to(tl.float32), [size // 2, 2]))
+    turned = tl.join(left * cos - right * sin, right * cos + left * sin)
+    return tl.reshape(turned, [size]).to(x.dtype)
