@@ -36,9 +36,10 @@ ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # the engine lives in a process of its own
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it would be compiled at the first step; greedy decoding needs no sampler
     "TQDM_DISABLE": "1",  # bars would tear the progress line
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # 0.26 takes it by itself, and Voxtral Realtime reads memory that is not there
 }
 """Set for vLLM unless the user has set them."""
-PREFILLED = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # which was not read for it
+PREFILLED = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # the other was not read for it
 """Set when the encoder runs once a chunk, whatever the user has set."""
 
 
@@ -73,9 +74,7 @@ class Core:
     def __init__(self, arguments: Mapping[str, Any], plugin: str = ""):
         began = time.monotonic()
         self._log = _EngineLog()
-        os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
-        os.environ.pop(SWITCH, None)
-        os.environ.update({**PREFILLED, SWITCH: plugin} if plugin else {})
+        _settle(plugin)
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self._log.config)
         with _as_death(self._log), _outputs_to(self._log.file):
             from vllm import LLM
@@ -122,6 +121,13 @@ class Core:
                 process.kill()
                 process.join()
         self._log.remove()
+
+
+def _settle(plugin: str) -> None:
+    """The environment that vLLM's processes are started with."""
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+    os.environ.pop(SWITCH, None)
+    os.environ.update({**PREFILLED, SWITCH: plugin} if plugin else {})
 
 
 @contextlib.contextmanager
