@@ -37,7 +37,7 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -317,16 +317,16 @@ class Inside:
         """Steps of a run in full swing, admissions included."""
         feed = self._endless()
         self._swing(feed, 450)
-        began = time.monotonic()
+        before, began = self._ids, time.monotonic()
         self._swing(feed, steps)
         wall = (time.monotonic() - began) / steps * 1000
-        before, context = self._ids, self._context()
+        middle, context = self._ids, self._context()
         seen = _profiled(lambda: self._swing(feed, 1), steps)
-        chunks = (self._ids - before) / steps
+        chunks = [round((ids - first) / steps, 3) for first, ids in ((before, middle), (middle, self._ids))]
         self._drain()
         idle = 1 - seen["busy_ms"] / seen["wall_ms"]
         return {"what": "mixture", "requests": self._bench.requests, "context": round(context),
-                "chunks_a_step": round(chunks, 3), "wall_ms": round(wall, 2), "profiled": seen,
+                "chunks_a_step": chunks, "wall_ms": round(wall, 2), "profiled": seen,
                 "idle_share": round(idle, 3)}  # fmt: skip
 
     def host(self, steps: int = 300) -> dict[str, Any]:
@@ -525,20 +525,21 @@ def _said(inside: Inside, bench: Bench, samples: list[np.ndarray], together: boo
     return [found[f"{how}{index}"] for index in range(len(samples))]
 
 
-def compared(found: dict[tuple[str, str], list[list[int]]]) -> Iterator[dict[str, Any]]:
-    """Each two ways of running: the share of positions with equal tokens, and how far texts go until they differ."""
-    ways = list(found)
-    for i, one in enumerate(ways):
-        for other in ways[i + 1 :]:
-            pairs = list(zip(found[one], found[other], strict=False))
-            same = [a == b for left, right in pairs for a, b in zip(left, right, strict=False)]
-            until = [next((k for k, (a, b) in enumerate(zip(x, y, strict=False)) if a != b), len(x)) for x, y in pairs]
-            yield {
-                "of": [" ".join(one), " ".join(other)], "chunks": len(pairs), "positions": len(same),
-                "equal_share": round(float(np.mean(same)), 4),
-                "until_first_difference": round(sum(until) / max(1, sum(len(x) for x, _ in pairs)), 4),
-                "distinct_tokens": len({t for x, y in pairs for t in (*x, *y)}),
-            }  # fmt: skip
+def compared(found: dict[str, list[list[int]]], done: int) -> Iterator[dict[str, Any]]:
+    """Each two ways of running, those apart that are both among the first `done`: the share of positions with equal
+    tokens, and how far texts go until they differ."""
+    for (i, one), (j, other) in combinations(enumerate(found), 2):
+        if max(i, j) < done:
+            continue
+        pairs = list(zip(found[one], found[other], strict=False))
+        same = [a == b for left, right in pairs for a, b in zip(left, right, strict=False)]
+        until = [next((k for k, (a, b) in enumerate(zip(x, y, strict=False)) if a != b), len(x)) for x, y in pairs]
+        yield {
+            "of": [one, other], "chunks": len(pairs), "positions": len(same),
+            "equal_share": round(float(np.mean(same)), 4),
+            "until_first_difference": round(sum(until) / max(1, sum(len(x) for x, _ in pairs)), 4),
+            "distinct_tokens": len({t for x, y in pairs for t in (*x, *y)}),
+        }  # fmt: skip
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
@@ -557,15 +558,18 @@ def main() -> None:
         for line in MEASURES[given.measure](given.model, json.loads(given.one), given):
             print("RESULT " + json.dumps(line), flush=True)
         os._exit(0)  # an engine in this process would take its time to leave
-    said: dict[tuple[str, str], list[list[int]]] = {}
+    said: dict[str, list[list[int]]] = {}
     for name in given.only or USUAL[given.measure]:
         options = {**CONFIGURATIONS[name], **dict(pair.split("=", 1) for pair in given.option)}
+        done = len(said)
         for line in lines(name, options, given):
             if "tokens" in line:
-                said[name, line["how"]] = line.pop("tokens")
+                said[f"{name} {line['how']}"] = line.pop("tokens")
             tell({"measure": given.measure, "name": name, **line}, given.out)
-    for line in compared(said):
-        tell({"measure": "tokens", **line}, given.out)
+        for line in compared(said, done):
+            tell({"measure": "tokens", **line}, given.out)
+        if said and given.out:  # to be held against those of another day
+            given.out.with_suffix(".tokens.json").write_text(json.dumps(said))
 
 
 def lines(name: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -612,7 +616,7 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the engine, for all")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help="append the lines there too")
+    parser.add_argument("--out", type=Path, help="append the lines there too; tokens go to FILE.tokens.json")
     given = parser.parse_args()
     given.measure = "soak" if given.hours else given.measure or "speed"
     return given
