@@ -51,7 +51,7 @@ LENGTHS = {"30": (30.0, 30.0), "20-35": (20.0, 35.0), "2-35": (2.0, 35.0)}
 DUMMY = {"load_format": "dummy", "watch": "false", "ignore_eos": "true", "delay_ms": "0"}
 STOCK = {"prefill_encoder": "false", "lift_encoder_cache": "false"}
 PLUGIN = {"prefill_encoder": "true"}
-EXACT = {"dtype": "float32", "enforce_eager": "true", "max_num_seqs": "16", "max_num_batched_tokens": "4096"}
+EXACT = {"dtype": "float32", "enforce_eager": "true", "max_num_seqs": "64", "max_num_batched_tokens": "4096"}
 CONFIGURATIONS: dict[str, dict[str, str]] = {
     "plugin": PLUGIN,
     "beside": {**PLUGIN, "encode_beside": "true"},
@@ -532,14 +532,22 @@ def compared(found: dict[str, list[list[int]]], done: int) -> Iterator[dict[str,
         if max(i, j) < done:
             continue
         pairs = list(zip(found[one], found[other], strict=False))
-        same = [a == b for left, right in pairs for a, b in zip(left, right, strict=False)]
+        equal = [[a == b for a, b in zip(left, right, strict=False)] for left, right in pairs]
+        same = [each for text in equal for each in text]
         until = [next((k for k, (a, b) in enumerate(zip(x, y, strict=False)) if a != b), len(x)) for x, y in pairs]
         yield {
             "of": [one, other], "chunks": len(pairs), "positions": len(same),
-            "equal_share": round(float(np.mean(same)), 4),
+            "equal_share": round(float(np.mean(same)), 4), "by_third": _by_third(equal),
             "until_first_difference": round(sum(until) / max(1, sum(len(x) for x, _ in pairs)), 4),
             "distinct_tokens": len({t for x, y in pairs for t in (*x, *y)}),
         }  # fmt: skip
+
+
+def _by_third(equal: list[list[bool]]) -> list[float]:
+    """Of the texts' first thirds, their middles and their ends: what is wrong from one place on falls."""
+    parts = [[text[len(text) * i // 3 : len(text) * (i + 1) // 3] for text in equal] for i in range(3)]
+    shares = [[each for text in part for each in text] for part in parts]
+    return [round(float(np.mean(share)), 4) if share else 0.0 for share in shares]
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------

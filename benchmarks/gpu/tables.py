@@ -90,11 +90,12 @@ def tokens(lines: Sequence[Line]) -> Iterator[str]:
         if "positions" in each and "how" in each:
             yield _row(each["name"], each["how"], f"{each['positions']:,}", each["distinct_tokens"], each["said_again"])
     yield ""
-    yield from _head("one", "other", "chunks", "positions", "equal", "until the first difference")
+    yield from _head("one", "other", "chunks", "positions", "equal", "by third", "until the first difference")
     for each in lines:
         if "of" in each:
             share, until = each["equal_share"], each["until_first_difference"]
-            yield _row(*each["of"], each["chunks"], f"{each['positions']:,}", share, until)
+            thirds = "; ".join(map(str, each.get("by_third", ())))
+            yield _row(*each["of"], each["chunks"], f"{each['positions']:,}", share, thirds, until)
 
 
 def run(lines: Sequence[Line]) -> Iterator[str]:
