@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -86,6 +87,7 @@ def engine(model: str, spec: dict[str, Any], samples: list[np.ndarray]) -> dict[
 
 def stock(model: str, spec: dict[str, Any], samples: list[np.ndarray]) -> dict[str, Any]:
     """vLLM alone: everything given to `LLM.generate` at once, in the official prompt's form."""
+    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # by itself 0.26 takes the second one, and crashes
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
     from vllm import LLM, SamplingParams
 

@@ -1,6 +1,7 @@
 """The encoder once a chunk (voxbatch's plugin) beside stock vLLM, on one GPU: speed, where the time goes, and tokens.
 
-    python benchmarks/gpu/bench_plugin.py MODEL_DIR [--speed | --profile | --tokens] [--only NAME …] [--out FILE]
+    python benchmarks/gpu/bench_plugin.py MODEL_DIR [--speed | --soak [H] | --profile | --tokens] [--only NAME …]
+                                          [--out FILE]
 
 MODEL_DIR is a Voxtral Realtime from full_size.py, without weights, or a real one. Every engine runs in a process of its
 own; each prints JSON lines.
@@ -8,12 +9,15 @@ own; each prints JSON lines.
 --speed    audio seconds a second by the engine's own driver, for chunks of 30 s, 20 to 35 s and 2 to 35 s, each REPEATS
            times through one engine; `rtfx` is the median over the whole, start and end of the run included, `steady`
            that of the middle half of the finishes.
+--soak H   H hours of audio (20) in chunks of 2 to 35 s through one engine that never lacks work: for each twentieth of
+           them a line with audio seconds a second, host memory and the GPU's; drift and growth in the end.
 --profile  GPU time by kind of work: of the encoder alone, by chunk; of steps that only decode, by how many requests
-           they hold; of the running mixture, with the share of the wall in which the GPU did nothing; and what the host
-           spends its time on. The engine runs in this process, so that everything is seen.
---tokens   the share of positions at which two ways of running say the same, in bfloat16 with made-up weights that are
-           scaled so that outputs vary: plugin and stock, next to stock alone and stock in company, which differ by
-           rounding only.
+           they hold and how far they are; of the running mixture, with the share of the wall in which the GPU did
+           nothing; and what the host spends its time on. The engine runs in this process, so that everything is seen.
+--tokens   the share of positions at which two ways of running say the same, with made-up weights of such sizes that
+           outputs vary: plugin and stock, next to stock alone and stock in company, which differ by rounding only.
+           In float32 (--only plugin stock "plugin, float32" "stock, float32") both are to say the same, and plugin
+           and stock in bfloat16 to be as far from it as each other.
 
 voxbatch must be installed as a package, or vLLM does not find the plugin. On a machine without a GPU everything runs
 as a rehearsal, given a tiny model.
@@ -30,8 +34,10 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,12 +51,15 @@ LENGTHS = {"30": (30.0, 30.0), "20-35": (20.0, 35.0), "2-35": (2.0, 35.0)}
 DUMMY = {"load_format": "dummy", "watch": "false", "ignore_eos": "true", "delay_ms": "0"}
 STOCK = {"prefill_encoder": "false", "lift_encoder_cache": "false"}
 PLUGIN = {"prefill_encoder": "true"}
+EXACT = {"dtype": "float32", "enforce_eager": "true", "max_num_seqs": "64", "max_num_batched_tokens": "4096"}
 CONFIGURATIONS: dict[str, dict[str, str]] = {
     "plugin": PLUGIN,
     "beside": {**PLUGIN, "encode_beside": "true"},
     "stock": {**STOCK, "max_num_seqs": "128", "max_num_batched_tokens": "65536"},
     "plugin, 22 GB": {**PLUGIN, "gpu_memory_gb": "22"},
     "beside, 22 GB": {**PLUGIN, "encode_beside": "true", "gpu_memory_gb": "22"},
+    "plugin, float32": {**PLUGIN, **EXACT},
+    "stock, float32": {**STOCK, **EXACT},
     "stock, 22 GB": {**STOCK, "gpu_memory_gb": "22", "max_num_seqs": "64", "max_num_batched_tokens": "0"},
 }
 """Stock at its best that is known, see RESULTS.md."""
@@ -72,6 +81,10 @@ def sounds(count: int, lengths: str, longest: int) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
     noise = rng.standard_normal(RATE * 36).astype(np.float32) * 0.1
     return [noise[: min(longest, int(s * RATE))] for s in rng.uniform(*LENGTHS[lengths], count)]
+
+
+CONTEXT = 250
+"""Positions that a request has behind it on average, in a run over chunks of 20 to 35 s."""
 
 
 class Bench:
@@ -96,27 +109,34 @@ class Bench:
 
     def feed(self, samples: list[np.ndarray]) -> dict[str, float]:
         """One run through voxbatch's own driver."""
+        began, cpu = time.monotonic(), time.process_time()
+        finishes = list(self.finishes(samples))
+        return {
+            **_rates(began, finishes),
+            "feeding_cpu": round((time.process_time() - cpu) / (finishes[-1][0] - began), 2),
+        }
+
+    def finishes(self, samples: Iterable[np.ndarray]) -> Iterator[tuple[float, float]]:
+        """(when, seconds of audio) of each chunk that has its text. Few of `samples` are held at a time."""
         from voxbatch.engines import Feed, Notice
         from voxbatch.engines.vllm.drive import Driver, Starter
-        from voxbatch.records import Chunk, Span
+        from voxbatch.records import Chunk, ChunkFailure, Span
 
-        feed = Feed(1000 * self.longest)
+        feed, lengths = Feed(self.made.spec.prefetch * self.longest), dict[int, float]()
 
         def fill() -> None:
             for index, each in enumerate(samples):
+                lengths[index] = len(each) / RATE
                 feed.put(Chunk(index, 0, each, Span(0, len(each), 0, len(each))))
             feed.close()
 
         threading.Thread(target=fill, daemon=True).start()
         driver = Driver(self.made._family, Starter(lambda _: _Kept(self.core), self.requests, 0), watched=False)
-        began, cpu, finishes = time.monotonic(), time.process_time(), list[tuple[float, float]]()
         for result in driver.run(feed):
+            if isinstance(result, ChunkFailure):
+                raise RuntimeError(result.message)
             if not isinstance(result, Notice):
-                finishes.append((time.monotonic(), len(samples[result.item]) / RATE))
-        return {
-            **_rates(began, finishes),
-            "feeding_cpu": round((time.process_time() - cpu) / (finishes[-1][0] - began), 2),
-        }
+                yield time.monotonic(), lengths.pop(result.item)
 
 
 class _Kept:
@@ -163,6 +183,68 @@ def speed(model: str, options: dict[str, str], given: argparse.Namespace) -> Ite
     bench.core.close()
 
 
+# -- soak --------------------------------------------------------------------------------------------------------------
+
+STRETCHES = 20
+
+
+def soak(model: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Hours through one engine, never out of work: each stretch's speed, and what is held at its end."""
+    bench = Bench(model, options)
+    yield {"ready_s": bench.ready_s, "described": bench.core.describe(), "hours": given.hours}
+    bench.feed(sounds(bench.requests + 8, "2-35", bench.longest))
+    enough, audio, stretches = threading.Event(), 0.0, list[dict[str, Any]]()
+    began = time.monotonic()
+    for when, seconds in bench.finishes(_until(enough, bench.longest)):
+        audio += seconds
+        if audio >= given.hours * 3600 / STRETCHES and len(stretches) < STRETCHES:
+            rtfx = round(audio / (when - began), 1)
+            stretches.append({"stretch": len(stretches) + 1, "rtfx": rtfx, **_held(bench)})
+            yield stretches[-1]
+            audio, began = 0.0, when
+        if len(stretches) == STRETCHES:
+            enough.set()  # what is under way is not counted
+    yield _drift(stretches)
+    bench.core.close()
+
+
+def _until(enough: threading.Event, longest: int) -> Iterator[np.ndarray]:
+    """Chunks of 2 to 35 s without end; their noise is the same, so that they take no memory."""
+    pool = sounds(997, "2-35", longest)
+    while not enough.is_set():
+        yield pool[0]
+        pool.append(pool.pop(0))
+
+
+def _held(bench: Bench) -> dict[str, int]:
+    """Bytes of memory: of this process, of the engine's, and of the GPU."""
+    import psutil
+
+    from voxbatch.engines.vllm import compat
+    from voxbatch.engines.vllm.gpu import cards
+
+    engines = [psutil.Process(process.pid) for process in compat.processes(bench.core._engine)]
+    tree = [each for engine in engines for each in (engine, *engine.children(recursive=True))]
+    return {
+        "this_rss": psutil.Process().memory_info().rss, "engine_rss": sum(each.memory_info().rss for each in tree),
+        "gpu_used": sum(card.total_bytes - card.free_bytes for card in cards()[:1]),
+    }  # fmt: skip
+
+
+def _drift(stretches: list[dict[str, Any]]) -> dict[str, Any]:
+    """The last quarter beside the second: the first one fills up."""
+    quarter = STRETCHES // 4
+    second, last = stretches[quarter : 2 * quarter], stretches[3 * quarter :]
+    rates = [STRETCHES / 4 / sum(1 / each["rtfx"] for each in part) for part in (second, last)]
+    held = ("this_rss", "engine_rss", "gpu_used")
+    return {
+        "what": "drift", "rtfx_second_quarter": round(rates[0], 1), "rtfx_last_quarter": round(rates[1], 1),
+        "ratio": round(rates[1] / rates[0], 4),
+        "growth": {name: last[-1][name] - second[0][name] for name in held},
+        "growth_last_half": {name: last[-1][name] - second[-1][name] for name in held},
+    }  # fmt: skip
+
+
 # -- profile -----------------------------------------------------------------------------------------------------------
 
 
@@ -173,9 +255,9 @@ def profile(model: str, options: dict[str, str], given: argparse.Namespace) -> I
     bench.feed(sounds(bench.requests, "2-35", bench.longest))
     if "prefill_encoder" in options and options["prefill_encoder"] == "true":
         yield from inside.encoder()
-    for requests in sorted({1, 32, 64, 128, 256, 384, bench.requests}):
-        if requests <= bench.requests:
-            yield inside.decoding(requests)
+    sizes = [size for size in sorted({1, 32, 64, 128, 256, 384, bench.requests}) if size <= bench.requests]
+    for requests in sizes:
+        yield from inside.decoding(requests, (0, CONTEXT) if requests in sizes[-2:] else (0,))
     yield inside.mixture()
     yield inside.host()
 
@@ -185,8 +267,8 @@ class Inside:
 
     def __init__(self, bench: Bench):
         self._bench, self._ids = bench, 0
-        core = bench.core._engine.engine_core.engine_core
-        worker = core.model_executor.driver_worker
+        self._core: Any = bench.core._engine.engine_core.engine_core
+        worker = self._core.model_executor.driver_worker
         self.model: Any = getattr(worker, "worker", worker).model_runner.get_model()
 
     def encoder(self) -> Iterator[dict[str, Any]]:
@@ -207,29 +289,44 @@ class Inside:
             yield {"what": "encoder", "chunks": chunks, "wall_ms_per_chunk": round(seen["wall_ms"] / chunks, 2),
                    "gpu_ms_per_chunk": {kind: round(ms / chunks, 3) for kind, ms in seen["kinds"].items()}}  # fmt: skip
 
-    def decoding(self, requests: int, steps: int = 30) -> dict[str, Any]:
-        """Steps in which `requests` decode and none is admitted."""
+    def decoding(self, requests: int, contexts: Sequence[int], steps: int = 30) -> Iterator[dict[str, Any]]:
+        """Steps in which `requests` decode and none is admitted, once they have about as many positions behind them
+        on average as each of `contexts` says, and 40 steps at least."""
         for samples in sounds(requests, "30", self._bench.longest):
             self._add(samples)
         self._steps(40)  # all of them admitted, and well into their text
-        began = time.monotonic()
-        self._steps(steps)
-        wall = (time.monotonic() - began) / steps * 1000
-        seen = _profiled(lambda: self._steps(1), steps)
+        for context in contexts:
+            while 0 < self._context() < context - steps:
+                self._steps(4)
+            before = self._context()
+            began = time.monotonic()
+            self._steps(steps)
+            wall = (time.monotonic() - began) / steps * 1000
+            seen = _profiled(lambda: self._steps(1), steps)
+            yield {"what": "decode step", "requests": requests, "context": round((before + self._context()) / 2),
+                   "wall_ms": round(wall, 2), "profiled": seen}  # fmt: skip
         self._drain()
-        return {"what": "decode step", "requests": requests, "wall_ms": round(wall, 2), "profiled": seen}
+
+    def _context(self) -> float:
+        """Positions that a request which runs has behind it, on average; 0 where none runs."""
+        running = self._core.scheduler.running
+        return sum(each.num_computed_tokens for each in running) / max(1, len(running))
 
     def mixture(self, steps: int = 150) -> dict[str, Any]:
         """Steps of a run in full swing, admissions included."""
         feed = self._endless()
         self._swing(feed, 450)
-        began = time.monotonic()
+        before, began = self._ids, time.monotonic()
         self._swing(feed, steps)
         wall = (time.monotonic() - began) / steps * 1000
+        middle, context = self._ids, self._context()
         seen = _profiled(lambda: self._swing(feed, 1), steps)
+        chunks = [round((ids - first) / steps, 3) for first, ids in ((before, middle), (middle, self._ids))]
         self._drain()
         idle = 1 - seen["busy_ms"] / seen["wall_ms"]
-        return {"what": "mixture", "wall_ms": round(wall, 2), "profiled": seen, "idle_share": round(idle, 3)}
+        return {"what": "mixture", "requests": self._bench.requests, "context": round(context),
+                "chunks_a_step": chunks, "wall_ms": round(wall, 2), "profiled": seen,
+                "idle_share": round(idle, 3)}  # fmt: skip
 
     def host(self, steps: int = 300) -> dict[str, Any]:
         """Where Python spends its time in such a run."""
@@ -328,45 +425,79 @@ def _kind(name: str) -> str:
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
 
+GAINS = {"qkv_proj": 1.7, "o_proj": 0.5, "out_proj": 0.5, "ada_rms_norm": 0.5, "audio_language": 2.0, "conv": 2.0}
+"""By a part of a parameter's name: how much louder than what goes in comes out. Queries and keys pick a few of what
+they see; the mean of all would be the same for any audio. The filters' rows sum to nothing: what all sounds have in
+common says nothing."""
+EMBEDDING = 1.5
+"""Of a token, beside the audio's row, which is as long as the root of its width. The same rows are the head's: a longer
+one would have the model repeat what it has just said."""
+BIAS = 0.1
+
 
 def tokens(model: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What one engine says, in company and alone. The weights are vLLM's made-up ones, which are the same in any
-    engine, scaled."""
-    import torch
-
+    """What one engine says, in company and alone."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if given.scale:
+        weigh_dummies()
     bench = Bench(model, options)
     inside = Inside(bench)
-    if given.scale:
-        with torch.inference_mode():
-            scale(inside.model)
+    yield {"ready_s": bench.ready_s, "described": bench.core.describe()}
     lengths = np.random.default_rng(0).permutation(np.linspace(2, 34, given.chunks))
-    samples = [_babble(index, seconds) for index, seconds in enumerate(lengths)]
-    yield {"how": "in company", "tokens": _said(inside, bench, samples, together=True)}
-    yield {"how": "alone", "tokens": _said(inside, bench, samples[: given.alone], together=False)}
+    samples = [_babble(index, min(seconds, bench.longest / RATE)) for index, seconds in enumerate(lengths)]
+    for how, some in (("in company", samples), ("alone", samples[: given.alone])):
+        began = time.monotonic()
+        said = _said(inside, bench, some, together=how == "in company")
+        seconds = round(time.monotonic() - began, 1)
+        yield {"how": how, "seconds": seconds, **variety(said), "tokens": said}
 
 
-def scale(model: Any) -> None:
-    """Weights as a model that was trained might have them: what goes through a matrix keeps its size, norms leave it,
-    and the audio leads what is said."""
+def variety(said: list[list[int]]) -> dict[str, Any]:
+    """Tokens that do not vary prove nothing."""
+    every = [token for each in said for token in each]
+    same = [a == b for each in said for a, b in pairwise(each)]
+    return {
+        "positions": len(every), "distinct_tokens": len(set(every)),
+        "said_again": round(float(np.mean(same)), 4) if same else 0.0,
+    }  # fmt: skip
+
+
+def weigh_dummies() -> None:
+    """From now on vLLM's loader of made-up weights gives `weigh`'s. Its own are within a thousandth, and the same
+    numbers in every matrix of a shape: a stack of them says one token, whatever it hears. Weights are changed here
+    before anything is derived from them."""
+    from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
+
+    DummyModelLoader.load_weights = lambda self, model, model_config: weigh(model)
+
+
+def weigh(model: Any) -> None:
+    """Weights as a model that was trained might have them, the same wherever a parameter has the same name: what goes
+    through a matrix keeps its size, norms leave it, and the audio leads what is said."""
     import torch
 
     for name, weight in model.named_parameters():
-        if "norm" in name and weight.dim() == 1:
-            weight.fill_(1.0)
-        elif weight.dim() == 1:
-            weight.mul_(100.0)
-        else:
-            inputs = weight[0].numel()
-            gain = 1.7 if "qkv_proj" in name else 2.0 if "audio_language" in name or "conv" in name else 1.0
-            if "embed" in name:
-                weight.mul_(0.2 / max(float(weight[:1000].float().std()), 1e-9))
-                continue
-            weight.mul_(gain / inputs**0.5 / max(float(weight.float().std()), 1e-9))
-            if "conv" in name or "w_out" in name:
-                weight.sub_(weight.float().mean(dim=tuple(range(1, weight.dim())), keepdim=True).to(weight.dtype))
+        weight.data.copy_(_made(name, weight))
     if torch.cuda.is_available():
-        torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # or vLLM would count what was in between
+
+
+def _made(name: str, like: Any) -> Any:
+    """In float32, and rounded to bfloat16, so that both kinds of numbers have the same."""
+    import torch
+
+    if like.dim() == 1 and "norm" in name:
+        return torch.ones_like(like)
+    seed = torch.Generator(like.device).manual_seed(zlib.crc32(name.encode()))
+    made = torch.empty(like.shape, dtype=torch.float32, device=like.device).normal_(generator=seed)
+    if like.dim() == 1:
+        made.mul_(BIAS)
+    elif "embed_tokens" in name or "lm_head" in name:
+        made.mul_(EMBEDDING / like.shape[1] ** 0.5)
+    else:
+        gain = next((gain for part, gain in GAINS.items() if part in name), 1.0)
+        made.sub_(made.mean(dim=tuple(range(1, made.dim())), keepdim=True)).mul_(gain / made[0].numel() ** 0.5)
+    return made.bfloat16()
 
 
 def _babble(seed: int, seconds: float) -> np.ndarray:
@@ -393,25 +524,39 @@ def _said(inside: Inside, bench: Bench, samples: list[np.ndarray], together: boo
     return [found[f"{how}{index}"] for index in range(len(samples))]
 
 
-def compared(found: dict[tuple[str, str], list[list[int]]]) -> Iterator[dict[str, Any]]:
-    """Each two ways of running: the share of positions with equal tokens, and how far texts go until they differ."""
-    ways = list(found)
-    for i, one in enumerate(ways):
-        for other in ways[i + 1 :]:
-            pairs = list(zip(found[one], found[other], strict=False))
-            same = [a == b for left, right in pairs for a, b in zip(left, right, strict=False)]
-            until = [next((k for k, (a, b) in enumerate(zip(x, y, strict=False)) if a != b), len(x)) for x, y in pairs]
-            yield {
-                "of": [" ".join(one), " ".join(other)], "chunks": len(pairs), "positions": len(same),
-                "equal_share": round(float(np.mean(same)), 4),
-                "until_first_difference": round(sum(until) / max(1, sum(len(x) for x, _ in pairs)), 4),
-                "distinct_tokens": len({t for x, y in pairs for t in (*x, *y)}),
-            }  # fmt: skip
+def compared(found: dict[str, list[list[int]]], done: int) -> Iterator[dict[str, Any]]:
+    """Each two ways of running, those apart that are both among the first `done`: the share of positions with equal
+    tokens, and how far texts go until they differ."""
+    for (i, one), (j, other) in combinations(enumerate(found), 2):
+        if max(i, j) < done:
+            continue
+        pairs = list(zip(found[one], found[other], strict=False))
+        equal = [[a == b for a, b in zip(left, right, strict=False)] for left, right in pairs]
+        same = [each for text in equal for each in text]
+        until = [next((k for k, (a, b) in enumerate(zip(x, y, strict=False)) if a != b), len(x)) for x, y in pairs]
+        yield {
+            "of": [one, other], "chunks": len(pairs), "positions": len(same),
+            "equal_share": round(float(np.mean(same)), 4), "by_third": _by_third(equal),
+            "until_first_difference": round(sum(until) / max(1, sum(len(x) for x, _ in pairs)), 4),
+            "distinct_tokens": len({t for x, y in pairs for t in (*x, *y)}),
+        }  # fmt: skip
+
+
+def _by_third(equal: list[list[bool]]) -> list[float]:
+    """Of the texts' first thirds, their middles and their ends: what is wrong from one place on falls."""
+    parts = [[text[len(text) * i // 3 : len(text) * (i + 1) // 3] for text in equal] for i in range(3)]
+    shares = [[each for text in part for each in text] for part in parts]
+    return [round(float(np.mean(share)), 4) if share else 0.0 for share in shares]
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
 
-MEASURES: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"speed": speed, "profile": profile, "tokens": tokens}
+MEASURES: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
+    "speed": speed, "soak": soak, "profile": profile, "tokens": tokens,
+}  # fmt: skip
+USUAL = {"speed": tuple(name for name in CONFIGURATIONS if "float32" not in name), "soak": ("plugin",),
+         "profile": ("plugin",), "tokens": ("plugin", "stock")}  # fmt: skip
+"""Configurations, where none is named."""
 
 
 def main() -> None:
@@ -420,15 +565,18 @@ def main() -> None:
         for line in MEASURES[given.measure](given.model, json.loads(given.one), given):
             print("RESULT " + json.dumps(line), flush=True)
         os._exit(0)  # an engine in this process would take its time to leave
-    said: dict[tuple[str, str], list[list[int]]] = {}
-    for name in given.only or (CONFIGURATIONS if given.measure == "speed" else ("plugin", "stock")):
+    said: dict[str, list[list[int]]] = {}
+    for name in given.only or USUAL[given.measure]:
         options = {**CONFIGURATIONS[name], **dict(pair.split("=", 1) for pair in given.option)}
+        done = len(said)
         for line in lines(name, options, given):
             if "tokens" in line:
-                said[name, line["how"]] = line.pop("tokens")
+                said[f"{name} {line['how']}"] = line.pop("tokens")
             tell({"measure": given.measure, "name": name, **line}, given.out)
-    for line in compared(said):
-        tell({"measure": "tokens", **line}, given.out)
+        for line in compared(said, done):
+            tell({"measure": "tokens", **line}, given.out)
+        if said and given.out:  # to be held against those of another day
+            given.out.with_suffix(".tokens.json").write_text(json.dumps(said))
 
 
 def lines(name: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -461,8 +609,9 @@ def tell(line: dict[str, Any], out: Path | None) -> None:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=lambda folder: str(Path(folder).resolve()))
-    for measure in MEASURES:
+    for measure in MEASURES.keys() - {"soak"}:
         parser.add_argument(f"--{measure}", dest="measure", action="store_const", const=measure)
+    parser.add_argument("--soak", dest="hours", type=float, nargs="?", const=20.0, metavar="HOURS")
     parser.add_argument("--only", nargs="*", choices=CONFIGURATIONS, help="names of configurations")
     parser.add_argument("--lengths", nargs="*", choices=LENGTHS, default=list(LENGTHS))
     parser.add_argument("--repeats", type=int, default=3)
@@ -474,9 +623,9 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the engine, for all")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help="append the lines there too")
+    parser.add_argument("--out", type=Path, help="append the lines there too; tokens go to FILE.tokens.json")
     given = parser.parse_args()
-    given.measure = given.measure or "speed"
+    given.measure = "soak" if given.hours else given.measure or "speed"
     return given
 
 

@@ -1,11 +1,17 @@
-"""The whole `voxbatch run` over WAV files on this GPU, beside the engine alone: does decoding keep up?
+"""The whole `voxbatch run` over FLAC files on this GPU, beside the engine alone: does decoding keep up?
 
-    python benchmarks/gpu/bench_run.py MODEL_DIR [--hours H] [--engine-option NAME=VALUE …] [--workers N]
+    python benchmarks/gpu/bench_run.py MODEL_DIR [--hours H] [--format flac|wav] [--workers N …]
+                                       [--engine-option NAME=VALUE …] [--out FILE]
 
-Writes H hours of swelling noise as 16 kHz WAV files, runs voxbatch over them as a user does, then gives the same
-chunks, decoded and cut before the clock starts, to the same engine with nothing else beside it. Both walls count from
-the engine's first chunk to its last result; the seconds until the engine was ready are printed apart. Watchdogs are off
-and weights made up: texts are not looked at.
+Writes recordings of swelling noise, 16 kHz mono, runs voxbatch over them as a user does, then gives the same chunks,
+decoded and cut before the clock starts, to the same engine with nothing else beside it. Only a few recordings are
+encoded, a file for each length; the others are hard links to these under names of their own, which voxbatch reads and
+decodes like any.
+
+Both walls count from the engine's first chunk to its last result; the seconds until the engine was ready are printed
+apart. Cores that are busy, by process, are counted from then to the end of the run. With several numbers of workers
+each worker has H hours to do, and the first number's run is held against the engine alone. Watchdogs are off and
+weights made up: texts are not looked at. voxbatch must be installed as a package where the plugin is asked for.
 """
 
 from __future__ import annotations
@@ -13,11 +19,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,79 +37,169 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 RATE = 16_000
-MINUTES = (4, 7, 11, 18)
+MINUTES = (4.0, 7.0, 11.0, 18.0)
 """Lengths of the recordings, in turn."""
-BAR = 1.1
+BAR = 0.9
+"""Of the engine's own rate, that the whole run must reach."""
+BAR_A_GPU = 0.975
+"""Of n times one worker's rate, that n workers must reach: 1.95 for two."""
 DUMMY = {"load_format": "dummy", "watch": "false", "ignore_eos": "true"}
+LOOK_S = 0.25
 
 
-def recordings(folder: Path, hours: float) -> Path:
-    """Writes the recordings and their manifest."""
-    rng = np.random.default_rng(0)
-    loudness = 0.02 + 0.1 * (1 + np.sin(np.arange(60 * RATE) / RATE * 2.1)) ** 2
-    minute = np.clip(rng.standard_normal(60 * RATE) * loudness * 0.3, -1, 1).astype(np.float32)
-    rows, left = [], hours * 60
-    while left > 0:
-        minutes = min(MINUTES[len(rows) % len(MINUTES)], left)
-        samples = np.tile(minute, int(minutes) + 1)[: int(minutes * 60 * RATE)]
-        name = f"r{len(rows):05d}.wav"
-        soundfile.write(folder / name, np.roll(samples, len(rows) * 1111), RATE, subtype="PCM_16")
-        rows.append({"audio_filepath": name, "duration": len(samples) / RATE})
-        left -= minutes
+# -- recordings --------------------------------------------------------------------------------------------------------
+
+
+def recordings(folder: Path, hours: float, minutes: list[float], form: str) -> Path:
+    """Writes recordings of at least so many hours and their manifest."""
+    encoded = [_encoded(folder / f"of{index}.{form}", each) for index, each in enumerate(minutes)]
+    rows: list[dict[str, Any]] = []
+    while sum(row["duration"] for row in rows) < hours * 3600:
+        source = len(rows) % len(encoded)
+        name = f"r{len(rows):05d}.{form}"
+        (folder / name).hardlink_to(encoded[source])
+        rows.append({"audio_filepath": name, "duration": round(minutes[source] * 60, 3), "of": encoded[source].name})
     manifest = folder / "manifest.jsonl"
     manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return manifest
 
 
+def _encoded(path: Path, minutes: float) -> Path:
+    rng = np.random.default_rng(int(minutes * 60))
+    loudness = 0.02 + 0.1 * (1 + np.sin(np.arange(60 * RATE) / RATE * 2.1)) ** 2
+    minute = np.clip(rng.standard_normal(60 * RATE) * loudness * 0.3, -1, 1).astype(np.float32)
+    samples = np.tile(minute, int(minutes) + 1)[: int(minutes * 60 * RATE)]
+    soundfile.write(path, samples, RATE, subtype="PCM_16")
+    return path
+
+
+# -- the whole run -----------------------------------------------------------------------------------------------------
+
+
 def whole(manifest: Path, model: str, options: dict[str, str], workers: int) -> dict[str, Any]:
-    command = [
-        sys.executable,
-        "-m",
-        "voxbatch",
-        "run",
-        str(manifest),
-        "-o",
-        str(manifest.parent / "out"),
-        "--overwrite",
-    ]
-    command += ["--engine", "vllm", "--model", model, "--log-format", "json"]
+    command = [sys.executable, "-m", "voxbatch", "run", str(manifest), "-o", str(manifest.parent / "out"),
+               "--overwrite", "--engine", "vllm", "--model", model, "--log-format", "json"]  # fmt: skip
     command += [part for name, value in options.items() for part in ("--engine-option", f"{name}={value}")]
     command += ["--workers", str(workers)] if workers else []
     began = time.monotonic()
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    process = subprocess.Popen(command, cwd=ROOT, env=_environment(), stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    cores = Cores(process.pid)
+    events, other = [], []
+    assert process.stderr is not None
+    for line in process.stderr:
+        if not line.startswith("{"):
+            other.append(line)
+            continue
+        events.append((time.monotonic(), json.loads(line)))
     wall = time.monotonic() - began
-    events = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
-    finished = [event for event in events if event["message"] == "run_finished"]
-    if ended.returncode or not finished:
-        return {"error": ended.stderr[-1500:]}
+    finished = [event for _, event in events if event["message"] == "run_finished"]
+    if process.wait() or not finished:
+        return {"error": "".join([*other, *(json.dumps(event) + "\n" for _, event in events)])[-3000:]}
+    ready = [(when, event["text"]) for when, event in events if "ready in" in event.get("text", "")]
+    return {"whole_wall_s": round(wall, 1), **_rates(finished[-1], ready, events[-1][0]),
+            "cores": cores.busy(ready[0][0] if ready else began, events[-1][0]),
+            "ready": [text for _, text in ready]}  # fmt: skip
+
+
+def _rates(finished: dict[str, Any], ready: list[tuple[float, str]], end: float) -> dict[str, Any]:
     kept = ("audio_s", "wall_s", "engine_s", "starved_s", "short_s", "decode_cpu_s", "done", "failed")
-    ready = [event["text"] for event in events if "ready" in event.get("text", "")]
-    found = {"whole_wall_s": round(wall, 1), **{key: finished[-1][key] for key in kept}, "ready": ready}
     engines = max(1, len(ready))  # their times add up
-    return {**found, "engines": engines, "rtfx": round(found["audio_s"] / found["engine_s"] * engines, 1)}
+    found = {**{key: finished[key] for key in kept}, "engines": engines}
+    found["rtfx"] = round(finished["audio_s"] / finished["engine_s"] * engines, 1)
+    if ready:
+        found["rtfx_from_ready_to_end"] = round(finished["audio_s"] / (end - ready[0][0]), 1)
+    return found
+
+
+def _environment() -> dict[str, str]:
+    """vLLM's processes, too, must find voxbatch in this checkout, and the package that says so."""
+    path = os.pathsep.join(each for each in (str(ROOT), os.environ.get("PYTHONPATH", "")) if each)
+    return {**os.environ, "PYTHONPATH": path}
+
+
+class Cores:
+    """CPU seconds of a process and all that it starts, by what they are for, looked at several times a second."""
+
+    def __init__(self, pid: int):
+        import psutil
+
+        self._root = psutil.Process(pid)
+        self._seen: list[tuple[float, dict[str, float]]] = []
+        self._spent: dict[tuple[int, float], tuple[str, float]] = {}
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def busy(self, begin: float, end: float) -> dict[str, float]:
+        """Cores, on average between two times of time.monotonic(), by kind of process."""
+        within = [each for each in self._seen if begin <= each[0] <= end]
+        if len(within) < 2:
+            return {}
+        (first, before), (last, after) = within[0], within[-1]
+        return {kind: round((spent - before.get(kind, 0.0)) / (last - first), 2) for kind, spent in after.items()}
+
+    def _watch(self) -> None:
+        import psutil
+
+        while True:
+            try:
+                self._look()
+            except psutil.NoSuchProcess:
+                return
+            time.sleep(LOOK_S)
+
+    def _look(self) -> None:
+        import psutil
+
+        for each in (self._root, *self._root.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                times = each.cpu_times()
+                key = each.pid, each.create_time()
+                kind = self._spent[key][0] if key in self._spent else self._kind(each)
+                self._spent[key] = kind, times.user + times.system
+        by_kind: dict[str, float] = defaultdict(float)
+        for kind, spent in self._spent.values():
+            by_kind[kind] += spent
+        self._seen.append((time.monotonic(), dict(by_kind)))
+
+    def _kind(self, process: Any) -> str:
+        said = " ".join([process.name(), *process.cmdline()])
+        if process.pid == self._root.pid:
+            return "main"
+        parts = {"voxbatch.decoder": "decoders", "voxbatch.fleet": "workers", "resource_tracker": "other"}
+        parts |= {"VLLM": "engine", "multiprocessing.spawn": "engine"}
+        return next((kind for part, kind in parts.items() if part in said), "other")
+
+
+# -- the engine alone --------------------------------------------------------------------------------------------------
 
 
 def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
+    """Those that a run gives to its engine, in order; recordings that are the same file are the same samples here."""
     from voxbatch.audio import decode
     from voxbatch.chunk import cut
     from voxbatch.records import Chunk
     from voxbatch.storage import open_recording
 
+    made: dict[str, list[Any]] = {}
     for item, line in enumerate(manifest.read_text().splitlines()):
-        path = str(manifest.parent / json.loads(line)["audio_filepath"])
-        with contextlib.closing(open_recording(path)) as recording:
-            for index, (samples, span) in enumerate(cut(decode(recording, path), limit, overlap)):
-                yield Chunk(item, index, samples, span)
+        source = json.loads(line)["of"]
+        path = str(manifest.parent / source)
+        if source not in made:
+            with contextlib.closing(open_recording(path)) as recording:
+                made[source] = list(cut(decode(recording, path), limit, overlap))
+        for index, (samples, span) in enumerate(made[source]):
+            yield Chunk(item, index, samples, span)
 
 
 def alone(manifest: Path, model: str, options: dict[str, str]) -> dict[str, Any]:
     from voxbatch.chunk import OVERLAP
     from voxbatch.engines import Feed, Notice, create
+    from voxbatch.records import ChunkFailure
 
     engine = create("vllm", model, options)
     spec = engine.spec
     made = list(chunks(manifest, spec.max_chunk_samples, OVERLAP if spec.word_times else 0))
-    feed = Feed(spec.prefetch * spec.max_chunk_samples)
+    feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples)
 
     def fill() -> None:
         for chunk in made:
@@ -109,40 +207,92 @@ def alone(manifest: Path, model: str, options: dict[str, str]) -> dict[str, Any]
         feed.close()
 
     threading.Thread(target=fill, daemon=True).start()
-    results = sum(not isinstance(result, Notice) for result in engine.stream(feed))
-    wall = time.monotonic() - (feed.started_at or 0.0)
+    results, notices = list[Any](), list[str]()
+    ended = 0.0
+    for result in engine.stream(feed):
+        notices.append(result.text) if isinstance(result, Notice) else results.append(result)
+        ended = time.monotonic()
+    wall = ended - (feed.started_at or 0.0)
     audio = sum(chunk.span.core_end - chunk.span.core_start for chunk in made) / RATE
-    return {"engine_s": round(wall, 2), "audio_s": round(audio, 1), "chunks": results, "rtfx": round(audio / wall, 1)}
+    failed = sum(isinstance(result, ChunkFailure) for result in results)
+    return {"engine_s": round(wall, 2), "audio_s": round(audio, 1), "chunks": len(results), "failed": failed,
+            "rtfx": round(audio / wall, 1), "ready": notices}  # fmt: skip
+
+
+def _alone_elsewhere(manifest: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """In a process of its own."""
+    again = [sys.executable, __file__, given.model, "--alone", str(manifest)]
+    again += [part for each in given.engine_option for part in ("--engine-option", each)]
+    ended = subprocess.run(again, env=_environment(), capture_output=True, text=True, check=False)
+    found = [line for line in ended.stdout.splitlines() if line.startswith("RESULT ")]
+    return json.loads(found[-1][7:]) if found else {"error": ended.stderr[-3000:]}
+
+
+# -- all of it ---------------------------------------------------------------------------------------------------------
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", type=lambda folder: str(Path(folder).resolve()))
-    parser.add_argument("--hours", type=float, default=12.0)
-    parser.add_argument("--engine-option", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--skip-alone", action="store_true")
-    parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parsed()
     options = {**DUMMY, **dict(each.split("=", 1) for each in given.engine_option)}
     if given.alone:
         print("RESULT " + json.dumps(alone(given.alone, given.model, options)))
         return
+    ran = {}
+    for workers in given.workers:
+        with _recorded(given, max(1, workers)) as manifest:
+            ran[workers] = whole(manifest, given.model, options, workers)
+            tell({"name": "voxbatch run", "workers": workers, "format": given.format, **ran[workers]}, given.out)
+            if workers == given.workers[0] and not given.skip_alone:
+                beside(ran[workers], _alone_elsewhere(manifest, given), max(1, workers), given.out)
+    if len(ran) > 1 and not any("error" in each for each in ran.values()):
+        scaling(ran, given.out)
+
+
+@contextlib.contextmanager
+def _recorded(given: argparse.Namespace, workers: int) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
-        manifest = recordings(Path(folder), given.hours)
-        ran = whole(manifest, given.model, options, given.workers)
-        print(json.dumps({"name": "voxbatch run", **ran}), flush=True)
-        if given.skip_alone or "error" in ran:
-            return
-        again = [sys.executable, __file__, given.model, "--alone", str(manifest)]
-        again += [part for each in given.engine_option for part in ("--engine-option", each)]
-        ended = subprocess.run(again, capture_output=True, text=True, check=False)
-        found = [line for line in ended.stdout.splitlines() if line.startswith("RESULT ")]
-        by_itself = json.loads(found[-1][7:]) if found else {"error": ended.stderr[-1500:]}
-        print(json.dumps({"name": "engine alone", **by_itself}), flush=True)
-        if found:
-            ratio = ran["engine_s"] / by_itself["engine_s"]
-            print(f"run over engine alone: {ratio:.3f} (bar {BAR}): {'met' if ratio <= BAR else 'missed'}")
+        began = time.monotonic()
+        manifest = recordings(Path(folder), given.hours * workers, given.minutes, given.format)
+        count = len(manifest.read_text().splitlines())
+        tell({"name": "recordings", "count": count, "written_in_s": round(time.monotonic() - began, 1)}, given.out)
+        yield manifest
+
+
+def beside(ran: dict[str, Any], by_itself: dict[str, Any], workers: int, out: Path | None) -> None:
+    tell({"name": "engine alone", **by_itself}, out)
+    if workers == 1 and "error" not in ran and "error" not in by_itself:
+        ratio = ran["rtfx"] / by_itself["rtfx"]
+        tell({"name": "run over engine alone", "ratio": round(ratio, 3), "bar": BAR, "met": ratio >= BAR}, out)
+
+
+def scaling(ran: dict[int, dict[str, Any]], out: Path | None) -> None:
+    """Each number of workers beside the first."""
+    (first, one), *others = ran.items()
+    for workers, each in others:
+        ratio, bar = each["rtfx"] / one["rtfx"], BAR_A_GPU * workers / max(1, first)
+        tell({"name": f"{workers} workers over {first}", "ratio": round(ratio, 3), "bar": round(bar, 3),
+              "met": ratio >= bar}, out)  # fmt: skip
+
+
+def tell(line: dict[str, Any], out: Path | None) -> None:
+    print(json.dumps(line), flush=True)
+    if out:
+        with out.open("a") as file:
+            file.write(json.dumps({"measure": "run", **line}) + "\n")
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", type=lambda folder: str(Path(folder).resolve()))
+    parser.add_argument("--hours", type=float, default=12.0, help="of audio, for each worker")
+    parser.add_argument("--minutes", type=float, nargs="+", default=list(MINUTES), help="of the recordings, in turn")
+    parser.add_argument("--format", choices=("flac", "wav"), default="flac")
+    parser.add_argument("--engine-option", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--workers", type=int, nargs="+", default=[0], help="one or more numbers; 0: voxbatch's choice")
+    parser.add_argument("--skip-alone", action="store_true")
+    parser.add_argument("--out", type=Path, help="append the lines there too")
+    parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

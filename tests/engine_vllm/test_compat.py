@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from voxbatch.engines import vllm
-from voxbatch.engines.vllm import Vllm, compat, gpu
+from voxbatch.engines.vllm import Vllm, compat, core, gpu
 from voxbatch.errors import EngineError
 
 
@@ -85,3 +86,17 @@ def test_an_engine_for_each_group(monkeypatch: pytest.MonkeyPatch, size: int, gr
     cards = [gpu.Card(str(i), "NVIDIA L4", 24 << 30, 24 << 30) for i in range(5)]
     monkeypatch.setattr(gpu, "cards", lambda: cards)
     assert vllm._workers(size) == tuple({"CUDA_VISIBLE_DEVICES": group} for group in groups)
+
+
+@pytest.mark.parametrize("given", [None, "1"])
+def test_the_first_model_runner(monkeypatch: pytest.MonkeyPatch, given: str | None) -> None:
+    """vLLM is told to take its first one, which it would not by itself from 0.26 on, unless the user says otherwise;
+    with the plugin, which was made for it, whatever he says."""
+    name = "VLLM_USE_V2_MODEL_RUNNER"
+    monkeypatch.setattr(os, "environ", {name: given} if given else {})
+    core._settle(plugin="")
+    assert os.environ[name] == (given or "0")
+    assert core.SWITCH not in os.environ
+    core._settle(plugin="1")
+    assert os.environ[name] == "0"
+    assert os.environ[core.SWITCH] == "1"

@@ -36,13 +36,14 @@ ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # the engine lives in a process of its own
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it would be compiled at the first step; greedy decoding needs no sampler
     "TQDM_DISABLE": "1",  # bars would tear the progress line
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # 0.26 takes it by itself, and Voxtral Realtime reads memory that is not there
 }
 """Set for vLLM unless the user has set them."""
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """What PyTorch's allocator is set by; the second is its older name, which goes before."""
 USAGE = "voxbatch.vllm_plugin.usage.Usage"
 """Mixed into vLLM's workers, for Core.memory."""
-PREFILLED = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # which was not read for it
+PREFILLED = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # the other was not read for it
 """Set when the encoder runs once a chunk, whatever the user has set."""
 
 
@@ -77,9 +78,7 @@ class Core:
     def __init__(self, arguments: Mapping[str, Any], plugin: str = ""):
         began = time.monotonic()
         self._log = _EngineLog()
-        os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
-        os.environ.pop(SWITCH, None)
-        os.environ.update({**PREFILLED, SWITCH: plugin} if plugin else {})
+        _settle(plugin)
         os.environ.update(allocator(arguments.get("tensor_parallel_size", 1)))
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self._log.config)
         with _as_death(self._log), _outputs_to(self._log.file):
@@ -147,6 +146,13 @@ def allocator(cards: int) -> dict[str, str]:
 def _filled(cards: list[dict[str, int]]) -> str:
     fullest = max(cards, key=lambda each: each["used"], default=None)
     return f"; {fullest['used'] / 1e9:.1f} GB in use, {fullest['planned'] / 1e9:.1f} planned" if fullest else ""
+
+
+def _settle(plugin: str) -> None:
+    """The environment that vLLM's processes are started with."""
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+    os.environ.pop(SWITCH, None)
+    os.environ.update({**PREFILLED, SWITCH: plugin} if plugin else {})
 
 
 @contextlib.contextmanager

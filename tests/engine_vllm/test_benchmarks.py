@@ -1,0 +1,89 @@
+"""The scripts for GPUs, rehearsed: what they print on a machine that is lent for half an hour must be worth it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest_plugins = ["support"]
+
+SHORT = "max_model_len=128"
+"""Chunks of 7 s at most."""
+GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
+
+
+def printed(model: Path, folder: Path, *flags: str) -> list[dict[str, Any]]:
+    """bench_plugin.py's lines, of a model with made-up weights."""
+    from stream import ENVIRONMENT
+    from support import installed
+
+    small = ("--option", "enforce_eager=true", "--option", "max_num_batched_tokens=2048")
+    command = [sys.executable, GPU / "bench_plugin.py", model, *small, *flags]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}
+    kept |= {"PYTHONPATH": str(installed(folder)), "XDG_CACHE_HOME": str(folder), **ENVIRONMENT}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder, env=kept)
+    assert ended.returncode == 0, ended.stderr[-4_000:]
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def tables(folder: Path, lines: list[dict[str, Any]]) -> str:
+    (folder / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = [sys.executable, GPU / "tables.py", folder / "lines.jsonl"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.mark.slow
+def test_tokens(realtime: Path, tmp_path: Path) -> None:
+    """With its made-up weights tokens vary by the dozen, within a chunk too; and plugin and stock, in company and
+    alone, say the same in float32."""
+    options = ("--option", "dtype=float32", "--option", "max_model_len=256")
+    lines = printed(realtime, tmp_path, "--tokens", "--chunks", "5", "--alone", "1", *options)
+    assert [line for line in lines if "failed" in line] == []
+    said = [line for line in lines if "distinct_tokens" in line and "how" in line]
+    assert [(line["name"], line["how"]) for line in said] == [
+        (name, how) for name in ("plugin", "stock") for how in ("in company", "alone")
+    ]
+    assert all(line["distinct_tokens"] >= 20 and line["said_again"] < 0.7 for line in said)
+    pairs = [line for line in lines if "of" in line]
+    assert len(pairs) == 6
+    assert {line["equal_share"] for line in pairs} == {1.0}
+    assert "| plugin in company | stock in company | 5 |" in tables(tmp_path, lines)
+
+
+@pytest.mark.slow
+def test_soak(realtime: Path, tmp_path: Path) -> None:
+    """Twenty stretches with their speed and memory, then what changed, through an engine that is a process of its
+    own."""
+    lines = printed(realtime, tmp_path, "--soak", "0.005", "--option", "max_num_seqs=8", "--option", SHORT)
+    ready, *stretches, drift = lines
+    assert ready["ready_s"] > 0
+    assert [line["stretch"] for line in stretches] == list(range(1, 21))
+    assert all(line["rtfx"] > 0 and line["this_rss"] > 0 and line["engine_rss"] > 0 for line in stretches)
+    assert drift["ratio"] > 0
+    assert set(drift["growth_last_half"]) == {"this_rss", "engine_rss", "gpu_used"}
+    assert "Last quarter beside the second" in tables(tmp_path, lines)
+
+
+def test_weights_are_made_by_name() -> None:
+    """The same name gives the same numbers, another gives others; in float32 they are those of bfloat16; and a matrix
+    keeps the size of what goes through."""
+    code = f"""
+import sys; sys.path.insert(0, {str(GPU)!r})
+import torch, bench_plugin
+def made(name, dtype=torch.bfloat16):
+    return bench_plugin._made(name, torch.empty(64, 256, dtype=dtype)).float()
+one = made("layers.0.mlp.down_proj.weight")
+assert torch.equal(one, made("layers.0.mlp.down_proj.weight", torch.float32))
+assert not torch.equal(one, made("layers.1.mlp.down_proj.weight"))
+assert 0.9 < float(one.std()) * 256 ** 0.5 < 1.1
+assert float(one.mean(dim=1).abs().max()) < 1e-3
+print("right")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+    assert ended.stdout == "right\n", ended.stderr[-2_000:]
