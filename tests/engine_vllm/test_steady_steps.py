@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import fields
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
@@ -243,3 +244,40 @@ def test_aborted_ones_leave_nothing_behind() -> None:
     assert ours.scheduler.steady
     assert ours.texts["0"] == [7] * 50
     assert not ours.scheduler.requests
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_tokens_on_their_way_to_the_next_step(seed: int) -> None:
+    """Requests that stay in their places, move, or are new; one token each, or more: the model's input is as vLLM's
+    runner prepares it."""
+    torch = pytest.importorskip("torch")
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    from voxbatch.vllm_plugin.said import at_once
+
+    rng = np.random.default_rng(seed)
+    before, now = int(rng.integers(1, 20)), int(rng.integers(1, 20))
+    places = np.arange(now) if seed % 3 == 0 and now <= before else rng.permutation(max(before, now))[:now]
+    places = np.where(places < before, places, -1) if seed % 2 else places % before
+    tokens = np.where(places < 0, rng.integers(1, 4, now), 1)
+    ends = np.cumsum(tokens)
+    inputs = []
+    each = getattr(GPUModelRunner._prepare_input_ids, "each", GPUModelRunner._prepare_input_ids)
+    for prepare in (each, at_once(each)):
+        host, device = torch.arange(100, 160, dtype=torch.int32), torch.zeros(60, dtype=torch.int32)
+        runner = SimpleNamespace(
+            input_batch=SimpleNamespace(
+                prev_sampled_token_ids=torch.arange(1, before + 1, dtype=torch.int32)[:, None] if seed % 7 else None,
+                req_ids=[str(name) for name in range(now)],
+            ),
+            prev_positions=SimpleNamespace(np=places.astype(np.int32)),
+            input_ids=SimpleNamespace(gpu=device, copy_to_gpu=lambda n, to=device, of=host: to[:n].copy_(of[:n])),
+            device=torch.device("cpu"),
+            enable_prompt_embeds=False,
+            prev_num_spec_tokens=0,
+            _draft_token_ids=None,
+            _pp_recv_work=None,
+        )
+        prepare(runner, SimpleNamespace(scheduled_spec_decode_tokens={}), now, int(ends[-1]), ends)
+        inputs.append(device[: ends[-1]].tolist())
+    assert inputs[0] == inputs[1]

@@ -35,12 +35,14 @@ NAMES = {
     "vllm.model_executor.layers.layernorm:RMSNorm": "weight, variance_epsilon; forward_native on a CPU",
     "vllm.model_executor.layers.activation:SiluAndMul": "forward_cuda, forward_native",
     "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding": "forward_cuda (in place), forward_native",
-    # whose two methods for a step's audio are wrapped; the originals are kept for what is not on our shelf
+    # whose methods for a step's audio and tokens are wrapped; the originals are kept for all that is not so plain
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner": (
         "_gather_mm_embeddings(scheduler_output, shift_computed_tokens=0), called when the step's order is settled; "
         "_execute_mm_encoder(scheduler_output), before it: scheduled_encoder_inputs (by request) into encoder_cache; "
         "get_model, device, requests (mm_features, identifier), encoder_cache, input_batch (req_ids, "
-        "num_computed_tokens_cpu); scheduler_output.num_scheduled_tokens"
+        "num_computed_tokens_cpu, prev_sampled_token_ids [requests, 1]); scheduler_output.num_scheduled_tokens; "
+        "_prepare_input_ids(scheduler_output, num_reqs, total_num_scheduled_tokens, cu_num_tokens): prev_positions.np "
+        "(each request's place in the batch before, or -1), input_ids.gpu, enable_prompt_embeds"
     ),
     # what voxbatch.engines.vllm.scheduler and steady derive from and look into
     "vllm.v1.core.sched.scheduler:Scheduler": (
