@@ -1,8 +1,8 @@
-"""What vLLM's scheduler costs a step: schedule and update_from_output, vLLM's own way and with our steady steps.
+"""What vLLM's scheduler costs a step, schedule and update_from_output: its own way, with shortcuts, with steady steps.
 
     python benchmarks/gpu/bench_scheduler.py [--requests N]
 
-No GPU is needed and no model: the answers are made up. Both run in this process, in turn, step by step, through the
+No GPU is needed and no model: the answers are made up. All run in this process, in turn, step by step, through the
 same requests of Voxtral Realtime's shape (39 tokens in front, up to 450 to say), which come as others end.
 
 steady   the median of the steps that admit nobody; one request or another ends in most of them
@@ -80,17 +80,18 @@ def main() -> None:
     requests = parser.parse_args().requests
     from voxbatch.engines.vllm.scheduler import LiftedAsync
 
-    class Stock(LiftedAsync):  # type: ignore[misc]
+    class Before(LiftedAsync):  # type: ignore[misc]
         _shortens = False
 
+    kinds = {"vLLM's own": modelless.stock(), "with has_its_audio and slots": Before, "with steady steps": LiftedAsync}
     blocks = (requests + 1) * modelless.CONTEXT // modelless.BLOCK
-    ours, stock = (Side(modelless.scheduler(kind, requests, blocks)) for kind in (LiftedAsync, Stock))
+    sides = {name: Side(modelless.scheduler(kind, requests, blocks)) for name, kind in kinds.items()}
     gc.freeze()  # as vLLM's engine does once it has started
     for step in range(WARM_UP + STEPS):
-        for side in (ours, stock) if step % 2 else (stock, ours):
+        for side in sorted(sides.values(), key=id, reverse=bool(step % 2)):
             side.step()
     print(json.dumps({**modelless.machine(), "requests": requests, "unit": "ms a step"}))
-    for name, side in {"vLLM's way, with has_its_audio and slots": stock, "steady steps": ours}.items():
+    for name, side in sides.items():
         print(json.dumps({"way": name, **side.figures()}))
 
 

@@ -39,6 +39,24 @@ def scheduler(kind: type[Any], requests: int, blocks: int, crowded: bool = False
 
 
 @cache
+def stock() -> type[Any]:
+    """A scheduler that admits as ours does, and does all else in vLLM's own way."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from voxbatch.engines.vllm.scheduler import LiftedAsync
+
+    class Stock(LiftedAsync):  # type: ignore[misc]
+        _shortens = False
+        _try_schedule_encoder_inputs = Scheduler._try_schedule_encoder_inputs
+
+        def __init__(self, **arguments: Any):
+            super().__init__(**arguments)
+            vars(self.kv_cache_manager).pop("allocate_slots", None)
+
+    return Stock
+
+
+@cache
 def _arguments(requests: int, blocks: int, step_tokens: int) -> dict[str, Any]:
     import torch
     from vllm import config

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
+import modelless
 import numpy as np
 import pytest
 from modelless import CONTEXT, EOS, Model, request, scheduler
@@ -34,10 +35,8 @@ QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
 
 
 @cache
-def kinds() -> tuple[type[Any], type[Any]]:
-    """Ours, which counts its steady steps and the requests left to vLLM after each; and vLLM's, admitting as ours."""
-    from vllm.v1.core.sched.scheduler import Scheduler
-
+def ours_counted() -> type[Any]:
+    """Our scheduler, which counts its steady steps."""
     from voxbatch.engines.vllm.scheduler import LiftedAsync
 
     class Ours(LiftedAsync):  # type: ignore[misc]
@@ -47,15 +46,7 @@ def kinds() -> tuple[type[Any], type[Any]]:
             self.steady += 1
             return super()._of_nobody()
 
-    class Stock(LiftedAsync):  # type: ignore[misc]
-        _shortens = False
-        _try_schedule_encoder_inputs = Scheduler._try_schedule_encoder_inputs
-
-        def __init__(self, **arguments: Any):
-            super().__init__(**arguments)
-            vars(self.kv_cache_manager).pop("allocate_slots", None)
-
-    return Ours, Stock
+    return Ours
 
 
 class Side:
@@ -130,7 +121,7 @@ def walk(seed: int, *, blocks: int = 2_000, crowded: bool = False, odd: float = 
         return EOS if dice < shortness * 2**32 else 3 + dice % 900
 
     limits = {"requests": requests, "blocks": blocks, "crowded": crowded, "step_tokens": int(rng.choice([200, 16_384]))}
-    ours, stock = (Side(kind, say, **limits) for kind in kinds())
+    ours, stock = (Side(kind, say, **limits) for kind in (ours_counted(), modelless.stock()))
     asked = 0
     for step in range(STEPS):
         coming = int(rng.integers(0, 12)) if rng.random() < 0.15 or not step else 0
@@ -210,7 +201,7 @@ def test_all_at_once(seed: int) -> None:
 def test_what_the_front_end_is_told() -> None:
     """Nothing of a request until it has ended, then all of its text; but a message after each step, by which the front
     end takes in new work and knows that the engine lives."""
-    ours = Side(kinds()[0], lambda name, number: 7 + number, requests=4, blocks=200)
+    ours = Side(ours_counted(), lambda name, number: 7 + number, requests=4, blocks=200)
     for name in "01":
         ours.scheduler.add_request(request(name, 10, 5 + 5 * int(name)))
     told = []
@@ -229,7 +220,7 @@ def test_aborted_ones_leave_nothing_behind() -> None:
     from vllm.sampling_params import RequestOutputKind
     from vllm.v1.request import RequestStatus
 
-    ours = Side(kinds()[0], lambda name, number: 7, requests=4, blocks=200)
+    ours = Side(ours_counted(), lambda name, number: 7, requests=4, blocks=200)
     ours.scheduler.add_request(request("0", 10, 50))
     ours.scheduler.add_request(request("1", 10, 50, output_kind=RequestOutputKind.DELTA))
     ours.schedule()

@@ -52,7 +52,7 @@ NAMES = {
     ),
     "vllm.v1.core.sched.async_scheduler:AsyncScheduler": (
         "the same; add_request, update_from_output(scheduler_output, model_runner_output) → outputs by client, "
-        "get_request_counts, set_pause_state, pause_state, requests, prev_step_scheduled_req_ids, "
+        "get_request_counts, pause_state, _pause_state, requests, prev_step_scheduled_req_ids, "
         "max_num_scheduled_tokens, num_sampled_tokens_per_step, dcp_world_size, pcp_world_size, and those in "
         "steady.plain.UNUSED; that it schedules nobody when all are paused, and yet tells the rest; what it does in "
         "schedule, _update_after_schedule, _make_cached_request_data, update_from_output, _update_request_with_output, "

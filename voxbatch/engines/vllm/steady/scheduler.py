@@ -55,11 +55,11 @@ class SteadyScheduler(AsyncScheduler):  # type: ignore[misc]
     def _of_nobody(self) -> Any:
         """vLLM's output of a step in which nobody runs, with all that is to be said beside: what ended, what was
         freed."""
-        self.set_pause_state(PauseState.PAUSED_ALL)
+        self._pause_state = PauseState.PAUSED_ALL  # 0.32's setter writes to the log
         try:
             return super().schedule()
         finally:
-            self.set_pause_state(PauseState.UNPAUSED)
+            self._pause_state = PauseState.UNPAUSED
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         if not self._steadies:
