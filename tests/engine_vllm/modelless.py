@@ -35,6 +35,9 @@ def scheduler(kind: type[Any], requests: int, blocks: int, crowded: bool = False
         made = kind(**_arguments(requests, blocks, step_tokens))
     if crowded:
         made._most = made.max_num_running_reqs = made.max_num_active_reqs = requests
+        cache = made.encoder_cache_manager
+        cache.cache_size = cache.num_free_slots = cache.num_freeable_slots = requests * CONTEXT
+        made.max_num_encoder_input_tokens = cache.cache_size
     return made
 
 
