@@ -70,12 +70,12 @@ def test_what_vllm_is_told(parts: str, told: dict[str, Any]) -> None:
         (H200, {}, None),
         (L4, {}, "TRITON_ATTN"),
         (B200, {}, "TRITON_ATTN"),
-        (L4, {"fp8": "decoder"}, None),
+        (L4, {"fp8": "decoder"}, "CUSTOM"),
         (H200, {"attention_backend": "TRITON_ATTN"}, "TRITON_ATTN"),
     ],
 )
 def test_who_reads_the_cache(on_gpus: Any, card: gpu.Card, options: dict[str, str], backend: str | None) -> None:
-    """FlashAttention, which is vLLM's own choice, on Hopper; Triton elsewhere, because it must be told."""
+    """In 8 bits FlashAttention, vLLM's own choice, on Hopper, and Triton elsewhere; in 16 bits our own."""
     model, settings = on_gpus(card), asked(**{"parts": options.pop("fp8", "kv"), **options})
     assert arguments(model, settings, model.path, 8).get("attention_backend") == backend
 

@@ -167,10 +167,13 @@ def test_encoded_audio_that_vllm_does_not_count(voxtral: Model) -> None:
 
 
 def test_what_vllm_is_told(voxtral: Model) -> None:
-    """Its share of what CUDA shows of the card; and of the rest only what was asked for."""
+    """Its share of what CUDA shows of the card, and the plugin's attention; of the rest only what was asked for."""
     plain = arguments(voxtral, Settings(prefill_encoder="true"), voxtral.path, 192)
     assert plain["gpu_memory_utilization"] == round(21.275e9 / (L4.total_bytes - L4.reserved_bytes), 4)
-    assert not {"block_size", "attention_backend", "attention_config", "kv_cache_dtype", "quantization"} & {*plain}
+    assert plain["attention_backend"] == "CUSTOM"
+    assert not {"block_size", "attention_config", "kv_cache_dtype", "quantization"} & {*plain}
+    stock = arguments(voxtral, Settings(prefill_encoder="false"), voxtral.path, 38)
+    assert "attention_backend" not in stock
     asked = Settings(prefill_encoder="true", block_size=64, attention_backend="FLASH_ATTN", attention_splits=1)
     told = arguments(voxtral, asked, voxtral.path, 192)
     assert (told["block_size"], told["attention_backend"]) == (64, "FLASH_ATTN")

@@ -18,7 +18,7 @@ from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneration
 from vllm.sequence import IntermediateTensors
 
-from voxbatch.vllm_plugin import asked_beside, beside, gather
+from voxbatch.vllm_plugin import asked_beside, beside, gather, said
 from voxbatch.vllm_plugin.encoder import Encoder
 from voxbatch.vllm_plugin.gather import Rows
 from voxbatch.vllm_plugin.shelf import Shelf
@@ -43,6 +43,7 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         self.shelf = Shelf(most + (beside.ahead(most) if self._ahead_of else 0), self._longest, row)
         self._encoder: Encoder | None = None
         gather.install()
+        said.install()
         beside.install()
 
     def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:

@@ -38,13 +38,15 @@ NAMES = {
     "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding": (
         "cos_sin_cache, [positions, rotary_dim], cosines first; is_neox_style, rotary_dim"
     ),
-    # whose two methods for a step's audio are wrapped; the originals are kept for what is not on our shelf
+    # whose methods for a step's audio and tokens are wrapped; the originals are kept for all that is not so plain
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner": (
         "_gather_mm_embeddings(scheduler_output, shift_computed_tokens=0), called when the step's order is settled; "
         "_execute_mm_encoder(scheduler_output), before it: scheduled_encoder_inputs (by request) into encoder_cache; "
         "what it returns is read for models with an encoder and a decoder only; "
         "get_model, device, requests (mm_features, identifier, data), encoder_cache, input_batch (req_ids, "
-        "num_computed_tokens_cpu); scheduler_output.num_scheduled_tokens"
+        "num_computed_tokens_cpu, prev_sampled_token_ids [requests, 1]); scheduler_output.num_scheduled_tokens; "
+        "_prepare_input_ids(scheduler_output, num_reqs, total_num_scheduled_tokens, cu_num_tokens): prev_positions.np "
+        "(each request's place in the batch before, or -1), input_ids.gpu, enable_prompt_embeds"
     ),
     # what voxbatch.engines.vllm.scheduler and steady derive from and look into
     "vllm.v1.core.sched.scheduler:Scheduler": (
@@ -52,13 +54,39 @@ NAMES = {
         "…) → (list, tokens, budget, further lists); running, waiting, max_num_running_reqs, max_num_active_reqs (by "
         "0.32), max_num_encoder_input_tokens, max_model_len, kv_cache_config, encoder_cache_manager, kv_cache_manager"
     ),
-    "vllm.v1.core.sched.async_scheduler:AsyncScheduler": "the same",
+    "vllm.v1.core.sched.async_scheduler:AsyncScheduler": (
+        "the same; add_request, update_from_output(scheduler_output, model_runner_output) → outputs by client, "
+        "get_request_counts, pause_state, _pause_state, requests, prev_step_scheduled_req_ids, "
+        "max_num_scheduled_tokens, num_sampled_tokens_per_step, dcp_world_size, pcp_world_size, and those in "
+        "steady.plain.UNUSED; that it schedules nobody when all are paused, and yet tells the rest; what it does in "
+        "schedule, _update_after_schedule, _make_cached_request_data, update_from_output, _update_request_with_output, "
+        "_free_encoder_inputs and check_stop with a request that says one token"
+    ),
+    "vllm.v1.core.sched.interface:PauseState": "UNPAUSED, PAUSED_ALL",
+    "vllm.v1.core.sched.output:SchedulerOutput": (
+        "num_scheduled_tokens, total_num_scheduled_tokens, scheduled_cached_reqs: no other field is of those that go on"
+    ),
+    "vllm.v1.core.sched.output:CachedRequestData": (
+        "req_ids, resumed_req_ids, new_token_ids, all_token_ids, new_block_ids, num_computed_tokens, num_output_tokens"
+    ),
+    "vllm.v1.outputs:ModelRunnerOutput": "sampled_token_ids, req_id_to_index, and those in steady.plain.EXTRAS",
+    "vllm.v1.request:Request": (
+        "request_id, status, sampling_params, mm_features, client_index, lora_request, resumable, max_tokens, "
+        "use_structured_output, num_prompt_tokens, num_computed_tokens, num_in_flight_tokens, num_output_placeholders, "
+        "num_preemptions, _all_token_ids, _output_token_ids, output_token_ids"
+    ),
+    "vllm.v1.request:RequestStatus": "RUNNING",
+    "vllm.v1.engine:EngineCoreOutputs": "outputs: request_id, new_token_ids (of any number), finished",
+    "vllm.sampling_params:SamplingParams": (
+        "output_kind, stop, repetition_detection, logprobs, prompt_logprobs, prompt_logprob_token_ids (0.32), "
+        "stop_token_ids, eos_token_id"
+    ),
     "vllm.v1.core.encoder_cache_manager:EncoderCacheManager": (
         "cache_size, num_free_slots, num_freeable_slots, cached, freeable, freed, as its can_allocate uses them"
     ),
     "vllm.v1.core.kv_cache_manager:KVCacheManager": (
         "allocate_slots(request, num_new_tokens, …), enable_caching, empty_kv_cache_blocks, "
-        "coordinator.single_type_managers: kv_cache_spec, block_size, req_to_blocks"
+        "block_pool.get_num_free_blocks, coordinator.single_type_managers: kv_cache_spec, block_size, req_to_blocks"
     ),
     # where an attention layer is found to be given a K/V cache
     "vllm.config:CompilationConfig": "static_forward_context, by layer name; cudagraph_mode",

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat, fp8, gpu, memory, prefill
 from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model, cache_folder, linked_with_delay
-from voxbatch.engines.vllm.settings import Settings
+from voxbatch.engines.vllm.settings import KV, Settings
 from voxbatch.errors import ConfigError
 
+AMPERE = (8, 0)
+"""Compute capability."""
 CPU_REQUESTS = 16
 """A CPU's cores are busy with far fewer; its K/V cache is set by VLLM_CPU_KVCACHE_SPACE."""
 WHISPER_REQUESTS = 128
@@ -100,12 +103,21 @@ def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> 
     if not on_cpu:
         card = gpu.cards()[0]
         found["gpu_memory_utilization"] = round(share(model, settings, card, requests), 4)
-        if not settings.attention_backend and (backend := fp8.attention_backend(settings.fp8_parts, card)):
+        if not settings.attention_backend and (backend := _attention(model, settings, card)):
             found["attention_backend"] = backend
         mode = settings.cudagraph_mode
         graphs = compat.cudagraph_mode(model.family, version, prefill.is_on(model.family, settings))
         found["compilation_config"] = {"cudagraph_mode": graphs if mode == "auto" else mode}
     return found
+
+
+def _attention(model: Model, settings: Settings, card: gpu.Card) -> str:
+    """vLLM's name of an attention backend; empty where vLLM chooses. The plugin has its own (vllm_plugin.decoding), for
+    K/V in 16 bits and cards that FlashAttention is made for."""
+    is_made_for = card.capability >= AMPERE and KV not in settings.fp8_parts
+    if is_made_for and prefill.is_on(model.family, settings):
+        return vllm_plugin.ATTENTION
+    return fp8.attention_backend(settings.fp8_parts, card)
 
 
 def stated(is_mistral: bool, settings: Settings) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from voxbatch import vllm_plugin
-from voxbatch.engines.vllm import steady
 from voxbatch.engines.vllm.bursts import opens, stays_open
+from voxbatch.engines.vllm.steady import shortcuts
+from voxbatch.engines.vllm.steady.scheduler import SteadyScheduler
 
 IN_FLIGHT = 2
 """Tokens that asynchronous scheduling may be ahead by."""
@@ -42,7 +42,7 @@ class _Lifted:
         if self._prefilled:
             scheduler.max_num_encoder_input_tokens = scheduler.encoder_cache_manager.cache_size
             manager = scheduler.kv_cache_manager
-            manager.allocate_slots = steady.slots(manager, scheduler.max_model_len)
+            manager.allocate_slots = shortcuts.slots(manager, scheduler.max_model_len)
         self._lists = 0
         """That _try_schedule_encoder_inputs returns behind a number of tokens and a budget; 0 until it was asked."""
 
@@ -67,7 +67,7 @@ class _Lifted:
         self, request: Any, num_computed_tokens: int, num_new_tokens: int, encoder_compute_budget: int, **others: Any
     ) -> tuple[Any, ...]:
         cache = self.encoder_cache_manager  # type: ignore[attr-defined]
-        if self._lists and steady.has_its_audio(cache, request, num_computed_tokens):
+        if self._lists and shortcuts.has_its_audio(cache, request, num_computed_tokens):
             return ([], num_new_tokens, encoder_compute_budget, *([] for _ in range(self._lists)))
         scheduler: Any = super()
         found: tuple[Any, ...] = scheduler._try_schedule_encoder_inputs(
@@ -117,5 +117,5 @@ class Lifted(_Lifted, Scheduler):  # type: ignore[misc]
     pass
 
 
-class LiftedAsync(_Lifted, AsyncScheduler):  # type: ignore[misc]
+class LiftedAsync(_Lifted, SteadyScheduler):
     pass

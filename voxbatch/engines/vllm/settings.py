@@ -62,7 +62,8 @@ class Settings:
     """Positions in a K/V block, a multiple of 16; 0 leaves it to vLLM, whose blocks are 16 on GPUs. Requests are given
     blocks for their whole length, so that larger ones cost no memory and spare the scheduler work."""
     attention_backend: str = ""
-    """vLLM's name of one, e.g. FLASH_ATTN or TRITON_ATTN; empty leaves it to vLLM."""
+    """vLLM's name of one, e.g. FLASH_ATTN or TRITON_ATTN; empty means voxbatch's own where the encoder runs once a
+    chunk, and else leaves it to vLLM."""
     attention_splits: int = 0
     """Into how many parts at most FlashAttention 3 splits a request's K/V within CUDA graphs; 0 leaves it to vLLM (32).
     Many short requests fill the GPU by themselves, and 1 saves adding up the parts."""

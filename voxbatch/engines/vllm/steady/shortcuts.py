@@ -1,13 +1,15 @@
-"""Shortcuts through vLLM's scheduler for requests that only go on, which nearly all do in nearly every step.
+"""Shortcuts in the steps that vLLM schedules itself, for those of the requests that only go on.
 
-Hundreds of requests take the scheduler some 3 ms a step to find, each time, that the audio is there and that the last
-K/V block has room. What is not that plain goes vLLM's own way.
+Hundreds of requests take it some 3 ms to find, each time, that the audio is there and that the last K/V block has room.
+What is not that plain goes vLLM's own way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+from voxbatch.engines.vllm.steady.plain import slides
 
 
 def slots(manager: Any, longest: int) -> Callable[..., Any]:
@@ -19,7 +21,7 @@ def slots(manager: Any, longest: int) -> Callable[..., Any]:
     """
     allocate: Callable[..., Any] = manager.allocate_slots
     groups = manager.coordinator.single_type_managers
-    if manager.enable_caching or len(groups) != 1 or _slides(groups[0].kv_cache_spec, longest):
+    if manager.enable_caching or len(groups) != 1 or slides(groups[0].kv_cache_spec, longest):
         return allocate
     blocks, size, nothing = groups[0].req_to_blocks, groups[0].block_size, manager.empty_kv_cache_blocks
 
@@ -30,11 +32,6 @@ def slots(manager: Any, longest: int) -> Callable[..., Any]:
         return allocate(request, num_new_tokens, **others)
 
     return allocate_slots
-
-
-def _slides(spec: Any, longest: int) -> bool:
-    window = getattr(spec, "sliding_window", None)
-    return window is not None and window < longest
 
 
 def has_its_audio(cache: Any, request: Any, num_computed_tokens: int) -> bool:

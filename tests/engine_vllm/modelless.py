@@ -1,0 +1,160 @@
+"""A scheduler of vLLM's with no engine around it: requests like Voxtral Realtime's, and a model that is made up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from voxbatch.vllm_plugin import STEP, SWITCH
+
+PLUGIN_ON = {SWITCH: STEP, "VLLM_USE_V2_MODEL_RUNNER": "0"}
+CONTEXT, BLOCK, EOS = 512, 16, 2
+
+Say = Callable[[str, int], int]
+"""The made-up model: a request and a number of tokens that it has said → the next."""
+
+
+def scheduler(kind: type[Any], requests: int, blocks: int, crowded: bool = False, step_tokens: int = 16_384) -> Any:
+    """One that runs so many requests at a time.
+
+    Args:
+        kind: of scheduler, with our Lifted in it.
+        blocks: of K/V cache, of BLOCK tokens.
+        crowded: so many run whether or not there are blocks for all of them to their ends.
+        step_tokens: most tokens in a step.
+    """
+    with patch.dict(os.environ, PLUGIN_ON):
+        made = kind(**_arguments(requests, blocks, step_tokens))
+    if crowded:
+        made._most = made.max_num_running_reqs = made.max_num_active_reqs = requests
+        cache = made.encoder_cache_manager
+        cache.cache_size = cache.num_free_slots = cache.num_freeable_slots = requests * CONTEXT
+        made.max_num_encoder_input_tokens = cache.cache_size
+    return made
+
+
+@cache
+def stock() -> type[Any]:
+    """A scheduler that admits as ours does, and does all else in vLLM's own way."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from voxbatch.engines.vllm.scheduler import LiftedAsync
+
+    class Stock(LiftedAsync):  # type: ignore[misc]
+        _shortens = False
+        _try_schedule_encoder_inputs = Scheduler._try_schedule_encoder_inputs
+
+        def __init__(self, **arguments: Any):
+            super().__init__(**arguments)
+            vars(self.kv_cache_manager).pop("allocate_slots", None)
+
+    return Stock
+
+
+@cache
+def _arguments(requests: int, blocks: int, step_tokens: int) -> dict[str, Any]:
+    import torch
+    from vllm import config
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    kv_cache = config.CacheConfig(block_size=BLOCK, enable_prefix_caching=False)
+    steps = config.SchedulerConfig(
+        max_num_seqs=requests,
+        max_num_batched_tokens=step_tokens,
+        max_model_len=CONTEXT,
+        is_encoder_decoder=False,
+        async_scheduling=True,
+    )
+    with _model_folder() as folder:
+        made = config.VllmConfig(
+            model_config=config.ModelConfig(folder, skip_tokenizer_init=True, dtype="float32", max_model_len=CONTEXT),
+            cache_config=kv_cache,
+            scheduler_config=steps,
+            device_config=config.DeviceConfig("cpu"),
+        )
+    kv_cache.block_size, kv_cache.num_gpu_blocks = BLOCK, blocks
+    attention = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=64, dtype=torch.float32)
+    return {
+        "vllm_config": made,
+        "kv_cache_config": KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], attention)]),
+        "structured_output_manager": StructuredOutputManager(made),
+        "block_size": BLOCK,
+    }
+
+
+@contextlib.contextmanager
+def _model_folder() -> Iterator[str]:
+    """Of any small model: its weights are not asked for."""
+    shape = {"hidden_size": 64, "ffn_dim": 64, "num_attention_heads": 1, "num_hidden_layers": 1, "vocab_size": 1_000}
+    named = {"architectures": ["OPTForCausalLM"], "model_type": "opt", "max_position_embeddings": CONTEXT}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps({**named, **shape}))
+        yield folder
+
+
+def request(name: str, prompt: int, max_tokens: int, audio: int | None = None, **sampling: Any) -> Any:
+    """One with `prompt` tokens in front, and audio for as many positions; to the end of its text if not said. Like
+    ours, it stops at EOS, and wants its text when it is whole."""
+    from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+    from vllm.v1.request import Request
+
+    wanted = {"output_kind": RequestOutputKind.FINAL_ONLY, "detokenize": False, **sampling}
+    asked = SamplingParams(temperature=0.0, max_tokens=max_tokens, **wanted)
+    if not asked.ignore_eos:
+        asked.update_from_generation_config({}, EOS)
+    place = PlaceholderRange(offset=0, length=audio or prompt + max_tokens + 1)
+    feature = MultiModalFeatureSpec(data=None, modality="audio", identifier=f"audio-{name}", mm_position=place)
+    return Request(
+        request_id=name,
+        prompt_token_ids=[1] * prompt,
+        sampling_params=asked,
+        pooling_params=None,
+        mm_features=[feature],
+        arrival_time=0.0,
+    )
+
+
+class Model:
+    """What the model runner answers to a scheduler's steps: a token for each request whose prompt is through."""
+
+    def __init__(self, say: Say):
+        self._say, self._known = say, dict[str, list[int]]()
+        """By request: the tokens of its prompt, those computed, those said."""
+
+    def answer(self, step: Any) -> Any:
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        for new in step.scheduled_new_reqs:
+            self._known[new.req_id] = [len(new.prompt_token_ids), new.num_computed_tokens, 0]
+        again = step.scheduled_cached_reqs
+        for name, computed, said in zip(again.req_ids, again.num_computed_tokens, again.num_output_tokens, strict=True):
+            self._known[name][1:] = computed, said
+        names = list(step.num_scheduled_tokens)
+        tokens = [self._token(name, step.num_scheduled_tokens[name]) for name in names]
+        return ModelRunnerOutput(
+            req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)}, sampled_token_ids=tokens
+        )
+
+    def _token(self, name: str, scheduled: int) -> list[int]:
+        prompt, computed, said = self._known[name]
+        return [self._say(name, said)] if computed + scheduled >= prompt + said else []
+
+
+def machine() -> Mapping[str, Any]:
+    """vLLM's version, wherever it comes from, and the processor: to print beside figures."""
+    import platform
+
+    import vllm
+
+    found = getattr(vllm, "__version__", "?")
+    return {"vllm": found, "python": sys.version.split()[0], "cpu": platform.processor() or platform.machine()}

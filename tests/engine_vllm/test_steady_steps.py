@@ -1,0 +1,297 @@
+"""Our shortcuts through vLLM's scheduler change nothing: random walks of two schedulers side by side, one with them and
+one without, through the same requests, aborts and answers, compared after each step."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import fields
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+from zlib import crc32
+
+import modelless
+import numpy as np
+import pytest
+from modelless import CONTEXT, EOS, Model, request, scheduler
+
+pytest_plugins = ["support"]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM brings many
+
+WALKS = 60
+"""Of each kind."""
+STEPS = 100
+STATE = (
+    "num_computed_tokens",
+    "num_in_flight_tokens",
+    "num_output_placeholders",
+    "is_prefill_chunk",
+    "num_preemptions",
+    "status",
+    "spec_token_ids",
+    "stop_reason",
+)
+QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
+
+
+@cache
+def ours_counted() -> type[Any]:
+    """Our scheduler, which counts its steady steps."""
+    from voxbatch.engines.vllm.scheduler import LiftedAsync
+
+    class Ours(LiftedAsync):  # type: ignore[misc]
+        steady = 0
+
+        def _of_nobody(self) -> Any:
+            self.steady += 1
+            return super()._of_nobody()
+
+    return Ours
+
+
+class Side:
+    """One of the two: its steps run ahead of its model's answers, as vLLM's engine has them do."""
+
+    def __init__(self, kind: type[Any], say: Any, **limits: Any):
+        self.scheduler = scheduler(kind, **limits)
+        self.model, self._under_way = Model(say), deque[tuple[Any, Any]]()
+        self.texts, self.ends = defaultdict[str, list[int]](list), dict[str, Any]()
+        self.messages = self.thrown_out = 0
+
+    def schedule(self) -> Any:
+        step = self.scheduler.schedule()
+        self.thrown_out += len(step.preempted_req_ids or ())
+        self._under_way.append((step, self.model.answer(step)))
+        return step
+
+    def update(self) -> bool:
+        """Whether there was anything under way."""
+        if not self._under_way:
+            return False
+        for message in self.scheduler.update_from_output(*self._under_way.popleft()).values():
+            self.messages += 1
+            for each in message.outputs:
+                assert each.request_id not in self.ends
+                self.texts[each.request_id] += each.new_token_ids
+                if each.finished:
+                    self.ends[each.request_id] = each.finish_reason, each.stop_reason
+        return True
+
+    @property
+    def under_way(self) -> int:
+        return len(self._under_way)
+
+
+def of_step(step: Any) -> dict[str, Any]:
+    """A scheduler's output, for comparison. In the order in which the runner would go through it."""
+    found = {each.name: getattr(step, each.name) for each in fields(step)}
+    found["num_scheduled_tokens"] = list(step.num_scheduled_tokens.items())
+    found["scheduled_new_reqs"] = [(new.req_id, new.block_ids) for new in step.scheduled_new_reqs]
+    return found
+
+
+def of_state(vllm: Any) -> dict[str, Any]:
+    """All that a scheduler will go by in its next steps."""
+    manager, cache = vllm.kv_cache_manager, vllm.encoder_cache_manager
+    [group] = manager.coordinator.single_type_managers
+    return {
+        "running": [each.request_id for each in vllm.running],
+        "waiting": [[each.request_id for each in getattr(vllm, name, ())] for name in QUEUES],
+        "requests": {
+            name: [getattr(each, of) for of in STATE] + [list(each.all_token_ids), list(each.output_token_ids)]
+            for name, each in vllm.requests.items()
+        },
+        "inflight": {each.request_id for each in vllm._inflight_prefills},
+        "previous": set(vllm.prev_step_scheduled_req_ids),
+        "finished": set(vllm.finished_req_ids),
+        "preempted": set(vllm.reset_preempted_req_ids),
+        "blocks": {name: [block.block_id for block in held] for name, held in group.req_to_blocks.items()},
+        "free blocks": manager.block_pool.get_num_free_blocks(),
+        "step": (vllm.current_step, vllm.pause_state, vllm.max_num_running_reqs),
+        "encoder": (cache.cached, cache.request_cached_ids, dict(cache.freeable), cache.freed, cache.num_free_slots),
+    }
+
+
+def walk(
+    seed: int, *, blocks: int = 2_000, crowded: bool = False, odd: float = 0.0, requests: int = 24, first: int = 0
+) -> Side:
+    """Random steps of both; ours at the end.
+
+    Args:
+        odd: share of requests that are not plain, all in the same way.
+        first: so many come at the start and no others; 0 means that they come now and then.
+    """
+    rng = np.random.default_rng(seed)
+    shortness = rng.choice([0.0, 0.01, 0.1])
+
+    def say(name: str, number: int) -> int:
+        dice = crc32(f"{seed} {name} {number}".encode())
+        return EOS if dice < shortness * 2**32 else 3 + dice % 900
+
+    limits = {"requests": requests, "blocks": blocks, "crowded": crowded, "step_tokens": int(rng.choice([200, 16_384]))}
+    ours, stock = (Side(kind, say, **limits) for kind in (ours_counted(), modelless.stock()))
+    asked, at_once = 0, list[str]()
+    for step in range(STEPS):
+        coming = arrivals(rng, step, first)
+        for name in map(str, range(asked, asked + coming)):
+            drawn = int(rng.integers(1, 60)), int(rng.integers(1, 100)), rng.random() < odd, seed
+            for side in (ours, stock):
+                side.scheduler.add_request(drawn_request(name, *drawn))
+            if drawn[2]:
+                at_once.append(name)
+        asked += coming
+        if rng.random() < 0.05 and ours.scheduler.requests:
+            from vllm.v1.request import RequestStatus
+
+            names = list(ours.scheduler.requests)
+            gone = [names[i] for i in rng.integers(0, len(names), rng.integers(1, 4))]
+            for side in (ours, stock):
+                side.scheduler.finish_requests(gone, RequestStatus.FINISHED_ABORTED)
+        compare_steps(ours, stock)
+        answers = ours.under_way if rng.random() < 0.03 else ours.under_way - 1
+        for _ in range(answers):
+            assert ours.update() == stock.update()
+            assert of_state(ours.scheduler) == of_state(stock.scheduler)
+            assert ours.messages >= stock.messages  # the front end is woken as often
+            assert [ours.texts[name] for name in at_once] == [stock.texts[name] for name in at_once]
+    while ours.update() and stock.update():
+        pass
+    compare_texts(ours, stock)
+    return ours
+
+
+def arrivals(rng: np.random.Generator, step: int, first: int) -> int:
+    if first:
+        return 0 if step else first
+    return int(rng.integers(0, 12)) if rng.random() < 0.15 or not step else 0
+
+
+def drawn_request(name: str, prompt: int, max_tokens: int, is_odd: bool, number: int) -> Any:
+    from vllm.sampling_params import RequestOutputKind
+
+    if not is_odd:
+        return request(name, prompt, max_tokens, **[{}, {"ignore_eos": True}, {"stop_token_ids": [5, 500]}][number % 3])
+    odd: list[dict[str, Any]] = [
+        {"output_kind": RequestOutputKind.DELTA},
+        {"output_kind": RequestOutputKind.CUMULATIVE, "min_tokens": min(9, max_tokens)},
+        {"audio": prompt + max_tokens // 2},
+        {"logprobs": 1},
+        {"min_tokens": min(20, max_tokens)},
+    ]
+    return request(name, prompt, CONTEXT if number % 5 == 4 else max_tokens, **odd[number % 5])
+
+
+def compare_steps(ours: Side, stock: Side) -> None:
+    if stock.scheduler.has_requests():
+        assert of_step(ours.schedule()) == of_step(stock.schedule())
+        assert of_state(ours.scheduler) == of_state(stock.scheduler)
+
+
+def compare_texts(ours: Side, stock: Side) -> None:
+    assert ours.ends == stock.ends
+    for name in stock.ends:
+        assert ours.texts[name] == stock.texts[name]
+
+
+@pytest.mark.parametrize("seed", range(WALKS))
+def test_as_they_run_in_production(seed: int) -> None:
+    """Blocks for all to their ends: the same steps, states and texts; nearly all of the steps that could be are
+    steady."""
+    ours = walk(seed)
+    assert ours.scheduler.steady > STEPS // 10 or len(ours.texts) < 5
+
+
+@pytest.mark.parametrize("seed", range(WALKS))
+def test_where_blocks_run_out(seed: int) -> None:
+    """Requests are thrown out and begin again: the same."""
+    walk(1_000 + seed, blocks=60 - seed // 2, crowded=True)
+    walk(1_500 + seed, blocks=60 - seed // 2, crowded=True, first=16)
+
+
+@pytest.mark.parametrize("seed", range(WALKS))
+def test_among_requests_of_other_kinds(seed: int) -> None:
+    """Some want every token at once, or probabilities, or outlive their audio: the same, for them and for all."""
+    walk(2_000 + seed, odd=0.1)
+
+
+@pytest.mark.parametrize("seed", range(WALKS))
+def test_all_at_once(seed: int) -> None:
+    """Few blocks, odd requests, and few at a time."""
+    walk(3_000 + seed, blocks=60, crowded=True, odd=0.05, requests=6)
+
+
+def test_what_the_front_end_is_told() -> None:
+    """Nothing of a request until it has ended, then all of its text; but a message after each step, by which the front
+    end takes in new work and knows that the engine lives."""
+    ours = Side(ours_counted(), lambda name, number: 7 + number, requests=4, blocks=200)
+    for name in "01":
+        ours.scheduler.add_request(request(name, 10, 5 + 5 * int(name)))
+    told = []
+    ours.schedule()
+    for _ in range(12):
+        ours.schedule()
+        ours.update()
+        told.append((ours.messages, {name: len(text) for name, text in ours.texts.items()}))
+    assert [messages for messages, _ in told] == list(range(1, 13))
+    assert [len(lengths) for _, lengths in told] == [0] * 4 + [1] * 5 + [2] * 3
+    assert ours.texts == {"0": list(range(7, 12)), "1": list(range(7, 17))}
+
+
+def test_aborted_ones_leave_nothing_behind() -> None:
+    """Their tokens that were held back are forgotten with them, and so is what made them odd."""
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.request import RequestStatus
+
+    ours = Side(ours_counted(), lambda name, number: 7, requests=4, blocks=200)
+    ours.scheduler.add_request(request("0", 10, 50))
+    ours.scheduler.add_request(request("1", 10, 50, output_kind=RequestOutputKind.DELTA))
+    ours.schedule()
+    for _ in range(5):
+        ours.schedule()
+        ours.update()
+    assert not ours.scheduler.steady
+    ours.scheduler.finish_requests("1", RequestStatus.FINISHED_ABORTED)
+    for _ in range(50):
+        ours.schedule()
+        ours.update()
+    assert ours.scheduler.steady
+    assert ours.texts["0"] == [7] * 50
+    assert not ours.scheduler.requests
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_tokens_on_their_way_to_the_next_step(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that stay in their places, move, or are new; one token each, or more: the model's input is as vLLM's
+    runner prepares it."""
+    torch = pytest.importorskip("torch")
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    from voxbatch.vllm_plugin.said import at_once
+
+    monkeypatch.setattr("vllm.v1.worker.gpu_model_runner.PIN_MEMORY", False)  # which a machine without a GPU has not
+    rng = np.random.default_rng(seed)
+    before, now = int(rng.integers(1, 20)), int(rng.integers(1, 20))
+    places = np.arange(now) if seed % 3 == 0 and now <= before else rng.permutation(max(before, now))[:now]
+    places = np.where(places < before, places, -1) if seed % 2 else places % before
+    tokens = np.where(places < 0, rng.integers(1, 4, now), 1)
+    ends = np.cumsum(tokens)
+    inputs = []
+    each = getattr(GPUModelRunner._prepare_input_ids, "each", GPUModelRunner._prepare_input_ids)
+    for prepare in (each, at_once(each)):
+        host, device = torch.arange(100, 160, dtype=torch.int32), torch.zeros(60, dtype=torch.int32)
+        runner = SimpleNamespace(
+            input_batch=SimpleNamespace(
+                prev_sampled_token_ids=torch.arange(1, before + 1, dtype=torch.int32)[:, None] if seed % 7 else None,
+                req_ids=[str(name) for name in range(now)],
+            ),
+            prev_positions=SimpleNamespace(np=places.astype(np.int32)),
+            input_ids=SimpleNamespace(gpu=device, copy_to_gpu=lambda n, to=device, of=host: to[:n].copy_(of[:n])),
+            device=torch.device("cpu"),
+            enable_prompt_embeds=False,
+            prev_num_spec_tokens=0,
+            _draft_token_ids=None,
+            _pp_recv_work=None,
+        )
+        prepare(runner, SimpleNamespace(scheduled_spec_decode_tokens={}), now, int(ends[-1]), ends)
+        inputs.append(device[: ends[-1]].tolist())
+    assert inputs[0] == inputs[1]

@@ -1,0 +1,105 @@
+"""Which of vLLM's schedulers, requests and outputs are so plain that most questions have one answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.sampling_params import RequestOutputKind
+
+UNUSED = (
+    "connector",
+    "ec_connector",
+    "aux_output_connector",
+    "lora_config",
+    "num_spec_tokens",
+    "dynamic_sd_lookup",
+    "use_pp",
+    "use_v2_model_runner",
+    "is_encoder_decoder",
+    "is_mm_encoder_only",
+    "has_mamba_layers",
+    "prefix_replay_tokens",
+    "defer_block_free",
+    "enable_return_routed_experts",
+    "return_sampling_mask",
+    "enable_kv_cache_events",
+    "perf_metrics",
+    "finished_req_ids_dict",
+    "log_stats",
+)
+"""Attributes of a scheduler that stand for what voxbatch does not use; 0.26 and 0.32 have not the same ones."""
+EXTRAS = (
+    "logprobs",
+    "prompt_logprobs_dict",
+    "prompt_token_id_logprobs_dict",
+    "pooler_output",
+    "num_nans_in_logits",
+    "kv_connector_output",
+    "ec_connector_output",
+    "aux_output_connector_output",
+    "routed_experts",
+    "sampling_masks",
+)
+"""What a step of the model may bring beside tokens."""
+
+
+def scheduler_is_plain(scheduler: Any) -> bool:
+    """Nothing is in use that has a say in a step, and a request's K/V blocks only ever grow."""
+    manager = scheduler.kv_cache_manager
+    groups = manager.coordinator.single_type_managers
+    return (
+        all(getattr(scheduler, name, None) in (None, False, 0) for name in UNUSED)
+        and scheduler.num_sampled_tokens_per_step == 1
+        and scheduler.dcp_world_size == scheduler.pcp_world_size == 1
+        and not manager.enable_caching
+        and len(groups) == 1
+        and not slides(groups[0].kv_cache_spec, scheduler.max_model_len)
+    )
+
+
+def slides(spec: Any, longest: int) -> bool:
+    """Whether K/V blocks are thrown away on the way.
+
+    Args:
+        longest: context of a request, in tokens.
+    """
+    window = getattr(spec, "sliding_window", None)
+    return window is not None and window < longest
+
+
+def request_is_plain(request: Any, longest: int) -> bool:
+    """It ends by a token or by its length and for no other reason, within its audio and the context; and its text is
+    wanted when it has ended, and not before."""
+    asked = request.sampling_params
+    return (
+        asked is not None
+        and asked.output_kind == RequestOutputKind.FINAL_ONLY
+        and not asked.stop
+        and asked.repetition_detection is None
+        and asked.logprobs is None
+        and asked.prompt_logprobs is None
+        and getattr(asked, "prompt_logprob_token_ids", None) is None
+        and not request.use_structured_output
+        and not request.resumable
+        and request.lora_request is None
+        and request.client_index == 0
+        and _fits(request, longest)
+    )
+
+
+def _fits(request: Any, longest: int) -> bool:
+    end = request.num_prompt_tokens + request.max_tokens
+    places = [feature.mm_position for feature in request.mm_features]
+    # the last token said is not heard with; where the audio ends before, vLLM lets go of it before
+    return end <= longest and len(places) <= 1 and all(place.offset + place.length >= end - 1 for place in places)
+
+
+def stops(request: Any) -> set[int]:
+    """The tokens that may end it."""
+    asked = request.sampling_params
+    return {*(asked.stop_token_ids or ()), *([] if asked.eos_token_id is None else [asked.eos_token_id])}
+
+
+def output_is_plain(output: Any) -> bool:
+    """The model brings tokens and nothing else."""
+    return bool(output.sampled_token_ids) and not any(getattr(output, name, None) for name in EXTRAS)
