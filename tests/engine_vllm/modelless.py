@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from voxbatch.vllm_plugin import STEP, SWITCH
+from voxbatch.vllm_plugin import ON, SWITCH
 
-PLUGIN_ON = {SWITCH: STEP, "VLLM_USE_V2_MODEL_RUNNER": "0"}
+PLUGIN_ON = {SWITCH: ON, "VLLM_USE_V2_MODEL_RUNNER": "0"}
 CONTEXT, BLOCK, EOS = 512, 16, 2
 
 Say = Callable[[str, int], int]

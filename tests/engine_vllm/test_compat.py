@@ -94,9 +94,9 @@ def test_the_first_model_runner(monkeypatch: pytest.MonkeyPatch, given: str | No
     with the plugin, which was made for it, whatever he says."""
     name = "VLLM_USE_V2_MODEL_RUNNER"
     monkeypatch.setattr(os, "environ", {name: given} if given else {})
-    core._settle(plugin="")
+    core._settle(plugin=False)
     assert os.environ[name] == (given or "0")
     assert core.SWITCH not in os.environ
-    core._settle(plugin="1")
+    core._settle(plugin=True)
     assert os.environ[name] == "0"
     assert os.environ[core.SWITCH] == "1"

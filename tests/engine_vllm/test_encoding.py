@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from voxbatch.vllm_plugin.admit import from_the_host  # noqa: E402
 from voxbatch.vllm_plugin.attention import Masked  # noqa: E402
-from voxbatch.vllm_plugin.beside import Beside, preferring_what_is_ready  # noqa: E402
 from voxbatch.vllm_plugin.gather import indexed  # noqa: E402
 from voxbatch.vllm_plugin.packing import groups, packed  # noqa: E402
 from voxbatch.vllm_plugin.shelf import Shelf  # noqa: E402
@@ -139,40 +139,22 @@ def _on(shelf: Shelf, rows: torch.Tensor) -> bool:
     return bool(rows.untyped_storage().data_ptr() == shelf._places.untyped_storage().data_ptr())
 
 
-def test_who_waits_is_encoded_ahead() -> None:
-    """The first ones of those that wait, a few at a time; each is handed out once; who waits no more is forgotten; and
-    what is not ready is left to the runner."""
-    shelf, encoded = Shelf(6, 4, torch.zeros(2)), list[int]()
-
-    def encode(audio: list[torch.Tensor]) -> list[torch.Tensor]:
-        encoded.extend(int(samples[0]) for samples in audio)
-        return [samples.new_full((3, 2), float(samples[0])) for samples in audio]
-
-    encode.working_bytes = 0  # type: ignore[attr-defined]
-    beside = Beside(encode, shelf, 40, CPU)  # type: ignore[arg-type]
-    waiting = [_waiting(number) for number in range(6)]
-    beside.offer(waiting)
-    assert encoded == [0, 1, 2, 3]
-    first = beside.take("0")
-    assert first is not None
-    np.testing.assert_array_equal(first, np.zeros((3, 2)))
-    assert beside.take("0") is None
-    beside.offer(waiting[2:])  # the first one is admitted, the second one is gone
-    assert encoded == [0, 1, 2, 3, 4, 5]
-    assert beside.take("1") is None
-
-    left: list[dict[str, list[int]]] = []
-    execute = preferring_what_is_ready(lambda _, output: left.append(output.scheduled_encoder_inputs) or [])
-    runner = SimpleNamespace(
-        get_model=lambda: SimpleNamespace(beside=beside), encoder_cache={}, requests={"a": waiting[2], "b": waiting[1]}
-    )
+def test_what_a_step_admits_is_encoded_from_the_host() -> None:
+    """Where each will look for it; vLLM's own way for another model, or where the samples are not at hand."""
+    asked: list[str] = []
+    execute = from_the_host(lambda *_: asked.append("vLLM") or [])
+    model = SimpleNamespace(encoded=lambda audio: [float(samples[0]) for samples in audio])
+    runner = SimpleNamespace(get_model=lambda: model, encoder_cache={}, requests={"a": _request(2), "b": _request(1)})
     output = SimpleNamespace(scheduled_encoder_inputs={"a": [0], "b": [0]})
+    assert execute(runner, output) == []
+    assert (runner.encoder_cache, asked) == ({"2": 2.0, "1": 1.0}, [])
+    runner.requests["b"].mm_features[0].data = None
     execute(runner, output)
-    assert left == [{"b": [0]}]
-    assert list(runner.encoder_cache) == ["2"]
-    assert output.scheduled_encoder_inputs == {"a": [0], "b": [0]}
+    runner.get_model = SimpleNamespace
+    execute(runner, output)
+    assert asked == ["vLLM", "vLLM"]
 
 
-def _waiting(number: int) -> SimpleNamespace:
+def _request(number: int) -> SimpleNamespace:
     audio = {"audio_arrays": SimpleNamespace(data=torch.full((8,), float(number)))}
     return SimpleNamespace(mm_features=[SimpleNamespace(identifier=str(number), data=audio)])

@@ -46,13 +46,6 @@ def test_tokens_alone(realtime: Path, realtime_spoken: Spoken, tmp_path: Path) -
     assert found["tokens"] == {name: [tokens] for name, tokens in realtime_spoken.tokens.items()}
 
 
-def test_tokens_when_encoded_ahead(realtime: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:
-    """The same, when chunks that wait are encoded ahead of their admission."""
-    found = prefilled(realtime, realtime_spoken, tmp_path, "max_num_seqs=12", "encode_beside=true")
-    assert found["failures"] == {}
-    assert found["tokens"] == {name: [tokens] for name, tokens in realtime_spoken.tokens.items()}
-
-
 def test_rows_are_those_of_transformers(realtime: Path, tmp_path: Path) -> None:
     """The encoder's output, of many chunks together, of each alone, and the whole way by the kernels that a GPU takes,
     is what transformers' own encoder gives, to 1e-4; and a frame more of the window shows."""

@@ -16,9 +16,8 @@ import os
 from importlib import metadata
 
 SWITCH = "VOXBATCH_VLLM_PLUGIN"
-"""The environment variable by which the engine asks for this model: STEP or BESIDE."""
-STEP, BESIDE = "1", "beside"
-"""The encoder runs in the step that admits a chunk; or ahead of it, beside the steps before (see `beside`)."""
+"""The environment variable by which the engine asks for this model: ON."""
+ON = "1"
 ATTENTION = "CUSTOM"
 """vLLM's name for the attention backend that `register` brings (see `decoding`)."""
 GROUP, ENTRY = "vllm.general_plugins", "voxbatch"
@@ -29,11 +28,7 @@ working memory in the 4B model: 0.4 GB."""
 
 
 def asked() -> bool:
-    return os.environ.get(SWITCH) in (STEP, BESIDE)
-
-
-def asked_beside() -> bool:
-    return os.environ.get(SWITCH) == BESIDE
+    return os.environ.get(SWITCH) == ON
 
 
 def is_installed() -> bool:

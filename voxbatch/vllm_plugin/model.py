@@ -18,7 +18,7 @@ from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneration
 from vllm.sequence import IntermediateTensors
 
-from voxbatch.vllm_plugin import asked_beside, beside, gather, said
+from voxbatch.vllm_plugin import admit, gather, said
 from voxbatch.vllm_plugin.encoder import Encoder
 from voxbatch.vllm_plugin.gather import Rows
 from voxbatch.vllm_plugin.shelf import Shelf
@@ -38,13 +38,11 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         self._longest = vllm_config.model_config.max_model_len
         row = self.audio_language_adapter.w_out.weight[0].detach()
         most = vllm_config.scheduler_config.max_num_seqs
-        self.beside: beside.Beside | None = None
-        self._ahead_of = most if asked_beside() and vllm_config.parallel_config.world_size == 1 else 0
-        self.shelf = Shelf(most + (beside.ahead(most) if self._ahead_of else 0), self._longest, row)
+        self.shelf = Shelf(most, self._longest, row)
         self._encoder: Encoder | None = None
         gather.install()
         said.install()
-        beside.install()
+        admit.install()
 
     def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:
         """Audio → [tokens, width] for each chunk. The first call is vLLM's when it measures memory; the requests' own
@@ -65,9 +63,6 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         left_pad = self.audio_config.streaming_n_left_pad_tokens or 0
         self._encoder = encoder = Encoder(self.whisper_encoder, self.audio_language_adapter, left_pad)
         encoder.rehearse(self._longest * SAMPLES_PER_TOKEN)
-        if self._ahead_of:
-            self.beside = beside.Beside(encoder, self.shelf, self._ahead_of, encoder.device)
-            beside.publish(self.beside)
         return encoder
 
     def embed_input_ids(

@@ -122,10 +122,7 @@ BY_CONVENTION = (
         "scheduler frees it; gives slices of them to embed_input_ids, in the order of the step's tokens; its "
         "inputs_embeds is as wide as text_config.projection_size"
     ),
-    (
-        "vllm.v1.request: mm_features[0] of a request that waits, its identifier and data['audio_arrays'].data, on the "
-        "host; the worker's own requests have the same"
-    ),
+    "the worker's requests: mm_features[0], its identifier and data['audio_arrays'].data, on the host",
     "triton, which vLLM brings along where CUDA is: 3.6",
 )
 """What is relied on and has no name to look for. The second model runner (VLLM_USE_V2_MODEL_RUNNER) was not read."""

@@ -39,9 +39,6 @@ class Shelf:
         weakref.finalize(kept, self._free.append, place).atexit = False
         return kept
 
-    def has_room(self, count: int) -> bool:
-        return len(self._free) >= count
-
     # -- by number of row ----------------------------------------------------------------------------------------------
 
     def note(self, name: str, rows: torch.Tensor | None) -> None:

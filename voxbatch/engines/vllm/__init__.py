@@ -44,7 +44,7 @@ class Vllm:
         self._model = locate(model, options.get("revision") or None, access)
         self._settings = resolve(self._model.family, options)
         check(self._model, self._settings)
-        self._plugin = prefill.switch(self._model.family, self._settings)
+        self._plugin = prefill.is_on(self._model.family, self._settings)
         self._family = FAMILIES[self._model.family](self._model, self._settings)
         requests = concurrency(self._model, self._settings)
         check_step(self._model, self._family, self._settings, requests)

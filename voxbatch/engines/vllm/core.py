@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 from voxbatch.engines.vllm import compat
 from voxbatch.engines.vllm.families import Request
-from voxbatch.vllm_plugin import SWITCH
+from voxbatch.vllm_plugin import ON, SWITCH
 
 HANG_S = 600.0
 """Without any output for so long, the engine is taken for dead. A first step may compile kernels for minutes."""
@@ -69,13 +69,13 @@ class Core:
 
     Args:
         arguments: of vLLM's `LLM`.
-        plugin: how the encoder runs once a chunk, a value of vllm_plugin.SWITCH; empty means as stock runs it.
+        plugin: the encoder runs once a chunk (vllm_plugin), and not as in stock.
 
     Raises:
         Died: while loading, too.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], plugin: str = ""):
+    def __init__(self, arguments: Mapping[str, Any], plugin: bool = False):
         began = time.monotonic()
         self._log = _EngineLog()
         _settle(plugin)
@@ -148,11 +148,11 @@ def _filled(cards: list[dict[str, int]]) -> str:
     return f"; {fullest['used'] / 1e9:.1f} GB in use, {fullest['planned'] / 1e9:.1f} planned" if fullest else ""
 
 
-def _settle(plugin: str) -> None:
+def _settle(plugin: bool) -> None:
     """The environment that vLLM's processes are started with."""
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     os.environ.pop(SWITCH, None)
-    os.environ.update({**PREFILLED, SWITCH: plugin} if plugin else {})
+    os.environ.update({**PREFILLED, SWITCH: ON} if plugin else {})
 
 
 @contextlib.contextmanager

@@ -42,14 +42,6 @@ def is_expected(settings: Settings) -> bool:
     return settings.prefill_encoder == TRUE
 
 
-def switch(family: str, settings: Settings) -> str:
-    """The value of vllm_plugin.SWITCH for the engine's processes; empty where the encoder runs as in stock. Raises as
-    is_on does."""
-    if not is_on(family, settings):
-        return ""
-    return vllm_plugin.BESIDE if settings.encode_beside else vllm_plugin.STEP
-
-
 def _is_plain(settings: Settings) -> bool:
     return settings.tensor_parallel_size == 1 and not settings.quantization and not settings.fp8_parts
 

@@ -53,8 +53,6 @@ class _Lifted:
         _forget_ended(self.encoder_cache_manager)  # type: ignore[attr-defined]
         running = len(self.running)  # type: ignore[attr-defined]
         self._open = opens(running, self._most, self._open)
-        if running and vllm_plugin.asked_beside():
-            _offer(self.waiting)  # type: ignore[attr-defined]
         setattr(self, self._limit, self._most if self._open else running)
         try:
             return scheduler.schedule(*args, **kwargs)
@@ -75,13 +73,6 @@ class _Lifted:
         )
         self._lists = len(found) - 3 if self._prefilled else 0
         return found
-
-
-def _offer(waiting: Any) -> None:
-    from voxbatch.vllm_plugin import beside  # brings PyTorch, which the model has loaded by now
-
-    if (encoder := beside.current()) is not None:
-        encoder.offer(waiting)
 
 
 def _admitted(scheduler: Any) -> int:

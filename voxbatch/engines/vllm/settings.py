@@ -56,8 +56,6 @@ class Settings:
     prefill_encoder: str = AUTO
     """Run Voxtral Realtime's encoder once a chunk, in place of inside every step: true, false, or auto, which is true
     where that was proven (see prefill)."""
-    encode_beside: bool = False
-    """Prefilled, encode chunks ahead of their admission, on a second stream beside the steps that decode."""
     block_size: int = 0
     """Positions in a K/V block, a multiple of 16; 0 leaves it to vLLM, whose blocks are 16 on GPUs. Requests are given
     blocks for their whole length, so that larger ones cost no memory and spare the scheduler work."""
