@@ -78,9 +78,9 @@ import sys; sys.path.insert(0, {str(GPU)!r})
 import torch, bench_plugin
 def made(name, dtype=torch.bfloat16):
     return bench_plugin._made(name, torch.empty(64, 256, dtype=dtype)).float()
-one = made("layers.0.mlp.down_proj.weight")
-assert torch.equal(one, made("layers.0.mlp.down_proj.weight", torch.float32))
-assert not torch.equal(one, made("layers.1.mlp.down_proj.weight"))
+one = made("layers.0.mlp.gate_up_proj.weight")
+assert torch.equal(one, made("layers.0.mlp.gate_up_proj.weight", torch.float32))
+assert not torch.equal(one, made("layers.1.mlp.gate_up_proj.weight"))
 assert 0.9 < float(one.std()) * 256 ** 0.5 < 1.1
 assert float(one.mean(dim=1).abs().max()) < 1e-3
 print("right")
