@@ -27,6 +27,8 @@ from voxbatch.engines.vllm.settings import Settings, resolve
 BAR = 0.2
 STOCK = {"lift_encoder_cache": "false", "max_num_batched_tokens": "0", "prefill_encoder": "false", "delay_ms": "0"}
 PLUGIN = {"prefill_encoder": "true", "delay_ms": "0"}
+FLASH = {"attention_backend": "FLASH_ATTN"}
+"""The plugin had no attention of its own then."""
 BESIDES = CARDS["NVIDIA H200"].reserved_bytes + UNCOUNTED_BYTES
 WHOLE, SMALL = ({"gpu_memory_gb": str((planned + BESIDES) / 1e9)} for planned in (135.7e9, 22e9))
 """Options that let vLLM plan with 90 % of an H200, and with 22 GB."""
@@ -66,13 +68,15 @@ RUNS = (
     Run("22 GB: `ctx512-batch`, 480 ms", 305.7, 30, 200, {**SMALL, "delay_ms": "0"}, 40.9),
     Run("`voxbatch run`, 10 hours", 466.8, WHOLE_S, 1110, WHOLE),
     Run("`voxbatch run --workers 2`, 20 hours", 895.4, WHOLE_S, 2220, WHOLE, None, 2),
-    Run("`plugin`, 20 to 35 s", 1670, 27.5, 2048, {**PLUGIN, **WHOLE}, 512),
-    Run("`plugin, 22 GB`, 20 to 35 s", 1412, 27.5, 884, {**PLUGIN, **SMALL}, 193),
+    Run("`plugin`, 20 to 35 s", 1670, 27.5, 2048, {**PLUGIN, **FLASH, **WHOLE}, 512),
+    Run("`plugin, 22 GB`, 20 to 35 s", 1412, 27.5, 884, {**PLUGIN, **FLASH, **SMALL}, 193),
 )  # fmt: skip
 """Of RESULTS.md, all on GPUs."""
 STEPS = ((1, 2.90), (32, 3.20), (64, 3.44), (128, 4.09), (256, 5.72), (384, 7.79), (512, 9.61))
 """Requests, and milliseconds of GPU time of a step that only decodes, at about 105 positions."""
 CONTEXT = 105
+WALKS = ((512, 220, 3.26), (512, 100, 1.72), (221, 220, 1.64), (64, 220, 0.74))
+"""Requests, positions, and milliseconds of our own kernel for the decoder's attention in all layers."""
 ENCODING = (424, 6.8)
 """Positions of a chunk of 30 s, and milliseconds of GPU time that its encoding took, in fours."""
 L4 = CARDS["NVIDIA L4"]
@@ -97,7 +101,8 @@ def _way(settings: Settings, name: str, seconds: float) -> speed.Way:
     prefilled = settings.prefill_encoder == "true"
     requests = forecast.requests(published.PARAMS, settings, name, prefilled, seconds)
     delay = limits.delay_tokens(settings.delay_ms or published.OWN_DELAY_MS)
-    return speed.Way(requests, delay, prefilled, settings.enforce_eager)
+    walks = prefilled and not settings.attention_backend
+    return speed.Way(requests, delay, prefilled, settings.enforce_eager, walks)
 
 
 def runs() -> Iterator[str]:
@@ -119,6 +124,9 @@ def steps() -> Iterator[str]:
         yield _fitted(
             f"a step that only decodes, {requests}", ms, speed.decoder_s(card, model.decoder, requests, CONTEXT)
         )
+    for requests, positions, ms in WALKS:
+        name = f"attention by our kernel, {requests} of {positions} positions"
+        yield _fitted(name, ms, speed.walk_s(card, model.decoder, requests, positions))
     yield _fitted("a chunk of 30 s encoded", ENCODING[1], speed.encoding_s(card, model, ENCODING[0]))
 
 

@@ -45,10 +45,12 @@ def test_what_was_measured(run: Any) -> None:
 
 
 def test_what_it_was_fitted_to() -> None:
-    """Steps of 1 to 512 requests, and the encoder, within a tenth."""
+    """Steps of 1 to 512 requests, our own attention, and the encoder, within a tenth."""
     for requests, ms in MEASURED.STEPS:
         seconds = speed.decoder_s(H200, MODEL.decoder, requests, MEASURED.CONTEXT)
         assert 1000 * seconds == pytest.approx(ms, rel=0.1), requests
+    for requests, positions, ms in MEASURED.WALKS:
+        assert 1000 * speed.walk_s(H200, MODEL.decoder, requests, positions) == pytest.approx(ms, rel=0.1), requests
     assert 1000 * speed.encoding_s(H200, MODEL, MEASURED.ENCODING[0]) == pytest.approx(MEASURED.ENCODING[1], rel=0.1)
 
 

@@ -39,7 +39,8 @@ def expected(
     capacity, delay = CARDS[name], _delay(settings)
     chunks, seconds = _chunks(durations, limits.longest_chunk(settings.max_model_len, delay) / SAMPLING_RATE)
     eager = settings.enforce_eager or settings.cudagraph_mode == "NONE"
-    way = speed.Way(requests(params, settings, name, prefilled, seconds), delay, prefilled, eager)
+    walks = prefilled and not settings.attention_backend
+    way = speed.Way(requests(params, settings, name, prefilled, seconds), delay, prefilled, eager, walks)
     rtfx = cards * speed.rtfx(capacity, speed.shape(params), way, seconds, max(1.0, chunks / cards))
     how = "the encoder once a chunk" if prefilled else "stock vLLM"
     return Speed(float(f"{rtfx:.2g}"), capacity.error, f"{cards if cards > 1 else 'an'} {name} with {how}")
