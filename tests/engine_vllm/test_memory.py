@@ -180,6 +180,18 @@ def test_what_vllm_is_told(voxtral: Model) -> None:
     assert told["attention_config"] == {"flash_attn_max_num_splits_for_cuda_graph": 1}
 
 
+def test_graphs_for_all_requests(voxtral: Model) -> None:
+    """Beyond what vLLM makes by itself, too, where somebody asks for so many; and where there are graphs at all."""
+    for options, told in (
+        ({}, None),
+        ({"max_num_seqs": 768}, 768),
+        ({"max_num_seqs": 768, "cudagraph_mode": "NONE"}, None),
+    ):
+        settings = Settings(prefill_encoder="true", **options)
+        given = arguments(voxtral, settings, voxtral.path, settings.max_num_seqs or 192)
+        assert given["compilation_config"].get("max_cudagraph_capture_size") == told, options
+
+
 def test_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grows what it has, on one GPU, and unless the user has set it by either of its names."""
     for name in ALLOCATOR:

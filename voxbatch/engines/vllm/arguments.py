@@ -107,8 +107,14 @@ def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> 
             found["attention_backend"] = backend
         mode = settings.cudagraph_mode
         graphs = compat.cudagraph_mode(model.family, version, prefill.is_on(model.family, settings))
-        found["compilation_config"] = {"cudagraph_mode": graphs if mode == "auto" else mode}
+        found["compilation_config"] = _graphs(graphs if mode == "auto" else mode, requests)
     return found
+
+
+def _graphs(mode: str, requests: int) -> dict[str, Any]:
+    """vLLM makes CUDA graphs for as many requests as memory.MOST by itself; for more it must be told."""
+    more = {"max_cudagraph_capture_size": requests} if requests > memory.MOST and mode != "NONE" else {}
+    return {"cudagraph_mode": mode, **more}
 
 
 def _attention(model: Model, settings: Settings, card: gpu.Card) -> str:
