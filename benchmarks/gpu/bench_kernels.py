@@ -5,7 +5,8 @@
 Prints a JSON line for each. `attention`: 26 layers of the 4B model's decoder, over K/V blocks in random order, by our
 kernel (voxbatch.vllm_plugin.decode_kernel) and by vLLM's FlashAttention as its CUDA graphs call it, side by side, with
 the largest difference between the two. `products`: the decoder's 26 layers and its head, and the encoder's 32 layers,
-in bfloat16 and in FP8. Medians of 20 replays of a CUDA graph.
+in bfloat16 and in FP8. `placing`: the encoder's kernel (voxbatch.vllm_plugin.kernels), ms a chunk, and how far it is
+from PyTorch's words. Medians of 20 replays of a CUDA graph.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ DECODER = ((3072, 6144), (4096, 3072), (3072, 18432), (9216, 3072))
 HEAD_PRODUCT = (3072, 131072)
 ENCODER, ENCODER_LAYERS, FRAMES = ((1280, 6144), (2048, 1280), (1280, 10240), (5120, 1280)), 32, 6_500
 """Shapes of Voxtral Mini 4B Realtime: what goes into a product, what comes out; four chunks' frames."""
+SILENT = 124
+"""Frames that all chunks begin with (voxbatch.vllm_plugin.silence)."""
 GPU = torch.device("cuda")
 
 
@@ -133,6 +136,30 @@ def _fp8(weights: list[list[torch.Tensor]], inputs: list[torch.Tensor], layers: 
     return round(timed(run) / 4 * layers, 3)
 
 
+def placing() -> dict[str, Any]:
+    """Between a layer's first product and its attention in the encoder, four chunks behind the silence they share."""
+    from voxbatch.vllm_plugin import kernels, packing
+    from voxbatch.vllm_plugin.placing import place
+
+    head, width = 64, 2_048
+    layout = packing.packed([FRAMES // 4] * 4, GPU, SILENT)
+    angles = torch.outer(torch.arange(FRAMES // 2, device=GPU), 1e6 ** -(torch.arange(0, head, 2, device=GPU) / head))
+    cos_sin = torch.cat([angles.cos(), angles.sin()], dim=-1).bfloat16()
+    qkv = torch.randn(FRAMES // 4 * 4, 3 * width, device=GPU).bfloat16()
+    pads = torch.randn(2, SILENT, width, device=GPU).bfloat16()
+    found = []
+    for way in (kernels.place, place):
+        queries, kv = qkv.clone(), qkv.new_empty(2, len(qkv) + 4 * SILENT, width)
+        way(queries, kv, pads, cos_sin, layout, head)
+        found.append((queries[:, :width].clone(), kv))
+    kv = found[0][1]
+    ms = timed(lambda: kernels.place(qkv, kv, pads, cos_sin, layout, head))
+    moved = 4 * (qkv.numel() + kv[:, : 4 * SILENT].numel())
+    largest = max(float((one.float() - other.float()).abs().max()) for one, other in zip(*found, strict=True))
+    return {"what": "placing", "ms": round(ms * ENCODER_LAYERS / 4, 3), "tb_s": round(moved / ms / 1e9, 2),
+            "largest_difference": round(largest, 4)}  # fmt: skip
+
+
 def copying() -> dict[str, Any]:
     source = torch.empty(1 << 30, dtype=torch.uint8, device=GPU)
     target = torch.empty_like(source)
@@ -151,6 +178,7 @@ def main() -> None:
         *(lambda r=r: products("decoder", DECODER, LAYERS, r) for r in (1, 32, 64, 128, 221, 256, 384, 512)),
         *(lambda r=r: products("head", (HEAD_PRODUCT,), 1, r) for r in (1, 64, 256, 512)),
         lambda: products("encoder", ENCODER, ENCODER_LAYERS, FRAMES),
+        placing,
     ]  # fmt: skip
     for line in lines:
         text = json.dumps(line())
