@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,10 @@ from voxbatch.storage import connect
 # Machines are shared: how long an example takes says nothing.
 settings.register_profile("voxbatch", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("voxbatch")
+
+# A shell starts what runs in its background deaf to Ctrl-C, and so would be all that is started here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
 

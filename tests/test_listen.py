@@ -682,7 +682,7 @@ def test_as_many_tasks_as_the_hours_need(desk: Desk, cloud_run: CloudRunApi) -> 
     desk.put("in/bad.jsonl", b"no json\n")
     desk.told(2)
     desk.drained(*THERE)
-    assert [each["taskCount"] for each in cloud_run.executions] == [3]
+    assert [each["taskCount"] for each in cloud_run.executions] == [4]
     (letter,) = desk.post.dead()
     assert "in/bad.jsonl: line 1: " in letter.attributes["voxbatch_reason"]
     assert not desk.post.unacked()

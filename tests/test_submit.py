@@ -680,6 +680,7 @@ def test_the_gpus_of_an_instance(nowhere: None, calls: Calls, typed: Type) -> No
         ("ml.g6.12xlarge", "4 NVIDIA L4"),
         ("ml.g5.xlarge", "an NVIDIA A10G"),
         ("ml.p5.48xlarge", "8 NVIDIA H100 80GB HBM3"),
+        ("ml.p4de.24xlarge", "8 NVIDIA A100-SXM4-80GB"),
     ):
         done = typed(hours, *TO_SAGEMAKER, "--instance-type", kind, "--dry-run")
         assert f"(worked out for {gpus} with stock vLLM, not measured" in done.line("time")

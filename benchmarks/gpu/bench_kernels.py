@@ -3,10 +3,10 @@
     python benchmarks/gpu/bench_kernels.py [--out FILE]
 
 Prints a JSON line for each. `attention`: 26 layers of the 4B model's decoder, over K/V blocks in random order, by our
-kernel (voxbatch.vllm_plugin.decode_kernel) and by vLLM's FlashAttention as its CUDA graphs call it, side by side, with
-the largest difference between the two. `products`: the decoder's 26 layers and its head, and the encoder's 32 layers,
-in bfloat16 and in FP8. `placing`: the encoder's kernel (voxbatch.vllm_plugin.kernels), ms a chunk, and how far it is
-from PyTorch's words. Medians of 20 replays of a CUDA graph.
+kernel (voxbatch.vllm_plugin.decode_kernel) and by vLLM's FlashAttention as its CUDA graphs call it, in up to 32 splits
+and in 1, side by side, with the largest difference. `products`: the decoder's 26 layers and its head, and the encoder's
+32 layers, in bfloat16 and in FP8. `placing`: the encoder's kernel (voxbatch.vllm_plugin.kernels), ms a chunk, and how
+far it is from PyTorch's words in float32. Medians of 20 replays of a CUDA graph.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ def attention(requests: int, mean: int, block_size: int) -> dict[str, Any]:
 
     ms = timed(ours)
     found: dict[str, Any] = {"ms": round(ms * LAYERS, 3), "tb_s": round(read / ms, 2)}
-    if flash := _flash(q, k, v, blocks, seen):
-        theirs = flash().clone()
-        ms = timed(flash)
-        found |= {"flash_ms": round(ms * LAYERS, 3), "flash_tb_s": round(read / ms, 2)}
-        found["largest_difference"] = round(float((out.float() - theirs.float()).abs().max()), 4)
+    for splits in (32, 1):  # the first is attention_config.flash_attn_max_num_splits_for_cuda_graph
+        if flash := _flash(q, k, v, blocks, seen, splits):
+            theirs = flash().clone()
+            found[f"flash_{splits}_ms"] = round(timed(flash) * LAYERS, 3)
+            found["largest_difference"] = round(float((out.float() - theirs.float()).abs().max()), 4)
     return {"what": "attention", "requests": requests, "positions": mean, "block_size": block_size, **found}
 
 
-def _flash(q: Any, k: Any, v: Any, blocks: Any, seen: Any) -> Callable[[], Any] | None:
+def _flash(q: Any, k: Any, v: Any, blocks: Any, seen: Any, splits: int) -> Callable[[], Any] | None:
     try:
         from vllm.v1.attention.backends.fa_utils import (
             flash_attn_varlen_func,
@@ -90,8 +90,7 @@ def _flash(q: Any, k: Any, v: Any, blocks: Any, seen: Any) -> Callable[[], Any] 
         return None
     version, out = get_flash_attn_version(head_size=HEAD), torch.empty_like(q)
     starts = torch.arange(len(q) + 1, dtype=torch.int32, device=GPU)
-    splits = 32 if version == 3 else 0  # attention_config.flash_attn_max_num_splits_for_cuda_graph
-    plan = None
+    splits, plan = splits if version == 3 else 0, None
     if version == 3:
         plan = get_scheduler_metadata(
             batch_size=len(q), max_seqlen_q=1, max_seqlen_k=512, num_heads_q=HEADS, num_heads_kv=KV_HEADS, headdim=HEAD,
@@ -148,10 +147,10 @@ def placing() -> dict[str, Any]:
     qkv = torch.randn(FRAMES // 4 * 4, 3 * width, device=GPU).bfloat16()
     pads = torch.randn(2, SILENT, width, device=GPU).bfloat16()
     found = []
-    for way in (kernels.place, place):
-        queries, kv = qkv.clone(), qkv.new_empty(2, len(qkv) + 4 * SILENT, width)
-        way(queries, kv, pads, cos_sin, layout, head)
-        found.append((queries[:, :width].clone(), kv))
+    for way, kind in ((kernels.place, torch.bfloat16), (place, torch.float32)):  # the kernel rounds once, at the end
+        queries, kv = qkv.to(kind, copy=True), qkv.new_empty(2, len(qkv) + 4 * SILENT, width, dtype=kind)
+        way(queries, kv, pads.to(kind), cos_sin.to(kind), layout, head)
+        found.append((queries[:, :width].bfloat16(), kv.bfloat16()))
     kv = found[0][1]
     ms = timed(lambda: kernels.place(qkv, kv, pads, cos_sin, layout, head))
     moved = 4 * (qkv.numel() + kv[:, : 4 * SILENT].numel())
@@ -176,7 +175,7 @@ def main() -> None:
         *(lambda r=r, m=m, b=b: attention(r, m, b) for r, m in ((512, 100), (512, 220), (221, 220), (64, 220))
           for b in (16, 128)),
         *(lambda r=r: products("decoder", DECODER, LAYERS, r) for r in (1, 32, 64, 128, 221, 256, 384, 512)),
-        *(lambda r=r: products("head", (HEAD_PRODUCT,), 1, r) for r in (1, 64, 256, 512)),
+        *(lambda r=r: products("head", (HEAD_PRODUCT,), 1, r) for r in (1, 64, 128, 221, 256, 384, 512)),
         lambda: products("encoder", ENCODER, ENCODER_LAYERS, FRAMES),
         placing,
     ]  # fmt: skip

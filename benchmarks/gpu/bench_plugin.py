@@ -64,7 +64,7 @@ CONFIGURATIONS: dict[str, dict[str, str]] = {
 }
 """Stock at its best that is known, see RESULTS.md."""
 KINDS = {
-    "attention": ("flash", "attention", "attn", "reshape_and_cache"),
+    "attention": ("_attend", "flash", "attention", "attn", "reshape_and_cache"),
     "matrix products": ("gemm", "gemv", "nvjet", "cutlass", "splitk", "wgmma", "cublas", "::mm", "addmm", "linear"),
     "convolution, Fourier": ("conv", "fft", "cudnn", "implicit", "regular_", "vector_"),
     "norms": ("norm",),

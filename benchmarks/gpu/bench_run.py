@@ -243,7 +243,7 @@ def main() -> None:
             ran[workers] = whole(manifest, given.model, options, workers)
             tell({"name": "voxbatch run", "workers": workers, "format": given.format, **ran[workers]}, given.out)
             if workers == given.workers[0] and not given.skip_alone:
-                beside(ran[workers], _alone_elsewhere(manifest, given), max(1, workers), given.out)
+                beside(ran[workers], _alone_elsewhere(manifest, given), given.out)
     if len(ran) > 1 and not any("error" in each for each in ran.values()):
         scaling(ran, given.out)
 
@@ -258,9 +258,9 @@ def _recorded(given: argparse.Namespace, workers: int) -> Iterator[Path]:
         yield manifest
 
 
-def beside(ran: dict[str, Any], by_itself: dict[str, Any], workers: int, out: Path | None) -> None:
+def beside(ran: dict[str, Any], by_itself: dict[str, Any], out: Path | None) -> None:
     tell({"name": "engine alone", **by_itself}, out)
-    if workers == 1 and "error" not in ran and "error" not in by_itself:
+    if ran.get("engines") == 1 and "error" not in ran and "error" not in by_itself:
         ratio = ran["rtfx"] / by_itself["rtfx"]
         tell({"name": "run over engine alone", "ratio": round(ratio, 3), "bar": BAR, "met": ratio >= BAR}, out)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -64,4 +63,22 @@ def test_it_says_what_it_is_not_made_for() -> None:
     assert not fits(80, 4, torch.bfloat16)
     assert not fits(128, 24, torch.float16)
     assert not fits(128, 4, torch.float32)
-    assert os.environ.get("TRITON_INTERPRET") is None
+
+
+def test_vllm_takes_it_for_flash_attention() -> None:
+    """Whose name, K/V layout and number formats it has; so vLLM builds the encoder's layers on it, too."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    import torch
+    from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+    from voxbatch import vllm_plugin
+    from voxbatch.vllm_plugin.decoding import Decoding
+
+    backend = AttentionBackendEnum[vllm_plugin.ATTENTION]
+    register_backend(backend, "voxbatch.vllm_plugin.decoding.Decoding")
+    assert backend.get_class() is Decoding
+    assert issubclass(Decoding, FlashAttentionBackend)
+    assert AttentionBackendEnum[Decoding.get_name()] is AttentionBackendEnum.FLASH_ATTN
+    assert Decoding.supports_dtype(torch.bfloat16)
+    assert not Decoding.supports_dtype(torch.float32)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from voxbatch.vllm_plugin.admit import from_the_host  # noqa: E402
 from voxbatch.vllm_plugin.attention import Masked  # noqa: E402
 from voxbatch.vllm_plugin.gather import indexed  # noqa: E402
 from voxbatch.vllm_plugin.packing import groups, packed  # noqa: E402
@@ -137,24 +136,3 @@ def _runner(
 
 def _on(shelf: Shelf, rows: torch.Tensor) -> bool:
     return bool(rows.untyped_storage().data_ptr() == shelf._places.untyped_storage().data_ptr())
-
-
-def test_what_a_step_admits_is_encoded_from_the_host() -> None:
-    """Where each will look for it; vLLM's own way for another model, or where the samples are not at hand."""
-    asked: list[str] = []
-    execute = from_the_host(lambda *_: asked.append("vLLM") or [])
-    model = SimpleNamespace(encoded=lambda audio: [float(samples[0]) for samples in audio])
-    runner = SimpleNamespace(get_model=lambda: model, encoder_cache={}, requests={"a": _request(2), "b": _request(1)})
-    output = SimpleNamespace(scheduled_encoder_inputs={"a": [0], "b": [0]})
-    assert execute(runner, output) == []
-    assert (runner.encoder_cache, asked) == ({"2": 2.0, "1": 1.0}, [])
-    runner.requests["b"].mm_features[0].data = None
-    execute(runner, output)
-    runner.get_model = SimpleNamespace
-    execute(runner, output)
-    assert asked == ["vLLM", "vLLM"]
-
-
-def _request(number: int) -> SimpleNamespace:
-    audio = {"audio_arrays": SimpleNamespace(data=torch.full((8,), float(number)))}
-    return SimpleNamespace(mm_features=[SimpleNamespace(identifier=str(number), data=audio)])

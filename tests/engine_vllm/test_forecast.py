@@ -152,7 +152,7 @@ def l4s(tmp_path: Path) -> dict[str, str]:
     (model / "params.json").write_text(json.dumps(whole))
     (model / "tekken.json").write_text(json.dumps({"audio": {"transcription_delay_ms": 480, "frame_rate": 12.5,
         "streaming_n_left_pad_tokens": 32, "sampling_rate": 16_000}}))  # fmt: skip
-    return {"PYTHONPATH": os.pathsep.join([str(packages), str(ROOT)])}
+    return {"PYTHONPATH": os.pathsep.join([str(packages), str(ROOT)]), "CUDA_VISIBLE_DEVICES": "0,1"}
 
 
 def test_dry_run(voxbatch: Voxbatch, tmp_path: Path, l4s: dict[str, str]) -> None:

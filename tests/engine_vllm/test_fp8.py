@@ -71,6 +71,7 @@ def test_what_vllm_is_told(parts: str, told: dict[str, Any]) -> None:
         (L4, {}, "TRITON_ATTN"),
         (B200, {}, "TRITON_ATTN"),
         (L4, {"fp8": "decoder"}, "CUSTOM"),
+        (H200, {"fp8": "", "dtype": "float32"}, None),
         (H200, {"attention_backend": "TRITON_ATTN"}, "TRITON_ATTN"),
     ],
 )

@@ -185,6 +185,7 @@ def test_graphs_for_all_requests(voxtral: Model) -> None:
     for options, told in (
         ({}, None),
         ({"max_num_seqs": 768}, 768),
+        ({"max_num_seqs": 600}, 608),
         ({"max_num_seqs": 768, "cudagraph_mode": "NONE"}, None),
     ):
         settings = Settings(prefill_encoder="true", **options)

@@ -63,10 +63,6 @@ class _Product(nn.Linear):
 
     rows = 0
 
-    @property
-    def input_size_per_partition(self) -> int:
-        return self.in_features
-
     def forward(self, x: torch.Tensor) -> Any:
         self.rows += len(x)
         return super().forward(x), None

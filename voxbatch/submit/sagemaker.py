@@ -26,8 +26,8 @@ GPUS_OF = {
     "p5": "NVIDIA H100 80GB HBM3", "p5e": "NVIDIA H200", "p5en": "NVIDIA H200",
 }  # fmt: skip
 """By an instance's family, as NVML names them (AWS's pages of accelerated instances)."""
-GPU_COUNTS = {"12xlarge": 4, "24xlarge": 4, "48xlarge": 8}
-"""By an instance's size; one in those not named."""
+GPU_COUNTS = {"12xlarge": 4, "24xlarge": 4, "48xlarge": 8, "p4de.24xlarge": 8}
+"""By an instance's size, or family and size where that is otherwise; one in those not named."""
 VOLUME_GB = 100
 """Holds Voxtral Small's 48 GB of weights twice; an instance with a disk of its own gives that instead."""
 MOST_ARGUMENTS = MOST_VARIABLES = 100
@@ -91,7 +91,8 @@ class SageMaker:
     def gpus(self, engine: str) -> tuple[str, int] | None:
         _, family, size = self.instance_type.split(".")
         name = GPUS_OF.get(family)
-        return (name, GPU_COUNTS.get(size, 1)) if name and engine == "vllm" else None
+        count = GPU_COUNTS.get(f"{family}.{size}") or GPU_COUNTS.get(size, 1)
+        return (name, count) if name and engine == "vllm" else None
 
     def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
         """Three times what is expected, and a day at least: it only has to end what hangs."""

@@ -78,15 +78,6 @@ class Encoder:
             found |= zip(group, map(shelve, rows), strict=True)
         return [found[i] for i in range(len(frames))]
 
-    @property
-    def working_bytes(self) -> int:
-        """What a full group takes in the widest layer: queries, keys and values, the gated product and its result,
-        and the frames themselves, three times."""
-        one = self._layers.layers[0]
-        numbers = one.self_attn.q_size + 2 * one.self_attn.kv_size + 3 * one.embed_dim
-        numbers += 3 * one.mlp.down_proj.input_size_per_partition  # its weight may be laid out otherwise, in FP8
-        return int(GROUP_FRAMES * numbers * self._dtype.itemsize)
-
     def rehearse(self, samples: int) -> None:
         """Encode the largest group that there will be, of silence, so that whoever measures memory sees it used.
 

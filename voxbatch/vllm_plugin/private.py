@@ -25,8 +25,8 @@ NAMES = {
     f"{MODELS}.voxtral:VoxtralEncoderModel": "config, dtype, mel_filters, whisper_encoder",
     f"{MODELS}.whisper_causal:WhisperCausalEncoder": "conv1, conv2, layers, layer_norm; total_stride is 2",
     f"{MODELS}.whisper_causal:WhisperCausalEncoderLayer": (
-        "self_attn_layer_norm, self_attn, final_layer_norm, mlp (gate_up_proj, act_fn, down_proj and its "
-        "input_size_per_partition); its matrices are called, never read, for they may be quantised"
+        "self_attn_layer_norm, self_attn, final_layer_norm, mlp (gate_up_proj, act_fn, down_proj); its matrices are "
+        "called, never read, for they may be quantised"
     ),
     f"{MODELS}.whisper_causal:WhisperCausalAttention": (
         "qkv_proj, rotary_emb, out_proj, attn.layer_name, head_dim, q_size, kv_size, scaling"

@@ -1,8 +1,9 @@
 """Voxtral and Whisper through vLLM's offline API, in process, without a server: the engine for GPUs.
 
-Everything that knows vLLM's internals lives here: `core` (a running engine), `scheduler` (inside its process) and
-`compat` (its versions). What differs between models is in `families/`; `drive` keeps the engine full and survives its
-deaths; `watch` looks for lost and invented text.
+Everything that knows vLLM's internals lives here and in `voxbatch.vllm_plugin`: `core` (a running engine), `scheduler`
+with `steady/` (inside its process) and `compat` (its versions). What differs between models is in `families/`; `drive`
+keeps the engine full and survives its deaths; `watch` looks for lost and invented text. How fast all this ought to be
+says `speed`.
 """
 
 from __future__ import annotations

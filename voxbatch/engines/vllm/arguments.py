@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -112,15 +113,16 @@ def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> 
 
 
 def _graphs(mode: str, requests: int) -> dict[str, Any]:
-    """vLLM makes CUDA graphs for as many requests as memory.MOST by itself; for more it must be told."""
-    more = {"max_cudagraph_capture_size": requests} if requests > memory.MOST and mode != "NONE" else {}
+    """vLLM makes CUDA graphs for as many requests as memory.MOST by itself; for more it must be told, in sixteens."""
+    most = math.ceil(requests / 16) * 16
+    more = {"max_cudagraph_capture_size": most} if requests > memory.MOST and mode != "NONE" else {}
     return {"cudagraph_mode": mode, **more}
 
 
 def _attention(model: Model, settings: Settings, card: gpu.Card) -> str:
     """vLLM's name of an attention backend; empty where vLLM chooses. The plugin has its own (vllm_plugin.decoding), for
-    K/V in 16 bits and cards that FlashAttention is made for."""
-    is_made_for = card.capability >= AMPERE and KV not in settings.fp8_parts
+    numbers of 16 bits and cards that FlashAttention is made for."""
+    is_made_for = card.capability >= AMPERE and KV not in settings.fp8_parts and settings.dtype != "float32"
     if is_made_for and prefill.is_on(model.family, settings):
         return vllm_plugin.ATTENTION
     return fp8.attention_backend(settings.fp8_parts, card)

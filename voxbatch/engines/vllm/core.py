@@ -79,9 +79,9 @@ class Core:
         began = time.monotonic()
         self._log = _EngineLog()
         _settle(plugin)
-        os.environ.update(allocator(arguments.get("tensor_parallel_size", 1)))
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self._log.config)
-        with _as_death(self._log), _outputs_to(self._log.file):
+        growing = _set(allocator(arguments.get("tensor_parallel_size", 1)))
+        with growing, _as_death(self._log), _outputs_to(self._log.file):
             from vllm import LLM
 
             self._llm = LLM(**arguments, worker_extension_cls=USAGE)
@@ -109,12 +109,15 @@ class Core:
         config = self._engine.vllm_config
         blocks, requests = config.cache_config.num_gpu_blocks or 0, config.scheduler_config.max_num_seqs
         at_a_time = f"up to {requests:,} requests at a time in {blocks:,} K/V blocks{self._way}"
-        return f"vLLM ready in {self._start_s:.0f} s: {at_a_time}{_filled(self.memory())}"
+        filled = ""
+        with contextlib.suppress(Died):  # the next step will tell
+            filled = _filled(self.memory())
+        return f"vLLM ready in {self._start_s:.0f} s: {at_a_time}{filled}"
 
     def memory(self) -> list[dict[str, int]]:
         """Bytes on each of its GPUs, planned and used until now: see vllm_plugin.usage. Nothing on a CPU. Raises
         Died."""
-        with _as_death(self._log, ended=self._ended):
+        with _as_death(self._log, ended=self._ended), self._hang:
             found: list[dict[str, int]] = self._llm.collective_rpc("voxbatch_memory")
         return [each for each in found if each]
 
@@ -133,6 +136,17 @@ class Core:
                 process.kill()
                 process.join()
         self._log.remove()
+
+
+@contextlib.contextmanager
+def _set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Meanwhile, none of which was set; processes started by then keep them."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
 
 
 def allocator(cards: int) -> dict[str, str]:

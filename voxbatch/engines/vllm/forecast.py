@@ -81,7 +81,9 @@ def requests(params: dict[str, Any], settings: Settings, name: str, prefilled: b
     total, reserved = int(CARDS[name].total_bytes), int(CARDS[name].reserved_bytes)
     planned = planned_bytes(settings, gpu.Card("0", name, total, total, reserved))
     positions = speed.chunk(seconds, _delay(settings)).positions
-    found = memory.Footprint(params, True, settings.max_model_len, prefilled).running(positions, planned)
+    block_size = settings.block_size or memory.BLOCK
+    mine = memory.Footprint(params, True, settings.max_model_len, prefilled, block_size=block_size)
+    found = mine.running(positions, planned)
     if not settings.lift_encoder_cache:
         found = min(found, (settings.max_num_batched_tokens or _usual_batched_tokens(name)) // positions)
     return max(1, min(found, settings.max_num_seqs or found))

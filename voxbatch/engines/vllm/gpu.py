@@ -68,8 +68,17 @@ def _card(nvml: Any, device: str) -> Card:
         int(memory.total),
         int(memory.free),
         _reserved(nvml, handle),
-        tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
+        _capability(nvml, handle),
     )
+
+
+def _capability(nvml: Any, handle: Any) -> tuple[int, int]:
+    """(0, 0) where the driver does not say."""
+    try:
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    except nvml.NVMLError:
+        return 0, 0
+    return int(major), int(minor)
 
 
 def _reserved(nvml: Any, handle: Any) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from voxbatch.engines.vllm import compat, limits
+from voxbatch import vllm_plugin
+from voxbatch.engines.vllm import compat, limits, prefill
 from voxbatch.engines.vllm.arguments import WHISPER_REQUESTS, lifts, stated
 from voxbatch.engines.vllm.families import instruct, whisper
 from voxbatch.engines.vllm.model import DEFAULT_MODEL, FAMILIES_OF, REALTIME, WHISPER
@@ -40,6 +41,7 @@ def _arguments(name: str, family: str, settings: Settings) -> dict[str, Any]:
         "scheduler_cls": settings.scheduler_cls or compat.scheduler(lifts(family, settings), on_cpu=False),
         "gpu_memory_utilization": _share(settings),
         "compilation_config": {"cudagraph_mode": _mode(family, settings)},
+        **_attention(family, settings),
     }
 
 
@@ -52,10 +54,21 @@ def _share(settings: Settings) -> str:
     return f"{limit} of the card, less what vLLM does not count"
 
 
+def _attention(family: str, settings: Settings) -> dict[str, str]:
+    own = _once(family, settings) and not settings.attention_backend
+    return {"attention_backend": f"{vllm_plugin.ATTENTION}, where the card can"} if own else {}
+
+
+def _once(family: str, settings: Settings) -> bool:
+    """Whether the encoder runs once a chunk, on a GPU."""
+    return family == REALTIME and prefill.is_expected(settings)
+
+
 def _mode(family: str, settings: Settings) -> str:
     if settings.cudagraph_mode != "auto":
         return settings.cudagraph_mode
-    oldest, newest = (compat.cudagraph_mode(family, version) for version in (compat.FIRST, compat.LAST))
+    once = _once(family, settings)
+    oldest, newest = (compat.cudagraph_mode(family, version, once) for version in (compat.FIRST, compat.LAST))
     return newest if oldest == newest else f"{newest}, or {oldest} before vLLM 0.30"
 
 

@@ -64,7 +64,7 @@ class Settings:
     chunk, and else leaves it to vLLM."""
     attention_splits: int = 0
     """Into how many parts at most FlashAttention 3 splits a request's K/V within CUDA graphs; 0 leaves it to vLLM (32).
-    Many short requests fill the GPU by themselves, and 1 saves adding up the parts."""
+    Many short requests fill the GPU by themselves, and 1 saves adding up the parts. Our own attention has none."""
     delay_ms: int = 0
     """Voxtral Realtime's transcription delay, one of TRAINED_DELAYS_MS; 0 means the model's own."""
     ignore_eos: bool = False
