@@ -51,8 +51,8 @@ test-vllm:
 	@echo "The vLLM engine was not tested: vLLM's CPU build needs Linux on x86-64."
 endif
 
-check: lint ## lint, types and the fast tests: under a minute
-	@$(BIN)/python -m pytest -q -m 'not slow'
+check: lint ## lint, types and the fast tests: about a minute
+	@$(BIN)/python -m pytest -q -m 'not slow' $(SIDE_BY_SIDE)
 
 lint: $(DEV) ## ruff and mypy
 	@$(BIN)/ruff check .
