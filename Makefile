@@ -28,7 +28,8 @@ CLOUDS := --extra gcs --extra s3 --extra pubsub --extra cloudrun
 
 # Tests of one file stay together and share its servers and models. `make test JOBS=1` runs one after the other.
 JOBS := 2
-SIDE_BY_SIDE := --numprocesses $(JOBS) --dist loadfile
+# They are begun in the order of tests/conftest.py, the longest first.
+SIDE_BY_SIDE := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test test-vllm check lint format bench docs lock clean
 

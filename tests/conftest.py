@@ -31,6 +31,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ROOT = Path(__file__).parents[1]
 
+LONGEST_FIRST = (
+    "test_containers", "test_engine", "test_listen", "test_plugin", "test_bucket_run", "test_whisper", "test_whole_run",
+    "test_odd", "test_jobs", "test_benchmarks", "test_run", "test_audio",
+)  # fmt: skip
+"""Modules that take minutes: begun last, one would run alone in the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order in which modules are begun; that of the tests within one stays."""
+
+    def place(item: pytest.Item) -> int:
+        return LONGEST_FIRST.index(item.path.stem) if item.path.stem in LONGEST_FIRST else len(LONGEST_FIRST)
+
+    items.sort(key=place)
+
+
 Voxbatch = Callable[..., "subprocess.CompletedProcess[str]"]
 Starter = Callable[..., "subprocess.Popen[str]"]
 Recorder = Callable[..., Path]
