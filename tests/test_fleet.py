@@ -48,7 +48,7 @@ def committed(out: Path) -> list[bytes]:
     return sorted(line.split(b",")[0] for part in parts for line in part)
 
 
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit
