@@ -65,20 +65,28 @@ def test_it_says_what_it_is_not_made_for() -> None:
     assert not fits(128, 4, torch.float32)
 
 
+CHOSEN = """
+import torch
+from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+from voxbatch import vllm_plugin
+from voxbatch.vllm_plugin.decoding import Decoding
+
+backend = AttentionBackendEnum[vllm_plugin.ATTENTION]
+register_backend(backend, "voxbatch.vllm_plugin.decoding.Decoding")
+assert backend.get_class() is Decoding
+assert issubclass(Decoding, FlashAttentionBackend)
+assert AttentionBackendEnum[Decoding.get_name()] is AttentionBackendEnum.FLASH_ATTN
+assert Decoding.supports_dtype(torch.bfloat16)
+assert not Decoding.supports_dtype(torch.float32)
+"""
+
+
+@pytest.mark.slow
 def test_vllm_takes_it_for_flash_attention() -> None:
     """Whose name, K/V layout and number formats it has; so vLLM builds the encoder's layers on it, too."""
-    pytest.importorskip("vllm", reason="vLLM is not installed")
-    import torch
-    from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
-
-    from voxbatch import vllm_plugin
-    from voxbatch.vllm_plugin.decoding import Decoding
-
-    backend = AttentionBackendEnum[vllm_plugin.ATTENTION]
-    register_backend(backend, "voxbatch.vllm_plugin.decoding.Decoding")
-    assert backend.get_class() is Decoding
-    assert issubclass(Decoding, FlashAttentionBackend)
-    assert AttentionBackendEnum[Decoding.get_name()] is AttentionBackendEnum.FLASH_ATTN
-    assert Decoding.supports_dtype(torch.bfloat16)
-    assert not Decoding.supports_dtype(torch.float32)
+    pytest.importorskip("mistral_common", reason="vLLM is not installed")
+    done = subprocess.run(
+        [sys.executable, "-c", CHOSEN], env=environment(), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
