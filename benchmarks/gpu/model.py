@@ -18,11 +18,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from voxbatch.config import load_profile
-from voxbatch.engines.vllm import forecast, limits, published, speed
+from voxbatch.engines.vllm import forecast, published, speed
 from voxbatch.engines.vllm.cards import CARDS, Capacity
 from voxbatch.engines.vllm.memory import UNCOUNTED_BYTES
 from voxbatch.engines.vllm.model import REALTIME
-from voxbatch.engines.vllm.settings import Settings, resolve
+from voxbatch.engines.vllm.settings import resolve
 
 BAR = 0.2
 STOCK = {"lift_encoder_cache": "false", "max_num_batched_tokens": "0", "prefill_encoder": "false", "delay_ms": "0"}
@@ -91,18 +91,11 @@ a little more of its memory's rate than an H200 delivers of its own."""
 def predicted(run: Run, name: str = "NVIDIA H200", card: Capacity | None = None) -> tuple[int, float]:
     """Requests at a time, and audio seconds a second."""
     settings = resolve(REALTIME, {"prefill_encoder": "false", **run.options})
-    way = _way(settings, name, run.seconds)
+    prefilled = settings.prefill_encoder == "true"
+    way = forecast.way(published.PARAMS, settings, name, prefilled, run.seconds)
     model = speed.shape(published.PARAMS)
     each = speed.rtfx(card or CARDS[name], model, way, run.seconds, run.chunks / run.cards)
     return way.requests, run.cards * each
-
-
-def _way(settings: Settings, name: str, seconds: float) -> speed.Way:
-    prefilled = settings.prefill_encoder == "true"
-    requests = forecast.requests(published.PARAMS, settings, name, prefilled, seconds)
-    delay = limits.delay_tokens(settings.delay_ms or published.OWN_DELAY_MS)
-    walks = prefilled and not settings.attention_backend
-    return speed.Way(requests, delay, prefilled, settings.enforce_eager, walks)
 
 
 def runs() -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat, fp8, gpu, memory, prefill
 from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model, cache_folder, linked_with_delay
-from voxbatch.engines.vllm.settings import KV, Settings
+from voxbatch.engines.vllm.settings import Settings
 from voxbatch.errors import ConfigError
 
 AMPERE = (8, 0)
@@ -29,16 +29,21 @@ def concurrency(model: Model, settings: Settings) -> int:
         return CPU_REQUESTS
     if not model.is_mistral:
         return WHISPER_REQUESTS
-    return footprint(model, settings).admitted(planned_bytes(settings, cards[0]) * settings.tensor_parallel_size)
+    return _footprint(model, settings).admitted(planned_bytes(settings, cards[0]) * settings.tensor_parallel_size)
 
 
-def footprint(model: Model, settings: Settings) -> memory.Footprint:
+def _footprint(model: Model, settings: Settings) -> memory.Footprint:
     """Of a model in Mistral's format."""
+    return footprint(model.shape(), model.family == REALTIME, settings, prefill.is_on(model.family, settings))
+
+
+def footprint(params: dict[str, Any], is_realtime: bool, settings: Settings, prefilled: bool) -> memory.Footprint:
+    """See memory.Footprint."""
     return memory.Footprint(
-        model.shape(),
-        is_realtime=model.family == REALTIME,
+        params,
+        is_realtime=is_realtime,
         max_model_len=settings.max_model_len,
-        prefilled=prefill.is_on(model.family, settings),
+        prefilled=prefilled,
         fp8=settings.fp8_parts,
         block_size=settings.block_size or memory.BLOCK,
     )
@@ -73,7 +78,7 @@ def share(model: Model, settings: Settings, card: gpu.Card, requests: int) -> fl
     """
     planned = planned_bytes(settings, card)
     if lifts(model.family, settings) and model.is_mistral and not prefill.is_on(model.family, settings):
-        mine = footprint(model, settings)
+        mine = _footprint(model, settings)
         running = min(requests, mine.admitted(planned * settings.tensor_parallel_size))
         planned -= running * mine.encoded_bytes  # on each of its cards
     return planned / (card.total_bytes - card.reserved_bytes)
@@ -122,7 +127,7 @@ def _graphs(mode: str, requests: int) -> dict[str, Any]:
 def _attention(model: Model, settings: Settings, card: gpu.Card) -> str:
     """vLLM's name of an attention backend; empty where vLLM chooses. The plugin has its own (vllm_plugin.decoding), for
     numbers of 16 bits and cards that FlashAttention is made for."""
-    is_made_for = card.capability >= AMPERE and KV not in settings.fp8_parts and settings.dtype != "float32"
+    is_made_for = card.capability >= AMPERE and prefill.brings_attention(settings)
     if is_made_for and prefill.is_on(model.family, settings):
         return vllm_plugin.ATTENTION
     return fp8.attention_backend(settings.fp8_parts, card)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.engines import Speed
-from voxbatch.engines.vllm import compat, gpu, limits, memory, prefill, published, speed
-from voxbatch.engines.vllm.arguments import planned_bytes
+from voxbatch.engines.vllm import compat, gpu, limits, prefill, published, speed
+from voxbatch.engines.vllm.arguments import footprint, planned_bytes
 from voxbatch.engines.vllm.cards import CARDS
 from voxbatch.engines.vllm.model import CLOUD, DEFAULT_MODEL, REALTIME, locate
 from voxbatch.engines.vllm.settings import Settings, resolve
@@ -36,14 +36,12 @@ def expected(
     if name not in CARDS or params is None or not _is_plain(settings):
         return None
     prefilled = prefill.is_expected(settings) if card else prefill.is_on(REALTIME, settings)
-    capacity, delay = CARDS[name], _delay(settings)
-    chunks, seconds = _chunks(durations, limits.longest_chunk(settings.max_model_len, delay) / SAMPLING_RATE)
-    eager = settings.enforce_eager or settings.cudagraph_mode == "NONE"
-    walks = prefilled and not settings.attention_backend
-    way = speed.Way(requests(params, settings, name, prefilled, seconds), delay, prefilled, eager, walks)
-    rtfx = cards * speed.rtfx(capacity, speed.shape(params), way, seconds, max(1.0, chunks / cards))
-    how = "the encoder once a chunk" if prefilled else "stock vLLM"
-    return Speed(float(f"{rtfx:.2g}"), capacity.error, f"{cards if cards > 1 else 'an'} {name} with {how}")
+    capacity, longest = CARDS[name], limits.longest_chunk(settings.max_model_len, _delay(settings))
+    chunks, seconds = _chunks(durations, longest / SAMPLING_RATE)
+    how = way(params, settings, name, prefilled, seconds)
+    rtfx = cards * speed.rtfx(capacity, speed.shape(params), how, seconds, max(1.0, chunks / cards))
+    of = f"{cards if cards > 1 else 'an'} {name} with {'the encoder once a chunk' if prefilled else 'stock vLLM'}"
+    return Speed(float(f"{rtfx:.2g}"), capacity.error, of)
 
 
 def _card_here() -> str | None:
@@ -63,8 +61,7 @@ def _params(model: str | None) -> dict[str, Any] | None:
 
 
 def _is_plain(settings: Settings) -> bool:
-    rounded = settings.quantization or settings.fp8_parts
-    return settings.tensor_parallel_size == 1 and not rounded and settings.dtype in NUMBERS
+    return prefill.is_plain(settings) and settings.dtype in NUMBERS
 
 
 def _chunks(durations: NDArray[np.float32] | None, longest_s: float) -> tuple[float, float]:
@@ -75,15 +72,24 @@ def _chunks(durations: NDArray[np.float32] | None, longest_s: float) -> tuple[fl
     return count, audio_s / count
 
 
+def way(params: dict[str, Any], settings: Settings, name: str, prefilled: bool, seconds: float) -> speed.Way:
+    """How the engine would run on a card of CARDS, with chunks of so many seconds."""
+    return speed.Way(
+        requests(params, settings, name, prefilled, seconds),
+        _delay(settings),
+        prefilled,
+        eager=settings.enforce_eager or settings.cudagraph_mode == "NONE",
+        walks=prefilled and prefill.brings_attention(settings),
+    )
+
+
 def requests(params: dict[str, Any], settings: Settings, name: str, prefilled: bool, seconds: float) -> int:
     """Of chunks of so many seconds, at a time on a card of CARDS: what was asked for, as far as K/V blocks and encoder
     cache let so many run."""
     total, reserved = int(CARDS[name].total_bytes), int(CARDS[name].reserved_bytes)
     planned = planned_bytes(settings, gpu.Card("0", name, total, total, reserved))
     positions = speed.chunk(seconds, _delay(settings)).positions
-    block_size = settings.block_size or memory.BLOCK
-    mine = memory.Footprint(params, True, settings.max_model_len, prefilled, block_size=block_size)
-    found = mine.running(positions, planned)
+    found = footprint(params, True, settings, prefilled).running(positions, planned)
     if not settings.lift_encoder_cache:
         found = min(found, (settings.max_num_batched_tokens or _usual_batched_tokens(name)) // positions)
     return max(1, min(found, settings.max_num_seqs or found))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat
 from voxbatch.engines.vllm.model import REALTIME
-from voxbatch.engines.vllm.settings import AUTO, FALSE, TRUE, Settings
+from voxbatch.engines.vllm.settings import AUTO, FALSE, KV, TRUE, Settings
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.vllm_plugin import private
 
@@ -29,7 +29,7 @@ def is_on(family: str, settings: Settings) -> bool:
     distribution, version = compat.installed()
     if settings.prefill_encoder == AUTO:
         proven = private.minor(version) in PROVEN[distribution]
-        return family == REALTIME and _is_plain(settings) and proven and vllm_plugin.is_installed()
+        return family == REALTIME and is_plain(settings) and proven and vllm_plugin.is_installed()
     _require(family, distribution, version)
     return True
 
@@ -38,11 +38,18 @@ def is_expected(settings: Settings) -> bool:
     """Of Voxtral Realtime on GPUs elsewhere, whose vLLM nobody sees from here: what was asked for, or what `auto` takes
     if some version for GPUs was proven."""
     if settings.prefill_encoder == AUTO:
-        return bool(PROVEN["vllm"]) and _is_plain(settings)
+        return bool(PROVEN["vllm"]) and is_plain(settings)
     return settings.prefill_encoder == TRUE
 
 
-def _is_plain(settings: Settings) -> bool:
+def brings_attention(settings: Settings) -> bool:
+    """Whether steps that only decode take the plugin's own attention where it is on, as far as the settings say:
+    nobody named another, and numbers have 16 bits."""
+    return not settings.attention_backend and KV not in settings.fp8_parts and settings.dtype != "float32"
+
+
+def is_plain(settings: Settings) -> bool:
+    """On one card, and with the weights' own numbers."""
     return settings.tensor_parallel_size == 1 and not settings.quantization and not settings.fp8_parts
 
 

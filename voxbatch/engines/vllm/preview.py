@@ -55,7 +55,7 @@ def _share(settings: Settings) -> str:
 
 
 def _attention(family: str, settings: Settings) -> dict[str, str]:
-    own = _once(family, settings) and not settings.attention_backend
+    own = _once(family, settings) and prefill.brings_attention(settings)
     return {"attention_backend": f"{vllm_plugin.ATTENTION}, where the card can"} if own else {}
 
 
