@@ -33,13 +33,4 @@ def from_the_host(encode: Execute) -> Execute:
             runner.encoder_cache[feature.identifier] = each
         return []  # which nobody reads of a model that has a decoder alone
 
-    execute.encode = encode  # type: ignore[attr-defined]
     return execute
-
-
-def install() -> None:
-    """Into vLLM's runner."""
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    if not hasattr(GPUModelRunner._execute_mm_encoder, "encode"):
-        GPUModelRunner._execute_mm_encoder = from_the_host(GPUModelRunner._execute_mm_encoder)

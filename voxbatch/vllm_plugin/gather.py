@@ -23,14 +23,6 @@ class Rows(list[torch.Tensor]):
     """In the place of the runner's list of slices: row numbers on the shelf, one for each position of the step."""
 
 
-def install() -> None:
-    """Into vLLM's runner, of which there is one in each process that holds a model."""
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    if not hasattr(GPUModelRunner._gather_mm_embeddings, "slices"):
-        GPUModelRunner._gather_mm_embeddings = indexed(GPUModelRunner._gather_mm_embeddings)
-
-
 def indexed(slices: Gather) -> Gather:
     """The runner's `_gather_mm_embeddings`, for a model that has a shelf; `slices` is the original, which is asked
     where anything lies elsewhere."""
@@ -42,7 +34,6 @@ def indexed(slices: Gather) -> Gather:
             return slices(runner, scheduler_output, shift_computed_tokens)
         return Rows([sent(rows, runner.device)]), torch.empty(0, dtype=torch.bool)
 
-    gather.slices = slices  # type: ignore[attr-defined]
     return gather
 
 

@@ -9,7 +9,7 @@ the prompt and the logits are stock's.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,12 @@ from voxbatch.vllm_plugin.gather import Rows
 from voxbatch.vllm_plugin.shelf import Shelf
 
 SAMPLES_PER_TOKEN = 1_280
+RUNNER: dict[str, Callable[[Any], Any]] = {
+    "_execute_mm_encoder": admit.from_the_host,
+    "_gather_mm_embeddings": gather.indexed,
+    "_prepare_input_ids": said.at_once,
+}
+"""Methods of vLLM's runner, and what makes ours of them."""
 
 
 class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
@@ -40,9 +46,7 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         most = vllm_config.scheduler_config.max_num_seqs
         self.shelf = Shelf(most, self._longest, row)
         self._encoder: Encoder | None = None
-        gather.install()
-        said.install()
-        admit.install()
+        _teach_the_runner()
 
     def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:
         """Audio → [tokens, width] for each chunk. The first call is vLLM's when it measures memory; the requests' own
@@ -95,6 +99,18 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         return self.language_model.model(
             input_ids, positions, intermediate_tensors, inputs_embeds=heard, t_cond=self.time_embedding(delay)
         )
+
+
+def _teach_the_runner() -> None:
+    """Into vLLM's runner, of which there is one in each process that holds a model, and once."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    for name, ours in RUNNER.items():
+        theirs = getattr(GPUModelRunner, name)
+        if not hasattr(theirs, "replaces"):
+            method: Any = ours(theirs)
+            method.replaces = theirs
+            setattr(GPUModelRunner, name, method)
 
 
 @contextlib.contextmanager

@@ -16,14 +16,6 @@ from voxbatch.vllm_plugin.packing import sent
 Prepare = Callable[[Any, Any, int, int, np.ndarray], None]
 
 
-def install() -> None:
-    """Into vLLM's runner."""
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    if not hasattr(GPUModelRunner._prepare_input_ids, "each"):
-        GPUModelRunner._prepare_input_ids = at_once(GPUModelRunner._prepare_input_ids)
-
-
 def at_once(each: Prepare) -> Prepare:
     """The runner's `_prepare_input_ids`; `each` is the original, which is asked where a request is new, or says other
     than one token."""
@@ -38,5 +30,4 @@ def at_once(each: Prepare) -> Prepare:
         runner.input_ids.gpu[:requests].copy_(found, non_blocking=True)
         return None
 
-    prepare.each = each  # type: ignore[attr-defined]
     return prepare
