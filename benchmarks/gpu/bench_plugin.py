@@ -174,7 +174,10 @@ def speed(model: str, options: dict[str, str], given: argparse.Namespace) -> Ite
     bench.feed(sounds(bench.requests + 8, "2-35", bench.longest))  # compiles, captures, allocates
     for lengths in given.lengths:
         samples = sounds(count, lengths, bench.longest)
-        runs = [bench.feed(samples) for _ in range(given.repeats)]
+        runs = list[dict[str, float]]()
+        for _ in range(given.repeats):
+            runs.append(bench.feed(samples))
+            yield {"lengths": lengths, "repeat": len(runs), **runs[-1]}  # a time limit loses what was not yet measured
         yield {
             "lengths": lengths, "rtfx": median(run["rtfx"] for run in runs),
             "steady": median(run["steady"] for run in runs), "runs": runs, "chunks": count, "requests": bench.requests,

@@ -17,7 +17,8 @@ from typing import Any
 Line = dict[str, Any]
 
 
-def speed(lines: Sequence[Line]) -> Iterator[str]:
+def speed(given: Sequence[Line]) -> Iterator[str]:
+    lines = [each for each in given if "runs" in each]
     yield from _head("configuration", "seconds a chunk", "chunks", "RTFx", "each repeat", "steady", "beside stock",
                      "requests", "peak GB", "ready in")  # fmt: skip
     rates = {(each["name"], each["lengths"]): each["rtfx"] for each in lines}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.arguments import arguments, concurrency, planned_bytes, share
-from voxbatch.engines.vllm.core import ALLOCATOR, allocator
+from voxbatch.engines.vllm.core import ALLOCATOR, THREADS, allocator, threads
 from voxbatch.engines.vllm.memory import MOST, UNCOUNTED_BYTES, Footprint
 from voxbatch.engines.vllm.model import REALTIME, Model
 from voxbatch.engines.vllm.settings import FP8_PARTS, Settings
@@ -203,3 +203,12 @@ def test_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "max_split_size_mb:128")
         assert allocator(1) == {}
         monkeypatch.delenv(name)
+
+
+def test_the_host_of_a_gpu_counts_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the user has said otherwise; an engine on a CPU has its threads."""
+    monkeypatch.delenv(THREADS, raising=False)
+    assert threads(on_gpu=True) == {"OMP_NUM_THREADS": "1"}
+    assert threads(on_gpu=False) == {}
+    monkeypatch.setenv(THREADS, "4")
+    assert threads(on_gpu=True) == {}

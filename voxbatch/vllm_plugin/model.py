@@ -18,7 +18,7 @@ from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneration
 from vllm.sequence import IntermediateTensors
 
-from voxbatch.vllm_plugin import admit, gather, said
+from voxbatch.vllm_plugin import admit, gather, greedy, said
 from voxbatch.vllm_plugin.encoder import Encoder
 from voxbatch.vllm_plugin.gather import Rows
 from voxbatch.vllm_plugin.shelf import Shelf
@@ -28,6 +28,7 @@ RUNNER: dict[str, Callable[[Any], Any]] = {
     "_execute_mm_encoder": admit.from_the_host,
     "_gather_mm_embeddings": gather.indexed,
     "_prepare_input_ids": said.at_once,
+    "_sample": greedy.likeliest,
 }
 """Methods of vLLM's runner, and what makes ours of them."""
 

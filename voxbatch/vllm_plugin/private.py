@@ -46,8 +46,16 @@ NAMES = {
         "get_model, device, requests (mm_features, identifier, data), encoder_cache, input_batch (req_ids, "
         "num_computed_tokens_cpu, prev_sampled_token_ids [requests, 1]); scheduler_output.num_scheduled_tokens; "
         "_prepare_input_ids(scheduler_output, num_reqs, total_num_scheduled_tokens, cu_num_tokens): prev_positions.np "
-        "(each request's place in the batch before, or -1), input_ids.gpu, enable_prompt_embeds"
+        "(each request's place in the batch before, or -1), input_ids.gpu, enable_prompt_embeds; "
+        "_sample(logits, spec_decode_metadata); input_batch.sampling_metadata"
     ),
+    "vllm.v1.sample.metadata:SamplingMetadata": (
+        "all_greedy, no_penalties, max_num_logprobs, logprob_token_ids, bad_words_token_ids, allowed_token_ids_mask, "
+        "thinking_budget_state_holder, logitsprocs.non_argmax_invariant: nothing else can change which token is taken"
+    ),
+    "vllm.v1.sample.logits_processor:LogitBiasLogitsProcessor": "biases, empty while no request has any",
+    "vllm.v1.sample.logits_processor:MinTokensLogitsProcessor": "min_toks, likewise",
+    "vllm.v1.outputs:SamplerOutput": "sampled_token_ids [requests, 1], int32; logprobs_tensors",
     # what voxbatch.engines.vllm.scheduler and steady derive from and look into
     "vllm.v1.core.sched.scheduler:Scheduler": (
         "schedule; _try_schedule_encoder_inputs(request, num_computed_tokens, num_new_tokens, encoder_compute_budget, "

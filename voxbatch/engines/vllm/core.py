@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from voxbatch.engines.vllm import compat
+from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.families import Request
 from voxbatch.vllm_plugin import ON, SWITCH
 
@@ -41,6 +41,7 @@ ENVIRONMENT = {
 """Set for vLLM unless the user has set them."""
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """What PyTorch's allocator is set by; the second is its older name, which goes before."""
+THREADS = "OMP_NUM_THREADS"
 USAGE = "voxbatch.vllm_plugin.usage.Usage"
 """Mixed into vLLM's workers, for Core.memory."""
 PREFILLED = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # the other was not read for it
@@ -80,8 +81,8 @@ class Core:
         self._log = _EngineLog()
         _settle(plugin)
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self._log.config)
-        growing = _set(allocator(arguments.get("tensor_parallel_size", 1)))
-        with growing, _as_death(self._log), _outputs_to(self._log.file):
+        started = _set({**allocator(arguments.get("tensor_parallel_size", 1)), **threads(on_gpu=bool(gpu.cards()))})
+        with started, _as_death(self._log), _outputs_to(self._log.file):
             from vllm import LLM
 
             self._llm = LLM(**arguments, worker_extension_cls=USAGE)
@@ -155,6 +156,13 @@ def allocator(cards: int) -> dict[str, str]:
     within CUDA graphs cannot take such memory (vLLM's issue 42609)."""
     chosen = any(name in os.environ for name in ALLOCATOR)
     return {} if chosen or cards > 1 else {ALLOCATOR[0]: "expandable_segments:True"}
+
+
+def threads(on_gpu: bool) -> dict[str, str]:
+    """A variable by which an engine that computes on a GPU does its small work on the host by one thread. PyTorch would
+    share out each copy of a chunk's samples to all cores, which then wait for each other: with 32 cores the GPU lost a
+    quarter of its speed to it (benchmarks/RESULTS.md). Not where the user has set it."""
+    return {THREADS: "1"} if on_gpu and THREADS not in os.environ else {}
 
 
 def _filled(cards: list[dict[str, int]]) -> str:
