@@ -7,7 +7,7 @@ rows at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ def indexed(slices: Gather) -> Gather:
 def _rows(runner: Any, scheduler_output: Any, shelf: Shelf) -> np.ndarray | None:
     """[positions], int64; None where a request's audio is not on the shelf."""
     names = runner.input_batch.req_ids
-    counts = np.fromiter((scheduler_output.num_scheduled_tokens[name] for name in names), np.int64, len(names))
+    counts = _counts(scheduler_output, names)
     done = runner.input_batch.num_computed_tokens_cpu[: len(names)]
     for index in np.flatnonzero(done == 0):  # a request's first step, also after it was thrown out and let in again
         shelf.note(names[index], _encoded(runner, names[index]))
@@ -56,6 +56,13 @@ def _rows(runner: Any, scheduler_output: Any, shelf: Shelf) -> np.ndarray | None
     # A step ahead of a request's end may ask for more; nobody reads what it gets.
     found: np.ndarray = np.minimum(first, shelf.last)
     return found
+
+
+def _counts(scheduler_output: Any, names: Sequence[str]) -> np.ndarray:
+    """[names], int64: positions of each in the step."""
+    if scheduler_output.total_num_scheduled_tokens == len(names):  # none has less than one
+        return np.ones(len(names), np.int64)
+    return np.fromiter((scheduler_output.num_scheduled_tokens[name] for name in names), np.int64, len(names))
 
 
 def _encoded(runner: Any, name: str) -> torch.Tensor | None:

@@ -18,17 +18,20 @@ from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneration
 from vllm.sequence import IntermediateTensors
 
-from voxbatch.vllm_plugin import admit, gather, greedy, said
+from voxbatch.vllm_plugin import admit, books, gather, greedy, said
 from voxbatch.vllm_plugin.encoder import Encoder
 from voxbatch.vllm_plugin.gather import Rows
 from voxbatch.vllm_plugin.shelf import Shelf
 
 SAMPLES_PER_TOKEN = 1_280
 RUNNER: dict[str, Callable[[Any], Any]] = {
+    "_update_states": books.updated,
     "_execute_mm_encoder": admit.from_the_host,
     "_gather_mm_embeddings": gather.indexed,
+    "_compute_prev_positions": books.placed,
     "_prepare_input_ids": said.at_once,
     "_sample": greedy.likeliest,
+    "_bookkeeping_sync": books.noted,
 }
 """Methods of vLLM's runner, and what makes ours of them."""
 

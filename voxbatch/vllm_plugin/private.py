@@ -47,7 +47,15 @@ NAMES = {
         "num_computed_tokens_cpu, prev_sampled_token_ids [requests, 1]); scheduler_output.num_scheduled_tokens; "
         "_prepare_input_ids(scheduler_output, num_reqs, total_num_scheduled_tokens, cu_num_tokens): prev_positions.np "
         "(each request's place in the batch before, or -1), input_ids.gpu, enable_prompt_embeds; "
-        "_sample(logits, spec_decode_metadata); input_batch.sampling_metadata"
+        "_sample(logits, spec_decode_metadata); input_batch.sampling_metadata; "
+        "_update_states(scheduler_output), whose part for scheduled_cached_reqs is, for each running request, "
+        "num_computed_tokens, new blocks and drafts; "
+        "_compute_prev_positions(num_reqs): prev_req_id_to_index to prev_positions; "
+        "_bookkeeping_sync(scheduler_output, sampler_output, …), which with use_async_scheduling writes -1 for each "
+        "sampled row that discard_request_mask does not name (token_ids_cpu, is_token_ids, num_tokens_no_spec, "
+        "output_token_ids) and keeps the first sampled_token_ids as prev_sampled_token_ids; requests "
+        "(output_token_ids, block_ids, num_computed_tokens), block_table.append_row, speculative_config, "
+        "parallel_config.pipeline_parallel_size, max_model_len"
     ),
     "vllm.v1.sample.metadata:SamplingMetadata": (
         "all_greedy, no_penalties, max_num_logprobs, logprob_token_ids, bad_words_token_ids, allowed_token_ids_mask, "
@@ -75,7 +83,8 @@ NAMES = {
         "num_scheduled_tokens, total_num_scheduled_tokens, scheduled_cached_reqs: no other field is of those that go on"
     ),
     "vllm.v1.core.sched.output:CachedRequestData": (
-        "req_ids, resumed_req_ids, new_token_ids, all_token_ids, new_block_ids, num_computed_tokens, num_output_tokens"
+        "req_ids, resumed_req_ids, new_token_ids, all_token_ids, new_block_ids, num_computed_tokens, "
+        "num_output_tokens; make_empty"
     ),
     "vllm.v1.outputs:ModelRunnerOutput": "sampled_token_ids, req_id_to_index, and those in steady.plain.EXTRAS",
     "vllm.v1.request:Request": (
