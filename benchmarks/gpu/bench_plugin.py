@@ -258,11 +258,11 @@ def profile(model: str, options: dict[str, str], given: argparse.Namespace) -> I
     bench.feed(sounds(bench.requests, "2-35", bench.longest))
     if "prefill_encoder" in options and options["prefill_encoder"] == "true":
         yield from inside.encoder()
+    yield inside.mixture()
+    yield inside.host()
     sizes = [size for size in sorted({1, 32, 64, 128, 256, 384, bench.requests}) if size <= bench.requests]
     for requests in sizes:
         yield from inside.decoding(requests, (0, CONTEXT) if requests in sizes[-2:] else (0,))
-    yield inside.mixture()
-    yield inside.host()
 
 
 class Inside:
@@ -315,16 +315,16 @@ class Inside:
         running = self._core.scheduler.running
         return sum(each.num_computed_tokens for each in running) / max(1, len(running))
 
-    def mixture(self, steps: int = 150) -> dict[str, Any]:
-        """Steps of a run in full swing, admissions included."""
+    def mixture(self, steps: int = 150, seen_steps: int = 60) -> dict[str, Any]:
+        """Steps of a run in full swing, admissions included: two bursts' worth of them are looked into."""
         feed = self._endless()
         self._swing(feed, 450)
         before, began = self._ids, time.monotonic()
         self._swing(feed, steps)
         wall = (time.monotonic() - began) / steps * 1000
         middle, context = self._ids, self._context()
-        seen = _profiled(lambda: self._swing(feed, 1), steps)
-        chunks = [round((ids - first) / steps, 3) for first, ids in ((before, middle), (middle, self._ids))]
+        seen = _profiled(lambda: self._swing(feed, 1), seen_steps)
+        chunks = [round((middle - before) / steps, 3), round((self._ids - middle) / seen_steps, 3)]
         self._drain()
         idle = 1 - seen["busy_ms"] / seen["wall_ms"]
         return {"what": "mixture", "requests": self._bench.requests, "context": round(context),
