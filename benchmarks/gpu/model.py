@@ -3,8 +3,8 @@ that nobody has measured, such as the L4.
 
     python benchmarks/gpu/model.py
 
-Needs no GPU and takes no time. The measured figures are those of RESULTS.md, 2026-11-21, one H200 (two where it says
-so), vLLM 0.26.0. The model's constants come from profiles of single steps with the plugin; of RUNS only the counts of
+Needs no GPU and takes no time. The measured figures are those of RESULTS.md, 2026-11-21 and 22, one H200 (two where it
+says so), vLLM 0.26.0. The model's constants come from profiles of single steps with the plugin; of RUNS only the counts of
 K/V blocks were used (memory.WORKING_BYTES), none of their speeds. What vLLM planned with then is what RUNS give it.
 """
 
@@ -70,6 +70,11 @@ RUNS = (
     Run("`voxbatch run --workers 2`, 20 hours", 895.4, WHOLE_S, 2220, WHOLE, None, 2),
     Run("`plugin`, 20 to 35 s", 1670, 27.5, 2048, {**PLUGIN, **FLASH, **WHOLE}, 512),
     Run("`plugin, 22 GB`, 20 to 35 s", 1412, 27.5, 884, {**PLUGIN, **FLASH, **SMALL}, 193),
+    Run("`plugin` of 2026-11-22, 20 to 35 s", 2033, 27.5, 1536, PLUGIN, 512),
+    Run("`plugin` of 2026-11-22, 30 s", 2090, 30, 1536, PLUGIN, 512),
+    Run("`plugin` of 2026-11-22, 2 to 35 s", 1918, 18.5, 1536, PLUGIN, 512),
+    Run("`voxbatch run` with it, 12 hours", 1920, WHOLE_S, 1332, PLUGIN),
+    Run("`voxbatch run --workers 2` with it, 24 hours", 3845, WHOLE_S, 2664, PLUGIN, None, 2),
 )  # fmt: skip
 """Of RESULTS.md, all on GPUs."""
 STEPS = ((1, 2.90), (32, 3.20), (64, 3.44), (128, 4.09), (256, 5.72), (384, 7.79), (512, 9.61))

