@@ -7,11 +7,14 @@ import json
 import os
 import sys
 import tempfile
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+import numpy as np
 
 from voxbatch.vllm_plugin import ON, SWITCH
 
@@ -148,6 +151,72 @@ class Model:
     def _token(self, name: str, scheduled: int) -> list[int]:
         prompt, computed, said = self._known[name]
         return [self._say(name, said)] if computed + scheduled >= prompt + said else []
+
+
+class Side:
+    """A scheduler and its model: its steps run ahead of its model's answers, as vLLM's engine has them do."""
+
+    def __init__(self, kind: type[Any], say: Any, **limits: Any):
+        self.scheduler = scheduler(kind, **limits)
+        self.model, self._under_way = Model(say), deque[tuple[Any, Any]]()
+        self.texts, self.ends = defaultdict[str, list[int]](list), dict[str, Any]()
+        self.messages = self.thrown_out = 0
+
+    def schedule(self) -> Any:
+        step = self.scheduler.schedule()
+        self.thrown_out += len(step.preempted_req_ids or ())
+        self._under_way.append((step, self.model.answer(step)))
+        return step
+
+    def update(self) -> bool:
+        """Whether there was anything under way."""
+        if not self._under_way:
+            return False
+        for message in self.scheduler.update_from_output(*self._under_way.popleft()).values():
+            self.messages += 1
+            for each in message.outputs:
+                assert each.request_id not in self.ends
+                self.texts[each.request_id] += each.new_token_ids
+                if each.finished:
+                    self.ends[each.request_id] = each.finish_reason, each.stop_reason
+        return True
+
+    def abort(self, names: list[str]) -> None:
+        from vllm.v1.request import RequestStatus
+
+        self.scheduler.finish_requests(names, RequestStatus.FINISHED_ABORTED)
+
+    @property
+    def under_way(self) -> int:
+        return len(self._under_way)
+
+
+def arrivals(rng: np.random.Generator, step: int, first: int) -> int:
+    """How many requests come before this step; all of the `first` before step 0, if any."""
+    if first:
+        return 0 if step else first
+    return int(rng.integers(0, 12)) if rng.random() < 0.15 or not step else 0
+
+
+def some_of(rng: np.random.Generator, names: list[str]) -> list[str]:
+    """A few, to be aborted."""
+    return [names[i] for i in rng.integers(0, len(names), rng.integers(1, 4))]
+
+
+def drawn_request(name: str, prompt: int, max_tokens: int, is_odd: bool, number: int) -> Any:
+    """A request of one kind or another, by its number."""
+    from vllm.sampling_params import RequestOutputKind
+
+    if not is_odd:
+        return request(name, prompt, max_tokens, **[{}, {"ignore_eos": True}, {"stop_token_ids": [5, 500]}][number % 3])
+    odd: list[dict[str, Any]] = [
+        {"output_kind": RequestOutputKind.DELTA},
+        {"output_kind": RequestOutputKind.CUMULATIVE, "min_tokens": min(9, max_tokens)},
+        {"audio": prompt + max_tokens // 2},
+        {"logprobs": 1},
+        {"min_tokens": min(20, max_tokens)},
+    ]
+    return request(name, prompt, CONTEXT if number % 5 == 4 else max_tokens, **odd[number % 5])
 
 
 def machine() -> Mapping[str, Any]:

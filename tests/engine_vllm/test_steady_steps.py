@@ -3,7 +3,6 @@ one without, through the same requests, aborts and answers, compared after each 
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from dataclasses import fields
 from functools import cache
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ from zlib import crc32
 import modelless
 import numpy as np
 import pytest
-from modelless import CONTEXT, EOS, Model, request, scheduler
+from modelless import EOS, Side, arrivals, drawn_request, request, some_of
 
 pytest_plugins = ["support"]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM brings many
@@ -47,39 +46,6 @@ def ours_counted() -> type[Any]:
             return super()._of_nobody()
 
     return Ours
-
-
-class Side:
-    """One of the two: its steps run ahead of its model's answers, as vLLM's engine has them do."""
-
-    def __init__(self, kind: type[Any], say: Any, **limits: Any):
-        self.scheduler = scheduler(kind, **limits)
-        self.model, self._under_way = Model(say), deque[tuple[Any, Any]]()
-        self.texts, self.ends = defaultdict[str, list[int]](list), dict[str, Any]()
-        self.messages = self.thrown_out = 0
-
-    def schedule(self) -> Any:
-        step = self.scheduler.schedule()
-        self.thrown_out += len(step.preempted_req_ids or ())
-        self._under_way.append((step, self.model.answer(step)))
-        return step
-
-    def update(self) -> bool:
-        """Whether there was anything under way."""
-        if not self._under_way:
-            return False
-        for message in self.scheduler.update_from_output(*self._under_way.popleft()).values():
-            self.messages += 1
-            for each in message.outputs:
-                assert each.request_id not in self.ends
-                self.texts[each.request_id] += each.new_token_ids
-                if each.finished:
-                    self.ends[each.request_id] = each.finish_reason, each.stop_reason
-        return True
-
-    @property
-    def under_way(self) -> int:
-        return len(self._under_way)
 
 
 def of_step(step: Any) -> dict[str, Any]:
@@ -141,12 +107,9 @@ def walk(
                 at_once.append(name)
         asked += coming
         if rng.random() < 0.05 and ours.scheduler.requests:
-            from vllm.v1.request import RequestStatus
-
-            names = list(ours.scheduler.requests)
-            gone = [names[i] for i in rng.integers(0, len(names), rng.integers(1, 4))]
+            gone = some_of(rng, list(ours.scheduler.requests))
             for side in (ours, stock):
-                side.scheduler.finish_requests(gone, RequestStatus.FINISHED_ABORTED)
+                side.abort(gone)
         compare_steps(ours, stock)
         answers = ours.under_way if rng.random() < 0.03 else ours.under_way - 1
         for _ in range(answers):
@@ -158,27 +121,6 @@ def walk(
         pass
     compare_texts(ours, stock)
     return ours
-
-
-def arrivals(rng: np.random.Generator, step: int, first: int) -> int:
-    if first:
-        return 0 if step else first
-    return int(rng.integers(0, 12)) if rng.random() < 0.15 or not step else 0
-
-
-def drawn_request(name: str, prompt: int, max_tokens: int, is_odd: bool, number: int) -> Any:
-    from vllm.sampling_params import RequestOutputKind
-
-    if not is_odd:
-        return request(name, prompt, max_tokens, **[{}, {"ignore_eos": True}, {"stop_token_ids": [5, 500]}][number % 3])
-    odd: list[dict[str, Any]] = [
-        {"output_kind": RequestOutputKind.DELTA},
-        {"output_kind": RequestOutputKind.CUMULATIVE, "min_tokens": min(9, max_tokens)},
-        {"audio": prompt + max_tokens // 2},
-        {"logprobs": 1},
-        {"min_tokens": min(20, max_tokens)},
-    ]
-    return request(name, prompt, CONTEXT if number % 5 == 4 else max_tokens, **odd[number % 5])
 
 
 def compare_steps(ours: Side, stock: Side) -> None:
@@ -240,7 +182,6 @@ def test_what_the_front_end_is_told() -> None:
 def test_aborted_ones_leave_nothing_behind() -> None:
     """Their tokens that were held back are forgotten with them, and so is what made them odd."""
     from vllm.sampling_params import RequestOutputKind
-    from vllm.v1.request import RequestStatus
 
     ours = Side(ours_counted(), lambda name, number: 7, requests=4, blocks=200)
     ours.scheduler.add_request(request("0", 10, 50))
@@ -250,7 +191,7 @@ def test_aborted_ones_leave_nothing_behind() -> None:
         ours.schedule()
         ours.update()
     assert not ours.scheduler.steady
-    ours.scheduler.finish_requests("1", RequestStatus.FINISHED_ABORTED)
+    ours.abort(["1"])
     for _ in range(50):
         ours.schedule()
         ours.update()

@@ -1,0 +1,435 @@
+"""What the runner writes down of its requests column by column is what vLLM's writes row by row: two runners without a
+model side by side, through the same steps of a real scheduler, compared after each."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+from modelless import BLOCK, CONTEXT, EOS, Side, arrivals, drawn_request, request, some_of
+
+from voxbatch.vllm_plugin import books
+
+pytest_plugins = ["support"]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM brings many
+
+WALKS = 12
+"""Of each kind."""
+STEPS = 100
+OURS = {
+    "_update_states": books.updated,
+    "_compute_prev_positions": books.placed,
+    "_bookkeeping_sync": books.noted,
+}
+TABLES = ("token_ids_cpu", "is_token_ids", "num_tokens_no_spec", "num_computed_tokens_cpu", "num_prompt_tokens")
+LISTS = ("req_ids", "req_id_to_index", "prev_req_id_to_index", "spec_token_ids", "req_output_token_ids")
+
+Methods = Mapping[str, Callable[..., Any]]
+
+
+@pytest.fixture(autouse=True)
+def on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without a GPU has no pinned memory; and nothing here is spread over several processes."""
+    monkeypatch.setattr("vllm.v1.worker.gpu_input_batch.PIN_MEMORY", False)
+    alone = SimpleNamespace(is_last_rank=True, world_size=1)
+    monkeypatch.setattr("vllm.v1.worker.gpu_model_runner.get_pp_group", lambda: alone)
+
+
+def originals() -> Methods:
+    """vLLM's own, whether or not ours have taken their place in this process."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    found = {name: getattr(GPUModelRunner, name) for name in OURS}
+    return {name: getattr(method, "replaces", method) for name, method in found.items()}
+
+
+@cache
+def runner_kind() -> type[Any]:
+    """vLLM's runner without a model, an attention backend or a device: what remains are its books."""
+    import torch
+    from vllm.v1.pool.late_interaction_runner import LateInteractionRunner
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    class Runner(GPUModelRunner):  # type: ignore[misc]
+        speculative_config = None
+        is_pooling_model = uses_mrope = use_async_spec_decode = routed_experts_initialized = False
+        uses_xdrope_dim = 0  # by 0.26
+        device = torch.device("cpu")
+        parallel_config = SimpleNamespace(pipeline_parallel_size=1)
+        kv_cache_config = SimpleNamespace(kv_cache_groups=["attention"])
+
+        def __init__(self, methods: Methods, rows: int, is_async: bool, split: int | None, context: int):
+            self._methods, self.use_async_scheduling = methods, is_async
+            self.reorder_batch_threshold, self.max_model_len = split, context
+            self.requests, self.num_prompt_logprobs = dict[str, Any](), dict[str, int]()
+            self.encoder_cache = dict[str, Any]()
+            self.late_interaction_runner = LateInteractionRunner()
+            self.input_batch = input_batch(rows, context)
+            self.prev_positions, self.prev_num_draft_tokens = column(rows, np.int32), column(rows, np.int32)
+            self.discard_request_mask = column(rows, np.bool_)
+
+        def begin(self, step: Any) -> Any:
+            """Up to the model's turn; which rows' tokens are thrown away is found out as in `_prepare_inputs`."""
+            later = self._methods["_update_states"](self, step)
+            batch = self.input_batch
+            scheduled = np.array([step.num_scheduled_tokens[name] for name in batch.req_ids], dtype=np.int32)
+            self._methods["_compute_prev_positions"](self, batch.num_reqs)
+            known = np.array([self.requests[name].num_tokens for name in batch.req_ids], dtype=np.int32)
+            ends = batch.num_computed_tokens_cpu[: batch.num_reqs] + scheduled
+            self.discard_request_mask.np[: batch.num_reqs] = ends < known
+            return later
+
+        def end(self, step: Any, sampled: Any, proposed: Any) -> Any:
+            """From the model's turn on.
+
+            Args:
+                sampled: tokens.
+                proposed: those for the next step that are known already, if any.
+            """
+            from vllm.v1.outputs import SamplerOutput
+
+            self.input_batch.prev_sampled_token_ids = proposed
+            said = SamplerOutput(sampled_token_ids=sampled, logprobs_tensors=None)
+            total = step.total_num_scheduled_tokens
+            return self._methods["_bookkeeping_sync"](self, step, said, None, torch.zeros(total + 1, 4), total)
+
+        def _to_list(self, sampled: Any) -> list[list[int]]:
+            found: list[list[int]] = sampled.tolist()
+            return found
+
+        def _get_prompt_logprobs_dict(self, hidden: Any, scheduled: dict[str, int]) -> dict[str, int]:
+            return {**scheduled, "in all": len(hidden)}
+
+    return Runner
+
+
+def column(rows: int, kind: type[Any]) -> Any:
+    return SimpleNamespace(np=np.zeros(rows, dtype=kind))
+
+
+def input_batch(rows: int, context: int) -> Any:
+    """vLLM's own."""
+    import torch
+    from vllm.v1.worker.gpu_input_batch import InputBatch
+
+    by_026 = {"kernel_block_sizes": [BLOCK]} if "kernel_block_sizes" in inspect.signature(InputBatch).parameters else {}
+    return InputBatch(
+        max_num_reqs=rows,
+        max_model_len=context,
+        max_num_batched_tokens=1024,
+        device=torch.device("cpu"),
+        vocab_size=1_000,
+        block_sizes=[BLOCK],
+        max_num_blocks_per_req=[CONTEXT // BLOCK],
+        **by_026,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What became of one step."""
+
+    told: bool
+    """Something of requests that it knows."""
+    in_place: bool
+    """All of these were in the batch, and none began again."""
+    resumed: int
+    discarded: int
+    rows: int
+    short_update: bool
+    short_note: bool
+    short_place: bool
+
+
+class Pair:
+    """The two runners; ours tells what it left to vLLM's methods."""
+
+    def __init__(self, rows: int, is_async: bool = True, split: int | None = None, context: int = CONTEXT):
+        self._left, theirs = dict[str, tuple[Any, ...]](), originals()
+        ours = {name: way(self._watched(name, theirs[name])) for name, way in OURS.items()}
+        self.ours, self.stock = (runner_kind()(ways, rows, is_async, split, context) for ways in (ours, theirs))
+
+    def _watched(self, name: str, each: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(runner: Any, *given: Any) -> Any:
+            self._left[name] = given
+            return each(runner, *given)
+
+        return watched
+
+    def turn(self, step: Any, width: int = 1, proposed: Any = None) -> Turn | None:
+        """Both through one step; None where it was for nobody.
+
+        Args:
+            width: tokens sampled of each request.
+            proposed: as Runner.end has it.
+        """
+        import torch
+
+        told, batch = step.scheduled_cached_reqs, self.ours.input_batch
+        before = set(batch.req_id_to_index)
+        in_place = not told.resumed_req_ids and before.issuperset(told.req_ids)
+        self._left.clear()
+        later = [(runner.begin(deepcopy(step)) is None) for runner in (self.ours, self.stock)]
+        assert later[0] == later[1]
+        self.compare()
+        left = self._left["_update_states"][0].scheduled_cached_reqs.req_ids
+        assert left in ([], told.req_ids)
+        if not step.total_num_scheduled_tokens:
+            return None
+        sampled = torch.randint(3, 900, (self.stock.input_batch.num_reqs, width), dtype=torch.int32)
+        found, expected = (runner.end(step, sampled, proposed) for runner in (self.ours, self.stock))
+        assert found == expected
+        self.compare()
+        return Turn(
+            told=bool(told.req_ids),
+            in_place=in_place,
+            resumed=len(told.resumed_req_ids),
+            discarded=len(expected[-1]),
+            rows=len(sampled),
+            short_update=bool(told.req_ids) and not left,
+            short_note=not len(self._left["_bookkeeping_sync"][1].sampled_token_ids),
+            short_place="_compute_prev_positions" not in self._left,
+        )
+
+    def compare(self) -> None:
+        ours, stock = of_runner(self.ours), of_runner(self.stock)
+        for name, expected in stock.items():
+            if isinstance(expected, np.ndarray):
+                np.testing.assert_array_equal(ours[name], expected, err_msg=name, strict=True)
+            else:
+                assert ours[name] == expected, name
+        assert self.ours.input_batch.prev_sampled_token_ids is self.stock.input_batch.prev_sampled_token_ids
+
+
+def of_runner(runner: Any) -> dict[str, Any]:
+    """All that the runner will go by in its next steps. Rows that nobody has are there too: nobody writes there."""
+    batch, [table] = runner.input_batch, runner.input_batch.block_table.block_tables
+    return {
+        "requests": {
+            name: (each.num_computed_tokens, each.block_ids, each.output_token_ids, each.prev_num_draft_len)
+            for name, each in runner.requests.items()
+        },
+        "one list": [
+            runner.requests[name].output_token_ids is batch.req_output_token_ids[row]
+            for name, row in batch.req_id_to_index.items()
+        ],
+        "blocks": table.block_table.np,
+        "numbers of blocks": table.num_blocks_per_row,
+        "previous": runner.prev_positions.np,
+        "discarded": runner.discard_request_mask.np,
+        **{name: getattr(batch, name) for name in TABLES + LISTS},
+    }
+
+
+def walk(
+    seed: int,
+    *,
+    blocks: int = 2_000,
+    crowded: bool = False,
+    requests: int = 24,
+    step_tokens: int = 16_384,
+    prompt: int = 60,
+    is_async: bool = True,
+    drafts: bool = False,
+) -> list[Turn]:
+    """Random steps of both.
+
+    Args:
+        prompt: longest.
+        is_async: how the runners are told to keep their books. The steps run ahead only where they are so kept.
+        drafts: steps bring drafts, and two tokens are sampled of each request.
+    """
+    rng = np.random.default_rng(seed)
+    shortness = rng.choice([0.0, 0.01, 0.1])
+
+    def say(name: str, number: int) -> int:
+        dice = crc32(f"{seed} {name} {number}".encode())
+        return EOS if dice < shortness * 2**32 else 3 + dice % 900
+
+    side = Side(lifted(), say, requests=requests, blocks=blocks, crowded=crowded, step_tokens=step_tokens)
+    pair, asked, turns = Pair(requests, is_async, split=[None, 1][seed % 2]), 0, list[Turn | None]()
+    if drafts:
+        pair.ours.speculative_config = pair.stock.speculative_config = SimpleNamespace(use_ngram_gpu=lambda: False)
+    for number in range(STEPS):
+        coming = arrivals(rng, number, 0)
+        for name in map(str, range(asked, asked + coming)):
+            drawn = int(rng.integers(1, prompt)), int(rng.integers(1, 100))
+            side.scheduler.add_request(drawn_request(name, *drawn, False, seed))
+        asked += coming
+        if rng.random() < 0.05 and side.scheduler.requests:
+            side.abort(some_of(rng, list(side.scheduler.requests)))
+        if side.scheduler.has_requests():
+            step = side.schedule()
+            turns.append(drafted(pair, rng, step) if drafts else pair.turn(step, proposed=known(rng)))
+        ahead = 0 if not is_async or rng.random() < 0.03 else int(rng.choice([1, 1, 1, 2]))
+        while side.under_way > ahead:
+            side.update()
+    return [turn for turn in turns if turn is not None]
+
+
+def lifted() -> type[Any]:
+    """Our scheduler."""
+    from voxbatch.engines.vllm.scheduler import LiftedAsync
+
+    return LiftedAsync
+
+
+def known(rng: np.random.Generator) -> Any:
+    """Now and then the next step's tokens are known before the books are kept: they stay."""
+    import torch
+
+    return torch.zeros(1, 1) if rng.random() < 0.1 else None
+
+
+def drafted(pair: Pair, rng: np.random.Generator, step: Any) -> Turn | None:
+    import torch
+
+    told = [name for name in step.scheduled_cached_reqs.req_ids if rng.random() < 0.5]
+    step = deepcopy(step)  # the scheduler goes by it once more
+    step.scheduled_spec_decode_tokens = {name: [7] * int(rng.integers(1, 3)) for name in told}
+    return pair.turn(step, width=2, proposed=torch.zeros(1, 1))
+
+
+def counted(turns: list[Turn]) -> Counter[str]:
+    """How often it came to what."""
+    return Counter(name for turn in turns for name in Turn.__slots__ if getattr(turn, name))
+
+
+@pytest.mark.parametrize("seed", range(WALKS))
+def test_as_they_run_in_production(seed: int) -> None:
+    """The same books after each step; and all but the first steps are written down in columns."""
+    turns = walk(seed)
+    assert all(turn.in_place and turn.short_note and turn.short_update == turn.told for turn in turns)
+    found = counted(turns)
+    assert min(found["short_update"], found["short_place"]) > 0.8 * len(turns) > 20
+
+
+@pytest.mark.parametrize("seed", range(WALKS))
+def test_long_prompts_in_pieces(seed: int) -> None:
+    """Some rows' tokens are thrown away in most steps: the same books, in columns too."""
+    turns = walk(1_000 + seed, step_tokens=[24, 40, 100][seed % 3], prompt=300)
+    assert all(turn.in_place and turn.short_note and turn.short_update == turn.told for turn in turns)
+    assert counted(turns)["discarded"] > 0.5 * len(turns) > 20
+    assert any(0 < turn.discarded < turn.rows for turn in turns)
+
+
+@pytest.mark.parametrize("seed", range(WALKS))
+def test_where_blocks_run_out(seed: int) -> None:
+    """Requests are thrown out and begin again: vLLM's own method sees to the whole step in which one does, and only to
+    such a step."""
+    turns = walk(2_000 + seed, blocks=40 - seed, crowded=True, step_tokens=[60, 16_384][seed % 2])
+    assert all(turn.in_place == (not turn.resumed) for turn in turns)
+    assert all(turn.short_note and turn.short_update == (turn.told and turn.in_place) for turn in turns)
+    found = counted(turns)
+    assert found["resumed"]
+    assert found["short_update"] > 0.5 * len(turns) > 20
+
+
+@pytest.mark.parametrize("seed", range(WALKS))
+def test_with_drafts(seed: int) -> None:
+    """Speculative decoding is left to vLLM's own methods."""
+    turns = walk(3_000 + seed, drafts=True)
+    assert not any(turn.short_update or turn.short_note for turn in turns)
+    assert len(turns) > 20
+
+
+@pytest.mark.parametrize("seed", range(WALKS))
+def test_where_steps_do_not_run_ahead(seed: int) -> None:
+    """The tokens come to the host after each step, and vLLM's own method writes them down."""
+    turns = walk(4_000 + seed, is_async=False, step_tokens=[100, 16_384][seed % 2])
+    assert not any(turn.short_note or turn.short_place for turn in turns)
+    assert counted(turns)["short_update"] > 0.8 * len(turns) > 20
+
+
+def under_way(requests: int, steps: int, **of_pair: Any) -> tuple[Side, Pair]:
+    """After so many steps of requests that all began in the first."""
+    side, pair = Side(lifted(), lambda name, number: 7, requests=4, blocks=200), Pair(4, **of_pair)
+    for name in map(str, range(requests)):
+        side.scheduler.add_request(request(name, 10, 50, ignore_eos=True))
+    for _ in range(steps):
+        assert pair.turn(side.schedule())
+    return side, pair
+
+
+def test_a_request_at_the_longest_context() -> None:
+    """It has room for two tokens more: vLLM's runner refuses a third, and so does ours, with as much written down."""
+    torch = pytest.importorskip("torch")
+    side, pair = under_way(3, 2, context=12)
+    step, sampled = side.schedule(), torch.zeros(3, 1, dtype=torch.int32)
+    for runner in (pair.ours, pair.stock):
+        runner.begin(deepcopy(step))
+        runner.input_batch.num_tokens_no_spec[0] = 11  # so that one row is written before another is refused
+        with pytest.raises(AssertionError, match="exceed the max model length"):
+            runner.end(step, sampled, None)
+        assert [len(each.output_token_ids) for each in runner.requests.values()] == [3, 2, 2]
+    pair.compare()
+
+
+def test_tokens_taken_back() -> None:
+    """A step may say that a request has said fewer tokens than are written down: vLLM's own method strikes them out."""
+    side, pair = under_way(3, 6)
+    step = deepcopy(side.schedule())
+    step.scheduled_cached_reqs.num_output_tokens[1] -= 2
+    step.scheduled_cached_reqs.num_computed_tokens[1] -= 2
+    turn = pair.turn(step)
+    assert turn is not None
+    assert turn.told
+    assert not turn.short_update
+    assert [len(each.output_token_ids) for each in pair.ours.requests.values()] == [7, 5, 7]
+
+
+def test_one_left_out_for_a_step() -> None:
+    """It leaves the batch and comes back, though nobody threw it out: vLLM's own method puts it there."""
+    side, pair = under_way(3, 6)
+    step = deepcopy(side.schedule())
+    told = step.scheduled_cached_reqs
+    for column in (told.req_ids, told.new_block_ids, told.num_computed_tokens, told.num_output_tokens):
+        del column[1]
+    step.total_num_scheduled_tokens -= step.num_scheduled_tokens.pop("1")
+    turn = pair.turn(step)
+    assert turn is not None
+    assert turn.short_update
+    assert pair.ours.input_batch.req_ids == ["0", "2"]
+    step = deepcopy(side.schedule())
+    told = step.scheduled_cached_reqs
+    told.num_computed_tokens[1] -= 1
+    told.num_output_tokens[1] -= 1
+    told.all_token_ids["1"] = [1] * 10 + [7] * 6
+    turn = pair.turn(step)
+    assert turn is not None
+    assert not turn.in_place
+    assert not turn.short_update
+    assert pair.ours.input_batch.req_ids == ["0", "2", "1"]
+
+
+def test_one_that_begins_again_while_in_the_batch() -> None:
+    """As where all are thrown out at once, for the cache is emptied: vLLM's own method gives it its new blocks."""
+    side, pair = under_way(3, 6)
+    step = deepcopy(side.schedule())
+    told = step.scheduled_cached_reqs
+    told.resumed_req_ids.add("1")
+    told.new_block_ids[1] = ([150, 151],)
+    told.all_token_ids["1"] = [1] * 10 + [7] * 6
+    turn = pair.turn(step)
+    assert turn is not None
+    assert not turn.short_update
+    assert pair.ours.requests["1"].block_ids == ([150, 151],)
+
+
+def test_a_model_spread_over_stages() -> None:
+    """Not all of them say the tokens: vLLM's own method hands these on."""
+    side, pair = under_way(3, 2)
+    pair.ours.parallel_config = pair.stock.parallel_config = SimpleNamespace(pipeline_parallel_size=2)
+    turn = pair.turn(side.schedule())
+    assert turn is not None
+    assert turn.told
+    assert not turn.short_update
