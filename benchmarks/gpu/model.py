@@ -4,8 +4,8 @@ that nobody has measured, such as the L4.
     python benchmarks/gpu/model.py
 
 Needs no GPU and takes no time. The measured figures are those of RESULTS.md, 2026-11-21 and 22, one H200 (two where it
-says so), vLLM 0.26.0. The model's constants come from profiles of single steps with the plugin; of RUNS only the counts of
-K/V blocks were used (memory.WORKING_BYTES), none of their speeds. What vLLM planned with then is what RUNS give it.
+says so), vLLM 0.26.0. The model's constants come from profiles of single steps with the plugin; of RUNS only the counts
+of K/V blocks were used (memory.WORKING_BYTES), none of their speeds. What vLLM planned with then is what RUNS give it.
 """
 
 from __future__ import annotations
