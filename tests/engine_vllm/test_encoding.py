@@ -109,14 +109,19 @@ def test_one_copy_fetches_what_slices_would() -> None:
     gather = indexed(lambda *_: ("slices", None))
     done = dict.fromkeys(kept, 0)
     for scheduled in ({"a": 3}, {"a": 1, "b": 4}, {"b": 1, "c": 2, "a": 1}, {"c": 1}, {"c": 1, "a": 1}):
-        numbers, _ = gather(_runner(shelf, kept, scheduled, done), SimpleNamespace(num_scheduled_tokens=scheduled))
+        numbers, _ = gather(_runner(shelf, kept, scheduled, done), _step(scheduled))
         expected = [kept[name][done[name] : done[name] + count] for name, count in scheduled.items()]
         np.testing.assert_array_equal(shelf.take(numbers[0]), torch.cat(expected))
         for name, count in scheduled.items():
             done[name] += count
     with_one_elsewhere = {"a": 1, "d": 2}
     runner = _runner(shelf, kept, with_one_elsewhere, done)
-    assert gather(runner, SimpleNamespace(num_scheduled_tokens=with_one_elsewhere))[0] == "slices"
+    assert gather(runner, _step(with_one_elsewhere))[0] == "slices"
+
+
+def _step(scheduled: dict[str, int]) -> SimpleNamespace:
+    """As much of the scheduler's output."""
+    return SimpleNamespace(num_scheduled_tokens=scheduled, total_num_scheduled_tokens=sum(scheduled.values()))
 
 
 def _runner(
