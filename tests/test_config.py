@@ -114,7 +114,7 @@ VLLM_PROFILES = [name for name in profile_names() if load_profile(name)["engine"
     ("name", "longest_s", "requests", "mode"),
     [
         ("ctx512", 37.04, 1, "PIECEWISE"),
-        ("ctx512-batch", 35.12, ADMITTED, "FULL_AND_PIECEWISE, or PIECEWISE before vLLM 0.30"),
+        ("ctx512-batch", 35.12, ADMITTED, "FULL_AND_PIECEWISE, or PIECEWISE with vLLM 0.27, 0.28, 0.29"),
         ("mini-3b", 30.0, ADMITTED, "FULL_AND_PIECEWISE"),
         ("small-24b", 30.0, ADMITTED, "FULL_AND_PIECEWISE"),
         ("whisper", 30.0, 128, "FULL_AND_PIECEWISE"),
@@ -134,6 +134,21 @@ def test_every_vllm_profile_is_previewed() -> None:
     marks = test_a_vllm_profile_tells_what_vllm_is_told.pytestmark  # type: ignore[attr-defined]
     assert sorted(row[0] for row in marks[0].args[1]) == VLLM_PROFILES
     assert preview("/opt/ml/model", {}) == {"engine_arguments": "known when /opt/ml/model is read"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "mode", "attention"),
+    [
+        ("auto", "FULL_AND_PIECEWISE, or PIECEWISE with vLLM 0.27, 0.28, 0.29", "CUSTOM with vLLM 0.26, where"),
+        ("true", "FULL_AND_PIECEWISE", "CUSTOM with vLLM 0.26, 0.32, where"),
+        ("false", "FULL_AND_PIECEWISE, or PIECEWISE with vLLM 0.26, 0.27, 0.28, 0.29", "None"),
+    ],
+)
+def test_what_depends_on_the_version(asked: str, mode: str, attention: str) -> None:
+    """Whether the encoder runs once a chunk decides which graphs there are, and who attends."""
+    arguments = preview(None, {"prefill_encoder": asked})["engine_arguments"]
+    assert arguments["compilation_config"]["cudagraph_mode"] == mode
+    assert str(arguments.get("attention_backend")).startswith(attention)
 
 
 def test_memory_may_be_given_in_gigabytes() -> None:

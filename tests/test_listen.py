@@ -678,11 +678,11 @@ def test_an_execution_for_a_message(desk: Desk, cloud_run: CloudRunApi) -> None:
 
 def test_as_many_tasks_as_the_hours_need(desk: Desk, cloud_run: CloudRunApi) -> None:
     """A refused manifest is the message's fault, and no execution is started for it."""
-    desk.manifest("long", 100, duration=3600)
+    desk.manifest("long", 1_000, duration=3600)
     desk.put("in/bad.jsonl", b"no json\n")
     desk.told(2)
     desk.drained(*THERE)
-    assert [each["taskCount"] for each in cloud_run.executions] == [4]
+    assert [each["taskCount"] for each in cloud_run.executions] == [10]
     (letter,) = desk.post.dead()
     assert "in/bad.jsonl: line 1: " in letter.attributes["voxbatch_reason"]
     assert not desk.post.unacked()

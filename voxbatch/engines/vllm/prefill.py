@@ -37,9 +37,19 @@ def is_on(family: str, settings: Settings) -> bool:
 def is_expected(settings: Settings) -> bool:
     """Of Voxtral Realtime on GPUs elsewhere, whose vLLM nobody sees from here: what was asked for, or what `auto` takes
     if some version for GPUs was proven."""
+    return any(is_taken(settings, version) for version in versions(settings))
+
+
+def is_taken(settings: Settings, version: str) -> bool:
+    """Of Voxtral Realtime on GPUs, with one of `versions`."""
     if settings.prefill_encoder == AUTO:
-        return bool(PROVEN["vllm"]) and is_plain(settings)
+        return version in PROVEN["vllm"] and is_plain(settings)
     return settings.prefill_encoder == TRUE
+
+
+def versions(settings: Settings) -> tuple[str, ...]:
+    """Those of vLLM that can do what was asked for."""
+    return private.READ_IN if settings.prefill_encoder == TRUE else compat.KNOWN
 
 
 def brings_attention(settings: Settings) -> bool:

@@ -55,21 +55,25 @@ def _share(settings: Settings) -> str:
 
 
 def _attention(family: str, settings: Settings) -> dict[str, str]:
-    own = _once(family, settings) and prefill.brings_attention(settings)
-    return {"attention_backend": f"{vllm_plugin.ATTENTION}, where the card can"} if own else {}
+    by = [version for version in prefill.versions(settings) if _once(family, settings, version)]
+    if not by or not prefill.brings_attention(settings):
+        return {}
+    return {"attention_backend": f"{vllm_plugin.ATTENTION} with vLLM {', '.join(by)}, where the card can"}
 
 
-def _once(family: str, settings: Settings) -> bool:
+def _once(family: str, settings: Settings, version: str) -> bool:
     """Whether the encoder runs once a chunk, on a GPU."""
-    return family == REALTIME and prefill.is_expected(settings)
+    return family == REALTIME and prefill.is_taken(settings, version)
 
 
 def _mode(family: str, settings: Settings) -> str:
     if settings.cudagraph_mode != "auto":
         return settings.cudagraph_mode
-    once = _once(family, settings)
-    oldest, newest = (compat.cudagraph_mode(family, version, once) for version in (compat.FIRST, compat.LAST))
-    return newest if oldest == newest else f"{newest}, or {oldest} before vLLM 0.30"
+    versions = prefill.versions(settings)
+    by = {version: compat.cudagraph_mode(family, version, _once(family, settings, version)) for version in versions}
+    newest = by[compat.LAST]
+    others = [version for version, mode in by.items() if mode != newest]
+    return f"{newest}, or {by[others[0]]} with vLLM {', '.join(others)}" if others else newest
 
 
 def _longest_s(family: str, settings: Settings) -> float:
