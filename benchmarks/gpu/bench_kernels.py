@@ -1,20 +1,25 @@
 """What a step is made of, on one GPU: the attention of decoding, matrix products by batch, memory. No model, no engine.
 
-    python benchmarks/gpu/bench_kernels.py [--out FILE]
+    python benchmarks/gpu/bench_kernels.py [--out FILE] [--sweep]
 
 Prints a JSON line for each. `attention`: 26 layers of the 4B model's decoder, over K/V blocks in random order, by our
 kernel (voxbatch.vllm_plugin.decode_kernel) and by vLLM's FlashAttention as its CUDA graphs call it, in up to 32 splits
 and in 1, side by side, with the largest difference. `products`: the decoder's 26 layers and its head, and the encoder's
 32 layers, in bfloat16 and in FP8. `placing`: the encoder's kernel (voxbatch.vllm_plugin.kernels), ms a chunk, and how
-far it is from PyTorch's words in float32. Medians of 20 replays of a CUDA graph.
+far it is from PyTorch's words in float32. `window`: the encoder's attention, ms a chunk of 30 s, by our kernel
+(voxbatch.vllm_plugin.window_kernel) and by FlashAttention as the encoder calls it, how far they are from each other,
+and each from float32. With --sweep these alone, after a line (`sweep`) for each way to tune our kernel, the fastest
+first. Medians of 20 replays of a CUDA graph.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,8 +34,13 @@ DECODER = ((3072, 6144), (4096, 3072), (3072, 18432), (9216, 3072))
 HEAD_PRODUCT = (3072, 131072)
 ENCODER, ENCODER_LAYERS, FRAMES = ((1280, 6144), (2048, 1280), (1280, 10240), (5120, 1280)), 32, 6_500
 """Shapes of Voxtral Mini 4B Realtime: what goes into a product, what comes out; four chunks' frames."""
+WINDOW, ENCODER_HEADS, ENCODER_HEAD = 750, 32, 64
+CHUNK = 1_500
+"""Frames of a chunk of 30 s, without those of SILENT."""
 SILENT = 124
 """Frames that all chunks begin with (voxbatch.vllm_plugin.silence)."""
+MOST_SPILLED = 64
+"""Words of registers, beyond which a way to tune a kernel is not worth a try."""
 GPU = torch.device("cuda")
 
 
@@ -159,6 +169,112 @@ def placing() -> dict[str, Any]:
             "largest_difference": round(largest, 4)}  # fmt: skip
 
 
+def window(chunks: int) -> dict[str, Any]:
+    """The encoder's attention, chunks behind the silence that they share."""
+    from voxbatch.vllm_plugin.attention import Masked, Windowed
+
+    q, k, v, layout = windowed(chunks)
+    scale = ENCODER_HEAD**-0.5
+    exact = Masked(WINDOW, scale)(q.float(), k.float(), v.float(), layout)
+    ways: dict[str, Any] = {"": Windowed(WINDOW, scale)}
+    if flash := _encoder_flash(scale):
+        ways["flash_"] = flash
+    found: dict[str, Any] = {}
+    results = []
+    for name, way in ways.items():
+        results.append(way(q, k, v, layout).float())
+        ms = timed(lambda way=way: way(q, k, v, layout))
+        found[f"{name}ms"] = round(ms * ENCODER_LAYERS / chunks, 3)
+        found[f"{name}tflop_s"] = round(_needed(layout) / ms / 1e9)
+        found[f"{name}largest_error"] = round(float((results[-1] - exact).abs().max()), 4)
+    found["largest_difference"] = round(float((results[0] - results[-1]).abs().max()), 4)
+    return {"what": "window", "chunks": chunks, **found}
+
+
+def windowed(chunks: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
+    """Queries as a slice of a product's result, keys and values as `placing` leaves them, and where they lie."""
+    from voxbatch.vllm_plugin import packing
+
+    torch.manual_seed(0)
+    layout = packing.packed([CHUNK] * chunks, GPU, SILENT)
+    width = ENCODER_HEADS * ENCODER_HEAD
+    qkv = torch.randn(CHUNK * chunks, 3 * width, device=GPU, dtype=torch.bfloat16)
+    kv = torch.randn(2, sum(layout.key_lengths), width, device=GPU, dtype=torch.bfloat16)
+    q, k, v = (each.unflatten(1, (-1, ENCODER_HEAD)) for each in (qkv[:, :width], *kv))
+    return q, k, v, layout
+
+
+def _encoder_flash(scale: float) -> Any:
+    try:
+        from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
+    except ImportError:
+        return None
+    from voxbatch.vllm_plugin.attention import Flash
+
+    return Flash(WINDOW, scale, get_flash_attn_version(head_size=ENCODER_HEAD))
+
+
+def _needed(layout: Any) -> int:
+    """Operations of the two products, of keys that are seen alone."""
+    pairs = sum(min(layout.known + i + 1, WINDOW) for count in layout.lengths for i in range(count))
+    return pairs * ENCODER_HEADS * ENCODER_HEAD * 4
+
+
+def swept() -> Iterator[dict[str, Any]]:
+    """Four chunks by each way to tune the kernel, the fastest first; then the first five of them at one chunk and at
+    sixteen. What a GPU has no room for is left out. Each is told to stderr at once."""
+    four = windowed(4)
+    found = [line for tuning in _tunings() if (line := _tuned(tuning, 4, four))]
+    found.sort(key=lambda line: line["ms"])
+    best = [line["tuning"] for line in found[:5]]
+    found += [line for tuning in best if (line := _tuned(replace(tuning, by_head=True), 4, four))]
+    found.sort(key=lambda line: line["ms"])
+    best = [line["tuning"] for line in found[:5]]
+    for chunks in (1, 16):
+        given = windowed(chunks)
+        found += [line for tuning in best if (line := _tuned(tuning, chunks, given))]
+    for line in found:
+        yield line | {"tuning": asdict(line["tuning"])}
+
+
+def _tunings() -> Iterator[Any]:
+    from voxbatch.vllm_plugin.window_kernel import Tuning
+
+    sizes = (
+        (128, 64, 8, 128), (128, 32, 8, 128), (128, 128, 8, None), (128, 32, 4, 168), (128, 64, 4, None),
+        (64, 64, 4, 128), (64, 64, 4, 168), (64, 128, 4, 168),
+    )  # fmt: skip
+    for (rows, keys, warps, limit), stages, parted, held in itertools.product(
+        sizes, (2, 3, 4), (True, False), (True, False)
+    ):
+        yield Tuning(rows, keys, warps, stages, parted, held, limit)
+
+
+def _tuned(tuning: Any, chunks: int, given: tuple[Any, Any, Any, Any]) -> dict[str, Any] | None:
+    from triton.runtime.errors import OutOfResources
+
+    from voxbatch.vllm_plugin import window_kernel
+
+    q, k, v, layout = given
+    out, seen = torch.empty(q.shape, dtype=q.dtype, device=GPU), window_kernel.tiles(layout, WINDOW, tuning.rows)
+
+    def run() -> Any:
+        return window_kernel.launch(q, k, v, seen, WINDOW, ENCODER_HEAD**-0.5, out, tuning)
+
+    try:
+        made = run()
+    except (OutOfResources, RuntimeError) as error:  # no room, or the compiler gave up: others may do
+        print(tuning, error, file=sys.stderr)
+        return None
+    size = {"registers": made.n_regs, "spilled": made.n_spills, "shared": made.metadata.shared}
+    if made.n_spills > MOST_SPILLED:
+        return None
+    ms = timed(run)
+    found = {"ms": round(ms * ENCODER_LAYERS / chunks, 3), "tflop_s": round(_needed(layout) / ms / 1e9)}
+    print(found, size, tuning, file=sys.stderr, flush=True)  # the lines come sorted, in the end
+    return {"what": "sweep", "chunks": chunks, **found, **size, "tuning": tuning}
+
+
 def copying() -> dict[str, Any]:
     source = torch.empty(1 << 30, dtype=torch.uint8, device=GPU)
     target = torch.empty_like(source)
@@ -168,23 +284,28 @@ def copying() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="append the lines there too")
+    parser.add_argument("--sweep", action="store_true", help="only the encoder's attention, by each way to tune it")
     given = parser.parse_args()
-    lines: list[Callable[[], dict[str, Any]]] = [
-        lambda: {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__},
-        copying,
-        *(lambda r=r, m=m, b=b: attention(r, m, b) for r, m in ((512, 100), (512, 220), (221, 220), (64, 220))
-          for b in (16, 128)),
-        *(lambda r=r: products("decoder", DECODER, LAYERS, r) for r in (1, 32, 64, 128, 221, 256, 384, 512)),
-        *(lambda r=r: products("head", (HEAD_PRODUCT,), 1, r) for r in (1, 64, 128, 221, 256, 384, 512)),
-        lambda: products("encoder", ENCODER, ENCODER_LAYERS, FRAMES),
-        placing,
-    ]  # fmt: skip
-    for line in lines:
-        text = json.dumps(line())
+    for line in everything(given.sweep):
+        text = json.dumps(line)
         print(text, flush=True)
         if given.out:
             with given.out.open("a") as file:
                 file.write(text + "\n")
+
+
+def everything(sweep: bool) -> Iterator[dict[str, Any]]:
+    yield {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    if sweep:
+        yield from swept()
+    else:
+        yield copying()
+        yield from (attention(r, m, b) for r, m in ((512, 100), (512, 220), (221, 220), (64, 220)) for b in (16, 128))
+        yield from (products("decoder", DECODER, LAYERS, r) for r in (1, 32, 64, 128, 221, 256, 384, 512))
+        yield from (products("head", (HEAD_PRODUCT,), 1, r) for r in (1, 64, 128, 221, 256, 384, 512))
+        yield products("encoder", ENCODER, ENCODER_LAYERS, FRAMES)
+        yield placing()
+    yield from (window(chunks) for chunks in (1, 4, 16))
 
 
 if __name__ == "__main__":

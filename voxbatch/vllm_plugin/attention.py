@@ -65,3 +65,25 @@ class Flash:
             window_size=self._window, fa_version=self._version,
         )  # fmt: skip
         return found
+
+
+class Windowed:
+    """By our own kernel (`window_kernel`), all chunks in one; bfloat16 and float16 only."""
+
+    def __init__(self, window: int, scale: float):
+        from voxbatch.vllm_plugin import window_kernel
+
+        self._kernel: Any = window_kernel
+        self._window, self._scale = window, scale
+        self._tiled: tuple[Packed | None, Any] = None, None
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
+        found: torch.Tensor = self._kernel.attend(q, k, v, self._tiles(packed), self._window, self._scale)
+        return found
+
+    def _tiles(self, packed: Packed) -> torch.Tensor:
+        """Counted in a group's first layer; the others have the same."""
+        if self._tiled[0] is not packed:
+            self._tiled = packed, self._kernel.tiles(packed, self._window, self._kernel.TUNING.rows)
+        found: torch.Tensor = self._tiled[1]
+        return found

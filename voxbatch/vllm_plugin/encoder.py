@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from voxbatch.vllm_plugin import GROUP_FRAMES
-from voxbatch.vllm_plugin.attention import Attention, Flash, Masked
+from voxbatch.vllm_plugin.attention import Attention, Flash, Masked, Windowed
 from voxbatch.vllm_plugin.packing import Packed, groups, moved, packed
 from voxbatch.vllm_plugin.placing import Place, place
 from voxbatch.vllm_plugin.silence import Silence, settled_frames
@@ -22,6 +22,8 @@ from voxbatch.vllm_plugin.spectrogram import Spectrogram, rounded
 
 BEHIND = 2
 """Frames before a frame whose sound the two convolutions look at: three mels."""
+OWN_ATTENTION = False
+"""Our own kernel in FlashAttention's place. It has not been measured."""
 
 Shelve = Callable[[torch.Tensor], torch.Tensor]
 Keep = Callable[[torch.Tensor], None]
@@ -52,7 +54,9 @@ class Encoder:
         self._ops: _Ops = _Fused() if flash else _Plain()
         self._place: Place = _kernel() if flash else place
         window, scale = config.sliding_window, one.scaling
-        self._attention: Attention = Flash(window, scale, flash) if flash else Masked(window, scale)
+        self._attention: Attention = Masked(window, scale)
+        if flash:
+            self._attention = Windowed(window, scale) if OWN_ATTENTION else Flash(window, scale, flash)
         self._nothing = self._no_silence()
         samples = left_pad * self._per_frame * self._pool
         settled = settled_frames(samples, config.window_size, config.hop_length, self._pool)
