@@ -1,4 +1,4 @@
-"""The kernel of the encoder's attention, by Triton's interpreter: without a GPU, in float32's arithmetic."""
+"""The kernel of the encoder's attention, by Triton's interpreter: without a GPU. It cannot multiply bfloat16."""
 
 from __future__ import annotations
 
@@ -38,12 +38,15 @@ def wanted(q, k, v, layout, window):
         found.append(torch.einsum("hqk,khd->qhd", score.softmax(-1), values))
     return torch.cat(found)
 
-def told(lengths, known, window, heads, size, **tuning):
+def told(lengths, known, window, heads, size, kind=torch.float32, tolerance=3e-6, **tuning):
     q, k, v, layout = given(lengths, known, heads, size)
+    q, k, v = (each.to(kind) for each in (q, k, v))
     tuning = Tuning(**tuning)
     found = attend(q, k, v, tiles(layout, window, tuning.rows), window, size**-0.5, tuning)
     assert found.is_contiguous()
-    torch.testing.assert_close(found, wanted(q, k, v, layout, window), atol=3e-6, rtol=1e-5)
+    assert found.dtype == kind
+    exact = wanted(q.float(), k.float(), v.float(), layout, window)
+    torch.testing.assert_close(found.float(), exact, atol=tolerance, rtol=1e-5)
 
 torch.manual_seed(0)
 lengths = [1, 150, 65, 64, 30]
@@ -53,6 +56,7 @@ for tuning in (
     for known, window in ((0, 40), (20, 40), (20, 7), (20, 300), (124, 100), (3, 1)):
         told(lengths, known, window, 2, 64, **tuning)
 told([5, 40], 3, 20, 1, 128, rows=16, keys=32)
+told([90, 20], 20, 40, 1, 64, torch.float16, 1e-3)  # shares and results have 11 bits
 told([400, 130], 124, 300, 1, 64)  # as it is used: a window of more than two tiles and a block
 
 attention = Windowed(40, 0.125)

@@ -56,7 +56,8 @@ class Encoder:
         window, scale = config.sliding_window, one.scaling
         self._attention: Attention = Masked(window, scale)
         if flash:
-            self._attention = Windowed(window, scale) if OWN_ATTENTION else Flash(window, scale, flash)
+            own = OWN_ATTENTION and _fits(one.head_dim, self._dtype)
+            self._attention = Windowed(window, scale) if own else Flash(window, scale, flash)
         self._nothing = self._no_silence()
         samples = left_pad * self._per_frame * self._pool
         settled = settled_frames(samples, config.window_size, config.hop_length, self._pool)
@@ -201,6 +202,12 @@ def _kernel() -> Place:
     from voxbatch.vllm_plugin import kernels
 
     return kernels.place
+
+
+def _fits(head_dim: int, dtype: torch.dtype) -> bool:
+    from voxbatch.vllm_plugin import window_kernel
+
+    return window_kernel.fits(head_dim, dtype)
 
 
 def _flash_version(head_dim: int) -> int | None:

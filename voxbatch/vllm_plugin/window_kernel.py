@@ -34,7 +34,8 @@ class Tuning:
     parted: bool = True
     """Three loops, of which the one in the middle masks nothing; else one that looks at each block whether to."""
     held: bool = True
-    """Queries are held in registers, not in shared memory, which products of few columns keep busy enough."""
+    """Queries are held in registers, not in shared memory, which products of few columns keep busy enough. Not with one
+    loop: a Hopper's products then wait for each other (ptxas: "wgmma … serialized")."""
     registers: int | None = 128
     """The most that a thread may have: with 128 two programs of eight warps share a multiprocessor, or four of four."""
     by_head: bool = False
