@@ -404,22 +404,32 @@ def _profiled(work: Callable[[], None], times: int) -> dict[str, Any]:
             kinds[_kind(event.key)] += spent
             names[event.key[:90]] += spent
     dearest = dict(sorted(names.items(), key=lambda item: -item[1])[:14])
+    busy, idle = _waits(_spans(seen, on_gpu))
     return {
         "wall_ms": round(wall / times * 1000, 2),
-        "busy_ms": round(_busy_ms(seen, on_gpu) / times, 3),
+        "busy_ms": round(busy / times / 1000, 3),
+        "idle_before": {name: round(us / times / 1000, 3) for name, us in list(idle.items())[:14]},
         "kinds": {kind: round(ms, 3) for kind, ms in sorted(kinds.items(), key=lambda item: -item[1])},
         "names": {name: round(ms, 3) for name, ms in dearest.items()},
     }
 
 
-def _busy_ms(seen: Any, on_gpu: bool) -> float:
-    """In which the GPU (of a CPU: PyTorch) did at least one thing, for two streams may do two."""
+def _spans(seen: Any, on_gpu: bool) -> list[tuple[float, float, str]]:
+    """Begin, end and name of all that the GPU did (without one: PyTorch), in the order of their beginnings."""
     mine = (each for each in seen.events() if not on_gpu or "CUDA" in str(each.device_type))
-    end = busy = 0.0
-    for begin, until in sorted((each.time_range.start, each.time_range.end) for each in mine):
+    return sorted((each.time_range.start, each.time_range.end, each.name) for each in mine)
+
+
+def _waits(spans: Sequence[tuple[float, float, str]]) -> tuple[float, dict[str, float]]:
+    """Microseconds in which at least one thing was done, for two streams may do two; and those in which nothing was, by
+    the name of what was waited for."""
+    end, busy, idle = spans[0][0] if spans else 0.0, 0.0, defaultdict[str, float](float)
+    for begin, until, name in spans:
+        if begin > end:
+            idle[name[:90]] += begin - end
         busy += max(0.0, until - max(begin, end))
         end = max(end, until)
-    return busy / 1000
+    return busy, dict(sorted(idle.items(), key=lambda item: -item[1]))
 
 
 def _kind(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -87,3 +88,11 @@ print("right")
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert ended.stdout == "right\n", ended.stderr[-2_000:]
+
+
+def test_idle_time_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the GPU waited for: of two things at once, neither was waited for."""
+    monkeypatch.syspath_prepend(GPU)
+    waits = importlib.import_module("bench_plugin")._waits
+    assert waits([(0, 10, "a"), (12, 20, "b"), (15, 18, "c"), (25, 30, "b")]) == (23, {"b": 7})
+    assert waits([]) == (0, {})
