@@ -8,8 +8,10 @@ and in 1, side by side, with the largest difference. `products`: the decoder's 2
 32 layers, in bfloat16 and in FP8. `placing`: the encoder's kernel (voxbatch.vllm_plugin.kernels), ms a chunk, and how
 far it is from PyTorch's words in float32. `window`: the encoder's attention, ms a chunk of 30 s, by our kernel
 (voxbatch.vllm_plugin.window_kernel) and by FlashAttention as the encoder calls it, how far they are from each other,
-and each from float32. With --sweep these alone, after a line (`sweep`) for each way to tune our kernel, the fastest
-first. Medians of 20 replays of a CUDA graph.
+and each from float32. `convolutions`: the encoder's two, ms a chunk, as products and as cuDNN does them, and how far
+each is from float64; `spectrogram`: what comes before them, and how far it is from a CPU's. With --sweep the lines of
+`window` alone, after one (`sweep`) for each way to tune our kernel, the fastest first. Medians of 20 replays of a CUDA
+graph.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch.nn import Conv1d, functional
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -41,6 +44,8 @@ SILENT = 124
 """Frames that all chunks begin with (voxbatch.vllm_plugin.silence)."""
 MOST_SPILLED = 64
 """Words of registers, beyond which a way to tune a kernel is not worth a try."""
+MELS, DIM, SAMPLES = 128, 1_280, 440_000
+"""Of the encoder; and of a chunk of 27.5 s."""
 GPU = torch.device("cuda")
 
 
@@ -274,6 +279,51 @@ def _tuned(tuning: Any, chunks: int, given: tuple[Any, Any, Any, Any]) -> dict[s
     return {"what": "sweep", "chunks": chunks, **found, **size, "tuning": tuning}
 
 
+def convolutions() -> dict[str, Any]:
+    """Mels of four chunks to their frames end to end, each convolution with its activation."""
+    from voxbatch.vllm_plugin.convolution import Causal
+    from voxbatch.vllm_plugin.spectrogram import rounded
+
+    torch.manual_seed(0)
+    modules = [Conv1d(MELS, DIM, 3), Conv1d(DIM, DIM, 3, 2)]
+    modules = [each.to(GPU, torch.bfloat16).requires_grad_(False) for each in modules]
+    one, other = (Causal(module) for module in modules)
+    mels = torch.randn(4, rounded(SAMPLES) // 160, MELS, device=GPU)
+    turned = mels.transpose(1, 2).contiguous()
+
+    def ours() -> torch.Tensor:
+        return torch.cat(tuple(functional.gelu(other(functional.gelu(one(mels))))))
+
+    def cudnn() -> torch.Tensor:
+        return torch.cat(tuple(_by_cudnn(modules, turned.bfloat16())))
+
+    found = {name: (timed(way), way().double()) for name, way in (("", ours), ("cudnn_", cudnn))}
+    exact = torch.cat(tuple(_by_cudnn([module.double() for module in modules], turned.bfloat16().double())))
+    times = {f"{name}ms": round(ms / 4, 4) for name, (ms, _) in found.items()}
+    errors = {f"{name}error": round(float((y - exact).norm() / exact.norm()), 5) for name, (_, y) in found.items()}
+    return {"what": "convolutions", **times, **errors}
+
+
+def _by_cudnn(modules: list[Conv1d], x: torch.Tensor) -> torch.Tensor:
+    """[chunks, mels, frames] to [chunks, frames, dim], as vLLM's own modules do it."""
+    for module in modules:
+        x = functional.pad(x, (module.kernel_size[0] - module.stride[0], 0))
+        x = functional.gelu(functional.conv1d(x, module.weight, module.bias, module.stride))
+    return x.transpose(1, 2)
+
+
+def spectrogram() -> dict[str, Any]:
+    """Of four chunks."""
+    from voxbatch.vllm_plugin.spectrogram import Spectrogram
+
+    torch.manual_seed(0)
+    filters, audio = torch.rand(201, MELS), [torch.randn(SAMPLES) * 0.1 for _ in range(4)]
+    there, here = Spectrogram(filters.to(GPU), 400, 160, 1.5), [each.to(GPU) for each in audio]
+    ms = timed(lambda: there(here))
+    largest = float((there(here).cpu() - Spectrogram(filters, 400, 160, 1.5)(audio)).abs().max())
+    return {"what": "spectrogram", "ms": round(ms / 4, 4), "largest_difference": round(largest, 6)}
+
+
 def copying() -> dict[str, Any]:
     source = torch.empty(1 << 30, dtype=torch.uint8, device=GPU)
     target = torch.empty_like(source)
@@ -304,6 +354,8 @@ def everything(sweep: bool) -> Iterator[dict[str, Any]]:
         yield from (products("head", (HEAD_PRODUCT,), 1, r) for r in (1, 64, 128, 221, 256, 384, 512))
         yield products("encoder", ENCODER, ENCODER_LAYERS, FRAMES)
         yield placing()
+        yield convolutions()
+        yield spectrogram()
     yield from (window(chunks) for chunks in (1, 4, 16))
 
 

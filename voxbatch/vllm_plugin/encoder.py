@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from voxbatch.vllm_plugin import GROUP_FRAMES
 from voxbatch.vllm_plugin.attention import Attention, Flash, Masked, Windowed
+from voxbatch.vllm_plugin.convolution import Causal, Convolution, Turned
 from voxbatch.vllm_plugin.packing import Packed, groups, moved, packed
 from voxbatch.vllm_plugin.placing import Place, place
 from voxbatch.vllm_plugin.silence import Silence, settled_frames
@@ -53,6 +54,8 @@ class Encoder:
         flash = _flash_version(one.head_dim) if self.device.type == "cuda" and self._dtype != torch.float32 else None
         self._ops: _Ops = _Fused() if flash else _Plain()
         self._place: Place = _kernel() if flash else place
+        way: Callable[[Any], Convolution] = Causal if flash else Turned
+        self._conv1, self._conv2 = way(layers.conv1), way(layers.conv2)
         window, scale = config.sliding_window, one.scaling
         self._attention: Attention = Masked(window, scale)
         if flash:
@@ -141,8 +144,8 @@ class Encoder:
         so that what is behind a chunk's end does not reach it; and BEHIND frames are made to be looked at."""
         behind = min(first, BEHIND)
         here, skipped = [moved(each, self.device) for each in audio], (first - behind) * self._layers.total_stride
-        heard = functional.gelu(self._layers.conv1(self._spectrogram(here, skipped).to(self._dtype)))
-        heard = functional.gelu(self._layers.conv2(heard)).transpose(1, 2)[:, behind:]
+        heard = functional.gelu(self._conv1(self._spectrogram(here, skipped)))
+        heard = functional.gelu(self._conv2(heard))[:, behind:]
         return torch.cat([chunk[:count] for chunk, count in zip(heard, frames, strict=True)])
 
     def _attended(

@@ -24,12 +24,13 @@ class Spectrogram:
             filters: [frequencies, mels], float32.
             loudest: log10 of the loudest mel that there is; fixed, not the recording's own.
         """
-        self._filters = filters.T.contiguous()
+        self._filters = filters.contiguous()
         self._window = torch.hann_window(window_size, dtype=torch.float32, device=filters.device)
-        self._size, self._hop, self._faintest = window_size, hop, loudest - LOUDEST_TO_FAINTEST
+        self._size, self._hop = window_size, hop
+        self._faintest = max(1e-10, 10 ** (loudest - LOUDEST_TO_FAINTEST))
 
     def __call__(self, audio: Sequence[torch.Tensor], first: int = 0) -> torch.Tensor:
-        """[chunks, mels, frames], float32, at least as many as the longest chunk has. What lies behind a chunk's own
+        """[chunks, frames, mels], float32, at least as many as the longest chunk has. What lies behind a chunk's own
         frames is no silence, and means nothing.
 
         Args:
@@ -37,11 +38,10 @@ class Spectrogram:
             first: the frame to begin with; every chunk has it.
         """
         padded = self._padded(audio, first * self._hop)
-        found = torch.stft(padded, self._size, self._hop, window=self._window, center=False,
-                           return_complex=True)[..., :-1]  # fmt: skip
-        power = found.real.square().add_(found.imag.square())
-        mel = (self._filters @ power).clamp_(min=1e-10).log10_()
-        return mel.clamp_(min=self._faintest).add_(4.0).div_(4.0)
+        bins = torch.stft(padded, self._size, self._hop, window=self._window, center=False, return_complex=True)
+        bins = bins.transpose(1, 2)[:, :-1]  # as they lie in memory
+        power = bins.imag.square().addcmul_(bins.real, bins.real)
+        return (power @ self._filters).clamp_(min=self._faintest).log10_().div_(4.0).add_(1.0)
 
     def _padded(self, audio: Sequence[torch.Tensor], begin: int) -> torch.Tensor:
         """Each mirrored at its own ends by half a window, as torch.stft does when it centres its frames; then without
