@@ -17,7 +17,7 @@ from voxbatch.vllm_plugin import GROUP_FRAMES
 from voxbatch.vllm_plugin.attention import Attention, Flash, Masked
 from voxbatch.vllm_plugin.packing import Packed, groups, moved, packed
 from voxbatch.vllm_plugin.placing import Place, place
-from voxbatch.vllm_plugin.silence import Silence, settled_frames
+from voxbatch.vllm_plugin.silence import Silence, extent
 from voxbatch.vllm_plugin.spectrogram import Spectrogram, rounded
 
 BEHIND = 2
@@ -54,8 +54,7 @@ class Encoder:
         window, scale = config.sliding_window, one.scaling
         self._attention: Attention = Flash(window, scale, flash) if flash else Masked(window, scale)
         self._nothing = self._no_silence()
-        samples = left_pad * self._per_frame * self._pool
-        settled = settled_frames(samples, config.window_size, config.hop_length, self._pool)
+        samples, settled = extent(left_pad, config)
         with torch.no_grad():
             self._silence = self._heard(samples, settled) if settled > BEHIND else self._nothing
 
