@@ -265,16 +265,17 @@ def test_each_finds_its_own(seed: int, crowded: bool) -> None:
 
 @pytest.mark.parametrize("number", ["float32", "bfloat16", "float8_e4m3fn"])
 @pytest.mark.parametrize("apart", [False, True])
-def test_vllm_copies_whole_blocks(number: str, apart: bool) -> None:
-    """Its runner's way of doing what a step says of copies, with each layer's memory apart, as 0.26 has it, or all in
-    one: in each layer and each number format every block is what its source was, and the others are left alone."""
+def test_vllm_copies_whole_blocks(number: str, apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its runner's way of doing what a step says of copies, with each layer's memory apart, or a block's of all layers
+    together: in each layer and each number format every block is what its source was, and the others are left alone."""
     import torch
     from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
     from vllm.v1.worker.utils import copy_kv_cache_blocks_inplace
 
+    monkeypatch.setattr("vllm.utils.torch_utils.PIN_MEMORY", False, raising=False)  # which needs a GPU
     generator = torch.Generator().manual_seed(0)
-    whole = torch.randn(3, 9, 4, BLOCK, 8, generator=generator).to(getattr(torch, number))
-    layers = [each.clone() for each in whole] if apart else list(whole)
+    whole = torch.randn(9, 3, 4, BLOCK, 8, generator=generator).to(getattr(torch, number))
+    layers = [each.clone() for each in whole.unbind(1)] if apart else list(whole.unbind(1))
     before = [each.clone().float() for each in layers]
     copy_kv_cache_blocks_inplace(layers, 9, [KVCacheBlockCopy(2, 7), KVCacheBlockCopy(5, 1), KVCacheBlockCopy(2, 0)])
     for layer, each in zip(layers, before, strict=True):
