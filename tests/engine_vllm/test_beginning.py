@@ -172,6 +172,13 @@ def test_what_is_held_is_counted(blocks: int, shares: bool, admitted: int) -> No
     assert scheduler._most == admitted
 
 
+@pytest.mark.parametrize(("positions", "shares"), [(128, True), (129, False)])
+def test_too_much_to_copy(positions: int, shares: bool) -> None:
+    """Nothing is shared."""
+    one = Side(kind(), lambda name, number: 7, requests=8, blocks=400, silence=(SAMPLES, positions))
+    assert (one.scheduler._beginning is not None) is shares
+
+
 def test_for_comparison() -> None:
     """A scheduler may be told to share nothing."""
 

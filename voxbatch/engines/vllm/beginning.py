@@ -27,6 +27,10 @@ from voxbatch.vllm_plugin.admit import samples
 from voxbatch.vllm_plugin.private import ARCHITECTURE
 from voxbatch.vllm_plugin.silence import begins_silent, extent
 
+COPIED = 128
+"""Positions of K/V cache that are copied for a chunk, at most, for blocks are copied whole. On a GPU they are 32, and
+256 would take it as long to copy as 31 to compute (worked out, for the 4B model); a CPU's blocks are 128."""
+
 
 @dataclass(frozen=True, slots=True)
 class Opening:
@@ -65,7 +69,9 @@ class Beginning:
         [group] = manager.coordinator.single_type_managers
         self._blocks_of: Mapping[str, list[Any]] = group.req_to_blocks
         self.blocks: int = -(-opening.positions // group.block_size)
-        """That are held; some 3 MB of a 4B model's K/V cache."""
+        """That are held: on a GPU two, or 3.4 MB of the 4B model's K/V cache."""
+        self.copied: int = self.blocks * group.block_size
+        """Positions in them."""
         self.prompt = 0
         """Tokens of the whole prompt of the chunk that was first; 0 until then."""
         self._tokens: list[int] = []
@@ -131,7 +137,7 @@ class Beginning:
 
 
 def beginning(scheduler: Any, longest: int) -> Beginning | None:
-    """None where it cannot be had.
+    """None where it cannot be had, or would be for nothing.
 
     Args:
         longest: K/V blocks that a request of full length takes: they must be there besides.
@@ -143,7 +149,7 @@ def beginning(scheduler: Any, longest: int) -> Beginning | None:
         return None
     made = Beginning(found, scheduler.kv_cache_manager)
     besides = scheduler.kv_cache_config.num_blocks - 1 - longest  # vLLM keeps one to itself
-    return made if made.blocks <= besides else None
+    return made if made.blocks <= besides and made.copied <= COPIED else None
 
 
 def _behind(step: Any) -> Iterator[list[int]]:
