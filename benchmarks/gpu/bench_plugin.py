@@ -19,6 +19,9 @@ own; each prints JSON lines.
            In float32 (--only plugin stock "plugin, float32" "stock, float32") both are to say the same, and plugin
            and stock in bfloat16 to be as far from it as each other.
 
+What copying the beginning of each prompt saves, and that it changes no more than rounding does, shows beside "plugin,
+whole prompts"; `shared_positions` of --profile's mixture says that it was done.
+
 voxbatch must be installed as a package, or vLLM does not find the plugin. On a machine without a GPU everything runs
 as a rehearsal, given a tiny model.
 """
@@ -56,6 +59,7 @@ SMALL = {"gpu_memory_gb": "22.94"}
 EXACT = {"dtype": "float32", "enforce_eager": "true", "max_num_seqs": "64", "max_num_batched_tokens": "4096"}
 CONFIGURATIONS: dict[str, dict[str, str]] = {
     "plugin": PLUGIN,
+    "plugin, whole prompts": {**PLUGIN, "scheduler_cls": "whole_prompts.WholePrompts"},
     "stock": {**STOCK, "max_num_seqs": "128", "max_num_batched_tokens": "65536"},
     "plugin, L4 memory": {**PLUGIN, **SMALL},
     "plugin, float32": {**PLUGIN, **EXACT},
@@ -330,7 +334,12 @@ class Inside:
         idle = 1 - seen["busy_ms"] / seen["wall_ms"]
         return {"what": "mixture", "requests": self._bench.requests, "context": round(context),
                 "chunks_a_step": chunks, "wall_ms": round(wall, 2), "profiled": seen,
-                "idle_share": round(idle, 3)}  # fmt: skip
+                "idle_share": round(idle, 3), "shared_positions": self._shared()}  # fmt: skip
+
+    def _shared(self) -> int:
+        """Positions of a prompt that are copied, not computed."""
+        beginning = getattr(self._core.scheduler, "_beginning", None)
+        return beginning.shared if beginning else 0
 
     def host(self, steps: int = 300) -> dict[str, Any]:
         """Where Python spends its time in such a run."""
@@ -581,8 +590,8 @@ def _by_third(equal: list[list[bool]]) -> list[float]:
 MEASURES: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
     "speed": speed, "soak": soak, "profile": profile, "tokens": tokens,
 }  # fmt: skip
-USUAL = {"speed": tuple(name for name in CONFIGURATIONS if "float32" not in name), "soak": ("plugin",),
-         "profile": ("plugin",), "tokens": ("plugin", "stock")}  # fmt: skip
+USUAL = {"speed": tuple(name for name in CONFIGURATIONS if not name.endswith(("float32", "whole prompts"))),
+         "soak": ("plugin",), "profile": ("plugin",), "tokens": ("plugin", "stock")}  # fmt: skip
 """Configurations, where none is named."""
 
 

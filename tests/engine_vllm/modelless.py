@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -25,7 +26,14 @@ Say = Callable[[str, int], int]
 """The made-up model: a request and a number of tokens that it has said → the next."""
 
 
-def scheduler(kind: type[Any], requests: int, blocks: int, crowded: bool = False, step_tokens: int = 16_384) -> Any:
+def scheduler(
+    kind: type[Any],
+    requests: int,
+    blocks: int,
+    crowded: bool = False,
+    step_tokens: int = 16_384,
+    silence: tuple[int, int] | None = None,
+) -> Any:
     """One that runs so many requests at a time.
 
     Args:
@@ -33,8 +41,12 @@ def scheduler(kind: type[Any], requests: int, blocks: int, crowded: bool = False
         blocks: of K/V cache, of BLOCK tokens.
         crowded: so many run whether or not there are blocks for all of them to their ends.
         step_tokens: most tokens in a step.
+        silence: that requests usually begin with, in samples, and the positions that depend on it alone.
     """
-    with patch.dict(os.environ, PLUGIN_ON):
+    from voxbatch.engines.vllm.beginning import Opening
+
+    begins = Opening(*silence) if silence else None
+    with patch.dict(os.environ, PLUGIN_ON), patch("voxbatch.engines.vllm.beginning.opening", lambda config: begins):
         made = kind(**_arguments(requests, blocks, step_tokens))
     if crowded:
         made._most = made.max_num_running_reqs = made.max_num_active_reqs = requests
@@ -104,9 +116,15 @@ def _model_folder() -> Iterator[str]:
         yield folder
 
 
-def request(name: str, prompt: int, max_tokens: int, audio: int | None = None, **sampling: Any) -> Any:
+def request(
+    name: str, prompt: int, max_tokens: int, audio: int | None = None, sound: Any = None, **sampling: Any
+) -> Any:
     """One with `prompt` tokens in front, and audio for as many positions; to the end of its text if not said. Like
-    ours, it stops at EOS, and wants its text when it is whole."""
+    ours, it stops at EOS, and wants its text when it is whole.
+
+    Args:
+        sound: samples, a tensor; None where they are not to be seen.
+    """
     from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
     from vllm.sampling_params import RequestOutputKind, SamplingParams
     from vllm.v1.request import Request
@@ -116,7 +134,8 @@ def request(name: str, prompt: int, max_tokens: int, audio: int | None = None, *
     if not asked.ignore_eos:
         asked.update_from_generation_config({}, EOS)
     place = PlaceholderRange(offset=0, length=audio or prompt + max_tokens + 1)
-    feature = MultiModalFeatureSpec(data=None, modality="audio", identifier=f"audio-{name}", mm_position=place)
+    data: Any = None if sound is None else {"audio_arrays": SimpleNamespace(data=sound)}
+    feature = MultiModalFeatureSpec(data=data, modality="audio", identifier=f"audio-{name}", mm_position=place)
     return Request(
         request_id=name,
         prompt_token_ids=[1] * prompt,
@@ -203,12 +222,13 @@ def some_of(rng: np.random.Generator, names: list[str]) -> list[str]:
     return [names[i] for i in rng.integers(0, len(names), rng.integers(1, 4))]
 
 
-def drawn_request(name: str, prompt: int, max_tokens: int, is_odd: bool, number: int) -> Any:
+def drawn_request(name: str, prompt: int, max_tokens: int, is_odd: bool, number: int, sound: Any = None) -> Any:
     """A request of one kind or another, by its number."""
     from vllm.sampling_params import RequestOutputKind
 
     if not is_odd:
-        return request(name, prompt, max_tokens, **[{}, {"ignore_eos": True}, {"stop_token_ids": [5, 500]}][number % 3])
+        kinds: list[dict[str, Any]] = [{}, {"ignore_eos": True}, {"stop_token_ids": [5, 500]}]
+        return request(name, prompt, max_tokens, sound=sound, **kinds[number % 3])
     odd: list[dict[str, Any]] = [
         {"output_kind": RequestOutputKind.DELTA},
         {"output_kind": RequestOutputKind.CUMULATIVE, "min_tokens": min(9, max_tokens)},
@@ -216,7 +236,7 @@ def drawn_request(name: str, prompt: int, max_tokens: int, is_odd: bool, number:
         {"logprobs": 1},
         {"min_tokens": min(20, max_tokens)},
     ]
-    return request(name, prompt, CONTEXT if number % 5 == 4 else max_tokens, **odd[number % 5])
+    return request(name, prompt, CONTEXT if number % 5 == 4 else max_tokens, sound=sound, **odd[number % 5])
 
 
 def machine() -> Mapping[str, Any]:

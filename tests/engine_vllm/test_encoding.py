@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import numpy as np
@@ -109,19 +110,37 @@ def test_one_copy_fetches_what_slices_would() -> None:
     gather = indexed(lambda *_: ("slices", None))
     done = dict.fromkeys(kept, 0)
     for scheduled in ({"a": 3}, {"a": 1, "b": 4}, {"b": 1, "c": 2, "a": 1}, {"c": 1}, {"c": 1, "a": 1}):
-        numbers, _ = gather(_runner(shelf, kept, scheduled, done), _step(scheduled))
+        new = [name for name in scheduled if not done[name]]
+        numbers, _ = gather(_runner(shelf, kept, scheduled, done), _step(scheduled, new))
         expected = [kept[name][done[name] : done[name] + count] for name, count in scheduled.items()]
         np.testing.assert_array_equal(shelf.take(numbers[0]), torch.cat(expected))
         for name, count in scheduled.items():
             done[name] += count
     with_one_elsewhere = {"a": 1, "d": 2}
     runner = _runner(shelf, kept, with_one_elsewhere, done)
-    assert gather(runner, _step(with_one_elsewhere))[0] == "slices"
+    assert gather(runner, _step(with_one_elsewhere, ["d"]))[0] == "slices"
 
 
-def _step(scheduled: dict[str, int]) -> SimpleNamespace:
+@pytest.mark.parametrize("computed", [0, 2])
+def test_rows_of_one_that_is_let_in(computed: int) -> None:
+    """Whether or not its first positions are computed already, it gets the rows of those that are not; and when it was
+    thrown out and is let in again, those that were encoded for it anew."""
+    shelf, gather = Shelf(2, 6, torch.zeros(2)), indexed(lambda *_: ("slices", None))
+    for again in ((), ("a",)):
+        kept = {"a": shelf.put(torch.randn(6, 2))}
+        step, done = _step({"a": 3}, [] if again else ["a"], again), {"a": computed}
+        numbers, _ = gather(_runner(shelf, kept, {"a": 3}, done), step)
+        np.testing.assert_array_equal(shelf.take(numbers[0]), kept["a"][computed : computed + 3])
+
+
+def _step(scheduled: dict[str, int], new: Sequence[str], again: Sequence[str] = ()) -> SimpleNamespace:
     """As much of the scheduler's output."""
-    return SimpleNamespace(num_scheduled_tokens=scheduled, total_num_scheduled_tokens=sum(scheduled.values()))
+    return SimpleNamespace(
+        num_scheduled_tokens=scheduled,
+        total_num_scheduled_tokens=sum(scheduled.values()),
+        scheduled_new_reqs=[SimpleNamespace(req_id=name) for name in new],
+        scheduled_cached_reqs=SimpleNamespace(resumed_req_ids={*again}),
+    )
 
 
 def _runner(

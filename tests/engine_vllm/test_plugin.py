@@ -46,6 +46,76 @@ def test_tokens_alone(realtime: Path, realtime_spoken: Spoken, tmp_path: Path) -
     assert found["tokens"] == {name: [tokens] for name, tokens in realtime_spoken.tokens.items()}
 
 
+LEFT_PAD, SHARED = 32 * 1_280, 31
+"""Samples of silence that chunks begin with, and the positions that hear nothing else."""
+
+
+def beginnings(model: Path) -> dict[str, np.ndarray]:
+    """Padded audio of 0.4 to 12 s: most as it should be, some whose silence is broken at either end or is none."""
+    import generate
+    from sounds import babble
+
+    pad = generate.tokenizer(str(model)).audio_encoder.pad
+    seconds = (3.0, 0.4, 12.0, 5.5, 1.0, 8.0, 2.0, 4.0, 7.1, 2.5, 3.3, 6.0)
+    found = {f"{name}": pad(babble(length, name), 16_000) for name, length in enumerate(seconds)}
+    for name in ("0", "4", "9"):
+        found[f"noise {name}"] = found[name].copy()
+        found[f"noise {name}"][:LEFT_PAD] = babble(LEFT_PAD / 16_000, 99)[:LEFT_PAD]
+    for name, place in (("2", 0), ("6", LEFT_PAD - 1)):
+        found[f"click {name}"] = found[name].copy()
+        found[f"click {name}"][place] = 0.9
+    return found
+
+
+def said(model: Path, audio: dict[str, np.ndarray], folder: Path, scheduler: str, *options: str) -> dict[str, Any]:
+    """By together.py, in a process of its own."""
+    from support import HERE, installed
+
+    np.savez(folder / "audio.npz", **audio)
+    out = folder / f"{scheduler}.json"
+    command = [sys.executable, HERE / "together.py", model, folder / "audio.npz", out, scheduler, *options]
+    path = {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}:{installed(folder)}", "XDG_CACHE_HOME": str(folder)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder, env=_environment(path))
+    assert done.returncode == 0, done.stderr[-4_000:]
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def stock_said(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
+    """What stock vLLM says of the beginnings, one at a time."""
+    found: dict[str, list[int]] = said(realtime, beginnings(realtime), tmp_path_factory.mktemp("s"), "stock")["tokens"]
+    return found
+
+
+@pytest.mark.parametrize("step_tokens", [2_048, 50])
+def test_tokens_of_chunks_that_begin_alike(
+    step_tokens: int, realtime: Path, stock_said: dict[str, list[int]], tmp_path: Path
+) -> None:
+    """What they begin with is computed for the first and copied to those that are let in later, one of them for the
+    second time; a chunk that begins otherwise goes the whole way, in their company. All say what stock vLLM has each
+    say alone, also where a step has no room for two prompts."""
+    audio = beginnings(realtime)
+    found = said(realtime, audio, tmp_path, "Watched", "max_num_seqs=5", f"max_num_batched_tokens={step_tokens}")
+    assert found["tokens"] == stock_said
+    told = found["told"]
+    assert all(set(told[name]) == {0} for name in audio if not name.isdigit())
+    silent = [each for name, each in told.items() if name.isdigit()]
+    first = {2_048: 5, 50: 2}[step_tokens]  # that came before there was anything to copy
+    assert [each[0] for each in silent] == [0] * first + [SHARED] * (len(silent) - first)
+    assert [each[1] for each in told.values() if len(each) > 1] in ([0], [SHARED])
+    assert found["copies"] == sum(each.count(SHARED) for each in silent)
+    assert any(each[1:] == [SHARED] for each in silent)
+
+
+def test_copies_that_are_not_made_show(realtime: Path, stock_said: dict[str, list[int]], tmp_path: Path) -> None:
+    """In the tokens of those that needed them, and of no others."""
+    found = said(realtime, beginnings(realtime), tmp_path, "Forgetful", "max_num_seqs=5", "max_num_batched_tokens=2048")
+    wrong = {name for name, tokens in found["tokens"].items() if tokens != stock_said[name]}
+    assert wrong
+    assert wrong <= {name for name, told in found["told"].items() if SHARED in told}
+
+
 def test_rows_are_those_of_transformers(realtime: Path, tmp_path: Path) -> None:
     """The encoder's output, of many chunks together, of each alone, and the whole way by the kernels that a GPU takes,
     is what transformers' own encoder gives, to 1e-4; and a frame more of the window shows.

@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # import
 WALKS = 60
 """Of each kind."""
 STEPS = 100
+SILENCE = (50, 21)
+"""Samples, and the positions that depend on them: more than one block of K/V."""
 STATE = (
     "num_computed_tokens",
     "num_in_flight_tokens",
@@ -52,7 +54,9 @@ def of_step(step: Any) -> dict[str, Any]:
     """A scheduler's output, for comparison. In the order in which the runner would go through it."""
     found = {each.name: getattr(step, each.name) for each in fields(step)}
     found["num_scheduled_tokens"] = list(step.num_scheduled_tokens.items())
-    found["scheduled_new_reqs"] = [(new.req_id, new.block_ids) for new in step.scheduled_new_reqs]
+    found["scheduled_new_reqs"] = [
+        (new.req_id, new.block_ids, new.num_computed_tokens) for new in step.scheduled_new_reqs
+    ]
     return found
 
 
@@ -79,12 +83,20 @@ def of_state(vllm: Any) -> dict[str, Any]:
 
 
 def walk(
-    seed: int, *, blocks: int = 2_000, crowded: bool = False, odd: float = 0.0, requests: int = 24, first: int = 0
+    seed: int,
+    *,
+    blocks: int = 2_000,
+    crowded: bool = False,
+    odd: float = 0.0,
+    requests: int = 24,
+    first: int = 0,
+    shares: bool = False,
 ) -> Side:
     """Random steps of both; ours at the end.
 
     Args:
         odd: share of requests that are not plain, all in the same way.
+        shares: most requests begin alike, so that this is computed once, by both.
         first: so many come at the start and no others; 0 means that they come now and then.
     """
     rng = np.random.default_rng(seed)
@@ -95,14 +107,16 @@ def walk(
         return EOS if dice < shortness * 2**32 else 3 + dice % 900
 
     limits = {"requests": requests, "blocks": blocks, "crowded": crowded, "step_tokens": int(rng.choice([200, 16_384]))}
+    limits |= {"silence": SILENCE} if shares else {}
     ours, stock = (Side(kind, say, **limits) for kind in (ours_counted(), modelless.stock()))
     asked, at_once = 0, list[str]()
     for step in range(STEPS):
         coming = arrivals(rng, step, first)
         for name in map(str, range(asked, asked + coming)):
             drawn = int(rng.integers(1, 60)), int(rng.integers(1, 100)), rng.random() < odd, seed
+            sound = sounds(rng) if shares else None
             for side in (ours, stock):
-                side.scheduler.add_request(drawn_request(name, *drawn))
+                side.scheduler.add_request(drawn_request(name, *drawn, sound))
             if drawn[2]:
                 at_once.append(name)
         asked += coming
@@ -121,6 +135,15 @@ def walk(
         pass
     compare_texts(ours, stock)
     return ours
+
+
+def sounds(rng: np.random.Generator) -> Any:
+    """Samples that begin with the silence, most of them."""
+    import torch
+
+    found = torch.ones(SILENCE[0] + 10)
+    found[: SILENCE[0]] = rng.random() < 0.2
+    return found
 
 
 def compare_steps(ours: Side, stock: Side) -> None:
@@ -160,6 +183,13 @@ def test_among_requests_of_other_kinds(seed: int) -> None:
 def test_all_at_once(seed: int) -> None:
     """Few blocks, odd requests, and few at a time."""
     walk(3_000 + seed, blocks=60, crowded=True, odd=0.05, requests=6)
+
+
+@pytest.mark.parametrize("seed", range(WALKS))
+def test_where_requests_begin_alike(seed: int) -> None:
+    """Most begin behind what another has computed: the same, with blocks enough and without."""
+    walk(4_000 + seed, odd=[0.0, 0.1][seed % 2], shares=True)
+    walk(4_500 + seed, blocks=60 - seed // 2, crowded=True, shares=True)
 
 
 def test_what_the_front_end_is_told() -> None:

@@ -18,7 +18,7 @@ from voxbatch.vllm_plugin.attention import Attention, Flash, Masked, Windowed
 from voxbatch.vllm_plugin.convolution import Causal, Convolution, Turned
 from voxbatch.vllm_plugin.packing import Packed, groups, moved, packed
 from voxbatch.vllm_plugin.placing import Place, place
-from voxbatch.vllm_plugin.silence import Silence, settled_frames
+from voxbatch.vllm_plugin.silence import Silence, extent
 from voxbatch.vllm_plugin.spectrogram import Spectrogram, rounded
 
 BEHIND = 2
@@ -62,8 +62,7 @@ class Encoder:
             own = OWN_ATTENTION and _fits(one.head_dim, self._dtype)
             self._attention = Windowed(window, scale) if own else Flash(window, scale, flash)
         self._nothing = self._no_silence()
-        samples = left_pad * self._per_frame * self._pool
-        settled = settled_frames(samples, config.window_size, config.hop_length, self._pool)
+        samples, settled = extent(left_pad, config)
         with torch.no_grad():
             self._silence = self._heard(samples, settled) if settled > BEHIND else self._nothing
 

@@ -7,7 +7,7 @@ rows at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,8 +42,8 @@ def _rows(runner: Any, scheduler_output: Any, shelf: Shelf) -> np.ndarray | None
     names = runner.input_batch.req_ids
     counts = _counts(scheduler_output, names)
     done = runner.input_batch.num_computed_tokens_cpu[: len(names)]
-    for index in np.flatnonzero(done == 0):  # a request's first step, also after it was thrown out and let in again
-        shelf.note(names[index], _encoded(runner, names[index]))
+    for name in _let_in(scheduler_output):
+        shelf.note(name, _encoded(runner, name))
     if shelf.is_crowded:
         shelf.keep_only(runner.requests)
     begins = shelf.begins(names)
@@ -56,6 +56,13 @@ def _rows(runner: Any, scheduler_output: Any, shelf: Shelf) -> np.ndarray | None
     # A step ahead of a request's end may ask for more; nobody reads what it gets.
     found: np.ndarray = np.minimum(first, shelf.last)
     return found
+
+
+def _let_in(scheduler_output: Any) -> Iterator[str]:
+    """Requests in their first step, also after they were thrown out. What they begin with may be computed already."""
+    for new in scheduler_output.scheduled_new_reqs:
+        yield new.req_id
+    yield from scheduler_output.scheduled_cached_reqs.resumed_req_ids
 
 
 def _counts(scheduler_output: Any, names: Sequence[str]) -> np.ndarray:

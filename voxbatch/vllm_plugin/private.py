@@ -49,12 +49,13 @@ NAMES = {
         "_execute_mm_encoder(scheduler_output), before it: scheduled_encoder_inputs (by request) into encoder_cache; "
         "what it returns is read for models with an encoder and a decoder only; "
         "get_model, device, requests (mm_features, identifier, data), encoder_cache, input_batch (req_ids, "
-        "num_computed_tokens_cpu, prev_sampled_token_ids [requests, 1]); scheduler_output.num_scheduled_tokens; "
+        "num_computed_tokens_cpu, prev_sampled_token_ids [requests, 1]); scheduler_output.num_scheduled_tokens, "
+        "scheduled_new_reqs, scheduled_cached_reqs.resumed_req_ids; "
         "_prepare_input_ids(scheduler_output, num_reqs, total_num_scheduled_tokens, cu_num_tokens): prev_positions.np "
         "(each request's place in the batch before, or -1), input_ids.gpu, enable_prompt_embeds; "
         "_sample(logits, spec_decode_metadata); input_batch.sampling_metadata; "
         "_update_states(scheduler_output), whose part for scheduled_cached_reqs is, for each running request, "
-        "num_computed_tokens, new blocks and drafts; "
+        "num_computed_tokens, new blocks and drafts, and which begins with the step's kv_cache_block_copies; "
         "_compute_prev_positions(num_reqs): prev_req_id_to_index to prev_positions; "
         "_bookkeeping_sync(scheduler_output, sampler_output, …), which with use_async_scheduling writes -1 for each "
         "sampled row that discard_request_mask does not name (token_ids_cpu, is_token_ids, num_tokens_no_spec, "
@@ -73,7 +74,9 @@ NAMES = {
     "vllm.v1.core.sched.scheduler:Scheduler": (
         "schedule; _try_schedule_encoder_inputs(request, num_computed_tokens, num_new_tokens, encoder_compute_budget, "
         "…) → (list, tokens, budget, further lists); running, waiting, max_num_running_reqs, max_num_active_reqs (by "
-        "0.32), max_num_encoder_input_tokens, max_model_len, kv_cache_config, encoder_cache_manager, kv_cache_manager"
+        "0.32), max_num_encoder_input_tokens, max_model_len, kv_cache_config, encoder_cache_manager, kv_cache_manager, "
+        "requests, max_num_scheduled_tokens, vllm_config.model_config; that schedule asks get_computed_blocks of each "
+        "request that it would let in, and tells the runner by num_computed_tokens what came of it"
     ),
     "vllm.v1.core.sched.async_scheduler:AsyncScheduler": (
         "the same; add_request, update_from_output(scheduler_output, model_runner_output) → outputs by client, "
@@ -85,8 +88,10 @@ NAMES = {
     ),
     "vllm.v1.core.sched.interface:PauseState": "UNPAUSED, PAUSED_ALL",
     "vllm.v1.core.sched.output:SchedulerOutput": (
-        "num_scheduled_tokens, total_num_scheduled_tokens, scheduled_cached_reqs: no other field is of those that go on"
+        "num_scheduled_tokens, total_num_scheduled_tokens, scheduled_cached_reqs: no other field is of those that go "
+        "on; scheduled_new_reqs, kv_cache_block_copies"
     ),
+    "vllm.v1.core.sched.output:NewRequestData": "req_id, block_ids by group, num_computed_tokens",
     "vllm.v1.core.sched.output:CachedRequestData": (
         "req_ids, resumed_req_ids, new_token_ids, all_token_ids, new_block_ids, num_computed_tokens, "
         "num_output_tokens; make_empty"
@@ -95,7 +100,8 @@ NAMES = {
     "vllm.v1.request:Request": (
         "request_id, status, sampling_params, mm_features, client_index, lora_request, resumable, max_tokens, "
         "use_structured_output, num_prompt_tokens, num_computed_tokens, num_in_flight_tokens, num_output_placeholders, "
-        "num_preemptions, _all_token_ids, _output_token_ids, output_token_ids"
+        "num_preemptions, _all_token_ids, _output_token_ids, output_token_ids, prompt_token_ids, "
+        "skip_reading_prefix_cache; mm_features' mm_position.offset and data"
     ),
     "vllm.v1.request:RequestStatus": "RUNNING",
     "vllm.v1.engine:EngineCoreOutputs": "outputs: request_id, new_token_ids (of any number), finished",
@@ -108,7 +114,18 @@ NAMES = {
     ),
     "vllm.v1.core.kv_cache_manager:KVCacheManager": (
         "allocate_slots(request, num_new_tokens, …), enable_caching, empty_kv_cache_blocks, "
-        "block_pool.get_num_free_blocks, coordinator.single_type_managers: kv_cache_spec, block_size, req_to_blocks"
+        "block_pool.get_num_free_blocks, coordinator.single_type_managers: kv_cache_spec, block_size, req_to_blocks; "
+        "get_computed_blocks(request) → (blocks, positions, 0): given the very empty_kv_cache_blocks with some "
+        "positions, allocate_slots gives a request blocks of its own for these too"
+    ),
+    "vllm.v1.core.block_pool:BlockPool": "touch(blocks): one holder more; a block with a holder is not given away",
+    "vllm.v1.core.kv_cache_utils:KVCacheBlockCopy": "(src_block_id, dst_block_id)",
+    "vllm.v1.worker.utils:copy_kv_cache_blocks_inplace": (
+        "what becomes of kv_cache_block_copies: whole blocks, in all layers, before the step's model; in 0.26 it takes "
+        "each layer's memory for block after block, as it is in all CUDA backends there"
+    ),
+    "vllm.tokenizers:cached_tokenizer_from_config": (
+        "(model_config), as the model's own; instruct.audio_encoder.audio_config.streaming_n_left_pad_tokens"
     ),
     # where an attention layer is found to be given a K/V cache
     "vllm.config:CompilationConfig": "static_forward_context, by layer name; cudagraph_mode",

@@ -11,8 +11,11 @@ has to wait for a GPU. A chunk that begins otherwise, or whose samples are on a 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+
+MELS_PER_FRAME = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,9 +34,24 @@ class Silence:
 
     def begins(self, audio: torch.Tensor) -> bool:
         """Whether these samples are known to begin with it. Never waits for a GPU."""
-        if audio.device.type != "cpu" or len(audio) < self.samples:
-            return False
-        return not audio[: self.samples].any()
+        return begins_silent(audio, self.samples)
+
+
+def begins_silent(audio: torch.Tensor, samples: int) -> bool:
+    """Whether the first so many samples are known to be zero. Never waits for a GPU."""
+    if audio.device.type != "cpu" or len(audio) < samples:
+        return False
+    return not audio[:samples].any()
+
+
+def extent(left_pad: int, config: Any) -> tuple[int, int]:
+    """Samples of so many tokens of silence, and the frames that depend on them alone: see settled_frames.
+
+    Args:
+        config: the encoder's.
+    """
+    samples = left_pad * config.block_pool_size * config.hop_length * MELS_PER_FRAME
+    return samples, settled_frames(samples, config.window_size, config.hop_length, config.block_pool_size)
 
 
 def settled_frames(samples: int, window: int, hop: int, pool: int) -> int:
@@ -48,4 +66,4 @@ def settled_frames(samples: int, window: int, hop: int, pool: int) -> int:
         pool: frames in a token.
     """
     mels = max(0, (samples - window // 2) // hop + 1)
-    return mels // 2 // pool * pool
+    return mels // MELS_PER_FRAME // pool * pool

@@ -13,7 +13,8 @@ default that is 95 %. Of an L4's 24.15 GB (10^9 bytes) it is 22.94; less 0.47 of
 encoder once a chunk. The last 1.2 GB stay free.
 
 The number of requests is an upper bound: the scheduler counts again, exactly, once vLLM has measured what is left for
-K/V blocks. This bound only has to be near it, because buffers and CUDA graphs are made for so many.
+K/V blocks, less the two that hold what all chunks begin with (beginning). This bound only has to be near it, because
+buffers and CUDA graphs are made for so many.
 """
 
 from __future__ import annotations

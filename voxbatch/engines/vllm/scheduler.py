@@ -8,15 +8,17 @@ thrown out for want of blocks must be computed anew.
 Where the encoder runs once a chunk (voxbatch.vllm_plugin), requests are admitted in bursts: their chunks are encoded
 together, and the many steps between two bursts only decode, which is one CUDA graph. And what a request's chunk left
 in the encoder cache goes as soon as the request has ended, not when its room is wanted, for it has a place of its own.
+What all chunks begin with is decoded once for all of them (`beginning`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from voxbatch import vllm_plugin
+from voxbatch.engines.vllm.beginning import Beginning, beginning
 from voxbatch.engines.vllm.bursts import opens, stays_open
 from voxbatch.engines.vllm.steady import shortcuts
 from voxbatch.engines.vllm.steady.scheduler import SteadyScheduler
@@ -28,21 +30,28 @@ IN_FLIGHT = 2
 class _Lifted:
     """Mixed into either of vLLM's schedulers."""
 
+    _shares: ClassVar[bool] = True
+    """Off, every chunk goes the whole way through the decoder: for comparison."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         scheduler: Any = self
-        admitted = _admitted(scheduler)
+        self._prefilled, self._open = vllm_plugin.asked(), True
+        shares = self._prefilled and self._shares
+        self._beginning: Beginning | None = beginning(scheduler, _longest(scheduler)) if shares else None
+        admitted = _admitted(scheduler, self._beginning.blocks if self._beginning else 0)
         scheduler.max_num_running_reqs = min(scheduler.max_num_running_reqs, admitted)
         # vLLM 0.32 admits by another count than it holds room for
         self._limit = "max_num_active_reqs" if hasattr(scheduler, "max_num_active_reqs") else "max_num_running_reqs"
         self._most = min(getattr(scheduler, self._limit), admitted)
         setattr(scheduler, self._limit, self._most)
         _lift(scheduler)
-        self._prefilled, self._open = vllm_plugin.asked(), True
         if self._prefilled:
             scheduler.max_num_encoder_input_tokens = scheduler.encoder_cache_manager.cache_size
             manager = scheduler.kv_cache_manager
             manager.allocate_slots = shortcuts.slots(manager, scheduler.max_model_len)
+            if self._beginning:
+                manager.get_computed_blocks = self._beginning.computed
         self._lists = 0
         """That _try_schedule_encoder_inputs returns behind a number of tokens and a budget; 0 until it was asked."""
 
@@ -53,13 +62,29 @@ class _Lifted:
         _forget_ended(self.encoder_cache_manager)  # type: ignore[attr-defined]
         running = len(self.running)  # type: ignore[attr-defined]
         self._open = opens(running, self._most, self._open)
-        setattr(self, self._limit, self._most if self._open else running)
+        setattr(self, self._limit, self._admits(running) if self._open else running)
         try:
-            return scheduler.schedule(*args, **kwargs)
+            step = scheduler.schedule(*args, **kwargs)
         finally:
             setattr(self, self._limit, self._most)
             running, waiting = len(self.running), len(self.waiting)  # type: ignore[attr-defined]
             self._open = self._open and stays_open(running, waiting, self._most)
+        if self._beginning:
+            self._beginning.enter(step, self.requests)  # type: ignore[attr-defined]
+        return step
+
+    def _admits(self, running: int) -> int:
+        """How many may run after a step that lets some in.
+
+        The step's budget of positions is also what bounds the audio that it encodes, and so the host memory that holds
+        the samples on their way to the GPU, and how long the others wait. So a chunk counts with its whole prompt,
+        though most of that is not computed.
+        """
+        most: int = self._most
+        if not self._beginning or not self._beginning.prompt:
+            return most
+        room: int = self.max_num_scheduled_tokens - running  # type: ignore[attr-defined]
+        return min(most, running + max(1, room // self._beginning.prompt))
 
     def _try_schedule_encoder_inputs(
         self, request: Any, num_computed_tokens: int, num_new_tokens: int, encoder_compute_budget: int, **others: Any
@@ -75,11 +100,19 @@ class _Lifted:
         return found
 
 
-def _admitted(scheduler: Any) -> int:
-    """Requests of full length whose K/V blocks are there at the same time."""
-    cache = scheduler.kv_cache_config
-    each = sum(_blocks(group.kv_cache_spec, scheduler.max_model_len) for group in cache.kv_cache_groups)
-    return max(1, int(cache.num_blocks) // max(1, each))
+def _admitted(scheduler: Any, held: int) -> int:
+    """Requests of full length whose K/V blocks are there at the same time.
+
+    Args:
+        held: blocks that no request gets.
+    """
+    return max(1, (int(scheduler.kv_cache_config.num_blocks) - held) // max(1, _longest(scheduler)))
+
+
+def _longest(scheduler: Any) -> int:
+    """K/V blocks of a request of full length."""
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    return sum(_blocks(group.kv_cache_spec, scheduler.max_model_len) for group in groups)
 
 
 def _lift(scheduler: Any) -> None:

@@ -1,0 +1,101 @@
+"""What a model says of audio (npz) that is padded already, or begins otherwise: tokens (json).
+
+    python together.py MODEL_DIR AUDIO.npz OUT.json SCHEDULER [NAME=VALUE …]
+
+SCHEDULER is one of this module's, all requests at once and the encoder once a chunk; or "stock", one at a time. The
+others are arguments of vLLM's LLM. The JSON holds "tokens" and "told", by name, the latter what the scheduler told the
+runner: for each time that a request was let in, how many of its positions were computed already; and "copies", of K/V
+blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import generate
+import numpy as np
+
+from voxbatch.vllm_plugin import SWITCH
+
+STOCK = "stock"
+THROWS_OUT = 30
+"""The step before which Watched throws out the last that came."""
+
+
+def main(model: str, audio: str, out: str, scheduler: str, *options: str) -> None:
+    os.environ.update({**generate.ENVIRONMENT, **({} if scheduler == STOCK else {SWITCH: "1"})})
+    with np.load(audio) as archive:
+        heard = {name: archive[name] for name in archive.files}
+    given = {name: int(value) for name, value in (option.split("=") for option in options)}
+    Path(out).write_text(json.dumps(said(model, heard, scheduler, given)))
+
+
+def said(model: str, heard: dict[str, np.ndarray], scheduler: str, given: dict[str, int]) -> dict[str, Any]:
+    named = {} if scheduler == STOCK else {"scheduler_cls": f"{Path(__file__).stem}.{scheduler}"}
+    llm = generate._engine(model, 512, **named, **given)
+    prompt = generate.encode(generate.tokenizer(model), np.zeros(16_000, np.float32)).tokens
+    batches = [[name] for name in heard] if scheduler == STOCK else [list(heard)]
+    found: dict[str, Any] = {"tokens": {}, "told": {}, "copies": 0}
+    for names in batches:
+        asked = [_request(prompt, heard[name]) for name in names]
+        results = llm.generate(*map(list, zip(*asked, strict=True)), use_tqdm=False)
+        found["tokens"] |= {name: list(each.outputs[0].token_ids) for name, each in zip(names, results, strict=True)}
+    if scheduler != STOCK:
+        watched = llm.llm_engine.engine_core.engine_core.scheduler
+        # vLLM adds to the ids that it numbers requests by
+        found["told"] = {name: watched.told[str(number)] for number, name in enumerate(heard)}
+        found["copies"] = watched.copies
+    return found
+
+
+def _request(prompt: list[int], samples: np.ndarray) -> tuple[dict[str, Any], Any]:
+    from vllm import SamplingParams
+
+    most = len(samples) // generate.SAMPLES_PER_TOKEN - len(prompt) - 1
+    asked = {"prompt_token_ids": prompt, "multi_modal_data": {"audio": (samples, generate.SAMPLING_RATE)}}
+    return asked, SamplingParams(temperature=0, max_tokens=most, ignore_eos=True, detokenize=False)
+
+
+if SWITCH in os.environ:  # in the process of an engine that is to have the plugin
+    from voxbatch.engines.vllm.scheduler import Lifted
+
+    class Watched(Lifted):
+        """Notes what it tells, and throws a request out once."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.told, self.copies = defaultdict[str, list[int]](list), 0
+
+        def schedule(self, *args: Any, **kwargs: Any) -> Any:
+            if self.current_step == THROWS_OUT and len(self.running) > 1:
+                self._preempt_request(self.running.pop(), time.monotonic())
+            step = super().schedule(*args, **kwargs)
+            for new in step.scheduled_new_reqs:
+                self._tell(new.req_id, new.num_computed_tokens)
+            again = step.scheduled_cached_reqs
+            for name, computed in zip(again.req_ids, again.num_computed_tokens, strict=True):
+                if name in again.resumed_req_ids:
+                    self._tell(name, computed)
+            self.copies += len(step.kv_cache_block_copies or ())
+            return step
+
+        def _tell(self, name: str, computed: int) -> None:
+            self.told[name.partition("-")[0]].append(computed)
+
+    class Forgetful(Watched):
+        """Its copies are never made."""
+
+        def schedule(self, *args: Any, **kwargs: Any) -> Any:
+            step = super().schedule(*args, **kwargs)
+            step.kv_cache_block_copies = None
+            return step
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
