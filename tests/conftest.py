@@ -32,7 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 ROOT = Path(__file__).parents[1]
 
 LONGEST_FIRST = (
-    "test_containers", "test_engine", "test_listen", "test_plugin", "test_bucket_run", "test_whisper", "test_whole_run",
+    "test_containers", "test_engine", "test_listen", "test_whisper", "test_bucket_run", "test_plugin", "test_whole_run",
     "test_odd", "test_jobs", "test_benchmarks", "test_run", "test_audio",
 )  # fmt: skip
 """Modules that take minutes: begun last, one would run alone in the end."""

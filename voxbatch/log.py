@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 SEVERITIES = ("INFO", "WARNING", "ERROR")
+WRITING = threading.RLock()
+"""Held while a line is written, and by whoever puts another file in standard error's place, or a line on its way would
+go there. A signal's handler may log while its own thread does."""
 
 
 def _stderr(line: str) -> None:
@@ -37,7 +40,6 @@ class Log:
         """`always`: fields that every line of JSON carries."""
         self.as_json, self.quiet, self.write = as_json, quiet, write
         self._always = dict(always or {})
-        self._lock = threading.RLock()  # a signal's handler may log while its own thread does
 
     def of(self, **fields: Any) -> Log:
         """The same log, whose lines of JSON carry these too."""
@@ -58,7 +60,7 @@ class Log:
             line = _json_line(severity, event, {**self._always, **fields})
         else:
             line = _text_line(severity, event, fields)
-        with self._lock:
+        with WRITING:
             self.write(line)
 
 

@@ -6,11 +6,13 @@ theirs by that name, and would find this one when both folders are named on one 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +25,11 @@ HERE = Path(__file__).parent
 
 FLOAT32 = ("dtype=float32", "enforce_eager=true", "max_num_batched_tokens=2048", "delay_ms=0", "watch=false")
 """Options under which two ways of running a model say the same, token for token."""
+
+
+PATIENCE_S = 560
+"""For a process that loads vLLM once, or an engine some times: ten times as long as on a machine that is not busy."""
+TOKENS = "tokens.json"
 
 
 class Spoken(NamedTuple):
@@ -48,9 +55,7 @@ def realtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny Voxtral Realtime (delay 480 ms), in Mistral's format and in transformers'."""
     from checkpoints import write_realtime
 
-    path = tmp_path_factory.mktemp("realtime")
-    write_realtime(path, hf=True)
-    return path
+    return once(tmp_path_factory, "realtime", lambda folder: write_realtime(folder, hf=True))
 
 
 @pytest.fixture(scope="session")
@@ -58,9 +63,7 @@ def voxtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny Voxtral of the instruct kind, in Mistral's format."""
     from checkpoints import write_voxtral
 
-    path = tmp_path_factory.mktemp("voxtral")
-    write_voxtral(path)
-    return path
+    return once(tmp_path_factory, "voxtral", write_voxtral)
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +71,7 @@ def realtime_spoken(realtime: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """40 chunks of 0.3 to 36 s through the tiny Realtime in stock vLLM, one at a time."""
     from sounds import chunks
 
-    return stock(realtime, _on_16_bits(chunks(40, 0.3, 36.0)), tmp_path_factory.mktemp("stock"))
+    return _spoken(tmp_path_factory, realtime, _on_16_bits(chunks(40, 0.3, 36.0)))
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +79,26 @@ def voxtral_spoken(voxtral: Path, tmp_path_factory: pytest.TempPathFactory) -> S
     """A few chunks, each within one window of 30 s, through the tiny instruct model in stock vLLM."""
     from sounds import chunks
 
-    return stock(voxtral, _on_16_bits(chunks(10, shortest=1.0, longest=30.0)), tmp_path_factory.mktemp("stock"))
+    return _spoken(tmp_path_factory, voxtral, _on_16_bits(chunks(10, shortest=1.0, longest=30.0)))
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that `make` filled, in whichever of the processes that test side by side asked for it first."""
+    base = factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, finished = base / name, base / f"{name}.finished"
+    with (base / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not finished.exists():
+            folder.mkdir()
+            make(folder)
+            finished.touch()
+    return folder
+
+
+def _spoken(factory: pytest.TempPathFactory, model: Path, waveforms: dict[str, np.ndarray]) -> Spoken:
+    folder = once(factory, f"{model.name}_spoken", lambda folder: stock(model, waveforms, folder))
+    return Spoken(waveforms, json.loads((folder / TOKENS).read_text()))
 
 
 def _on_16_bits(waveforms: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -98,15 +120,14 @@ def installed(folder: Path) -> Path:
     return info.parent
 
 
-def stock(model: Path, waveforms: dict[str, np.ndarray], folder: Path) -> Spoken:
+def stock(model: Path, waveforms: dict[str, np.ndarray], folder: Path) -> None:
     """generate.py in a process of its own; `folder` takes its files."""
     np.savez(folder / "chunks.npz", **waveforms)
-    command = [sys.executable, HERE / "generate.py", model, folder / "chunks.npz", folder / "tokens.json"]
+    command = [sys.executable, HERE / "generate.py", model, folder / "chunks.npz", folder / TOKENS]
     # PYTHONPATH may lead to tests/, where `vllm` is this folder; VLLM_* would change what "stock" is.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "VLLM_"))}
-    process = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder, env=kept)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=folder, env=kept)
     assert process.returncode == 0, process.stderr[-4_000:]
-    return Spoken(waveforms, json.loads((folder / "tokens.json").read_text()))
 
 
 def streamed(
@@ -121,7 +142,7 @@ def streamed(
         "XDG_CACHE_HOME": str(folder),
         **environment,
     }
-    process = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder, env=kept)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=folder, env=kept)
     assert process.returncode == 0, process.stderr[-4_000:]
     found: dict[str, Any] = json.loads((folder / "out.json").read_text())
     return found

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from support import Spoken
 
 pytest_plugins = ["support"]
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_a_checkpoint_is_the_same_each_time(tmp_path: Path) -> None:

@@ -71,6 +71,16 @@ def test_graphs(family: str, version: str, mode: str) -> None:
     assert compat.cudagraph_mode(family, version, prefilled=True) == "FULL_AND_PIECEWISE"
 
 
+@pytest.mark.parametrize(
+    ("on_cpu", "binding", "own"),
+    [(True, "nobind", True), (True, "0-3", False), (True, None, False), (False, "nobind", False)],
+)
+def test_a_process_for_the_worker(on_cpu: bool, binding: str | None, own: bool) -> None:
+    """None but the engine's own where a CPU's threads are not bound; else vLLM decides."""
+    found = compat.executor(on_cpu, {"VLLM_CPU_OMP_THREADS_BIND": binding} if binding else {})
+    assert (found is not None) is own
+
+
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM for GPUs on a machine without one: what was seen, and three ways out."""
     engine = object.__new__(Vllm)

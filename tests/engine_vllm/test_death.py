@@ -132,6 +132,28 @@ print("out"); print("err", file=sys.stderr)
     assert (tmp_path / "log").read_text() == "native out,native err,child,\nlibrary,\n" * 3
 
 
+def test_no_event_is_lost_when_loading_begins_or_ends(tmp_path: Path) -> None:
+    """A line that is being logged at that moment reaches the user, as do all others."""
+    script = f"""
+import os, sys, threading
+from pathlib import Path
+from voxbatch.engines.vllm.core import _outputs_to
+from voxbatch.log import Log
+os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})  # who wakes on one core interrupts who runs
+done, log = threading.Event(), Log()
+def say():
+    for i in range(20_000): log.info(str(i))
+    done.set()
+threading.Thread(target=say).start()
+while not done.is_set():
+    with _outputs_to(Path({str(tmp_path / "log")!r})): pass
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env)
+    assert done.stderr.splitlines() == [str(i) for i in range(20_000)]
+    assert (tmp_path / "log").read_text() == ""
+
+
 @pytest.fixture
 def sleeper() -> Iterator[multiprocessing.process.BaseProcess]:
     process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from support import Spoken
 
 pytest_plugins = ["support"]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 BLOCKS = 8_192
 """In 1 GiB: 128 positions each, of 2 layers' keys and values, 64 numbers of 4 bytes; the encoder has none."""

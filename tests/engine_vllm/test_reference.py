@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # both are imported later: one needs what only vLLM brings, t
     from support import Spoken
 
 pytest_plugins = ["support"]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 DELAY_TOKENS = 6
 # In float32 the two differ by 1e-5 in log-probability at most (measured over 8,630 positions); ten times that is a tie.

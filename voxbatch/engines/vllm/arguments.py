@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,8 @@ def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> 
         "max_num_seqs": requests,
         "scheduler_cls": settings.scheduler_cls or compat.scheduler(lifts(model.family, settings), on_cpu),
     }
+    if settings.tensor_parallel_size == 1 and (executor := compat.executor(on_cpu, os.environ)):
+        found["distributed_executor_backend"] = executor
     if not on_cpu:
         card = gpu.cards()[0]
         found["gpu_memory_utilization"] = round(share(model, settings, card, requests), 4)

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.families import Request
+from voxbatch.log import WRITING
 from voxbatch.vllm_plugin import ON, SWITCH
 
 HANG_S = 600.0
@@ -292,18 +293,21 @@ def _outputs_to(path: Path) -> Iterator[None]:
     kept, python = (os.dup(1), os.dup(2)), sys.stderr
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(os.dup(2), "w", buffering=1, errors="replace") as user, path.open("a", buffering=1) as log:
-        sys.stderr = split = _Split(log, user)
-        os.dup2(target, 1)
-        os.dup2(target, 2)
+        split = _Split(log, user)
+        with WRITING:
+            sys.stderr = split
+            os.dup2(target, 1)
+            os.dup2(target, 2)
         os.close(target)
         try:
             yield
         finally:
-            for place, fd in enumerate(kept, 1):
-                os.dup2(fd, place)
-                os.close(fd)
-            sys.stderr = python
-            split.release(python)
+            with WRITING:
+                for place, fd in enumerate(kept, 1):
+                    os.dup2(fd, place)
+                    os.close(fd)
+                sys.stderr = python
+                split.release(python)
 
 
 class _Split(io.TextIOBase):
