@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT, Voxbatch
+from support import installed
 
 from voxbatch import engines
 from voxbatch.engines import Speed, has_gpu
@@ -137,7 +138,7 @@ def nvmlDeviceGetName(handle): return "NVIDIA L4"
 
 @pytest.fixture
 def l4s(tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine with two L4s and vLLM 0.26, none of which is ever started."""
+    """The environment of a machine with two L4s, vLLM 0.26 and voxbatch installed, none of which is ever started."""
     packages = tmp_path / "packages"
     for folder in (packages / "vllm", packages / "vllm-0.26.0.dist-info"):
         folder.mkdir(parents=True)
@@ -152,7 +153,8 @@ def l4s(tmp_path: Path) -> dict[str, str]:
     (model / "params.json").write_text(json.dumps(whole))
     (model / "tekken.json").write_text(json.dumps({"audio": {"transcription_delay_ms": 480, "frame_rate": 12.5,
         "streaming_n_left_pad_tokens": 32, "sampling_rate": 16_000}}))  # fmt: skip
-    return {"PYTHONPATH": os.pathsep.join([str(packages), str(ROOT)]), "CUDA_VISIBLE_DEVICES": "0,1"}
+    path = os.pathsep.join([str(packages), str(installed(tmp_path)), str(ROOT)])
+    return {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "0,1"}
 
 
 def test_dry_run(voxbatch: Voxbatch, tmp_path: Path, l4s: dict[str, str]) -> None:
