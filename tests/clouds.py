@@ -1,5 +1,5 @@
 """Endpoints of the clouds' task engines on this machine, for their real clients. Each holds every request against the
-API's own description (Google's discovery document, botocore's service model), and remembers what was wrong with it.
+API's own description (`discovery`, botocore's service model), and remembers what was wrong with it.
 """
 
 from __future__ import annotations
@@ -11,92 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
+import discovery
 from servers import Reply
-
-# ── descriptions ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-_DURATION = re.compile(r"-?\d+(\.\d{1,9})?s")
-_PLAIN = {"string": str, "integer": int, "boolean": bool, "number": (int, float)}
-
-
-class Discovery:
-    """Google's discovery document of an API. It says which fields there are, of which type, and which come from the
-    server alone; that a field is required stands at the beginning of its description."""
-
-    def __init__(self, name: str):
-        import googleapiclient
-
-        folder = Path(googleapiclient.__file__).parent / "discovery_cache" / "documents"
-        self.document = json.loads((folder / f"{name}.json").read_text())
-        self._methods = list(_methods(self.document))
-
-    def call(self, method: str, path: str) -> dict[str, Any] | None:
-        """The API's method that such a request calls."""
-        for each in self._methods:
-            pattern = re.sub(r"\\\{[A-Za-z]+\\\}", "[^/:]+", re.escape(each["flatPath"]))
-            if each["httpMethod"] == method and re.fullmatch(pattern, path.lstrip("/")):
-                return each
-        return None
-
-    def faults_of_request(self, method: str, path: str, body: bytes) -> list[str]:
-        parts = urlsplit(path)
-        call = self.call(method, parts.path)
-        if call is None:
-            return [f"{method} {parts.path}: no such method"]
-        known = {*call["parameters"], *self.document["parameters"], "$alt"}
-        unknown = [f"?{name}: unknown" for name, _ in parse_qsl(parts.query) if name not in known]
-        if "request" not in call:
-            return unknown + (["a body where none is taken"] if body else [])
-        return unknown + self.faults(json.loads(body), call["request"]["$ref"], sent=True)
-
-    def faults(self, value: Any, schema: str, sent: bool = False) -> list[str]:
-        """What is wrong with a value of this schema; `sent`: by a client."""
-        return list(self._faults(value, {"$ref": schema}, schema, sent))
-
-    def _faults(self, value: Any, schema: dict[str, Any], at: str, sent: bool) -> Iterator[str]:
-        schema = self.document["schemas"][schema["$ref"]] if "$ref" in schema else schema
-        if schema["type"] == "array":
-            if not isinstance(value, list):
-                yield f"{at}: {value!r} is no array"
-            for i, each in enumerate(value if isinstance(value, list) else []):
-                yield from self._faults(each, schema["items"], f"{at}[{i}]", sent)
-        elif schema["type"] == "object":
-            yield from self._object(value, schema, at, sent)
-        elif not isinstance(value, _PLAIN[schema["type"]]) or (
-            isinstance(value, bool) != (schema["type"] == "boolean")
-        ):
-            yield f"{at}: {value!r} is no {schema['type']}"
-        elif schema.get("format") == "google-duration" and not _DURATION.fullmatch(value):
-            yield f"{at}: {value!r} is no duration"
-        elif "enum" in schema and value not in schema["enum"]:
-            yield f"{at}: {value!r} is none of {schema['enum']}"
-
-    def _object(self, value: Any, schema: dict[str, Any], at: str, sent: bool) -> Iterator[str]:
-        if not isinstance(value, dict):
-            yield f"{at}: {value!r} is no object"
-            return
-        properties = schema.get("properties", {})
-        for name, each in value.items():
-            inner = properties.get(name, schema.get("additionalProperties"))
-            if inner is None:
-                yield f"{at}.{name}: unknown"
-            elif sent and inner.get("readOnly"):
-                yield f"{at}.{name}: the server's own"
-            elif "type" in inner or "$ref" in inner:
-                yield from self._faults(each, inner, f"{at}.{name}", sent)
-        for name, inner in properties.items():
-            if sent and inner.get("description", "").startswith("Required.") and name not in value:
-                yield f"{at}.{name}: missing"
-
-
-def _methods(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield from node.get("methods", {}).values()
-    for each in node.get("resources", {}).values():
-        yield from _methods(each)
 
 
 class ServiceModel:
@@ -242,7 +161,7 @@ class CloudRunApi:
     page_size = 2
 
     def __init__(self, *jobs: str):
-        self.discovery = Discovery("run.v2")
+        self.api = discovery.api("run.v2")
         self.jobs = jobs or ("projects/p/locations/us-central1/jobs/voxbatch",)
         self.executions: list[dict[str, Any]] = []
         """The latest first, as they are listed."""
@@ -253,7 +172,7 @@ class CloudRunApi:
             each["completionTime"] = "2026-11-21T12:00:00Z"
 
     def _answer(self, call: Call, raw: bytes) -> Reply:
-        wrong = self.discovery.faults_of_request(call.method, call.path, raw)
+        wrong = self.api.faults_of_request(call.method, call.path, raw)
         if not call.headers.get("authorization", "").startswith("Bearer "):
             wrong.append("no token")
         self.endpoint.wrong += wrong
@@ -279,7 +198,7 @@ class CloudRunApi:
             "taskCount": overrides["taskCount"],
             "template": {"containers": [container]},
         }
-        assert not self.discovery.faults(execution, "GoogleCloudRunV2Execution")
+        assert not self.api.faults(execution, "GoogleCloudRunV2Execution", sent=False)
         self.executions.insert(0, execution)
         kind = {"@type": "type.googleapis.com/google.cloud.run.v2.Execution"}
         return _json(200, {"name": "projects/p/locations/us-central1/operations/o1", "metadata": {**kind, **execution}})

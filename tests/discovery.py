@@ -1,7 +1,7 @@
-"""Holds documents against Google's discovery documents, which say what each of its APIs takes.
+"""Holds documents and requests against Google's discovery documents, which say what each of its APIs takes.
 
-They come with google-api-python-client. Stricter than the APIs: a field that is not known, or a value of another type,
-is a complaint, and so is the lack of one whose description begins with "Required".
+They come with google-api-python-client. Stricter than the APIs: a field that is not known or that the server alone
+sets, a value of another type, and the lack of a field whose description begins with "Required" are each a fault.
 """
 
 from __future__ import annotations
@@ -12,76 +12,88 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 Schema = dict[str, Any]
 REQUIRED = re.compile(r"required(?! if)", re.IGNORECASE)
+TYPES = {"string": str, "integer": int, "boolean": bool, "number": (int, float), "array": list, "object": dict}
+FORMATS = {"int64": r"-?\d+", "uint64": r"\d+", "google-duration": r"-?\d+(\.\d{1,9})?s"}
+"""Of texts. JSON has no int64, so that travels as text; as a number it is taken too."""
 
 
 @cache
-def document(name: str) -> Schema:
-    """`run.v2` → its discovery document."""
+def api(name: str) -> Api:
+    """`run.v2` → what it takes."""
     path = resources.files("googleapiclient") / "discovery_cache" / "documents" / f"{name}.json"
-    found: Schema = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return Api(json.loads(path.read_text(encoding="utf-8")))
 
 
-def method(name: str, id: str) -> Schema:
-    """`run.projects.locations.jobs.run` → what it takes."""
-    here = document(name)
-    *path, last = id.split(".")[1:]
-    for part in path:
-        here = here["resources"][part]
-    found: Schema = here["methods"][last]
-    return found
+class Api:
+    def __init__(self, document: Schema):
+        self._parameters: Schema = document["parameters"]
+        self._schemas: Schema = document["schemas"]
+        self._methods = {each["id"]: each for each in _methods(document)}
 
+    def method(self, id: str) -> Schema:
+        """`run.projects.locations.jobs.run` → its parameters, its request and its answer."""
+        found: Schema = self._methods[id]
+        return found
 
-def complaints(api: str, schema: str, value: Any) -> list[str]:
-    """What is wrong with a value, by the schema of that name; empty if nothing is."""
-    schemas = document(api)["schemas"]
-    return list(_check(schemas, schemas[schema], value, schema))
+    def faults(self, value: Any, schema: str, *, sent: bool = True) -> list[str]:
+        """What is wrong with a value, by the schema of that name; `sent`: by a client, and not by the server."""
+        return list(self._faults(value, self._schemas[schema], schema, sent))
 
+    def faults_of_request(self, verb: str, path: str, body: bytes) -> list[str]:
+        """The method is found as the server finds it, by verb and path."""
+        parts = urlsplit(path)
+        called = next((each for each in self._methods.values() if _is_called(each, verb, parts.path)), None)
+        if called is None:
+            return [f"{verb} {parts.path}: no such method"]
+        known = {*called["parameters"], *self._parameters, "$alt"}
+        unknown = [f"?{name}: unknown" for name, _ in parse_qsl(parts.query) if name not in known]
+        if "request" not in called:
+            return unknown + (["a body where none is taken"] if body else [])
+        return unknown + self.faults(json.loads(body), called["request"]["$ref"])
 
-def _check(schemas: Schema, schema: Schema, value: Any, where: str) -> Iterator[str]:
-    if "$ref" in schema:
-        schema = schemas[schema["$ref"]]
-    if schema["type"] == "object":
-        yield from _check_object(schemas, schema, value, where)
-    elif schema["type"] == "array":
-        if not isinstance(value, list):
-            yield f"{where}: a list, not {value!r}"
+    def _faults(self, value: Any, schema: Schema, where: str, sent: bool) -> Iterator[str]:
+        schema = self._schemas[schema["$ref"]] if "$ref" in schema else schema
+        kind, form = schema["type"], schema.get("format", "")
+        if kind == "any":
             return
-        for i, each in enumerate(value):
-            yield from _check(schemas, schema["items"], each, f"{where}[{i}]")
-    elif not _fits(schema, value):
-        yield f"{where}: {schema.get('format', schema['type'])}, not {value!r}"
-    elif "enum" in schema and value not in schema["enum"]:
-        yield f"{where}: one of {schema['enum']}, not {value!r}"
+        if kind == "string" and form.endswith("int64") and isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        if not isinstance(value, TYPES[kind]) or (kind != "boolean" and isinstance(value, bool)):
+            yield f"{where}: {form or kind}, not {value!r}"
+        elif kind == "object":
+            yield from self._faults_of_object(value, schema, where, sent)
+        elif kind == "array":
+            for i, each in enumerate(value):
+                yield from self._faults(each, schema["items"], f"{where}[{i}]", sent)
+        elif "enum" in schema and value not in schema["enum"]:
+            yield f"{where}: one of {schema['enum']}, not {value!r}"
+        elif form in FORMATS and not re.fullmatch(FORMATS[form], value):
+            yield f"{where}: {form}, not {value!r}"
+
+    def _faults_of_object(self, value: Schema, schema: Schema, where: str, sent: bool) -> Iterator[str]:
+        fields = schema.get("properties", {})
+        for name, each in value.items():
+            field = fields.get(name, schema.get("additionalProperties"))
+            if field is None:
+                yield f"{where}.{name}: no such field; there are {', '.join(sorted(fields))}"
+            elif sent and field.get("readOnly"):
+                yield f"{where}.{name}: the server's own"
+            else:
+                yield from self._faults(each, field, f"{where}.{name}", sent)
+        needed = {name for name, field in fields.items() if REQUIRED.match(field.get("description", ""))}
+        yield from (f"{where}.{name}: required" for name in sorted(needed - set(value)) if sent)
 
 
-def _check_object(schemas: Schema, schema: Schema, value: Any, where: str) -> Iterator[str]:
-    if not isinstance(value, dict):
-        yield f"{where}: an object, not {value!r}"
-        return
-    fields, others = schema.get("properties", {}), schema.get("additionalProperties")
-    for name, each in value.items():
-        if name in fields:
-            yield from _check(schemas, fields[name], each, f"{where}.{name}")
-        elif others is not None:
-            yield from _check(schemas, others, each, f"{where}.{name}")
-        else:
-            yield f"{where}.{name}: no such field; there are {', '.join(sorted(fields))}"
-    needed = {name for name, each in fields.items() if REQUIRED.match(each.get("description", ""))}
-    yield from (f"{where}.{name}: required" for name in sorted(needed - set(value)))
+def _methods(node: Schema) -> Iterator[Schema]:
+    yield from node.get("methods", {}).values()
+    for each in node.get("resources", {}).values():
+        yield from _methods(each)
 
 
-def _fits(schema: Schema, value: Any) -> bool:
-    kind, form = schema["type"], schema.get("format")
-    if kind == "any":
-        return True
-    if kind == "boolean":
-        return isinstance(value, bool)
-    if kind == "integer" or (kind == "string" and form in ("int64", "uint64")):  # JSON has no int64: it travels as text
-        return isinstance(value, int) and not isinstance(value, bool)
-    if kind == "number":
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, str)
+def _is_called(method: Schema, verb: str, path: str) -> bool:
+    pattern = re.sub(r"\\\{[A-Za-z]+\\\}", "[^/:]+", re.escape(method["flatPath"]))
+    return bool(method["httpMethod"] == verb and re.fullmatch(pattern, path.lstrip("/")))

@@ -444,6 +444,7 @@ def test_profiles(voxbatch: Voxbatch) -> None:
     [
         ("-", "stdin.voxbatch"),
         ("/jobs/calls.jsonl.gz", "/jobs/calls.voxbatch"),
+        ("/jobs/calls.JSON", "/jobs/calls.voxbatch"),
         ("gs://calls/m.jsonl", "gs://calls/m.voxbatch"),
         ("S3://calls/2026/m.jsonl.gz", "s3://calls/2026/m.voxbatch"),
         ("gs://calls/2026/day/", "gs://calls/2026/day.voxbatch"),

@@ -8,18 +8,15 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import discovery
 import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
 BUILT_IN = {"PROJECT_ID", "COMMIT_SHA"}
-TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,), "boolean": (bool,), "integer": (int,), "array": (list,), "object": (dict,),
-}  # fmt: skip
 DOCKER = """#!/bin/sh
 printf '%s\\n' "docker $*" >>"$RECORD"
 case "$*" in
@@ -38,37 +35,6 @@ def config(token: bool = False) -> dict[str, Any]:
     return dict(yaml.safe_load(text))
 
 
-def schemas() -> dict[str, Any]:
-    """As Google publishes them, from the copy in its Python client."""
-    package = find_spec("googleapiclient")
-    assert package is not None
-    assert package.origin is not None
-    document = Path(package.origin).parent / "discovery_cache" / "documents" / "cloudbuild.v1.json"
-    return dict(json.loads(document.read_text())["schemas"])
-
-
-def faults(value: Any, schema: dict[str, Any], named: dict[str, Any], where: str) -> list[str]:
-    """Fields that there are not, and values of another type than the field's."""
-    schema = named[schema["$ref"]] if "$ref" in schema else schema
-    if not isinstance(value, TYPES[schema["type"]]):
-        return [f"{where}: {value!r} is no {schema['type']}"]
-    if isinstance(value, list):
-        return [each for i, item in enumerate(value) for each in faults(item, schema["items"], named, f"{where}[{i}]")]
-    if isinstance(value, dict):
-        return [each for key, item in value.items() for each in _faults_of_field(key, item, schema, named, where)]
-    if "enum" in schema and value not in schema["enum"]:
-        return [f"{where}: {value!r} is none of {schema['enum']}"]
-    pattern = {"int64": r"-?\d+", "google-duration": r"\d+(\.\d+)?s"}.get(schema.get("format", ""), "")
-    return [f"{where}: {value!r} is no {schema['format']}"] if pattern and not re.fullmatch(pattern, str(value)) else []
-
-
-def _faults_of_field(key: str, value: Any, schema: dict[str, Any], named: dict[str, Any], where: str) -> list[str]:
-    field = schema.get("properties", {}).get(key) or schema.get("additionalProperties")
-    if field is None or field.get("readOnly"):
-        return [f"{where}: {key} is no field that one may set"]
-    return faults(value, field, named, f"{where}.{key}")
-
-
 def steps(token: bool = False) -> dict[str, dict[str, Any]]:
     return {step["id"]: step for step in config(token)["steps"]}
 
@@ -76,15 +42,13 @@ def steps(token: bool = False) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("token", [False, True])
 def test_schema(token: bool) -> None:
     """Every field is one of Cloud Build's API and has its type, with the lines for a token and without."""
-    named = schemas()
-    assert faults(config(token), named["Build"], named, "build") == []
+    assert discovery.api("cloudbuild.v1").faults(config(token), "Build") == []
 
 
 def test_the_schema_finds_faults() -> None:
-    """The check of the schema is one: a wrong name, type, choice or duration is found."""
-    named = schemas()
+    """The check of the schema is one: a wrong name, type, choice or duration is found, and a step without its image."""
     wrong = {"step": [], "timeout": "1h", "options": {"machineType": "E3"}, "steps": [{"args": "run"}], "id": "x"}
-    assert len(faults(wrong, named["Build"], named, "build")) == 5
+    assert len(discovery.api("cloudbuild.v1").faults(wrong, "Build")) == 6
 
 
 @pytest.mark.parametrize("token", [False, True])

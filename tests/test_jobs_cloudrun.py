@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import discovery
 import pytest
 import workflows
 import yaml
 from conftest import understood
-from discovery import complaints
 from gcloud_stub import Gcloud, Trouble, gcloud
 
 ROOT = Path(__file__).parents[1]
@@ -577,7 +577,7 @@ def test_jobs_and_pool_are_what_cloud_run_takes(documents: dict[str, Any]) -> No
     }
     for name, kind in kinds.items():
         document = documents[name]
-        told = complaints("run.v1", kind, document)  # gcloud fills in the namespace, which is the project
+        told = discovery.api("run.v1").faults(document, kind)  # gcloud fills in the namespace, which is the project
         assert [each for each in told if not each.endswith("metadata.namespace: required")] == []
         assert (document["apiVersion"], document["kind"]) == ("run.googleapis.com/v1", kind)
         assert "${" not in json.dumps(document)
@@ -598,12 +598,12 @@ def test_jobs_and_pool_are_what_cloud_run_takes(documents: dict[str, Any]) -> No
 def test_the_check_of_documents_is_strict() -> None:
     """An unknown field, a wrong type, a missing name and a word that is none of an enum's are each told."""
     job = {"spec": {"template": {"spec": {"taskCount": "8", "template": {"spec": {"containers": [{"imag": "x"}]}}}}}}
-    told = complaints("run.v1", "Job", job)
+    told = discovery.api("run.v1").faults(job, "Job")
     assert any("taskCount: int32, not '8'" in each for each in told)
     assert any("imag: no such field" in each for each in told)
     assert any(each.endswith("image: required") for each in told)
     policy = {"combiner": "XOR", "conditions": {}}
-    assert len(complaints("monitoring.v3", "AlertPolicy", policy)) == 2
+    assert len(discovery.api("monitoring.v3").faults(policy, "AlertPolicy")) == 2
 
 
 @pytest.mark.slow
@@ -617,9 +617,9 @@ def test_alerts_and_metrics_are_what_monitoring_takes(documents: dict[str, Any])
     for key, thing in documents.items():
         if key.startswith("logging metrics/"):
             document = {name: value for name, value in thing.items() if name != "flags"}
-            assert complaints("logging.v2", "LogMetric", document) == []
+            assert discovery.api("logging.v2").faults(document, "LogMetric") == []
         if key.startswith("alert/"):
-            assert complaints("monitoring.v3", "AlertPolicy", thing) == []
+            assert discovery.api("monitoring.v3").faults(thing, "AlertPolicy") == []
             assert thing["notificationChannels"] == ["projects/p/notificationChannels/7"]
             for condition in thing["conditions"]:
                 of = condition["conditionThreshold"]["filter"]
@@ -632,7 +632,7 @@ def test_alerts_and_metrics_are_what_monitoring_takes(documents: dict[str, Any])
 def test_the_night_asks_for_what_the_api_takes(documents: dict[str, Any]) -> None:
     """Cloud Scheduler posts a RunJobRequest to the nightly job, as voxbatch-start."""
     schedule = documents["scheduler jobs/voxbatch-nightly"]
-    assert complaints("run.v2", "GoogleCloudRunV2RunJobRequest", json.loads(schedule["body"])) == []
+    assert discovery.api("run.v2").faults(json.loads(schedule["body"]), "GoogleCloudRunV2RunJobRequest") == []
     flags = schedule["flags"]
     assert re.fullmatch(
         r"https://run\.googleapis\.com/v2/projects/p/locations/europe-west4/jobs/voxbatch-nightly:run", flags["uri"]

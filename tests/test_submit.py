@@ -13,9 +13,10 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+import discovery
 import pytest
 import servers
-from clouds import CloudRunApi, Discovery, SageMakerApi, ServiceModel, amazon_refusal, google_refusal, served
+from clouds import CloudRunApi, SageMakerApi, ServiceModel, amazon_refusal, google_refusal, served
 from conftest import environment, understood
 from hypothesis import given
 from hypothesis import strategies as st
@@ -493,10 +494,10 @@ def test_more_than_sagemaker_takes(order: submit.Order, message: str) -> None:
 
 def test_the_discovery_document_finds_faults() -> None:
     """A field that there is not, one of another type, a missing one, another path or method."""
-    discovery, path = Discovery("run.v2"), f"/v2/{JOB}:run"
+    api, path = discovery.api("run.v2"), f"/v2/{JOB}:run"
 
     def faults(overrides: Any, method: str = "POST", path: str = path) -> list[str]:
-        return discovery.faults_of_request(method, path, json.dumps({"overrides": overrides}).encode())
+        return api.faults_of_request(method, path, json.dumps({"overrides": overrides}).encode())
 
     assert not faults({"taskCount": 1, "timeout": "3.5s", "containerOverrides": [{"env": [{"name": "A"}]}]})
     for wrong in (

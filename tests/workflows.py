@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from discovery import complaints, method
+import discovery
 
 Step = dict[str, Any]
 Cloud = Callable[[str, dict[str, Any]], Any]
@@ -183,12 +183,13 @@ class Run:
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """A connector's call, held against the discovery document before it is answered."""
-        api, called = connector(name)
-        takes = method(api, called)
+        service, called = connector(name)
+        api = discovery.api(service)
+        takes = api.method(called)
         sent = {key: value for key, value in arguments.items() if key != "connector_params"}
         for key, value in sent.items():
             if key == "body":
-                if wrong := complaints(api, takes["request"]["$ref"], value):
+                if wrong := api.faults(value, takes["request"]["$ref"]):
                     raise Bad(f"{name}: {'; '.join(wrong)}")
             elif (pattern := takes["parameters"][key].get("pattern")) and not re.match(pattern, value):
                 raise Bad(f"{name}: {key}={value} is not {pattern}")
@@ -259,7 +260,8 @@ def _step_problems(name: str, step: Step, reachable: set[str], known: set[str]) 
 
 
 def _call_problems(name: str, step: Step) -> Iterator[str]:
-    takes = method(*connector(step["call"]))
+    service, called = connector(step["call"])
+    takes = discovery.api(service).method(called)
     allowed = {*takes["parameters"], "connector_params", *({"body"} if "request" in takes else set())}
     yield from (f"{name}: {step['call']} takes no {key}" for key in set(step["args"]) - allowed)
     needed = {key for key, each in takes["parameters"].items() if each.get("required")}

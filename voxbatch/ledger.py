@@ -196,9 +196,6 @@ class Ledger:
         done = {"version": VERSION, "run": self._run, "items": items}
         self._store.create(f"{self.folder}/complete.json", [dump(done) + b"\n"])
 
-    def is_complete(self) -> bool:
-        return self._store.read(f"{self.folder}/complete.json") is not None
-
     def all_complete(self) -> bool:
         """Whether every shard of this run's sharding has said so."""
         done = [name for name in self._store.names(FOLDER) if name.endswith(f"-of-{self._shards:05d}/complete.json")]

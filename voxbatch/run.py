@@ -26,6 +26,7 @@ from voxbatch.errors import ConfigError, RunMismatchError
 from voxbatch.ledger import Ledger, part_names, read_headers
 from voxbatch.log import Log
 from voxbatch.manifest import PathPolicy, Source, Survey, items, open_source, survey
+from voxbatch.manifest.source import stem
 from voxbatch.pipeline import Pipeline, Progress, Settings, Stop, Usage
 from voxbatch.shard import members
 from voxbatch.storage import USUAL, Access, Store, is_remote, open_store
@@ -55,19 +56,15 @@ def default_out(source: str) -> str:
     if is_remote(source):
         return _beside_address(source)
     path = Path(os.path.abspath(source))
-    name = path.name if path.is_dir() else _stem(path.name)
+    name = path.name if path.is_dir() else stem(path.name)
     return str(path.with_name(f"{name or 'root'}.voxbatch"))
 
 
 def _beside_address(source: str) -> str:
     *above, name = name_of(source).rstrip("/").split("/")
-    out = f"{_stem(name) or 'root'}.voxbatch"
+    out = f"{stem(name) or 'root'}.voxbatch"
     scheme = scheme_of(source)
     return "/".join([f"{scheme}:/", *above, out]) if above and scheme in BUCKET_SCHEMES else out
-
-
-def _stem(name: str) -> str:
-    return name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
 
 
 def policy(config: Config) -> PathPolicy:

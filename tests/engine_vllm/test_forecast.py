@@ -71,7 +71,11 @@ def test_requests_fit_into_the_memory(name: str, prefilled: bool) -> None:
 
 
 def test_requests_as_they_were_asked_for() -> None:
-    """By max_num_seqs, a smaller budget, or an encoder cache that is not lifted."""
+    """By max_num_seqs, a smaller budget, or an encoder cache that is not lifted; more than the usual number too, where
+    they have room."""
+    many = resolve("realtime", {"max_num_seqs": "768"})
+    assert forecast.requests(PARAMS, many, H200, True, 30) == 768
+    assert forecast.requests(PARAMS, many, L4, True, 30) < 200
     for options, count in (
         ({"max_num_seqs": "8"}, 8),
         ({"gpu_memory_gb": "22"}, 34),

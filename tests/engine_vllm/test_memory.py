@@ -99,9 +99,12 @@ footprints = st.builds(
 
 @given(footprints, budgets, budgets)
 def test_more_memory_admits_more(found: Footprint, one: float, other: float) -> None:
-    """From 1 to MOST, whatever the budget; what is admitted fits, where more than one is."""
-    small, large = (found.admitted(budget) for budget in sorted((one, other)))
+    """From 1 to MOST, whatever the budget; what fits does, where more than one does."""
+    budgets = sorted((one, other))
+    small, large = (found.admitted(budget) for budget in budgets)
     assert 1 <= small <= large <= MOST
+    small, large = (found.fitting(budget) for budget in budgets)
+    assert 1 <= small <= large
     assert large == 1 or found.weights_bytes + large * found.request_bytes <= max(one, other)
 
 

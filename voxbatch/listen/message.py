@@ -15,11 +15,11 @@ from typing import Any
 
 from voxbatch.errors import MessageError
 from voxbatch.manifest.folder import RECORDING_SUFFIXES
+from voxbatch.manifest.source import SUFFIXES, stem
 from voxbatch.storage import is_remote, shown
 from voxbatch.storage.address import BUCKET_SCHEMES, is_folder, name_of, scheme_of, tidied
 
 FINALIZED = "OBJECT_FINALIZE"
-MANIFEST_SUFFIXES = (".jsonl", ".jsonl.gz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,8 @@ def _notification(attributes: Mapping[str, str], rules: Rules) -> Run | Upload |
         if prefix := rules.place_of_recording(uri):
             return Upload(uri, attributes.get("objectGeneration", ""), prefix, rules.out_of(uri))
         return Foreign(f"{uri} is a recording, and those below {_listed(rules.recordings)} alone are run by themselves")
-    if not uri.lower().endswith(MANIFEST_SUFFIXES):
-        return Foreign(f"{uri} is neither a manifest ({', '.join(MANIFEST_SUFFIXES)}) nor a recording")
+    if not uri.lower().endswith(SUFFIXES):
+        return Foreign(f"{uri} is neither a manifest ({', '.join(SUFFIXES)}) nor a recording")
     if not _is_in(uri, rules):
         return Foreign(f"{uri} lies below none of {_listed(rules.prefixes or rules.recordings)}")
     return Run(uri, rules.out_of(_stem(uri)))
@@ -199,12 +199,7 @@ def _address(uri: str, what: str) -> str:
 
 def _stem(uri: str) -> str:
     """ "gs://b/day.jsonl.gz" → "gs://b/day", "gs://b/day/" → "gs://b/day"."""
-    path = shown(uri, "").rstrip("/")
-    lower = path.lower()
-    for suffix in sorted(MANIFEST_SUFFIXES, key=len, reverse=True):
-        if lower.endswith(suffix):
-            return path[: -len(suffix)]
-    return path
+    return stem(shown(uri, "").rstrip("/"))
 
 
 def _brief(value: Any) -> str:

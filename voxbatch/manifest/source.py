@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import stat
 import sys
 import zlib
@@ -30,9 +31,16 @@ from voxbatch.storage.spool import spool
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+SUFFIXES = (".jsonl", ".jsonl.gz")
+_SUFFIX = re.compile(r"(\.jsonl?)?(\.gz)?$", re.IGNORECASE)
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _GZIP_MAGIC = b"\x1f\x8b"
+
+
+def stem(name: str) -> str:
+    """A manifest's name, or its address, without what says that it is one: "calls.jsonl.gz" → "calls"."""
+    return _SUFFIX.sub("", name, count=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def share(model: Model, settings: Settings, card: gpu.Card, requests: int) -> fl
     planned = planned_bytes(settings, card)
     if lifts(model.family, settings) and model.is_mistral and not prefill.is_on(model.family, settings):
         mine = _footprint(model, settings)
-        running = min(requests, mine.admitted(planned * settings.tensor_parallel_size))
+        running = min(requests, mine.fitting(planned * settings.tensor_parallel_size))
         planned -= running * mine.encoded_bytes  # on each of its cards
     return planned / (card.total_bytes - card.reserved_bytes)
 

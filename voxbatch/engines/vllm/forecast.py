@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.engines import Speed
-from voxbatch.engines.vllm import compat, gpu, limits, prefill, published, speed
+from voxbatch.engines.vllm import compat, gpu, limits, memory, prefill, published, speed
 from voxbatch.engines.vllm.arguments import footprint, planned_bytes
 from voxbatch.engines.vllm.cards import CARDS
-from voxbatch.engines.vllm.model import CLOUD, DEFAULT_MODEL, REALTIME, locate
+from voxbatch.engines.vllm.model import DEFAULT_MODEL, REALTIME, locate
 from voxbatch.engines.vllm.settings import Settings, resolve
 from voxbatch.records import SAMPLING_RATE
+from voxbatch.storage.address import BUCKET_SCHEMES, scheme_of
 
 CHUNK_S = 30.0
 """Of a long recording, cut in pauses: 32 on average where 35 are the most (benchmarks/RESULTS.md, the whole run)."""
@@ -57,7 +58,7 @@ def _params(model: str | None) -> dict[str, Any] | None:
     if os.path.isdir(model):
         found = locate(model, None)
         return found.shape() if found.family == REALTIME else None
-    return published.PARAMS if model.startswith((*CLOUD, "/")) else None
+    return published.PARAMS if scheme_of(model) in BUCKET_SCHEMES or model.startswith("/") else None
 
 
 def _is_plain(settings: Settings) -> bool:
@@ -92,7 +93,7 @@ def requests(params: dict[str, Any], settings: Settings, name: str, prefilled: b
     found = footprint(params, True, settings, prefilled).running(positions, planned)
     if not settings.lift_encoder_cache:
         found = min(found, (settings.max_num_batched_tokens or _usual_batched_tokens(name)) // positions)
-    return max(1, min(found, settings.max_num_seqs or found))
+    return max(1, min(found, settings.max_num_seqs or memory.MOST))
 
 
 def _usual_batched_tokens(name: str) -> int:

@@ -58,21 +58,25 @@ class Footprint:
     block_size: int = BLOCK
 
     def admitted(self, planned_bytes: float) -> int:
-        """Requests at a time, from 1 to MOST.
+        """Requests at a time where nobody said how many: `fitting`, and MOST at most."""
+        return min(MOST, self.fitting(planned_bytes))
+
+    def fitting(self, planned_bytes: float) -> int:
+        """Requests that have room at a time at their longest, from 1.
 
         Args:
             planned_bytes: what vLLM may plan with.
         """
         left = planned_bytes - self.weights_bytes - WORKING_BYTES
-        return min(MOST, max(1, int(left // self.request_bytes)))
+        return max(1, int(left // self.request_bytes))
 
     def running(self, positions: int, planned_bytes: float) -> int:
-        """Requests that do run at a time, all of so many positions; for forecasts.
+        """Requests that do run at a time where as many as have room may, all of so many positions; for forecasts.
 
-        `admitted`, or less: in stock vLLM both K/V caches of Voxtral Realtime are cut into blocks as large as BLOCK
+        `fitting`, or less: in stock vLLM both K/V caches of Voxtral Realtime are cut into blocks as large as BLOCK
         positions of the encoder's are, 16 MiB; of 448 positions (30 s) the encoder's take 13 and the decoder's 4.
         """
-        most = self.admitted(planned_bytes)
+        most = self.fitting(planned_bytes)
         if self.prefilled or not self.is_realtime:
             return most
         encoder, params = self._encoder, self.params

@@ -18,6 +18,7 @@ from typing import Any
 
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.storage import USUAL, Access
+from voxbatch.storage.address import BUCKET_SCHEMES, scheme_of
 
 REALTIME, INSTRUCT, WHISPER = "realtime", "instruct", "whisper"
 
@@ -35,7 +36,6 @@ SMALL_FILES = (
 """All that is read before the weights."""
 MISTRAL_WEIGHTS = "consolidated*.safetensors"
 HF_WEIGHTS = "model*.safetensors"
-CLOUD = ("gs://", "s3://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def locate(name: str | None, revision: str | None, access: Access = USUAL) -> Mo
         StorageError: a bucket cannot be read.
     """
     name = name or DEFAULT_MODEL
-    if name.startswith(CLOUD):
+    if scheme_of(name) in BUCKET_SCHEMES:
         model = _from_bucket(name, access)
     elif os.path.isdir(name):
         model = _described(name, Path(name).resolve(), None)
@@ -88,7 +88,7 @@ def locate(name: str | None, revision: str | None, access: Access = USUAL) -> Mo
         )
     else:
         model = _from_hub(name, revision)
-    if revision and (model.revision is None or name.startswith(CLOUD)):
+    if revision and (model.revision is None or scheme_of(name) in BUCKET_SCHEMES):
         raise ConfigError(f"revision {revision}: {name} is a folder, and only a hub's model has revisions")
     return model
 
@@ -108,7 +108,7 @@ def complete(model: Model) -> Model:
     Raises:
         EngineError: weights are missing or half there; what to do about it.
     """
-    if model.revision and not model.name.startswith(CLOUD):
+    if model.revision and scheme_of(model.name) not in BUCKET_SCHEMES:
         model = replace(model, path=_snapshot(model.name, model.revision, weights=True, is_mistral=model.is_mistral))
     check_weights(model)
     return model
