@@ -28,6 +28,7 @@ from voxbatch.listen import Subscription
 from voxbatch.listen.window import GRACE_S
 from voxbatch.log import Log
 from voxbatch.storage import Store, open_store, stat, steady
+from voxbatch.submit import ATTEMPTS
 
 pytestmark = pytest.mark.slow
 
@@ -725,6 +726,27 @@ def test_a_recording_there(desk: Desk, cloud_run: CloudRunApi, recording: Record
     desk.clean()
 
 
+def test_a_burst_there(desk: Desk, cloud_run: CloudRunApi) -> None:
+    """A quota of so many a minute does not end a listener, nor does a service that fails a while; an execution that
+    began without telling is found."""
+    names = [f"day{i}" for i in range(4)]
+    for name in names:
+        desk.manifest(name)
+    desk.told(len(names))
+    look = ""
+    for fault in (google_refusal(429, "Quota exceeded"), google_refusal(503, "try later"), "lost"):
+        cloud_run.endpoint.replies += [look, fault]
+    cloud_run.endpoint.replies.insert(0, "")  # whether there is such a job
+    listening = desk.drained(*THERE, "--tasks", "1")
+    assert Counter(arguments(each)[3] for each in cloud_run.executions) == {f"{OUT}/{name}": 1 for name in names}
+    (quota, failure, connection) = (each["text"] for each in listening.told("start_postponed"))
+    assert "429: Quota exceeded" in quota
+    assert "503: try later" in failure
+    assert "connection failed" in connection
+    assert len(listening.told("run_submitted")) == len(names)
+    desk.clean()
+
+
 @pytest.mark.parametrize("fault", ["no job", "denied", "busy", "gone"])
 def test_nothing_is_lost_where_nothing_starts(desk: Desk, cloud_run: CloudRunApi, fault: str) -> None:
     """A job that is not there is refused before any message is taken; where it is lost later, or may not be started,
@@ -742,7 +764,7 @@ def test_nothing_is_lost_where_nothing_starts(desk: Desk, cloud_run: CloudRunApi
     elif fault == "denied":
         cloud_run.endpoint.replies = [google_refusal(403, "Permission 'run.executions.list' denied")]
     else:
-        cloud_run.endpoint.replies = ["", google_refusal(429, "Quota exceeded")]
+        cloud_run.endpoint.replies = ["", google_refusal(429, "Quota exceeded")] * ATTEMPTS
     desk.manifest("day")
     assert listening.ended() == 1
     said = {"gone": "there is no job", "denied": "permission denied", "busy": "Quota exceeded"}

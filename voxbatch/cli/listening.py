@@ -267,7 +267,7 @@ class _Listening:
         from voxbatch.finalize import SUMMARY
         from voxbatch.storage import open_store, shown
         from voxbatch.storage.address import BUCKET_SCHEMES, scheme_of
-        from voxbatch.submit import CloudRun, check, start
+        from voxbatch.submit import CloudRun, check, start_in_time
 
         target = CloudRun(self._asked.job, self._asked.project, self._asked.region)
         check(self._config, target, self._asked.tasks)
@@ -282,7 +282,7 @@ class _Listening:
                 return
             order = self._ordered(run, target)
             try:
-                started = start(order, target)
+                started = start_in_time(order, target, lambda why: log.warning("start_postponed", text=why))
             except ConfigError as e:  # the job is gone, say: not the message's fault
                 raise StartError(str(e)) from e
             text = f"{shown(run.source)} → {run.out}: {'found' if started.was_running else 'started'} {started.name}"

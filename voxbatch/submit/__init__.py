@@ -10,6 +10,12 @@ with it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import tenacity
+
+from voxbatch.errors import BusyError
+from voxbatch.storage import steady
 from voxbatch.submit.cloudrun import CloudRun
 from voxbatch.submit.order import Order, Request, Started, Target
 from voxbatch.submit.sagemaker import SageMaker
@@ -26,8 +32,12 @@ __all__ = [
     "check",
     "sized",
     "start",
+    "start_in_time",
     "task_count",
 ]
+
+ATTEMPTS = 20
+"""19 waits (see steady.wait_s) add up to some two and a half minutes: Cloud Run's quotas are so much a minute."""
 
 
 def start(order: Order, target: Target, again: bool = False) -> Started:
@@ -44,3 +54,28 @@ def start(order: Order, target: Target, again: bool = False) -> Started:
             asked again.
     """
     return target.start(order, again)
+
+
+def start_in_time(order: Order, target: Target, tell: Callable[[str], None]) -> Started:
+    """`start`, as often as it takes while the engine is busy or out of reach, ATTEMPTS times at most. What an attempt
+    began whose answer was lost is found by the next.
+
+    Args:
+        tell: is given the reason of each wait, for people.
+
+    Raises:
+        ConfigError, StartError: as from `start`.
+    """
+
+    def say(state: tenacity.RetryCallState) -> None:
+        assert state.outcome is not None
+        tell(f"{state.outcome.exception()} (by itself, in {state.upcoming_sleep:.0f} s)")
+
+    attempts = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(BusyError),
+        stop=tenacity.stop_after_attempt(ATTEMPTS),
+        wait=steady.wait_s,
+        before_sleep=say,
+        reraise=True,
+    )
+    return attempts(start, order, target)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from voxbatch import prices
-from voxbatch.errors import ConfigError, StartError, VoxbatchError
+from voxbatch.errors import BusyError, ConfigError, StartError, VoxbatchError
 from voxbatch.storage.refusal import short
 from voxbatch.submit.order import Order, Request, Started
 
@@ -186,7 +186,7 @@ class _Api:
         except GoogleAPICallError as e:
             raise self._refusal(what, verb, e) from e
         except (RequestException, TransportError, RetryError) as e:
-            raise StartError(
+            raise BusyError(
                 f"{what}: the connection failed ({short(e)}): check the network, and submit it again: what has begun "
                 "by then is found, not started twice"
             ) from e
@@ -218,7 +218,7 @@ class _Api:
         if status == 400:
             return ConfigError(f"{what}: Cloud Run refuses the request: {said}")
         if status in (409, 429) or status >= 500:
-            return StartError(f"{what}: Cloud Run is busy, or a quota is used up ({status}: {said}): submit it again")
+            return BusyError(f"{what}: Cloud Run is busy, or a quota is used up ({status}: {said}): submit it again")
         return StartError(f"{what}: Cloud Run answers with status {status} ({said})")
 
 

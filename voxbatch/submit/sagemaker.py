@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from voxbatch.errors import ConfigError, StartError, VoxbatchError
+from voxbatch.errors import BusyError, ConfigError, StartError, VoxbatchError
 from voxbatch.storage.refusal import short
 from voxbatch.submit.order import Order, Request, Started
 
@@ -198,7 +198,7 @@ class _Api:
         except (botocore.NoCredentialsError, botocore.PartialCredentialsError, botocore.ProfileNotFound) as e:
             raise StartError(f"{what}: no usable credentials ({short(e)}): {_LOGIN}") from e
         except (botocore.ConnectionError, botocore.HTTPClientError) as e:
-            raise StartError(
+            raise BusyError(
                 f"{what}: the connection failed ({short(e)}): check the network and --region, and submit it again: "
                 "what has begun by then is found, not started twice"
             ) from e
@@ -220,5 +220,5 @@ class _Api:
                 f"for more under Service Quotas; SageMaker says: {said}"
             )
         if code in _LATER or status >= 500:
-            return StartError(f"{what}: SageMaker is busy ({code}: {said}): submit it again")
+            return BusyError(f"{what}: SageMaker is busy ({code}: {said}): submit it again")
         return ConfigError(f"{what}: SageMaker refuses the request ({code}: {said})")
