@@ -636,6 +636,18 @@ def test_from_the_environment(desk: Desk, start: Starter) -> None:
     desk.clean()
 
 
+def test_several_gpus(desk: Desk) -> None:
+    """Share each run; that this costs a load of the model each time is said before any message is taken."""
+    desk.manifest("day")
+    desk.told(1)
+    listening = desk.drained("--engine-option", "workers=2")
+    (warning,) = listening.told("loads_anew")
+    assert warning["text"].startswith("2 GPUs share each run, and load the model anew for it")
+    assert desk.done("day")
+    assert not desk.drained("--engine-option", "workers=2", "--workers", "1").told("loads_anew")
+    desk.clean()
+
+
 # ── runs on Cloud Run ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 

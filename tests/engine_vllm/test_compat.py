@@ -10,7 +10,10 @@ import pytest
 
 from voxbatch.engines import vllm
 from voxbatch.engines.vllm import Vllm, compat, core, gpu
-from voxbatch.errors import EngineError
+from voxbatch.engines.vllm.checks import check_graphs
+from voxbatch.engines.vllm.model import REALTIME, Model
+from voxbatch.engines.vllm.settings import Settings
+from voxbatch.errors import ConfigError, EngineError
 
 
 @pytest.fixture
@@ -69,6 +72,18 @@ def test_graphs(family: str, version: str, mode: str) -> None:
     not."""
     assert compat.cudagraph_mode(family, version) == mode
     assert compat.cudagraph_mode(family, version, prefilled=True) == "FULL_AND_PIECEWISE"
+
+
+def test_graphs_that_cannot_be_had(tmp_path: Path) -> None:
+    """Are refused by name, before a GPU is touched; all others are vLLM's own affair."""
+    model = Model("a model", tmp_path, REALTIME, is_mistral=True)
+    for mode in ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"):
+        with pytest.raises(ConfigError, match=f"cudagraph_mode={mode}: vLLM 0.26.0 cannot capture a model whole"):
+            check_graphs(model, Settings(cudagraph_mode=mode), "0.26.0", prefilled=False)
+        check_graphs(model, Settings(cudagraph_mode=mode), "0.26.0", prefilled=True)
+        check_graphs(model, Settings(cudagraph_mode=mode), "0.30.0", prefilled=False)
+    for mode in ("auto", "NONE", "PIECEWISE"):
+        check_graphs(model, Settings(cudagraph_mode=mode), "0.26.0", prefilled=False)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from voxbatch.engines.vllm import core
+from voxbatch.engines.vllm import compat, core
 from voxbatch.engines.vllm.core import Died, _as_death, _EngineLog, _HangGuard, _logging
 
 TRACEBACK = """2026-01-01 00:00:00,000 7 ERROR [vllm.v1.engine.core] EngineCore encountered a fatal error.
@@ -179,6 +181,22 @@ def test_a_killed_engine_ends_the_wait(
     guard = _HangGuard([sleeper], lambda: outputs.put("dead"))
     threading.Timer(0.1, sleeper.kill).start()
     assert waiting(guard, outputs) == "dead"
+
+
+def test_a_killed_engine_answers_no_question(
+    sleeper: multiprocessing.process.BaseProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it was asked beside its work, such as how full its memory is, vLLM would wait for likewise; what was
+    answered before stays so."""
+    monkeypatch.setattr(core, "LOOK_S", 0.02)
+    answered, asked = Future[str](), Future[str]()
+    answered.set_result("full")
+    client = SimpleNamespace(outputs_queue=queue.SimpleQueue(), utility_results={1: answered, 2: asked})
+    guard = _HangGuard([sleeper], lambda: compat.wake(SimpleNamespace(engine_core=client)))
+    threading.Timer(0.1, sleeper.kill).start()
+    with guard, pytest.raises(RuntimeError, match="the engine's process is gone"):
+        asked.result(timeout=20)
+    assert answered.result() == "full"
 
 
 def test_an_engine_that_hangs_is_killed(

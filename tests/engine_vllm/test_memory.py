@@ -15,7 +15,7 @@ from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.arguments import arguments, concurrency, planned_bytes, share
 from voxbatch.engines.vllm.core import ALLOCATOR, THREADS, allocator, threads
 from voxbatch.engines.vllm.memory import MOST, UNCOUNTED_BYTES, Footprint
-from voxbatch.engines.vllm.model import REALTIME, Model
+from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model
 from voxbatch.engines.vllm.settings import FP8_PARTS, Settings
 from voxbatch.errors import ConfigError
 
@@ -142,6 +142,16 @@ def test_more_or_less_than_a_card() -> None:
         planned_bytes(Settings(gpu_memory_gb=25.0), L4)
     with pytest.raises(ConfigError, match=r"1\.5 GB of NVIDIA L4 may be filled, and driver, CUDA and graphs alone"):
         planned_bytes(Settings(gpu_memory_gb=1.5), L4)
+
+
+def test_it_is_refused_whoever_says_how_many(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also where the number of requests does not follow from the memory, and of whichever card that is visible."""
+    monkeypatch.setattr(gpu, "cards", lambda: [H200, L4])
+    refused = pytest.raises(ConfigError, match=r"gpu_memory_gb=100\.0: NVIDIA L4 has 24\.2 GB")
+    with refused:
+        concurrency(model(tmp_path), Settings(gpu_memory_gb=100.0, max_num_seqs=64))
+    with refused:
+        concurrency(Model("a model", tmp_path, WHISPER, is_mistral=False), Settings(gpu_memory_gb=100.0))
 
 
 def model(folder: Path) -> Model:

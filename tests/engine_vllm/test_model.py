@@ -303,7 +303,7 @@ class Hub(BaseHTTPRequestHandler):
             self.close_connection = True  # without an answer
         elif name == "private":
             self._error(401, "RepoNotFound")
-        elif name not in ("good", "gated"):
+        elif name not in ("good", "gated", "fleeting"):
             self._error(404, "RepoNotFound")
         elif revision not in ("main", "v1", COMMIT):
             self._error(404, "RevisionNotFound")
@@ -316,6 +316,8 @@ class Hub(BaseHTTPRequestHandler):
     def _file(self, repo: str, file: str) -> None:
         if repo == "owner/gated":
             self._error(403, "GatedRepo")
+        elif repo == "owner/fleeting" and file.endswith(".safetensors"):
+            self.close_connection = True
         elif file in self.files:
             etag = f"{hash(file) % 10**18:040x}"
             self._answer(200, self.files[file], {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
@@ -418,6 +420,14 @@ def test_a_hub_that_cannot_be_reached(hub: str, tmp_path: Path) -> None:
         assert found.startswith("ConfigError: --model owner/")
         assert ": the hub cannot be reached (" in found
         assert found.endswith("; bring the model to a local folder or a bucket, and give that instead")
+
+
+@needs_hub
+@pytest.mark.slow
+def test_a_hub_that_fails_before_the_weights_are_here(hub: str, tmp_path: Path) -> None:
+    """Whoever asked for the model is not to blame: the run, or the listener, ends and may be started again."""
+    (found,) = ask(hub, tmp_path, ("owner/fleeting", None))
+    assert found.startswith("EngineError: --model owner/fleeting: the hub cannot be reached (")
 
 
 def _nowhere() -> str:

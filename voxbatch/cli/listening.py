@@ -105,8 +105,9 @@ def listen(ctx: click.Context, /, quiet: bool, log_format: str, **settings: Any)
     """Run what the messages of a Pub/Sub subscription ask for: uploads to a bucket, and {"manifest": …, "output": …}.
 
     A manifest that is uploaded is run; a recording that is uploaded below --recordings is a run of its own, or one with
-    all that come within --batch-window. A message is acknowledged when its run is committed; what can never be run goes
-    to the dead-letter topic, with the reason. Several may listen to one subscription.
+    all that come within --batch-window. A message is acknowledged when its run is committed, or with --to cloudrun when
+    its execution has begun, whose own retries then answer for it; what can never be run goes to the dead-letter topic,
+    with the reason. Several may listen to one subscription.
     """
     from voxbatch.cli.session import leave
 
@@ -230,6 +231,7 @@ class _Listening:
         from voxbatch import engines, fleet
         from voxbatch.cli.session import report
         from voxbatch.display import events
+        from voxbatch.run import workers
         from voxbatch.storage import shown
 
         config = self._config
@@ -237,6 +239,12 @@ class _Listening:
         engine = kept.create(choice.name, config.model, config.engine_options, config.access)
         if config.language:
             engines.require_language(engine, config.language)
+        if (count := len(workers(config, engine))) > 1:
+            text = (
+                f"{count} GPUs share each run, and load the model anew for it; for many small runs start a listener "
+                "for each GPU (--engine-option devices=0), or give --workers 1"
+            )
+            self._log.warning("loads_anew", text=text)
 
         def perform(run: Run) -> None:
             ours, log = self._of(run), self._log.of(out=run.out)

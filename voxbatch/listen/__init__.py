@@ -1,9 +1,10 @@
 """Messages → runs, one at a time, as long as there are messages: `message` (what one asks for), `window` (recordings
 that come one by one), `claim` (who works where), `subscription` (Pub/Sub).
 
-A message is acknowledged when what it asks for is committed, and not before: whoever dies, another takes it up, and
-finds what is done. What can never be run is buried with its reason. When a run cannot go on (a store is down, the
-engine died), the message is given back and this ends: what comes next should find a new process.
+A message is acknowledged when what it asks for is committed, or has begun where others see to its end, and not before:
+whoever dies, another takes it up, and finds what is done. What can never be run is buried with its reason. When a run
+cannot go on (a store is down, the engine died), the message is given back and this ends: what comes next should find a
+new process.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ TIMEOUT_S = 20.0
 """Of one request."""
 BEATS = 3
 """Extensions within a lease: two may fail."""
+AGAIN = "they will be delivered once more"
 LEAST_LEASE_S = 10.0
 """The shortest that there is, and the usual one."""
 IDS_AT_A_TIME = 1000
@@ -146,7 +147,7 @@ class Subscription:
     def done(self, leases: Iterable[Lease]) -> None:
         """Acknowledge. Where that fails the messages come once more, and are then found done."""
         for ids in self._released(leases):
-            with self._told("acknowledge"):
+            with self._told("acknowledge", AGAIN):
                 self._again(f"acknowledge messages of {self.name}", partial(self._acknowledge, ids))
 
     def _acknowledge(self, ids: list[str]) -> None:
@@ -155,8 +156,8 @@ class Subscription:
     def give_back(self, leases: Iterable[Lease]) -> None:
         """Let others have them: at once, or as the subscription's retry policy has it."""
         for ids in self._released(leases):
-            with self._told("give back"):
-                self._extend(ids, 0)
+            with self._told("give back", AGAIN):
+                self._extend(ids, 0, TIMEOUT_S)
 
     def bury(self, lease: Lease, reason: str) -> None:
         """Put a message into the dead-letter topic with the reason, and be done with it.
@@ -202,21 +203,22 @@ class Subscription:
             with self._lock:
                 ids = list(self._leases)
             for at in range(0, len(ids), IDS_AT_A_TIME):
-                with self._told("extend the lease of"):
-                    self._extend(ids[at : at + IDS_AT_A_TIME], math.ceil(self.lease_s))
+                with self._told("extend the lease of", f"unless the next attempt can, {AGAIN}"):
+                    some, lease_s = ids[at : at + IDS_AT_A_TIME], math.ceil(self.lease_s)
+                    self._extend(some, lease_s, min(TIMEOUT_S, self.lease_s / BEATS))
 
-    def _extend(self, ids: list[str], seconds: int) -> None:
+    def _extend(self, ids: list[str], seconds: int, timeout_s: float) -> None:
         self._client.modify_ack_deadline(
-            subscription=self.name, ack_ids=ids, ack_deadline_seconds=seconds, timeout=TIMEOUT_S, retry=None
+            subscription=self.name, ack_ids=ids, ack_deadline_seconds=seconds, timeout=timeout_s, retry=None
         )
 
     @contextlib.contextmanager
-    def _told(self, verb: str) -> Iterator[None]:
+    def _told(self, verb: str, then: str) -> Iterator[None]:
         """What goes wrong is a warning: the message comes again, to us or to others, and nothing is lost by it."""
         try:
             yield
         except Exception as e:  # noqa: BLE001 whatever a client raises: the thread that keeps leases must live on
-            text = f"cannot {verb} messages of {self.name}: {_said(e)}; they will be delivered once more"
+            text = f"cannot {verb} messages of {self.name}: {_said(e)}; {then}"
             self._log.warning("lease", text=text)
 
     def _again(self, doing: str, call: Callable[[], Any]) -> Any:

@@ -38,6 +38,8 @@ __all__ = [
 
 ATTEMPTS = 20
 """19 waits (see steady.wait_s) add up to some two and a half minutes: Cloud Run's quotas are so much a minute."""
+TOTAL_S = 300.0
+"""After so long no further attempt is begun: one that gets no answer takes a minute or two by itself."""
 
 
 def start(order: Order, target: Target, again: bool = False) -> Started:
@@ -73,7 +75,7 @@ def start_in_time(order: Order, target: Target, tell: Callable[[str], None]) -> 
 
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(BusyError),
-        stop=tenacity.stop_after_attempt(ATTEMPTS),
+        stop=tenacity.stop_after_attempt(ATTEMPTS) | tenacity.stop_before_delay(TOTAL_S),
         wait=steady.wait_s,
         before_sleep=say,
         reraise=True,

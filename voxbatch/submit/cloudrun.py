@@ -194,6 +194,8 @@ class _Api:
             raise StartError(f"{what}: what answers is not Cloud Run ({short(e)}): check {ENDPOINT} and proxies") from e
         except GoogleAuthError as e:
             said = short(e.args[0] if e.args else e)
+            if isinstance(e.__cause__, TransportError):  # the machine's own metadata server, say
+                raise BusyError(f"{what}: no credentials can be had now ({said}): submit it again") from e
             raise StartError(f"{what}: no usable credentials ({said}): {_LOGIN}") from e
 
     def _refusal(self, what: str, verb: str, error: Any) -> VoxbatchError:

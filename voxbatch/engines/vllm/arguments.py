@@ -22,15 +22,19 @@ WHISPER_REQUESTS = 128
 
 
 def concurrency(model: Model, settings: Settings) -> int:
-    """Requests at a time: what was asked for, or what the memory admits."""
+    """Requests at a time: what was asked for, or what the memory admits.
+
+    Raises:
+        ConfigError: see planned_bytes; of every card that is visible.
+    """
+    planned = [planned_bytes(settings, card) for card in gpu.cards()]
     if settings.max_num_seqs:
         return settings.max_num_seqs
-    cards = gpu.cards()
-    if not cards:
+    if not planned:
         return CPU_REQUESTS
     if not model.is_mistral:
         return WHISPER_REQUESTS
-    return _footprint(model, settings).admitted(planned_bytes(settings, cards[0]) * settings.tensor_parallel_size)
+    return _footprint(model, settings).admitted(min(planned) * settings.tensor_parallel_size)
 
 
 def _footprint(model: Model, settings: Settings) -> memory.Footprint:

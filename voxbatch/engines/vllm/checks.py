@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from voxbatch.engines.vllm import fp8, gpu
+from voxbatch.engines.vllm import compat, fp8, gpu
 from voxbatch.engines.vllm.families import Family
 from voxbatch.engines.vllm.model import REALTIME, Model
 from voxbatch.engines.vllm.settings import Settings
@@ -44,6 +44,20 @@ def check_step(model: Model, family: Family, settings: Settings, requests: int) 
         raise ConfigError(
             f"engine option max_num_batched_tokens={room}: a prompt of {model.name} takes {family.prompt_tokens} "
             f"positions, and {requests} requests at a time one each; give at least {least}, or 0 for vLLM's own"
+        )
+
+
+def check_graphs(model: Model, settings: Settings, version: str, prefilled: bool) -> None:
+    """Raises ConfigError where this vLLM cannot capture the CUDA graphs that were asked for.
+
+    Args:
+        prefilled: see prefill.is_on.
+    """
+    fullest = compat.cudagraph_mode(model.family, version, prefilled)
+    if "FULL" in settings.cudagraph_mode and "FULL" not in fullest:
+        raise ConfigError(
+            f"engine option cudagraph_mode={settings.cudagraph_mode}: vLLM {version} cannot capture {model.name} "
+            f"whole, for its forward holds the encoder; give {fullest} or NONE, or leave the option out"
         )
 
 

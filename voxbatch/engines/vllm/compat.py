@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
+from concurrent.futures import InvalidStateError
 from importlib import metadata
 from typing import Any
 
@@ -80,8 +82,13 @@ def processes(engine: Any) -> list[Any]:
 
 
 def wake(engine: Any) -> None:
-    """End an LLMEngine's wait for its core's next output, with an error. When the core is killed or crashes in native
-    code, vLLM (0.26 to 0.32, SyncMPClient.get_output) stops reading without telling who waits."""
+    """End an LLMEngine's wait for its core's next output, or for what the core was asked, with an error. When the core
+    is killed or crashes in native code, vLLM (0.26 to 0.32, SyncMPClient.get_output and call_utility) stops reading
+    without telling who waits."""
+    gone = RuntimeError("the engine's process is gone")
     outputs = getattr(engine.engine_core, "outputs_queue", None)
     if outputs is not None:
-        outputs.put_nowait(RuntimeError("the engine's process is gone"))
+        outputs.put_nowait(gone)
+    for asked in list(getattr(engine.engine_core, "utility_results", {}).values()):
+        with contextlib.suppress(InvalidStateError):  # the answer came after all
+            asked.set_exception(gone)

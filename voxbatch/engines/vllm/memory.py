@@ -8,9 +8,9 @@ A card is filled with four things:
 - what the driver keeps for itself: NVML counts it as used, CUDA does not even show it (gpu.Card.reserved_bytes).
 
 An engine option says what the card may hold at most, all of these together: `arguments` subtracts the last two. By
-default that is 95 %. Of an L4's 24.15 GB (10^9 bytes) it is 22.94; less 0.47 of the driver's and 1.2, vLLM plans with
-21.3; less weights of 8.8 and 1.4 of working memory and graphs, 11.1 are left, or 192 requests of 512 tokens with the
-encoder once a chunk. The last 1.2 GB stay free.
+default that is 95 %. Of an L4's 24.15 GB (10^9 bytes) it is 22.94; less 0.64 of the driver's (an H200's) and 1.2, vLLM
+plans with 21.1; less weights of 8.8 and 1.4 of working memory and graphs, 10.9 are left, or 189 requests of 512 tokens
+with the encoder once a chunk. The last 1.2 GB stay free.
 
 The number of requests is an upper bound: the scheduler counts again, exactly, once vLLM has measured what is left for
 K/V blocks, less the two that hold what all chunks begin with (beginning). This bound only has to be near it, because

@@ -106,10 +106,14 @@ def complete(model: Model) -> Model:
     """The model with its weights on this machine, each file whole.
 
     Raises:
-        EngineError: weights are missing or half there; what to do about it.
+        EngineError: weights are missing or half there, or a hub does not give them any more; what to do about it.
     """
     if model.revision and scheme_of(model.name) not in BUCKET_SCHEMES:
-        model = replace(model, path=_snapshot(model.name, model.revision, weights=True, is_mistral=model.is_mistral))
+        try:
+            path = _snapshot(model.name, model.revision, weights=True, is_mistral=model.is_mistral)
+        except ConfigError as e:  # the hub gave the small files: what was asked for is right
+            raise EngineError(str(e)) from e
+        model = replace(model, path=path)
     check_weights(model)
     return model
 
