@@ -163,7 +163,7 @@ def test_no_more_are_let_in_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("blocks", "shares", "admitted"), [(34, False, 1), (35, True, 1), (64, True, 1), (66, True, 2)]
+    ("blocks", "shares", "admitted"), [(34, False, 1), (35, True, 1), (66, True, 1), (67, True, 2)]
 )
 def test_what_is_held_is_counted(blocks: int, shares: bool, admitted: int) -> None:
     """A request of full length takes 32 blocks and vLLM one; where no two are left, nothing is shared."""

@@ -59,7 +59,7 @@ class Encoder:
         window, scale = config.sliding_window, one.scaling
         self._attention: Attention = Masked(window, scale)
         if flash:
-            own = OWN_ATTENTION and _fits(one.head_dim, self._dtype)
+            own = OWN_ATTENTION and one.q_size == one.kv_size and _fits(one.head_dim, self._dtype)
             self._attention = Windowed(window, scale) if own else Flash(window, scale, flash)
         self._nothing = self._no_silence()
         samples, settled = extent(left_pad, config)

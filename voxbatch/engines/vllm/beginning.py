@@ -97,7 +97,11 @@ class Beginning:
         Args:
             requests: the scheduler's, by id.
         """
-        copies = [copy for blocks in _behind(step) for copy in map(KVCacheBlockCopy, self._held, blocks)]
+        copies = [
+            copy
+            for blocks in _behind(step, self._opening.positions)
+            for copy in map(KVCacheBlockCopy, self._held, blocks)
+        ]
         if copies:
             step.kv_cache_block_copies = [*(step.kv_cache_block_copies or ()), *copies]
         if not self._held:
@@ -152,14 +156,14 @@ def beginning(scheduler: Any, longest: int) -> Beginning | None:
     return made if made.blocks <= besides and made.copied <= COPIED else None
 
 
-def _behind(step: Any) -> Iterator[list[int]]:
-    """Blocks of each request that the step lets in, new or again, behind its beginning. Nothing but Beginning.computed
-    makes one begin there."""
+def _behind(step: Any, positions: int) -> Iterator[list[int]]:
+    """Blocks of each request that the step lets in, new or again, with so many positions computed: what
+    Beginning.computed said of it."""
     for new in step.scheduled_new_reqs:
-        if new.num_computed_tokens:
+        if new.num_computed_tokens == positions:
             yield new.block_ids[0]
     again = step.scheduled_cached_reqs
     if again.resumed_req_ids:
         for name, computed, blocks in zip(again.req_ids, again.num_computed_tokens, again.new_block_ids, strict=True):
-            if computed and name in again.resumed_req_ids:
+            if computed == positions and name in again.resumed_req_ids:
                 yield blocks[0]

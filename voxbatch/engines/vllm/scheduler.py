@@ -106,7 +106,8 @@ def _admitted(scheduler: Any, held: int) -> int:
     Args:
         held: blocks that no request gets.
     """
-    return max(1, (int(scheduler.kv_cache_config.num_blocks) - held) // max(1, _longest(scheduler)))
+    free = int(scheduler.kv_cache_config.num_blocks) - 1 - held  # vLLM keeps one to itself
+    return max(1, free // max(1, _longest(scheduler)))
 
 
 def _longest(scheduler: Any) -> int:
