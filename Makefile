@@ -26,12 +26,14 @@ UV_COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --q
     --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(UPGRADE)
 CLOUDS := --extra gcs --extra s3 --extra pubsub --extra cloudrun
 
-# Tests of one file stay together and share its servers and models. `make test JOBS=1` runs one after the other.
-JOBS := 2
+# Tests of one file stay together and share its servers and models. `make test JOBS=1` runs one after the other. Three fill
+# two cores, for many wait for processes and servers; those of vLLM compute.
+JOBS := 3
+test-vllm: JOBS := 2
 # They are begun in the order of tests/conftest.py, the longest first.
-SIDE_BY_SIDE := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE = --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-vllm check lint format bench docs lock clean
+.PHONY: help demo test test-vllm vllm check lint format bench docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | while IFS= read -r line; do printf '  make %-9s %s\n' "$${line%%:*}" "$${line##*## }"; done
@@ -39,15 +41,20 @@ help: ## list the targets
 demo: $(RUN) ## transcribe examples/manifest.jsonl into demo.voxbatch/
 	@$(BIN)/voxbatch run examples/manifest.jsonl -o demo.voxbatch --overwrite --formats srt,txt
 
+# Named by another variable: a line that names MAKE itself is run even by `make -n`, tests and all.
+THIS := $(MAKE)
+
 test: $(DEV) ## all tests
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+	@$(THIS) vllm & $(BIN)/python -m pytest $(SIDE_BY_SIDE) && wait $$!
 	@$(MAKE) test-vllm
 
 # vLLM's CPU build is made for Linux on x86-64; elsewhere the run above has told that these were skipped.
 ifeq ($(shell uname -sm),Linux x86_64)
+vllm: $(VLLM)
 test-vllm: $(VLLM) ## the tests of the vLLM engine, with vLLM's CPU build
 	@$(VLLM_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) tests/engine_vllm
 else
+vllm:
 test-vllm:
 	@echo "The vLLM engine was not tested: vLLM's CPU build needs Linux on x86-64."
 endif

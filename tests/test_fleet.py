@@ -9,20 +9,24 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ManifestWriter, Starter, Voxbatch
+import servers
+from conftest import ManifestWriter, Recorder, Starter, Voxbatch
 
 from voxbatch import fleet
 from voxbatch.config import Config
-from voxbatch.errors import ManifestError, UsageError
+from voxbatch.errors import ManifestError, StorageError, UsageError
 from voxbatch.log import Log
 from voxbatch.manifest import open_source
 from voxbatch.pipeline import Interrupted, Progress, Stop
+from voxbatch.storage.steady import ATTEMPTS, NO_WAIT
 
 SECONDS = (0.6, 1.2, None, 2, 33, 0.7, 1.1, 1.6, 0.5, 16, 1, 1, 0.9, 2.2, 1.4, 0.8)
 """Sixteen recordings: two of several chunks, one that is missing."""
@@ -236,6 +240,131 @@ def test_what_can_be_refused_is_refused_before_any_worker_starts(voxbatch: Voxba
     assert not (tmp_path / "m.voxbatch").exists()
 
 
+# -- recordings in a bucket, which some workers get and others do not --------------------------------------------------
+
+
+class Bucket:
+    """Recordings 0.wav, 1.wav, … in a bucket behind a proxy; a manifest of so many of them."""
+
+    def __init__(self, server: servers.Server, proxy: servers.Proxy, recording: Recorder, run: Voxbatch):
+        self.server, self.proxy, self._recording, self._run = server, proxy, recording, run
+        self.root = f"{server.scheme}://fleet-{uuid.uuid4().hex[:8]}"
+        server.make(self.root.partition("://")[2])
+
+    def manifest(self, items: int) -> str:
+        for i in range(items):
+            self._put(f"{i}.wav", self._recording(f"{i}.wav", 0.5 + i / 10).read_bytes())
+        rows = [json.dumps({"audio_filepath": f"{i}.wav"}) + "\n" for i in range(items)]
+        self._put("m.jsonl", "".join(rows).encode())
+        return f"{self.root}/m.jsonl"
+
+    def _put(self, key: str, data: bytes) -> None:
+        self.server.put(self.root.partition("://")[2], key, data)
+
+    def run(self, manifest: str, out: str, *extra: str) -> subprocess.CompletedProcess[str]:
+        return self._run("run", manifest, "-o", out, *SETTINGS, "--formats", "srt", *extra, env={NO_WAIT: "1"})
+
+
+@pytest.fixture
+def bucket(
+    google: servers.Server, recording: Recorder, voxbatch: Voxbatch, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bucket]:
+    with servers.led_through(google, monkeypatch) as proxy:
+        yield Bucket(google, proxy, recording, voxbatch)
+
+
+def refusing(*names: str) -> Callable[[servers.Asked], servers.Fault]:
+    """A store that denies these to everybody."""
+    return lambda asked: "403" if asked.name in names else ""
+
+
+def silent_until_others_come(name: str) -> Callable[[servers.Asked], servers.Fault]:
+    """A store that never gives this recording, and the others when it has failed to do so often enough."""
+    tried, lock, is_over = Counter[str](), threading.Lock(), threading.Event()
+
+    def spoil(asked: servers.Asked) -> servers.Fault:
+        if not asked.name.endswith(".wav"):
+            return ""
+        if asked.name != name:
+            is_over.wait(60)
+            return ""
+        with lock:
+            tried[name] += 1
+            if tried[name] == ATTEMPTS:
+                is_over.set()
+        return "503"
+
+    return spoil
+
+
+def down(asked: servers.Asked) -> servers.Fault:
+    """A store that gives no recording."""
+    return "503" if asked.name.endswith(".wav") else ""
+
+
+def warnings(stderr: str) -> list[str]:
+    return [line for line in stderr.splitlines() if line.startswith("warning: ")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "spoil", [lambda: refusing("1.wav"), lambda: silent_until_others_come("1.wav")], ids=["refused", "silent"]
+)
+def test_a_recording_that_only_one_worker_asks_for(
+    bucket: Bucket, tmp_path: Path, spoil: Callable[[], Callable[[servers.Asked], servers.Fault]]
+) -> None:
+    """Its place gave something to the others, so it has failed on its own account, as in one process; no GPU is given
+    up, and one worker is started once more."""
+    manifest = bucket.manifest(3)
+    for limit in ("1", "3"):
+        bucket.proxy.spoil = spoil()
+        done = bucket.run(manifest, limit, *options(workers=3), "--workers", limit)
+        assert done.returncode == 3, done.stderr
+        assert "2 done + 1 failed = 3 items (1 AudioError)" in done.stdout
+        (failure,) = map(json.loads, (tmp_path / limit / "failures.jsonl").read_text().splitlines())
+        assert (failure["audio_filepath"], failure["retryable"]) == ("1.wav", True)
+    stopped, again = warnings(done.stderr)
+    assert stopped.startswith("warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) has stopped: cannot read gs://")
+    assert again == "warning: 1 items that were left behind are dealt out anew, to worker 0"
+    assert outputs(tmp_path / "3") == outputs(tmp_path / "1")
+
+
+@pytest.mark.slow
+def test_the_place_of_all_recordings_is_down(bucket: Bucket, tmp_path: Path) -> None:
+    """Exit 1 with the store's own words, nothing is recorded as failed, and no GPU is to blame; it goes on from
+    there when the place is up."""
+    manifest = bucket.manifest(4)
+    bucket.proxy.spoil = down
+    stopped = bucket.run(manifest, "out", *options(workers=2))
+    assert stopped.returncode == 1
+    assert "is lost" not in stopped.stderr
+    error, safe = stopped.stderr.splitlines()[-2:]
+    assert error.startswith("error: cannot read gs://")
+    assert error.endswith(f" came from {bucket.root}/ meanwhile (--fail-unreachable records such as failed)")
+    assert safe == "0 of 4 items are safe in out; run the same command again to go on from there"
+    assert not committed(tmp_path / "out")
+    bucket.proxy.spoil = lambda asked: ""
+    assert bucket.run(manifest, "out", *options(workers=2)).returncode == 0
+    assert len(committed(tmp_path / "out")) == 4
+
+
+@pytest.mark.slow
+def test_one_worker_dies_and_another_gets_no_recording(bucket: Bucket, tmp_path: Path) -> None:
+    """The one is lost, the other is not, and helps with what both left."""
+    manifest = bucket.manifest(6)
+    bucket.proxy.spoil = refusing("1.wav", "4.wav")  # all that worker 1 has
+    assert bucket.run(manifest, "alone").returncode == 3
+    done = bucket.run(manifest, "out", *options(workers=3, only_worker=0, kill_after=1, concurrency=1, delay_s=0.5))
+    assert done.returncode == 3, done.stderr
+    said = sorted(warnings(done.stderr))
+    assert len(said) == 3
+    assert said[0].endswith("items that were left behind are dealt out anew, to the workers that are left: 1, 2")
+    assert said[1].startswith("warning: worker 0 (VOXBATCH_SCRIPTED_WORKER=0) is lost: killed by signal 9")
+    assert said[2].startswith("warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) has stopped: cannot read gs://")
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "alone")
+    assert len(committed(tmp_path / "out")) == len(set(committed(tmp_path / "out"))) == 6
+
+
 # -- the fleet in this process, its workers in others ----------------------------------------------------------------
 
 
@@ -318,6 +447,39 @@ def test_a_worker_that_does_not_stop(manifest: ManifestWriter, monkeypatch: pyte
     with pytest.raises(Interrupted):
         bench.run(stop)
     assert not workers()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("worth", "who"), [(100, "worker 0"), (3, "workers 0, 1")])
+def test_an_outage_that_ends(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worth: int, who: str
+) -> None:
+    """What nobody got is dealt out once more, to as many workers as there is work for."""
+    monkeypatch.setattr(fleet, "WORTH_A_WORKER", worth)
+    bench = Bench(tmp_path / "m.jsonl", workers=2)
+    bench.config = replace(bench.config, source=bucket.manifest(4))
+    bucket.proxy.spoil = down
+
+    def write(line: str) -> None:
+        bench.log.append(line)
+        if "dealt out anew" in line:
+            bucket.proxy.spoil = lambda asked: ""
+
+    progress = fleet.run(bench.config, Log(write=write)).progress
+    assert (progress.done, progress.failed, progress.committed) == (4, 0, 4)
+    assert bench.log[-1] == f"warning: 4 items that were left behind are dealt out anew, to {who}"
+
+
+@pytest.mark.slow
+def test_an_output_that_cannot_be_written(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """The workers' error is the run's, after one more try; no GPU is to blame."""
+    bench = Bench(manifest(1, 1), workers=2)
+    bench.on_progress = lambda: len(bench.seen) == 1 and (tmp_path / "out" / "parts").write_text("in the way")
+    with pytest.raises(StorageError, match="a file stands where a folder is needed"):
+        bench.run()
+    said = [line for line in bench.log if line.startswith("warning: ")]
+    assert sum("has stopped" in line for line in said) == 3
+    assert len(said) == 4
 
 
 def test_a_handle_is_the_same_bytes_or_none(tmp_path: Path) -> None:

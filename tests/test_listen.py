@@ -25,7 +25,8 @@ from conftest import Recorder, Starter, Voxbatch
 
 from voxbatch.ledger import part_names, read_part
 from voxbatch.listen import Subscription
-from voxbatch.listen.window import GRACE_S
+from voxbatch.listen.message import Upload
+from voxbatch.listen.window import GRACE_S, window_of
 from voxbatch.log import Log
 from voxbatch.storage import Store, open_store, stat, steady
 from voxbatch.submit import ATTEMPTS
@@ -634,6 +635,15 @@ def test_from_the_environment(desk: Desk, start: Starter) -> None:
     assert Listening(start("listen", env=variables)).ended() == 0
     assert desk.done("day")
     desk.clean()
+
+
+@pytest.mark.parametrize("seconds", [0.25, 0.5, 1.5, 2, 600])
+def test_each_window_has_a_name_of_its_own(seconds: float) -> None:
+    """It is made of the window's start, and whole seconds of that would not do for short ones."""
+    upload = Upload(f"{BUCKET}/in/a.wav", "1", f"{BUCKET}/in/", f"{OUT}/a.wav")
+    windows = {window_of(upload, 1_795_212_000 + i * seconds, seconds) for i in range(40)}
+    assert len({window.name for window in windows}) == len(windows) == 40
+    assert window_of(upload, 1_795_212_000, 600).name == "batch-20261120T220000Z-600s"
 
 
 def test_several_gpus(desk: Desk) -> None:

@@ -23,6 +23,7 @@ from voxbatch.engines import Engine, Feed, Notice, primary
 from voxbatch.errors import EngineError, LanguageError, RunError, TranscriptionError
 from voxbatch.ledger import Entry, Ledger, dump
 from voxbatch.lines import failure_line, transcript_line
+from voxbatch.reach import Known
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome, Span, Transcript
 from voxbatch.stitch import stitch
 from voxbatch.storage import USUAL, Access
@@ -140,6 +141,7 @@ class Pipeline:
         observe: called with the progress whenever it changed, from this thread.
         tell: called with what the engine has to say, from this thread.
         stop: asked from anywhere to commit what is in hand and raise Interrupted.
+        known: see DecoderPool.
     """
 
     def __init__(
@@ -151,9 +153,11 @@ class Pipeline:
         observe: Callable[[Progress], None],
         stop: Stop,
         tell: Callable[[Notice], None] = lambda notice: None,
+        known: Known | None = None,
     ):
         self._engine, self._ledger, self._settings = engine, ledger, settings
         self._progress, self._observe, self._stop, self._tell_people = progress, observe, stop, tell
+        self._known = known
         spec = engine.spec
         self._feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples)
         self._events: queue.Queue[Any] = queue.Queue(EVENTS)
@@ -202,7 +206,7 @@ class Pipeline:
         error: BaseException | None = None
         try:
             settings = self._settings
-            with DecoderPool(settings.decoders, settings.access, settings.fail_unreachable) as pool:
+            with DecoderPool(settings.decoders, settings.access, settings.fail_unreachable, self._known) as pool:
                 for message in pool.run(self._tasks(items)):
                     if not (self._put(message) if isinstance(message, Chunk) else self._tell(message)):
                         break

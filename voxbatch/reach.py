@@ -4,11 +4,14 @@ good; when one recording cannot be had of a place that gives others, it has fail
 A fault is held back until something has come from its place since it began, and is then that item's failure. Where many
 faults gather, or the end comes, without it, the place is down and the run stops, resumable. A refusal (no permission)
 is an answer too: at the end it is its item's failure wherever the place has given anything to this run.
+
+What one process has learnt of places may be known to another from its beginning: see Known.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from voxbatch.errors import StorageError
@@ -17,6 +20,7 @@ GIVE_UP_AFTER = 16
 """Faults of a place that nothing has come from meanwhile. Each was itself tried many times."""
 
 _M = TypeVar("_M")
+_K = TypeVar("_K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,35 @@ class Arrival:
     """See Fault.since."""
 
 
-class Reach(Generic[_M]):
-    """Judges what comes of recordings' places; for one thread."""
+@dataclass(slots=True)
+class Known:
+    """What is known of places: kept up to date by one thread, copied by others, merged from many."""
 
-    def __init__(self) -> None:
-        self._latest: dict[str, float] = {}
-        """Place → when something last came from it."""
+    came: dict[str, float] = field(default_factory=dict)
+    """Place → when something last came from it; see Fault.since."""
+    failing: dict[tuple[int, str], float] = field(default_factory=dict)
+    """(Item, its place) → since when it has been out of reach, if it ever was."""
+
+    def first(self, item: int, fault: Fault) -> Fault:
+        """The fault, dated back to the item's first. Else a recording that another process tried in vain, and that
+        is tried anew, would always have begun to fail after all that is known to have come."""
+        if fault.since is None:
+            return fault
+        return replace(fault, since=self.failing.setdefault((item, fault.place), fault.since))
+
+    def learn(self, other: Known) -> None:
+        _merge(self.came, other.came, max)
+        _merge(self.failing, other.failing, min)
+
+    def copy(self) -> Known:
+        return Known(self.came.copy(), self.failing.copy())
+
+
+class Reach(Generic[_M]):
+    """Judges what comes of recordings' places; for one thread. Goes by what is known, and adds to it."""
+
+    def __init__(self, known: Known | None = None) -> None:
+        self._latest = (known or Known()).came
         self._held: dict[str, list[tuple[Fault, _M]]] = {}
 
     def came(self, arrival: Arrival) -> list[_M]:
@@ -86,3 +113,8 @@ def _down(fault: Fault, count: int) -> StorageError:
     return StorageError(
         f"{fault.reason}; {tried} came from {fault.place} meanwhile (--fail-unreachable records such as failed)"
     )
+
+
+def _merge(ours: dict[_K, float], theirs: Mapping[_K, float], better: Callable[[float, float], float]) -> None:
+    for key, value in theirs.items():
+        ours[key] = better(value, ours.get(key, value))

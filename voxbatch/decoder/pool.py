@@ -10,7 +10,7 @@ from voxbatch.decoder import process
 from voxbatch.decoder.messages import Decoded, Message, Task, Undecodable
 from voxbatch.decoder.process import Worker, spares
 from voxbatch.errors import AudioError, RunError
-from voxbatch.reach import Reach
+from voxbatch.reach import Known, Reach
 from voxbatch.records import Chunk, Failure
 from voxbatch.storage import USUAL, Access, shown
 
@@ -18,8 +18,12 @@ from voxbatch.storage import USUAL, Access, shown
 class DecoderPool:
     """Worker processes that decode tasks; dismissed on leaving the context: see Spares."""
 
-    def __init__(self, workers: int, access: Access = USUAL, fail_unreachable: bool = False):
+    def __init__(
+        self, workers: int, access: Access = USUAL, fail_unreachable: bool = False, known: Known | None = None
+    ):
+        """`known`: of recordings' places, from the beginning; what is learnt of them is added to it."""
         self._access, self._fail_unreachable = access, fail_unreachable
+        self._known = Known() if known is None else known
         self._workers = [spares.hire(access) for _ in range(workers)]
         self.cpu_s = 0.0
         """CPU seconds that the workers spent on decoding and cutting."""
@@ -43,14 +47,14 @@ class DecoderPool:
         Raises:
             RunError: workers do not start here, or a place that recordings are fetched from is down.
         """
-        reach = Reach[Undecodable]()
+        reach = Reach[Undecodable](self._known)
         for message in self._run(tasks):
             if isinstance(message, Chunk):
                 yield message
                 continue
             yield from self._once_more(reach.came(message.came)) if message.came else ()
             if isinstance(message, Undecodable) and message.fault is not None and self._is_open(message):
-                for own in reach.fault(message.fault, message):
+                for own in reach.fault(self._known.first(message.item, message.fault), message):
                     self._unreached.pop(own.item, None)
                     yield own
             else:

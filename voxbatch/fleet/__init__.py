@@ -3,6 +3,10 @@
 All work on the one shard that the run is of, and commit to its parts: how many there are shows nowhere but in the time
 it takes, and may be another number in the next run. A worker that dies is given up with its GPU; when the others are
 through, what it left is dealt out among them.
+
+A worker that stops because a place does not answer is not given up: its GPU is not to blame. What it left is dealt out
+once more when the others are through, together with what all have learnt of the places, so that a recording which is to
+blame itself ends as it would have in one process, and only a place that is down stops the run.
 """
 
 from __future__ import annotations
@@ -18,16 +22,19 @@ from numpy.typing import NDArray
 from voxbatch import run as job
 from voxbatch.config import Config
 from voxbatch.engines import Kept
-from voxbatch.errors import EngineError, UsageError
+from voxbatch.errors import EngineError, StorageError, UsageError, VoxbatchError
 from voxbatch.fleet.process import Worker
 from voxbatch.fleet.worker import GRACE_S, Failed, Order, Stopped
 from voxbatch.log import Log
 from voxbatch.pipeline import TICK_S, Interrupted, Progress, Stop, Usage
+from voxbatch.reach import Known
 from voxbatch.run import Finished, Work
 from voxbatch.shard import split
 
 PATIENCE_S = GRACE_S + 5.0
 """After so long, a worker that was told to stop is killed; it should have seen to that itself."""
+WORTH_A_WORKER = 100
+"""Items for whose sake a worker more is started for a second try: each loads a model, and often one item is left."""
 ADDED_UP = ("done", "failed", "audio_s", "committed", "parts")
 """What of the workers' progress adds to the run's."""
 
@@ -50,6 +57,7 @@ def side_by_side(work: Work) -> Usage:
     Raises:
         Interrupted: `work.stop` was asked; what was in hand is committed.
         UsageError: a worker found that what was asked for cannot be done.
+        StorageError: a place cannot be read or written, nor could it when what was left was tried once more.
         EngineError: no worker is left.
     """
     environments = job.workers(work.config, work.engine)
@@ -62,6 +70,9 @@ class _Fleet:
         self._alive = dict(enumerate(environments))
         """The environment of each worker that was not lost, by number."""
         self._lost: list[Worker] = []
+        self._known = Known()
+        self._has_tried_again = False
+        """What places did not give was dealt out a second time."""
         self._usage = Usage(0.0, 0.0, 0.0, 0.0)
         self._told_at: float | None = None
         """When the workers were told to stop."""
@@ -69,19 +80,23 @@ class _Fleet:
     def run(self) -> Usage:
         todo, began = self._work.todo, self._progress.began
         self._log.info("workers", text=f"{len(self._alive)} workers side by side, one process each")
+        count = len(self._alive)
         while True:
             before = len(self._alive)
-            self._round(todo, began)
+            unanswered = self._round(todo, began, count)
             todo, began = self._left(), time.monotonic()
             if not todo.any():
                 return self._usage
-            assert len(self._alive) < before, "all workers did all they had to do, and yet items are left"
-            self._require_workers(int(np.count_nonzero(todo)))
+            # This comes to an end: there is a next round only where a worker was lost, which happens once to each, or
+            # for the second try, of which there is one.
+            items = int(np.count_nonzero(todo))
+            count = self._others(items) if len(self._alive) < before else self._second_try(items, unanswered)
 
-    def _round(self, todo: NDArray[np.bool_], began: float) -> None:
-        """Deal out what is to do, and see every worker end."""
+    def _round(self, todo: NDArray[np.bool_], began: float, count: int) -> str | None:
+        """Deal out what is to do to so many workers, and see every one end. Gives what the first of them says that was
+        stopped by a place."""
         crew: list[Worker] = []
-        orders = self._orders(todo, began)
+        orders = self._orders(todo, began, count)
         self._stop.softly = True
         try:
             crew.extend(Worker(order.worker, self._alive[order.worker], order.source.fd) for order in orders)
@@ -94,18 +109,19 @@ class _Fleet:
             self._stop.softly = False
         if self._stop.asked.is_set():
             raise Interrupted
-        if refusal := _refusal(crew):
+        if refusal := _failed(crew, UsageError):
             raise UsageError(refusal)
+        return _failed(crew, StorageError)
 
-    def _orders(self, todo: NDArray[np.bool_], began: float) -> list[Order]:
-        """One for each worker for whom there is something to do."""
-        work, count = self._work, len(self._alive)
+    def _orders(self, todo: NDArray[np.bool_], began: float, count: int) -> list[Order]:
+        """One for each of so many workers for whom there is something to do."""
+        work, workers = self._work, list(self._alive)[:count]
         config = replace(work.config, decoders=job.decoders(work.config, count))
         masks = split(work.durations, todo, count)
         source = work.source.handle()
         return [
-            Order(config, source, work.run, dict(work.engine.spec.decoding), mask, worker, began)
-            for worker, mask in zip(self._alive, masks, strict=True)
+            Order(config, source, work.run, dict(work.engine.spec.decoding), mask, worker, began, self._known)
+            for worker, mask in zip(workers, masks, strict=True)
             if mask.any()
         ]
 
@@ -123,7 +139,7 @@ class _Fleet:
                     self._see_off(worker)
             if ready:
                 self._add_up(before, crew)
-            if self._stop.asked.is_set() or _refusal(crew):
+            if self._stop.asked.is_set() or _failed(crew, UsageError):
                 self._tell_to_stop(working)
 
     def _pass_on(self, worker: Worker, lines: Iterable[str]) -> None:
@@ -154,12 +170,16 @@ class _Fleet:
                 worker.kill()
 
     def _see_off(self, worker: Worker) -> None:
-        """Take in what a worker came to; one that came to nothing is given up."""
+        """Take in what a worker came to and has learnt; one that came to nothing, by no place's fault, is given up."""
         self._pass_on(worker, worker.end())
+        self._known.learn(worker.known)
         word = worker.word
         if isinstance(word, Usage):
             self._usage = Usage(*(ours + its for ours, its in zip(astuple(self._usage), astuple(word), strict=True)))
-        elif not (isinstance(word, Stopped) and self._told_at is not None) and not _refusal([worker]):
+        elif _failed([worker], StorageError):
+            text = f"{worker.name} has stopped: {worker.reason}; what it has committed is safe"
+            self._log.warning("worker_stopped", worker=worker.number, text=text)
+        elif not (isinstance(word, Stopped) and self._told_at is not None) and not _failed([worker], UsageError):
             del self._alive[worker.number]
             self._lost.append(worker)
             text = f"{worker.name} is lost: {worker.reason}; what it has committed is safe"
@@ -179,13 +199,26 @@ class _Fleet:
         work.observe(p)
         return left
 
-    def _require_workers(self, items: int) -> None:
-        """Say who goes on with what was left behind. Raises EngineError where nobody can."""
+    def _others(self, items: int) -> int:
+        """How many go on with what was left behind: all that are left. Raises EngineError where nobody is."""
         if not self._alive:
             raise EngineError(f"no worker is left: {_reasons(self._lost)}")
-        others = ", ".join(map(str, self._alive))
-        text = f"{items:,} items that were left behind are dealt out anew, to the workers that are left: {others}"
+        return self._announce(items, len(self._alive), "the workers that are left: ")
+
+    def _second_try(self, items: int, unanswered: str | None) -> int:
+        """How many go on with what places did not give. Raises StorageError where that was tried before."""
+        assert unanswered is not None, "all workers did all they had to do, and yet items are left"
+        if self._has_tried_again:
+            raise StorageError(unanswered)
+        self._has_tried_again = True
+        count = min(len(self._alive), 1 + items // WORTH_A_WORKER)
+        return self._announce(items, count, "workers " if count > 1 else "worker ")
+
+    def _announce(self, items: int, count: int, who: str) -> int:
+        names = ", ".join(map(str, list(self._alive)[:count]))
+        text = f"{items:,} items that were left behind are dealt out anew, to {who}{names}"
         self._log.warning("items_dealt_anew", items=items, text=text)
+        return count
 
 
 def _reasons(lost: Iterable[Worker]) -> str:
@@ -196,6 +229,7 @@ def _reasons(lost: Iterable[Worker]) -> str:
     return "; ".join(f"{', '.join(alike)}: {reason}" for reason, alike in names.items())
 
 
-def _refusal(crew: Iterable[Worker]) -> str | None:
-    """What the first of them says that no worker can do."""
-    return next((w.word.reason for w in crew if isinstance(w.word, Failed) and w.word.is_usage), None)
+def _failed(crew: Iterable[Worker], kind: type[VoxbatchError]) -> str | None:
+    """What the first of them says that ended with an error of this kind."""
+    words = [worker.word for worker in crew]
+    return next((word.reason for word in words if isinstance(word, Failed) and issubclass(word.kind, kind)), None)

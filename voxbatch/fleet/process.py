@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from voxbatch.engines import Notice
 from voxbatch.fleet.worker import Failed, Message, Order, Stopped
 from voxbatch.pipeline import Progress, Usage
+from voxbatch.reach import Known
 
 _PROGRAM = "from voxbatch.fleet.worker import main; main()"
 """Not `-m`: see voxbatch.decoder.process."""
@@ -29,6 +30,8 @@ class Worker:
         self.progress = Progress(0)
         self.notices: list[Notice] = []
         """What its engine had to say, and nobody has passed on yet."""
+        self.known = Known()
+        """What it has learnt of places."""
         self.word: Usage | Stopped | Failed | None = None
         """Its last."""
         self.reason = ""
@@ -66,6 +69,8 @@ class Worker:
             self.progress = message
         elif isinstance(message, Notice):
             self.notices.append(message)
+        elif isinstance(message, Known):
+            self.known = message
         else:
             self.word = message
         return True

@@ -1,4 +1,5 @@
-"""A worker's life: one order, done as a run alone would do it, with every word of it sent to the fleet.
+"""A worker's life: one order, done as a run alone would do it, with every word of it sent to the fleet, and what it has
+learnt of the recordings' places.
 
 It surveys, claims and merges nothing: the fleet has. Its source is the fleet's own open file, so that both read the
 same bytes wherever they came from. It stops softly when it is told to, or when the fleet is gone.
@@ -23,10 +24,11 @@ from numpy.typing import NDArray
 from voxbatch import engines
 from voxbatch.config import Config
 from voxbatch.engines import Notice
-from voxbatch.errors import ConfigError, UsageError, VoxbatchError
+from voxbatch.errors import ConfigError, VoxbatchError
 from voxbatch.ledger import Ledger
 from voxbatch.manifest import Handle, items
 from voxbatch.pipeline import LAST_COMMIT_S, Interrupted, Pipeline, Progress, Stop, Usage
+from voxbatch.reach import Known
 from voxbatch.run import policy, settings
 from voxbatch.storage import hurry, open_store
 
@@ -51,6 +53,8 @@ class Order:
     worker: int
     began: float
     """On the clock that this host's processes share (time.monotonic): from then on its time counts as the run's."""
+    known: Known
+    """What workers have learnt of places in the rounds before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +65,12 @@ class Stopped:
 @dataclass(frozen=True, slots=True)
 class Failed:
     reason: str
-    is_usage: bool
-    """What was asked for cannot be done, by no worker: a UsageError."""
+    kind: type[VoxbatchError]
 
 
-Message = Progress | Notice | Usage | Stopped | Failed
-"""Progress and the engine's notices now and then, and one of the others as the last word."""
+Message = Progress | Notice | Known | Usage | Stopped | Failed
+"""Progress and the engine's notices now and then; when it is through, what is known; and one of the others as the last
+word."""
 
 
 def obey(order: Order, connection: Connection, stop: Stop) -> Usage:
@@ -82,13 +86,14 @@ def obey(order: Order, connection: Connection, stop: Stop) -> Usage:
     todo = order.todo & ~np.frombuffer(ledger.done, np.bool_)
     progress = Progress(int(order.todo.sum()), began=order.began)
     progress.committed = progress.resumed = progress.items - int(todo.sum())
-    reporter = _Reporter(connection)
+    reporter, known = _Reporter(connection), order.known
+    pipeline = Pipeline(engine, ledger, settings(config), progress, reporter, stop, reporter.tell, known)
     with order.source.open() as source:
-        wanted = items(source, policy(config), config.limit, todo)
         try:
-            return Pipeline(engine, ledger, settings(config), progress, reporter, stop, reporter.tell).run(wanted)
+            return pipeline.run(items(source, policy(config), config.limit, todo))
         finally:
             reporter.tell(progress)
+            reporter.tell(known.copy())  # decoders may still add to it
             engine.close()
 
 
@@ -117,7 +122,7 @@ def _last_word(order: Order, connection: Connection) -> Message | None:
     except Interrupted:
         return Stopped()
     except VoxbatchError as e:
-        return Failed(str(e), isinstance(e, UsageError))
+        return Failed(str(e), type(e))
     except Exception:  # noqa: BLE001 a bug shows its traceback; without it, exiting would wait for the engine's threads
         traceback.print_exc()
         return None
