@@ -26,12 +26,10 @@ UV_COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --q
     --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(UPGRADE)
 CLOUDS := --extra gcs --extra s3 --extra pubsub --extra cloudrun
 
-# Tests of one file stay together and share its servers and models. `make test JOBS=1` runs one after the other. Three fill
-# two cores, for many wait for processes and servers; those of vLLM compute.
-JOBS := 3
-test-vllm: JOBS := 2
+# Tests of one file stay together and share its servers and models. `make test JOBS=1` runs one after the other.
+JOBS := 2
 # They are begun in the order of tests/conftest.py, the longest first.
-SIDE_BY_SIDE = --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test test-vllm vllm check lint format bench docs lock clean
 

@@ -38,7 +38,8 @@ def options(**given: object) -> list[str]:
 
 
 SLOWLY = options(max_chunk_s=15, concurrency=1, delay_s=0.03)
-GLACIALLY = options(max_chunk_s=15, concurrency=1, delay_s=1)
+GLACIALLY = options(max_chunk_s=15, concurrency=1, delay_s=2)
+"""The first worker is still at work when the last one has started, on a machine that is busy, too."""
 
 
 def outputs(out: Path) -> dict[str, bytes]:

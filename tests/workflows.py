@@ -183,8 +183,7 @@ class Run:
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """A connector's call, held against the discovery document before it is answered."""
-        service, called = connector(name)
-        api = discovery.api(service)
+        api, called = connector(name)
         takes = api.method(called)
         sent = {key: value for key, value in arguments.items() if key != "connector_params"}
         for key, value in sent.items():
@@ -196,11 +195,11 @@ class Run:
         return self.cloud(called, sent)
 
 
-def connector(name: str) -> tuple[str, str]:
-    """`googleapis.run.v2.projects.x` → `run.v2`, `run.projects.x`."""
+def connector(name: str) -> tuple[discovery.Api, str]:
+    """`googleapis.run.v2.projects.x` → what `run.v2` takes, and its method's id: `run.projects.x`."""
     googleapis, service, version, *rest = name.split(".")
     assert googleapis == "googleapis"
-    return f"{service}.{version}", ".".join([service, *rest])
+    return discovery.api(f"{service}.{version}"), ".".join([service, *rest])
 
 
 # ── reading without running ───────────────────────────────────────────────────────────────────────────────────────────
@@ -260,8 +259,8 @@ def _step_problems(name: str, step: Step, reachable: set[str], known: set[str]) 
 
 
 def _call_problems(name: str, step: Step) -> Iterator[str]:
-    service, called = connector(step["call"])
-    takes = discovery.api(service).method(called)
+    api, called = connector(step["call"])
+    takes = api.method(called)
     allowed = {*takes["parameters"], "connector_params", *({"body"} if "request" in takes else set())}
     yield from (f"{name}: {step['call']} takes no {key}" for key in set(step["args"]) - allowed)
     needed = {key for key, each in takes["parameters"].items() if each.get("required")}

@@ -9,7 +9,7 @@
     ├── RunError             the run cannot go on: exit 1, resumable
     │   ├── StorageError     a place cannot be read or written (no permission, disk full)
     │   ├── StartError       a cloud's task engine does not start a run
-    │   │   └── BusyError    nor could it be asked properly: it is busy or out of reach, and asked again it may
+    │   │   └── BusyError    it is busy or out of reach, and may when it is asked again
     │   ├── EngineError      the engine cannot start, or died
     │   ├── QueueError       messages cannot be had, or not be answered
     │   └── LedgerError      the parts contradict each other or the manifest

@@ -86,14 +86,14 @@ def obey(order: Order, connection: Connection, stop: Stop) -> Usage:
     todo = order.todo & ~np.frombuffer(ledger.done, np.bool_)
     progress = Progress(int(order.todo.sum()), began=order.began)
     progress.committed = progress.resumed = progress.items - int(todo.sum())
-    reporter, known = _Reporter(connection), order.known
-    pipeline = Pipeline(engine, ledger, settings(config), progress, reporter, stop, reporter.tell, known)
+    reporter = _Reporter(connection)
+    pipeline = Pipeline(engine, ledger, settings(config), progress, reporter, stop, reporter.tell, order.known)
     with order.source.open() as source:
         try:
             return pipeline.run(items(source, policy(config), config.limit, todo))
         finally:
             reporter.tell(progress)
-            reporter.tell(known.copy())  # decoders may still add to it
+            reporter.tell(order.known.copy())  # decoders may still add to it
             engine.close()
 
 

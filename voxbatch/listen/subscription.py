@@ -147,7 +147,7 @@ class Subscription:
     def done(self, leases: Iterable[Lease]) -> None:
         """Acknowledge. Where that fails the messages come once more, and are then found done."""
         for ids in self._released(leases):
-            with self._told("acknowledge", AGAIN):
+            with self._told("acknowledge"):
                 self._again(f"acknowledge messages of {self.name}", partial(self._acknowledge, ids))
 
     def _acknowledge(self, ids: list[str]) -> None:
@@ -156,8 +156,8 @@ class Subscription:
     def give_back(self, leases: Iterable[Lease]) -> None:
         """Let others have them: at once, or as the subscription's retry policy has it."""
         for ids in self._released(leases):
-            with self._told("give back", AGAIN):
-                self._extend(ids, 0, TIMEOUT_S)
+            with self._told("give back"):
+                self._extend(ids, 0)
 
     def bury(self, lease: Lease, reason: str) -> None:
         """Put a message into the dead-letter topic with the reason, and be done with it.
@@ -207,13 +207,13 @@ class Subscription:
                     some, lease_s = ids[at : at + IDS_AT_A_TIME], math.ceil(self.lease_s)
                     self._extend(some, lease_s, min(TIMEOUT_S, self.lease_s / BEATS))
 
-    def _extend(self, ids: list[str], seconds: int, timeout_s: float) -> None:
+    def _extend(self, ids: list[str], seconds: int, timeout_s: float = TIMEOUT_S) -> None:
         self._client.modify_ack_deadline(
             subscription=self.name, ack_ids=ids, ack_deadline_seconds=seconds, timeout=timeout_s, retry=None
         )
 
     @contextlib.contextmanager
-    def _told(self, verb: str, then: str) -> Iterator[None]:
+    def _told(self, verb: str, then: str = AGAIN) -> Iterator[None]:
         """What goes wrong is a warning: the message comes again, to us or to others, and nothing is lost by it."""
         try:
             yield

@@ -41,8 +41,9 @@ class Window:
     def name(self) -> str:
         """ "batch-20261120T220000Z-600s", "batch-20261120T220000.5Z-0.5s": other windows have other names, those of
         another length too."""
-        fraction = f"{self.start % 1:.3f}"[1:].rstrip("0").rstrip(".")
-        return f"batch-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(self.start))}{fraction}Z-{self.seconds:g}s"
+        seconds, thousandths = divmod(round(self.start * 1000), 1000)
+        fraction = f".{thousandths:03d}".rstrip("0").rstrip(".")
+        return f"batch-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}{fraction}Z-{self.seconds:g}s"
 
 
 def window_of(upload: Upload, created: float, seconds: float) -> Window:
