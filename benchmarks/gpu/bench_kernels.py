@@ -21,7 +21,7 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -232,9 +232,6 @@ def swept() -> Iterator[dict[str, Any]]:
     found = [line for tuning in _tunings() if (line := _tuned(tuning, 4, four))]
     found.sort(key=lambda line: line["ms"])
     best = [line["tuning"] for line in found[:5]]
-    found += [line for tuning in best if (line := _tuned(replace(tuning, by_head=True), 4, four))]
-    found.sort(key=lambda line: line["ms"])
-    best = [line["tuning"] for line in found[:5]]
     for chunks in (1, 16):
         given = windowed(chunks)
         found += [line for tuning in best if (line := _tuned(tuning, chunks, given))]
@@ -247,11 +244,10 @@ def _tunings() -> Iterator[Any]:
 
     sizes = (
         (128, 64, 8, 128), (128, 32, 8, 128), (128, 128, 8, None), (128, 32, 4, 168), (128, 64, 4, None),
-        (64, 64, 4, 128), (64, 64, 4, 168), (64, 128, 4, 168),
+        (64, 64, 4, 128), (64, 64, 4, 168), (64, 128, 4, 168), (64, 32, 4, 128), (64, 32, 4, 96),
     )  # fmt: skip
-    ways = (True, True), (True, False), (False, False)  # the fourth's products are not begun together, says ptxas
-    for (rows, keys, warps, limit), stages, (parted, held) in itertools.product(sizes, (2, 3, 4), ways):
-        yield Tuning(rows, keys, warps, stages, parted, held, limit)
+    for (rows, keys, warps, limit), stages in itertools.product(sizes, (2, 3, 4)):
+        yield Tuning(rows, keys, warps, stages, limit)
 
 
 def _tuned(tuning: Any, chunks: int, given: tuple[Any, Any, Any, Any]) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """The encoder once a chunk (voxbatch's plugin) beside stock vLLM, on one GPU: speed, where the time goes, and tokens.
 
-    python benchmarks/gpu/bench_plugin.py MODEL_DIR [--speed | --soak [H] | --profile | --tokens] [--only NAME …]
-                                          [--out FILE]
+    python benchmarks/gpu/bench_plugin.py MODEL_DIR [--speed | --soak [H] | --profile | --idle | --tokens]
+                                          [--only NAME …] [--out FILE]
 
 MODEL_DIR is a Voxtral Realtime from full_size.py, without weights, or a real one. Every engine runs in a process of its
 own; each prints JSON lines.
@@ -14,6 +14,8 @@ own; each prints JSON lines.
 --profile  GPU time by kind of work: of the encoder alone, by chunk; of steps that only decode, by how many requests
            they hold and how far they are; of the running mixture, with the share of the wall in which the GPU did
            nothing; and what the host spends its time on. The engine runs in this process, so that everything is seen.
+--idle     in which part of two seconds in the middle of a run the GPU did nothing, and what it did next; requests come
+           from another process as they do when voxbatch runs, where --profile's mixture makes them between the steps.
 --tokens   the share of positions at which two ways of running say the same, with made-up weights of such sizes that
            outputs vary: plugin and stock, next to stock alone and stock in company, which differ by rounding only.
            In float32 (--only plugin stock "plugin, float32" "stock, float32") both are to say the same, and plugin
@@ -203,7 +205,7 @@ def soak(model: str, options: dict[str, str], given: argparse.Namespace) -> Iter
     bench.feed(sounds(bench.requests + 8, "2-35", bench.longest))
     enough, audio, stretches = threading.Event(), 0.0, list[dict[str, Any]]()
     began = time.monotonic()
-    for when, seconds in bench.finishes(_until(enough, bench.longest)):
+    for when, seconds in bench.finishes(_until(enough, "2-35", bench.longest)):
         audio += seconds
         if audio >= given.hours * 3600 / STRETCHES and len(stretches) < STRETCHES:
             rtfx = round(audio / (when - began), 1)
@@ -216,9 +218,9 @@ def soak(model: str, options: dict[str, str], given: argparse.Namespace) -> Iter
     bench.core.close()
 
 
-def _until(enough: threading.Event, longest: int) -> Iterator[np.ndarray]:
-    """Chunks of 2 to 35 s without end; their noise is the same, so that they take no memory."""
-    pool = sounds(997, "2-35", longest)
+def _until(enough: threading.Event, lengths: str, longest: int) -> Iterator[np.ndarray]:
+    """Chunks without end; their noise is the same, so that they take no memory."""
+    pool = sounds(997, lengths, longest)
     while not enough.is_set():
         yield pool[0]
         pool.append(pool.pop(0))
@@ -251,6 +253,64 @@ def _drift(stretches: list[dict[str, Any]]) -> dict[str, Any]:
         "growth": {name: last[-1][name] - second[0][name] for name in held},
         "growth_last_half": {name: last[-1][name] - second[-1][name] for name in held},
     }  # fmt: skip
+
+
+# -- idle --------------------------------------------------------------------------------------------------------------
+
+SWING, LOOK_S = 2.2, 2.0
+"""How often as many chunks as run at a time have their text before the look begins; and its seconds."""
+
+
+def idle(model: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # the engine's process is sent functions of this file
+    bench = Bench(model, options)
+    bench.feed(sounds(bench.requests + 8, "2-35", bench.longest))
+    for lengths in given.lengths:
+        yield {"lengths": lengths, "requests": bench.requests, **_looked_into(bench, lengths)}
+    bench.core.close()
+
+
+def _looked_into(bench: Bench, lengths: str) -> dict[str, Any]:
+    engine, enough = bench.core._engine, threading.Event()
+    audio, began, found = 0.0, 0.0, dict[str, Any]()
+    for finished, (when, seconds) in enumerate(bench.finishes(_until(enough, lengths, bench.longest))):
+        if began and not found:
+            audio += seconds
+            if when - began >= LOOK_S:
+                [seen] = engine.collective_rpc(_look_away)
+                found = {"audio_s": round(audio), "looked_s": round(when - began, 2), **seen}
+                enough.set()
+        elif not began and finished >= bench.requests * SWING:
+            engine.collective_rpc(_look)
+            began = time.monotonic()
+    return found
+
+
+def _look(worker: Any) -> None:
+    """In the engine's process: begin to note what the GPU does. What the CPU does is not, for that takes its time."""
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    kind = ProfilerActivity.CUDA if torch.cuda.is_available() else ProfilerActivity.CPU
+    worker.looking = torch.profiler.profile(activities=[kind])
+    worker.looking.start()
+
+
+def _look_away(worker: Any) -> dict[str, Any]:
+    """Milliseconds, and by what came next how often and how long the GPU did nothing, the dearest first."""
+    import torch
+
+    seen = worker.looking
+    seen.stop()
+    spans = _spans(seen, torch.cuda.is_available())
+    wall = (max(until for _, until, _ in spans) - spans[0][0]) / 1000
+    busy, gaps = _waits(spans)
+    long = sorted(gaps, key=lambda gap: -gap[0])[:12]
+    counted = {f"over {least} us": [len(these), round(sum(us for us, *_ in these) / 1000, 1)]
+               for least in (0, 20, 200, 2_000) if (these := [gap for gap in gaps if gap[0] > least])}  # fmt: skip
+    return {"wall_ms": round(wall, 1), "busy_ms": round(busy / 1000, 1), "idle_share": round(1 - busy / 1000 / wall, 4),
+            "gaps": counted, "longest": [[round(us / 1000, 2), before, after] for us, before, after in long],
+            "idle_before": {name: round(us / 1000, 2) for name, us in list(_by_next(gaps).items())[:14]}}  # fmt: skip
 
 
 # -- profile -----------------------------------------------------------------------------------------------------------
@@ -413,11 +473,11 @@ def _profiled(work: Callable[[], None], times: int) -> dict[str, Any]:
             kinds[_kind(event.key)] += spent
             names[event.key[:90]] += spent
     dearest = dict(sorted(names.items(), key=lambda item: -item[1])[:14])
-    busy, idle = _waits(_spans(seen, on_gpu))
+    busy, gaps = _waits(_spans(seen, on_gpu))
     return {
         "wall_ms": round(wall / times * 1000, 2),
         "busy_ms": round(busy / times / 1000, 3),
-        "idle_before": {name: round(us / times / 1000, 3) for name, us in list(idle.items())[:14]},
+        "idle_before": {name: round(us / times / 1000, 3) for name, us in list(_by_next(gaps).items())[:14]},
         "kinds": {kind: round(ms, 3) for kind, ms in sorted(kinds.items(), key=lambda item: -item[1])},
         "names": {name: round(ms, 3) for name, ms in dearest.items()},
     }
@@ -429,16 +489,25 @@ def _spans(seen: Any, on_gpu: bool) -> list[tuple[float, float, str]]:
     return sorted((each.time_range.start, each.time_range.end, each.name) for each in mine)
 
 
-def _waits(spans: Sequence[tuple[float, float, str]]) -> tuple[float, dict[str, float]]:
-    """Microseconds in which at least one thing was done, for two streams may do two; and those in which nothing was, by
-    the name of what was waited for."""
-    end, busy, idle = spans[0][0] if spans else 0.0, 0.0, defaultdict[str, float](float)
+def _waits(spans: Sequence[tuple[float, float, str]]) -> tuple[float, list[tuple[float, str, str]]]:
+    """Microseconds in which at least one thing was done, for two streams may do two; and each time in which nothing
+    was: how long, what was done before, and what was waited for."""
+    end, last, busy, gaps = spans[0][0] if spans else 0.0, "", 0.0, list[tuple[float, str, str]]()
     for begin, until, name in spans:
         if begin > end:
-            idle[name[:90]] += begin - end
+            gaps.append((begin - end, last[:60], name[:90]))
         busy += max(0.0, until - max(begin, end))
-        end = max(end, until)
-    return busy, dict(sorted(idle.items(), key=lambda item: -item[1]))
+        if until > end:
+            end, last = until, name
+    return busy, gaps
+
+
+def _by_next(gaps: Iterable[tuple[float, str, str]]) -> dict[str, float]:
+    """Microseconds by what was waited for, the dearest first."""
+    found = defaultdict[str, float](float)
+    for us, _, name in gaps:
+        found[name] += us
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def _kind(name: str) -> str:
@@ -588,10 +657,10 @@ def _by_third(equal: list[list[bool]]) -> list[float]:
 # -- the whole ---------------------------------------------------------------------------------------------------------
 
 MEASURES: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
-    "speed": speed, "soak": soak, "profile": profile, "tokens": tokens,
+    "speed": speed, "soak": soak, "profile": profile, "idle": idle, "tokens": tokens,
 }  # fmt: skip
 USUAL = {"speed": tuple(name for name in CONFIGURATIONS if not name.endswith(("float32", "whole prompts"))),
-         "soak": ("plugin",), "profile": ("plugin",), "tokens": ("plugin", "stock")}  # fmt: skip
+         "soak": ("plugin",), "profile": ("plugin",), "idle": ("plugin",), "tokens": ("plugin", "stock")}  # fmt: skip
 """Configurations, where none is named."""
 
 

@@ -79,6 +79,15 @@ def _shares(lines: Sequence[Line]) -> Iterator[str]:
         yield "; ".join(f"{where} {own}" for where, (own, _) in dearest) + "."
 
 
+def idle(lines: Sequence[Line]) -> Iterator[str]:
+    yield from _head("configuration", "seconds a chunk", "looked into, ms", "GPU idle", "times, and ms of them",
+                     "most, before")  # fmt: skip
+    for each in lines:
+        gaps = "; ".join(f"{name}: {times}, {ms}" for name, (times, ms) in each["gaps"].items())
+        most = "; ".join(f"{name[:40]} {ms}" for name, ms in list(each["idle_before"].items())[:4])
+        yield _row(f"`{each['name']}`", each["lengths"], each["wall_ms"], f"{each['idle_share']:.1%}", gaps, most)
+
+
 def _kinds(kinds: dict[str, float]) -> tuple[object, ...]:
     named = {"matrix products", "attention"}
     others = ", ".join(f"{kind} {ms:.2f}" for kind, ms in kinds.items() if kind not in named and ms >= 0.1)
@@ -112,7 +121,7 @@ def run(lines: Sequence[Line]) -> Iterator[str]:
             yield f"\n{each['name']}: {each['ratio']} (bar {each['bar']}, {'met' if each['met'] else 'missed'})"
 
 
-TABLES = {"speed": speed, "soak": soak, "profile": profile, "tokens": tokens, "run": run}
+TABLES = {"speed": speed, "soak": soak, "profile": profile, "idle": idle, "tokens": tokens, "run": run}
 
 
 def _head(*names: str) -> Iterator[str]:

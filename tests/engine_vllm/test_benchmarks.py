@@ -72,6 +72,18 @@ def test_soak(realtime: Path, tmp_path: Path) -> None:
     assert "Last quarter beside the second" in tables(tmp_path, lines)
 
 
+@pytest.mark.slow
+def test_idle(realtime: Path, tmp_path: Path) -> None:
+    """What was waited for is asked of an engine that is a process of its own, in the middle of a run."""
+    flags = ("--idle", "--lengths", "2-35", "--option", "max_num_seqs=4", "--option", SHORT)
+    [line] = lines = printed(realtime, tmp_path, *flags)
+    assert 0 < line["busy_ms"] <= line["wall_ms"]
+    assert line["gaps"]["over 0 us"][0] >= line["gaps"]["over 20 us"][0]
+    assert len(line["longest"]) == 12
+    assert line["audio_s"] > 0
+    assert "| `plugin` | 2-35 |" in tables(tmp_path, lines)
+
+
 def test_weights_are_made_by_name() -> None:
     """The same name gives the same numbers, another gives others; in float32 they are those of bfloat16; and a matrix
     keeps the size of what goes through."""
@@ -94,6 +106,8 @@ print("right")
 def test_idle_time_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the GPU waited for: of two things at once, neither was waited for."""
     monkeypatch.syspath_prepend(GPU)
-    waits = importlib.import_module("bench_plugin")._waits
-    assert waits([(0, 10, "a"), (12, 20, "b"), (15, 18, "c"), (25, 30, "b")]) == (23, {"b": 7})
-    assert waits([]) == (0, {})
+    bench = importlib.import_module("bench_plugin")
+    busy, gaps = bench._waits([(0, 10, "a"), (12, 20, "b"), (15, 18, "c"), (25, 30, "b")])
+    assert (busy, gaps) == (23, [(2, "a", "b"), (5, "b", "b")])
+    assert bench._by_next(gaps) == {"b": 7}
+    assert bench._waits([]) == (0, [])

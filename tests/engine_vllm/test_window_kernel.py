@@ -51,7 +51,7 @@ def told(lengths, known, window, heads, size, kind=torch.float32, tolerance=3e-6
 torch.manual_seed(0)
 lengths = [1, 150, 65, 64, 30]
 for tuning in (
-    dict(rows=64, keys=32), dict(rows=32, keys=64, parted=False, held=False), dict(rows=16, keys=16, by_head=True),
+    dict(rows=64, keys=32), dict(rows=32, keys=64), dict(rows=16, keys=16),
 ):
     for known, window in ((0, 40), (20, 40), (20, 7), (20, 300), (124, 100), (3, 1)):
         told(lengths, known, window, 2, 64, **tuning)
@@ -101,13 +101,12 @@ def shared(known, capability, **options):
     kinds = dict.fromkeys(("q", "k", "v", "out"), "*bf16") | {"tiles": "*i32", "scale": "fp32"}
     given = {name: "constexpr" if name in known else kinds.get(name, "i32") for name in names}
     whole = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names)
-             if given[name][0] in "*i" and name != "count"}
+             if given[name][0] in "*i"}
     known = {(names.index(name),): value for name, value in known.items()}
     source = ASTSource(_attend, given, constexprs=known, attrs=whole)
     return compile(source, target=GPUTarget("cuda", capability, 32), options=options).metadata.shared
 
-tuning = dict(WINDOW=750, HEADS=32, ROWS=TUNING.rows, KEYS=TUNING.keys, PARTED=TUNING.parted, HELD=TUNING.held,
-              BY_HEAD=TUNING.by_head)
+tuning = dict(WINDOW=750, HEADS=32, ROWS=TUNING.rows, KEYS=TUNING.keys)
 narrow = dict(num_stages=TUNING.stages, maxnreg=TUNING.registers)
 for capability in (80, 86, 89, 90):
     for size, options in ((64, narrow), (128, dict(num_stages=2))):

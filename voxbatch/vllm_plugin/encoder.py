@@ -23,8 +23,6 @@ from voxbatch.vllm_plugin.spectrogram import Spectrogram, rounded
 
 BEHIND = 2
 """Frames before a frame whose sound the two convolutions look at: three mels."""
-OWN_ATTENTION = False
-"""Our own kernel in FlashAttention's place. It has not been measured."""
 
 Shelve = Callable[[torch.Tensor], torch.Tensor]
 Keep = Callable[[torch.Tensor], None]
@@ -59,7 +57,7 @@ class Encoder:
         window, scale = config.sliding_window, one.scaling
         self._attention: Attention = Masked(window, scale)
         if flash:
-            own = OWN_ATTENTION and one.q_size == one.kv_size and _fits(one.head_dim, self._dtype)
+            own = one.q_size == one.kv_size and _fits(one.head_dim, self._dtype)
             self._attention = Windowed(window, scale) if own else Flash(window, scale, flash)
         self._nothing = self._no_silence()
         samples, settled = extent(left_pad, config)

@@ -2,8 +2,8 @@
 
 Heads are small there (64 numbers) and a frame sees 750 others at most: a tile of rows sees few blocks of keys, of which
 those at the window's beginning and at the diagonal are seen in part, and exponentials take as long as products. So
-tiles are small, several programs share a multiprocessor and fill each other's waits, and only blocks that are seen in
-part are masked. `attention` says the same in PyTorch's words.
+tiles are small, four programs share a multiprocessor and fill each other's waits, and only blocks that are seen in part
+are masked. `attention` says the same in PyTorch's words.
 """
 
 from __future__ import annotations
@@ -24,26 +24,19 @@ from voxbatch.vllm_plugin.packing import Packed, sent
 class Tuning:
     """What changes the speed and nothing else; `benchmarks/gpu/bench_kernels.py --sweep` tries them."""
 
-    rows: int = 128
+    rows: int = 64
     """Queries of a program, a power of two from 16 on."""
     keys: int = 64
     """Fetched at a time, likewise."""
-    warps: int = 8
+    warps: int = 4
     stages: int = 3
     """Of fetches: with 2 each is waited for at once, on a Hopper."""
-    parted: bool = True
-    """Three loops, of which the one in the middle masks nothing; else one that looks at each block whether to."""
-    held: bool = True
-    """Queries are held in registers, not in shared memory, which products of few columns keep busy enough. Not with one
-    loop: a Hopper's products then wait for each other (ptxas: "wgmma … serialized")."""
     registers: int | None = 128
-    """The most that a thread may have: with 128 two programs of eight warps share a multiprocessor, or four of four."""
-    by_head: bool = False
-    """All tiles of a head after each other, in place of all heads of a tile."""
+    """The most that a thread may have: with 128 four programs of four warps share a multiprocessor."""
 
 
 TUNING = Tuning()
-"""Not measured yet; by the compiler it spills nothing on a Hopper, and two programs share a multiprocessor."""
+"""The fastest of all that bench_kernels.py --sweep tries, on an H200."""
 
 
 def tiles(packed: Packed, window: int, rows: int) -> torch.Tensor:
@@ -93,109 +86,56 @@ def launch(
     _, heads, head_dim = q.shape
     fetches, registers = (2, None) if head_dim > 64 else (tuning.stages, tuning.registers)  # each has twice the size
     return _attend[(len(tiles) * heads,)](
-        q, k, v, tiles, out, scale * math.log2(math.e), len(tiles), *q.stride()[:2], *k.stride()[:2], *v.stride()[:2],
-        WINDOW=window, HEADS=heads, SIZE=head_dim, ROWS=tuning.rows, KEYS=tuning.keys, PARTED=tuning.parted,
-        HELD=tuning.held, BY_HEAD=tuning.by_head, num_warps=tuning.warps, num_stages=fetches, maxnreg=registers,
+        q, k, v, tiles, out, scale * math.log2(math.e), *q.stride()[:2], *k.stride()[:2], *v.stride()[:2],
+        WINDOW=window, HEADS=heads, SIZE=head_dim, ROWS=tuning.rows, KEYS=tuning.keys,
+        num_warps=tuning.warps, num_stages=fetches, maxnreg=registers,
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit
 def _attend(
-    q, k, v, tiles, out, scale, count, q_row, q_head, k_row, k_head, v_row, v_head,
+    q, k, v, tiles, out, scale, q_row, q_head, k_row, k_head, v_row, v_head,
     WINDOW: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    PARTED: tl.constexpr, HELD: tl.constexpr, BY_HEAD: tl.constexpr,
 ):  # fmt: skip
-    """A program for each tile and head. Keys are counted from their chunk's first."""
-    number = tl.program_id(0)
-    if BY_HEAD:
-        head, tile = number // count, tiles + 4 * (number % count)
-    else:
-        head, tile = number % HEADS, tiles + 4 * (number // HEADS)
+    """A program for each tile and head: softmax as it goes (Milakov and Gimelshein, 2018), base 2. Keys are counted
+    from their chunk's first.
+
+    A row that has seen nothing but masked keys yet counts none of them: what is taken from their scores is 0 then, and
+    not their own size, of which a fused multiplication and subtraction leaves 10²², whose power is infinite.
+    """
+    head, tile = tl.program_id(0) % HEADS, tiles + 4 * (tl.program_id(0) // HEADS)
     frame, rows = tl.load(tile).to(tl.int64), tl.load(tile + 1)
-    key, position = tl.load(tile + 2).to(tl.int64), tl.load(tile + 3)
+    begin, position = tl.load(tile + 2).to(tl.int64), tl.load(tile + 3)
     which, column = tl.arange(0, ROWS), tl.arange(0, SIZE)
     is_query = (which < rows)[:, None]
     queries = tl.load(
         q + frame * q_row + head * q_head + which[:, None] * q_row + column[None, :], mask=is_query, other=0.0
     )
-    if HELD:
-        queries = tl.where(is_query, queries, 0.0)  # what comes straight from memory goes to the shared one
-    keys, values = k + key * k_row + head * k_head, v + key * v_row + head * v_head
+    keys, values = k + begin * k_row + head * k_head, v + begin * v_row + head * v_head
     highest = tl.full([ROWS], -1e30, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     found = tl.zeros([ROWS, SIZE], tl.float32)
-    end = position + rows
+    row, end = position + which, position + rows
     first = tl.maximum(position - (WINDOW - 1), 0)
-    early = tl.maximum(end - WINDOW - first, 0)  # keys that the last row does not see any more
-    middle = tl.minimum(first + tl.cdiv(early, KEYS) * KEYS, end)
-    late = tl.maximum(middle, first + (position + 1 - first) // KEYS * KEYS)  # the first row sees those before it
-    if PARTED:
-        narrow: tl.constexpr = WINDOW < 2 * ROWS + KEYS  # a block may have keys too early and keys too late
-        highest, total, found = _walked(
-            queries, keys, values, highest, total, found, scale, position, first, middle, end, middle, late,
-            k_row, v_row, True, narrow, False, WINDOW, ROWS, KEYS, SIZE,
-        )  # fmt: skip
-        highest, total, found = _walked(
-            queries, keys, values, highest, total, found, scale, position, middle, late, end, middle, late,
-            k_row, v_row, False, False, False, WINDOW, ROWS, KEYS, SIZE,
-        )  # fmt: skip
-        highest, total, found = _walked(
-            queries, keys, values, highest, total, found, scale, position, late, end, end, middle, late,
-            k_row, v_row, narrow, True, False, WINDOW, ROWS, KEYS, SIZE,
-        )  # fmt: skip
-    else:
-        highest, total, found = _walked(
-            queries, keys, values, highest, total, found, scale, position, first, end, end, middle, late,
-            k_row, v_row, True, True, True, WINDOW, ROWS, KEYS, SIZE,
-        )  # fmt: skip
-    to = (frame * HEADS + head) * SIZE + which[:, None] * (HEADS * SIZE) + column[None, :]
-    tl.store(out + to, (found / total[:, None]).to(out.dtype.element_ty), mask=is_query)
-
-
-@triton.jit
-def _walked(
-    queries, keys, values, highest, total, found, scale, position, begin, until, end, middle, late, k_row, v_row,
-    EARLY: tl.constexpr, LATE: tl.constexpr, LOOK: tl.constexpr,
-    WINDOW: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SIZE: tl.constexpr,
-):  # fmt: skip
-    """Softmax as it goes (Milakov and Gimelshein, 2018), base 2, over the keys from `begin` to before `until`, of which
-    EARLY ones and LATE ones are masked.
-
-    A row that has seen nothing but masked keys yet counts them, all alike; its first seen key makes them fade to
-    nothing, and every row sees its own.
-    """
-    row = position + tl.arange(0, ROWS)
-    for at in range(begin, until, KEYS):
+    early = end - WINDOW  # the last row does not see those up to here any more
+    for at in range(first, end, KEYS):
         key = at + tl.arange(0, KEYS)
-        score = tl.dot(queries, tl.trans(_fetched(keys, key, k_row, end, LATE, SIZE)))
-        if LOOK:
-            if (at < middle) | (at >= late):
-                score = _seen(score, row, key, EARLY, LATE, WINDOW)
-        else:
-            score = _seen(score, row, key, EARLY, LATE, WINDOW)
+        is_key = (key < end)[:, None]
+        score = tl.dot(
+            queries, tl.trans(tl.load(keys + key[:, None] * k_row + column[None, :], mask=is_key, other=0.0))
+        )
+        if (at < early) | (at + KEYS > position + 1):
+            seen = (key[None, :] > (row - WINDOW)[:, None]) & (key[None, :] <= row[:, None])
+            score = tl.where(seen, score, -1e30)
         higher = tl.maximum(highest, tl.max(score, 1))
-        share, fade = tl.exp2(score * scale - (higher * scale)[:, None]), tl.exp2((highest - higher) * scale)
-        block = _fetched(values, key, v_row, end, LATE, SIZE)
+        least = tl.where(higher > -1e29, higher * scale, 0.0)
+        share, fade = tl.exp2(score * scale - least[:, None]), tl.exp2((highest - higher) * scale)
+        block = tl.load(values + key[:, None] * v_row + column[None, :], mask=is_key, other=0.0)
         total = total * fade + tl.sum(share, 1)
         found = tl.dot(share.to(block.dtype), block, found * fade[:, None])
         highest = higher
-    return highest, total, found
-
-
-@triton.jit
-def _fetched(rows, key, stride, end, CHECKED: tl.constexpr, SIZE: tl.constexpr):
-    """What is behind `end` is not there, if it is CHECKED."""
-    at = rows + key[:, None] * stride + tl.arange(0, SIZE)[None, :]
-    return tl.load(at, mask=(key < end)[:, None], other=0.0) if CHECKED else tl.load(at)
-
-
-@triton.jit
-def _seen(score, row, key, EARLY: tl.constexpr, LATE: tl.constexpr, WINDOW: tl.constexpr):
-    if EARLY:
-        score = tl.where(key[None, :] > (row - WINDOW)[:, None], score, -1e30)
-    if LATE:
-        score = tl.where(key[None, :] <= row[:, None], score, -1e30)
-    return score
+    to = (frame * HEADS + head) * SIZE + which[:, None] * (HEADS * SIZE) + column[None, :]
+    tl.store(out + to, (found / total[:, None]).to(out.dtype.element_ty), mask=is_query)
 
 
 def fits(head_dim: int, dtype: torch.dtype) -> bool:
