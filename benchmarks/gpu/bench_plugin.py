@@ -42,7 +42,7 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise, repeat
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -177,9 +177,9 @@ def _rates(began: float, finishes: list[tuple[float, float]]) -> dict[str, float
 def speed(model: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     bench = Bench(model, options)
     memory = bench_engine._Memory()
-    count = max(8, int(bench.requests * given.rounds))
     bench.feed(sounds(bench.requests + 8, "2-35", bench.longest))  # compiles, captures, allocates
-    for lengths in given.lengths:
+    for lengths, rounds in zip(given.lengths, chain(given.rounds, repeat(given.rounds[-1])), strict=False):
+        count = max(8, int(bench.requests * rounds))
         samples = sounds(count, lengths, bench.longest)
         runs = list[dict[str, float]]()
         for _ in range(given.repeats):
@@ -720,7 +720,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", choices=CONFIGURATIONS, help="names of configurations")
     parser.add_argument("--lengths", nargs="*", choices=LENGTHS, default=list(LENGTHS))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rounds", type=float, default=4, help="chunks of a run, by requests at a time")
+    parser.add_argument(
+        "--rounds", type=float, nargs="+", default=[4.0], help="chunks of a run, by requests at a time, for each length"
+    )
     parser.add_argument("--chunks", type=int, default=64, help="of --tokens")
     parser.add_argument("--alone", type=int, default=8, help="of these, decoded alone")
     parser.add_argument(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from voxbatch.engines.vllm.bursts import BURSTS, opens, stays_open
+from voxbatch.engines.vllm.bursts import opens, size, stays_open
 
 
 @pytest.mark.parametrize("most", [1, 2, 5, 14, 28, 512])
@@ -27,7 +27,7 @@ def test_nobody_waits_for_ever(most: int, crowd: float) -> None:
         running = [left - 1 for left in running if left > 1]
         steps += 1
         assert steps <= 400 * (total + 1)
-    assert admitting <= 2 + total / max(1, most // BURSTS)
+    assert admitting <= 2 + total / size(most)
 
 
 def test_the_door() -> None:

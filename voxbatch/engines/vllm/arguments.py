@@ -17,6 +17,8 @@ AMPERE = (8, 0)
 """Compute capability."""
 CPU_REQUESTS = 16
 """A CPU's cores are busy with far fewer; its K/V cache is set by VLLM_CPU_KVCACHE_SPACE."""
+GRAPHS = 512
+"""vLLM 0.26, VllmConfig._set_cudagraph_sizes: the most requests that it makes CUDA graphs for unasked."""
 WHISPER_REQUESTS = 128
 """Whisper's audio memory is fixed a request: 1,500 positions; large-v3's are 480 MB in all layers."""
 
@@ -125,9 +127,9 @@ def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> 
 
 
 def _graphs(mode: str, requests: int) -> dict[str, Any]:
-    """vLLM makes CUDA graphs for as many requests as memory.MOST by itself; for more it must be told, in sixteens."""
+    """vLLM makes CUDA graphs for so many requests by itself; for more it must be told, in sixteens."""
     most = math.ceil(requests / 16) * 16
-    more = {"max_cudagraph_capture_size": most} if requests > memory.MOST and mode != "NONE" else {}
+    more = {"max_cudagraph_capture_size": most} if requests > GRAPHS and mode != "NONE" else {}
     return {"cudagraph_mode": mode, **more}
 
 

@@ -6,9 +6,15 @@ requests as make a burst are let in together, and the steps between two bursts a
 
 from __future__ import annotations
 
-BURSTS = 14
-"""In which as many requests are admitted as may run. One takes the GPU from those that decode for some 0.25 s on an
-H200 (36 chunks); more and smaller ones break up more steps."""
+BURSTS, LARGEST = 14, 36
+"""In which as many requests are admitted as may run, and how many one is at most. It takes the GPU from those that
+decode for some 0.25 s on an H200 (36 chunks). More and smaller ones break up more steps; before a larger one the GPU
+waits, for the host takes longer to prepare it than a step of the others does."""
+
+
+def size(most: int) -> int:
+    """Requests that make a burst, where so many may run."""
+    return max(1, min(LARGEST, most // BURSTS))
 
 
 def opens(running: int, most: int, was_open: bool) -> bool:
@@ -20,7 +26,7 @@ def opens(running: int, most: int, was_open: bool) -> bool:
         was_open: see stays_open, of the step before.
     """
     room = most - running
-    return room > 0 and (was_open or running == 0 or room >= max(1, most // BURSTS))
+    return room > 0 and (was_open or running == 0 or room >= size(most))
 
 
 def stays_open(running: int, waiting: int, most: int) -> bool:

@@ -172,7 +172,7 @@ def admission_s(card: Capacity, model: Shape, way: Way, each: Chunk) -> float:
     prompt = 2 * model.decoder.weights * each.prompt / (MATRIX * card.flops)
     if not way.prefilled:
         return (prompt + encoding_s(card, model, each.prompt)) / BUSY
-    together = min(ENCODED_TOGETHER, max(1, way.requests // bursts.BURSTS))
+    together = min(ENCODED_TOGETHER, bursts.size(way.requests))
     launching = model.encoder.layers * LAYER_LAUNCH_S / together
     return max((prompt + encoding_s(card, model, each.positions)) / BUSY, launching)
 
