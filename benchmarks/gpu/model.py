@@ -29,11 +29,16 @@ STOCK = {"lift_encoder_cache": "false", "max_num_batched_tokens": "0", "prefill_
 PLUGIN = {"prefill_encoder": "true", "delay_ms": "0"}
 FLASH = {"attention_backend": "FLASH_ATTN"}
 """The plugin had no attention of its own then."""
+SEQUENCES_512 = {**PLUGIN, "max_num_seqs": "512"}
+"""The most that ran then."""
+STOCK_128 = {**STOCK, "max_num_seqs": "128", "max_num_batched_tokens": "65536"}
+L4_MEMORY = {"gpu_memory_gb": "22.94"}
 BESIDES = CARDS["NVIDIA H200"].reserved_bytes + UNCOUNTED_BYTES
 WHOLE, SMALL = ({"gpu_memory_gb": str((planned + BESIDES) / 1e9)} for planned in (135.7e9, 22e9))
 """Options that let vLLM plan with 90 % of an H200, and with 22 GB."""
-MIXED_S = 25.8
-"""Of the chunks of 4 to 35 s, on average: bench_engine.sounds."""
+MIXED_S, SOME_SHORT = 25.8, (4.0, 35.0)
+"""Of the chunks of 4 to 35 s, on average, and the shortest and the longest: bench_engine.sounds."""
+BROAD, MIXED = (20.0, 35.0), (2.0, 35.0)
 WHOLE_S = 36_000 / 1110
 """Of the whole run's."""
 
@@ -52,6 +57,8 @@ class Run:
     running: float | None = None
     """Requests at a time."""
     cards: int = 1
+    between: tuple[float, float] | None = None
+    """Seconds of the shortest chunk and of the longest, evenly spread; else all are alike."""
 
 
 RUNS = (
@@ -61,20 +68,29 @@ RUNS = (
         {**STOCK, **WHOLE, "max_num_seqs": "128", "max_num_batched_tokens": "65536"}, 127.6),
     Run("`ctx512-batch`", 506.3, 30, 1100, WHOLE, 407.7),
     Run("`ctx512-batch`, a longer run", 509.2, 30, 2600, WHOLE, 435.9),
-    Run("`ctx512-batch`, 4 to 35 s", 470.0, MIXED_S, 1100, WHOLE, 401.8),
+    Run("`ctx512-batch`, 4 to 35 s", 470.0, MIXED_S, 1100, WHOLE, 401.8, between=SOME_SHORT),
     Run("22 GB: stock vLLM, 64 sequences", 256.5, 30, 128, {**STOCK, **SMALL, "max_num_seqs": "64"}, 37.3),
     Run("22 GB: `ctx512-batch`", 296.8, 30, 200, SMALL, 40.9),
-    Run("22 GB: `ctx512-batch`, 4 to 35 s", 254.3, MIXED_S, 200, SMALL, 40.9),
+    Run("22 GB: `ctx512-batch`, 4 to 35 s", 254.3, MIXED_S, 200, SMALL, 40.9, between=SOME_SHORT),
     Run("22 GB: `ctx512-batch`, 480 ms", 305.7, 30, 200, {**SMALL, "delay_ms": "0"}, 40.9),
     Run("`voxbatch run`, 10 hours", 466.8, WHOLE_S, 1110, WHOLE),
     Run("`voxbatch run --workers 2`, 20 hours", 895.4, WHOLE_S, 2220, WHOLE, None, 2),
-    Run("`plugin`, 20 to 35 s", 1670, 27.5, 2048, {**PLUGIN, **FLASH, **WHOLE}, 512),
-    Run("`plugin, 22 GB`, 20 to 35 s", 1412, 27.5, 884, {**PLUGIN, **FLASH, **SMALL}, 193),
-    Run("`plugin` of 2026-11-22, 20 to 35 s", 2033, 27.5, 1536, PLUGIN, 512),
-    Run("`plugin` of 2026-11-22, 30 s", 2090, 30, 1536, PLUGIN, 512),
-    Run("`plugin` of 2026-11-22, 2 to 35 s", 1918, 18.5, 1536, PLUGIN, 512),
-    Run("`voxbatch run` with it, 12 hours", 1920, WHOLE_S, 1332, PLUGIN),
-    Run("`voxbatch run --workers 2` with it, 24 hours", 3845, WHOLE_S, 2664, PLUGIN, None, 2),
+    Run("`plugin`, 20 to 35 s", 1670, 27.5, 2048, {**SEQUENCES_512, **FLASH, **WHOLE}, 512, between=BROAD),
+    Run("`plugin, 22 GB`, 20 to 35 s", 1412, 27.5, 884, {**PLUGIN, **FLASH, **SMALL}, 193, between=BROAD),
+    Run("`plugin` of 2026-11-22, 20 to 35 s", 2033, 27.5, 1536, SEQUENCES_512, 512, between=BROAD),
+    Run("`plugin` of 2026-11-22, 30 s", 2090, 30, 1536, SEQUENCES_512, 512),
+    Run("`plugin` of 2026-11-22, 2 to 35 s", 1918, 18.5, 1536, SEQUENCES_512, 512, between=MIXED),
+    Run("`voxbatch run` with it, 12 hours", 1920, WHOLE_S, 1332, SEQUENCES_512),
+    Run("`voxbatch run --workers 2` with it, 24 hours", 3845, WHOLE_S, 2664, SEQUENCES_512, None, 2),
+    Run("`stock` beside the next, 128 sequences, 20 to 35 s", 415.9, 27.5, 256, STOCK_128, 128, between=BROAD),
+    Run("`stock` beside the next, 128 sequences, 30 s", 479.7, 30, 256, STOCK_128, 128),
+    Run("`stock` beside the next, 128 sequences, 2 to 35 s", 350.6, 18.5, 256, STOCK_128, 128, between=MIXED),
+    Run("`plugin`, 1,024 requests, 20 to 35 s", 2253, 27.5, 3072, PLUGIN, 1024, between=BROAD),
+    Run("`plugin`, 1,024 requests, 30 s", 2245, 30, 2048, PLUGIN, 1024),
+    Run("`plugin`, 1,024 requests, 2 to 35 s", 2118, 18.5, 2048, PLUGIN, 1024, between=MIXED),
+    Run("`plugin` in an L4's memory, 20 to 35 s", 1599, 27.5, 945, {**PLUGIN, **L4_MEMORY}, 189, between=BROAD),
+    Run("`plugin` in an L4's memory, 2 to 35 s", 1404, 18.5, 945, {**PLUGIN, **L4_MEMORY}, 189, between=MIXED),
+    Run("`voxbatch run`, 1,024 requests, 32 hours", 2034, 115_200 / 3264, 3264, PLUGIN),
 )  # fmt: skip
 """Of RESULTS.md, all on GPUs."""
 STEPS = ((1, 2.90), (32, 3.20), (64, 3.44), (128, 4.09), (256, 5.72), (384, 7.79), (512, 9.61))
@@ -82,7 +98,7 @@ STEPS = ((1, 2.90), (32, 3.20), (64, 3.44), (128, 4.09), (256, 5.72), (384, 7.79
 CONTEXT = 105
 WALKS = ((512, 220, 3.26), (512, 100, 1.72), (221, 220, 1.64), (64, 220, 0.74))
 """Requests, positions, and milliseconds of our own kernel for the decoder's attention in all layers."""
-ENCODING = (424, 6.8)
+ENCODING = (424, 5.79)
 """Positions of a chunk of 30 s, and milliseconds of GPU time that its encoding took, in fours."""
 L4 = CARDS["NVIDIA L4"]
 EXTREMES = {
@@ -99,7 +115,7 @@ def predicted(run: Run, name: str = "NVIDIA H200", card: Capacity | None = None)
     prefilled = settings.prefill_encoder == "true"
     way = forecast.way(published.PARAMS, settings, name, prefilled, run.seconds)
     model = speed.shape(published.PARAMS)
-    each = speed.rtfx(card or CARDS[name], model, way, run.seconds, run.chunks / run.cards)
+    each = speed.rtfx(card or CARDS[name], model, way, run.seconds, run.chunks / run.cards, run.between)
     return way.requests, run.cards * each
 
 
@@ -125,7 +141,9 @@ def steps() -> Iterator[str]:
     for requests, positions, ms in WALKS:
         name = f"attention by our kernel, {requests} of {positions} positions"
         yield _fitted(name, ms, speed.walk_s(card, model.decoder, requests, positions))
-    yield _fitted("a chunk of 30 s encoded", ENCODING[1], speed.encoding_s(card, model, ENCODING[0]))
+    yield _fitted(
+        "a chunk of 30 s encoded", ENCODING[1], speed.encoding_s(card, model, ENCODING[0], speed.SHARED, True)
+    )
 
 
 def _fitted(name: str, ms: float, seconds: float) -> str:

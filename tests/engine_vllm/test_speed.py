@@ -51,7 +51,8 @@ def test_what_it_was_fitted_to() -> None:
         assert 1000 * seconds == pytest.approx(ms, rel=0.1), requests
     for requests, positions, ms in MEASURED.WALKS:
         assert 1000 * speed.walk_s(H200, MODEL.decoder, requests, positions) == pytest.approx(ms, rel=0.1), requests
-    assert 1000 * speed.encoding_s(H200, MODEL, MEASURED.ENCODING[0]) == pytest.approx(MEASURED.ENCODING[1], rel=0.1)
+    encoded = speed.encoding_s(H200, MODEL, MEASURED.ENCODING[0], speed.SHARED, True)
+    assert 1000 * encoded == pytest.approx(MEASURED.ENCODING[1], rel=0.1)
 
 
 def test_the_tables_are_those_of_the_results() -> None:
@@ -124,6 +125,14 @@ def test_a_short_run_is_not_faster_than_an_endless_one(card: Any, way: speed.Way
     assert math.isfinite(endless)
     assert ratio(speed.rtfx(card, MODEL, way, seconds, 3 * way.requests), endless) <= 1
     assert speed.rtfx(card, MODEL, way, seconds, 1e6 * way.requests) == pytest.approx(endless, rel=1e-3)
+
+
+def test_the_end_of_a_run() -> None:
+    """By hand: of chunks alike, half of one's steps; where some are next to nothing and some twice the mean, what the
+    longest needs, two means, less two thirds of one that random ages leave."""
+    each = speed.chunk(30, 6)
+    assert speed._thinning(each, (30, 30), 6) == pytest.approx(0.5)
+    assert speed._thinning(each, (-0.8, 60.8), 6) == pytest.approx(2 - 2 / 3, rel=0.01)
 
 
 @pytest.mark.parametrize("name", CARDS)

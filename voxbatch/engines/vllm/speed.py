@@ -4,12 +4,12 @@
 
 A chunk takes a step for each 80 ms and for its pads (`limits`). In stock vLLM a step holds, for each request, four
 frames of the encoder and one position of the decoder; with voxbatch's plugin the decoder alone, and the encoder runs
-once for the whole chunk.
+once for the whole chunk but for the silence that it begins with (`vllm_plugin.silence`, `beginning`).
 
 The few constants were fitted to profiles of single steps and of the encoder alone, *with the plugin*, on one H200 with
-vLLM 0.26 (`bench_plugin.py --profile`, 2026-11-21; milliseconds are quoted). No whole run and nothing of stock vLLM was
-used, so benchmarks/gpu/model.py holds this against them: all are met within 20 %. What the model does not know: other
-hosts' processors, other versions' kernels, quantization, several cards for one engine.
+vLLM 0.26 (`bench_plugin.py --profile` and `--idle`, 2026-11-21 and 22; milliseconds are quoted). No whole run's speed
+and nothing of stock vLLM was used, so benchmarks/gpu/model.py holds this against them: all are met within 20 %. What
+the model does not know: other hosts' processors, other versions' kernels, quantization, several cards for one engine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from voxbatch.records import SAMPLING_RATE
 
 MATRIX = 0.95
 """Of Capacity.flops, in the model's own products: 512 requests, 2 x 3.43e9 x 512 FLOP in 4.68 ms, 750e12 a second; the
-encoder, 3.29e12 FLOP a chunk in 4.33 to 4.47 ms, 740 to 760e12."""
+encoder, 3.29e12 FLOP a chunk in 4.33 to 4.47 ms, 740 to 760e12; 3.05e12 in 3.86 later."""
 STREAM = 0.9
 """Of Capacity.bytes_per_s, when memory is the limit: 4.3 of 4.8 TB/s."""
 PRODUCT_S = 5.3e-6
@@ -39,6 +39,9 @@ TILE_S = 3.35e-6
 SCORE_FLOP = 483
 """… and what one score in it (a query times a key, needed or not) takes from the multiprocessor's share of
 Capacity.flops: 512 requests, 128 keys, 4.0 ms; the running mixture, 216 positions, 5.2; the encoder, 1.19 a chunk."""
+WINDOW = 0.36
+"""Of Capacity.flops, in the encoder's attention by our own kernel (vllm_plugin.window_kernel), scores that are needed
+counted alone: 282e12 a second, 0.86 ms for a chunk of 30 s."""
 KEYS_ROUNDED = 64
 """Keys come in blocks of 128: on average half a block is computed for nothing."""
 ATTENTION_S = 13.3e-6
@@ -49,18 +52,23 @@ requests of 220 positions, 12.0 GB in 3.26 ms in 26 layers; of 100, 1.72; 221 of
 REST_S, REST_BYTES = 0.26e-3, 5.6e6
 """Norms, activations, copies and the choice of a token: 0.259 ms for 1 request, 0.922 for 512, as bytes moved for
 each."""
-FRAME_BYTES = 102e3
-"""Likewise a layer and frame of the encoder: 1.29 ms a chunk of 1,696 frames, 32 layers."""
+FRAME_BYTES = 92e3
+"""Likewise a layer and frame of the encoder: 1.08 ms a chunk of 1,572 frames, 32 layers."""
 BUSY = 0.93
 """Share of the wall in which the GPU works while it is the limit: 4.09 of 4.38 ms with 128 requests, 5.72 of 6.06 with
 256, 6.81 of 7.38 for a chunk encoded."""
 HOST_REQUEST_S = 15e-6
 """Of the host for a request in a step, beside the GPU, at most: a step of 512 takes 7.7 ms with all of vLLM in one
 process, in which the GPU never waits (2026-11-22; 12.7 before `steady` and vllm_plugin.books)."""
+PREPARE_S = 0.66e-3
+"""Of the host for a chunk that is let in, before the GPU hears of it, which meanwhile does what is left of the step
+before: 36 chunks 14 ms beyond a step of 9.5, 54 chunks 23 beyond 13 (`bench_plugin.py --idle`)."""
 LAYER_LAUNCH_S = 0.4e-3
 """Of the host to launch a layer kernel by kernel: 12.7 ms for the encoder's 32 (25.6 on a slower host)."""
 ENCODED_TOGETHER = 4
 """Chunks; see vllm_plugin.GROUP_FRAMES."""
+SHARED = limits.LEFT_PAD - 1
+"""Positions of silence that are not computed for each chunk anew, where the encoder runs once a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +108,7 @@ class Way:
     eager: bool = False
     """Without CUDA graphs."""
     walks: bool = False
-    """The decoder's attention is our own kernel's."""
+    """Attention is our own kernels', the decoder's and the encoder's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +149,16 @@ def chunk(seconds: float, delay: int) -> Chunk:
     return Chunk(seconds, limits.prompt_tokens(delay), limits.positions(round(seconds * SAMPLING_RATE), delay))
 
 
-def rtfx(card: Capacity, model: Shape, way: Way, seconds: float, chunks: float = math.inf) -> float:
-    """Audio seconds a second, for so many chunks of so many seconds each; of endlessly many, while they last.
+def rtfx(
+    card: Capacity, model: Shape, way: Way, seconds: float, chunks: float = math.inf,
+    between: tuple[float, float] | None = None,
+) -> float:  # fmt: skip
+    """Audio seconds a second, for so many chunks of so many seconds on average; of endlessly many, while they last.
 
-    At a run's end fewer and fewer requests are left, for half a chunk's steps or so; where they began together and are
-    equally long, for less.
+    At a run's end fewer and fewer requests are left, until the longest is through.
+
+    Args:
+        between: the seconds of the shortest chunk and of the longest, where they are evenly spread; else all are alike.
     """
     at_once = min(way.requests, chunks)
     each = chunk(seconds, way.delay)
@@ -153,8 +166,16 @@ def rtfx(card: Capacity, model: Shape, way: Way, seconds: float, chunks: float =
     if chunks == math.inf:
         return at_once * seconds / (each.steps * full)
     rounds = chunks / at_once
-    thinning = min(0.5, rounds - 1) * (1 - 1 / at_once)
+    thinning = min(_thinning(each, between or (seconds, seconds), way.delay), rounds - 1) * (1 - 1 / at_once)
     return chunks * seconds / (each.steps * (rounds * full + thinning * step_s(card, model, way, each, 1)))
+
+
+def _thinning(each: Chunk, between: tuple[float, float], delay: int) -> float:
+    """Chunks' worth of steps at a run's end, in which nobody takes the place of those that have ended: the longest's,
+    less those that requests of random age have left (a mean of E[s²] / 2 E[s]). Where all are alike and did not begin
+    together, half a chunk's."""
+    short, long = (chunk(seconds, delay).steps / each.steps for seconds in between)
+    return long - (1 + (long - short) ** 2 / 12) / 2
 
 
 def step_s(card: Capacity, model: Shape, way: Way, each: Chunk, requests: float) -> float:
@@ -164,17 +185,25 @@ def step_s(card: Capacity, model: Shape, way: Way, each: Chunk, requests: float)
     gpu = decoder_s(card, model.decoder, requests, each.context, way.walks)
     if not way.prefilled:
         gpu += frames_s(card, model, requests, each)
-    return max(gpu / BUSY, host) + requests / each.steps * admission_s(card, model, way, each)
+    step = max(gpu / BUSY, host)
+    return step + requests / each.steps * (admission_s(card, model, way, each) + _waiting_s(way, step))
+
+
+def _waiting_s(way: Way, step: float) -> float:
+    """For each request that is let in, in which the GPU waits for the host to prepare its burst."""
+    size = bursts.size(way.requests)
+    return max(0.0, size * PREPARE_S - step) / size if way.prefilled else 0.0
 
 
 def admission_s(card: Capacity, model: Shape, way: Way, each: Chunk) -> float:
     """What a new request takes besides: its prompt, in stock vLLM through both parts, or its whole chunk's encoding."""
-    prompt = 2 * model.decoder.weights * each.prompt / (MATRIX * card.flops)
+    shared = SHARED if way.prefilled else 0
+    prompt = 2 * model.decoder.weights * (each.prompt - shared) / (MATRIX * card.flops)
     if not way.prefilled:
         return (prompt + encoding_s(card, model, each.prompt)) / BUSY
     together = min(ENCODED_TOGETHER, bursts.size(way.requests))
     launching = model.encoder.layers * LAYER_LAUNCH_S / together
-    return max((prompt + encoding_s(card, model, each.positions)) / BUSY, launching)
+    return max((prompt + encoding_s(card, model, each.positions, SHARED, way.walks)) / BUSY, launching)
 
 
 def decoder_s(card: Capacity, part: Part, requests: float, context: float, walks: bool = False) -> float:
@@ -195,16 +224,37 @@ def frames_s(card: Capacity, model: Shape, requests: float, each: Chunk) -> floa
     )
 
 
-def encoding_s(card: Capacity, model: Shape, positions: int) -> float:
-    """A whole chunk through the encoder, on the GPU, with others beside it."""
-    part, frames = model.encoder, positions * memory.FRAMES_PER_TOKEN
-    rows = _tile_rows(card, part)
-    keys = sum(min(model.window + rows, end) for end in range(rows, frames + rows, rows)) / math.ceil(frames / rows)
+def encoding_s(card: Capacity, model: Shape, positions: int, shared: int = 0, walks: bool = False) -> float:
+    """A whole chunk through the encoder, on the GPU, with others beside it.
+
+    Args:
+        shared: positions at its beginning whose keys and values are there already.
+        walks: see Way.
+    """
+    part, known = model.encoder, shared * memory.FRAMES_PER_TOKEN
+    frames = positions * memory.FRAMES_PER_TOKEN - known
+    seen = _window_s(card, model, frames, known) if walks else _windowed_s(card, model, frames, known)
     return (
         2 * part.weights * frames / (MATRIX * card.flops)
-        + _tiles_s(card, part, math.ceil(frames / rows), keys)
+        + seen
         + frames * part.layers * FRAME_BYTES / (STREAM * card.bytes_per_s)
     )
+
+
+def _windowed_s(card: Capacity, model: Shape, frames: int, known: int) -> float:
+    """The encoder's attention over frames behind `known` ones, by FlashAttention."""
+    rows = _tile_rows(card, model.encoder)
+    tiles = math.ceil(frames / rows)
+    keys = sum(min(model.window + rows, known + end) for end in range(rows, frames + rows, rows)) / tiles
+    return _tiles_s(card, model.encoder, tiles, keys)
+
+
+def _window_s(card: Capacity, model: Shape, frames: int, known: int) -> float:
+    """Likewise, by our own kernel."""
+    part = model.encoder
+    grown = max(0, min(frames, model.window - known))  # frames that see all before them
+    scores = grown * (known + (grown + 1) / 2) + (frames - grown) * model.window
+    return part.layers * part.heads * scores * 4 * part.head_dim / (WINDOW * card.flops)
 
 
 def products_s(card: Capacity, part: Part, rows: float) -> float:
