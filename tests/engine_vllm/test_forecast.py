@@ -164,8 +164,14 @@ def l4s(tmp_path: Path) -> dict[str, str]:
 def test_dry_run(voxbatch: Voxbatch, tmp_path: Path, l4s: dict[str, str]) -> None:
     """The time is that of the cards which are there, for the encoder's way that was asked for, and says so; who knows
     the speed goes before."""
-    rows = [json.dumps({"audio_filepath": f"{i}.wav", "duration": 1800}) + "\n" for i in range(300)]
+    durations = np.full(300, 1800, np.float32)
+    rows = [json.dumps({"audio_filepath": f"{i}.wav", "duration": 1800}) + "\n" for i in range(len(durations))]
     (tmp_path / "m.jsonl").write_text("".join(rows))
+
+    def rtfx(**options: str) -> float:
+        found = engines.expected("vllm", None, options, durations, L4, 2)
+        assert found
+        return found.rtfx
 
     def time(*args: str) -> str:
         done = voxbatch("run", "m.jsonl", "--engine", "vllm", "--model", "model", "--dry-run", *args, env=l4s)
@@ -174,8 +180,8 @@ def test_dry_run(voxbatch: Voxbatch, tmp_path: Path, l4s: dict[str, str]) -> Non
 
     worked_out = "not measured, and may be 30 % off: --expected-rtfx)"
     once = "with the encoder once a chunk"
-    assert time().endswith(f"at RTFx {rtfx(gpus=2):g} (worked out for 2 NVIDIA L4 {once}, {worked_out}")
+    assert time().endswith(f"at RTFx {rtfx():g} (worked out for 2 NVIDIA L4 {once}, {worked_out}")
     assert time("--workers", "1").endswith(f"(worked out for an NVIDIA L4 {once}, {worked_out}")
     assert time("--prefill-encoder") == time()
-    assert f"at RTFx {rtfx(gpus=2, **STOCK):g} (worked out for 2 NVIDIA L4 with stock" in time("--no-prefill-encoder")
+    assert f"at RTFx {rtfx(**STOCK):g} (worked out for 2 NVIDIA L4 with stock" in time("--no-prefill-encoder")
     assert time("--expected-rtfx", "50") == "time     about 3:00:00 at RTFx 50"
