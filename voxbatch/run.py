@@ -30,7 +30,7 @@ from voxbatch.manifest.source import stem
 from voxbatch.pipeline import Pipeline, Progress, Settings, Stop, Usage
 from voxbatch.shard import members
 from voxbatch.storage import USUAL, Access, Store, is_remote, open_store
-from voxbatch.storage.address import BUCKET_SCHEMES, name_of, scheme_of
+from voxbatch.storage.address import is_bucket, name_of, scheme_of
 
 MAX_DECODERS = 16
 
@@ -63,8 +63,7 @@ def default_out(source: str) -> str:
 def _beside_address(source: str) -> str:
     *above, name = name_of(source).rstrip("/").split("/")
     out = f"{stem(name) or 'root'}.voxbatch"
-    scheme = scheme_of(source)
-    return "/".join([f"{scheme}:/", *above, out]) if above and scheme in BUCKET_SCHEMES else out
+    return "/".join([f"{scheme_of(source)}:/", *above, out]) if above and is_bucket(source) else out
 
 
 def policy(config: Config) -> PathPolicy:

@@ -93,7 +93,7 @@ cards = st.builds(
     ),
     st.sampled_from(list(CARDS.values())), st.floats(0.1, 10), st.floats(0.1, 10),
 )  # fmt: skip
-ways = st.builds(speed.Way, st.integers(1, 512), st.sampled_from([6, 30]), st.booleans(), st.booleans())
+ways = st.builds(speed.Way, st.integers(1, 1024), st.sampled_from([6, 30]), st.booleans(), st.booleans())
 lengths = st.floats(1, 35)
 
 
@@ -111,7 +111,7 @@ def test_a_better_card_is_never_slower(
     assert ratio(speed.rtfx(card, MODEL, way, seconds), speed.rtfx(better, MODEL, way, seconds)) <= 1
 
 
-@given(cards, ways, lengths, st.integers(1, 512))
+@given(cards, ways, lengths, st.integers(1, 1024))
 def test_more_requests_never_give_less(card: Any, way: speed.Way, seconds: float, other: int) -> None:
     """Audio seconds a second, as long as memory lets them in."""
     few, many = (replace(way, requests=count) for count in sorted((way.requests, other)))

@@ -274,12 +274,12 @@ class _Listening:
         """
         from voxbatch.finalize import SUMMARY
         from voxbatch.storage import open_store, shown
-        from voxbatch.storage.address import BUCKET_SCHEMES, scheme_of
+        from voxbatch.storage.address import is_bucket
         from voxbatch.submit import CloudRun, check, start_in_time
 
         target = CloudRun(self._asked.job, self._asked.project, self._asked.region)
         check(self._config, target, self._asked.tasks)
-        if self._asked.out and scheme_of(self._asked.out) not in BUCKET_SCHEMES:
+        if self._asked.out and not is_bucket(self._asked.out):
             raise ConfigError(f"-o {self._asked.out} is no place that the job sees: give gs://… or s3://…")
         target.prove()
 

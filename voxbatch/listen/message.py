@@ -17,7 +17,7 @@ from voxbatch.errors import MessageError
 from voxbatch.manifest.folder import RECORDING_SUFFIXES
 from voxbatch.manifest.source import SUFFIXES, stem
 from voxbatch.storage import is_remote, shown
-from voxbatch.storage.address import BUCKET_SCHEMES, is_folder, name_of, scheme_of, tidied
+from voxbatch.storage.address import is_bucket, is_folder, name_of, tidied
 
 FINALIZED = "OBJECT_FINALIZE"
 
@@ -163,7 +163,7 @@ def _object(data: bytes) -> dict[str, Any]:
 
 def _run(found: Mapping[str, Any], rules: Rules) -> Run:
     source = _given(found, "manifest")
-    if is_folder(source) and scheme_of(source) not in BUCKET_SCHEMES:
+    if is_folder(source) and not is_bucket(source):
         raise MessageError(f"manifest {shown(source)} is a folder of a web server, which nobody can list")
     if not _is_in(source, rules):
         raise MessageError(
@@ -175,7 +175,7 @@ def _run(found: Mapping[str, Any], rules: Rules) -> Run:
             raise MessageError(f"manifest {source} is a folder, and no output is named for it; {_FORM}")
         return Run(source, rules.out_of(_stem(source)))
     out = _given(found, "output")
-    if scheme_of(out) not in BUCKET_SCHEMES:
+    if not is_bucket(out):
         raise MessageError(f"output {out} is no address in a bucket; write gs://bucket/folder or s3://bucket/folder")
     if rules.out and not f"{out}/".startswith(rules.out):
         raise MessageError(f"output {out} does not lie in {rules.out}, the -o of voxbatch listen")

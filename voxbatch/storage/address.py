@@ -45,6 +45,11 @@ def is_remote(text: str) -> bool:
     return bool(scheme_of(text))
 
 
+def is_bucket(text: str) -> bool:
+    """Whether it is the address of a bucket, or of something in one."""
+    return scheme_of(text) in BUCKET_SCHEMES
+
+
 def in_bucket(uri: str) -> Address:
     """The parts of gs://bucket/key or s3://bucket/key.
 
@@ -54,7 +59,7 @@ def in_bucket(uri: str) -> Address:
     """
     scheme = scheme_of(uri)
     bucket, _, key = uri[len(scheme) + 3 :].partition("/")
-    if scheme not in BUCKET_SCHEMES:
+    if not is_bucket(uri):
         raise ValueError("the address of a bucket is gs://bucket/prefix or s3://bucket/prefix")
     if not _BUCKET.fullmatch(bucket):
         raise ValueError(f"no bucket can be called {bucket!r}: names have 3 to 222 letters, digits, dots and dashes")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 from voxbatch.config import digest
 from voxbatch.errors import ConfigError
 from voxbatch.storage import is_remote, shown
-from voxbatch.storage.address import BUCKET_SCHEMES, in_bucket, scheme_of
+from voxbatch.storage.address import in_bucket, is_bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Order:
                 f"SOURCE {self.source} lies on this machine, where a job elsewhere cannot see it: upload it with its "
                 "recordings, and give its address: gs://, s3:// or https://"
             )
-        if scheme_of(self.out) not in BUCKET_SCHEMES:
+        if not is_bucket(self.out):
             raise ConfigError(f"OUT {shown(self.out)} is no place that all tasks share: give -o gs://… or -o s3://…")
         try:
             in_bucket(self.out)

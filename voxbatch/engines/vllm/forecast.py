@@ -17,7 +17,7 @@ from voxbatch.engines.vllm.cards import CARDS
 from voxbatch.engines.vllm.model import DEFAULT_MODEL, REALTIME, locate
 from voxbatch.engines.vllm.settings import Settings, resolve
 from voxbatch.records import SAMPLING_RATE
-from voxbatch.storage.address import BUCKET_SCHEMES, scheme_of
+from voxbatch.storage.address import is_bucket
 
 CHUNK_S = 30.0
 """Of a long recording, cut in pauses: 32 on average where 35 are the most (benchmarks/RESULTS.md, the whole run)."""
@@ -58,7 +58,7 @@ def _params(model: str | None) -> dict[str, Any] | None:
     if os.path.isdir(model):
         found = locate(model, None)
         return found.shape() if found.family == REALTIME else None
-    return published.PARAMS if scheme_of(model) in BUCKET_SCHEMES or model.startswith("/") else None
+    return published.PARAMS if is_bucket(model) or model.startswith("/") else None
 
 
 def _is_plain(settings: Settings) -> bool:

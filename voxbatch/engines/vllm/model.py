@@ -18,7 +18,7 @@ from typing import Any
 
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.storage import USUAL, Access
-from voxbatch.storage.address import BUCKET_SCHEMES, scheme_of
+from voxbatch.storage.address import is_bucket
 
 REALTIME, INSTRUCT, WHISPER = "realtime", "instruct", "whisper"
 
@@ -78,7 +78,7 @@ def locate(name: str | None, revision: str | None, access: Access = USUAL) -> Mo
         StorageError: a bucket cannot be read.
     """
     name = name or DEFAULT_MODEL
-    if scheme_of(name) in BUCKET_SCHEMES:
+    if is_bucket(name):
         model = _from_bucket(name, access)
     elif os.path.isdir(name):
         model = _described(name, Path(name).resolve(), None)
@@ -88,7 +88,7 @@ def locate(name: str | None, revision: str | None, access: Access = USUAL) -> Mo
         )
     else:
         model = _from_hub(name, revision)
-    if revision and (model.revision is None or scheme_of(name) in BUCKET_SCHEMES):
+    if revision and (model.revision is None or is_bucket(name)):
         raise ConfigError(f"revision {revision}: {name} is a folder, and only a hub's model has revisions")
     return model
 
@@ -108,7 +108,7 @@ def complete(model: Model) -> Model:
     Raises:
         EngineError: weights are missing or half there, or a hub does not give them any more; what to do about it.
     """
-    if model.revision and scheme_of(model.name) not in BUCKET_SCHEMES:
+    if model.revision and not is_bucket(model.name):
         try:
             path = _snapshot(model.name, model.revision, weights=True, is_mistral=model.is_mistral)
         except ConfigError as e:  # the hub gave the small files: what was asked for is right

@@ -190,8 +190,9 @@ def step_s(card: Capacity, model: Shape, way: Way, each: Chunk, requests: float)
 
 
 def _waiting_s(way: Way, step: float) -> float:
-    """For each request that is let in, in which the GPU waits for the host to prepare its burst."""
-    size = bursts.size(way.requests)
+    """For each request that is let in, in which the GPU waits for the host to prepare its burst (of bursts.size, in
+    fractions)."""
+    size = max(1.0, min(bursts.LARGEST, way.requests / bursts.BURSTS))
     return max(0.0, size * PREPARE_S - step) / size if way.prefilled else 0.0
 
 
