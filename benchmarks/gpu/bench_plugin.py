@@ -178,7 +178,7 @@ def speed(model: str, options: dict[str, str], given: argparse.Namespace) -> Ite
     bench = Bench(model, options)
     memory = bench_engine._Memory()
     bench.feed(sounds(bench.requests + 8, "2-35", bench.longest))  # compiles, captures, allocates
-    for lengths, rounds in zip(given.lengths, chain(given.rounds, repeat(given.rounds[-1])), strict=False):
+    for lengths, rounds in with_rounds(given.lengths, given.rounds):
         count = max(8, int(bench.requests * rounds))
         samples = sounds(count, lengths, bench.longest)
         runs = list[dict[str, float]]()
@@ -191,6 +191,11 @@ def speed(model: str, options: dict[str, str], given: argparse.Namespace) -> Ite
             "ready_s": bench.ready_s, "described": bench.core.describe(), "peak_gb": round(memory.peak_gb, 1),
         }  # fmt: skip
     bench.core.close()
+
+
+def with_rounds(lengths: Sequence[str], rounds: Sequence[float]) -> Iterator[tuple[str, float]]:
+    """The last number holds for the lengths that are left."""
+    return zip(lengths, chain(rounds, repeat(rounds[-1])), strict=False)
 
 
 # -- soak --------------------------------------------------------------------------------------------------------------

@@ -73,18 +73,6 @@ def test_soak(realtime: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_speed(realtime: Path, tmp_path: Path) -> None:
-    """Each length as many rounds as were asked for it, the last number for those that are left."""
-    flags = ("--speed", "--only", "plugin", "--rounds", "3", "2", "--repeats", "2", "--option", "max_num_seqs=4")
-    lines = printed(realtime, tmp_path, *flags, "--option", SHORT)
-    whole = [line for line in lines if "runs" in line]
-    assert [(line["lengths"], line["chunks"]) for line in whole] == [("30", 12), ("20-35", 8), ("2-35", 8)]
-    assert all(run["rtfx"] > 0 for line in whole for run in line["runs"])
-    assert len(lines) == 9
-    assert "| `plugin` | 2-35 | 8 |" in tables(tmp_path, lines)
-
-
-@pytest.mark.slow
 def test_idle(realtime: Path, tmp_path: Path) -> None:
     """What was waited for is asked of an engine that is a process of its own, in the middle of a run."""
     flags = ("--idle", "--lengths", "2-35", "--option", "max_num_seqs=4", "--option", SHORT)
@@ -113,6 +101,13 @@ print("right")
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert ended.stdout == "right\n", ended.stderr[-2_000:]
+
+
+def test_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each length as many as were asked for it, the last number for those that are left."""
+    monkeypatch.syspath_prepend(GPU)
+    bench = importlib.import_module("bench_plugin")
+    assert list(bench.with_rounds(["30", "20-35", "2-35"], [3.0, 2.0])) == [("30", 3), ("20-35", 2), ("2-35", 2)]
 
 
 def test_idle_time_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
