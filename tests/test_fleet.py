@@ -39,7 +39,7 @@ def options(**given: object) -> list[str]:
 
 SLOWLY = options(max_chunk_s=15, concurrency=1, delay_s=0.03)
 GLACIALLY = options(max_chunk_s=15, concurrency=1, delay_s=2)
-"""The first worker is still at work when the last one has started, on a machine that is busy, too."""
+"""The last worker has begun long before all is done, on a machine that is busy, too."""
 
 
 def outputs(out: Path) -> dict[str, bytes]:
@@ -62,9 +62,14 @@ def until(condition: Callable[[], object], seconds: float = 60) -> None:
 
 def at_work(process: subprocess.Popen[str], workers: int) -> list[psutil.Process]:
     """All processes of a fleet that works glacially, when each worker has had time to finish an item or two."""
-    fleet = psutil.Process(process.pid)
-    until(lambda: len(fleet.children()) == workers)
-    until(lambda: len(fleet.children(recursive=True)) >= 2 * workers)  # each has its decoder: it has started up
+    fleet, seen = psutil.Process(process.pid), set[int]()
+
+    def all_have_started() -> bool:
+        """Each with its decoder, which the first may need no more when the last has begun."""
+        seen.update(each.pid for each in fleet.children(recursive=True))
+        return len(seen) >= 2 * workers
+
+    until(all_have_started)
     time.sleep(3)
     return fleet.children(recursive=True)
 
