@@ -234,7 +234,7 @@ def encoding_s(card: Capacity, model: Shape, positions: int, shared: int = 0, wa
     """
     part, known = model.encoder, shared * memory.FRAMES_PER_TOKEN
     frames = positions * memory.FRAMES_PER_TOKEN - known
-    seen = _window_s(card, model, frames, known) if walks else _windowed_s(card, model, frames, known)
+    seen = _own_window_s(card, model, frames, known) if walks else _flash_window_s(card, model, frames, known)
     return (
         2 * part.weights * frames / (MATRIX * card.flops)
         + seen
@@ -242,7 +242,7 @@ def encoding_s(card: Capacity, model: Shape, positions: int, shared: int = 0, wa
     )
 
 
-def _windowed_s(card: Capacity, model: Shape, frames: int, known: int) -> float:
+def _flash_window_s(card: Capacity, model: Shape, frames: int, known: int) -> float:
     """The encoder's attention over frames behind `known` ones, by FlashAttention."""
     rows = _tile_rows(card, model.encoder)
     tiles = math.ceil(frames / rows)
@@ -250,7 +250,7 @@ def _windowed_s(card: Capacity, model: Shape, frames: int, known: int) -> float:
     return _tiles_s(card, model.encoder, tiles, keys)
 
 
-def _window_s(card: Capacity, model: Shape, frames: int, known: int) -> float:
+def _own_window_s(card: Capacity, model: Shape, frames: int, known: int) -> float:
     """Likewise, by our own kernel."""
     part = model.encoder
     grown = max(0, min(frames, model.window - known))  # frames that see all before them
