@@ -1,4 +1,4 @@
-"""What all chunks begin with is computed once by the decoder, and each request has it in its own K/V blocks in time."""
+"""What all chunks begin with is computed once by the decoder, and each request has it among its K/V blocks in time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ pytest_plugins = ["support"]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM brings many
 
 SAMPLES, SHARED, PROMPT = 50, 21, 30
-HELD = 2
-"""Blocks of 16 in which 21 positions lie."""
+HELD, FULL = 2, 1
+"""Blocks of 16 in which 21 positions lie, and how many of them hold nothing else."""
 WALKS, STEPS = 30, 120
 
 
@@ -51,8 +51,8 @@ def blocks_of(step: Any, name: str) -> list[int]:
 
 
 def test_the_first_goes_the_whole_way() -> None:
-    """So do those of the same step; the next ones begin behind it, and its first blocks are copied to theirs, each in
-    its place."""
+    """So do those of the same step; the next ones begin behind it: they are told of its first blocks, of which the last
+    one is copied to their own, in its place."""
     one = side()
     for name in "ab":
         one.scheduler.add_request(request(name, PROMPT, 50, sound=sound()))
@@ -60,19 +60,24 @@ def test_the_first_goes_the_whole_way() -> None:
     assert let_in(step) == {"a": 0, "b": 0}
     assert not step.kv_cache_block_copies
     first = blocks_of(step, "a")
+    assert not {*first} & {*blocks_of(step, "b")}
     for name in "cd":
         one.scheduler.add_request(request(name, PROMPT, 50, sound=sound()))
     step = one.schedule()
     assert let_in(step) == {"c": SHARED, "d": SHARED}
     assert step.num_scheduled_tokens == {"a": 1, "b": 1, "c": PROMPT - SHARED, "d": PROMPT - SHARED}
-    expected = [pair for name in "cd" for pair in zip(first[:HELD], blocks_of(step, name)[:HELD], strict=True)]
+    own = [blocks_of(step, name) for name in "cd"]
+    assert [blocks[:FULL] for blocks in own] == [first[:FULL]] * 2
+    assert not {*own[0][FULL:]} & {*own[1][FULL:]}
+    expected = [pair for blocks in own for pair in zip(first[FULL:HELD], blocks[FULL:HELD], strict=True)]
     assert [tuple(copy) for copy in step.kv_cache_block_copies] == expected
     assert set(step.scheduled_encoder_inputs) == {"c", "d"}
     assert not one.schedule().kv_cache_block_copies
 
 
 def test_what_is_held_outlives_the_first() -> None:
-    """When it has ended, nobody else is given its first blocks, and they are still copied; all others are free."""
+    """When it has ended, nobody else is given its first blocks as their own, and they are still shared; all others are
+    free, and those of the next when it has ended too."""
     one = side()
     free = one.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     one.scheduler.add_request(request("a", PROMPT, 5, sound=sound()))
@@ -83,8 +88,13 @@ def test_what_is_held_outlives_the_first() -> None:
     assert one.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free - HELD
     one.scheduler.add_request(request("b", PROMPT, 5, sound=sound()))
     step = one.schedule()
-    assert not {*first[:HELD]} & {*blocks_of(step, "b")}
-    assert [copy.src_block_id for copy in step.kv_cache_block_copies] == first[:HELD]
+    assert blocks_of(step, "b")[:FULL] == first[:FULL]
+    assert not {*first[:HELD]} & {*blocks_of(step, "b")[FULL:]}
+    assert [copy.src_block_id for copy in step.kv_cache_block_copies] == first[FULL:HELD]
+    while one.scheduler.requests:
+        one.schedule()
+        one.update()
+    assert one.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free - HELD
 
 
 def test_one_that_begins_otherwise() -> None:
@@ -133,11 +143,12 @@ def test_one_that_has_no_room_in_its_step() -> None:
 
 
 def test_thrown_out_and_let_in_again() -> None:
-    """It begins behind the silence once more, and gets it copied into its new blocks; its text has to be computed."""
+    """It begins behind the silence once more, which it shares and has copied as at first; its text has to be computed."""
     one = side()
     for name in "ab":
         one.scheduler.add_request(request(name, PROMPT, 50, sound=sound()))
-    for _ in range(4):
+    first = blocks_of(one.schedule(), "a")
+    for _ in range(3):
         one.schedule()
     while one.update():
         pass
@@ -149,7 +160,10 @@ def test_thrown_out_and_let_in_again() -> None:
     assert again.resumed_req_ids == {"b"}
     assert again.num_computed_tokens[place] == SHARED
     assert step.num_scheduled_tokens["b"] == PROMPT + 4 - SHARED
-    assert [copy.dst_block_id for copy in step.kv_cache_block_copies] == again.new_block_ids[place][0][:HELD]
+    blocks = again.new_block_ids[place][0]
+    assert blocks[:FULL] == first[:FULL]
+    expected = list(zip(first[FULL:HELD], blocks[FULL:HELD], strict=True))
+    assert [tuple(copy) for copy in step.kv_cache_block_copies] == expected
 
 
 def test_no_more_are_let_in_at_a_time() -> None:
@@ -172,11 +186,25 @@ def test_what_is_held_is_counted(blocks: int, shares: bool, admitted: int) -> No
     assert scheduler._most == admitted
 
 
-@pytest.mark.parametrize(("positions", "shares"), [(128, True), (129, False)])
-def test_too_much_to_copy(positions: int, shares: bool) -> None:
-    """Nothing is shared."""
-    one = Side(kind(), lambda name, number: 7, requests=8, blocks=400, silence=(SAMPLES, positions))
-    assert (one.scheduler._beginning is not None) is shares
+@pytest.mark.parametrize(("most", "shares"), [(BLOCK, True), (BLOCK - 1, False)])
+def test_too_much_to_copy(most: int, shares: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is shared where one block, which is copied whole, is too much."""
+    from voxbatch.engines.vllm import beginning
+
+    monkeypatch.setattr(beginning, "COPIED", most)
+    assert (side().scheduler._beginning is not None) is shares
+
+
+def test_nothing_to_copy() -> None:
+    """What is shared ends where a block does."""
+    one = Side(kind(), lambda name, number: 7, requests=8, blocks=400, silence=(SAMPLES, 2 * BLOCK))
+    one.scheduler.add_request(request("a", 2 * BLOCK + 9, 50, sound=sound()))
+    first = blocks_of(one.schedule(), "a")
+    one.scheduler.add_request(request("b", 2 * BLOCK + 9, 50, sound=sound()))
+    step = one.schedule()
+    assert let_in(step) == {"b": 2 * BLOCK}
+    assert blocks_of(step, "b")[:2] == first[:2]
+    assert not step.kv_cache_block_copies
 
 
 def test_for_comparison() -> None:

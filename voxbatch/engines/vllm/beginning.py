@@ -1,12 +1,13 @@
-"""The silence that every chunk begins with, in the decoder: computed for the first chunk, copied for all others.
+"""The silence that every chunk begins with, in the decoder: computed for the first chunk, shared by all others.
 
 A position of the prompt is a token of text and a row of audio. The first ones, 31 of 39 or of 63, are the same in every
 chunk (see vllm_plugin.silence for the audio), and so are their keys and values, for the decoder looks back only. The
 first chunk that begins so goes the whole way, and the K/V blocks of its beginning are held for as long as the engine
-lives. A later one is told to begin behind them, and the step that lets it in first copies these blocks, whole, into
-the chunk's own: vLLM's own way of giving a request what another has computed and it will write behind (copy on write).
-So nothing here knows how a block is laid out or in which number format, and the runner need not be told. What a copy
-has behind the shared positions is overwritten before it is read.
+lives. A later one is told to begin behind them. Those blocks that hold nothing else it reads where they are: they take
+the place of its own in what the runner is told, and hundreds of requests that read the same memory find it in the GPU's
+cache. The last one, which it will write behind the shared positions, is copied whole by the step that lets it in:
+vLLM's own way of giving a request what another has computed (copy on write). So nothing here knows how a block is laid
+out or in which number format. What a copy has behind the shared positions is overwritten before it is read.
 
 Nothing is taken on trust: the tokens of each request and the samples of its audio are looked at, and one that begins
 otherwise goes the whole way. That the blocks are filled before they are copied follows from the order of the steps:
@@ -70,8 +71,10 @@ class Beginning:
         self._blocks_of: Mapping[str, list[Any]] = group.req_to_blocks
         self.blocks: int = -(-opening.positions // group.block_size)
         """That are held: on a GPU two, or 3.4 MB of the 4B model's K/V cache."""
-        self.copied: int = self.blocks * group.block_size
-        """Positions in them."""
+        self._full: int = opening.positions // group.block_size
+        """Of these, such as hold shared positions only."""
+        self.copied: int = (self.blocks - self._full) * group.block_size
+        """Positions in the others."""
         self.prompt = 0
         """Tokens of the whole prompt of the chunk that was first; 0 until then."""
         self._tokens: list[int] = []
@@ -81,7 +84,8 @@ class Beginning:
 
     def computed(self, request: Any) -> tuple[Any, int, int]:
         """In the place of KVCacheManager.get_computed_blocks: no blocks, but how many positions need not be computed.
-        The request is given blocks of its own for all of its positions."""
+        The request is given blocks of its own for all of its positions, of which the first are not used: vLLM shares
+        blocks only where it looks for them by their contents."""
         known = self.shared if self._held and self._begins(request) else 0
         return self._manager.empty_kv_cache_blocks, known, 0
 
@@ -91,17 +95,16 @@ class Beginning:
         return self._opening.positions if self._held else 0
 
     def enter(self, step: Any, requests: Mapping[str, Any]) -> None:
-        """Into a step that was scheduled, what is copied before its model runs; and until there is something to copy,
-        see whether the step computes it.
+        """Into a step that was scheduled, which blocks are the shared ones, and what is copied before its model runs;
+        and until there is something to share, see whether the step computes it.
 
         Args:
             requests: the scheduler's, by id.
         """
-        copies = [
-            copy
-            for blocks in _behind(step, self._opening.positions)
-            for copy in map(KVCacheBlockCopy, self._held, blocks)
-        ]
+        full, copies = self._full, []
+        for blocks in _behind(step, self._opening.positions):
+            blocks[:full] = self._held[:full]
+            copies += map(KVCacheBlockCopy, self._held[full:], blocks[full:])
         if copies:
             step.kv_cache_block_copies = [*(step.kv_cache_block_copies or ()), *copies]
         if not self._held:
@@ -157,8 +160,8 @@ def beginning(scheduler: Any, longest: int) -> Beginning | None:
 
 
 def _behind(step: Any, positions: int) -> Iterator[list[int]]:
-    """Blocks of each request that the step lets in, new or again, with so many positions computed: what
-    Beginning.computed said of it."""
+    """Blocks of each request that the step lets in, new or again, with so many positions computed, which is what
+    Beginning.computed said of it: the very list that the runner will be given."""
     for new in step.scheduled_new_reqs:
         if new.num_computed_tokens == positions:
             yield new.block_ids[0]
