@@ -173,7 +173,7 @@ def test_no_more_are_let_in_at_a_time() -> None:
         one.scheduler.add_request(request(name, PROMPT, 50, sound=sound()))
     steps = [one.schedule() for _ in range(30)]
     assert [len(step.scheduled_new_reqs) for step in steps[:4]] == [4, 3, 3, 3]  # of the first step's last one 10
-    assert len(one.scheduler.running) == 40
+    assert len(one.scheduler.running) == 39  # and the last one waits until a burst of two has room
 
 
 @pytest.mark.parametrize(

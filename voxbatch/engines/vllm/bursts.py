@@ -17,23 +17,11 @@ def size(most: int) -> int:
     return max(1, min(LARGEST, most // BURSTS))
 
 
-def opens(running: int, most: int, was_open: bool) -> bool:
-    """Whether the door is open for a step: when a burst has room, or nothing runs, or it was left open.
+def opens(running: int, most: int) -> bool:
+    """Whether the door is open for a step: a burst has room.
 
     Args:
         running: requests now.
         most: that may run.
-        was_open: see stays_open, of the step before.
     """
-    room = most - running
-    return room > 0 and (was_open or running == 0 or room >= size(most))
-
-
-def stays_open(running: int, waiting: int, most: int) -> bool:
-    """Whether an open door is left open after a step: the burst had more in it than the step could take.
-
-    Args:
-        running: requests, those included that the step has let in.
-        waiting: requests that it has not.
-    """
-    return waiting > 0 and running < most
+    return most - running >= size(most)

@@ -19,7 +19,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from voxbatch import vllm_plugin
 from voxbatch.engines.vllm.beginning import Beginning, beginning
-from voxbatch.engines.vllm.bursts import opens, stays_open
+from voxbatch.engines.vllm.bursts import opens
 from voxbatch.engines.vllm.steady import shortcuts
 from voxbatch.engines.vllm.steady.scheduler import SteadyScheduler
 
@@ -36,7 +36,7 @@ class _Lifted:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         scheduler: Any = self
-        self._prefilled, self._open = vllm_plugin.asked(), True
+        self._prefilled = vllm_plugin.asked()
         shares = self._prefilled and self._shares
         self._beginning: Beginning | None = beginning(scheduler, _longest(scheduler)) if shares else None
         admitted = _admitted(scheduler, self._beginning.blocks if self._beginning else 0)
@@ -61,14 +61,11 @@ class _Lifted:
             return scheduler.schedule(*args, **kwargs)
         _forget_ended(self.encoder_cache_manager)  # type: ignore[attr-defined]
         running = len(self.running)  # type: ignore[attr-defined]
-        self._open = opens(running, self._most, self._open)
-        setattr(self, self._limit, self._admits(running) if self._open else running)
+        setattr(self, self._limit, self._admits(running) if opens(running, self._most) else running)
         try:
             step = scheduler.schedule(*args, **kwargs)
         finally:
             setattr(self, self._limit, self._most)
-            running, waiting = len(self.running), len(self.waiting)  # type: ignore[attr-defined]
-            self._open = self._open and stays_open(running, waiting, self._most)
         if self._beginning:
             self._beginning.enter(step, self.requests)  # type: ignore[attr-defined]
         return step
