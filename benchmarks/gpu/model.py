@@ -32,7 +32,9 @@ FLASH = {"attention_backend": "FLASH_ATTN"}
 SEQUENCES_512 = {**PLUGIN, "max_num_seqs": "512"}
 """The most that ran then."""
 STOCK_128 = {**STOCK, "max_num_seqs": "128", "max_num_batched_tokens": "65536"}
+SEQUENCES_1408, SEQUENCES_2048 = ({**PLUGIN, "max_num_seqs": requests} for requests in ("1408", "2048"))
 L4_MEMORY = {"gpu_memory_gb": "22.94"}
+STOCK_IN_L4 = {**STOCK, **L4_MEMORY, "max_num_seqs": "64"}
 BESIDES = CARDS["NVIDIA H200"].reserved_bytes + UNCOUNTED_BYTES
 WHOLE, SMALL = ({"gpu_memory_gb": str((planned + BESIDES) / 1e9)} for planned in (135.7e9, 22e9))
 """Options that let vLLM plan with 90 % of an H200, and with 22 GB."""
@@ -90,6 +92,16 @@ RUNS = (
     Run("`plugin` in an L4's memory, 20 to 35 s", 1599, 27.5, 945, {**PLUGIN, **L4_MEMORY}, 189, between=BROAD),
     Run("`plugin` in an L4's memory, 2 to 35 s", 1404, 18.5, 945, {**PLUGIN, **L4_MEMORY}, 189, between=MIXED),
     Run("`voxbatch run`, 1,024 requests, 32 hours", 2034, 115_200 / 3264, 3264, PLUGIN),
+    Run("`plugin`, a longer run, 20 to 35 s", 2267, 27.5, 6144, PLUGIN, 1024, between=BROAD),
+    Run("`plugin`, 1,408 requests, 20 to 35 s", 2242, 27.5, 8448, SEQUENCES_1408, 1408, between=BROAD),
+    Run("`plugin`, 2,048 requests, 20 to 35 s", 2221, 27.5, 8192, SEQUENCES_2048, 2048, between=BROAD),
+    Run("`plugin`, 2,048 requests, 30 s", 2200, 30, 4096, SEQUENCES_2048, 2048),
+    Run("`plugin`, 2,048 requests, 2 to 35 s", 2183, 18.5, 4096, SEQUENCES_2048, 2048, between=MIXED),
+    Run("`stock` in an L4's memory, 20 to 35 s", 196.8, 27.5, 128, STOCK_IN_L4, between=BROAD),
+    Run("`stock` in an L4's memory, 2 to 35 s", 199.4, 18.5, 128, STOCK_IN_L4, between=MIXED),
+    Run("`voxbatch run`, 1,408 requests, 16 hours", 1880, 57_600 / 1632, 1632, SEQUENCES_1408),
+    Run("`voxbatch run --workers 2`, likewise, 32 hours", 3737, 57_600 / 1632, 3264, SEQUENCES_1408, None, 2),
+    Run("`voxbatch run --workers 4`, likewise, 64 hours", 7255, 57_600 / 1632, 6528, SEQUENCES_1408, None, 4),
 )  # fmt: skip
 """Of RESULTS.md, all on GPUs."""
 STEPS = ((1, 2.90), (32, 3.20), (64, 3.44), (128, 4.09), (256, 5.72), (384, 7.79), (512, 9.61))

@@ -17,8 +17,8 @@ def babble(seconds: float, seed: int) -> np.ndarray:
 
 
 def chunks(count: int, shortest: float = 3.0, longest: float = 30.0, seed: int = 0) -> dict[str, np.ndarray]:
-    """`count` babbles by name, of lengths (in seconds) spread evenly over the range, in mixed order."""
-    lengths = np.random.default_rng(seed).permutation(np.linspace(shortest, longest, count))
+    """`count` babbles by name, of lengths (in seconds) spread evenly by ratio over the range, in mixed order."""
+    lengths = np.random.default_rng(seed).permutation(np.geomspace(shortest, longest, count))
     return {f"chunk{i:03d}": babble(seconds, seed=1_000 * seed + i) for i, seconds in enumerate(lengths)}
 
 

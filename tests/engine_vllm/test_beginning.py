@@ -143,7 +143,7 @@ def test_one_that_has_no_room_in_its_step() -> None:
 
 
 def test_thrown_out_and_let_in_again() -> None:
-    """It begins behind the silence once more, which it shares and has copied as at first; its text has to be computed."""
+    """It begins behind the silence again, which it shares and has copied as at first; its text has to be computed."""
     one = side()
     for name in "ab":
         one.scheduler.add_request(request(name, PROMPT, 50, sound=sound()))

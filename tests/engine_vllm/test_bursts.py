@@ -29,7 +29,7 @@ def test_nobody_waits_for_ever(most: int, crowd: float, at_once: int) -> None:
 
 
 def test_the_door() -> None:
-    """28 may run, so a burst is 2: it opens for two, and so for an empty house. With 1,024 it is as large as it gets."""
+    """28 may run, so a burst is 2: it opens for two, and so for an empty house. Of 1,024 it is as large as it gets."""
     assert not opens(27, 28)
     assert opens(26, 28)
     assert opens(0, 28)

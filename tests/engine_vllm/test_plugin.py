@@ -88,15 +88,17 @@ def stock_said(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     return found
 
 
-@pytest.mark.parametrize("step_tokens", [2_048, 50])
+@pytest.mark.parametrize(("step_tokens", "block"), [(2_048, 16), (50, 128)])
 def test_tokens_of_chunks_that_begin_alike(
-    step_tokens: int, realtime: Path, stock_said: dict[str, list[int]], tmp_path: Path
+    step_tokens: int, block: int, realtime: Path, stock_said: dict[str, list[int]], tmp_path: Path
 ) -> None:
-    """What they begin with is computed for the first and copied to those that are let in later, one of them for the
-    second time; a chunk that begins otherwise goes the whole way, in their company. All say what stock vLLM has each
-    say alone, also where a step has no room for two prompts."""
+    """What they begin with is computed for the first, and read or copied by those that are let in later, one of them
+    for the second time; a chunk that begins otherwise goes the whole way, in their company. All say what stock vLLM has
+    each say alone, also where a step has no room for two prompts. Of blocks of 16 positions, as a GPU has, one is
+    shared and one is copied; of those of 128, one is copied."""
     audio = beginnings(realtime)
-    found = said(realtime, audio, tmp_path, "Watched", "max_num_seqs=5", f"max_num_batched_tokens={step_tokens}")
+    limits = ("max_num_seqs=5", f"max_num_batched_tokens={step_tokens}", f"block_size={block}")
+    found = said(realtime, audio, tmp_path, "Watched", *limits)
     assert found["tokens"] == stock_said
     told = found["told"]
     assert all(set(told[name]) == {0} for name in audio if not name.isdigit())

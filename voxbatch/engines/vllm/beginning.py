@@ -29,7 +29,7 @@ from voxbatch.vllm_plugin.private import ARCHITECTURE
 from voxbatch.vllm_plugin.silence import begins_silent, extent
 
 COPIED = 128
-"""Positions of K/V cache that are copied for a chunk, at most, for blocks are copied whole. On a GPU they are 32, and
+"""Positions of K/V cache that are copied for a chunk, at most, for blocks are copied whole. On a GPU they are 16, and
 256 would take it as long to copy as 31 to compute (worked out, for the 4B model); a CPU's blocks are 128."""
 
 
@@ -101,7 +101,7 @@ class Beginning:
         Args:
             requests: the scheduler's, by id.
         """
-        full, copies = self._full, []
+        full, copies = self._full, list[KVCacheBlockCopy]()
         for blocks in _behind(step, self._opening.positions):
             blocks[:full] = self._held[:full]
             copies += map(KVCacheBlockCopy, self._held[full:], blocks[full:])

@@ -90,9 +90,10 @@ def requests(params: dict[str, Any], settings: Settings, name: str, prefilled: b
     total, reserved = int(CARDS[name].total_bytes), int(CARDS[name].reserved_bytes)
     planned = planned_bytes(settings, gpu.Card("0", name, total, total, reserved))
     positions = speed.chunk(seconds, _delay(settings)).positions
-    found = footprint(params, True, settings, prefilled).running(positions, planned)
+    step = settings.max_num_batched_tokens or _usual_batched_tokens(name)
+    found = footprint(params, True, settings, prefilled).running(positions, planned - memory.step_bytes(step))
     if not settings.lift_encoder_cache:
-        found = min(found, (settings.max_num_batched_tokens or _usual_batched_tokens(name)) // positions)
+        found = min(found, step // positions)
     return max(1, min(found, settings.max_num_seqs or memory.MOST))
 
 

@@ -27,7 +27,8 @@ BYTES, FP8_BYTES = 2, 1
 """Of a number in bfloat16 or float16, and of one in FP8."""
 MOST = 1_024
 """On an H200 a step of 512 takes the GPU hardly longer than the host needs for the next, which made it wait; from there
-on either grows with its batch, the GPU's part faster."""
+on either grows with its batch, the GPU's part faster. With 1,408 or 2,048 a run is no faster: the card's power is what
+limits it by then."""
 FRAMES_PER_TOKEN = 4
 """Encoder frames that one token of audio pools."""
 BLOCK = 16
@@ -37,11 +38,19 @@ WORKING_BYTES = 1_400_000_000
 requests run, and 1.8 with 512: 0.9 to 1.1 of activations, 0.27 of libraries, 0.4 of graphs. Less than that here, for a
 few buffers too many cost less than a request too few; and with the encoder in each step 22 GB left 698 blocks of 16
 MiB, 135.7 GB 7,445."""
+STEP, STEP_BYTES = 4_096, 150_000
+"""Positions in a step, of which WORKING_BYTES is, and what vLLM measures for each one more: on an H200, stock vLLM had
+105 K/V blocks of 16 MiB less with 16,384 than with 4,096, and 573 less with 65,536."""
 UNCOUNTED_BYTES = 1_200_000_000
 """What vLLM fills beyond its plan. On an H200: 0.55 GB of CUDA context and NCCL, there before it first looks; 0.21 of
 graphs beyond its estimate (0.60 GiB in place of 0.40); the rest is kernels that are loaded when first used, and what
 PyTorch's allocator holds in pieces. Read from two runs there: a plan of 135.1 filled 136.7, one of 21.9 filled 24.2, of
 which the driver has 0.64, and audio and rows of a burst of 100 chunks had 0.46, which is planned by now."""
+
+
+def step_bytes(positions: int) -> int:
+    """What steps of so many positions take beyond WORKING_BYTES."""
+    return STEP_BYTES * max(0, positions - STEP)
 
 
 @dataclass(frozen=True, slots=True)
