@@ -18,7 +18,9 @@ VLLM := $(VLLM_VENV)/.installed
 PYTHON ?=
 
 # Wheels only: nothing is compiled here, and no file but the one whose hash is locked is installed.
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes
+# pip would compile one file after the other; compileall takes all cores.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes --no-compile
+COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true # some packages bring files that are not Python
 SELF := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 
 UV := 0.13.8
@@ -108,12 +110,14 @@ $(BIN)/python:
 $(RUN): requirements.lock pyproject.toml | $(BIN)/python
 	@echo "Installing what a run needs (about 260 MB to fetch) …"
 	@$(INSTALL) -r requirements.lock
+	@$(COMPILE)
 	@$(SELF)
 	@touch $@
 
 $(DEV): requirements-dev.lock $(RUN)
 	@echo "Installing what the tests need …"
 	@$(INSTALL) -r requirements-dev.lock
+	@$(COMPILE)
 	@touch $@
 
 # Its own choice of Python: PyTorch's CPU build comes for fewer of them than voxbatch itself runs on.
