@@ -91,7 +91,10 @@ NAMES = {
         "num_scheduled_tokens, total_num_scheduled_tokens, scheduled_cached_reqs: no other field is of those that go "
         "on; scheduled_new_reqs, kv_cache_block_copies"
     ),
-    "vllm.v1.core.sched.output:NewRequestData": "req_id, block_ids by group, num_computed_tokens",
+    "vllm.v1.core.sched.output:NewRequestData": (
+        "req_id, num_computed_tokens, block_ids by group: lists made for the runner, which nobody else holds; so are "
+        "the new_block_ids of those that are let in again"
+    ),
     "vllm.v1.core.sched.output:CachedRequestData": (
         "req_ids, resumed_req_ids, new_token_ids, all_token_ids, new_block_ids, num_computed_tokens, "
         "num_output_tokens; make_empty"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 BURSTS, LARGEST = 14, 36
 """In which as many requests are admitted as may run, and how many one is at most. It takes the GPU from those that
-decode for some 0.25 s on an H200 (36 chunks). More and smaller ones break up more steps; before a larger one the GPU
-waits, for the host takes longer to prepare it than a step of the others does."""
+decode for some 0.25 s on an H200 (36 chunks). More and smaller ones break up more steps; before a larger one a GPU that
+has power to spare waits, for the host takes longer to prepare it than a step of the others does."""
 
 
 def size(most: int) -> int:
