@@ -107,6 +107,13 @@ def _on_16_bits(waveforms: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: (np.rint(each * 32_767) / 32_768).astype(np.float32) for name, each in waveforms.items()}
 
 
+def caches(folder: Path) -> dict[str, str]:
+    """Variables: voxbatch's cache is in the folder, and vLLM's where it is for all, with what it learnt of a model's
+    class by a process of its own."""
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return {"XDG_CACHE_HOME": str(folder), "VLLM_CACHE_ROOT": str(usual / "vllm")}
+
+
 def installed(folder: Path) -> Path:
     """A folder for the path in which voxbatch is installed as a package, as far as its entry points say so: they are
     pyproject.toml's. (The tests' environment holds vLLM, not voxbatch, which is taken from the checkout.)"""
@@ -139,7 +146,7 @@ def streamed(
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}
     kept |= {
         "PYTHONPATH": f"{HERE.parents[1]}:{HERE}:{installed(folder)}",
-        "XDG_CACHE_HOME": str(folder),
+        **caches(folder),
         **environment,
     }
     process = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=folder, env=kept)

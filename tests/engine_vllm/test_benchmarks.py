@@ -23,12 +23,12 @@ GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
 def printed(model: Path, folder: Path, *flags: str) -> list[dict[str, Any]]:
     """bench_plugin.py's lines, of a model with made-up weights."""
     from stream import ENVIRONMENT
-    from support import PATIENCE_S, installed
+    from support import PATIENCE_S, caches, installed
 
     small = ("--option", "enforce_eager=true", "--option", "max_num_batched_tokens=2048")
     command = [sys.executable, GPU / "bench_plugin.py", model, *small, *flags]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}
-    kept |= {"PYTHONPATH": str(installed(folder)), "XDG_CACHE_HOME": str(folder), **ENVIRONMENT}
+    kept |= {"PYTHONPATH": str(installed(folder)), **caches(folder), **ENVIRONMENT}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=folder, env=kept)
     assert ended.returncode == 0, ended.stderr[-4_000:]
     return [json.loads(line) for line in ended.stdout.splitlines()]

@@ -69,12 +69,12 @@ def beginnings(model: Path) -> dict[str, np.ndarray]:
 
 def said(model: Path, audio: dict[str, np.ndarray], folder: Path, scheduler: str, *options: str) -> dict[str, Any]:
     """By together.py, in a process of its own."""
-    from support import HERE, installed
+    from support import HERE, caches, installed
 
     np.savez(folder / "audio.npz", **audio)
     out = folder / f"{scheduler}.json"
     command = [sys.executable, HERE / "together.py", model, folder / "audio.npz", out, scheduler, *options]
-    path = {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}:{installed(folder)}", "XDG_CACHE_HOME": str(folder)}
+    path = {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}:{installed(folder)}", **caches(folder)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder, env=_environment(path))
     assert done.returncode == 0, done.stderr[-4_000:]
     found: dict[str, Any] = json.loads(out.read_text())
@@ -127,13 +127,13 @@ def test_rows_are_those_of_transformers(realtime: Path, tmp_path: Path) -> None:
     import generate
     from huggingface import Reference
     from sounds import babble
-    from support import HERE, installed
+    from support import HERE, caches, installed
 
     pad = generate.tokenizer(str(realtime)).audio_encoder.pad
     audio = {f"{seconds} s": pad(babble(seconds, 7), 16_000) for seconds in (0.3, 1.0, 14.9, 15.1, 29.97, 35.0, 4.2)}
     np.savez(tmp_path / "chunks.npz", **audio)
     command = [sys.executable, HERE / "encode.py", realtime, tmp_path / "chunks.npz", tmp_path / "rows.npz"]
-    path = {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}:{installed(tmp_path)}", "XDG_CACHE_HOME": str(tmp_path)}
+    path = {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}:{installed(tmp_path)}", **caches(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=_environment(path))
     assert done.returncode == 0, done.stderr[-4_000:]
     reference = Reference(realtime)
@@ -156,12 +156,12 @@ def test_a_part_in_8_bits(part: str, realtime: Path, tmp_path: Path) -> None:
     import generate
     from huggingface import Reference
     from sounds import babble
-    from support import HERE, installed
+    from support import HERE, caches, installed
 
     samples = generate.tokenizer(str(realtime)).audio_encoder.pad(babble(5.0, 7), 16_000)
     np.save(tmp_path / "chunk.npy", samples)
     command = [sys.executable, HERE / "quantised.py", realtime, tmp_path / "chunk.npy", tmp_path / "out.npz", part]
-    path = {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}:{installed(tmp_path)}", "XDG_CACHE_HOME": str(tmp_path)}
+    path = {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}:{installed(tmp_path)}", **caches(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=_environment(path))
     assert done.returncode == 0, done.stderr[-4_000:]
     with np.load(tmp_path / "out.npz") as found:
