@@ -23,7 +23,7 @@ _LIBRARIES = (
 class Finding:
     name: str
     state: str
-    """ "ok", "missing" or "failed"."""
+    """ "ok", "warning", "missing" or "failed"."""
     detail: str
 
 
@@ -38,6 +38,7 @@ def findings() -> Iterator[Finding]:
     yield from _gpus()
     yield _cuda()
     yield _vllm()
+    yield from _plugin()
     yield _token()
     yield _default_model()
     yield from _engine()
@@ -90,6 +91,22 @@ def _vllm() -> Finding:
     if not compat.is_known(found[1]):
         return Finding("vllm", "failed", f"{found[1]}, and {known}: pip install 'voxbatch[vllm]'")
     return Finding("vllm", "ok", f"{found[1]} from the package {found[0]} ({known})")
+
+
+def _plugin() -> Iterator[Finding]:
+    """How vLLM for GPUs would run the default model's encoder."""
+    from voxbatch.engines.vllm import compat, prefill
+    from voxbatch.engines.vllm.model import REALTIME
+    from voxbatch.engines.vllm.settings import resolve
+
+    found = compat.find()
+    if found is None or found[0] != "vllm" or not compat.is_known(found[1]):
+        return
+    plugin = prefill.decide(REALTIME, resolve(REALTIME, {}))
+    if plugin.on:
+        yield Finding("vllm-plugin", "ok", "Voxtral Realtime's encoder runs once a chunk")
+    else:
+        yield Finding("vllm-plugin", "warning", plugin.warning)
 
 
 def _token() -> Finding:
