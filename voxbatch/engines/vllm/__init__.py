@@ -123,10 +123,7 @@ class Vllm:
         import torch
 
         if not torch.cuda.is_available():
-            raise EngineError(
-                f"the driver runs CUDA {gpu.driver_cuda()} and this PyTorch wants {torch.version.cuda}: install a "
-                "newer driver (580 or later for CUDA 13), or NVIDIA's cuda-compat package for it"
-            )
+            raise EngineError(gpu.why_unusable(torch.version.cuda))
 
 
 def _writable(make: Callable[[], T]) -> T:
