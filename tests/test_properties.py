@@ -359,6 +359,7 @@ def nvml() -> ModuleType:
     library.nvmlDeviceGetMemoryInfo = lambda handle, version=None: seen
     library.nvmlDeviceGetCudaComputeCapability = lambda handle: [8, 9]
     library.nvmlDeviceGetName = lambda handle: f"Card {handle}"
+    library.nvmlSystemGetDriverVersion = lambda: "535.216.03"
     library.nvmlSystemGetCudaDriverVersion = lambda: 12020
     return library
 
@@ -436,5 +437,5 @@ def test_the_doctor_names_the_gpus() -> None:
     assert found == [
         ("gpu", "ok", "0: Card 0, 24.0 GB, 23.0 GB of it free"),
         ("gpu", "ok", "1: Card 1, 24.0 GB, 23.0 GB of it free"),
-        ("cuda", "ok", "12.2 is the newest that the driver runs by itself"),
+        ("cuda", "ok", "driver 535.216.03 runs CUDA 12.2"),
     ]

@@ -11,10 +11,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ManifestWriter, Starter, Voxbatch, environment
+
+from voxbatch import run
+from voxbatch.config import Config
+from voxbatch.engines.scripted import Scripted
+from voxbatch.log import Log
 
 SCRIPTED = ("--engine", "scripted", "--engine-option", "max_chunk_s=15", "--formats", "srt,txt", "--log-format", "text")
 SLOWLY = ("--engine-option", "delay_s=0.05", "--engine-option", "concurrency=1", "--decoders", "1")
@@ -382,3 +389,23 @@ def test_another_folder_is_said(voxbatch: Voxbatch, manifest: ManifestWriter, tm
         "they are taken to be the same"
     )
     assert (done.returncode, warning in done.stderr.splitlines()) == (0, True), done.stderr
+
+
+def test_an_engines_warnings(manifest: ManifestWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are logged once, and stand in the summary, a merge by hand included; another run may go on without them."""
+
+    class Slow(Scripted):
+        def __init__(self, *arguments: Any):
+            super().__init__(*arguments)
+            self.spec = replace(self.spec, warnings=("it is slow",))
+
+    config = Config(source=str(manifest(0.5)), out=str(tmp_path / "out"), engine="scripted")
+    monkeypatch.setattr("voxbatch.engines.scripted.Scripted", Slow)
+    said: list[str] = []
+    finished = run.run(config, Log(write=said.append))
+    assert finished.summary
+    assert finished.summary["engine"]["warnings"] == ["it is slow"]
+    assert run.merge_by_hand(config.out, ())["engine"]["warnings"] == ["it is slow"]
+    assert said.count("warning: it is slow") == 1
+    monkeypatch.undo()
+    assert run.run(config, Log(quiet=True)).progress.resumed == 1

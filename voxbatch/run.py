@@ -179,6 +179,8 @@ def _begin(config: Config, source: Source, log: Log, kept: Kept) -> _Job:
     if config.language:
         engines.require_language(engine, config.language)
     log.info("engine", text=f"engine {choice.reason} (model {engine.spec.model}, {engine.spec.license})")
+    for warning in engine.spec.warnings:
+        log.warning("engine", text=warning)
     language = config.language or engine.spec.only_language
     identity, facts = _identity(config, surveyed, engine), _facts(config, engine)
     store = open_store(config.out, config.access)
@@ -252,7 +254,7 @@ def _facts(config: Config, engine: Engine) -> dict[str, Any]:
     return {
         "engine": {
             "name": spec.name, "model": spec.model, "license": spec.license, "origin": spec.origin,
-            "decoding": dict(spec.decoding), "versions": dict(spec.versions),
+            "decoding": dict(spec.decoding), "versions": dict(spec.versions), "warnings": list(spec.warnings),
         },
         "voxbatch": voxbatch.__version__,
         "python": platform.python_version(),

@@ -41,7 +41,7 @@ def concurrency(model: Model, settings: Settings) -> int:
 
 def _footprint(model: Model, settings: Settings) -> memory.Footprint:
     """Of a model in Mistral's format."""
-    return footprint(model.shape(), model.family == REALTIME, settings, prefill.is_on(model.family, settings))
+    return footprint(model.shape(), model.family == REALTIME, settings, prefill.decide(model.family, settings).on)
 
 
 def footprint(params: dict[str, Any], is_realtime: bool, settings: Settings, prefilled: bool) -> memory.Footprint:
@@ -84,7 +84,7 @@ def share(model: Model, settings: Settings, card: gpu.Card, requests: int) -> fl
         requests: at a time.
     """
     planned = planned_bytes(settings, card)
-    if lifts(model.family, settings) and model.is_mistral and not prefill.is_on(model.family, settings):
+    if lifts(model.family, settings) and model.is_mistral and not prefill.decide(model.family, settings).on:
         mine = _footprint(model, settings)
         running = min(requests, mine.fitting(planned * settings.tensor_parallel_size))
         planned -= running * mine.encoded_bytes  # on each of its cards
@@ -121,7 +121,7 @@ def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> 
         if not settings.attention_backend and (backend := _attention(model, settings, card)):
             found["attention_backend"] = backend
         mode = settings.cudagraph_mode
-        graphs = compat.cudagraph_mode(model.family, version, prefill.is_on(model.family, settings))
+        graphs = compat.cudagraph_mode(model.family, version, prefill.decide(model.family, settings).on)
         found["compilation_config"] = _graphs(graphs if mode == "auto" else mode, requests)
     return found
 
@@ -137,7 +137,7 @@ def _attention(model: Model, settings: Settings, card: gpu.Card) -> str:
     """vLLM's name of an attention backend; empty where vLLM chooses. The plugin has its own (vllm_plugin.decoding), for
     numbers of 16 bits and cards that FlashAttention is made for."""
     is_made_for = card.capability >= AMPERE and prefill.brings_attention(settings)
-    if is_made_for and prefill.is_on(model.family, settings):
+    if is_made_for and prefill.decide(model.family, settings).on:
         return vllm_plugin.ATTENTION
     return fp8.attention_backend(settings.fp8_parts, card)
 

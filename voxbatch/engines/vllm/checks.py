@@ -51,7 +51,7 @@ def check_graphs(model: Model, settings: Settings, version: str, prefilled: bool
     """Raises ConfigError where this vLLM cannot capture the CUDA graphs that were asked for.
 
     Args:
-        prefilled: see prefill.is_on.
+        prefilled: see prefill.Decision.
     """
     fullest = compat.cudagraph_mode(model.family, version, prefilled)
     if "FULL" in settings.cudagraph_mode and "FULL" not in fullest:
