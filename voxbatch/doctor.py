@@ -10,7 +10,7 @@ from importlib import metadata
 
 import voxbatch
 from voxbatch import engines
-from voxbatch.audio.ffmpeg import executable
+from voxbatch.audio import ffmpeg
 from voxbatch.errors import EngineError, VoxbatchError
 
 _LIBRARIES = (
@@ -54,7 +54,7 @@ def _library(name: str, install: str) -> Finding:
 
 def _ffmpeg() -> Finding:
     try:
-        return Finding("ffmpeg", "ok", executable())
+        return Finding("ffmpeg", "ok", f"{ffmpeg.version()}: {ffmpeg.executable()}")
     except VoxbatchError as e:
         return Finding("ffmpeg", "failed", str(e))
 

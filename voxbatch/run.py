@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import voxbatch
-from voxbatch import engines, finalize
+from voxbatch import audio, engines, finalize
 from voxbatch.config import Config, digest
 from voxbatch.engines import Engine, Kept, Notice
 from voxbatch.errors import ConfigError, RunMismatchError
@@ -195,7 +195,7 @@ def _begin(config: Config, source: Source, log: Log, kept: Kept) -> _Job:
 
 
 def _versions(facts: dict[str, Any]) -> str:
-    versions = {"voxbatch": facts["voxbatch"], **facts["engine"]["versions"]}
+    versions = {"voxbatch": facts["voxbatch"], **facts["engine"]["versions"], **facts.get("libraries", {})}
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
@@ -258,6 +258,7 @@ def _facts(config: Config, engine: Engine) -> dict[str, Any]:
         },
         "voxbatch": voxbatch.__version__,
         "python": platform.python_version(),
+        "libraries": audio.libraries(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
         "workers": max(1, len(workers(config, engine))),
         "config": config.to_dict(),

@@ -58,12 +58,13 @@ class Output:
 
 
 class Died(Exception):
-    """The engine is gone, with all that it had in hand."""
+    """The engine is gone, with all that it had in hand. `cause` does not name the log, whose path differs from run to
+    run: it is for the failures of items. The exception's own text names it."""
 
-    def __init__(self, cause: str):
+    def __init__(self, cause: str, log: Path | None = None):
         self.cause = cause
         self.out_of_memory = "out of memory" in cause.lower()
-        super().__init__(cause)
+        super().__init__(f"{cause} (its log: {log})" if log else cause)
 
 
 class Core:
@@ -187,7 +188,7 @@ def _as_death(log: _EngineLog, of_request: bool = False, ended: Callable[[], str
     except Exception as e:
         if of_request and isinstance(e, ValueError | TypeError):
             raise ValueError(str(e)) from e
-        raise Died(log.cause(e, ended())) from e
+        raise Died(log.cause(e, ended()), log.file) from e
 
 
 def _sampling(request: Request) -> Any:
@@ -248,7 +249,7 @@ class _EngineLog:
         self._is_quoted = True
         named = [line.split("] ", 1)[-1] for line in self.errors().splitlines() if _names_an_exception(line)]
         causes = list(dict.fromkeys(named))[-LOG_LINES:] or [ended or f"{type(error).__name__}: {error}"]
-        return f"{'; '.join(causes)[:1000]} (its log: {self.file})"
+        return "; ".join(causes)[:1000]
 
     def remove(self) -> None:
         """Not when it holds errors, or a message has sent somebody here: they will want to read it."""

@@ -227,12 +227,12 @@ class Driver:
         self._deaths += 1
         broken = not loaded and not self._asked and not death.out_of_memory
         if self._deaths > self._starter.restarts or broken:
-            raise EngineError(f"vLLM died: {death.cause}")
+            raise EngineError(f"vLLM died: {death}")
         cases = list(dict.fromkeys(case for case, _ in self._flight.values()))
         self._flight.clear()
         if death.out_of_memory:
             if self._concurrency == 1:
-                raise EngineError(f"vLLM ran out of memory with one request at a time: {death.cause}")
+                raise EngineError(f"vLLM ran out of memory with one request at a time: {death}")
             self._concurrency //= 2
         elif len(cases) == 1 and cases[0].suspect:
             self._held.append(self._given_up(cases.pop(), f"vllm died of this chunk: {death.cause}", retryable=True))
@@ -246,7 +246,7 @@ class Driver:
     def _told(self, death: Died, cases: int) -> str:
         admitted = f", with {self._concurrency} requests at a time" if death.out_of_memory else ""
         in_hand = f" for the {cases} chunks in hand" if cases else ""
-        return f"vLLM died ({death.cause}); starting it again{in_hand}{admitted}"
+        return f"vLLM died ({death}); starting it again{in_hand}{admitted}"
 
 
 def _named(error: Exception) -> str:
