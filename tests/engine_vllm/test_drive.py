@@ -26,10 +26,10 @@ from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Sam
 OOM = "torch.OutOfMemoryError: CUDA out of memory."
 
 
-def chunk(item: int, samples: Samples | None = None, silent: bool = False) -> Chunk:
+def chunk(item: int, samples: Samples | None = None) -> Chunk:
     """One that says which it is: silence is none."""
     samples = np.full(100, item + 1, np.float32) if samples is None else samples
-    return Chunk(item, 0, samples, Span(0, len(samples), 0, len(samples), silent))
+    return Chunk(item, 0, samples, Span(0, len(samples), 0, len(samples)))
 
 
 class Ears:
@@ -409,11 +409,11 @@ GOOD = "what was said, more or less, in all of these many seconds of babble"
 LATE = (Word(" late", 1.0, 1.5),)
 
 
-def watched(ears: Ears, samples: Samples = SPEECH, world: World | None = None, silent: bool = False) -> Hypothesis:
+def watched(ears: Ears, samples: Samples = SPEECH, world: World | None = None) -> Hypothesis:
     """The result of one chunk of number 7."""
     world = world or World()
     driver = Driver(ears, world.starter(), watched=True)
-    (result,) = (each for each in driver.run(full([chunk(7, samples, silent)])) if not isinstance(each, Notice))
+    (result,) = (each for each in driver.run(full([chunk(7, samples)])) if not isinstance(each, Notice))
     assert isinstance(result, Hypothesis)
     return result
 
@@ -431,11 +431,10 @@ def in_order(world: World) -> World:
 
 
 def test_what_is_not_suspect_is_asked_once() -> None:
-    """And what is certain silence, too, whatever was heard."""
+    """One request, and its text is the result."""
     ears = hears(Heard(GOOD))
     assert watched(ears) == Hypothesis(7, 0, GOOD)
     assert len(ears.pieces) == 1
-    assert watched(hears(Heard("")), silent=True) == Hypothesis(7, 0, "")
 
 
 def test_halves_are_kept_when_they_are_better() -> None:

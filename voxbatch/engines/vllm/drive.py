@@ -212,7 +212,7 @@ class Driver:
         heard = joined(case.pieces, [case.heard[i] for i in range(len(case.pieces))])
         if case.first is not None:
             return _better(case, heard)
-        case.doubts = suspicions(case.chunk.samples, heard) if self._watched and not case.chunk.span.silent else []
+        case.doubts = suspicions(case.chunk.samples, heard) if self._watched else []
         if not case.doubts:
             return _hypothesis(case.chunk, heard)
         case.first, case.heard = heard, {}
