@@ -20,6 +20,7 @@ from voxbatch.engines import Feed, Notice
 from voxbatch.engines.vllm.core import Died, Output
 from voxbatch.engines.vllm.drive import AHEAD, SHIFT, Driver, Result, Starter, joined, recut
 from voxbatch.engines.vllm.families import Heard, Piece, Request, Unfit
+from voxbatch.engines.vllm.limits import SAMPLES_PER_TOKEN
 from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Samples, Span, Word
 
@@ -461,14 +462,38 @@ def test_the_first_is_kept_when_the_second_is_no_better() -> None:
 
 
 def test_a_short_one_goes_behind_silence() -> None:
-    """400 ms of it, which its times do not show."""
-    ears = hears(Heard(""), Heard(" short and late", (Word(" short", 0.2, 0.5), Word(" late", 1.4, 1.9))))
+    """420 ms of it, which its times do not show."""
+    ears = hears(Heard(""), Heard(" short and late", (Word(" short", 0.2, 0.52), Word(" late", 1.42, 1.92))))
     result = watched(ears, SPEECH[: 5 * SAMPLING_RATE])
     _, again = ears.pieces
     assert (again.lead, len(again.samples)) == (SHIFT, 5 * SAMPLING_RATE + SHIFT)
     assert not again.samples[:SHIFT].any()
-    assert result.words == (Word(" short", 0.0, pytest.approx(0.1)), Word(" late", pytest.approx(1.0), 1.5))
+    short, late = result.words
+    assert (short.text, short.start, short.end) == (" short", 0.0, pytest.approx(0.1))
+    assert (late.text, late.start, late.end) == (" late", pytest.approx(1.0), pytest.approx(1.5))
     assert result.warnings[0].endswith("decoded again behind a little silence, which was kept")
+
+
+def test_the_silence_changes_what_a_token_of_audio_is_made_of() -> None:
+    """A token pools four frames of the convolutions. Behind the silence no token of speech pools the same four, and
+    behind a whole number of tokens each would."""
+    torch = pytest.importorskip("torch")
+    from tower import POOL, tower
+
+    from voxbatch.vllm_plugin.encoder import Encoder
+
+    encoder = Encoder(*tower(750))
+
+    def pooled(lead: int) -> set[bytes]:
+        samples = np.concatenate([np.zeros(lead, np.float32), SPEECH[: 2 * SAMPLING_RATE], np.zeros(9_600, np.float32)])
+        samples = samples[: len(samples) // SAMPLES_PER_TOKEN * SAMPLES_PER_TOKEN]
+        with torch.no_grad():
+            frames = encoder._convolved([torch.from_numpy(samples)], [len(samples) // 320], 0)
+        return {group.numpy().tobytes() for group in frames.split(POOL)}
+
+    first = pooled(0)
+    assert len(first & pooled(SHIFT // SAMPLES_PER_TOKEN * SAMPLES_PER_TOKEN)) > 20
+    assert len(first & pooled(SHIFT)) <= 1, "at most digital silence"
 
 
 @pytest.mark.parametrize("fault", ["error", "death", "refusal"])

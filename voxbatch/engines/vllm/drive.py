@@ -20,6 +20,7 @@ from voxbatch.engines.feed import Feed
 from voxbatch.engines.notice import Notice
 from voxbatch.engines.vllm.core import Core, Died, Output
 from voxbatch.engines.vllm.families import Family, Heard, Piece, Unfit
+from voxbatch.engines.vllm.limits import SAMPLES_PER_TOKEN
 from voxbatch.engines.vllm.watch import Suspicion, suspicions
 from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
@@ -31,8 +32,10 @@ AHEAD = 1 / 8
 the step."""
 SPLIT_S = 8.0
 """A suspect chunk of at least this length is asked again in halves, a shorter one behind a little silence."""
-SHIFT = SAMPLING_RATE * 2 // 5
-"""400 ms of silence: the frames fall elsewhere."""
+SHIFT = 5 * SAMPLES_PER_TOKEN + SAMPLES_PER_TOKEN // 4
+"""Samples of silence in front of a short suspect chunk: 420 ms. The quarter of a token is one encoder frame: each token
+of audio then pools other encoder frames than in the first round. Whole tokens alone would give each token the same
+frames again."""
 SHRINK = 8
 """After a death, only one in so many of the chunks that were in the engine is in it at a time, until all of them have
 a result."""
