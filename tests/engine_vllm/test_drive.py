@@ -438,6 +438,14 @@ def test_what_is_not_suspect_is_asked_once() -> None:
     assert len(ears.pieces) == 1
 
 
+def test_text_after_the_end_is_kept_and_flagged() -> None:
+    """The model said that it had ended, and went on: a warning says where and how much. Nothing is decoded again."""
+    ears = hears(Heard(GOOD, after_end=((4.16, 30),)))
+    warning = "30 characters of text after the model said that it had ended, at 4.2 s"
+    assert watched(ears) == Hypothesis(7, 0, GOOD, warnings=(warning,))
+    assert len(ears.pieces) == 1
+
+
 def test_halves_are_kept_when_they_are_better() -> None:
     """Joined, with the second half's times shifted by the first's length, and a warning of it."""
     ears = hears(Heard(""), Heard(" left half", LATE), Heard(" right half, not so short", LATE))
@@ -544,6 +552,13 @@ def test_joined_words_are_in_order_and_inside(sizes: list[int], lead: int, rng: 
     assert all(0 <= time <= sum(sizes) / SAMPLING_RATE + 1e-9 for time in times)
     assert whole.text.strip() == "".join(word.text for word in whole.words).strip()
     assert whole.quiet == pytest.approx((0.0, sum(sizes) / SAMPLING_RATE))
+
+
+def test_joined_ends_are_on_the_chunks_clock() -> None:
+    """Each half may say that it had ended; the second half's time is shifted by the first's length."""
+    halves = [Piece(SPEECH[: 10 * SAMPLING_RATE]), Piece(SPEECH[10 * SAMPLING_RATE :])]
+    met = joined(halves, [Heard("one", after_end=((4.0, 1),)), Heard("two", after_end=((5.0, 2),))])
+    assert met.after_end == ((4.0, 1), (15.0, 2))
 
 
 def test_joined_without_times() -> None:

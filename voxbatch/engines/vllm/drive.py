@@ -262,6 +262,7 @@ def joined(pieces: list[Piece], heard: list[Heard]) -> Heard:
         return heard[0]
     offset, words = 0.0, list[Word]()
     quiet, unheard = list[tuple[float, float]](), list[tuple[float, float]]()
+    after_end = list[tuple[float, int]]()
     for piece, each in zip(pieces, heard, strict=True):
         zero = offset - piece.lead / SAMPLING_RATE
         words += [replace(w, start=max(offset, w.start + zero), end=max(offset, w.end + zero)) for w in each.words]
@@ -269,10 +270,12 @@ def joined(pieces: list[Piece], heard: list[Heard]) -> Heard:
             start, end = (max(offset, place + zero) for place in each.quiet)
             quiet.append((quiet.pop()[0] if quiet and quiet[-1][1] == start else start, end))
         unheard += [(max(offset, each.unheard[0] + zero), each.unheard[1] + zero)] if each.unheard else []
+        after_end += [(max(offset, at + zero), characters) for at, characters in each.after_end]
         offset = zero + len(piece.samples) / SAMPLING_RATE
     parts = filter(None, (each.text.strip() for each in heard))
     text = "".join(word.text for word in words) if words else " ".join(parts)
-    return Heard(text, tuple(words), _longest(quiet), _longest(unheard), any(each.truncated for each in heard))
+    truncated = any(each.truncated for each in heard)
+    return Heard(text, tuple(words), _longest(quiet), _longest(unheard), truncated, tuple(after_end))
 
 
 def _longest(stretches: list[tuple[float, float]]) -> tuple[float, float] | None:
@@ -310,4 +313,8 @@ def _weight(doubts: list[Suspicion]) -> float:
 
 
 def _hypothesis(chunk: Chunk, heard: Heard, *warnings: str) -> Hypothesis:
-    return Hypothesis(chunk.item, chunk.index, heard.text, heard.words, warnings)
+    went_on = (
+        f"{characters} characters of text after the model said that it had ended, at {at:.1f} s"
+        for at, characters in heard.after_end
+    )
+    return Hypothesis(chunk.item, chunk.index, heard.text, heard.words, (*warnings, *went_on))
