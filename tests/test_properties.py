@@ -299,12 +299,17 @@ def folder(path: Path, kind: str, **changes: Any) -> Model:
         for name, content in (("config", config), ("generation_config", {}), ("preprocessor_config", {})):
             (path / f"{name}.json").write_text(json.dumps(content))
         return locate(str(path), None)
+    pads = {"transcription_delay_ms": 480, "streaming_n_left_pad_tokens": 32}
+    (path / "tekken.json").write_text(json.dumps({"audio": pads}))
+    if kind == "translated":
+        rope = {"rope_parameters": {"rope_theta": 1e6}}
+        config = {"architectures": ["VoxtralRealtimeForConditionalGeneration"], "audio_config": rope}
+        (path / "config.json").write_text(json.dumps(config))
+        return locate(str(path), None)
     audio = {"transcription_format": "streaming"} if kind == "realtime" else {}
     encoder = {**ENCODER, "audio_encoding_args": audio}
     params = {**DECODER, "multimodal": {"whisper_model_args": {"encoder_args": encoder}}, **changes}
     (path / "params.json").write_text(json.dumps(params))
-    pads = {"transcription_delay_ms": 480, "streaming_n_left_pad_tokens": 32}
-    (path / "tekken.json").write_text(json.dumps({"audio": pads}))
     return locate(str(path), None)
 
 
@@ -315,7 +320,7 @@ def checked(model: Model, options: dict[str, str], requests: int = 16) -> None:
     check_step(model, FAMILIES[model.family](model, settings), settings, requests)
 
 
-@pytest.mark.parametrize("kind", ["realtime", "instruct", "whisper"])
+@pytest.mark.parametrize("kind", ["realtime", "translated", "instruct", "whisper"])
 def test_each_familys_own_settings_pass(tmp_path: Path, kind: str) -> None:
     """The profile that is made for a family contradicts none of its models."""
     checked(folder(tmp_path / kind, kind), {})
@@ -331,6 +336,16 @@ def test_each_familys_own_settings_pass(tmp_path: Path, kind: str) -> None:
         ("whisper", "load_format", "mistral", "{} is in Hugging Face's format, which takes auto, hf, safetensors, "),
         ("realtime", "limit_mm_per_prompt", "audio=0", "a request holds one recording; give audio=1 or more, or"),
         ("realtime", "limit_mm_per_prompt", '{"image": 1}', "a request holds one recording; give audio=1 or more, "),
+        (
+            "translated",
+            "load_format",
+            "mistral",
+            "{} is in Hugging Face's format, which takes auto, hf, safetensors or",
+        ),
+        ("translated", "config_format", "mistral", "{} is in Hugging Face's format, which takes auto or hf; leave the"),
+        ("translated", "tokenizer_mode", "hf", "{} is in Hugging Face's format, which takes auto or mistral; leave"),
+        ("translated", "tensor_parallel_size", "3", "{} has 32 attention heads, 32 in the audio encoder, which so man"),
+        ("translated", "max_model_len", "131073", "{} has 131072 positions; give at most so many"),
         ("realtime", "tensor_parallel_size", "3", "{} has 8 attention heads, 4 in the audio encoder, which so many"),
         ("realtime", "tensor_parallel_size", "8", "{} has 8 attention heads, 4 in the audio encoder, which so many"),
         ("whisper", "tensor_parallel_size", "4", "{} has 6 attention heads, 6 in the audio encoder, which so many "),

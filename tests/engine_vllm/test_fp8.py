@@ -61,7 +61,7 @@ def test_parts() -> None:
 def test_what_vllm_is_told(parts: str, told: dict[str, Any]) -> None:
     """Part by part: what is left alone is named, for otherwise vLLM takes all."""
     names = ("quantization", "quantization_config", "kv_cache_dtype")
-    assert {name: value for name, value in stated(True, Settings(fp8=parts)).items() if name in names} == told
+    assert {name: value for name, value in stated(REALTIME, True, Settings(fp8=parts)).items() if name in names} == told
 
 
 @pytest.mark.parametrize(

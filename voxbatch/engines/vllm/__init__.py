@@ -18,7 +18,7 @@ from voxbatch.engines.failing import unless_all_fail
 from voxbatch.engines.notice import Notice
 from voxbatch.engines.vllm import compat, fp8, gpu, prefill
 from voxbatch.engines.vllm.arguments import arguments, concurrency, serving_folder
-from voxbatch.engines.vllm.checks import check, check_graphs, check_step
+from voxbatch.engines.vllm.checks import check, check_graphs, check_installed, check_step
 from voxbatch.engines.vllm.core import Core
 from voxbatch.engines.vllm.drive import Driver, Starter
 from voxbatch.engines.vllm.families import Family
@@ -45,6 +45,7 @@ class Vllm:
         self._model = locate(model, options.get("revision") or None, access)
         self._settings = resolve(self._model.family, options)
         check(self._model, self._settings)
+        check_installed(self._model, self._settings)
         plugin = prefill.decide(self._model.family, self._settings)
         self._plugin = plugin.on
         check_graphs(self._model, self._settings, version, self._plugin)

@@ -23,7 +23,7 @@ from typing import Any, TextIO
 from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.families import Request
 from voxbatch.log import WRITING
-from voxbatch.vllm_plugin import ON, SWITCH
+from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SWITCH
 
 HANG_S = 600.0
 """Without any output for so long, the engine is taken for dead. A first step may compile kernels for minutes."""
@@ -81,7 +81,7 @@ class Core:
     def __init__(self, arguments: Mapping[str, Any], plugin: bool = False):
         began = time.monotonic()
         self._log = _EngineLog()
-        _settle(plugin)
+        _settle(plugin, loader=arguments.get("load_format") == LOAD_FORMAT)
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self._log.config)
         started = _set({**allocator(arguments.get("tensor_parallel_size", 1)), **threads(on_gpu=bool(gpu.cards()))})
         with started, _as_death(self._log), _outputs_to(self._log.file):
@@ -172,10 +172,12 @@ def _filled(cards: list[dict[str, int]]) -> str:
     return f"; {fullest['used'] / 1e9:.1f} GB in use, {fullest['planned'] / 1e9:.1f} planned" if fullest else ""
 
 
-def _settle(plugin: bool) -> None:
+def _settle(plugin: bool, loader: bool = False) -> None:
     """The environment that vLLM's processes are started with."""
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     os.environ.pop(SWITCH, None)
+    os.environ.pop(LOADER_SWITCH, None)
+    os.environ.update({LOADER_SWITCH: ON} if loader else {})
     os.environ.update({**PREFILLED, SWITCH: ON} if plugin else {})
 
 
