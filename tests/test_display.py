@@ -94,3 +94,15 @@ def test_the_outcome_shows_what_matters() -> None:
         "transcripts  out/t",
         "srt          out/srt/",
     ]
+
+
+def test_the_outcome_shows_latency_and_memory() -> None:
+    """Percentiles where chunks were measured, the peak where there was a GPU, on one line."""
+    chunk = {"count": 500, "p50_s": 2.641, "p90_s": 6.26, "p95_s": 7.73}
+    measured = {**SUMMARY, "latency": {"chunk": chunk, "item": chunk}, "peak_gpu_bytes": 14_500_000_000}
+    latency, memory = "latency of a chunk: P50 2.64 s, P90 6.26 s, P95 7.73 s", "peak GPU memory 14.5 GB"
+    places = [("transcripts", "out/t")]
+    assert f"{latency}; {memory}" in list(display.outcome(measured, [], places))
+    assert latency in list(display.outcome({**measured, "peak_gpu_bytes": None}, [], places))
+    nothing = {"chunk": {"count": 0, "p50_s": None, "p90_s": None, "p95_s": None}}
+    assert memory in list(display.outcome({**measured, "latency": nothing}, [], places))

@@ -106,7 +106,7 @@ def test_the_readmes_demo_output_is_real(tmp_path: Path) -> None:
 
 def split(output: str) -> tuple[list[str], list[str]]:
     """(the transcripts' first lines, all other lines without what differs from run to run)."""
-    lines = re.sub(r"in [\d:. s]+, RTFx [\d.]+", "in …", output).splitlines()
+    lines = re.sub(r"in [\d:. s]+, RTFx [\d.]+|(?<=P\d\d )[\d.]+ s", "…", output).splitlines()
     lines = [re.sub(r"^WER .* over", "WER … over", line) for line in lines]
     more = next(i for i, line in enumerate(lines) if line.startswith("… and"))
     return lines[:more], lines[more:]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from voxbatch import finalize
 from voxbatch.errors import LedgerError
+from voxbatch.latency import Latency
 from voxbatch.ledger import Entry, Ledger, dump
 from voxbatch.storage import Store, open_store
 
@@ -119,6 +120,41 @@ def test_workers_of_a_shard_run_side_by_side(store: Store) -> None:
     commit(store, [[transcript(3)]], 4, worker=2)
     summary = merged(store, 4)
     assert (summary["wall_s"], summary["process_s"], summary["rtfx"]) == (4.0, 8.0, 1.5)
+
+
+def latency(*chunks: float) -> Latency:
+    """Of one item."""
+    made = Latency()
+    for seconds in chunks:
+        made.chunk.add(seconds)
+    made.item.add(sum(chunks))
+    return made
+
+
+def test_latencies_of_all_parts_are_merged(store: Store) -> None:
+    """Over parts, workers and shards; parts of versions that did not measure add nothing."""
+    first, second = Ledger(store, "run", 4, 0, 2, worker=0), Ledger(store, "run", 4, 0, 2, worker=1)
+    first.commit([transcript(0)], 2.0, latency(1.0, 1.0, 1.0), 9_800_000_000)
+    second.commit([transcript(1)], 2.0, latency(1.0, 8.0), 14_500_000_000)
+    other = Ledger(store, "run", 4, 1, 2)
+    other.commit([failure(2)], 2.0, latency(100.0))
+    other.commit([transcript(3)], 2.0)
+    summary = merged(store, 4)
+    assert (summary["completion_rate"], summary["peak_gpu_bytes"]) == (0.75, 14_500_000_000)
+    chunk, item = summary["latency"]["chunk"], summary["latency"]["item"]
+    assert (chunk["count"], item["count"]) == (6, 3)
+    assert [chunk[name] for name in ("p50_s", "p90_s", "p95_s")] == pytest.approx([1.0, 100.0, 100.0], rel=0.011)
+    assert [item[name] for name in ("p50_s", "p90_s", "p95_s")] == pytest.approx([9.0, 100.0, 100.0], rel=0.011)
+
+
+def test_nothing_was_measured(store: Store) -> None:
+    """Parts of an older version alone: no percentiles, no memory; an empty manifest has no completion rate."""
+    commit(store, [[transcript(0), failure(1)]], 2)
+    summary = merged(store, 2)
+    none = {"count": 0, "p50_s": None, "p90_s": None, "p95_s": None}
+    assert (summary["latency"], summary["peak_gpu_bytes"]) == ({"chunk": none, "item": none}, None)
+    assert summary["completion_rate"] == 0.5
+    assert finalize.summarise(finalize.Totals(), 0, [], FACTS)["completion_rate"] is None
 
 
 def test_merged_lines_are_the_committed_bytes(store: Store) -> None:

@@ -98,6 +98,7 @@ def test_the_same_bytes_however_many_workers(alone: dict[str, bytes], voxbatch: 
         summary = json.loads((out / "summary.json").read_text())
         assert summary["workers"] == workers
         assert (summary["process_s"] > summary["wall_s"]) == (workers > 1)
+        assert summary["latency"]["item"]["count"] == 15, "all workers' parts; the missing recording has none"
         assert summary["rtfx"] == pytest.approx(summary["audio_s"] / summary["wall_s"], abs=0.01)
 
 

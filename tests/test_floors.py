@@ -19,7 +19,7 @@ PACKAGE = ROOT / "voxbatch"
 FLOORS = (
     ("errors", "log", "records", "__init__"),
     ("storage", "tasks", "vllm_plugin"),
-    ("audio", "chunk", "config", "formats", "manifest", "prices", "score", "shard", "stitch"),
+    ("audio", "chunk", "config", "formats", "latency", "manifest", "prices", "score", "shard", "stitch"),
     ("engines", "reach"),
     ("decoder", "ledger", "lines"),
     ("doctor", "finalize", "pipeline"),

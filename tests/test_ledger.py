@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxbatch.errors import LedgerError
+from voxbatch.latency import Latency
 from voxbatch.ledger import Entry, Ledger, dump, part_names, read_header, read_part
 from voxbatch.storage import Store, open_store
 
@@ -124,6 +126,35 @@ def test_a_part_is_in_manifest_order_and_says_what_it_holds(store: Store) -> Non
     assert [each.index for each in read_part(store, name)] == [2, 5, 9]
 
 
+def measured() -> Latency:
+    latency = Latency()
+    for seconds in (0.5, 2.64, 2.65):
+        latency.chunk.add(seconds)
+    latency.item.add(6.0)
+    return latency
+
+
+def test_a_header_keeps_what_was_measured(store: Store) -> None:
+    """Latencies and the memory's peak come back as they were committed; without a measurement there is none."""
+    made = ledger(store)
+    made.commit([entry(1)], 1.0, measured(), 14_500_000_000)
+    made.commit([entry(2)], 1.0)
+    with_all, without = (read_header(store, name) for name in part_names(store))
+    assert (with_all.latency, with_all.peak_gpu_bytes) == (measured(), 14_500_000_000)
+    assert (without.latency, without.peak_gpu_bytes) == (None, None)
+
+
+def test_a_part_of_an_older_version_is_read(store: Store) -> None:
+    """Parts that were written before latencies were measured, and before there were workers, are still parts."""
+    ledger(store).commit([entry(1)], 1.5)
+    spoil(store, lambda data: re.sub(rb', "worker".*?}\n', b"}\n", data, count=1))
+    (name,) = part_names(store)
+    header = read_header(store, name)
+    assert (header.wall_s, header.worker, header.latency, header.peak_gpu_bytes) == (1.5, 0, None, None)
+    assert committed(store) == [1]
+    assert ledger(store).done[1]
+
+
 def test_failures_are_remembered(store: Store) -> None:
     """A run that goes on knows which of the items that are done had failed: its exit code tells of all."""
     ledger(store).commit([entry(1), entry(2, "failure")], 1.0)
@@ -187,6 +218,10 @@ DAMAGE = {
     "an array": (lambda data: b"[]\n" + data, "its first line is no header"),
     "another version": (lambda data: data.replace(b'"version": 1', b'"version": 9'), "another version of voxbatch"),
     "another kind": (lambda data: data.replace(b'"kind":"transcript"', b'"kind":"guess"'), "line 2 is no entry"),
+    "latency": (
+        lambda data: data.replace(b'"latency": null', b'"latency": {"chunk": 1}'),
+        "its first line is no header",
+    ),
     "zeros": (lambda data: bytes(len(data)), "its first line is no header"),
     "out of range": (lambda data: data.replace(b'{"index":2', b'{"index":99'), "item 99 of a manifest of 12 items"),
 }

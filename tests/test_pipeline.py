@@ -19,7 +19,8 @@ from voxbatch import pipeline as room
 from voxbatch.engines import Engine, Feed
 from voxbatch.engines.scripted import Scripted
 from voxbatch.errors import EngineError, ManifestError, RunError, StorageError
-from voxbatch.ledger import Ledger, part_names, read_part
+from voxbatch.latency import Latency
+from voxbatch.ledger import Ledger, part_names, read_headers, read_part
 from voxbatch.pipeline import Interrupted, Pipeline, Progress, Settings, Stop, Usage
 from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Item
 from voxbatch.storage import open_store
@@ -131,6 +132,56 @@ def test_a_language_that_the_engine_does_not_know(
     failed = made.lines()[1][1]
     assert failed["error"] == "LanguageError"
     assert failed["message"] == "language 'cs': model count knows only en; choose another with --model"
+
+
+def latency_of(bench: Bench) -> Latency:
+    """Merged over the parts."""
+    total = Latency()
+    for header in read_headers(bench.store, part_names(bench.store)):
+        assert header.latency is not None
+        total.update(header.latency)
+    return total
+
+
+def test_latencies_are_measured(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
+    """Each chunk from when the engine takes it: an engine that takes one at a time is never behind with two, whatever
+    waits in the feed. Each item from its first chunk; a recording that is missing has none."""
+    made = bench(5)
+    usage = made.run(scripted(delay_s=0.05, concurrency=1), iter(items(1, 40, 0, 2, 1)))
+    latency = latency_of(made)
+    chunk, item = latency.chunk.describe(), latency.item.describe()
+    assert (chunk["count"], item["count"]) == (6, 4)
+    for found in (chunk, item):
+        assert found["p50_s"] <= found["p90_s"] <= found["p95_s"]
+    shortest = latency.chunk.percentile(0)
+    assert shortest is not None
+    assert shortest >= 0.05 * 0.99
+    assert chunk["p50_s"] * 4 + shortest * 2 <= usage.engine_s * 1.01, "half of them last as long as that, or longer"
+    assert item["p95_s"] >= 3 * 0.05 * 0.99, "the recording of three chunks, one after the other"
+
+
+class OnGpu(Scripted):
+    """Says that it uses a GPU, whose memory fills, and empties before the end."""
+
+    def __init__(self, *bytes_in_use: int):
+        super().__init__(None, {"max_chunk_s": "15", "delay_s": "0.1", "concurrency": "1"})
+        self._used = list(bytes_in_use)
+
+    def gpu_bytes(self) -> int:  # type: ignore[override]
+        return self._used.pop(0) if len(self._used) > 1 else self._used[0]
+
+
+def test_the_peak_of_gpu_memory(
+    bench: Callable[..., Bench], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The most that was ever seen until then, in each part; without a GPU there is none."""
+    monkeypatch.setattr(room, "MEMORY_S", 0.01)
+    made = bench(6, part_items=2)
+    made.run(OnGpu(5, 9, 3), iter(items(*[1] * 6)))
+    assert [header.peak_gpu_bytes for header in read_headers(made.store, part_names(made.store))] == [9, 9, 9]
+    other = bench(1)
+    other.run(scripted(), iter(items(1)))
+    assert [header.peak_gpu_bytes for header in read_headers(other.store, part_names(other.store))] == [None]
 
 
 def test_an_engine_that_dies_while_a_decoder_waits_for_room(

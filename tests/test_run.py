@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import resource
 import shutil
 import signal
@@ -81,6 +82,25 @@ def test_killed_anywhere_and_resumed(undisturbed: dict[str, bytes], voxbatch: Vo
             codes.append(voxbatch("run", "m.jsonl", "-o", f"killed{k}", *SCRIPTED, *extra).returncode)
         assert codes in ([-signal.SIGKILL, -signal.SIGKILL, 3], [-signal.SIGKILL, 3, 3])
         assert outputs(tmp_path / f"killed{k}") == undisturbed
+        latency = json.loads((tmp_path / f"killed{k}" / "summary.json").read_text())["latency"]
+        assert (latency["chunk"]["count"], latency["item"]["count"]) == (CHUNKS, 7), "each committed chunk, once"
+
+
+def test_parts_of_an_older_version(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A run that an older version began, without latencies in its parts, goes on, and can be counted and merged."""
+    parts = sorted((tmp_path / "peace").glob("parts/*/part-*.jsonl"))
+    for part in parts:
+        part.write_bytes(re.sub(rb', "latency".*?}\n', b"}\n", part.read_bytes(), count=1))
+    for name in ("summary.json", "transcripts.jsonl", "failures.jsonl"):
+        (tmp_path / "peace" / name).unlink()
+    assert "8 of 8" in voxbatch("status", "peace").stdout
+    assert voxbatch("merge", "peace").returncode in (0, 3)
+    assert outputs(tmp_path / "peace") == undisturbed
+    summary = json.loads((tmp_path / "peace" / "summary.json").read_text())
+    assert (summary["latency"]["chunk"]["count"], summary["latency"]["chunk"]["p50_s"]) == (0, None)
+    (tmp_path / "peace" / "summary.json").unlink()
+    assert voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED).returncode == 3
+    assert outputs(tmp_path / "peace") == undisturbed
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from voxbatch.latency import PERCENTILES
 from voxbatch.log import Log
 from voxbatch.pipeline import Progress
 
@@ -113,12 +114,26 @@ def outcome(summary: dict[str, Any], heads: list[tuple[str, str]], places: list[
     yield from _score(summary.get("score"))
     rtfx = f", RTFx {summary['rtfx']:.1f}" if summary["rtfx"] else ""
     yield f"{clock(summary['audio_s'])} of audio in {clock(summary['wall_s'])}{rtfx}"
+    yield from _latency(summary)
     if summary.get("usd") is not None:
         yield f"cost about ${summary['usd']:,.2f}, the start of machines left out"
     engine = summary["engine"]
     yield f"engine {engine['name']}, model {engine['model']} ({engine['license']}; {engine['origin']})"
     width = max(len(what) for what, _ in places)
     yield from (f"{what:<{width}}  {place}" for what, place in places)
+
+
+def _latency(summary: dict[str, Any]) -> Iterator[str]:
+    """A summary of an older version has neither figure."""
+    chunk, peak = (summary.get("latency") or {}).get("chunk") or {}, summary.get("peak_gpu_bytes")
+    figures = []
+    if chunk.get("count"):
+        shown = ", ".join(f"P{percent} {chunk[f'p{percent}_s']:.2f} s" for percent in PERCENTILES)
+        figures.append(f"latency of a chunk: {shown}")
+    if peak is not None:
+        figures.append(f"peak GPU memory {peak / 1e9:.1f} GB")
+    if figures:
+        yield "; ".join(figures)
 
 
 def _counts(summary: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 from voxbatch.errors import LedgerError
 from voxbatch.formats import WRITERS, output_name
+from voxbatch.latency import Latency
 from voxbatch.ledger import FOLDER, Entry, Header, part_names, read_headers, read_part
 from voxbatch.lines import read_transcript
 from voxbatch.score import CorpusScore, ErrorCounts
@@ -191,17 +192,24 @@ def _files(lines: Iterable[dict[str, Any]], formats: list[str]) -> Iterator[tupl
             yield f"{extension}/{output_name(line['id'], extension)}", [text.encode("utf-8", "surrogateescape")]
 
 
-def summarise(totals: Totals, items: int, headers: list[Header], facts: Mapping[str, Any]) -> dict[str, Any]:
+def summarise(totals: Totals, items: int, headers: Iterable[Header], facts: Mapping[str, Any]) -> dict[str, Any]:
     """summary.json.
 
     Wall time counts committed work only: what a killed process did in vain is not in any part. Shards of one sharding,
     and the workers of a shard, are taken to have run side by side (the longest counts), different shardings one after
     the other. A shard's workers share its machine, which is paid for once.
+
+    Latencies are added up over the parts that hold them. The peak of GPU memory is the highest of any part.
     """
     by_worker: dict[tuple[str, int], float] = {}
+    latency, peak_gpu_bytes = Latency(), None
     for header in headers:
         at = header.shard, header.worker
         by_worker[at] = by_worker.get(at, 0.0) + header.wall_s
+        if header.latency is not None:
+            latency.update(header.latency)
+        if header.peak_gpu_bytes is not None:
+            peak_gpu_bytes = max(peak_gpu_bytes or 0, header.peak_gpu_bytes)
     by_shard = _longest((shard, seconds) for (shard, _), seconds in by_worker.items())
     longest = _longest((shard.partition("/")[2], seconds) for shard, seconds in by_shard.items())
     wall_s = sum(longest.values())
@@ -210,12 +218,15 @@ def summarise(totals: Totals, items: int, headers: list[Header], facts: Mapping[
         "items": items,
         "done": totals.done,
         "failed": totals.failed,
+        "completion_rate": totals.done / items if items else None,
         "failures_by_error": dict(sorted(totals.errors.items())),
         "with_warnings": totals.with_warnings,
         "audio_s": round(totals.audio_s, 3),
         "wall_s": round(wall_s, 3),
         "process_s": round(sum(by_worker.values()), 3),
         "rtfx": round(totals.audio_s / wall_s, 2) if wall_s else None,
+        "latency": latency.describe(),
+        "peak_gpu_bytes": peak_gpu_bytes,
         "usd": _usd(sum(by_shard.values()), facts),
         "score": totals.score.to_dict() if totals.score.by_language else None,
         **facts,

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from voxbatch.errors import LedgerError
+from voxbatch.latency import Latency
 from voxbatch.storage import Store, at_once
 
 VERSION = 1
@@ -58,6 +59,17 @@ class Header:
     """Seconds of work since this process's previous commit, or its start."""
     worker: int = 0
     """Which one of the processes that work on the shard side by side."""
+    latency: Latency | None = None
+    """Durations of the items that the process finished since its previous commit: of their chunks, from the moment the
+    engine took the chunk from the feed to its result; of the items themselves, from the moment the engine took the
+    first chunk to the outcome. None in parts of versions that did not measure it."""
+    peak_gpu_bytes: int | None = None
+    """The most memory in use on the fullest GPU of the process, from its start to this commit. None without a GPU, and
+    in parts of versions that did not measure it."""
+
+    def to_bytes(self) -> bytes:
+        latency = self.latency.to_dict() if self.latency else None
+        return dump({"version": VERSION, **asdict(self), "latency": latency}) + b"\n"
 
 
 def dump(value: Any) -> bytes:
@@ -77,8 +89,9 @@ def read_header(store: Store, name: str) -> Header:
         return _header(store, name, next(lines, b""))
 
 
-def read_headers(store: Store, names: Iterable[str]) -> list[Header]:
-    return list(at_once(store, functools.partial(read_header, store), names))
+def read_headers(store: Store, names: Iterable[str]) -> Iterator[Header]:
+    """The parts' headers, in the order of the names, few in memory at a time."""
+    return at_once(store, functools.partial(read_header, store), names)
 
 
 def read_part(store: Store, name: str) -> Iterator[Entry]:
@@ -105,7 +118,8 @@ def _header(store: Store, name: str, line: bytes) -> Header:
     try:
         fields = json.loads(line)
         if fields.pop("version") == VERSION:
-            return Header(**fields)
+            latency = fields.pop("latency", None)
+            return Header(**fields, latency=None if latency is None else Latency.from_dict(latency))
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise _damaged(store, name, f"its first line is no header: {line[:60]!r}") from e
     raise _damaged(store, name, f"written by another version of voxbatch: {line[:60]!r}")
@@ -113,6 +127,11 @@ def _header(store: Store, name: str, line: bytes) -> Header:
 
 def _damaged(store: Store, name: str, what: str) -> LedgerError:
     return LedgerError(f"{store.place}/{name}: {what}; delete this part and run again: its items are done anew")
+
+
+def _lines(header: Header, entries: list[Entry]) -> Iterator[bytes]:
+    yield header.to_bytes()
+    yield from (entry.to_bytes() for entry in entries)
 
 
 class Ledger:
@@ -161,8 +180,17 @@ class Ledger:
                 raise _damaged(self._store, name, what)
             self.done[index], self.failed[index] = 1, kind == "failure"
 
-    def commit(self, entries: Iterable[Entry], wall_s: float) -> list[Entry]:
+    def commit(
+        self,
+        entries: Iterable[Entry],
+        wall_s: float,
+        latency: Latency | None = None,
+        peak_gpu_bytes: int | None = None,
+    ) -> list[Entry]:
         """Commit entries as the next part; those that another process committed first are left out.
+
+        Args:
+            wall_s, latency, peak_gpu_bytes: see Header.
 
         Returns:
             The entries that this call committed: all of them, unless another process works on the same shard.
@@ -171,25 +199,23 @@ class Ledger:
         while pending:
             name = f"{self.folder}/part-{self._next:05d}.jsonl"
             self._next += 1
-            if self._store.create(name, self._lines(pending, wall_s)):
+            header = Header(
+                self._run,
+                f"{self._shard}/{self._shards}",
+                len(pending),
+                pending[0].index,
+                pending[-1].index,
+                round(wall_s, 3),
+                self._worker,
+                latency,
+                peak_gpu_bytes,
+            )
+            if self._store.create(name, _lines(header, pending)):
                 self._mark(((e.index, e.kind) for e in pending), name)
                 return pending
             theirs = self._take(name)
             pending = [e for e in pending if e.index not in theirs]
         return []
-
-    def _lines(self, entries: list[Entry], wall_s: float) -> Iterator[bytes]:
-        header = Header(
-            self._run,
-            f"{self._shard}/{self._shards}",
-            len(entries),
-            entries[0].index,
-            entries[-1].index,
-            round(wall_s, 3),
-            self._worker,
-        )
-        yield dump({"version": VERSION, **asdict(header)}) + b"\n"
-        yield from (entry.to_bytes() for entry in entries)
 
     def complete(self, items: int) -> None:
         """Say that the shard is done: every one of its items is in a part."""

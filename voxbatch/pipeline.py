@@ -21,6 +21,7 @@ from voxbatch.chunk import OVERLAP
 from voxbatch.decoder import Decoded, DecoderPool, Task, Undecodable
 from voxbatch.engines import Engine, Feed, Notice, primary
 from voxbatch.errors import EngineError, LanguageError, RunError, TranscriptionError
+from voxbatch.latency import Latency
 from voxbatch.ledger import Entry, Ledger, dump
 from voxbatch.lines import failure_line, transcript_line
 from voxbatch.reach import Known
@@ -32,6 +33,8 @@ EVENTS = 1024
 """Results that may wait for this thread; more, and the engine and the decoders wait."""
 TICK_S = 0.2
 """How long a signal may go unnoticed."""
+MEMORY_S = 1.0
+"""Between two looks at the GPU memory in use."""
 LAST_COMMIT_S = 8.0
 """How long a process that was told to stop may try to commit: Cloud Run and others kill it after 10 s."""
 
@@ -120,9 +123,21 @@ class _Open:
     item: Item
     results: dict[int, Hypothesis | ChunkFailure] = field(default_factory=dict)
     decoded: Decoded | None = None
+    times: list[tuple[float, float]] = field(default_factory=list)
+    """Of each chunk in `results`: when the engine took it, and when its result came."""
 
     def is_whole(self) -> bool:
         return self.decoded is not None and len(self.results) == len(self.decoded.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A chunk's result."""
+
+    result: Hypothesis | ChunkFailure
+    times: tuple[float, float] | None = None
+    """time.monotonic() when the engine took the chunk from the feed, and when its result came; None where the chunk did
+    not go to the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +182,10 @@ class Pipeline:
         self._sizes: dict[tuple[int, int], int] = {}
         self._pending: list[Entry] = []
         self._committed_at = progress.began
+        self._latency = Latency()
+        """Of the items in `_pending`."""
+        self._peak_gpu_bytes: int | None = None
+        """Set by the thread that looks at the memory, and read at each commit."""
         self._decode_cpu_s = 0.0
         self._engine_ended_at = 0.0
 
@@ -184,6 +203,7 @@ class Pipeline:
         self._stop.softly = True
         for thread in threads:
             thread.start()
+        threading.Thread(target=self._watch_memory, daemon=True, name="memory").start()
         try:
             self._regroup(len(threads))
             self._commit()
@@ -216,7 +236,7 @@ class Pipeline:
         self._feed.close()
         self._tell(_Ended(error))
 
-    def _tell(self, event: Hypothesis | ChunkFailure | Notice | Decoded | Undecodable | _Ended) -> bool:
+    def _tell(self, event: _Answer | Notice | Decoded | Undecodable | _Ended) -> bool:
         """Queue an event, waiting for room. False when the run is over meanwhile: nobody wants it."""
         while not self._over.is_set():
             with contextlib.suppress(queue.Full):
@@ -228,7 +248,7 @@ class Pipeline:
         """Give a chunk to the engine, or answer for it: in certain silence an engine could only invent text."""
         self._sizes[chunk.item, chunk.index] = chunk.span.core_end - chunk.span.core_start
         if chunk.span.silent:
-            return self._tell(Hypothesis(chunk.item, chunk.index, ""))
+            return self._tell(_Answer(Hypothesis(chunk.item, chunk.index, "")))
         return self._feed.put(chunk)
 
     def _tasks(self, items: Iterator[Item]) -> Iterator[Task]:
@@ -251,13 +271,25 @@ class Pipeline:
         error: BaseException | None = None
         try:
             for result in self._engine.stream(self._feed):
-                if not self._tell(result):
+                if not self._tell(result if isinstance(result, Notice) else self._timed(result)):
                     break
         except BaseException as e:  # noqa: BLE001 likewise
             error = e
         self._feed.close(discard=True)  # whoever fills it must not wait for an engine that has gone
         self._engine_ended_at = time.monotonic()
         self._tell(_Ended(error))
+
+    def _timed(self, result: Hypothesis | ChunkFailure) -> _Answer:
+        return _Answer(result, (self._feed.taken_at(result.item, result.chunk), time.monotonic()))
+
+    # -- the memory's thread ------------------------------------------------------------------------------------------
+
+    def _watch_memory(self) -> None:
+        """Note the most GPU memory in use. On a thread of its own, because a driver may hang when a GPU fails."""
+        while (used := self._engine.gpu_bytes()) is not None:
+            self._peak_gpu_bytes = max(self._peak_gpu_bytes or 0, used)
+            if self._over.wait(MEMORY_S):
+                return
 
     # -- this thread --------------------------------------------------------------------------------------------------
 
@@ -284,10 +316,11 @@ class Pipeline:
             self._commit()
             raise EngineError(f"engine {self._engine.spec.name} ended without a result for {len(self._open)} items")
 
-    def _handle(self, event: Hypothesis | ChunkFailure | Decoded | Undecodable) -> None:
-        opened = self._open.get(event.item)
-        if isinstance(event, Hypothesis | ChunkFailure):
-            self._progress.audio_s += self._sizes.pop((event.item, event.chunk), 0) / SAMPLING_RATE
+    def _handle(self, event: _Answer | Decoded | Undecodable) -> None:
+        item = event.result.item if isinstance(event, _Answer) else event.item
+        opened = self._open.get(item)
+        if isinstance(event, _Answer):
+            self._progress.audio_s += self._sizes.pop((item, event.result.chunk), 0) / SAMPLING_RATE
         if opened is None:
             return  # a chunk of an item that has already failed
         if isinstance(event, Undecodable):
@@ -296,7 +329,8 @@ class Pipeline:
         if isinstance(event, Decoded):
             opened.decoded = event
         else:
-            opened.results[event.chunk] = event
+            opened.results[event.result.chunk] = event.result
+            opened.times += [event.times] if event.times else []
         if opened.is_whole() and opened.decoded is not None:
             self._finish(opened, _outcome(opened.results, opened.decoded.spans, opened.decoded.warnings))
         else:
@@ -305,12 +339,20 @@ class Pipeline:
     def _finish(self, opened: _Open, outcome: Outcome) -> None:
         item = opened.item
         del self._open[item.index]
+        self._measure(opened.times)
         failed = isinstance(outcome, Failure)
         kind = "failure" if failed else "transcript"
         self._pending.append(Entry(item.index, kind, dump(self._line(item, outcome))))
         self._progress.done += not failed
         self._progress.failed += failed
         self._observe(self._progress)
+
+    def _measure(self, times: list[tuple[float, float]]) -> None:
+        """Add a finished item's latencies; there are none where no chunk of it came back."""
+        for taken_at, ended_at in times:
+            self._latency.chunk.add(ended_at - taken_at)
+        if times:
+            self._latency.item.add(time.monotonic() - min(taken_at for taken_at, _ in times))
 
     def _line(self, item: Item, outcome: Outcome) -> dict[str, Any]:
         spec = self._engine.spec
@@ -328,9 +370,10 @@ class Pipeline:
         if not self._pending:
             return
         now = time.monotonic()
-        self._progress.parts += bool(self._ledger.commit(self._pending, now - self._committed_at))
+        measured = now - self._committed_at, self._latency, self._peak_gpu_bytes
+        self._progress.parts += bool(self._ledger.commit(self._pending, *measured))
         self._progress.committed += len(self._pending)
-        self._pending, self._committed_at = [], now
+        self._pending, self._committed_at, self._latency = [], now, Latency()
 
 
 def _outcome(

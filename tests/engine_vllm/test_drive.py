@@ -352,11 +352,17 @@ def test_a_run_that_is_left() -> None:
 # -- the window --------------------------------------------------------------------------------------------------------
 
 
+def opened(concurrency: int) -> int:
+    """How many requests an engine is given at a time."""
+    return concurrency + max(1, int(concurrency * AHEAD)) if concurrency > 1 else 1
+
+
 @given(st.integers(0, 200), st.integers(1, 60), st.integers(0, 10**6))
 def test_the_engine_is_kept_full(count: int, concurrency: int, seed: int) -> None:
-    """Whenever it works, it has as many requests as it runs and an eighth more, or all that there are; never more."""
+    """Whenever it works, it has as many requests as it runs and an eighth more, or all that there are; never more. One
+    that runs alone has none behind it, so that its latency is its own."""
     feed = full([chunk(i) for i in range(count)])
-    window = concurrency + max(1, int(concurrency * AHEAD))
+    window = opened(concurrency)
 
     def look(core: StandIn) -> None:
         assert len(core.hand) == window or feed.closed
@@ -371,7 +377,7 @@ def test_suspects_are_few_at_a_time(concurrency: int, seed: int, killer: int) ->
     """After a death an eighth of what was in hand goes in together, and nobody new."""
     world = World(seed, killers=frozenset({killer}))
     driven(world, 100, concurrency=concurrency)
-    window = concurrency + max(1, int(concurrency * AHEAD))
+    window = opened(concurrency)
     assert world.started[0].most == min(window, 100)
     if len(world.started) > 2:  # the last but one dies of the suspect alone, or of few
         assert world.started[1].most <= max(1, window // 8)

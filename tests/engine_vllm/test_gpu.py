@@ -19,6 +19,12 @@ def test_none_where_there_is_no_driver(devices: str | None, monkeypatch: pytest.
     assert gpu.driver() is None
 
 
+def test_memory_in_use() -> None:
+    """Of the total, what is neither free nor the driver's own."""
+    assert gpu.Card("0", "H200", 150, 40, 10).used_bytes == 100
+    assert gpu.Card("0", "H200", 150, 145, 10).used_bytes == 0
+
+
 @pytest.mark.parametrize(
     ("given", "visible"),
     [

@@ -104,6 +104,10 @@ class Engine(Protocol):
             EngineError: the engine cannot start, or died and will not come back.
         """
 
+    def gpu_bytes(self) -> int | None:
+        """Return the bytes in use now on the fullest GPU that the engine uses, or None without a GPU. Any thread may
+        call this, at any time."""
+
     def close(self) -> None:
         """Unload what the last stream left loaded, for good; a stream that still runs does so at its end."""
 

@@ -90,6 +90,9 @@ class FasterWhisper:
             threading.Thread(target=work, daemon=True, name="faster-whisper").start()
         yield from unless_all_fail(self._gathered(results))
 
+    def gpu_bytes(self) -> None:
+        """Memory is not measured, even where CTranslate2 is told to use a GPU: NVML is not installed with it."""
+
     def close(self) -> None:
         self._model = None
 

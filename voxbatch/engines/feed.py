@@ -27,6 +27,7 @@ class Feed:
         self._short_since: float | None = None
         self.started_at: float | None = None
         """time.monotonic() when the engine took its first chunk; None before."""
+        self._taken: dict[tuple[int, int], float] = {}
 
     @property
     def discarded(self) -> bool:
@@ -69,9 +70,15 @@ class Feed:
             if self.started_at is None:
                 self.started_at = time.monotonic()
             chunk = self._chunks.popleft()
+            self._taken[chunk.item, chunk.index] = time.monotonic()
             self._held -= len(chunk.samples)
             self._change.notify_all()
             return chunk
+
+    def taken_at(self, item: int, chunk: int) -> float:
+        """Return and forget the time.monotonic() at which the engine took a chunk; call it once for each result."""
+        with self._change:
+            return self._taken.pop((item, chunk))
 
     def _came_short(self) -> None:
         if self._short_since is None and self.started_at is not None and not self._closed:

@@ -83,6 +83,9 @@ class Scripted:
             done += 1
             self._maybe_die(done)
 
+    def gpu_bytes(self) -> None:
+        """There is no GPU."""
+
     def close(self) -> None:
         """There is nothing to unload."""
 

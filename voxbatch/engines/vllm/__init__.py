@@ -104,6 +104,10 @@ class Vllm:
             elif core is not None:
                 core.close()
 
+    def gpu_bytes(self) -> int | None:
+        used = [] if self._on_cpu else [card.used_bytes for card in gpu.cards()]
+        return max(used[: self._settings.tensor_parallel_size], default=None)
+
     def close(self) -> None:
         with self._ending:
             self._unwanted = True

@@ -19,6 +19,10 @@ CPU_REQUESTS = 16
 """A CPU's cores are busy with far fewer; its K/V cache is set by VLLM_CPU_KVCACHE_SPACE."""
 GRAPHS = 512
 """vLLM 0.26, VllmConfig._set_cudagraph_sizes: the most requests that it makes CUDA graphs for unasked."""
+UNFUSED = {"pass_config": {"fuse_allreduce_rms": False}}
+"""Of compilation_config, where several GPUs share a model. On Hopper and Blackwell vLLM fuses the exchange between GPUs
+with the next norm by FlashInfer, which compiles its kernels at the start and wants memory that NVSwitch multicasts.
+Virtual machines often lack that; on one, Small 24B never came up (benchmarks/RESULTS.md)."""
 WHISPER_REQUESTS = 128
 """Whisper's audio memory is fixed a request: 1,500 positions; large-v3's are 480 MB in all layers."""
 
@@ -122,7 +126,7 @@ def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> 
             found["attention_backend"] = backend
         mode = settings.cudagraph_mode
         graphs = compat.cudagraph_mode(model.family, version, prefill.decide(model.family, settings).on)
-        found["compilation_config"] = _graphs(graphs if mode == "auto" else mode, requests)
+        found["compilation_config"] = {**_graphs(graphs if mode == "auto" else mode, requests), **passes(settings)}
     return found
 
 
@@ -131,6 +135,11 @@ def _graphs(mode: str, requests: int) -> dict[str, Any]:
     most = math.ceil(requests / 16) * 16
     more = {"max_cudagraph_capture_size": most} if requests > GRAPHS and mode != "NONE" else {}
     return {"cudagraph_mode": mode, **more}
+
+
+def passes(settings: Settings) -> dict[str, Any]:
+    """Return the part of compilation_config that sets vLLM's compiler passes."""
+    return UNFUSED if settings.tensor_parallel_size > 1 else {}
 
 
 def _attention(model: Model, settings: Settings, card: gpu.Card) -> str:

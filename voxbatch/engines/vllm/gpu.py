@@ -31,6 +31,11 @@ class Card:
     capability: tuple[int, int] = (0, 0)
     """NVIDIA's compute capability: (8, 0) Ampere's A100, (8, 9) Ada, such as an L4, (9, 0) Hopper."""
 
+    @property
+    def used_bytes(self) -> int:
+        """In use by all processes, without what the driver keeps for itself: the number that nvidia-smi shows."""
+        return max(0, self.total_bytes - self.free_bytes - self.reserved_bytes)
+
 
 def cards() -> list[Card]:
     """The visible GPUs, none where there is no driver."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat, limits, prefill
-from voxbatch.engines.vllm.arguments import WHISPER_REQUESTS, lifts, stated
+from voxbatch.engines.vllm.arguments import WHISPER_REQUESTS, lifts, passes, stated
 from voxbatch.engines.vllm.families import instruct, whisper
 from voxbatch.engines.vllm.model import DEFAULT_MODEL, FAMILIES_OF, REALTIME, WHISPER
 from voxbatch.engines.vllm.published import OWN_DELAY_MS
@@ -40,7 +40,7 @@ def _arguments(name: str, family: str, settings: Settings) -> dict[str, Any]:
         "max_num_seqs": settings.max_num_seqs or _admitted(family),
         "scheduler_cls": settings.scheduler_cls or compat.scheduler(lifts(family, settings), on_cpu=False),
         "gpu_memory_utilization": _share(settings),
-        "compilation_config": {"cudagraph_mode": _mode(family, settings)},
+        "compilation_config": {"cudagraph_mode": _mode(family, settings), **passes(settings)},
         **_attention(family, settings),
     }
 
