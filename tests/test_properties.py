@@ -21,8 +21,9 @@ from voxbatch.cli.options import config_of
 from voxbatch.config import Config
 from voxbatch.engines.vllm import FAMILIES, gpu
 from voxbatch.engines.vllm.checks import check, check_step, divides
+from voxbatch.engines.vllm.keys import Entry
 from voxbatch.engines.vllm.model import Model, locate
-from voxbatch.engines.vllm.properties import Entry, parse, read
+from voxbatch.engines.vllm.properties import parse, read
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
 

@@ -1,8 +1,8 @@
-"""What a run was asked to do: flag > VOXBATCH_* > serving.properties > profile > default, validated once, here.
+"""What a run was asked to do: flag > VOXBATCH_* > a file for vLLM > profile > default, validated once, here.
 
-The command line's parser settles the first two; `engines/vllm/properties` reads the third; a profile is a YAML file in
-`profiles/` that gives other defaults. The resolved Config is written beside the outputs, and the part of it that
-decides what text comes out is the run's identity.
+The command line's parser settles the first two; `engines/vllm/properties` and `engines/vllm/vllm_config` read the
+third; a profile is a YAML file in `profiles/` that gives other defaults. The resolved Config is written beside the
+outputs, and the part of it that decides what text comes out is the run's identity.
 """
 
 from __future__ import annotations

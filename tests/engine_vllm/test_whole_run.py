@@ -198,3 +198,28 @@ def test_a_published_serving_properties(voxbatch: Voxbatch, recordings: Path, vo
     told = [json.loads(line) for line in done.stderr.splitlines() if '"serving_properties"' in line]
     assert [line["severity"] for line in told] == ["INFO"]
     assert "without effect here: option.trust_remote_code, option.mm_processor_kwargs" in told[0]["text"]
+
+
+def test_a_published_vllm_config(voxbatch: Voxbatch, recordings: Path, realtime: Path, tmp_path: Path) -> None:
+    """A published submission's file runs as it is from beside the weights, without a model on the command line."""
+    folder = tmp_path / "submission"
+    folder.mkdir()
+    for each in realtime.iterdir():
+        (folder / each.name).symlink_to(each)
+    (folder / "vllm_config.yaml").write_text(
+        "model: .\n"
+        "dtype: bfloat16\n"
+        "enforce_eager: true\n"
+        "max_num_seqs: 1\n"
+        "gpu_memory_utilization: 0.65\n"
+        "max_model_len: 512\n"
+        "compilation_config:\n"
+        "  cudagraph_mode: PIECEWISE\n"
+    )
+    file, few = folder / "vllm_config.yaml", ["--limit", "2", "-o", tmp_path / "out", "--log-format", "json"]
+    done = voxbatch("run", recordings, "--vllm-config", file, *few, env=ENVIRONMENT, timeout=WAIT_S)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "2 done + 0 failed = 2 items" in done.stdout
+    assert '"vllm_config"' not in done.stderr  # nothing is without effect
+    identity = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert str(folder) in json.dumps(identity)

@@ -40,7 +40,7 @@ from voxbatch.log import Log, is_json
 from voxbatch.tasks import sagemaker
 
 if TYPE_CHECKING:
-    from voxbatch.engines.vllm.properties import Properties
+    from voxbatch.engines.vllm.keys import Properties
     from voxbatch.tasks import Task
 
 WIDTH = 100
@@ -79,7 +79,7 @@ def run(
     """
     from voxbatch.cli.session import leave, transcribe
 
-    served = settings["serving_properties"]
+    served = settings["serving_properties"] or settings["vllm_config"]
     task = own_task(source, settings)
     config = priced(ctx, config_of(ctx, source, settings), task)
     as_json = is_json(log_format)
@@ -119,10 +119,11 @@ def _tell_task(task: Task, config: Config, log: Log) -> None:
 
 
 def _tell_ignored(served: Properties, log: Log) -> None:
+    event = served.flag[2:].replace("-", "_")
     if served.without_effect:
-        log.info("serving_properties", text=f"{served.file}: without effect here: {', '.join(served.without_effect)}")
+        log.info(event, text=f"{served.file}: without effect here: {', '.join(served.without_effect)}")
     for text in served.unknown:
-        log.warning("serving_properties", text=text)
+        log.warning(event, text=text)
 
 
 def _print_plan(config: Config) -> None:

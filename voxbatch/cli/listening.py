@@ -113,7 +113,7 @@ def listen(ctx: click.Context, /, quiet: bool, log_format: str, **settings: Any)
 
     asked = _Asked(**{name: settings.pop(name) for name in _Asked.__slots__})
     settings.pop("exit_zero")
-    of_run = {**settings, "out": "-", "shard": None, "resume": True, "include": (), "serving_properties": None}
+    of_run = {**settings, "out": "-", "shard": None, "resume": True, "include": ()}
     config = config_of(ctx, "-", of_run)
     config = priced(ctx, config, own_task("-", {"tasks": "auto", "shard": None}))
     log = Log(is_json(log_format), quiet)

@@ -1,5 +1,5 @@
-"""Options: a flag, a VOXBATCH_* variable, serving.properties, a profile's setting, a default, in this order; and the
-Config they make.
+"""Options: a flag, a VOXBATCH_* variable, a file for vLLM (serving.properties or vLLM's own), a profile's setting, a
+default, in this order; and the Config they make.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from voxbatch.errors import ConfigError
 from voxbatch.tasks import sagemaker
 
 if TYPE_CHECKING:
-    from voxbatch.engines.vllm.properties import Properties
+    from voxbatch.engines.vllm.keys import Properties
 
 Command = Callable[..., Any]
 
@@ -75,6 +75,14 @@ def _properties(_: click.Context, __: click.Parameter, file: str | None) -> Prop
     if file is None:
         return None
     from voxbatch.engines.vllm.properties import read
+
+    return read(file)
+
+
+def _vllm_config(_: click.Context, __: click.Parameter, file: str | None) -> Properties | None:
+    if file is None:
+        return None
+    from voxbatch.engines.vllm.vllm_config import read
 
     return read(file)
 
@@ -148,6 +156,11 @@ _SERVING_PROPERTIES = option(
     help="A serving.properties with the model and vLLM's settings; above the profile.",
 )  # fmt: skip
 
+_VLLM_CONFIG = option(
+    "--vllm-config", type=click.Path(exists=True, dir_okay=False), callback=_vllm_config, metavar="FILE",
+    help="The same in a YAML file as vLLM's own --config takes it.",
+)  # fmt: skip
+
 _ENGINE = (
     option("--engine", default="auto", show_default=True, metavar="NAME",
            help="auto, vllm, faster-whisper or scripted."),
@@ -201,7 +214,9 @@ _ENDING = (
            help="auto: text on a terminal, JSON lines elsewhere."),
 )  # fmt: skip
 
-run_options = _together(_OUT, _PROFILE, _SERVING_PROPERTIES, *_ENGINE, *_TASK, *_EFFORT, _DRY_RUN, *_EXPECTED, *_ENDING)
+run_options = _together(
+    _OUT, _PROFILE, _SERVING_PROPERTIES, _VLLM_CONFIG, *_ENGINE, *_TASK, *_EFFORT, _DRY_RUN, *_EXPECTED, *_ENDING
+)
 
 job_options = _together(_PROFILE, *_ENGINE, *_EFFORT, *_EXPECTED, *_ENDING)
 """Of `run`, what can be said of a run that is to start on other machines: it has its own OUT and tasks, sees no file of
@@ -217,7 +232,7 @@ class Forwarding(click.Command):
 
 
 _ARGUMENTS = "voxbatch.arguments"
-_OWN = {"source", "out", "shard", "tasks", "resume", "serving_properties", "dry_run", "expected_rtfx"}
+_OWN = {"source", "out", "shard", "tasks", "resume", "serving_properties", "vllm_config", "dry_run", "expected_rtfx"}
 """Options of `run` that say something else to a command that has a run done elsewhere, or nothing there."""
 _OF_A_MACHINE = {"decoders", "workers"}
 """Which a variable here says of this machine; a flag means the other one."""
@@ -305,18 +320,24 @@ def config_of(ctx: click.Context, source: str, settings: dict[str, Any]) -> Conf
 
 
 def _served(ctx: click.Context, settings: dict[str, Any]) -> dict[str, str]:
-    """The engine options of serving.properties, which also settles engine and model where nothing above it does.
+    """The engine options of a file for vLLM, which also settles engine and model where nothing above it does.
 
     Raises:
-        ConfigError: another engine than vLLM was asked for.
+        ConfigError: two files, or another engine than vLLM, were asked for.
     """
-    served: Properties | None = settings.pop("serving_properties")
+    served: Properties | None = settings.pop("serving_properties", None)
+    other: Properties | None = settings.pop("vllm_config", None)
+    if served and other:
+        raise ConfigError(
+            f"{served.flag} {served.file} and {other.flag} {other.file} both set vLLM; leave one of them out"
+        )
+    served = served or other
     if served is None:
         return {}
     if is_given(ctx, "engine") and settings["engine"] not in ("auto", "vllm"):
         raise ConfigError(
-            f"--serving-properties {served.file} sets the engine vllm, and --engine {settings['engine']} was asked "
-            "for; leave one of them out"
+            f"{served.flag} {served.file} sets the engine vllm, and --engine {settings['engine']} was asked for; leave "
+            "one of them out"
         )
     settings["engine"] = "vllm"
     options = dict(served.options)

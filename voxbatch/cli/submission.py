@@ -149,7 +149,7 @@ def _config(ctx: click.Context, source: str, settings: dict[str, Any]) -> Config
     """Of the run, as far as it matters here."""
     for name in ("quiet", "exit_zero", "log_format"):
         settings.pop(name)
-    return config_of(ctx, source, {**settings, "shard": None, "resume": True, "serving_properties": None})
+    return config_of(ctx, source, {**settings, "shard": None, "resume": True})
 
 
 def _order(config: Config, options: tuple[str, ...], env: dict[str, str]) -> Order:

@@ -1,4 +1,5 @@
-"""What can be set of this engine: `--engine-option NAME=VALUE`, a profile's engine_options, or serving.properties.
+"""What can be set of this engine: `--engine-option NAME=VALUE`, a profile's engine_options, or a file for vLLM
+(`properties`, `vllm_config`).
 
 A value that nobody gives comes from the profile that is made for the model's family, so the reason for each stands in
 one place, `profiles/*.yaml`.

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from voxbatch.errors import EngineError
+
 
 @dataclass(frozen=True, slots=True)
 class Tekken:
@@ -29,6 +31,22 @@ class Tekken:
         from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
 
         return str(self.instruct.tokenizer.decode(list(token_ids), special_token_policy=SpecialTokenPolicy.IGNORE))
+
+
+def require_agreement(agrees: bool, folder: Path, difference: str) -> None:
+    """Raise EngineError where mistral-common counts otherwise than voxbatch: one token too many kills vLLM.
+
+    Args:
+        difference: both counts, in words.
+    """
+    if not agrees:
+        from importlib.metadata import version
+
+        raise EngineError(
+            f"mistral_common {version('mistral_common')} and voxbatch read {folder}/tekken.json differently: "
+            f"{difference}; check the `audio` section of that file, or install the mistral_common that vLLM was "
+            "released with"
+        )
 
 
 def load_tekken(folder: Path) -> Tekken:

@@ -11,7 +11,7 @@ import numpy as np
 from voxbatch.engines.vllm.families import Heard, Piece, Request, Unfit
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import Settings
-from voxbatch.engines.vllm.tekken import Tekken, load_tekken
+from voxbatch.engines.vllm.tekken import Tekken, load_tekken, require_agreement
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE
 
@@ -42,6 +42,23 @@ class Instruct:
 
     def load(self, folder: Path) -> None:
         self._tekken: Tekken = load_tekken(folder)
+        self._check_counts(folder)
+
+    def _check_counts(self, folder: Path) -> None:
+        """Raise EngineError where mistral-common's windows and prompts are longer or shorter than ours."""
+        encoder = self._tekken.audio_encoder
+        for samples in (1, SAMPLING_RATE, WINDOW - 1, WINDOW):
+            padded = len(encoder.pad(np.zeros(samples, np.int8), SAMPLING_RATE))
+            tokens = encoder.audio_config.num_audio_tokens(padded)
+            require_agreement(
+                tokens == WINDOW_TOKENS, folder, f"a window has {tokens} tokens, and voxbatch counts {WINDOW_TOKENS}"
+            )
+        besides = len(self.prompt(WINDOW, None)) - WINDOW_TOKENS  # a language's tokens depend on the vocabulary
+        require_agreement(
+            besides <= PROMPT_TOKENS,
+            folder,
+            f"a prompt has {besides} tokens beside the audio, and voxbatch counts at most {PROMPT_TOKENS}",
+        )
 
     def request(self, piece: Piece) -> Request:
         if len(piece.samples) > WINDOW:

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from voxbatch.engines.vllm import limits
 from voxbatch.engines.vllm.families import Heard, Piece, Request, Unfit
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import Settings
-from voxbatch.engines.vllm.tekken import Tekken, load_tekken
+from voxbatch.engines.vllm.tekken import Tekken, load_tekken, require_agreement
 from voxbatch.engines.vllm.words import TOKEN_S, decoded, longest_pause, spaced, text_after_end, timed_words
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE
@@ -38,6 +40,24 @@ class Realtime:
     def load(self, folder: Path) -> None:
         self._tekken: Tekken = load_tekken(folder)
         self._prompt = self._tekken.start + self._tekken.audio_encoder.encode_streaming_tokens()
+        self._check_counts(folder)
+
+    def _check_counts(self, folder: Path) -> None:
+        """Raise EngineError where mistral-common's prompt and pads are not those of `limits`."""
+        require_agreement(
+            len(self._prompt) == self.prompt_tokens,
+            folder,
+            f"the prompt has {len(self._prompt)} tokens, and voxbatch counts {self.prompt_tokens}",
+        )
+        for samples in (0, 1, limits.SAMPLES_PER_TOKEN, limits.SAMPLES_PER_TOKEN + 1, self.max_chunk_samples):
+            silence = np.zeros(samples, np.int8)  # small, however long the context is
+            padded = len(self._tekken.audio_encoder.pad(silence, SAMPLING_RATE))
+            counted = limits.positions(samples, self._delay, self._left_pad) * limits.SAMPLES_PER_TOKEN
+            require_agreement(
+                padded == counted,
+                folder,
+                f"{samples} samples are padded to {padded} samples, and voxbatch counts {counted}",
+            )
 
     def request(self, piece: Piece) -> Request:
         samples = len(piece.samples)

@@ -1,0 +1,215 @@
+"""vLLM's own names of its settings → our model and engine options: the table that all files for vLLM share.
+
+`properties` and `vllm_config` read the files and pass on Entries; this module gives each entry its meaning. Keys that
+steer a server mean nothing in a batch; they are accepted and named. Whether a value fits the model is for `checks` to
+say.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from voxbatch.engines.vllm.settings import ALL_CARDS, CUDAGRAPH_MODES, check_mm_limits
+from voxbatch.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """What a file asks for."""
+
+    flag: str
+    """The command-line option that named the file."""
+    file: str
+    model: str | None
+    options: Mapping[str, str]
+    """By the names of Settings, unparsed."""
+    without_effect: tuple[str, ...]
+    """Keys that are known and mean nothing here."""
+    unknown: tuple[str, ...]
+    """One sentence for each key that nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    number: int
+    """Of the line it begins in, from 1."""
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    setting: str
+    """A field of Settings, or "model"."""
+    read: Callable[[str], str]
+    allowed: str
+
+
+def text_of(flag: str, file: str) -> str:
+    """Return the text of a file.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no text in UTF-8.
+    """
+    try:
+        return Path(file).read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{flag} {file} cannot be read ({e}); give a text file in UTF-8") from e
+
+
+def gathered(
+    flag: str, file: str, entries: Collection[Entry], keys: Mapping[str, Key], without_effect: Collection[str]
+) -> Properties:
+    """Return what the entries of a file ask for.
+
+    Args:
+        keys: the keys that have an effect here.
+        without_effect: the other keys that the file's format has.
+
+    Raises:
+        ConfigError: a value makes no sense, or two contradict each other; with file and line.
+    """
+    options = _options(file, [entry for entry in entries if entry.key in keys], keys)
+    others = [entry for entry in entries if entry.key not in keys]
+    known = [*keys, *sorted(without_effect)]
+    return Properties(
+        flag,
+        file,
+        options.pop("model", None),
+        options,
+        tuple(dict.fromkeys(entry.key for entry in others if entry.key in without_effect)),
+        tuple(_unknown(file, entry, known) for entry in others if entry.key not in without_effect),
+    )
+
+
+def _options(file: str, entries: Iterable[Entry], keys: Mapping[str, Key]) -> dict[str, str]:
+    """By the names of Settings. The last one of equal keys counts, as in Java; two keys for one setting must agree."""
+    found: dict[str, tuple[Entry, str]] = {}
+    for entry in entries:
+        setting, value = keys[entry.key].setting, _value(file, entry, keys[entry.key])
+        other, before = found.get(setting, (entry, value))
+        if other.key != entry.key and before != value:
+            raise ConfigError(
+                f"{file}:{entry.number}: {entry.key}={entry.value} contradicts {other.key}={other.value} in line "
+                f"{other.number}; give one of them"
+            )
+        found[setting] = entry, value
+    return {setting: value for setting, (_, value) in found.items()}
+
+
+def _value(file: str, entry: Entry, key: Key) -> str:
+    try:
+        return key.read(entry.value)
+    except ValueError as e:
+        raise ConfigError(f"{file}:{entry.number}: {entry.key}={entry.value!r}: it must be {key.allowed}") from e
+
+
+def _unknown(file: str, entry: Entry, known: list[str]) -> str:
+    near = difflib.get_close_matches(entry.key, known, 1)
+    meant = f"; the nearest known key is {near[0]}" if near else ""
+    return f"{file}:{entry.number}: {entry.key} is unknown and has no effect{meant}"
+
+
+# -- values: each reader gives the value in our words, or raises ValueError --------------------------------------------
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise ValueError("empty")
+    return value
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    return _translated({each: each for each in allowed})
+
+
+def _translated(words: Mapping[str, str]) -> Callable[[str], str]:
+    def read(value: str) -> str:
+        if value.lower() not in words:
+            raise ValueError(value)
+        return words[value.lower()]
+
+    return read
+
+
+def _count(value: str) -> str:
+    if int(value) < 1:
+        raise ValueError(value)
+    return str(int(value))
+
+
+def _degree(value: str) -> str:
+    return ALL_CARDS if value.lower() == ALL_CARDS else _count(value)
+
+
+def _share(value: str) -> str:
+    if not 0 < float(value) <= 1:
+        raise ValueError(value)
+    return value
+
+
+def _mm_limits(value: str) -> str:
+    check_mm_limits(value)
+    return value
+
+
+def _cudagraph_mode(value: str) -> str:
+    config = json.loads(value)
+    if not isinstance(config, dict) or config.keys() != {"cudagraph_mode"}:
+        raise ValueError(value)
+    return _one_of_modes(str(config["cudagraph_mode"]))
+
+
+_one_of_modes = _translated({mode.lower(): mode for mode in CUDAGRAPH_MODES if mode != "auto"})
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+_DTYPES = {
+    "auto": "auto", "fp16": "float16", "float16": "float16", "half": "float16", "bf16": "bfloat16",
+    "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32", "float": "float32",
+}  # fmt: skip
+_COUNT = "a whole number from 1"
+_KV_DTYPES = {"auto": "", "fp8": "kv", "fp8_e4m3": "kv"}
+KEYS = {
+    "model": Key("model", _text, "a folder, a hub name, gs:// or s3://"),
+    "revision": Key("revision", _text, "a branch, a tag or a commit of a hub's model"),
+    "tensor_parallel_size": Key(
+        "tensor_parallel_size", _degree, "a number of GPUs from 1, or max for all that are visible"
+    ),
+    "dtype": Key("dtype", _translated(_DTYPES), "auto, fp16, bf16, fp32, or vLLM's own name of these"),
+    "tokenizer_mode": Key("tokenizer_mode", _one_of("auto", "hf", "mistral"), "auto, hf or mistral"),
+    "config_format": Key("config_format", _one_of("auto", "hf", "mistral"), "auto, hf or mistral"),
+    "load_format": Key("load_format", _text, "auto, mistral, safetensors, dummy or another of vLLM's"),
+    "limit_mm_per_prompt": Key("limit_mm_per_prompt", _mm_limits, 'audio:N, audio=N or as JSON {"audio": N}, N from 1'),
+    "max_model_len": Key("max_model_len", _count, _COUNT),
+    "gpu_memory_utilization": Key("gpu_memory_utilization", _share, "above 0, at most 1"),
+    "max_num_seqs": Key("max_num_seqs", _count, _COUNT),
+    "max_num_batched_tokens": Key("max_num_batched_tokens", _count, _COUNT),
+    "enforce_eager": Key(
+        "enforce_eager", _translated({"true": "true", "1": "true", "false": "false", "0": "false"}), "true or false"
+    ),
+    "quantization": Key("quantization", _text, "a method that vLLM knows, e.g. fp8"),
+    "kv_cache_dtype": Key("fp8", _translated(_KV_DTYPES), "auto, fp8 or fp8_e4m3"),
+    "block_size": Key("block_size", _count, _COUNT),
+    "attention_backend": Key("attention_backend", _text, "a backend that vLLM knows, e.g. FLASH_ATTN"),
+    "compilation_config": Key(
+        "cudagraph_mode",
+        _cudagraph_mode,
+        f'JSON that gives cudagraph_mode alone, e.g. {{"cudagraph_mode": "PIECEWISE"}}; modes are '
+        f"{', '.join(CUDAGRAPH_MODES[1:])}",
+    ),
+}
+"""By vLLM's names: fields of its EngineArgs."""
+WITHOUT_EFFECT = (
+    "trust_remote_code", "task", "pipeline_parallel_size", "data_parallel_size", "enable_chunked_prefill",
+    "enable_prefix_caching", "disable_log_stats", "disable_log_requests", "swap_space", "cpu_offload_gb", "seed",
+    "enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras", "lora_extra_vocab_size", "enable_auto_tool_choice",
+    "tool_call_parser", "reasoning_parser", "chat_template", "use_v2_block_manager", "disable_custom_all_reduce",
+    "max_logprobs", "served_model_name", "mm_processor_cache_gb", "mm_processor_kwargs",
+)  # fmt: skip
+"""vLLM's names of what this engine settles itself."""

@@ -1,0 +1,84 @@
+"""A YAML file as vLLM's own `--config` reads it → our model and engine options.
+
+The keys are vLLM's options, with - or _ between the words; a nested mapping stands for JSON (vllm/utils,
+argparse_utils.py: load_config_file). `keys` gives them their meaning. Only the top level is read here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+
+from voxbatch.engines.vllm import keys
+from voxbatch.engines.vllm.keys import Entry, Properties
+from voxbatch.errors import ConfigError
+from voxbatch.storage.address import is_bucket
+
+FLAG = "--vllm-config"
+
+
+def read(file: str) -> Properties:
+    """Read a configuration file of vLLM's.
+
+    A `model` that begins with a dot, or is a folder beside the file, is relative to the file: published submissions
+    hold the file and the weights in one repository. Other names are a hub's or a bucket's.
+
+    Raises:
+        ConfigError: it cannot be read, is no YAML mapping, or a value makes no sense; with file and line.
+    """
+    entries = list(parse(file, keys.text_of(FLAG, file)))
+    found = keys.gathered(FLAG, file, entries, keys.KEYS, _WITHOUT_EFFECT)
+    return replace(found, model=found.model and _beside(file, found.model))
+
+
+def parse(file: str, text: str) -> Iterator[Entry]:
+    """Yield the entries of the top level, as vLLM would write them on its command line; nulls are left out.
+
+    Raises:
+        ConfigError: the text is no YAML mapping.
+    """
+    try:
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return
+        if not isinstance(root, yaml.MappingNode):
+            raise ConfigError(f"{file}:{root.start_mark.line + 1}: give vLLM's options as a mapping, KEY: VALUE")
+        for key, node in root.value:
+            if node.tag != "tag:yaml.org,2002:null":
+                yield Entry(key.start_mark.line + 1, str(key.value).replace("-", "_"), _written(loader, node))
+    except (yaml.YAMLError, ValueError) as e:
+        mark = getattr(e, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(e, "problem", None) or str(e).splitlines()[0]
+        raise ConfigError(f"{file}{line}: this cannot be read as YAML ({problem})") from e
+
+
+def _written(loader: yaml.SafeLoader, node: yaml.Node) -> str:
+    """Return a value as text. A number stays as the file has it, so that a revision such as 007 keeps its zeros."""
+    if isinstance(node, yaml.ScalarNode):
+        is_bool = node.tag == "tag:yaml.org,2002:bool"
+        return str(loader.construct_yaml_bool(node)).lower() if is_bool else str(node.value)
+    return json.dumps(loader.construct_object(node, deep=True), default=str)
+
+
+def _beside(file: str, model: str) -> str:
+    """Resolve a relative folder against the folder of the file."""
+    folder = os.path.abspath(Path(file).parent / model)
+    is_relative = model.startswith(".") or os.path.isdir(folder)
+    return folder if is_relative and not is_bucket(model) else model
+
+
+_WITHOUT_EFFECT = frozenset([
+    *keys.WITHOUT_EFFECT, "host", "port", "uvicorn_log_level", "api_key", "root_path", "allowed_origins",
+    "allowed_methods", "allowed_headers", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "api_server_count", "headless",
+    "response_role", "enable_log_requests", "max_log_len", "disable_fastapi_docs", "disable_uvicorn_access_log",
+    "allowed_local_media_path", "distributed_executor_backend", "async_scheduling", "scheduling_policy",
+    "generation_config", "optimization_level", "skip_mm_profiling",
+])  # fmt: skip
+"""What steers a server, and what this engine settles itself."""
