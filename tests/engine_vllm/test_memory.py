@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voxbatch.config import load_profile
+from voxbatch.engines.options import parse
 from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.arguments import arguments, concurrency, planned_bytes, share
 from voxbatch.engines.vllm.core import ALLOCATOR, THREADS, allocator, threads
-from voxbatch.engines.vllm.memory import MOST, UNCOUNTED_BYTES, Footprint
+from voxbatch.engines.vllm.families.instruct import Instruct
+from voxbatch.engines.vllm.memory import MOST, UNCOUNTED_BYTES, Footprint, step_bytes
 from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model
 from voxbatch.engines.vllm.settings import FP8_PARTS, Settings
 from voxbatch.errors import ConfigError
@@ -113,6 +116,36 @@ def test_a_longer_context_admits_fewer(budget: float, short: int, long: int) -> 
     """Or as many."""
     short, long = sorted((short, long))
     assert footprint(long).admitted(budget) <= footprint(short).admitted(budget)
+
+
+# -- a step ------------------------------------------------------------------------------------------------------------
+
+INSTRUCT_ENCODER = {
+    "dim": 1280, "n_layers": 32, "head_dim": 64, "hidden_dim": 5120, "n_heads": 20, "n_kv_heads": 20,
+}  # fmt: skip
+TEXT_OF_A_WINDOW = 100
+"""Tokens that are said of 30 s of read speech."""
+
+
+@pytest.mark.parametrize(
+    ("profile", "shape", "admitted"),
+    [
+        ("mini-3b", {"dim": 3072, "n_layers": 30, "hidden_dim": 8192}, 76),
+        ("small-24b", {"dim": 5120, "n_layers": 40, "hidden_dim": 32_768}, 143),
+    ],
+)
+def test_a_step_of_an_instruct_profile(profile: str, shape: dict[str, int], admitted: int) -> None:
+    """It has room for all requests that L4s admit and for the prompts of those that take another's place, and leaves
+    all memory to their K/V cache."""
+    settings = parse(Settings, "vllm", {n: str(v) for n, v in load_profile(profile)["engine_options"].items()})
+    model = {**params(), **shape, "tied_embeddings": False}
+    model["multimodal"] = {"whisper_model_args": {"encoder_args": INSTRUCT_ENCODER}}
+    planned = planned_bytes(settings, L4) * settings.tensor_parallel_size - (settings.tensor_parallel_size - 1) * 1.4e9
+    requests = Footprint(model, False, settings.max_model_len).admitted(planned)
+    assert requests == pytest.approx(admitted, rel=0.05)
+    prompts = requests / TEXT_OF_A_WINDOW * Instruct.prompt_tokens
+    assert requests + prompts <= settings.max_num_batched_tokens
+    assert step_bytes(settings.max_num_batched_tokens) == 0
 
 
 # -- a card ------------------------------------------------------------------------------------------------------------

@@ -120,7 +120,8 @@ NAMES = {
         "stop_token_ids, eos_token_id"
     ),
     "vllm.v1.core.encoder_cache_manager:EncoderCacheManager": (
-        "cache_size, num_free_slots, num_freeable_slots, cached, freeable, freed, as its can_allocate uses them"
+        "cache_size, num_free_slots, num_freeable_slots, cached, freeable, freed, and num_embeds_by_hash (by 0.32), as "
+        "its can_allocate uses them"
     ),
     "vllm.v1.core.kv_cache_manager:KVCacheManager": (
         "allocate_slots(request, num_new_tokens, …), enable_caching, empty_kv_cache_blocks, "

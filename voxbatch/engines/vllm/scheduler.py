@@ -121,9 +121,11 @@ def _lift(scheduler: Any) -> None:
 
 def _forget_ended(cache: Any) -> None:
     """Let go of what no request refers to, in the cache's own way (EncoderCacheManager.can_allocate)."""
+    sizes: dict[str, int] = getattr(cache, "num_embeds_by_hash", {})  # vLLM 0.31 and later
     while cache.freeable:
         name, slots = cache.freeable.popitem(last=False)
         del cache.cached[name]
+        sizes.pop(name, None)
         cache.freed.append(name)
         cache.num_free_slots += slots
 
