@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from voxbatch.engines import has_gpu
-from voxbatch.engines.vllm import gpu
+from voxbatch.engines.vllm import Vllm, gpu
 
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU here")
@@ -23,6 +25,17 @@ def test_memory_in_use() -> None:
     """Of the total, what is neither free nor the driver's own."""
     assert gpu.Card("0", "H200", 150, 40, 10).used_bytes == 100
     assert gpu.Card("0", "H200", 150, 145, 10).used_bytes == 0
+
+
+def test_the_fullest_of_an_engines_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine takes the first GPUs that are visible; what is on the others is not its own. None on a CPU."""
+    monkeypatch.setattr(
+        gpu, "cards", lambda: [gpu.Card(str(i), "H200", 150, free) for i, free in enumerate((90, 50, 1))]
+    )
+    engine = SimpleNamespace(_on_cpu=False, _settings=SimpleNamespace(tensor_parallel_size=2))
+    assert Vllm.gpu_bytes(engine) == 100  # type: ignore[arg-type]
+    engine._on_cpu = True
+    assert Vllm.gpu_bytes(engine) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
