@@ -16,6 +16,7 @@
 # A model that is not in the image is mounted (--model /FOLDER), comes from a bucket (--model gs://…) or from the hub.
 
 # v0.26.0 is the one that voxbatch was measured with on a GPU; it is a build for CUDA 13, which a driver from 580 on runs by itself.
+# With an older one the image loads CUDA's compatibility libraries: see jobs/image/entrypoint.sh.
 ARG BASE_IMAGE=vllm/vllm-openai:v0.26.0
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm
 
@@ -109,6 +110,9 @@ RUN useradd --uid 10001 --gid 0 --create-home --home-dir /home/voxbatch --shell 
 COPY jobs/image/beside.py requirements-clouds.lock /src/
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 /src/beside.py /src/requirements-clouds.lock
+# `voxbatch` on PATH, before the package's own script: it loads CUDA's compatibility libraries, which vLLM's image holds, where the
+# driver is older than PyTorch's CUDA takes (580 for CUDA 13; as old as 535 on an L4), and then becomes voxbatch.
+COPY --chmod=0755 jobs/image/entrypoint.sh /opt/voxbatch/bin/voxbatch
 COPY --from=weights /opt/models /opt/models
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     python3 /src/beside.py /dist/*.whl gcs s3 pubsub cloudrun
@@ -121,11 +125,9 @@ RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
 #   printf 'FROM voxbatch\nCOPY --chown=10001:0 . /cache\n' | docker build -t voxbatch:warm -f - cache
 #
 # vLLM keys it by its version, the model, the settings and the GPU: what does not fit is compiled anew.
-#
-# A driver older than 580 (as old as 535 on an L4): -e VLLM_ENABLE_CUDA_COMPATIBILITY=1 makes vLLM load CUDA's
-# forward-compatibility libraries, which its image holds. Not by default: with a driver that is newer than they are, they fail.
 ARG MODEL=
-ENV HOME=/home/voxbatch \
+ENV PATH=/opt/voxbatch/bin:$PATH \
+    HOME=/home/voxbatch \
     USER=voxbatch \
     XDG_CACHE_HOME=/cache \
     HF_HOME=/cache/huggingface \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import servers
 import soundfile
 from hypothesis import HealthCheck, settings
 
+from voxbatch.audio.ffmpeg import executable, version
 from voxbatch.cli import cli
 from voxbatch.storage import connect
 
@@ -97,6 +99,20 @@ def start(tmp_path: Path) -> Iterator[Starter]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+@pytest.fixture(params=["wheel", "system"])
+def ffmpeg(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The ffmpeg that recordings are read by: the wheel's, then the system's. Gives the variables that select it."""
+    chosen = "" if request.param == "wheel" else shutil.which("ffmpeg")
+    if chosen is None:
+        pytest.skip("there is no system ffmpeg on PATH: apt-get install ffmpeg")
+    monkeypatch.setenv("VOXBATCH_FFMPEG", chosen)
+    executable.cache_clear()
+    version.cache_clear()
+    yield {"VOXBATCH_FFMPEG": chosen}
+    executable.cache_clear()
+    version.cache_clear()
 
 
 @pytest.fixture

@@ -1,28 +1,35 @@
-"""Any recording, read in blocks, becomes what reading it whole would give; bad files end plainly and touch nothing."""
+"""Any recording, read in blocks, becomes what reading it whole would give; bad files end plainly and touch nothing.
+
+Tests that use the fixtures `ffmpeg` or `wav` run twice: with the wheel's ffmpeg and with the system's.
+"""
 
 from __future__ import annotations
 
 import http.server
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
+import imageio_ffmpeg
 import numpy as np
 import pytest
 import soundfile
 import soxr
 
-from voxbatch.audio import decode, probe
-from voxbatch.audio.ffmpeg import command, executable
-from voxbatch.errors import AudioError, StorageError
+from voxbatch.audio import decode, libraries, probe
+from voxbatch.audio.ffmpeg import FFmpegStream, command, executable, version
+from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.records import SAMPLING_RATE, Samples
 from voxbatch.storage import Recording, open_recording
 from voxbatch.storage.recording import FileRecording
+from voxbatch.storage.spool import spool
 
 
 def signal(rate: int, seconds: float = 12.0, channels: int = 1) -> Samples:
@@ -52,7 +59,7 @@ def by_ffmpeg(source: Path, name: str, *options: str) -> Path:
 
 
 @pytest.fixture
-def wav(tmp_path: Path) -> Path:
+def wav(tmp_path: Path, ffmpeg: dict[str, str]) -> Path:
     """12 s, 16 kHz, 16 bit."""
     soundfile.write(tmp_path / "source.wav", signal(16_000), 16_000, subtype="PCM_16")
     return tmp_path / "source.wav"
@@ -240,7 +247,7 @@ def outcome(recording: Recording, path: Path, offset: float) -> tuple[bytes, lis
 
 @pytest.mark.slow
 @pytest.mark.parametrize("offset", [0.0, 3.3])
-def test_distant_recordings_are_the_same(corpus: Path, offset: float) -> None:
+def test_distant_recordings_are_the_same(corpus: Path, ffmpeg: dict[str, str], offset: float) -> None:
     """Whatever the format or the damage, a recording that is fetched as it is read gives the samples, warnings and
     errors of a local one."""
     odd = [path for path in sorted((corpus / "odd").rglob("*")) if path.is_file() and path.parent.name != "manifests"]
@@ -378,15 +385,51 @@ def test_raw_format_of_an_address(wav: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"x", b"RIFF", b"<!DOCTYPE html><html></html>", b"\0" * 5000, b"{}" * 900])
 @pytest.mark.parametrize("name", ["a.wav", "a.mp3", "a.g722x"])
-def test_no_audio(tmp_path: Path, content: bytes, name: str) -> None:
+def test_no_audio(tmp_path: Path, ffmpeg: dict[str, str], content: bytes, name: str) -> None:
     """What is no audio ends in one plain line, whatever it calls itself."""
     (tmp_path / name).write_bytes(content)
     with pytest.raises(AudioError) as told:
         decoded(tmp_path / name)
     assert "\n" not in str(told.value)
     assert str(tmp_path) not in str(told.value)
+    assert "/dev/fd" not in str(told.value)
     if not content:
         assert str(told.value) == "the file is empty"
+
+
+@pytest.mark.parametrize(
+    ("complaint", "wanted"),
+    [
+        ("file:/dev/fd/16: Invalid argument", "Invalid argument"),
+        ("[in#0 @ 0x55d2] Error opening input: Input/output error", "Input/output error"),
+        ("[mov @ 0x55d2] moov atom not found", "moov atom not found"),
+        ("Error opening input file file:/dev/fd/3.", "Error opening input file calls/a.m4a."),
+        ("file:/dev/fd/16: Invalid data found when processing input",
+         "not audio in a format that libsndfile or ffmpeg knows; it begins with b'RIFF'"),
+    ],
+)  # fmt: skip
+def test_no_message_names_a_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complaint: str, wanted: str
+) -> None:
+    """Versions of ffmpeg name what they were given, which is a descriptor; a message names the recording."""
+    (program := tmp_path / "ffmpeg").write_text(f"#!/bin/sh\necho '{complaint}' >&2\nexit 1\n")
+    program.chmod(0o755)
+    (path := tmp_path / "a.m4a").write_bytes(b"RIFF")
+    monkeypatch.setattr("voxbatch.audio.ffmpeg.executable", lambda: str(program))
+    with open(path, "rb") as file, pytest.raises(AudioError) as told:
+        FFmpegStream(file.fileno(), "calls/a.m4a", 0.0, because="unknown")
+    assert str(told.value) == wanted
+
+
+def test_no_message_names_a_temporary_file(tmp_path: Path, wav: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing temporary can be kept, the message names the recording and the folder, the same each time."""
+    path = by_ffmpeg(wav, "a.m4a")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    for read in (lambda: decoded(path), lambda: spool(str(path), [b"x"])):
+        with pytest.raises(StorageError) as told:
+            read()
+        reason = f"cannot be kept in {tmp_path}/gone: No such file or directory; free space there, or set TMPDIR"
+        assert re.sub(": the messages of ffmpeg", "", str(told.value)) == f"{path}: {reason}"
 
 
 @pytest.mark.parametrize(
@@ -473,6 +516,64 @@ def test_each_layer(server: tuple[str, list[str]], wav: Path, closed: str | None
     assert bool(asked) == bool(done.stdout) == (closed is None)
 
 
+# ── which ffmpeg ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def program(folder: Path, told: str) -> Path:
+    """A program named ffmpeg that says its version."""
+    folder.mkdir(parents=True)
+    (path := folder / "ffmpeg").write_text(f"#!/bin/sh\necho '{told}'\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def unread() -> Iterator[None]:
+    """No ffmpeg was looked for yet."""
+    executable.cache_clear()
+    version.cache_clear()
+    yield
+    executable.cache_clear()
+    version.cache_clear()
+
+
+@pytest.mark.usefixtures("unread")
+def test_the_wheels_ffmpeg_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wheel's ffmpeg is used before the system's, the system's without the wheel, and a chosen one before both."""
+    system = program(tmp_path / "system", "ffmpeg version 5.1.9-0+deb12u1 Copyright (c) 2000-2026")
+    chosen = program(tmp_path / "chosen", "ffmpeg version n8.0 Copyright")
+    monkeypatch.setenv("PATH", f"{system.parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("VOXBATCH_FFMPEG", raising=False)
+    assert executable() == imageio_ffmpeg.get_ffmpeg_exe()
+    assert version().endswith(f" (imageio-ffmpeg {imageio_ffmpeg.__version__})")
+    assert libraries() == {"ffmpeg": version(), "libsndfile": soundfile.__libsndfile_version__}
+
+    for cached in (executable, version):
+        cached.cache_clear()
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert (executable(), version()) == (str(system), "5.1.9-0+deb12u1 (system)")
+
+    for cached in (executable, version):
+        cached.cache_clear()
+    monkeypatch.setenv("VOXBATCH_FFMPEG", str(chosen))
+    assert (executable(), version()) == (str(chosen), "n8.0 (VOXBATCH_FFMPEG)")
+
+
+@pytest.mark.usefixtures("unread")
+def test_without_an_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run without ffmpeg is possible; one that names an ffmpeg which is not there, or does not run, is refused."""
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("VOXBATCH_FFMPEG", raising=False)
+    assert libraries()["ffmpeg"] == "not installed"
+    monkeypatch.setenv("VOXBATCH_FFMPEG", "/no/ffmpeg")
+    with pytest.raises(ConfigError, match="VOXBATCH_FFMPEG=/no/ffmpeg: no such program"):
+        libraries()
+    monkeypatch.setenv("VOXBATCH_FFMPEG", "/bin/false")
+    with pytest.raises(ConfigError, match=r"^/bin/false is no ffmpeg that runs here: .* exit status 1"):
+        libraries()
+
+
 # ── memory ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -490,6 +591,7 @@ def test_long_recording_needs_little_memory(tmp_path: Path) -> None:
         from voxbatch.audio import decode
         from voxbatch.storage import Recording, open_recording
 from voxbatch.storage.recording import FileRecording
+from voxbatch.storage.spool import spool
         peaks = []
         for path in sys.argv[1:]:
             count = sum(len(block.samples) for block in decode(open_recording(path), path))

@@ -17,6 +17,7 @@ import yaml
 from conftest import ManifestWriter, Recorder, Voxbatch, environment
 
 import voxbatch as package
+from voxbatch.audio.ffmpeg import executable, version
 from voxbatch.config import load_profile, profile_names
 from voxbatch.run import default_out
 
@@ -494,6 +495,7 @@ def test_doctor(voxbatch: Voxbatch) -> None:
     found = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()}
     assert found.keys() >= {"voxbatch", "python", "cores", "numpy", "ffmpeg", "gpu", "cuda", "vllm", "engine"}
     assert done.returncode == (0 if found["engine"] == "ok" else 1)
+    assert f"ok       ffmpeg                 {version()}: {executable()}\n" in done.stdout
 
 
 def test_doctor_without_a_gpu_or_a_token(voxbatch: Voxbatch, tmp_path: Path) -> None:

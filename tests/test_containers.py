@@ -91,7 +91,8 @@ def test_shellcheck() -> None:
 
 @pytest.mark.parametrize("target", ["cpu", "gpu"])
 def test_targets(dockerfile: list[dict[str, Any]], target: str) -> None:
-    """Both targets end as a user other than root, start voxbatch through tini and no shell, and check no health."""
+    """Both targets end as a user other than root, start voxbatch through tini without a shell that stays, and check no
+    health."""
     last = dict(stages(dockerfile)[target])
     assert re.fullmatch(r"[1-9]\d*:0", last["USER"])
     assert json.loads(last["ENTRYPOINT"]) == ["/usr/bin/tini", "--", "voxbatch"]
@@ -128,10 +129,12 @@ def test_order_of_layers(dockerfile: list[dict[str, Any]], target: str) -> None:
 def test_context() -> None:
     """Everything that is copied reaches the builder, and nothing else: the rest of a checkout may hold anything."""
     admitted = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
-    lines = re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    lines = re.findall(
+        r"^COPY (?!--from)(?:--chmod=\d+ )?(.*) \S+$", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE
+    )
     copied = {file for line in lines for file in line.split()}
     assert all(any(fnmatch.fnmatch(file, each) for each in admitted) for file in copied)
-    assert set(admitted) == {re.sub("^jobs/image/.*", "jobs/image/*.py", file) for file in copied}
+    assert set(admitted) == {re.sub(r"^jobs/image/.*\.", "jobs/image/*.", file) for file in copied}
 
 
 def test_locks() -> None:
@@ -405,6 +408,9 @@ class TestGpu:
         assert {value.split("/")[1] for value in caches} == {"cache"}
         assert given["VOXBATCH_MODEL"] == ""
         assert gpu.config["Entrypoint"] == ["/usr/bin/tini", "--", "voxbatch"]
+        assert given["PATH"].split(":")[0] == "/opt/voxbatch/bin"
+        script = Path(gpu.root, "opt/voxbatch/bin/voxbatch")
+        assert script.read_bytes() == (ROOT / "jobs" / "image" / "entrypoint.sh").read_bytes()
         assert list(Path(gpu.root, "opt/models").iterdir()) == []
         assert gpu.run("profiles").returncode == 0
 

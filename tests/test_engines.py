@@ -36,8 +36,8 @@ needs_speech = pytest.mark.skipif(
 )
 
 
-def chunk(item: int, start: int = 0, end: int = 32_000, silent: bool = False, lang: str | None = None) -> Chunk:
-    return Chunk(item, 0, np.zeros(end - start, np.float32), Span(start, end, start, end, silent), lang)
+def chunk(item: int, start: int = 0, end: int = 32_000, lang: str | None = None) -> Chunk:
+    return Chunk(item, 0, np.zeros(end - start, np.float32), Span(start, end, start, end), lang)
 
 
 def fed(engine: engines.Engine, chunks: list[Chunk]) -> list[Hypothesis | ChunkFailure]:
@@ -73,10 +73,8 @@ def test_scripted_words_are_counted_off_the_recording(start: int, size: int) -> 
     assert all(abs(word.start * 16_000 + start - n * step) < 1e-6 for word, n in zip(words, held, strict=True))
 
 
-def test_a_scripted_engine_hears_nothing_in_silence() -> None:
-    """And gives no word times when told so."""
-    (result,) = fed(Scripted(None, {}), [chunk(0, silent=True)])
-    assert result == Hypothesis(0, 0, "")
+def test_a_scripted_engine_without_word_times() -> None:
+    """It gives the text alone."""
     (result,) = fed(Scripted(None, {"words": "false"}), [chunk(0)])
     assert result == Hypothesis(0, 0, " w0 w1 w2 w3")
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
 from conftest import Recorder
 
 from voxbatch import pipeline as room
@@ -19,7 +21,7 @@ from voxbatch.engines.scripted import Scripted
 from voxbatch.errors import EngineError, ManifestError, RunError, StorageError
 from voxbatch.ledger import Ledger, part_names, read_part
 from voxbatch.pipeline import Interrupted, Pipeline, Progress, Settings, Stop, Usage
-from voxbatch.records import ChunkFailure, Hypothesis, Item
+from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Item
 from voxbatch.storage import open_store
 
 pytestmark = pytest.mark.timeout(60)
@@ -140,6 +142,37 @@ def test_an_engine_that_dies_while_a_decoder_waits_for_room(
         made.run(scripted(concurrency=1, die_after=3), iter(items(1, 1, 120, 120)))
     assert sorted(made.lines()) == [0, 1]
     wait_for_threads()
+
+
+class Inventor(Scripted):
+    """Invents a text for every chunk, and remembers which chunks it was given."""
+
+    def __init__(self) -> None:
+        super().__init__(None, {"max_chunk_s": "15"})
+        self.given: list[Chunk] = []
+
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure]:
+        while chunk := feed.get():
+            self.given.append(chunk)
+            yield Hypothesis(chunk.item, chunk.index, "Thank you.")
+
+
+def test_silent_chunks_are_not_given_to_the_engine(
+    bench: Callable[..., Bench], items: Callable[..., list[Item]], tmp_path: Path
+) -> None:
+    """Their items are done, without invented text, and their audio counts as transcribed."""
+    engine, made, mixed = Inventor(), bench(3), items(20, 1, 20)
+    speech, rate = soundfile.read(mixed[0].audio)
+    soundfile.write(mixed[1].audio, np.zeros(40 * rate), rate)
+    soundfile.write(mixed[2].audio, np.concatenate([speech, np.zeros(60 * rate), speech]), rate)
+    made.run(engine, iter(mixed))
+    assert {chunk.item for chunk in engine.given} == {0, 2}
+    assert not any(chunk.span.silent for chunk in engine.given)
+    silent = made.lines()[1]
+    assert (silent[0], silent[1]["pred_text"], silent[1]["warnings"]) == ("transcript", "", [])
+    assert made.lines()[2][1]["pred_text"].count("Thank you.") == sum(chunk.item == 2 for chunk in engine.given)
+    assert made.progress.done == 3
+    assert made.progress.audio_s == pytest.approx(20 + 40 + 100)
 
 
 class Deserter(Scripted):

@@ -44,6 +44,31 @@ option.async_mode=true
 """
 
 
+PUBLISHED = """\
+option.model_id=mistralai/Voxtral-Small-24B-2507
+option.tensor_parallel_degree=4
+option.dtype=bfloat16
+option.config_format=mistral
+option.load_format=mistral
+option.tokenizer_mode=mistral
+option.limit_mm_per_prompt=audio:8
+option.mm_processor_kwargs={"audio_sampling_rate": 16000, "audio_max_length": 1800.0}
+option.trust_remote_code=true
+option.enable_prefix_caching=true
+option.enable_chunked_prefill=true
+option.use_v2_block_manager=true
+"""
+"""The keys and values of AWS's own file for Voxtral."""
+WORLD = Path(__file__).parents[2] / "shared" / "world"
+
+
+def in_world(name: str) -> Path:
+    """Return a file of shared/world; skip the test where it is absent."""
+    if not (WORLD / name).is_file():
+        pytest.skip(f"the published {name} is absent")
+    return WORLD / name
+
+
 @pytest.fixture
 def served(tmp_path: Path) -> Path:
     file = tmp_path / "serving.properties"
@@ -65,6 +90,31 @@ def test_what_a_file_says_is_taken(served: Path) -> None:
     assert found.without_effect == ("engine", "option.rolling_batch", "option.async_mode")
     assert found.unknown == ()
     assert resolve("realtime", found.options).max_num_seqs == 64
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_the_published_file_applies(tmp_path: Path, is_ours: bool) -> None:
+    """AWS's serving.properties for Voxtral gives model and options; the keys without a meaning here are named."""
+    file = tmp_path / "p" if is_ours else in_world("serving.properties")
+    if is_ours:
+        file.write_text(PUBLISHED)
+    found = read(str(file))
+    assert (found.model, found.unknown) == ("mistralai/Voxtral-Small-24B-2507", ())
+    assert found.options == {
+        "tensor_parallel_size": "4", "dtype": "bfloat16", "tokenizer_mode": "mistral", "config_format": "mistral",
+        "load_format": "mistral", "limit_mm_per_prompt": "audio:8",
+    }  # fmt: skip
+    assert set(found.without_effect) == {
+        "option.trust_remote_code", "option.mm_processor_kwargs", "option.enable_chunked_prefill",
+        "option.enable_prefix_caching", "option.use_v2_block_manager",
+    }  # fmt: skip
+    assert resolve("instruct", found.options).max_model_len == 1024
+
+
+@pytest.mark.parametrize("limit", ["audio:8", "audio=8", "audio=1,image=0", "audio: 2, image: 0", '{"audio": 8}'])
+def test_more_than_one_recording_a_request_is_a_ceiling(limit: str) -> None:
+    """A request here holds one recording, so any limit from 1 is kept."""
+    assert resolve("instruct", {"limit_mm_per_prompt": limit}).limit_mm_per_prompt == limit
 
 
 @pytest.mark.parametrize(
@@ -106,8 +156,9 @@ def test_each_key_has_its_setting(tmp_path: Path, line: str, option: dict[str, s
         ("option.enforce_eager=yes", "option.enforce_eager='yes': it must be true or false"),
         ("option.tokenizer_mode=fast", "option.tokenizer_mode='fast': it must be auto, hf or mistral"),
         ("option.tensor_parallel_degree=all", "option.tensor_parallel_degree='all': it must be a number of GPUs"),
-        ("option.limit_mm_per_prompt=one", "option.limit_mm_per_prompt='one': it must be audio=1, or as JSON"),
-        ("option.limit_mm_per_prompt={", "option.limit_mm_per_prompt='{': it must be audio=1, or as JSON"),
+        ("option.limit_mm_per_prompt=one", "option.limit_mm_per_prompt='one': it must be audio:N, audio=N or as JSON"),
+        ("option.limit_mm_per_prompt={", "option.limit_mm_per_prompt='{': it must be audio:N, audio=N or as JSON"),
+        ("option.limit_mm_per_prompt=audio:0", "option.limit_mm_per_prompt='audio:0': it must be audio:N, audio=N or"),
         ("option.compilation_config=3", "option.compilation_config='3': it must be JSON that gives cudagraph_mode"),
         (
             'option.compilation_config={"cudagraph_mode": "SOME"}',
@@ -248,12 +299,17 @@ def folder(path: Path, kind: str, **changes: Any) -> Model:
         for name, content in (("config", config), ("generation_config", {}), ("preprocessor_config", {})):
             (path / f"{name}.json").write_text(json.dumps(content))
         return locate(str(path), None)
+    pads = {"transcription_delay_ms": 480, "streaming_n_left_pad_tokens": 32}
+    (path / "tekken.json").write_text(json.dumps({"audio": pads}))
+    if kind == "translated":
+        rope = {"rope_parameters": {"rope_theta": 1e6}}
+        config = {"architectures": ["VoxtralRealtimeForConditionalGeneration"], "audio_config": rope}
+        (path / "config.json").write_text(json.dumps(config))
+        return locate(str(path), None)
     audio = {"transcription_format": "streaming"} if kind == "realtime" else {}
     encoder = {**ENCODER, "audio_encoding_args": audio}
     params = {**DECODER, "multimodal": {"whisper_model_args": {"encoder_args": encoder}}, **changes}
     (path / "params.json").write_text(json.dumps(params))
-    pads = {"transcription_delay_ms": 480, "streaming_n_left_pad_tokens": 32}
-    (path / "tekken.json").write_text(json.dumps({"audio": pads}))
     return locate(str(path), None)
 
 
@@ -264,7 +320,7 @@ def checked(model: Model, options: dict[str, str], requests: int = 16) -> None:
     check_step(model, FAMILIES[model.family](model, settings), settings, requests)
 
 
-@pytest.mark.parametrize("kind", ["realtime", "instruct", "whisper"])
+@pytest.mark.parametrize("kind", ["realtime", "translated", "instruct", "whisper"])
 def test_each_familys_own_settings_pass(tmp_path: Path, kind: str) -> None:
     """The profile that is made for a family contradicts none of its models."""
     checked(folder(tmp_path / kind, kind), {})
@@ -278,8 +334,18 @@ def test_each_familys_own_settings_pass(tmp_path: Path, kind: str) -> None:
         ("realtime", "load_format", "auto", "{} is in Mistral's format, which takes mistral or dummy; leave the op"),
         ("whisper", "tokenizer_mode", "mistral", "{} is in Hugging Face's format, which takes auto or hf; leave the"),
         ("whisper", "load_format", "mistral", "{} is in Hugging Face's format, which takes auto, hf, safetensors, "),
-        ("realtime", "limit_mm_per_prompt", "audio=2", "a request is one piece of audio; give audio=1 or leave it"),
-        ("realtime", "limit_mm_per_prompt", '{"image": 1}', "a request is one piece of audio; give audio=1 or le"),
+        ("realtime", "limit_mm_per_prompt", "audio=0", "a request holds one recording; give audio=1 or more, or"),
+        ("realtime", "limit_mm_per_prompt", '{"image": 1}', "a request holds one recording; give audio=1 or more, "),
+        (
+            "translated",
+            "load_format",
+            "mistral",
+            "{} is in Hugging Face's format, which takes auto, hf, safetensors or",
+        ),
+        ("translated", "config_format", "mistral", "{} is in Hugging Face's format, which takes auto or hf; leave the"),
+        ("translated", "tokenizer_mode", "hf", "{} is in Hugging Face's format, which takes auto or mistral; leave"),
+        ("translated", "tensor_parallel_size", "3", "{} has 32 attention heads, 32 in the audio encoder, which so man"),
+        ("translated", "max_model_len", "131073", "{} has 131072 positions; give at most so many"),
         ("realtime", "tensor_parallel_size", "3", "{} has 8 attention heads, 4 in the audio encoder, which so many"),
         ("realtime", "tensor_parallel_size", "8", "{} has 8 attention heads, 4 in the audio encoder, which so many"),
         ("whisper", "tensor_parallel_size", "4", "{} has 6 attention heads, 6 in the audio encoder, which so many "),
@@ -359,6 +425,7 @@ def nvml() -> ModuleType:
     library.nvmlDeviceGetMemoryInfo = lambda handle, version=None: seen
     library.nvmlDeviceGetCudaComputeCapability = lambda handle: [8, 9]
     library.nvmlDeviceGetName = lambda handle: f"Card {handle}"
+    library.nvmlSystemGetDriverVersion = lambda: "535.216.03"
     library.nvmlSystemGetCudaDriverVersion = lambda: 12020
     return library
 
@@ -436,5 +503,5 @@ def test_the_doctor_names_the_gpus() -> None:
     assert found == [
         ("gpu", "ok", "0: Card 0, 24.0 GB, 23.0 GB of it free"),
         ("gpu", "ok", "1: Card 1, 24.0 GB, 23.0 GB of it free"),
-        ("cuda", "ok", "12.2 is the newest that the driver runs by itself"),
+        ("cuda", "ok", "driver 535.216.03 runs CUDA 12.2"),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import resource
 import shutil
 import signal
@@ -11,10 +12,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import ManifestWriter, Starter, Voxbatch, environment
+from conftest import ManifestWriter, Recorder, Starter, Voxbatch, environment
+
+from voxbatch import run
+from voxbatch.audio import libraries
+from voxbatch.config import Config
+from voxbatch.engines.scripted import Scripted
+from voxbatch.log import Log
 
 SCRIPTED = ("--engine", "scripted", "--engine-option", "max_chunk_s=15", "--formats", "srt,txt", "--log-format", "text")
 SLOWLY = ("--engine-option", "delay_s=0.05", "--engine-option", "concurrency=1", "--decoders", "1")
@@ -382,3 +391,63 @@ def test_another_folder_is_said(voxbatch: Voxbatch, manifest: ManifestWriter, tm
         "they are taken to be the same"
     )
     assert (done.returncode, warning in done.stderr.splitlines()) == (0, True), done.stderr
+
+
+def test_an_engines_warnings(manifest: ManifestWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are logged once, and stand in the summary, a merge by hand included; another run may go on without them."""
+
+    class Slow(Scripted):
+        def __init__(self, *arguments: Any):
+            super().__init__(*arguments)
+            self.spec = replace(self.spec, warnings=("it is slow",))
+
+    config = Config(source=str(manifest(0.5)), out=str(tmp_path / "out"), engine="scripted")
+    monkeypatch.setattr("voxbatch.engines.scripted.Scripted", Slow)
+    said: list[str] = []
+    finished = run.run(config, Log(write=said.append))
+    assert finished.summary
+    assert finished.summary["engine"]["warnings"] == ["it is slow"]
+    assert run.merge_by_hand(config.out, ())["engine"]["warnings"] == ["it is slow"]
+    assert said.count("warning: it is slow") == 1
+    monkeypatch.undo()
+    assert run.run(config, Log(quiet=True)).progress.resumed == 1
+
+
+@pytest.mark.slow
+def test_failures_of_ffmpeg_are_the_same_bytes(
+    ffmpeg: dict[str, str], voxbatch: Voxbatch, recording: Recorder, tmp_path: Path
+) -> None:
+    """Two runs record the same failures, whatever descriptors their decoders had open, and name none."""
+    contents = {"a.flac": b"<html>404</html>", "b.wav": b"RIFF\x24\0\0\0WAVEdata\0\0\0\0", "c.m3u8": b"#EXTM3U\nx.ts\n"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    for i in range(3):
+        recording(f"{i}.wav", 20.0)
+    rows = [{"audio_filepath": name} for name in ("0.wav", "a.flac", "1.wav", "b.wav", "c.m3u8", "2.wav")]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for out, decoders in (("one", "1"), ("three", "3")):
+        done = voxbatch("run", "m.jsonl", "-o", out, *SCRIPTED, "--decoders", decoders, env=ffmpeg)
+        assert done.returncode == 3, done.stderr
+    assert outputs(tmp_path / "one") == outputs(tmp_path / "three")
+    failures = (tmp_path / "one" / "failures.jsonl").read_text()
+    assert failures.count("not audio in a format that libsndfile or ffmpeg knows") >= 2
+    assert "/dev/fd" not in failures
+
+
+@pytest.mark.slow
+def test_the_versions_of_the_audio_libraries(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """summary.json and run.json give them, and the version of Python; a run that resumes with others is warned."""
+    run = ("run", manifest(0.5), "-o", "out", *SCRIPTED)
+    assert voxbatch(*run).returncode == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["libraries"] == libraries()
+    assert summary["python"] == platform.python_version()
+    recorded = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert recorded["facts"]["libraries"] == libraries()
+
+    assert "texts may differ" not in voxbatch(*run).stderr
+    recorded["facts"]["libraries"]["ffmpeg"] = "5.1.9 (system)"
+    (tmp_path / "out" / "run.json").write_text(json.dumps(recorded))
+    done = voxbatch(*run)
+    assert "ffmpeg 5.1.9 (system)" in done.stderr
+    assert "texts may differ" in done.stderr

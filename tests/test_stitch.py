@@ -154,18 +154,6 @@ def test_order_and_bounds() -> None:
     ]  # fmt: skip
 
 
-def test_silent_chunk() -> None:
-    """Text in certain silence is dropped, and a warning says where and what, at most 80 characters of it."""
-    silent = Span(100 * SECOND, 120 * SECOND, 100 * SECOND, 120 * SECOND, silent=True)
-    left = Span(80 * SECOND, 100 * SECOND, 80 * SECOND, 100 * SECOND)
-    transcript = stitch([left, silent], [heard(left, ("hello", 82)), heard(silent, ("thanks " * 50, 105))], ["decoded"])
-    assert transcript.text == "hello"
-    dropped = ("thanks " * 50)[:80]
-    why = "certain silence or stationary noise"
-    assert transcript.warnings == ("decoded", f"100.00 s to 120.00 s: dropped {dropped!r}: {why}")
-    assert stitch([silent], [Hypothesis(0, 0, "  ")]).warnings == ()
-
-
 def test_no_word_times() -> None:
     """An engine without word times gives a segment a chunk, and no words; empty chunks give none."""
     spans = [Span(i * SECOND, (i + 1) * SECOND, i * SECOND, (i + 1) * SECOND) for i in range(3)]

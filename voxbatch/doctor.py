@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
 import voxbatch
 from voxbatch import engines
-from voxbatch.audio.ffmpeg import executable
-from voxbatch.errors import VoxbatchError
+from voxbatch.audio import ffmpeg
+from voxbatch.errors import EngineError, VoxbatchError
 
 _LIBRARIES = (
     ("numpy", ""), ("soundfile", ""), ("soxr", ""), ("pysubs2", ""), ("kaldialign", ""), ("whisper-normalizer", ""),
@@ -23,24 +23,26 @@ _LIBRARIES = (
 class Finding:
     name: str
     state: str
-    """ "ok", "missing" or "failed"."""
+    """ "ok", "warning", "missing" or "failed"."""
     detail: str
 
 
 def findings() -> Iterator[Finding]:
-    """One line each, cheapest first. Nothing is loaded that takes memory or a GPU."""
+    """One line each, cheapest first. Nothing is loaded that takes memory; of GPUs a few bytes are allocated, by a
+    process of its own."""
     yield Finding("voxbatch", "ok", voxbatch.__version__)
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     yield Finding("cores", "ok", f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
     for name, install in _LIBRARIES:
         yield _library(name, install or f"pip install {name}")
     yield _ffmpeg()
-    yield from _gpus()
-    yield _cuda()
+    gpus = [*_gpus(), _cuda()]
+    yield from gpus
     yield _vllm()
+    yield from _plugin()
     yield _token()
     yield _default_model()
-    yield from _engine()
+    yield from _engine([each.name for each in gpus if each.state != "ok"])
 
 
 def _library(name: str, install: str) -> Finding:
@@ -52,7 +54,7 @@ def _library(name: str, install: str) -> Finding:
 
 def _ffmpeg() -> Finding:
     try:
-        return Finding("ffmpeg", "ok", executable())
+        return Finding("ffmpeg", "ok", f"{ffmpeg.version()}: {ffmpeg.executable()}")
     except VoxbatchError as e:
         return Finding("ffmpeg", "failed", str(e))
 
@@ -72,12 +74,21 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _cuda() -> Finding:
+    """The driver, and whether PyTorch can use the GPUs with it."""
     from voxbatch.engines.vllm import gpu
 
-    version = gpu.driver_cuda()
-    if version is None:
+    driver = gpu.driver()
+    if driver is None:
         return Finding("cuda", "missing", "no NVIDIA driver answers; CUDA 13 takes driver 580 or later")
-    return Finding("cuda", "ok", f"{version} is the newest that the driver runs by itself")
+    runs = f"driver {driver.version} runs CUDA {driver.cuda[0]}.{driver.cuda[1]}"
+    if not _is_vllm_for_gpus() or not gpu.cards():
+        return Finding("cuda", "ok", runs)
+    built_for = gpu.torch_cuda()
+    if built_for is None:
+        return Finding("cuda", "failed", gpu.why_unusable(None))
+    if error := gpu.probe():
+        return Finding("cuda", "failed", gpu.why_unusable(built_for, error))
+    return Finding("cuda", "ok", f"{runs}, and PyTorch for CUDA {built_for} allocates memory on each GPU")
 
 
 def _vllm() -> Finding:
@@ -90,6 +101,29 @@ def _vllm() -> Finding:
     if not compat.is_known(found[1]):
         return Finding("vllm", "failed", f"{found[1]}, and {known}: pip install 'voxbatch[vllm]'")
     return Finding("vllm", "ok", f"{found[1]} from the package {found[0]} ({known})")
+
+
+def _is_vllm_for_gpus() -> bool:
+    """Return whether vLLM's build for GPUs is installed, in a version that voxbatch knows."""
+    from voxbatch.engines.vllm import compat
+
+    found = compat.find()
+    return found is not None and found[0] == "vllm" and compat.is_known(found[1])
+
+
+def _plugin() -> Iterator[Finding]:
+    """How vLLM for GPUs would run the default model's encoder."""
+    from voxbatch.engines.vllm import prefill
+    from voxbatch.engines.vllm.model import REALTIME
+    from voxbatch.engines.vllm.settings import resolve
+
+    if not _is_vllm_for_gpus():
+        return
+    plugin = prefill.decide(REALTIME, resolve(REALTIME, {}))
+    if plugin.on:
+        yield Finding("vllm-plugin", "ok", "Voxtral Realtime's encoder runs once a chunk")
+    else:
+        yield Finding("vllm-plugin", "warning", plugin.warning)
 
 
 def _token() -> Finding:
@@ -107,9 +141,16 @@ def _default_model() -> Finding:
     return Finding("vllm-model", "missing", f"the first run on a GPU brings it, or now: hf download {DEFAULT_MODEL}")
 
 
-def _engine() -> Iterator[Finding]:
+def _engine(faulty: Sequence[str]) -> Iterator[Finding]:
+    """The engine that `auto` would run.
+
+    Args:
+        faulty: the findings about GPUs that are not "ok". vLLM for GPUs does not start with any of them.
+    """
     try:
         choice = engines.choose("auto")
+        if choice.name == "vllm" and faulty and _is_vllm_for_gpus():
+            raise EngineError(f"vllm is installed and cannot start here: see {' and '.join(faulty)} above")
         spec = engines.create(choice.name, None, {}).spec
     except VoxbatchError as e:
         yield Finding("engine", "failed", str(e))

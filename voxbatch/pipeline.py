@@ -225,7 +225,10 @@ class Pipeline:
         return False
 
     def _put(self, chunk: Chunk) -> bool:
+        """Give a chunk to the engine, or answer for it: in certain silence an engine could only invent text."""
         self._sizes[chunk.item, chunk.index] = chunk.span.core_end - chunk.span.core_start
+        if chunk.span.silent:
+            return self._tell(Hypothesis(chunk.item, chunk.index, ""))
         return self._feed.put(chunk)
 
     def _tasks(self, items: Iterator[Item]) -> Iterator[Task]:

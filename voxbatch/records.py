@@ -73,7 +73,7 @@ class Span:
     core_end: int
     """The core is [core_start, core_end), inside the audio."""
     silent: bool = False
-    """Certain silence or stationary noise: text that an engine finds here is invented."""
+    """Certain silence or stationary noise: the chunk is not given to an engine, which could only invent text."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import voxbatch
-from voxbatch import engines, finalize
+from voxbatch import audio, engines, finalize
 from voxbatch.config import Config, digest
 from voxbatch.engines import Engine, Kept, Notice
 from voxbatch.errors import ConfigError, RunMismatchError
@@ -179,6 +179,8 @@ def _begin(config: Config, source: Source, log: Log, kept: Kept) -> _Job:
     if config.language:
         engines.require_language(engine, config.language)
     log.info("engine", text=f"engine {choice.reason} (model {engine.spec.model}, {engine.spec.license})")
+    for warning in engine.spec.warnings:
+        log.warning("engine", text=warning)
     language = config.language or engine.spec.only_language
     identity, facts = _identity(config, surveyed, engine), _facts(config, engine)
     store = open_store(config.out, config.access)
@@ -193,7 +195,7 @@ def _begin(config: Config, source: Source, log: Log, kept: Kept) -> _Job:
 
 
 def _versions(facts: dict[str, Any]) -> str:
-    versions = {"voxbatch": facts["voxbatch"], **facts["engine"]["versions"]}
+    versions = {"voxbatch": facts["voxbatch"], **facts["engine"]["versions"], **facts.get("libraries", {})}
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
@@ -252,10 +254,11 @@ def _facts(config: Config, engine: Engine) -> dict[str, Any]:
     return {
         "engine": {
             "name": spec.name, "model": spec.model, "license": spec.license, "origin": spec.origin,
-            "decoding": dict(spec.decoding), "versions": dict(spec.versions),
+            "decoding": dict(spec.decoding), "versions": dict(spec.versions), "warnings": list(spec.warnings),
         },
         "voxbatch": voxbatch.__version__,
         "python": platform.python_version(),
+        "libraries": audio.libraries(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
         "workers": max(1, len(workers(config, engine))),
         "config": config.to_dict(),

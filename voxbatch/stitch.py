@@ -3,8 +3,7 @@
 Chunks that were cut in a pause are simply joined. At a forced cut both chunks heard the audio around it: their words
 there are paired by text and time, and the change from one to the other is made at the pair that both spell alike and
 that lies nearest to the cut; where they agree on nothing, each word goes to the chunk whose core holds its middle.
-Does not judge what was heard, except that text in
-certain silence is dropped and the dropping recorded.
+Does not judge what was heard.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ SEGMENT_SECONDS = 30.0
 AGREE_SECONDS = 1.0
 """The same word from two chunks is the same utterance of it when the middles lie closer than this: engines place words
 some 0.1 s off inside a chunk, and up to a second at its edges."""
-QUOTED = 80
-"""Characters of dropped text that a warning quotes: invented text loops, and can be long."""
 
 
 def stitch(spans: Sequence[Span], hypotheses: Sequence[Hypothesis], warnings: Sequence[str] = ()) -> Transcript:
@@ -40,7 +37,7 @@ def stitch(spans: Sequence[Span], hypotheses: Sequence[Hypothesis], warnings: Se
         The transcript. Word times are seconds on the recording's clock; without word times from the engine, `words` is
         empty and each chunk is a segment.
     """
-    heard = [_kept(span, hypothesis) for span, hypothesis in zip(spans, hypotheses, strict=True)]
+    heard = hypotheses
     has_times = any(hypothesis.words for hypothesis in heard)
     if has_times:
         heard = [_timed(span, hypothesis) for span, hypothesis in zip(spans, heard, strict=True)]
@@ -84,13 +81,6 @@ def _text(words: Sequence[Word]) -> str:
 
 def _clock(samples: int) -> str:
     return f"{samples / SAMPLING_RATE:.2f} s"
-
-
-def _kept(span: Span, hypothesis: Hypothesis) -> Hypothesis:
-    if not span.silent or not hypothesis.text.strip():
-        return hypothesis
-    note = f"dropped {hypothesis.text.strip()[:QUOTED]!r}: certain silence or stationary noise"
-    return replace(hypothesis, text="", words=(), warnings=(*hypothesis.warnings, note))
 
 
 def _timed(span: Span, hypothesis: Hypothesis) -> Hypothesis:

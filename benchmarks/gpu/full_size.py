@@ -1,16 +1,18 @@
-"""Writes a Voxtral Mini 4B Realtime of the true shape without its weights: params.json and tekken.json.
+"""Write a Voxtral of the published shape without its weights: params.json and tekken.json.
 
     python benchmarks/gpu/full_size.py MODEL_DIR
+    python benchmarks/gpu/full_size.py --shape small-24b MODEL_DIR
 
-For measuring speed and memory with `--engine-option load_format=dummy`, which makes weights up: what it says means
-nothing. The shape is that of the published params.json (mistralai/Voxtral-Mini-4B-Realtime-2602); the vocabulary is
+For measuring speed and memory with `--engine-option load_format=dummy`, which makes weights up: the transcripts mean
+nothing. `mini-4b-realtime` (the default) is mistralai/Voxtral-Mini-4B-Realtime-2602, `mini-3b` Voxtral-Mini-3B-2507 and
+`small-24b` Voxtral-Small-24B-2507. Each params.json has exactly the keys of the published file. The vocabulary is
 mistral-common's own of the same size.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,27 @@ ENCODER = {
     "pos_embed": "rope", "max_source_positions": None, "ffn_type": "swiglu", "norm_type": "rms_norm",
     "sliding_window": 750,
 }  # fmt: skip
+INSTRUCT = {
+    "head_dim": 128, "n_heads": 32, "n_kv_heads": 8, "use_biases": False, "causal": True, "rope_theta": 1e8,
+    "norm_eps": 1e-5, "vocab_size": 131_072, "model_parallel": 1, "tied_embeddings": False, "sliding_window": None,
+    "max_position_embeddings": 131_072,
+}  # fmt: skip
+MINI_3B = {"dim": 3072, "n_layers": 30, "hidden_dim": 8192, **INSTRUCT}
+SMALL_24B = {"dim": 5120, "n_layers": 40, "hidden_dim": 32_768, **INSTRUCT}
+WHISPER_ENCODER = {
+    "dim": 1280, "n_layers": 32, "head_dim": 64, "hidden_dim": 5120, "n_heads": 20, "vocab_size": 51_866,
+    "max_source_positions": 1500,
+}  # fmt: skip
+"""Encoder of both instruct models: Whisper large-v3's. It states no n_kv_heads, no biases and no causality."""
+STREAMING_PARAMS = {"chunk_length_s": None, "global_log_mel_max": 1.5, "transcription_format": "streaming"}
+WINDOWS = {"chunk_length_s": 30.0}
+SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "mini-4b-realtime": (DECODER, ENCODER, STREAMING_PARAMS),
+    "mini-3b": (MINI_3B, WHISPER_ENCODER, WINDOWS),
+    "small-24b": (SMALL_24B, WHISPER_ENCODER, WINDOWS),
+}
+"""Decoder, encoder, and what the encoder's audio has beside RATES and MEL."""
+REALTIME = "mini-4b-realtime"
 STREAMING = {
     "transcription_format": "streaming", "transcription_delay_ms": 480, "streaming_look_ahead_ms": 2.5,
     "streaming_look_back_ms": 52.5, "streaming_n_left_pad_tokens": 32,
@@ -41,14 +64,18 @@ SPECIAL = {
 }  # fmt: skip
 
 
-def params() -> dict[str, Any]:
-    audio = {**RATES, **MEL, "chunk_length_s": None, "global_log_mel_max": 1.5, "transcription_format": "streaming"}
-    encoder = {**ENCODER, "audio_encoding_args": audio}
-    whisper = {"encoder_args": encoder, "downsample_args": {"downsample_factor": 4}}
-    return {**DECODER, "multimodal": {"whisper_model_args": whisper}}
+def params(shape: str = REALTIME) -> dict[str, Any]:
+    """Return the params.json of one of SHAPES."""
+    decoder, encoder, audio = SHAPES[shape]
+    whisper = {
+        "encoder_args": {**encoder, "audio_encoding_args": {**RATES, **MEL, **audio}},
+        "downsample_args": {"downsample_factor": 4},
+    }
+    return {**decoder, "multimodal": {"whisper_model_args": whisper}}
 
 
-def tokenizer() -> dict[str, Any]:
+def tokenizer(shape: str = REALTIME) -> dict[str, Any]:
+    """Return the tekken.json of one of SHAPES."""
     import mistral_common
 
     vocabulary = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
@@ -58,15 +85,20 @@ def tokenizer() -> dict[str, Any]:
     names = [SPECIAL.get(rank, f"<SPECIAL_{rank}>") for rank in range(max(SPECIAL) + 1)]
     found["special_tokens"] = [{"rank": i, "token_str": name, "is_control": True} for i, name in enumerate(names)]
     found["config"]["version"] = "v11"
-    found["audio"] = {**RATES, "audio_encoding_config": MEL, **STREAMING}
+    found["audio"] = {**RATES, "audio_encoding_config": MEL, **(STREAMING if shape == REALTIME else WINDOWS)}
     return found
 
 
-def main(folder: Path) -> None:
+def write(folder: Path, shape: str = REALTIME) -> None:
+    """Write both files of one of SHAPES into `folder`, which is made."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "params.json").write_text(json.dumps(params(), indent=1))
-    (folder / "tekken.json").write_text(json.dumps(tokenizer()))
+    (folder / "params.json").write_text(json.dumps(params(shape), indent=1))
+    (folder / "tekken.json").write_text(json.dumps(tokenizer(shape)))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default=REALTIME)
+    parser.add_argument("folder", type=Path, metavar="MODEL_DIR")
+    given = parser.parse_args()
+    write(given.folder, given.shape)

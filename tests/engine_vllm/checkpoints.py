@@ -44,17 +44,13 @@ DECODER = {
     "vocab_size": VOCAB_SIZE,
     "model_parallel": 1,
 }
-ENCODER = {
+ENCODER = {  # the published instruct models state no key more
     "dim": 64,
     "n_layers": 2,
     "head_dim": 64,
     "hidden_dim": 128,
     "n_heads": 1,
-    "n_kv_heads": 1,
     "vocab_size": VOCAB_SIZE,
-    "use_biases": True,
-    "use_cache": False,
-    "norm_eps": 1e-5,
 }
 DOWNSAMPLE = 4
 FOCUS = 1.7  # of queries and keys: at 1 attention is near the mean of all it sees, and order and windows hardly matter
@@ -102,6 +98,10 @@ def realtime_params() -> dict[str, Any]:
     encoder = {
         **ENCODER,
         "audio_encoding_args": audio,
+        "n_kv_heads": 1,
+        "use_biases": True,
+        "use_cache": False,
+        "norm_eps": 1e-5,
         "rope_theta": 1e6,
         "causal": True,
         "pos_embed": "rope",
@@ -126,11 +126,12 @@ def realtime_params() -> dict[str, Any]:
 def voxtral_params() -> dict[str, Any]:
     """What params.json says of the instruct architecture."""
     audio = {**MEL, **RATES, "chunk_length_s": 30.0}
-    encoder = {**ENCODER, "audio_encoding_args": audio, "causal": False, "max_source_positions": 1_500}
+    encoder = {**ENCODER, "audio_encoding_args": audio, "max_source_positions": 1_500}
     return {
         **DECODER,
         "rope_theta": 1e8,
         "tied_embeddings": False,
+        "sliding_window": None,
         "max_position_embeddings": 131_072,
         "multimodal": _multimodal(encoder),
     }
@@ -175,7 +176,7 @@ def _realtime_weights(rng: np.random.Generator) -> Weights:
         f"{root}.whisper_encoder.transformer.norm.weight": _norm(rng, ENCODER["dim"]),
     }
     for i in range(ENCODER["n_layers"]):
-        weights |= _layer(rng, f"{root}.whisper_encoder.transformer.layers.{i}", ENCODER, gated=True)
+        weights |= _layer(rng, f"{root}.whisper_encoder.transformer.layers.{i}", ENCODER, gated=True, biased=True)
     for i in range(DECODER["n_layers"]):
         weights[f"layers.{i}.ada_rms_norm_t_cond.0.weight"] = _matrix(rng, CONDITION_DIM, DECODER["dim"])
         weights[f"layers.{i}.ada_rms_norm_t_cond.2.weight"] = _matrix(rng, DECODER["dim"], CONDITION_DIM)
@@ -196,7 +197,7 @@ def _voxtral_weights(rng: np.random.Generator) -> Weights:
     weights["output.weight"][EOS] *= 1.8  # said now and then
     for i in range(ENCODER["n_layers"]):
         layer = f"{root}.whisper_encoder.transformer.layers.{i}"
-        weights |= _layer(rng, layer, ENCODER, gated=False)
+        weights |= _layer(rng, layer, ENCODER, gated=False, biased=True)
         for norm in ("attention_norm", "ffn_norm"):
             weights[f"{layer}.{norm}.bias"] = _bias(rng, ENCODER["dim"])
     return weights
@@ -205,14 +206,15 @@ def _voxtral_weights(rng: np.random.Generator) -> Weights:
 def _decoder(rng: np.random.Generator) -> Weights:
     weights = {"norm.weight": _norm(rng, DECODER["dim"])}
     for i in range(DECODER["n_layers"]):
-        weights |= _layer(rng, f"layers.{i}", DECODER, gated=True)
+        weights |= _layer(rng, f"layers.{i}", DECODER, gated=True, biased=False)
     return weights
 
 
-def _layer(rng: np.random.Generator, name: str, size: dict[str, Any], *, gated: bool) -> Weights:
+def _layer(rng: np.random.Generator, name: str, size: dict[str, Any], *, gated: bool, biased: bool) -> Weights:
     """One transformer layer: attention and a feed-forward, which for Whisper's has no gate (`w3`)."""
     dim, hidden = size["dim"], size["hidden_dim"]
-    query, key = size["n_heads"] * size["head_dim"], size["n_kv_heads"] * size["head_dim"]
+    query = size["n_heads"] * size["head_dim"]
+    key = size.get("n_kv_heads", size["n_heads"]) * size["head_dim"]
     weights = {
         f"{name}.attention.wq.weight": _matrix(rng, query, dim, FOCUS),
         f"{name}.attention.wk.weight": _matrix(rng, key, dim, FOCUS),
@@ -225,10 +227,10 @@ def _layer(rng: np.random.Generator, name: str, size: dict[str, Any], *, gated: 
     }
     if gated:
         weights[f"{name}.feed_forward.w3.weight"] = _matrix(rng, hidden, dim)
-    if size["use_biases"]:  # the key has none, as in Whisper
-        biased = {"attention.wq": query, "attention.wv": key, "attention.wo": dim, "feed_forward.w2": dim}
-        biased |= {} if gated else {"feed_forward.w1": hidden}
-        weights |= {f"{name}.{part}.bias": _bias(rng, length) for part, length in biased.items()}
+    if biased:  # the key has none, as in Whisper
+        biases = {"attention.wq": query, "attention.wv": key, "attention.wo": dim, "feed_forward.w2": dim}
+        biases |= {} if gated else {"feed_forward.w1": hidden}
+        weights |= {f"{name}.{part}.bias": _bias(rng, length) for part, length in biases.items()}
     return weights
 
 

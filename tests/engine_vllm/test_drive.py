@@ -20,16 +20,17 @@ from voxbatch.engines import Feed, Notice
 from voxbatch.engines.vllm.core import Died, Output
 from voxbatch.engines.vllm.drive import AHEAD, SHIFT, Driver, Result, Starter, joined, recut
 from voxbatch.engines.vllm.families import Heard, Piece, Request, Unfit
+from voxbatch.engines.vllm.limits import SAMPLES_PER_TOKEN
 from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Samples, Span, Word
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory."
 
 
-def chunk(item: int, samples: Samples | None = None, silent: bool = False) -> Chunk:
+def chunk(item: int, samples: Samples | None = None) -> Chunk:
     """One that says which it is: silence is none."""
     samples = np.full(100, item + 1, np.float32) if samples is None else samples
-    return Chunk(item, 0, samples, Span(0, len(samples), 0, len(samples), silent))
+    return Chunk(item, 0, samples, Span(0, len(samples), 0, len(samples)))
 
 
 class Ears:
@@ -409,11 +410,11 @@ GOOD = "what was said, more or less, in all of these many seconds of babble"
 LATE = (Word(" late", 1.0, 1.5),)
 
 
-def watched(ears: Ears, samples: Samples = SPEECH, world: World | None = None, silent: bool = False) -> Hypothesis:
+def watched(ears: Ears, samples: Samples = SPEECH, world: World | None = None) -> Hypothesis:
     """The result of one chunk of number 7."""
     world = world or World()
     driver = Driver(ears, world.starter(), watched=True)
-    (result,) = (each for each in driver.run(full([chunk(7, samples, silent)])) if not isinstance(each, Notice))
+    (result,) = (each for each in driver.run(full([chunk(7, samples)])) if not isinstance(each, Notice))
     assert isinstance(result, Hypothesis)
     return result
 
@@ -431,11 +432,18 @@ def in_order(world: World) -> World:
 
 
 def test_what_is_not_suspect_is_asked_once() -> None:
-    """And what is certain silence, too, whatever was heard."""
+    """One request, and its text is the result."""
     ears = hears(Heard(GOOD))
     assert watched(ears) == Hypothesis(7, 0, GOOD)
     assert len(ears.pieces) == 1
-    assert watched(hears(Heard("")), silent=True) == Hypothesis(7, 0, "")
+
+
+def test_text_after_the_end_is_kept_and_flagged() -> None:
+    """The model said that it had ended, and went on: a warning says where and how much. Nothing is decoded again."""
+    ears = hears(Heard(GOOD, after_end=((4.16, 30),)))
+    warning = "30 characters of text after the model said that it had ended, at 4.2 s"
+    assert watched(ears) == Hypothesis(7, 0, GOOD, warnings=(warning,))
+    assert len(ears.pieces) == 1
 
 
 def test_halves_are_kept_when_they_are_better() -> None:
@@ -462,14 +470,38 @@ def test_the_first_is_kept_when_the_second_is_no_better() -> None:
 
 
 def test_a_short_one_goes_behind_silence() -> None:
-    """400 ms of it, which its times do not show."""
-    ears = hears(Heard(""), Heard(" short and late", (Word(" short", 0.2, 0.5), Word(" late", 1.4, 1.9))))
+    """420 ms of it, which its times do not show."""
+    ears = hears(Heard(""), Heard(" short and late", (Word(" short", 0.2, 0.52), Word(" late", 1.42, 1.92))))
     result = watched(ears, SPEECH[: 5 * SAMPLING_RATE])
     _, again = ears.pieces
     assert (again.lead, len(again.samples)) == (SHIFT, 5 * SAMPLING_RATE + SHIFT)
     assert not again.samples[:SHIFT].any()
-    assert result.words == (Word(" short", 0.0, pytest.approx(0.1)), Word(" late", pytest.approx(1.0), 1.5))
+    short, late = result.words
+    assert (short.text, short.start, short.end) == (" short", 0.0, pytest.approx(0.1))
+    assert (late.text, late.start, late.end) == (" late", pytest.approx(1.0), pytest.approx(1.5))
     assert result.warnings[0].endswith("decoded again behind a little silence, which was kept")
+
+
+def test_the_silence_changes_what_a_token_of_audio_is_made_of() -> None:
+    """A token pools four frames of the convolutions. Behind the silence no token of speech pools the same four, and
+    behind a whole number of tokens each would."""
+    torch = pytest.importorskip("torch")
+    from tower import POOL, tower
+
+    from voxbatch.vllm_plugin.encoder import Encoder
+
+    encoder = Encoder(*tower(750))
+
+    def pooled(lead: int) -> set[bytes]:
+        samples = np.concatenate([np.zeros(lead, np.float32), SPEECH[: 2 * SAMPLING_RATE], np.zeros(9_600, np.float32)])
+        samples = samples[: len(samples) // SAMPLES_PER_TOKEN * SAMPLES_PER_TOKEN]
+        with torch.no_grad():
+            frames = encoder._convolved([torch.from_numpy(samples)], [len(samples) // 320], 0)
+        return {group.numpy().tobytes() for group in frames.split(POOL)}
+
+    first = pooled(0)
+    assert len(first & pooled(SHIFT // SAMPLES_PER_TOKEN * SAMPLES_PER_TOKEN)) > 20
+    assert len(first & pooled(SHIFT)) <= 1, "at most digital silence"
 
 
 @pytest.mark.parametrize("fault", ["error", "death", "refusal"])
@@ -520,6 +552,13 @@ def test_joined_words_are_in_order_and_inside(sizes: list[int], lead: int, rng: 
     assert all(0 <= time <= sum(sizes) / SAMPLING_RATE + 1e-9 for time in times)
     assert whole.text.strip() == "".join(word.text for word in whole.words).strip()
     assert whole.quiet == pytest.approx((0.0, sum(sizes) / SAMPLING_RATE))
+
+
+def test_joined_ends_are_on_the_chunks_clock() -> None:
+    """Each half may say that it had ended; the second half's time is shifted by the first's length."""
+    halves = [Piece(SPEECH[: 10 * SAMPLING_RATE]), Piece(SPEECH[10 * SAMPLING_RATE :])]
+    met = joined(halves, [Heard("one", after_end=((4.0, 1),)), Heard("two", after_end=((5.0, 2),))])
+    assert met.after_end == ((4.0, 1), (15.0, 2))
 
 
 def test_joined_without_times() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
+import machines
 import numpy as np
 import pytest
-from conftest import ROOT, Voxbatch
-from support import installed
+from conftest import Voxbatch
 
 from voxbatch import engines
 from voxbatch.engines import Speed, has_gpu
@@ -108,6 +107,7 @@ def test_what_is_not_known(tmp_path: Path) -> None:
     assert expected(L4, "mistralai/Voxtral-Mini-3B-2507") is None
     assert expected(L4, tensor_parallel_size="2") is None
     assert expected(L4, quantization="fp8") is None
+    assert expected(L4, fp8="decoder") is None
     assert expected(L4, dtype="float32") is None
     assert engines.expected("faster-whisper", None, {}, None, L4) is None
     assert engines.expected("no such", None, {}, None, L4) is None
@@ -126,39 +126,11 @@ def test_no_card_here() -> None:
     assert expected(None) is None
 
 
-NVML = """
-class NVMLError(Exception): ...
-class Memory: total, free, reserved = 24_152_899_584, 24_152_899_584, 640_000_000
-nvmlMemory_v2 = 2
-def nvmlInit(): ...
-def nvmlShutdown(): ...
-def nvmlDeviceGetCount(): return 2
-def nvmlDeviceGetHandleByIndex(index): return index
-def nvmlDeviceGetMemoryInfo(handle, version=1): return Memory
-def nvmlDeviceGetCudaComputeCapability(handle): return 8, 9
-def nvmlDeviceGetName(handle): return "NVIDIA L4"
-"""
-
-
 @pytest.fixture
 def l4s(tmp_path: Path) -> dict[str, str]:
     """The environment of a machine with two L4s, vLLM 0.26 and voxbatch installed, none of which is ever started."""
-    packages = tmp_path / "packages"
-    for folder in (packages / "vllm", packages / "vllm-0.26.0.dist-info"):
-        folder.mkdir(parents=True)
-    (packages / "vllm" / "__init__.py").touch()
-    (packages / "vllm-0.26.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.26.0\n")
-    (packages / "pynvml.py").write_text(NVML)
-    model = tmp_path / "model"
-    model.mkdir()
-    audio = {"audio_encoding_args": {"transcription_format": "streaming"}}
-    encoder = {**PARAMS["multimodal"]["whisper_model_args"]["encoder_args"], **audio}
-    whole = {**PARAMS, "multimodal": {"whisper_model_args": {"encoder_args": encoder}}}
-    (model / "params.json").write_text(json.dumps(whole))
-    (model / "tekken.json").write_text(json.dumps({"audio": {"transcription_delay_ms": 480, "frame_rate": 12.5,
-        "streaming_n_left_pad_tokens": 32, "sampling_rate": 16_000}}))  # fmt: skip
-    path = os.pathsep.join([str(packages), str(installed(tmp_path)), str(ROOT)])
-    return {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "0,1"}
+    machines.small_files(tmp_path / "model")
+    return {"PYTHONPATH": machines.path(machines.gpu_machine(tmp_path / "packages")), "CUDA_VISIBLE_DEVICES": "0,1"}
 
 
 def test_dry_run(voxbatch: Voxbatch, tmp_path: Path, l4s: dict[str, str]) -> None:

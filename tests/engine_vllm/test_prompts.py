@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voxbatch.engines.vllm.families import Piece, Unfit
+from voxbatch.engines.vllm.families import Heard, Piece, Unfit
 from voxbatch.engines.vllm.families.instruct import Instruct
 from voxbatch.engines.vllm.families.realtime import Realtime
 from voxbatch.engines.vllm.model import locate
@@ -58,6 +58,23 @@ def test_realtime(tmp_path: Path, delay_ms: int) -> None:
         assert len(samples) // 1_280 <= 512
     with pytest.raises(Unfit, match="fit into a context of 512"):
         family.request(Piece(noise(family.max_chunk_samples + 1)))
+
+
+def test_realtime_text_after_the_end(tmp_path: Path) -> None:
+    """It is kept, with the place of the first EOS and the number of characters that follow; inside the audio."""
+    from checkpoints import write_realtime
+
+    write_realtime(tmp_path)
+    family = Realtime(locate(str(tmp_path), None), resolve("realtime", {"delay_ms": "0"}))
+    family.load(tmp_path)
+    eos, one, two = family._tekken.instruct.tokenizer.eos_id, 1_065, 1_066
+    heard = family.read(Piece(noise(160_000)), [33, one, 32, eos, 33, two, two], "length")
+    assert isinstance(heard, Heard)
+    assert heard.after_end == ((pytest.approx(0.32), 2),)
+    assert len(heard.text.strip()) == 3
+    (ended,) = family.read(Piece(noise(1_600)), [33, one, 32, eos, 33, two], "length").after_end
+    assert ended == (0.1, 1)
+    assert family.read(Piece(noise(160_000)), [33, one, eos], "stop").after_end == ()
 
 
 @pytest.mark.parametrize("lang", [None, "en", "pt", "hi"])

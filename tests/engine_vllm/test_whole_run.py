@@ -171,3 +171,30 @@ def test_a_folder_that_is_no_model(voxbatch: Voxbatch, recordings: Path, tmp_pat
     ended = voxbatch("run", recordings, "-o", tmp_path / "out", "--engine", "vllm", "--model", tmp_path)
     assert ended.returncode == 2
     assert "neither params.json (Mistral's format) nor config.json" in ended.stderr
+
+
+def test_a_published_serving_properties(voxbatch: Voxbatch, recordings: Path, voxtral: Path, tmp_path: Path) -> None:
+    """AWS's file for Voxtral runs as it is, on another model and without its four GPUs."""
+    file = tmp_path / "serving.properties"
+    file.write_text(
+        "option.model_id=mistralai/Voxtral-Small-24B-2507\n"
+        "option.tensor_parallel_degree=4\n"
+        "option.dtype=bfloat16\n"
+        "option.tokenizer_mode=mistral\n"
+        "option.config_format=mistral\n"
+        "option.load_format=mistral\n"
+        "option.trust_remote_code=true\n"
+        "option.limit_mm_per_prompt=audio:8\n"
+        'option.mm_processor_kwargs={"audio_sampling_rate": 16000, "audio_max_length": 1800.0}\n'
+        "option.enable_chunked_prefill=true\n"
+        "option.enable_prefix_caching=true\n"
+        "option.use_v2_block_manager=true\n"
+    )
+    here = ["--model", voxtral, "--engine-option", "tensor_parallel_size=1", "--engine-option", "enforce_eager=true"]
+    few = ["--limit", "3", "-o", tmp_path / "out", "--log-format", "json"]
+    done = voxbatch("run", recordings, "--serving-properties", file, *here, *few, env=ENVIRONMENT, timeout=WAIT_S)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "3 done + 0 failed = 3 items" in done.stdout
+    told = [json.loads(line) for line in done.stderr.splitlines() if '"serving_properties"' in line]
+    assert [line["severity"] for line in told] == ["INFO"]
+    assert "without effect here: option.trust_remote_code, option.mm_processor_kwargs" in told[0]["text"]

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.engines.vllm.words import (
+    EOS,
     FIRST_TEXT_ID,
     STREAMING_PAD,
     STREAMING_WORD,
@@ -20,6 +21,7 @@ from voxbatch.engines.vllm.words import (
     longest_pause,
     spaced,
     split_words,
+    text_after_end,
     timed_words,
 )
 from voxbatch.records import Word
@@ -55,6 +57,14 @@ def test_groups_keep_all_text(token_ids: list[int]) -> None:
     assert [each for _, ids in found for each in ids] == [each for each in token_ids if each >= FIRST_TEXT_ID]
     assert all(a < b for (a, _), (b, _) in pairwise(found))
     assert all(ids[0] in token_ids[at : at + 2] for at, ids in found)
+
+
+def test_text_after_end() -> None:
+    """The characters of all text after the first EOS; neither white space alone nor control tokens are text."""
+    ids = [W, *spelt("one"), P, EOS, P, W, *spelt(" two"), EOS, *spelt(" 你")]
+    assert text_after_end(ids, decoded(ids, bytewise)) == (5, 5)
+    for ids in ([W, *spelt("one"), P], [W, *spelt("one"), EOS], [*spelt("one"), EOS, P, W, *spelt(" ")]):
+        assert text_after_end(ids, decoded(ids, bytewise)) is None
 
 
 def test_timed_words_by_hand() -> None:

@@ -14,6 +14,7 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
+from voxbatch.audio import ffmpeg
 from voxbatch.audio.ffmpeg import FFmpegStream
 from voxbatch.audio.mixdown import Mixdown
 from voxbatch.audio.native import BLOCK_SECONDS, HeaderShortError, NativeBlock, SoundFileStream, is_chained_ogg
@@ -31,7 +32,7 @@ Warn = Callable[[str], None]
 _DURATION_SLACK_S = 0.25
 """Codecs pad: an MP3 decodes up to 0.1 s shorter or longer than other programs say it is."""
 
-__all__ = ["BLOCK_SECONDS", "MAX_CHANNELS", "MAX_RATE", "MIN_RATE", "decode", "probe"]
+__all__ = ["BLOCK_SECONDS", "MAX_CHANNELS", "MAX_RATE", "MIN_RATE", "decode", "libraries", "probe"]
 
 
 def decode(
@@ -233,3 +234,17 @@ def probe(recording: Recording, certain: bool = False) -> float | None:
     if certain and (native.format == "MP3" or is_chained_ogg(recording)):
         return None
     return native.claimed_seconds()
+
+
+def libraries() -> dict[str, str]:
+    """Return the versions of the libraries that decide what samples a recording gives: {"ffmpeg": "7.0.2-static
+    (imageio-ffmpeg 0.6.0)", "libsndfile": "1.2.2"}.
+
+    Raises:
+        ConfigError: VOXBATCH_FFMPEG names no ffmpeg.
+    """
+    try:
+        found = ffmpeg.version()
+    except AudioError:
+        found = "not installed"
+    return {"ffmpeg": found, "libsndfile": soundfile.__libsndfile_version__}

@@ -18,19 +18,23 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from voxbatch.audio.native import NativeBlock, block_frames
-from voxbatch.errors import AudioError
-from voxbatch.storage import shown
+from voxbatch.errors import AudioError, ConfigError
+from voxbatch.storage import Unkept, shown
 
 FORMATS = (
     "aac,ac3,aiff,amr,amrnb,amrwb,ape,asf,au,avi,caf,dts,eac3,flac,flv,g722,gsm,m4a,matroska,mov,mp3,mp4,mpeg,mpegts,"
     "ogg,rm,tak,tta,voc,w64,wav,webm,wv,xwma"
 )
 """Demuxers (ffmpeg -demuxers) that read audio from their own bytes alone."""
+CHOSEN = "VOXBATCH_FFMPEG"
+"""The variable that names another ffmpeg."""
 RAW_FORMATS = {".g722": "g722", ".gsm": "gsm"}
 """Headerless formats with one rate and channel count: the extension is all there is to know them by."""
 SILENCE_TIMEOUT_S = 60
@@ -42,23 +46,60 @@ up to 15 ms (m4a) off. Left over after it: a container's own clock, 1 ms in Matr
 
 _AU = struct.Struct(">4s5I")  # magic, data offset, data size, encoding, rate, channels
 _AU_FLOAT32 = 6
+_DESCRIPTOR = re.compile(r"(?:file:)?/dev/fd/\d+")
+"""The name of the recording as ffmpeg is given it."""
 
 
 @functools.cache
 def executable() -> str:
-    """The system's ffmpeg, else the binary inside the imageio-ffmpeg wheel.
+    """Return the path of the ffmpeg to run: the one that VOXBATCH_FFMPEG names, else the binary inside the wheel of
+    imageio-ffmpeg, else the system's.
+
+    The wheel comes before the system, because the lock files pin its version: every machine and worker then decodes to
+    the same samples and fails with the same messages.
 
     Raises:
-        AudioError: neither is there.
+        ConfigError: VOXBATCH_FFMPEG names no program.
+        AudioError: there is no ffmpeg.
     """
-    if found := shutil.which("ffmpeg"):
+    if chosen := os.environ.get(CHOSEN):
+        found = shutil.which(chosen)
+        if found is None:
+            raise ConfigError(f"{CHOSEN}={chosen}: no such program; give the path of an ffmpeg, or unset it")
         return found
     try:
         import imageio_ffmpeg
 
-        return str(imageio_ffmpeg.get_ffmpeg_exe())
-    except (ImportError, RuntimeError) as e:
-        raise AudioError("this format needs ffmpeg, which is not installed: pip install imageio-ffmpeg") from e
+        found = shutil.which(imageio_ffmpeg.get_ffmpeg_exe())
+    except (ImportError, RuntimeError):  # the package, or a binary for this platform, is missing
+        found = shutil.which("ffmpeg")
+    if found is None:
+        raise AudioError("this format needs ffmpeg, which is not installed: pip install imageio-ffmpeg")
+    return found
+
+
+@functools.cache
+def version() -> str:
+    """Return the version of `executable` and where it comes from: "7.0.2-static (imageio-ffmpeg 0.6.0)",
+    "5.1.9-0+deb12u1 (system)" or "… (VOXBATCH_FFMPEG)".
+
+    Raises: as `executable`; ConfigError where the program does not run.
+    """
+    program = executable()
+    try:
+        told = subprocess.run([program, "-version"], capture_output=True, check=True, timeout=SILENCE_TIMEOUT_S).stdout
+    except (OSError, subprocess.SubprocessError) as e:
+        raise ConfigError(f"{program} is no ffmpeg that runs here: {e}; {CHOSEN} can name another") from e
+    number = re.match(r"ffmpeg version (\S+)", told.decode("utf-8", "replace"))
+    return f"{number[1] if number else 'unknown'} ({_origin(program)})"
+
+
+def _origin(program: str) -> str:
+    if os.environ.get(CHOSEN):
+        return CHOSEN
+    if "imageio_ffmpeg" in Path(program).parts:
+        return f"imageio-ffmpeg {metadata.version('imageio-ffmpeg')}"
+    return "system"
 
 
 def command(fd: int, name: str, offset: float) -> list[str]:
@@ -81,9 +122,12 @@ class FFmpegStream:
     """
 
     def __init__(self, fd: int, name: str, offset: float, because: str, seek: bool = True):
-        self._fd, self._because = fd, because
+        self._fd, self._name, self._because = fd, shown(name, ""), because
         self._skip_s = 0.0 if seek else offset
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`, with the process)
+        try:
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`, with the process)
+        except OSError as e:
+            raise Unkept(f"{self._name}: the messages of ffmpeg", e) from e
         self._process = subprocess.Popen(
             command(fd, name, offset if seek else 0.0),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._stderr, pass_fds=(fd,),
@@ -142,13 +186,15 @@ class FFmpegStream:
         return complaint
 
     def _complaint(self) -> str:
-        """ffmpeg's first word: what it met. The later ones only say that it stopped."""
+        """Return ffmpeg's first message: it says what ffmpeg met, and the later ones only that it stopped. Versions
+        before 7 open it with the name that they were given, which is a descriptor's."""
         self._process.wait()
         self._stderr.seek(0)
         first = self._stderr.readline(1000).decode("utf-8", "replace").strip()
         if "matches no streams" in first:
             return "it has no audio track"
-        return re.sub(r"^(\[[^]]*\] *)*(Error opening input: *)?", "", first)
+        cause = re.sub(rf"^(\[[^]]*\] *)*(Error opening input: *|{_DESCRIPTOR.pattern}: *)?", "", first)
+        return _DESCRIPTOR.sub(lambda _: self._name, cause)
 
     def close(self) -> None:
         self._process.kill()

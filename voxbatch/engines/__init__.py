@@ -65,6 +65,9 @@ class EngineSpec:
     workers: tuple[Mapping[str, str], ...] = ()
     """What each process that this host should run side by side has in its environment, e.g. {"CUDA_VISIBLE_DEVICES":
     "0"}; none or one: this process does it alone."""
+    warnings: tuple[str, ...] = ()
+    """What a user should know before a run, e.g. that it is slower than it could be: in the log and in the summary, no
+    part of a run's identity."""
 
     @property
     def only_language(self) -> str | None:

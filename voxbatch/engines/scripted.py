@@ -89,7 +89,7 @@ class Scripted:
     def _result(self, chunk: Chunk) -> Hypothesis | ChunkFailure:
         if chunk.item in self._fail:
             return ChunkFailure(chunk.item, chunk.index, "scripted to fail", retryable=True)
-        words = tuple(count_words(chunk)) if not chunk.span.silent else ()
+        words = tuple(count_words(chunk))
         text = "".join(word.text for word in words)
         return Hypothesis(chunk.item, chunk.index, text, words if self._script.words else ())
 

@@ -11,11 +11,13 @@ from voxbatch.errors import StorageError
 
 
 class Unkept(StorageError):
-    """The folder of temporary files is full, or cannot be written."""
+    """The folder of temporary files is full, or cannot be written. The message names the folder, and not the temporary
+    file that the error may name: it is called differently each time."""
 
-    def __init__(self, message: str, folder: str):
-        super().__init__(message)
-        self.folder = folder
+    def __init__(self, what: str, error: OSError):
+        self.folder = tempfile.gettempdir()
+        reason = error.strerror or error
+        super().__init__(f"{what}: cannot be kept in {self.folder}: {reason}; free space there, or set TMPDIR")
 
 
 def spool(name: str, blocks: Iterable[bytes]) -> BinaryIO:
@@ -31,5 +33,4 @@ def spool(name: str, blocks: Iterable[bytes]) -> BinaryIO:
             file.seek(0)
             return os.fdopen(os.dup(file.fileno()), "rb")
     except OSError as error:
-        where = tempfile.gettempdir()
-        raise Unkept(f"{name}: cannot be kept in {where}: {error}; free space there, or set TMPDIR", where) from error
+        raise Unkept(name, error) from error

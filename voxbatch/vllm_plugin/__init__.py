@@ -4,6 +4,8 @@ Stock vLLM runs the model as if the audio were still arriving: the encoder insid
 times the decoder's. A batch job has the whole chunk. Here the encoder runs when a chunk is admitted, for all chunks of
 a step together and without a K/V cache; a decode step holds the decoder alone (`model`). What is said is the same.
 
+The plugin also loads Voxtral Realtime's weights from Hugging Face's format, for this model and for stock's (`loader`).
+
 vLLM calls `register` in each of its processes, by the entry point `vllm.general_plugins` of this package. It does
 nothing unless the environment asks for it, so that other users of the same vLLM get the stock model. The engine asks
 (`voxbatch.engines.vllm.prefill`). Of vLLM's own names only those in `private` are touched.
@@ -11,13 +13,18 @@ nothing unless the environment asks for it, so that other users of the same vLLM
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 from importlib import metadata
 
 SWITCH = "VOXBATCH_VLLM_PLUGIN"
 """The environment variable by which the engine asks for this model: ON."""
+LOADER_SWITCH = "VOXBATCH_VLLM_LOADER"
+"""The environment variable by which the engine asks for the load format: ON."""
 ON = "1"
+LOAD_FORMAT = "voxbatch_huggingface"
+"""The load format of Voxtral Realtime's weights in Hugging Face's format (see `loader`)."""
 ATTENTION = "CUSTOM"
 """vLLM's name for the attention backend that `register` brings (see `decoding`)."""
 GROUP, ENTRY = "vllm.general_plugins", "voxbatch"
@@ -40,11 +47,13 @@ def is_installed() -> bool:
 
 
 def register() -> None:
-    """Put our model in the place of vLLM's, where it is asked for.
+    """Put our model in the place of vLLM's, and make our load format known to vLLM, each where it is asked for.
 
     Raises:
         RuntimeError: this vLLM is not one that the model was read against.
     """
+    if os.environ.get(LOADER_SWITCH) == ON:
+        importlib.import_module("voxbatch.vllm_plugin.loader")
     if asked():
         from voxbatch.vllm_plugin import private
 

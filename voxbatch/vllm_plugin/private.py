@@ -37,6 +37,13 @@ NAMES = {
         "qkv_proj, rotary_emb, out_proj, attn.layer_name, head_dim, q_size, kv_size, scaling"
     ),
     f"{MODELS}.voxtral:AudioLanguageAdapter": "w_out; called with [tokens, pool * dim]",
+    # what reads the weights' files
+    "vllm.model_executor.model_loader:register_model_loader": "(load_format), a decorator of a class",
+    "vllm.model_executor.model_loader.default_loader:DefaultModelLoader": (
+        "__init__(load_config), a dataclass whose load_format safetensors takes *.safetensors of a folder, as far as "
+        "model.safetensors.index.json names them; get_all_weights(model_config, model) → (name, tensor); "
+        "model_config.model is the folder"
+    ),
     # what a layer is made of, called outside of the compiled graph
     "vllm.model_executor.layers.layernorm:RMSNorm": "weight, variance_epsilon; forward_native on a CPU",
     "vllm.model_executor.layers.activation:SiluAndMul": "forward_cuda, forward_native",

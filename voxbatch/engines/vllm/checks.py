@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat, fp8, gpu
 from voxbatch.engines.vllm.families import Family
 from voxbatch.engines.vllm.model import REALTIME, Model
 from voxbatch.engines.vllm.settings import Settings
-from voxbatch.errors import ConfigError
+from voxbatch.errors import ConfigError, EngineError
 
 MISTRAL_FORMATS = {
     "tokenizer_mode": ("mistral",), "config_format": ("mistral",), "load_format": ("mistral", "dummy"),
@@ -23,6 +24,12 @@ HF_FORMATS = {
     "config_format": ("auto", "hf"),
     "load_format": ("auto", "hf", "safetensors", "fastsafetensors", "runai_streamer", "dummy"),
 }
+HF_VOXTRAL_FORMATS = {
+    "tokenizer_mode": ("auto", "mistral"),
+    "config_format": ("auto", "hf"),
+    "load_format": ("auto", "hf", "safetensors", "dummy"),
+}
+"""Those that say what the files are. vLLM is told others (see arguments.stated)."""
 
 
 def check(model: Model, settings: Settings) -> None:
@@ -47,11 +54,21 @@ def check_step(model: Model, family: Family, settings: Settings, requests: int) 
         )
 
 
+def check_installed(model: Model, settings: Settings) -> None:
+    """Raises EngineError where vLLM would not find the plugin that translates the model's weights."""
+    if model.is_translated and settings.load_format != "dummy" and not vllm_plugin.is_installed():
+        raise EngineError(
+            f"{model.name} is in Hugging Face's format, which voxbatch's plugin translates for vLLM. vLLM finds the "
+            "plugins of installed packages only, and voxbatch is not installed, or VLLM_PLUGINS does not name it: pip "
+            "install voxbatch, or add voxbatch to VLLM_PLUGINS"
+        )
+
+
 def check_graphs(model: Model, settings: Settings, version: str, prefilled: bool) -> None:
     """Raises ConfigError where this vLLM cannot capture the CUDA graphs that were asked for.
 
     Args:
-        prefilled: see prefill.is_on.
+        prefilled: see prefill.Decision.
     """
     fullest = compat.cudagraph_mode(model.family, version, prefilled)
     if "FULL" in settings.cudagraph_mode and "FULL" not in fullest:
@@ -62,7 +79,7 @@ def check_graphs(model: Model, settings: Settings, version: str, prefilled: bool
 
 
 def _check_formats(model: Model, settings: Settings) -> None:
-    allowed = MISTRAL_FORMATS if model.is_mistral else HF_FORMATS
+    allowed = HF_VOXTRAL_FORMATS if model.is_translated else MISTRAL_FORMATS if model.is_mistral else HF_FORMATS
     owner = "Mistral's" if model.is_mistral else "Hugging Face's"
     for name, values in allowed.items():
         given = getattr(settings, name)

@@ -23,7 +23,7 @@ from typing import Any, TextIO
 from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.families import Request
 from voxbatch.log import WRITING
-from voxbatch.vllm_plugin import ON, SWITCH
+from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SWITCH
 
 HANG_S = 600.0
 """Without any output for so long, the engine is taken for dead. A first step may compile kernels for minutes."""
@@ -58,12 +58,13 @@ class Output:
 
 
 class Died(Exception):
-    """The engine is gone, with all that it had in hand."""
+    """The engine is gone, with all that it had in hand. `cause` does not name the log, whose path differs from run to
+    run: it is for the failures of items. The exception's own text names it."""
 
-    def __init__(self, cause: str):
+    def __init__(self, cause: str, log: Path | None = None):
         self.cause = cause
         self.out_of_memory = "out of memory" in cause.lower()
-        super().__init__(cause)
+        super().__init__(f"{cause} (its log: {log})" if log else cause)
 
 
 class Core:
@@ -80,7 +81,7 @@ class Core:
     def __init__(self, arguments: Mapping[str, Any], plugin: bool = False):
         began = time.monotonic()
         self._log = _EngineLog()
-        _settle(plugin)
+        _settle(plugin, loader=arguments.get("load_format") == LOAD_FORMAT)
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self._log.config)
         started = _set({**allocator(arguments.get("tensor_parallel_size", 1)), **threads(on_gpu=bool(gpu.cards()))})
         with started, _as_death(self._log), _outputs_to(self._log.file):
@@ -171,10 +172,12 @@ def _filled(cards: list[dict[str, int]]) -> str:
     return f"; {fullest['used'] / 1e9:.1f} GB in use, {fullest['planned'] / 1e9:.1f} planned" if fullest else ""
 
 
-def _settle(plugin: bool) -> None:
+def _settle(plugin: bool, loader: bool = False) -> None:
     """The environment that vLLM's processes are started with."""
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     os.environ.pop(SWITCH, None)
+    os.environ.pop(LOADER_SWITCH, None)
+    os.environ.update({LOADER_SWITCH: ON} if loader else {})
     os.environ.update({**PREFILLED, SWITCH: ON} if plugin else {})
 
 
@@ -187,7 +190,7 @@ def _as_death(log: _EngineLog, of_request: bool = False, ended: Callable[[], str
     except Exception as e:
         if of_request and isinstance(e, ValueError | TypeError):
             raise ValueError(str(e)) from e
-        raise Died(log.cause(e, ended())) from e
+        raise Died(log.cause(e, ended()), log.file) from e
 
 
 def _sampling(request: Request) -> Any:
@@ -248,7 +251,7 @@ class _EngineLog:
         self._is_quoted = True
         named = [line.split("] ", 1)[-1] for line in self.errors().splitlines() if _names_an_exception(line)]
         causes = list(dict.fromkeys(named))[-LOG_LINES:] or [ended or f"{type(error).__name__}: {error}"]
-        return f"{'; '.join(causes)[:1000]} (its log: {self.file})"
+        return "; ".join(causes)[:1000]
 
     def remove(self) -> None:
         """Not when it holds errors, or a message has sent somebody here: they will want to read it."""

@@ -20,6 +20,7 @@ from voxbatch.engines.feed import Feed
 from voxbatch.engines.notice import Notice
 from voxbatch.engines.vllm.core import Core, Died, Output
 from voxbatch.engines.vllm.families import Family, Heard, Piece, Unfit
+from voxbatch.engines.vllm.limits import SAMPLES_PER_TOKEN
 from voxbatch.engines.vllm.watch import Suspicion, suspicions
 from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
@@ -31,8 +32,10 @@ AHEAD = 1 / 8
 the step."""
 SPLIT_S = 8.0
 """A suspect chunk of at least this length is asked again in halves, a shorter one behind a little silence."""
-SHIFT = SAMPLING_RATE * 2 // 5
-"""400 ms of silence: the frames fall elsewhere."""
+SHIFT = 5 * SAMPLES_PER_TOKEN + SAMPLES_PER_TOKEN // 4
+"""Samples of silence in front of a short suspect chunk: 420 ms. The quarter of a token is one encoder frame: each token
+of audio then pools other encoder frames than in the first round. Whole tokens alone would give each token the same
+frames again."""
 SHRINK = 8
 """After a death, only one in so many of the chunks that were in the engine is in it at a time, until all of them have
 a result."""
@@ -212,7 +215,7 @@ class Driver:
         heard = joined(case.pieces, [case.heard[i] for i in range(len(case.pieces))])
         if case.first is not None:
             return _better(case, heard)
-        case.doubts = suspicions(case.chunk.samples, heard) if self._watched and not case.chunk.span.silent else []
+        case.doubts = suspicions(case.chunk.samples, heard) if self._watched else []
         if not case.doubts:
             return _hypothesis(case.chunk, heard)
         case.first, case.heard = heard, {}
@@ -227,12 +230,12 @@ class Driver:
         self._deaths += 1
         broken = not loaded and not self._asked and not death.out_of_memory
         if self._deaths > self._starter.restarts or broken:
-            raise EngineError(f"vLLM died: {death.cause}")
+            raise EngineError(f"vLLM died: {death}")
         cases = list(dict.fromkeys(case for case, _ in self._flight.values()))
         self._flight.clear()
         if death.out_of_memory:
             if self._concurrency == 1:
-                raise EngineError(f"vLLM ran out of memory with one request at a time: {death.cause}")
+                raise EngineError(f"vLLM ran out of memory with one request at a time: {death}")
             self._concurrency //= 2
         elif len(cases) == 1 and cases[0].suspect:
             self._held.append(self._given_up(cases.pop(), f"vllm died of this chunk: {death.cause}", retryable=True))
@@ -246,7 +249,7 @@ class Driver:
     def _told(self, death: Died, cases: int) -> str:
         admitted = f", with {self._concurrency} requests at a time" if death.out_of_memory else ""
         in_hand = f" for the {cases} chunks in hand" if cases else ""
-        return f"vLLM died ({death.cause}); starting it again{in_hand}{admitted}"
+        return f"vLLM died ({death}); starting it again{in_hand}{admitted}"
 
 
 def _named(error: Exception) -> str:
@@ -259,6 +262,7 @@ def joined(pieces: list[Piece], heard: list[Heard]) -> Heard:
         return heard[0]
     offset, words = 0.0, list[Word]()
     quiet, unheard = list[tuple[float, float]](), list[tuple[float, float]]()
+    after_end = list[tuple[float, int]]()
     for piece, each in zip(pieces, heard, strict=True):
         zero = offset - piece.lead / SAMPLING_RATE
         words += [replace(w, start=max(offset, w.start + zero), end=max(offset, w.end + zero)) for w in each.words]
@@ -266,10 +270,12 @@ def joined(pieces: list[Piece], heard: list[Heard]) -> Heard:
             start, end = (max(offset, place + zero) for place in each.quiet)
             quiet.append((quiet.pop()[0] if quiet and quiet[-1][1] == start else start, end))
         unheard += [(max(offset, each.unheard[0] + zero), each.unheard[1] + zero)] if each.unheard else []
+        after_end += [(max(offset, at + zero), characters) for at, characters in each.after_end]
         offset = zero + len(piece.samples) / SAMPLING_RATE
     parts = filter(None, (each.text.strip() for each in heard))
     text = "".join(word.text for word in words) if words else " ".join(parts)
-    return Heard(text, tuple(words), _longest(quiet), _longest(unheard), any(each.truncated for each in heard))
+    truncated = any(each.truncated for each in heard)
+    return Heard(text, tuple(words), _longest(quiet), _longest(unheard), truncated, tuple(after_end))
 
 
 def _longest(stretches: list[tuple[float, float]]) -> tuple[float, float] | None:
@@ -307,4 +313,8 @@ def _weight(doubts: list[Suspicion]) -> float:
 
 
 def _hypothesis(chunk: Chunk, heard: Heard, *warnings: str) -> Hypothesis:
-    return Hypothesis(chunk.item, chunk.index, heard.text, heard.words, warnings)
+    went_on = (
+        f"{characters} characters of text after the model said that it had ended, at {at:.1f} s"
+        for at, characters in heard.after_end
+    )
+    return Hypothesis(chunk.item, chunk.index, heard.text, heard.words, (*warnings, *went_on))

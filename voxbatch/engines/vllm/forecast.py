@@ -36,7 +36,7 @@ def expected(
     settings = resolve(REALTIME, options)
     if name not in CARDS or params is None or not _is_plain(settings):
         return None
-    prefilled = prefill.is_expected(settings) if card else prefill.is_on(REALTIME, settings)
+    prefilled = prefill.is_expected(settings) if card else prefill.decide(REALTIME, settings).on
     capacity, longest = CARDS[name], limits.longest_chunk(settings.max_model_len, _delay(settings))
     chunks, seconds = _chunks(durations, longest / SAMPLING_RATE)
     how = way(params, settings, name, prefilled, seconds)
@@ -62,7 +62,8 @@ def _params(model: str | None) -> dict[str, Any] | None:
 
 
 def _is_plain(settings: Settings) -> bool:
-    return prefill.is_plain(settings) and settings.dtype in NUMBERS
+    """Return whether `speed` knows these settings: one card and numbers of 16 bits."""
+    return prefill.is_plain(settings) and not settings.fp8_parts and settings.dtype in NUMBERS
 
 
 def _chunks(durations: NDArray[np.float32] | None, longest_s: float) -> tuple[float, float]:

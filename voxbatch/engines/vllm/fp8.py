@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from voxbatch.engines.vllm import gpu
+from voxbatch.engines.vllm import gpu, prefill
 from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model
-from voxbatch.engines.vllm.settings import DECODER, ENCODER, KV, TRUE, Settings
+from voxbatch.engines.vllm.settings import DECODER, ENCODER, KV, Settings
 from voxbatch.errors import ConfigError
 
 METHOD = "fp8_per_channel"
@@ -67,8 +67,9 @@ def _of_model(model: Model, parts: frozenset[str], settings: Settings) -> str:
         return "with dtype=float32 vLLM has no such kernels; give bfloat16, or leave one of the two out"
     if settings.quantization and parts & {*NAMES}:
         return f"quantization={settings.quantization} is asked for too; give one of the two"
-    if KV in parts and model.family == REALTIME and settings.prefill_encoder != TRUE:
-        return "give prefill_encoder=true with it, or the encoder has a K/V cache too, which nobody tried in 8 bits"
+    if KV in parts and model.family == REALTIME and not (plugin := prefill.decide(model.family, settings)).on:
+        reason = plugin.reason or f"prefill_encoder={settings.prefill_encoder}"
+        return f"kv takes the plugin, or the encoder has a K/V cache too, which nobody tried in 8 bits; {reason}"
     return ""
 
 

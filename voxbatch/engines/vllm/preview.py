@@ -36,7 +36,7 @@ def preview(model: str | None, options: Mapping[str, str]) -> dict[str, Any]:
 def _arguments(name: str, family: str, settings: Settings) -> dict[str, Any]:
     return {
         "model": name,
-        **stated(family != WHISPER, settings),
+        **stated(family, family != WHISPER, settings),
         "max_num_seqs": settings.max_num_seqs or _admitted(family),
         "scheduler_cls": settings.scheduler_cls or compat.scheduler(lifts(family, settings), on_cpu=False),
         "gpu_memory_utilization": _share(settings),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from voxbatch.engines.vllm.settings import ALL_CARDS, CUDAGRAPH_MODES, mm_limits
+from voxbatch.engines.vllm.settings import ALL_CARDS, CUDAGRAPH_MODES, check_mm_limits
 from voxbatch.errors import ConfigError
 
 
@@ -172,7 +172,7 @@ def _share(value: str) -> str:
 
 
 def _mm_limits(value: str) -> str:
-    mm_limits(value)
+    check_mm_limits(value)
     return value
 
 
@@ -215,7 +215,9 @@ _KEYS = {
     "option.tokenizer_mode": _Key("tokenizer_mode", _one_of("auto", "hf", "mistral"), "auto, hf or mistral"),
     "option.config_format": _Key("config_format", _one_of("auto", "hf", "mistral"), "auto, hf or mistral"),
     "option.load_format": _Key("load_format", _text, "auto, mistral, safetensors, dummy or another of vLLM's"),
-    "option.limit_mm_per_prompt": _Key("limit_mm_per_prompt", _mm_limits, 'audio=1, or as JSON {"audio": 1}'),
+    "option.limit_mm_per_prompt": _Key(
+        "limit_mm_per_prompt", _mm_limits, 'audio:N, audio=N or as JSON {"audio": N}, N from 1'
+    ),
     "option.max_model_len": _Key("max_model_len", _count, _COUNT),
     "option.gpu_memory_utilization": _Key("gpu_memory_utilization", _share, "above 0, at most 1"),
     "option.max_num_seqs": _REQUESTS,

@@ -7,6 +7,7 @@ one place, `profiles/*.yaml`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -76,7 +77,7 @@ class Settings:
     devices: str = ""
     """GPUs to use, such as 0,1; empty means all that are visible."""
     limit_mm_per_prompt: str = "audio=1"
-    """Nothing else is possible; here because serving.properties may say it."""
+    """A ceiling: a request here holds one recording. It is an option because serving.properties may say it."""
     config_format: str = ""
     load_format: str = ""
     tokenizer_mode: str = ""
@@ -127,25 +128,29 @@ class Settings:
 
 def _require_one_audio(text: str) -> None:
     try:
-        is_one = mm_limits(text).get("audio") == 1
-    except ValueError:
-        is_one = False
-    if not is_one:
+        check_mm_limits(text)
+    except ValueError as e:
         raise ConfigError(
-            f"engine option limit_mm_per_prompt={text}: a request is one piece of audio; give audio=1 or leave it out"
-        )
+            f"engine option limit_mm_per_prompt={text}: a request holds one recording; give audio=1 or more, or leave "
+            "the option out"
+        ) from e
 
 
-def mm_limits(text: str) -> dict[str, int]:
-    """'audio=1,image=0' or '{"audio": 1}' → {"audio": 1, …}. Raises ValueError where it is neither."""
+def check_mm_limits(text: str) -> None:
+    """Check limits such as 'audio=1,image=0', 'audio:8' or '{"audio": 1}'.
+
+    Raises:
+        ValueError: the text has another form, or admits no audio.
+    """
     if text.startswith("{"):
         limits = json.loads(text)
     else:
-        pairs = [pair.partition("=") for pair in text.split(",")]
-        limits = {name.strip(): int(count) for name, _, count in pairs}
+        pairs = [re.split("[=:]", pair, maxsplit=1) for pair in text.split(",")]
+        limits = {name.strip(): int(count) for name, count in pairs}
     if not all(type(count) is int for count in limits.values()):
         raise ValueError(f"{text}: a number each")
-    return dict(limits)
+    if limits.get("audio", 0) < 1:
+        raise ValueError(f"{text}: no audio")
 
 
 def resolve(family: str, given: Mapping[str, str]) -> Settings:

@@ -140,9 +140,9 @@ def shape(params: Mapping[str, Any]) -> Shape:
 
 def _part(args: Mapping[str, Any], more: float) -> Part:
     weights = memory.layer_weights(args, gated=True) + more
-    queries = args["n_heads"] // args["n_kv_heads"]
+    heads = memory.kv_heads(args)
     kv_bytes = memory.BYTES * memory.kv_numbers(args)
-    return Part(args["n_layers"], weights, args["n_kv_heads"], queries, args["head_dim"], kv_bytes)
+    return Part(args["n_layers"], weights, heads, args["n_heads"] // heads, args["head_dim"], kv_bytes)
 
 
 def chunk(seconds: float, delay: int) -> Chunk:

@@ -17,7 +17,7 @@ from itertools import pairwise
 from voxbatch.engines.vllm.limits import TOKEN_MS
 from voxbatch.records import Word
 
-STREAMING_PAD, STREAMING_WORD = 32, 33
+EOS, STREAMING_PAD, STREAMING_WORD = 2, 32, 33
 FIRST_TEXT_ID = 1000
 """Ids below are control tokens: tekken.json, config.default_num_special_tokens."""
 CHARACTER_S = 0.07
@@ -83,6 +83,19 @@ def timed_words(pieces: Sequence[tuple[int, str]], duration: float) -> Iterator[
             yield Word(token, min(round(start, 3), last), min(round(start + length * scale, 3), last))
             start += length * scale
         free_from = end
+
+
+def text_after_end(token_ids: Sequence[int], pieces: Sequence[tuple[int, str]]) -> tuple[int, int] | None:
+    """(index of the first EOS, characters of text after it); None where no text follows an EOS.
+
+    Args:
+        pieces: what `decoded` makes of the ids.
+    """
+    if EOS not in token_ids:
+        return None
+    end = token_ids.index(EOS)
+    characters = len("".join(text for at, text in pieces if at > end).strip())
+    return (end, characters) if characters else None
 
 
 def spaced(pieces: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:

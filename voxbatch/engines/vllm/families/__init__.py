@@ -51,6 +51,9 @@ class Heard:
     """From where such a model said that it had ended, to the piece's end; None where it listened to the end."""
     truncated: bool = False
     """The text ended because no more tokens were allowed."""
+    after_end: tuple[tuple[float, int], ...] = ()
+    """Where such a model said that it had ended and yet went on: seconds from the piece's first sample, and characters
+    of text that follow. At most one for each request."""
 
 
 class Unfit(Exception):

@@ -11,7 +11,7 @@ from voxbatch.engines.vllm.families import Heard, Piece, Request, Unfit
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import Settings
 from voxbatch.engines.vllm.tekken import Tekken, load_tekken
-from voxbatch.engines.vllm.words import TOKEN_S, decoded, longest_pause, spaced, timed_words
+from voxbatch.engines.vllm.words import TOKEN_S, decoded, longest_pause, spaced, text_after_end, timed_words
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE
 
@@ -59,7 +59,9 @@ class Realtime:
         words = tuple(timed_words(spaced(pieces), duration))
         text = "".join(text for _, text in pieces)
         unheard = _unheard(token_ids, finish_reason, duration)
-        return Heard(text, words, longest_pause(token_ids, duration), unheard)
+        went_on = text_after_end(token_ids, pieces)
+        after_end = ((min((went_on[0] + 1) * TOKEN_S, duration), went_on[1]),) if went_on else ()
+        return Heard(text, words, longest_pause(token_ids, duration), unheard, after_end=after_end)
 
 
 def _unheard(token_ids: list[int], finish_reason: str, duration: float) -> tuple[float, float] | None:

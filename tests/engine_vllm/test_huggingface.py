@@ -1,0 +1,145 @@
+"""Voxtral Realtime in Hugging Face's format says what the same model says in Mistral's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from voxbatch.engines.vllm.huggingface import AUDIO, MEL, TEXT, params
+from voxbatch.vllm_plugin.weights import translated
+
+if TYPE_CHECKING:
+    from support import Spoken
+
+pytest_plugins = ["support"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_defaults_are_those_of_transformers() -> None:
+    """What config.json leaves out is what transformers takes for it."""
+    from transformers import VoxtralRealtimeConfig, VoxtralRealtimeFeatureExtractor
+
+    found, mel = VoxtralRealtimeConfig(text_config={}, audio_config={}), VoxtralRealtimeFeatureExtractor()
+    for defaults, part in ((TEXT, found.text_config), (AUDIO, found.audio_config)):
+        theirs = {**part.to_dict(), **part.rope_parameters}
+        assert defaults == {name: theirs[name] for name in defaults}
+    assert (found.downsample_factor, found.tie_word_embeddings) == (4, True)
+    theirs = {"sampling_rate": mel.sampling_rate, "hop_length": mel.hop_length, "window_size": mel.win_length}
+    assert {**MEL, **theirs, "global_log_mel_max": mel.global_log_mel_max} == MEL
+
+
+@pytest.fixture(scope="module")
+def saved(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny Realtime as transformers' save_pretrained writes it, in several files, and its tekken.json."""
+    from support import once
+
+    def save(folder: Path) -> None:
+        import torch
+        from transformers import VoxtralRealtimeForConditionalGeneration
+
+        model = VoxtralRealtimeForConditionalGeneration.from_pretrained(realtime, dtype=torch.float32)
+        model.save_pretrained(folder, max_shard_size="300KB")
+        shutil.copy(realtime / "tekken.json", folder)
+
+    folder = once(tmp_path_factory, "realtime_saved", save)
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    assert not (folder / "params.json").exists()
+    return folder
+
+
+def tensors(folder: Path, pattern: str) -> dict[str, np.ndarray]:
+    from safetensors.numpy import load_file
+
+    return {name: tensor for file in folder.glob(pattern) for name, tensor in load_file(file).items()}
+
+
+def test_translated_is_what_mistral_has(realtime: Path, saved: Path) -> None:
+    """Each tensor is that of Mistral's file, bit for bit, whichever version of transformers named it; and params.json
+    says the same, as far as it says anything that is read."""
+    expected, shape = tensors(realtime, "consolidated.safetensors"), json.loads((realtime / "params.json").read_text())
+    found = params(json.loads((saved / "config.json").read_text()), saved / "config.json")
+    unread = ("model_parallel", "model_max_length", "use_cache")
+    assert {k: v for k, v in _flat(shape).items() if not k.endswith(unread)} == _flat(found)
+    for source in (saved, realtime):
+        written = tensors(source, "model*.safetensors")
+        assert len(written) == len(expected)
+        given = dict(translated(written.items(), found))
+        assert given.keys() == expected.keys()
+        assert all(np.array_equal(given[name], tensor) for name, tensor in expected.items())
+
+
+def _flat(content: dict[str, Any], above: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in content.items():
+        found |= _flat(value, f"{above}{name}.") if isinstance(value, dict) else {f"{above}{name}": value}
+    return found
+
+
+@pytest.mark.parametrize("prefilled", ["true", "false"])
+def test_tokens(prefilled: str, saved: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:
+    """40 chunks with many in flight, with the plugin's encoder and with stock's: each one's tokens are those of stock
+    vLLM, one at a time, with Mistral's files. The folder is left as it was."""
+    from support import FLOAT32, streamed
+
+    before = sorted(path.name for path in saved.iterdir())
+    options = (*FLOAT32, "ignore_eos=false", "max_num_seqs=12", f"prefill_encoder={prefilled}")
+    found = streamed(saved, realtime_spoken.waveforms, tmp_path, *options)
+    assert found["failures"] == {}
+    assert found["tokens"] == {name: [tokens] for name, tokens in realtime_spoken.tokens.items()}
+    assert ("encoder once a chunk" in found["notices"][1]) is (prefilled == "true")
+    assert sorted(path.name for path in saved.iterdir()) == before
+
+
+def test_transformers_says_the_same(saved: Path, realtime: Path, realtime_spoken: Spoken) -> None:
+    """transformers, which reads the very files, chooses the same tokens, near ties aside."""
+    import generate
+    from huggingface import Reference
+
+    tokenizer, reference = generate.tokenizer(str(realtime)), Reference(saved)
+    for name in list(realtime_spoken.waveforms)[:5]:
+        encoded, tokens = generate.encode(tokenizer, realtime_spoken.waveforms[name]), realtime_spoken.tokens[name]
+        logits = reference.logits(encoded.tokens, encoded.audios[0].audio_array, tokens, 6)
+        assert (logits.max(axis=1) - logits[np.arange(len(tokens)), tokens]).max() < 1e-4
+
+
+@pytest.fixture
+def some(realtime_spoken: Spoken) -> dict[str, np.ndarray]:
+    """Four chunks of some seconds."""
+    by_length = sorted(realtime_spoken.waveforms.items(), key=lambda pair: len(pair[1]))
+    return dict(by_length[8:20:3])
+
+
+@pytest.mark.parametrize("options", [("delay_ms=2400",), ("dtype=bfloat16", "max_num_seqs=1")])
+def test_other_settings(
+    options: tuple[str, ...], saved: Path, realtime: Path, some: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    """Another delay, and weights that are rounded while they load: the tokens are those of Mistral's files."""
+    from support import FLOAT32, streamed
+
+    said = []
+    for model in (saved, realtime):
+        folder = tmp_path / model.name
+        folder.mkdir()
+        found = streamed(model, some, folder, *FLOAT32, "ignore_eos=true", *options)
+        assert found["failures"] == {}
+        said.append(found["tokens"])
+    assert said[0] == said[1]
+
+
+def test_made_up_weights(saved: Path, some: dict[str, np.ndarray], tmp_path: Path) -> None:
+    """load_format=dummy takes the small files only."""
+    from support import FLOAT32, streamed
+
+    small, work = tmp_path / "small", tmp_path / "work"
+    small.mkdir()
+    work.mkdir()
+    for name in ("config.json", "tekken.json"):
+        shutil.copy(saved / name, small)
+    found = streamed(small, some, work, *FLOAT32, "ignore_eos=true", "load_format=dummy")
+    assert found["failures"] == {}
+    assert set(found["tokens"]) == set(some)

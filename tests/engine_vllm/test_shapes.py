@@ -1,0 +1,107 @@
+"""The published params.json files are read as they are, whatever keys they leave out."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from voxbatch.engines.vllm import FAMILIES, compat, gpu
+from voxbatch.engines.vllm.arguments import arguments, concurrency
+from voxbatch.engines.vllm.checks import check, check_step
+from voxbatch.engines.vllm.forecast import expected
+from voxbatch.engines.vllm.memory import Footprint
+from voxbatch.engines.vllm.model import INSTRUCT, Model, locate
+from voxbatch.engines.vllm.settings import resolve
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT.parent / "shared" / "world" / "params"
+WEIGHTS = {"mini-3b": 9.36e9, "small-24b": 48.5e9}
+"""Bytes in bfloat16, by the shapes of full_size.py."""
+H100 = gpu.Card("0", "NVIDIA H100 80GB HBM3", 85_899_345_920, 85_000_000_000, 640_000_000, (9, 0))
+
+
+def full_size() -> Any:
+    """Return benchmarks/gpu/full_size.py as a module."""
+    spec = importlib.util.spec_from_file_location("full_size", ROOT / "benchmarks" / "gpu" / "full_size.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def keys(part: Any) -> Any:
+    """Return the keys of nested objects, without their values."""
+    return {key: keys(value) for key, value in part.items()} if isinstance(part, dict) else None
+
+
+@pytest.fixture
+def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with four H100 and vLLM for them."""
+    monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.26.0"))
+    monkeypatch.setattr(gpu, "cards", lambda: [H100] * 4)
+
+
+def made_ready(model: Model, options: dict[str, str]) -> dict[str, Any]:
+    """Do what the engine does before vLLM starts; return the arguments for `LLM`."""
+    settings = resolve(model.family, options)
+    check(model, settings)
+    requests = concurrency(model, settings)
+    check_step(model, FAMILIES[model.family](model, settings), settings, requests)
+    return arguments(model, settings, model.path, requests)
+
+
+@pytest.mark.parametrize("shape", WEIGHTS)
+def test_full_size_writes_the_published_params(shape: str) -> None:
+    """Key by key and value by value."""
+    file = PUBLISHED / f"{shape.replace('-', '_')}.json"
+    if not file.is_file():
+        pytest.skip(f"the published shapes are absent: {file.name}")
+    assert full_size().params(shape) == json.loads(file.read_text())
+
+
+@pytest.mark.parametrize("shape", WEIGHTS)
+def test_the_weights_of_the_instruct_models(shape: str) -> None:
+    """Weights take the published 9.36 GB and 48.5 GB, to 1.5 %: the adapter and the norms are left out."""
+    footprint = Footprint(full_size().params(shape), is_realtime=False, max_model_len=1024)
+    assert footprint.weights_bytes == pytest.approx(WEIGHTS[shape], rel=0.015)
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(("shape", "sizes"), [("mini-3b", (1, 2, 4)), ("small-24b", (1, 2, 4))])
+def test_the_instruct_models_pass_all_checks(tmp_path: Path, shape: str, sizes: tuple[int, ...]) -> None:
+    """A folder that full_size.py writes passes everything that precedes the start of vLLM, with made-up weights."""
+    pytest.importorskip("mistral_common")
+    full_size().write(tmp_path, shape)
+    model = locate(str(tmp_path), None)
+    assert model.family == INSTRUCT
+    for size in sizes:
+        made = made_ready(model, {"load_format": "dummy", "tensor_parallel_size": str(size)})
+        assert made["max_num_seqs"] > 32
+    assert expected(str(tmp_path), {}, card=H100.name) is None
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize("name", ["mini_3b", "small_24b"])
+def test_the_published_files_pass_all_checks(tmp_path: Path, name: str) -> None:
+    """The same holds for the published files themselves."""
+    file = PUBLISHED / f"{name}.json"
+    if not file.is_file():
+        pytest.skip(f"the published shapes are absent: {file.name}")
+    (tmp_path / "params.json").write_text(file.read_text())
+    (tmp_path / "tekken.json").write_text("{}")
+    assert made_ready(locate(str(tmp_path), None), {"tensor_parallel_size": "4"})["max_num_seqs"] > 32
+
+
+def test_tiny_checkpoints_have_the_published_keys() -> None:
+    """The tests' checkpoints state what the published files state and no key more."""
+    pytest.importorskip("mistral_common")
+    pytest.importorskip("safetensors")
+    from checkpoints import realtime_params, voxtral_params
+
+    assert keys(voxtral_params()) == keys(full_size().params("mini-3b")) == keys(full_size().params("small-24b"))
+    assert keys(realtime_params()) == keys(full_size().params())

@@ -1,0 +1,144 @@
+"""Voxtral Realtime's config.json and tensors, from Hugging Face's format to Mistral's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from voxbatch import vllm_plugin
+from voxbatch.engines.vllm.arguments import stated
+from voxbatch.engines.vllm.checks import check_installed
+from voxbatch.engines.vllm.huggingface import params
+from voxbatch.engines.vllm.model import REALTIME, Model
+from voxbatch.engines.vllm.settings import Settings
+from voxbatch.errors import ConfigError, EngineError
+from voxbatch.vllm_plugin import LOAD_FORMAT
+from voxbatch.vllm_plugin.weights import mistral_name, translated
+
+MISTRAL = "mm_streams_embeddings.embedding_module"
+CONFIG = Path("config.json")
+
+
+# -- config.json -------------------------------------------------------------------------------------------------------
+
+
+def config(**audio: Any) -> dict[str, Any]:
+    """As much of a config.json as differs from transformers' defaults in the published model."""
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
+    return {"audio_config": {**rope, **audio}}
+
+
+def test_params() -> None:
+    """The published model's shape, in the terms of params.json."""
+    found = params(config(), CONFIG)
+    encoder = found["multimodal"]["whisper_model_args"]["encoder_args"]
+    decoder_sizes = (found[name] for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim"))
+    assert tuple(decoder_sizes) == (3072, 26, 32, 8, 128, 9216)
+    encoder_sizes = (encoder[name] for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim"))
+    assert tuple(encoder_sizes) == (1280, 32, 32, 32, 64, 5120)
+    assert (found["tied_embeddings"], found["sliding_window"], encoder["sliding_window"]) == (True, 8192, 750)
+
+
+def test_a_head_of_its_own() -> None:
+    """tie_word_embeddings and a head_dim of null are read as transformers reads them."""
+    found = params({**config(), "tie_word_embeddings": False, "text_config": {"head_dim": None}}, CONFIG)
+    assert (found["tied_embeddings"], found["head_dim"]) == (False, 96)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"quantization_config": {"quant_method": "fp8"}}, "has a quantization_config, and voxbatch loads Voxtral"),
+        ({"audio_config": {}}, "audio_config.rope_theta is 10000.0, and vLLM's encoder computes with 1000000.0"),
+        (config(rms_norm_eps=1e-6), "audio_config.rms_norm_eps is 1e-06, and vLLM's encoder computes with 1e-05"),
+    ],
+)
+def test_what_vllm_cannot_compute(content: dict[str, Any], message: str) -> None:
+    """It is refused by name, because the text would be wrong."""
+    with pytest.raises(ConfigError) as caught:
+        params(content, CONFIG)
+    assert str(caught.value).startswith("config.json")
+    assert message in str(caught.value)
+
+
+# -- what vLLM is told -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "load_format"), [("", LOAD_FORMAT), ("auto", LOAD_FORMAT), ("safetensors", LOAD_FORMAT), ("dummy",) * 2]
+)
+def test_stated(given: str, load_format: str) -> None:
+    """vLLM reads params.json and tekken.json, and the weights by the plugin's load format, whatever the files were said
+    to be."""
+    found = stated(REALTIME, False, Settings(load_format=given, config_format="hf", tokenizer_mode="auto"))
+    assert [found[name] for name in ("config_format", "tokenizer_mode")] == ["mistral", "mistral"]
+    assert found["load_format"] == load_format
+
+
+def test_where_vllm_would_not_find_the_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said before a GPU is touched; made-up weights need no plugin."""
+    model = Model("a model", tmp_path, REALTIME, is_mistral=False)
+    monkeypatch.setattr(vllm_plugin, "is_installed", lambda: False)
+    with pytest.raises(EngineError, match="a model is in Hugging Face's format, which voxbatch's plugin translates"):
+        check_installed(model, Settings())
+    check_installed(model, Settings(load_format="dummy"))
+    check_installed(Model("a model", tmp_path, REALTIME, is_mistral=True), Settings())
+    monkeypatch.setattr(vllm_plugin, "is_installed", lambda: True)
+    check_installed(model, Settings())
+
+
+# -- names and layout --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("language_model.model.embed_tokens.weight", f"{MISTRAL}.tok_embeddings.weight"),
+        ("model.language_model.norm.weight", "norm.weight"),
+        ("language_model.model.model.layers.25.input_layernorm.weight", "layers.25.attention_norm.weight"),
+        ("model.language_model.layers.1.ada_rms_norm.linear2.weight", "layers.1.ada_rms_norm_t_cond.2.weight"),
+        ("audio_tower.layers.0.self_attn.q_proj.bias",
+         f"{MISTRAL}.whisper_encoder.transformer.layers.0.attention.wq.bias"),
+        ("model.audio_tower.embedder.conv2.weight", f"{MISTRAL}.whisper_encoder.conv_layers.1.conv.weight"),
+        ("multi_modal_projector.linear_1.weight", f"{MISTRAL}.audio_language_projection.0.weight"),
+        ("lm_head.weight", "output.weight"),
+        ("language_model.lm_head.weight", "output.weight"),
+    ],
+)  # fmt: skip
+def test_names(name: str, found: str) -> None:
+    """The names of all versions of transformers are known."""
+    assert mistral_name(name) == found
+
+
+@pytest.mark.parametrize("name", ["model.vision_tower.norm.weight", "language_model.model.layers.0.mlp.experts.weight"])
+def test_a_tensor_of_another_model(name: str) -> None:
+    """It is refused by name."""
+    with pytest.raises(ValueError, match=f"{name}: Voxtral Realtime in Hugging Face's format has no such tensor"):
+        mistral_name(name)
+
+
+def test_rows_of_queries() -> None:
+    """The two halves of a head become neighbours, in weights and biases; other tensors stay as they are."""
+    shape = params(config(head_dim=4), CONFIG)
+    bias = np.arange(8)
+    names = [f"audio_tower.layers.0.self_attn.{each}_proj.bias" for each in "qv"]
+    found = [tensor.tolist() for _, tensor in translated([(name, bias) for name in names], shape)]
+    assert found == [[0, 2, 1, 3, 4, 6, 5, 7], bias.tolist()]
+    matrix = np.stack([bias, bias + 10], axis=1)
+    ((_, rows),) = translated([("audio_tower.layers.0.self_attn.k_proj.weight", matrix)], shape)
+    assert rows.tolist() == matrix[[0, 2, 1, 3, 4, 6, 5, 7]].tolist()
+
+
+def test_a_second_output_matrix() -> None:
+    """A copy of a tied embedding is left out, and one that differs is refused; an output matrix of its own is kept."""
+    embedding = np.ones((3, 2))
+    names = ["lm_head.weight", "model.language_model.embed_tokens.weight"]
+    tied, untied = params(config(), CONFIG), params({**config(), "tie_word_embeddings": False}, CONFIG)
+    both = [(name, embedding) for name in names]
+    assert [name for name, _ in translated(both, tied)] == [f"{MISTRAL}.tok_embeddings.weight"]
+    assert [name for name, _ in translated(both, untied)] == ["output.weight", f"{MISTRAL}.tok_embeddings.weight"]
+    with pytest.raises(ValueError, match=r"lm_head\.weight is not equal to embed_tokens\.weight"):
+        list(translated([(names[0], embedding + 1), (names[1], embedding)], tied))

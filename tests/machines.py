@@ -1,0 +1,103 @@
+"""A machine with GPUs, vLLM and PyTorch, as far as packages on a path can pretend to be one."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from voxbatch.engines.vllm.model import DEFAULT_MODEL
+from voxbatch.engines.vllm.published import PARAMS
+
+NVML = """
+class NVMLError(Exception): ...
+class Memory: total, free, reserved = 24_152_899_584, 24_152_899_584, 640_000_000
+nvmlMemory_v2 = 2
+def nvmlInit(): ...
+def nvmlShutdown(): ...
+def nvmlDeviceGetCount(): return {cards}
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetMemoryInfo(handle, version=1): return Memory
+def nvmlDeviceGetCudaComputeCapability(handle): return 8, 9
+def nvmlDeviceGetName(handle): return "NVIDIA L4"
+def nvmlSystemGetDriverVersion(): return {driver!r}
+def nvmlSystemGetCudaDriverVersion(): return {cuda}
+"""
+TORCH = """
+import time
+from torch import version
+FAULT = {fault!r}
+class cuda:
+    def is_available(): return not FAULT
+    def device_count(): return 0 if FAULT else {cards}
+def zeros(size, device):
+    time.sleep({hang})
+    if FAULT:
+        raise RuntimeError(FAULT)
+"""
+ENTRY_POINTS = "[vllm.general_plugins]\nvoxbatch = voxbatch.vllm_plugin:register\n"
+
+
+def package(folder: Path, name: str, release: str, **files: str) -> None:
+    """A distribution and its module of the same name."""
+    info = folder / f"{name}-{release}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {release}\n")
+    for file, text in files.items():
+        path = folder / name / f"{file}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+
+def gpu_machine(
+    folder: Path,
+    *,
+    vllm: str = "0.26.0",
+    cards: int = 2,
+    driver: str = "580.95.05",
+    cuda: int = 13000,
+    torch_cuda: str | None = "13.0",
+    fault: str = "",
+    hang: float = 0,
+) -> Path:
+    """Write packages for the path: what NVML tells, a PyTorch, a vLLM that nothing can start, voxbatch's entry point.
+
+    Args:
+        cuda: as NVML gives it, 12020 for 12.2.
+        torch_cuda: what PyTorch was built for.
+        fault: why PyTorch cannot use a GPU.
+        hang: seconds that it takes to fail or to succeed.
+    """
+    package(folder, "vllm", vllm, __init__="")
+    version = f"from typing import Optional\n__version__ = '2.11.0'\ncuda: Optional[str] = {torch_cuda!r}\n"
+    package(folder, "torch", "2.11.0", __init__=TORCH.format(fault=fault, cards=cards, hang=hang), version=version)
+    package(folder, "voxbatch", "0")
+    (folder / "voxbatch-0.dist-info" / "entry_points.txt").write_text(ENTRY_POINTS)
+    (folder / "pynvml.py").write_text(NVML.format(cards=cards, driver=driver, cuda=cuda))
+    return folder
+
+
+def small_files(folder: Path) -> None:
+    """Voxtral Realtime's configuration and a tokenizer's, without the weights."""
+    folder.mkdir(parents=True)
+    audio = {"audio_encoding_args": {"transcription_format": "streaming"}}
+    encoder = {**PARAMS["multimodal"]["whisper_model_args"]["encoder_args"], **audio}
+    (folder / "params.json").write_text(
+        json.dumps({**PARAMS, "multimodal": {"whisper_model_args": {"encoder_args": encoder}}})
+    )
+    settings = {"transcription_delay_ms": 480, "frame_rate": 12.5, "streaming_n_left_pad_tokens": 32}
+    (folder / "tekken.json").write_text(json.dumps({"audio": {**settings, "sampling_rate": 16_000}}))
+
+
+def hub_cache(folder: Path) -> dict[str, str]:
+    """The environment in which the default model's small files are in the hub's cache, and the hub is out of reach."""
+    repository = folder / "hub" / f"models--{DEFAULT_MODEL.replace('/', '--')}"
+    small_files(repository / "snapshots" / "0")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0")
+    return {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1"}
+
+
+def path(*folders: Path) -> str:
+    """A PYTHONPATH, this checkout last."""
+    return os.pathsep.join(map(str, [*folders, Path(__file__).parents[1]]))

@@ -1,0 +1,112 @@
+"""pyproject.toml: what is imported is declared; the extra `vllm` brings a version the plugin is proven with."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from voxbatch.engines.vllm.compat import KNOWN
+from voxbatch.engines.vllm.prefill import PROVEN
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DISTRIBUTIONS = {
+    "faster_whisper": "faster-whisper",
+    "google.cloud.pubsub_v1": "google-cloud-pubsub",
+    "google.cloud.run_v2": "google-cloud-run",
+    "google.cloud.storage": "google-cloud-storage",
+    "google.pubsub_v1": "google-cloud-pubsub",
+    "huggingface_hub": "huggingface-hub",
+    "imageio_ffmpeg": "imageio-ffmpeg",
+    "mistral_common": "mistral-common",
+    "pynvml": "nvidia-ml-py",
+    "whisper_normalizer": "whisper-normalizer",
+    "yaml": "pyyaml",
+}
+"""Modules whose distribution has another name."""
+BROUGHT = {
+    "botocore": ("botocore", "boto3"),
+    "google.api_core": ("google-api-core", "google-cloud-storage"),
+    "google.auth": ("google-auth", "google-cloud-storage"),
+    "google.protobuf": ("protobuf", "google-cloud-run"),
+    "google_crc32c": ("google-crc32c", "google-cloud-storage"),
+    "requests": ("requests", "google-cloud-storage"),
+    "torch": ("torch", "vllm"),
+    "triton": ("triton", "vllm"),
+}
+"""Modules that cannot be chosen apart from a declared distribution: (their distribution, the one that requires it)."""
+
+
+def requirements(*extras: str) -> list[Requirement]:
+    """The base dependencies, and those of these extras."""
+    optional = PROJECT["optional-dependencies"]
+    return [Requirement(line) for line in [*PROJECT["dependencies"], *(e for each in extras for e in optional[each])]]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules that a file imports from elsewhere: top-level names, and of the namespace `google` enough to tell the
+    distribution."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+            if node.module in ("google", "google.cloud"):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            first, *rest = name.split(".")
+            depth = 2 if rest[:1] == ["cloud"] else 1
+            yield ".".join([first, *rest[:depth]]) if first == "google" else first
+
+
+def foreign() -> set[str]:
+    found = {name for path in (ROOT / "voxbatch").rglob("*.py") for name in imported(path)}
+    return found - sys.stdlib_module_names - {"voxbatch", "_typeshed"}
+
+
+def test_every_import_is_declared() -> None:
+    """Each third-party module that voxbatch imports belongs to a declared distribution, or comes with one by need."""
+    declared = {each.name for each in requirements("cpu", "vllm", "gcs", "s3", "pubsub", "cloudrun")}
+    wanted = {name: BROUGHT[name][1] if name in BROUGHT else DISTRIBUTIONS.get(name, name) for name in foreign()}
+    assert {name: of for name, of in wanted.items() if of not in declared} == {}
+    assert set(DISTRIBUTIONS) | set(BROUGHT) <= set(wanted), "an entry whose module nothing imports any more"
+
+
+@pytest.mark.parametrize(("distribution", "by"), BROUGHT.values())
+def test_what_comes_with_a_declared_distribution(distribution: str, by: str) -> None:
+    """The distribution that is declared does require the other one."""
+    try:
+        required = metadata.requires(by) or []
+    except metadata.PackageNotFoundError:
+        pytest.skip(f"{by} is not installed")
+    assert distribution in {Requirement(line).name for line in required}
+
+
+def test_the_vllm_extra_is_proven() -> None:
+    """`pip install 'voxbatch[vllm]'` gives a vLLM with which `prefill_encoder=auto` takes the plugin, and no other. A
+    user who wants another known version installs it on purpose."""
+    (vllm,) = (each for each in requirements("vllm") if each.name == "vllm")
+    candidates = [f"0.{minor}" for minor in range(100)] + ["1.0"]
+    admitted = {minor for minor in candidates if any(Version(f"{minor}.{n}") in vllm.specifier for n in (0, 1, 99))}
+    assert admitted
+    assert admitted <= set(PROVEN["vllm"])
+    assert set(PROVEN["vllm"]) <= set(KNOWN)
+
+
+def test_the_image_is_proven() -> None:
+    """The Dockerfile's base image has such a version, too."""
+    (vllm,) = (each for each in requirements("vllm") if each.name == "vllm")
+    base = re.search(r"^ARG BASE_IMAGE=vllm/vllm-openai:v([0-9.]+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert base
+    assert base[1] in vllm.specifier

@@ -1,0 +1,128 @@
+"""`voxbatch doctor` on machines with GPUs: what it finds, what it warns of, and when it fails."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import machines
+import pytest
+from click.testing import CliRunner
+from conftest import Recorder, Voxbatch
+
+from voxbatch import doctor, engines
+from voxbatch.cli import cli
+from voxbatch.doctor import Finding
+from voxbatch.engines.vllm import gpu
+
+
+@pytest.fixture
+def diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """diagnosed(driver="535.216.03", …) → the findings on such a machine (see machines.gpu_machine), by name."""
+
+    def diagnose(**machine: Any) -> dict[str, Finding]:
+        packages = machines.gpu_machine(tmp_path / "packages", **machine)
+        environment = {**machines.hub_cache(tmp_path / "cache"), "PYTHONPATH": machines.path(packages)}
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.syspath_prepend(packages)
+        monkeypatch.setitem(sys.modules, "pynvml", None)  # taken back in the end, with what is imported in its place
+        del sys.modules["pynvml"]
+        monkeypatch.setattr(engines, "has_gpu", lambda: True)
+        return {each.name: each for each in doctor.findings()}
+
+    return diagnose
+
+
+def test_the_plugin(diagnosed: Any) -> None:
+    """With the vLLM that the extra installs, the encoder runs once a chunk."""
+    assert diagnosed()["vllm-plugin"].state == "ok"
+
+
+def test_the_plugin_is_off(diagnosed: Any) -> None:
+    """A vLLM with which `auto` takes stock is a warning, with the cost and what to do, and no failure."""
+    found = diagnosed(vllm="0.32.0")
+    assert found["vllm"].state == "ok"
+    assert found["vllm-plugin"].state == "warning"
+    assert "about 5 times slower" in found["vllm-plugin"].detail
+    assert "pip install 'voxbatch[vllm]'" in found["vllm-plugin"].detail
+    assert found["engine"].state == "ok"
+
+
+def test_no_gpu_build(diagnosed: Any) -> None:
+    """Of a vLLM that voxbatch does not know, nothing more is said."""
+    assert "vllm-plugin" not in diagnosed(vllm="0.40.0")
+
+
+def test_a_gpu_that_works(diagnosed: Any) -> None:
+    """A tensor was allocated on it, by the driver itself."""
+    found = diagnosed()
+    assert found["cuda"] == Finding(
+        "cuda", "ok", "driver 580.95.05 runs CUDA 13.0, and PyTorch for CUDA 13.0 allocates memory on each GPU"
+    )
+    assert found["engine"].state == "ok"
+
+
+def test_a_driver_that_is_too_old(diagnosed: Any) -> None:
+    """The engine fails as a run would, and the finding says which driver there is and which it takes."""
+    found = diagnosed(driver="535.216.03", cuda=12020, fault="CUDA error 35")
+    assert found["cuda"].state == "failed"
+    assert found["cuda"].detail.startswith(
+        "driver 535.216.03 runs CUDA 12.2, and this PyTorch is built for CUDA 13.0 (RuntimeError: CUDA error 35): "
+        "install driver 580 or later"
+    )
+    assert found["engine"] == Finding("engine", "failed", "vllm is installed and cannot start here: see cuda above")
+
+
+def test_compatibility_libraries(diagnosed: Any) -> None:
+    """With these an old driver is no fault: what counts is whether memory can be allocated."""
+    found = diagnosed(driver="535.216.03", cuda=12020)
+    assert (found["cuda"].state, found["engine"].state) == ("ok", "ok")
+
+
+@pytest.mark.parametrize(
+    ("machine", "detail"),
+    [
+        ({"fault": "CUDA error 803"}, "cannot use the GPU with driver 580.95.05 (RuntimeError: CUDA error 803): check"),
+        ({"torch_cuda": None, "fault": "not compiled with CUDA"}, "this PyTorch is a build without CUDA: pip install"),
+        ({"hang": 60.0}, "cannot use the GPU with driver 580.95.05 (no answer within 2 s)"),
+    ],
+)
+def test_a_gpu_that_does_not_work(
+    diagnosed: Any, monkeypatch: pytest.MonkeyPatch, machine: dict[str, Any], detail: str
+) -> None:
+    """Whatever PyTorch says, also nothing for too long, is told, and the engine fails."""
+    monkeypatch.setattr(gpu.probe, "__defaults__", (2.0,))
+    found = diagnosed(**machine)
+    assert found["cuda"].state == "failed"
+    assert detail in found["cuda"].detail
+    assert found["engine"].state == "failed"
+
+
+def test_no_visible_gpu(diagnosed: Any) -> None:
+    """A driver without a GPU starts no vLLM either."""
+    found = diagnosed(cards=0)
+    assert (found["gpu"].state, found["cuda"].state) == ("missing", "ok")
+    assert found["engine"].detail == "vllm is installed and cannot start here: see gpu above"
+
+
+def test_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 where the engine fails; a warning alone is none."""
+    for state, code in (("ok", 0), ("failed", 1)):
+        found = [Finding("vllm-plugin", "warning", "slow"), Finding("engine", state, "")]
+        monkeypatch.setattr(doctor, "findings", lambda found=found: iter(found))
+        assert CliRunner().invoke(cli, ["doctor"]).exit_code == code
+
+
+def test_a_run_says_the_same(tmp_path: Path, voxbatch: Voxbatch, recording: Recorder) -> None:
+    """It ends with 1 before a model is loaded, and with the same sentence, from PyTorch itself."""
+    recording("a.wav", 0.5)
+    (tmp_path / "m.jsonl").write_text('{"audio_filepath": "a.wav"}\n')
+    machines.small_files(tmp_path / "model")
+    packages = machines.gpu_machine(tmp_path / "packages", driver="535.216.03", cuda=12020, fault="CUDA error 35")
+    env = {"PYTHONPATH": machines.path(packages), "CUDA_VISIBLE_DEVICES": "0"}
+    done = voxbatch("run", "m.jsonl", "--engine", "vllm", "--model", "model", env=env)
+    assert done.returncode == 1
+    assert "driver 535.216.03 runs CUDA 12.2, and this PyTorch is built for CUDA 13.0: install" in done.stderr

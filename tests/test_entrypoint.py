@@ -1,0 +1,165 @@
+"""jobs/image/entrypoint.sh: when the image loads CUDA's compatibility libraries; and that no job goes around it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import machines
+import pytest
+from conftest import ROOT
+from test_containers import tool
+
+from voxbatch.engines.vllm.gpu import FIRST_DRIVERS
+
+SCRIPT = ROOT / "jobs" / "image" / "entrypoint.sh"
+JOBS = ROOT / "jobs"
+OPEN_MODULE = (
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder@U22-I3-AF01-1)  "
+    "Tue Sep 23 10:11:16 UTC 2025\nGCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)\n"
+)
+CLOSED_MODULE = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Oct 22 19:06:45 UTC 2024\n"
+    "GCC version:  gcc version 10.2.1 20210110 (Debian 10.2.1-6)\n"
+)
+MAIN = """
+import json, os, sys
+print(json.dumps([os.environ.get("LD_LIBRARY_PATH"), os.getpid(), sys.argv[1:]]))
+sys.exit(3)
+"""
+Started = Callable[..., "str | None"]
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Started:
+    """started(version, CUDA_VERSION="13.0.2", …) → LD_LIBRARY_PATH as voxbatch gets it, on a machine whose files of
+    the driver and of CUDA are below tmp_path."""
+    script = tmp_path / "entrypoint.sh"
+    text = SCRIPT.read_text()
+    for place in ("/proc/driver/nvidia", "/dev/nvidiactl", "/usr/local/cuda/compat"):
+        assert place in text
+        text = text.replace(place, f"{tmp_path}{place}")
+    script.write_text(text)
+    script.chmod(0o755)
+    (tmp_path / "packages" / "voxbatch").mkdir(parents=True)
+    (tmp_path / "packages" / "voxbatch" / "__main__.py").write_text(MAIN)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to(sys.executable)
+    (tmp_path / "voxbatch.py").write_text("raise SystemExit('the current folder is no place for packages')")
+    compat = tmp_path / "usr/local/cuda/compat"
+    compat.mkdir(parents=True)
+    (compat / "libcuda.so.1").touch()
+
+    def start(version: str | None, **environment: str) -> str | None:
+        if version is not None:
+            (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+            (tmp_path / "proc/driver/nvidia/version").write_text(version)
+        env = {
+            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": str(tmp_path / "packages"),
+            **environment,
+        }
+        process = subprocess.Popen(
+            [script, "run", "a b", "-o", ""], cwd=tmp_path, env=env, stdout=-1, stderr=-1, text=True
+        )
+        said, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (3, "")
+        found, pid, arguments = json.loads(said)
+        assert pid == process.pid, "signals reach voxbatch, because it takes the shell's place"
+        assert arguments == ["run", "a b", "-o", ""]
+        return None if found is None else found.replace(str(tmp_path), "")
+
+    return start
+
+
+@pytest.mark.parametrize("module", [OPEN_MODULE, CLOSED_MODULE])
+@pytest.mark.parametrize(
+    ("version", "cuda", "used"),
+    [
+        ("535.216.03", "13.0.2", True),
+        ("575.57.08", "13.0.2", True),
+        ("580.65.06", "13.0.2", False),
+        ("590.44.01", "13.0.2", False),
+        ("535.216.03", "12.9.1", False),
+        ("470.256.02", "12.9.1", True),
+        ("535.216.03", "99.0", False),
+    ],
+)
+def test_the_driver_decides(started: Started, module: str, version: str, cuda: str, used: bool) -> None:
+    """The libraries are in front where the driver is older than PyTorch's CUDA takes, and left alone elsewhere."""
+    found = started(module.format(version), CUDA_VERSION=cuda, LD_LIBRARY_PATH="/usr/local/nvidia/lib64")
+    front = "/usr/local/cuda/compat:" if used else ""
+    assert found == f"{front}/usr/local/nvidia/lib64"
+
+
+def test_without_a_library_path(started: Started) -> None:
+    """No empty entry arises, which would mean the current folder."""
+    assert started(CLOSED_MODULE.format("535.216.03"), CUDA_VERSION="13.0.2") == "/usr/local/cuda/compat"
+
+
+@pytest.mark.parametrize("version", [None, "", "NVRM version: unknown\n"])
+def test_no_driver(started: Started, version: str | None) -> None:
+    """As on the machine that builds the image: nothing is set."""
+    assert started(version, CUDA_VERSION="13.0.2") is None
+
+
+def test_an_image_without_the_libraries(started: Started, tmp_path: Path) -> None:
+    """Nothing is set; voxbatch itself then says what is wrong."""
+    (tmp_path / "usr/local/cuda/compat/libcuda.so.1").unlink()
+    assert started(CLOSED_MODULE.format("535.216.03"), CUDA_VERSION="13.0.2") is None
+
+
+@pytest.mark.parametrize(("torch_cuda", "used"), [("13.0", True), ("12.9", False), (None, False)])
+def test_pytorch_tells_its_cuda(started: Started, tmp_path: Path, torch_cuda: str | None, used: bool) -> None:
+    """Where the image does not, by its file, without being imported."""
+    packages = machines.gpu_machine(tmp_path / "more", torch_cuda=torch_cuda)
+    (packages / "torch" / "__init__.py").write_text("raise SystemExit('imported')")
+    path = f"{tmp_path / 'packages'}:{packages}"
+    found = started(CLOSED_MODULE.format("535.216.03"), PYTHONPATH=path)
+    assert found == ("/usr/local/cuda/compat" if used else None)
+
+
+@pytest.mark.parametrize(("driver", "used"), [("535.216.03", True), ("580.65.06", False)])
+def test_nvml_tells_the_driver(started: Started, tmp_path: Path, driver: str, used: bool) -> None:
+    """Where a sandbox shows a GPU and no file of the driver's."""
+    packages = machines.gpu_machine(tmp_path / "more", driver=driver)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidiactl").touch()
+    found = started(None, CUDA_VERSION="13.0.2", PYTHONPATH=f"{tmp_path / 'packages'}:{packages}")
+    assert found == ("/usr/local/cuda/compat" if used else None)
+
+
+def test_the_same_drivers() -> None:
+    """The script and the doctor agree on which driver is old enough."""
+    found = re.findall(r"^\s+(\d+)\) needed=(\d+) ;;$", SCRIPT.read_text(), re.MULTILINE)
+    assert {int(cuda): int(driver) for cuda, driver in found} == FIRST_DRIVERS
+
+
+def test_it_is_posix() -> None:
+    """The image's sh is dash."""
+    command = [tool("shellcheck"), "--color=never", "--shell=sh", "--severity=style", str(SCRIPT)]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_no_job_goes_around_it() -> None:
+    """The image's entry point and every command of jobs/ start `voxbatch` by its name, which is the script's; no
+    manifest replaces the command."""
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert "COPY --chmod=0755 jobs/image/entrypoint.sh /opt/voxbatch/bin/voxbatch\n" in dockerfile
+    assert dockerfile.count("PATH=/opt/voxbatch/bin:$PATH") == 2, "the embedded engine's environment, and the script"
+    files = [path for path in JOBS.rglob("*") if path.suffix in (".yaml", ".json", ".sh", ".sbatch", ".py")]
+    texts = {path: path.read_text() for path in files if path != SCRIPT}
+    commands = re.compile(r"-m voxbatch|bin/voxbatch run|^\s*(- )?command:", re.MULTILINE)
+    assert [path for path, text in texts.items() if commands.search(text)] == []
+    replaced = {path.name for path, text in texts.items() if "ContainerEntrypoint" in text}
+    assert replaced == {"pipeline.json", "submit.py"}
+    assert "exec voxbatch run " in texts[JOBS / "sagemaker" / "pipeline.json"]
+    assert "\nexec voxbatch run " in texts[JOBS / "sagemaker" / "entry.sh"]
+    batch = json.loads(texts[JOBS / "aws-batch" / "job-definition.json"])
+    assert batch["containerProperties"]["command"][0] == "run", "arguments of the entry point"

@@ -1,0 +1,29 @@
+"""Registers a load format with vLLM: Voxtral Realtime's weights in Hugging Face's format, translated while they load.
+
+The files are read by vLLM's own loader, tensor by tensor; see `weights` for the translation. vLLM finds params.json and
+tekken.json in the model's folder, as voxbatch makes it (`voxbatch.engines.vllm.model.linked_folder`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vllm.model_executor.model_loader import register_model_loader
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+from voxbatch.vllm_plugin import LOAD_FORMAT
+from voxbatch.vllm_plugin.weights import translated
+
+
+@register_model_loader(LOAD_FORMAT)
+class TranslatingLoader(DefaultModelLoader):  # type: ignore[misc]
+    def __init__(self, load_config: Any):
+        super().__init__(replace(load_config, load_format="safetensors"))
+
+    def get_all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, Any]]:
+        params = json.loads((Path(model_config.model) / "params.json").read_text())
+        return translated(super().get_all_weights(model_config, model), params)

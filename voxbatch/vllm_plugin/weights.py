@@ -1,0 +1,101 @@
+"""Translates Voxtral Realtime's tensors from transformers' names and layout to those of Mistral's own files.
+
+"model.language_model.layers.3.self_attn.q_proj.weight" → "layers.3.attention.wq.weight"
+
+vLLM's model loads Mistral's names only. The tensors are the same, except that queries and keys order the coordinates of
+a head differently: Mistral's rotary embedding turns neighbours (0 with 1), transformers' turns the two halves (0 with
+head_dim / 2). Works on numpy arrays and on torch tensors, and imports neither.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+EMBEDDING = "mm_streams_embeddings.embedding_module"
+ENCODER = f"{EMBEDDING}.whisper_encoder"
+INPUT, OUTPUT = f"{EMBEDDING}.tok_embeddings.weight", "output.weight"
+ROTATED = re.compile(r".*\.attention\.w[qk]\.(weight|bias)")
+TOP = {
+    "lm_head": "output",
+    "language_model.lm_head": "output",
+    "language_model.embed_tokens": f"{EMBEDDING}.tok_embeddings",
+    "language_model.norm": "norm",
+    "multi_modal_projector.linear_1": f"{EMBEDDING}.audio_language_projection.0",
+    "multi_modal_projector.linear_2": f"{EMBEDDING}.audio_language_projection.2",
+    "audio_tower.embedder.conv1": f"{ENCODER}.conv_layers.0.conv",
+    "audio_tower.embedder.conv2": f"{ENCODER}.conv_layers.1.conv",
+    "audio_tower.norm": f"{ENCODER}.transformer.norm",
+}
+LAYERS = {"language_model": "layers", "audio_tower": f"{ENCODER}.transformer.layers"}
+LAYER = {
+    "self_attn.q_proj": "attention.wq",
+    "self_attn.k_proj": "attention.wk",
+    "self_attn.v_proj": "attention.wv",
+    "self_attn.o_proj": "attention.wo",
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.down_proj": "feed_forward.w2",
+    "mlp.up_proj": "feed_forward.w3",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn_layer_norm": "attention_norm",
+    "final_layer_norm": "ffn_norm",
+    "ada_rms_norm.linear1": "ada_rms_norm_t_cond.0",
+    "ada_rms_norm.linear2": "ada_rms_norm_t_cond.2",
+}
+"""The decoder's layers and the encoder's. Their norms have different names in transformers."""
+
+
+def translated(tensors: Iterable[tuple[str, Any]], params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each tensor by Mistral's name and in Mistral's layout. A copy of a tied embedding is left out.
+
+    Args:
+        tensors: by transformers' names, in any order.
+        params: the model's params.json.
+
+    Raises:
+        ValueError: a tensor is not one of this model's, or a model with a tied embedding has another output matrix.
+    """
+    encoder = params["multimodal"]["whisper_model_args"]["encoder_args"]
+    shared: dict[str, Any] = {}
+    for name, tensor in tensors:
+        found = mistral_name(name)
+        if params["tied_embeddings"] and found in (INPUT, OUTPUT):
+            shared[found] = tensor
+            if found == OUTPUT:
+                continue
+        if ROTATED.fullmatch(found):
+            part = encoder if found.startswith(ENCODER) else params
+            tensor = _neighbours(tensor, part["head_dim"])
+        yield found, tensor
+    if OUTPUT in shared and not (INPUT in shared and bool((shared[INPUT] == shared[OUTPUT]).all())):
+        raise ValueError(
+            "config.json says tie_word_embeddings, and lm_head.weight is not equal to embed_tokens.weight: if the file "
+            "is right, set tie_word_embeddings to false in config.json"
+        )
+
+
+def mistral_name(name: str) -> str:
+    """Return Mistral's name of a tensor.
+
+    Levels called "model" are skipped, because they differ between versions of transformers: the published files have
+    "language_model.model.layers", the modules of 5.19 are "model.language_model.layers", and its save_pretrained writes
+    "language_model.model.model.layers".
+
+    Raises:
+        ValueError: Voxtral Realtime has no such tensor.
+    """
+    module, _, kind = ".".join(level for level in name.split(".") if level != "model").rpartition(".")
+    if module in TOP:
+        return f"{TOP[module]}.{kind}"
+    found = re.fullmatch(r"(language_model|audio_tower)\.layers\.(\d+)\.(.+)", module)
+    if found is None or found[3] not in LAYER:
+        raise ValueError(f"{name}: Voxtral Realtime in Hugging Face's format has no such tensor")
+    return f"{LAYERS[found[1]]}.{found[2]}.{LAYER[found[3]]}.{kind}"
+
+
+def _neighbours(tensor: Any, head_dim: int) -> Any:
+    """Rows of queries or keys (a matrix or a bias), in each head 0, head_dim / 2, 1, head_dim / 2 + 1, …"""
+    halves = tensor.reshape(-1, 2, head_dim // 2, *tensor.shape[1:])
+    return halves.swapaxes(1, 2).reshape(tensor.shape)
