@@ -77,8 +77,10 @@ bench: $(DEV) ## every benchmark, each printing its figure
 	done; \
 	if [ -n "$$missed" ]; then echo "missed a bar:$$missed" >&2; exit 1; fi
 
-docs: $(DEV) ## write docs/cli.md from the commands' own help
+docs: $(DEV) ## write docs/cli.md from the commands' own help, then build the site into site/
 	@$(BIN)/python docs/make_cli_reference.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "The site is in site/: open site/index.html."
 
 lock: .venv-lock/bin/uv ## write the lock files anew from pyproject.toml; UPGRADE=--upgrade takes newer versions
 	@$(UV_COMPILE) pyproject.toml --group build --extra cpu --output-file requirements.lock
@@ -89,7 +91,7 @@ lock: .venv-lock/bin/uv ## write the lock files anew from pyproject.toml; UPGRAD
 	@$(UV_COMPILE) --group build --constraint requirements.lock --output-file requirements-build.lock
 
 clean: ## remove the environments, caches and the demo's output
-	@rm -rf .venv .venv-lock .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo.voxbatch
+	@rm -rf .venv .venv-lock .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site demo.voxbatch
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ── the environment ───────────────────────────────────────────────────────────────────────────────────────────────────
