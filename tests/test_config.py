@@ -129,6 +129,13 @@ def test_a_vllm_profile_tells_what_vllm_is_told(name: str, longest_s: float, req
     assert arguments["limit_mm_per_prompt"] == {"audio": 1}
 
 
+def test_gpus_that_share_a_model_exchange_without_flashinfer() -> None:
+    """FlashInfer's fused exchange wants multicast memory, without which vLLM hangs while it loads."""
+    alone, shared = (preview(None, {"tensor_parallel_size": size})["engine_arguments"] for size in ("1", "2"))
+    assert "pass_config" not in alone["compilation_config"]
+    assert shared["compilation_config"]["pass_config"] == {"fuse_allreduce_rms": False}
+
+
 def test_every_vllm_profile_is_previewed() -> None:
     """The table above leaves none out, and a model that nobody knows by name is no error."""
     marks = test_a_vllm_profile_tells_what_vllm_is_told.pytestmark  # type: ignore[attr-defined]

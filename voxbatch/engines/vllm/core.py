@@ -36,6 +36,7 @@ ENVIRONMENT = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # forking a process that has threads deadlocks
     "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # the engine lives in a process of its own
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it would be compiled at the first step; greedy decoding needs no sampler
+    "VLLM_ALLREDUCE_USE_FLASHINFER": "0",  # on by 0.32; wants multicast memory, see arguments.UNFUSED
     "TQDM_DISABLE": "1",  # bars would tear the progress line
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # 0.26 takes it by itself, and Voxtral Realtime reads memory that is not there
 }
