@@ -76,9 +76,12 @@ def _encoded(path: Path, minutes: float) -> Path:
 # -- the whole run -----------------------------------------------------------------------------------------------------
 
 
-def whole(manifest: Path, model: str, options: dict[str, str], workers: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "voxbatch", "run", str(manifest), "-o", str(manifest.parent / "out"),
-               "--overwrite", "--engine", "vllm", "--model", model, "--log-format", "json"]  # fmt: skip
+def whole(
+    manifest: Path, model: str, options: dict[str, str], workers: int, out: Path | None = None, *flags: str
+) -> dict[str, Any]:
+    """Run voxbatch into `out` (default: beside the manifest) and return the figures of the run, or its error."""
+    command = [sys.executable, "-m", "voxbatch", "run", str(manifest), "-o", str(out or manifest.parent / "out"),
+               "--overwrite", "--engine", "vllm", "--model", model, "--log-format", "json", *flags]  # fmt: skip
     command += [part for name, value in options.items() for part in ("--engine-option", f"{name}={value}")]
     command += ["--workers", str(workers)] if workers else []
     began = time.monotonic()

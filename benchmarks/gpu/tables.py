@@ -121,7 +121,27 @@ def run(lines: Sequence[Line]) -> Iterator[str]:
             yield f"\n{each['name']}: {each['ratio']} (bar {each['bar']}, {'met' if each['met'] else 'missed'})"
 
 
-TABLES = {"speed": speed, "soak": soak, "profile": profile, "idle": idle, "tokens": tokens, "run": run}
+def latency(lines: Sequence[Line]) -> Iterator[str]:
+    """Beside the published figures, whose recordings are others."""
+    yield from _head("profile", "clips", "completed", "requests", "WER", "P50 s", "P90 s", "P95 s", "peak GB", "RTFx")
+    yield _row("`ctx512`, published", 500, "100.0%", "", "1.80%", "2.64", "6.26", "7.73", "9.8 to 14.5", "")
+    for each in lines:
+        wer = "—" if each["wer"] is None else f"{each['wer']:.2%}"
+        percentiles = (f"{each[name]:.2f}" for name in ("p50_s", "p90_s", "p95_s"))
+        peak = "—" if each["peak_gb"] is None else each["peak_gb"]
+        yield _row(f"`{each['name']}`", each["clips"], f"{each['completion_rate']:.1%}", each["requests"], wer,
+                   *percentiles, peak, f"{each['rtfx']:,.1f}")  # fmt: skip
+
+
+TABLES = {
+    "latency": latency,
+    "speed": speed,
+    "soak": soak,
+    "profile": profile,
+    "idle": idle,
+    "tokens": tokens,
+    "run": run,
+}
 
 
 def _head(*names: str) -> Iterator[str]:

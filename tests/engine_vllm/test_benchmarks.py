@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest_plugins = ["support"]
@@ -22,16 +23,22 @@ GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
 
 def printed(model: Path, folder: Path, *flags: str) -> list[dict[str, Any]]:
     """bench_plugin.py's lines, of a model with made-up weights."""
+    small = ("--option", "enforce_eager=true", "--option", "max_num_batched_tokens=2048")
+    said = ran(folder, "bench_plugin.py", str(model), *small, *flags)
+    return [json.loads(line) for line in said.splitlines()]
+
+
+def ran(folder: Path, script: str, *arguments: str) -> str:
+    """Run a script in an environment that has the plugin, and return what it prints."""
     from stream import ENVIRONMENT
     from support import PATIENCE_S, caches, installed
 
-    small = ("--option", "enforce_eager=true", "--option", "max_num_batched_tokens=2048")
-    command = [sys.executable, GPU / "bench_plugin.py", model, *small, *flags]
+    command = [sys.executable, GPU / script, *arguments]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}
     kept |= {"PYTHONPATH": str(installed(folder)), **caches(folder), **ENVIRONMENT}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=folder, env=kept)
-    assert ended.returncode == 0, ended.stderr[-4_000:]
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+    assert ended.returncode == 0, f"{ended.stdout[-4_000:]}{ended.stderr[-4_000:]}"
+    return ended.stdout
 
 
 def tables(folder: Path, lines: list[dict[str, Any]]) -> str:
@@ -82,6 +89,38 @@ def test_idle(realtime: Path, tmp_path: Path) -> None:
     assert len(line["longest"]) == 12
     assert line["audio_s"] > 0
     assert "| `plugin` | 2-35 |" in tables(tmp_path, lines)
+
+
+@pytest.mark.slow
+def test_latency(realtime: Path, tmp_path: Path) -> None:
+    """Both profiles over clips of noise: every clip is completed, percentiles ascend, and the table has both beside the
+    published line, without a WER or GPU memory here."""
+    small = [f"--engine-option={each}" for each in ("enforce_eager=true", "max_num_batched_tokens=2048")]
+    flags = ("--clips", "4", "--batch-clips", "12", "--median-s", "3", "--out", str(tmp_path / "lines.jsonl"))
+    said = ran(tmp_path, "bench_latency.py", str(realtime), *flags, *small)
+    lines = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
+    assert [(line["name"], line["clips"], line["requests"]) for line in lines] == [
+        ("ctx512", 4, 4),
+        ("ctx512-batch", 12, 12),
+    ]
+    assert all(line["completion_rate"] == 1 and line["wer"] is line["peak_gb"] is None for line in lines)
+    assert all(0 < line["p50_s"] <= line["p90_s"] <= line["p95_s"] for line in lines)
+    one = lines[0]
+    engine_s = one["audio_s"] / one["rtfx"]
+    assert 2 * one["p50_s"] + one["p90_s"] <= 1.02 * engine_s, "one at a time: no request waits for another"
+    assert "| `ctx512-batch` | 12 | 100.0% | 12 | — |" in said
+    assert tables(tmp_path, lines).partition("### latency\n\n")[2] in said
+
+
+def test_lengths_follow_the_published_latencies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few the clips, their lengths have the published table's proportions."""
+    monkeypatch.syspath_prepend(GPU)
+    bench = importlib.import_module("bench_latency")
+    for clips in (24, 500):
+        p50, p90, p95 = np.percentile(bench.lengths(clips, 9.5), [50, 90, 95], method="inverted_cdf")
+        assert p50 == pytest.approx(9.5, rel=0.05)
+        assert p90 / p50 == pytest.approx(6.26 / 2.64, rel=0.05)
+        assert p95 / p50 == pytest.approx(7.73 / 2.64, rel=0.05)
 
 
 def test_weights_are_made_by_name() -> None:

@@ -2,7 +2,7 @@
 
 An engine pulls chunks from a Feed whenever it has room for one and yields a result whenever it has one; there is no
 barrier per recording or per batch, so an engine that keeps hundreds of chunks in flight stays full. To add one: write a
-class with `spec` and `stream`, and a line in `_ENGINES`.
+class with the members of `Engine`, and a line in `_ENGINES`.
 """
 
 from __future__ import annotations
