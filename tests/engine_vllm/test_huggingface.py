@@ -131,6 +131,30 @@ def test_other_settings(
     assert said[0] == said[1]
 
 
+def test_published_names(
+    saved: Path, realtime: Path, realtime_spoken: Spoken, some: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    """One file, by the published names, with a copy of the tied embedding as the output matrix: the same tokens."""
+    from safetensors.numpy import save_file
+    from support import FLOAT32, streamed
+
+    model, work = tmp_path / "model", tmp_path / "work"
+    model.mkdir()
+    work.mkdir()
+    for name in ("config.json", "tekken.json"):
+        shutil.copy(saved / name, model)
+    levels = {"model.language_model.": "language_model.model.", "model.": ""}
+    written = {}
+    for name, tensor in tensors(realtime, "model.safetensors").items():
+        level = next(each for each in levels if name.startswith(each))
+        written[levels[level] + name.removeprefix(level)] = tensor
+    written["language_model.lm_head.weight"] = written["language_model.model.embed_tokens.weight"].copy()
+    save_file(written, model / "model.safetensors", metadata={"format": "pt"})
+    found = streamed(model, some, work, *FLOAT32, "ignore_eos=false")
+    assert found["failures"] == {}
+    assert found["tokens"] == {name: [realtime_spoken.tokens[name]] for name in some}
+
+
 def test_made_up_weights(saved: Path, some: dict[str, np.ndarray], tmp_path: Path) -> None:
     """load_format=dummy takes the small files only."""
     from support import FLOAT32, streamed

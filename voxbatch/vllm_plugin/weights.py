@@ -48,7 +48,10 @@ LAYER = {
 
 
 def translated(tensors: Iterable[tuple[str, Any]], params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each tensor by Mistral's name and in Mistral's layout. A copy of a tied embedding is left out.
+    """Yield each tensor by Mistral's name and in Mistral's layout.
+
+    A file may hold a copy of a tied embedding as the output matrix. It is yielded too: vLLM 0.26 skips it, and 0.32,
+    which has seen its name in the file, takes the two for untied until it finds them equal.
 
     Args:
         tensors: by transformers' names, in any order.
@@ -63,8 +66,6 @@ def translated(tensors: Iterable[tuple[str, Any]], params: Mapping[str, Any]) ->
         found = mistral_name(name)
         if params["tied_embeddings"] and found in (INPUT, OUTPUT):
             shared[found] = tensor
-            if found == OUTPUT:
-                continue
         if ROTATED.fullmatch(found):
             part = encoder if found.startswith(ENCODER) else params
             tensor = _neighbours(tensor, part["head_dim"])

@@ -58,7 +58,7 @@ class Footprint:
     """A model with context and precision: bytes, of all its cards together."""
 
     params: dict[str, Any]
-    """params.json of a model in Mistral's format."""
+    """Of a Voxtral: see Model.shape."""
     is_realtime: bool
     max_model_len: int
     prefilled: bool = False
