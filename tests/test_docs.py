@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import importlib.util
 import json
@@ -21,6 +22,8 @@ from conftest import ManifestWriter, Voxbatch, understood
 
 from voxbatch import errors
 from voxbatch.cli import cli
+from voxbatch.engines.faster_whisper import Options
+from voxbatch.engines.vllm.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -155,6 +158,13 @@ def classes(above: type[errors.VoxbatchError]) -> Iterator[type[errors.VoxbatchE
 def test_troubleshooting_explains_every_error_class(error: str) -> None:
     """A reader who sees an error's name finds it on the page."""
     assert re.search(rf"\b{error}\b", (DOCS / "troubleshooting.md").read_text())
+
+
+def test_every_engine_option_is_explained() -> None:
+    """docs/gpus-and-models.md names the options of both engines for users."""
+    page = (DOCS / "gpus-and-models.md").read_text()
+    named = {field.name for options in (Settings, Options) for field in dataclasses.fields(options)}
+    assert {name for name in named if f"`{name}`" not in page} == set()
 
 
 def fields(value: Any) -> Iterator[str]:
