@@ -1,30 +1,82 @@
-"""What the README, the CLI reference and the Makefile say is so."""
+"""The README, the documentation, the pictures and the Makefile say what the program does."""
 
 from __future__ import annotations
 
+import dataclasses
+import html
+import importlib.util
+import json
+import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
-from conftest import understood
+from conftest import ManifestWriter, Voxbatch, understood
 
+from voxbatch import errors
 from voxbatch.cli import cli
+from voxbatch.engines.faster_whisper import Options
+from voxbatch.engines.vllm.settings import Settings
 
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text()
-PAGES = sorted(ROOT.glob("*.md"))
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *sorted((ROOT / "jobs").rglob("*.md"))]
+GUIDES = [ROOT / "README.md", *(page for page in sorted(DOCS.glob("*.md")) if page.name != "cli.md")]
+"""Pages that show how voxbatch is used."""
 
-sys.path.append(str(ROOT / "docs"))
+MOST_LINES = 120
+READERS = {
+    "a data engineer": "docs/buckets.md",
+    "an ML engineer": "docs/scoring.md",
+    "a video editor": "docs/subtitles.md",
+    "a platform engineer": "docs/tasks.md",
+}
+FLAGS_OF_OTHERS = {
+    "--auto-ack", "--build-arg", "--by-key", "--gpus", "--help", "--requeue", "--secret", "--shm-size",
+    "--substitutions", "--with-data",
+}  # fmt: skip
+"""Of docker, gcloud, sbatch, and of the scripts in jobs/."""
+
+sys.path.append(str(DOCS))
+
+
+def blocks(page: Path) -> str:
+    """The text of a page's fenced blocks."""
+    return "\n".join(re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
 
 
 def shown_commands() -> list[str]:
-    """Every command that the README shows at a prompt, without its comment."""
-    return [line[2:].split("  #")[0].strip() for line in README.splitlines() if line.startswith("$ ")]
+    """Every command that a page shows at a prompt, without its comment."""
+    lines = [line for page in GUIDES for line in blocks(page).splitlines() if line.startswith("$ ")]
+    return sorted({re.sub(r"\s+#.*", "", line[2:]).strip() for line in lines})
+
+
+def test_the_readme_is_short() -> None:
+    """A reader sees all of it; what is longer belongs to a page of docs/."""
+    assert len(README.splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_each_reader_finds_a_page_by_one_link(reader: str) -> None:
+    """The README has a row for each kind of reader, with a link to their page."""
+    (row,) = [line for line in README.splitlines() if line.startswith(f"| {reader} |")]
+    assert f"]({READERS[reader]})" in row
+
+
+def test_the_h200_figure_says_how_it_was_measured() -> None:
+    """The sentence with the speed says that the weights were made up and that no WER was measured."""
+    text = " ".join(README.split())
+    sentences = [sentence for sentence in text.split(". ") if "real time" in sentence]
+    assert sentences
+    assert all("made up" in sentence and "no WER" in sentence for sentence in sentences)
 
 
 def test_the_cli_reference_is_what_the_commands_say() -> None:
@@ -35,41 +87,56 @@ def test_the_cli_reference_is_what_the_commands_say() -> None:
 
 
 @pytest.mark.parametrize("command", [c for c in shown_commands() if c.startswith("voxbatch ")])
-def test_every_voxbatch_command_in_the_readme_parses(command: str) -> None:
-    """A command that the README shows is one that the program takes."""
+def test_every_voxbatch_command_in_a_page_parses(command: str) -> None:
+    """A command that a page shows is one that the program takes."""
+    command = command.split(" > ", maxsplit=1)[0]
     _, name, *arguments = shlex.split(command)
+    if name == "score":
+        arguments = [str(ROOT / "README.md") if each.endswith(".jsonl") else each for each in arguments]  # must exist
+    if name in ("merge", "status", "manifest"):
+        arguments = [each if each.startswith(("-", "gs:", "s3:", "vtt")) else str(ROOT) for each in arguments]
     understood(name, *arguments)
 
 
-@pytest.mark.parametrize("name", re.findall(r"^\| `voxbatch (\w+)", README, re.MULTILINE))
-def test_every_command_in_the_readmes_table_exists(name: str) -> None:
-    """The table of commands names real ones …"""
-    assert name in cli.commands
+def test_the_table_of_commands_has_all_of_them() -> None:
+    """docs/index.md names every command, and no other."""
+    assert set(re.findall(r"^\| `voxbatch (\w+)", (DOCS / "index.md").read_text(), re.MULTILINE)) == set(cli.commands)
 
 
-def test_the_readmes_table_leaves_no_command_out() -> None:
-    """… and all of them."""
-    assert set(re.findall(r"^\| `voxbatch (\w+)", README, re.MULTILINE)) == set(cli.commands)
+TARGETS = {
+    target for page in PAGES for target in re.findall(r"(?:`|^\$ )make ([a-z-]+)", page.read_text(), re.MULTILINE)
+}
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"make ([a-z]+)", README)) & {"demo", "test", "bench"}))
-def test_every_make_target_in_the_readme_exists(target: str) -> None:
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_every_make_target_in_a_page_exists(target: str) -> None:
     """make knows it."""
     done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_every_flag_in_the_readme_exists() -> None:
-    """Flags in the README's prose are the program's."""
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_every_flag_in_a_page_exists(page: Path) -> None:
+    """Flags in a page's prose are the program's, or known to be another's."""
     known = {name for command in cli.commands.values() for p in command.params for name in [*p.opts, *p.secondary_opts]}
-    assert set(re.findall(r"`(--[a-z0-9-]+)", README)) <= known | {"--help"}
+    assert set(re.findall(r"`(--[a-z0-9-]+)", page.read_text())) <= known | FLAGS_OF_OTHERS
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    """A relative link names a file that is there."""
-    links = re.findall(r"\]\((?!https?://)([^)#]+)\)", page.read_text())
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    """A relative link names a file that is there, and a heading of it."""
+    wrong = []
+    for target, _, anchor in re.findall(r"\]\((?!https?://)([^)#]*)(#?)([^)]*)\)", page.read_text()):
+        file = page.parent / target if target else page
+        if not file.exists() or (anchor and anchor not in set(anchors(file))):
+            wrong.append(f"{target}#{anchor}")
+    assert wrong == []
+
+
+def anchors(page: Path) -> Iterator[str]:
+    """The anchors of a page's headings, as GitHub and mkdocs make them."""
+    for heading in re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE):
+        yield re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading.strip().lower()))
 
 
 def test_every_option_and_command_says_what_it_does() -> None:
@@ -79,9 +146,98 @@ def test_every_option_and_command_says_what_it_does() -> None:
         assert [p.name for p in command.params if isinstance(p, click.Option) and not p.help] == [], name
 
 
+def classes(above: type[errors.VoxbatchError]) -> Iterator[type[errors.VoxbatchError]]:
+    """An error class and all below it, as errors.py defines them."""
+    yield above
+    for each in above.__subclasses__():
+        if each.__module__ == errors.__name__:
+            yield from classes(each)
+
+
+@pytest.mark.parametrize("error", sorted({each.__name__ for each in classes(errors.VoxbatchError)}))
+def test_troubleshooting_explains_every_error_class(error: str) -> None:
+    """A reader who sees an error's name finds it on the page."""
+    assert re.search(rf"\b{error}\b", (DOCS / "troubleshooting.md").read_text())
+
+
+def test_every_engine_option_is_explained() -> None:
+    """docs/gpus-and-models.md names the options of both engines for users."""
+    page = (DOCS / "gpus-and-models.md").read_text()
+    named = {field.name for options in (Settings, Options) for field in dataclasses.fields(options)}
+    assert {name for name in named if f"`{name}`" not in page} == set()
+
+
+def fields(value: Any) -> Iterator[str]:
+    """The names of a JSON value's fields, at every depth."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield name
+            yield from fields(inner)
+    if isinstance(value, list):
+        for inner in value:
+            yield from fields(inner)
+
+
+def test_the_outputs_page_names_every_field(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """All that a run writes of its own is explained: transcripts, failures, the summary, and the last log line."""
+    path = manifest(1.5, None, text="one two", lang="en")
+    done = voxbatch("run", path, "-o", "out", "--engine", "scripted", "--log-format", "json", "--formats", "json")
+    assert done.returncode == 3, done.stderr
+    out = tmp_path / "out"
+    summary = json.loads((out / "summary.json").read_text())
+    for free in ("config", "failures_by_error", "libraries"):  # by the names of options, errors and libraries
+        summary[free] = None
+    for free in ("decoding", "versions"):
+        summary["engine"][free] = None
+    summary["score"]["by_language"] = list(summary["score"]["by_language"].values())
+    texts = [(out / f"{name}.jsonl").read_text() for name in ("transcripts", "failures")]
+    lines = [json.loads(line) for text in texts for line in text.splitlines()]
+    files = [json.loads(file.read_text()) for file in (out / "json").iterdir()]
+    finished = [event for event in map(json.loads, done.stderr.splitlines()) if event["message"] == "run_finished"]
+    assert (len(lines), len(files), len(finished)) == (2, 1, 1)
+    manifests_own = {"audio_filepath", "duration", "text"}
+    written = {*fields(summary), *fields(lines), *fields(files), *fields(finished)} - manifests_own
+    explained = set(re.findall(r"`(?:\w+\[\]\.)?(\w+)`", (DOCS / "outputs.md").read_text()))
+    assert written - explained == set()
+
+
+def test_the_site_is_built_with_strict_links(tmp_path: Path) -> None:
+    """`make docs` succeeds, and no page of the site loads anything from another."""
+    if importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("material") is None:
+        pytest.skip("mkdocs-material is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    pages = sorted((tmp_path / "site").glob("*.html"))
+    assert {page.stem for page in DOCS.glob("*.md")} <= {page.stem for page in pages}
+    for page in pages:
+        loaded = re.findall(r"<(?:script|img|link|iframe)\b[^>]*?(?:src|href)=\"?(https?:[^\"\s>]+)", page.read_text())
+        assert loaded == [], page.name
+
+
+# ── the demo ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SHOWN = (DOCS / "quickstart.md").read_text().split("$ make demo\n")[1].split("```")[0]
+
+
+def test_the_picture_shows_the_demo() -> None:
+    """docs/images/demo.svg has the lines that the quickstart shows, times aside, and loads nothing."""
+    picture = (DOCS / "images" / "demo.svg").read_text()
+    assert re.findall(r"url\((?!#)|@import|<image|@font-face", picture) == []
+    rows: dict[str, list[str]] = {}
+    for y, text in re.findall(r'<text [^>]*y="([\d.]+)"[^>]*clip-path[^>]*>([^<]*)</text>', picture):
+        rows.setdefault(y, []).append(html.unescape(text).replace("\xa0", " "))
+    lines = ["".join(row).rstrip() for row in rows.values()]
+    heads, rest = split(SHOWN)
+    shown_heads, shown_rest = split("\n".join(lines[lines.index(next(x for x in lines if x.startswith("weather"))) :]))
+    assert [rest for rest in shown_rest if rest] == [line for line in rest if line]
+    assert [head.partition(": ")[0] for head in shown_heads] == [head.partition(": ")[0] for head in heads]
+
+
 @pytest.mark.slow
-def test_the_readmes_demo_output_is_real(tmp_path: Path) -> None:
-    """The demo's command prints what the README opens with, times aside, and all but the odd word."""
+def test_the_demo_output_shown_is_real(tmp_path: Path) -> None:
+    """The demo's command prints what the quickstart shows, times aside, and all but the odd word."""
     makefile = (ROOT / "Makefile").read_text()
     arguments = re.search(r"voxbatch (run examples/.*)", makefile)
     assert arguments
@@ -93,15 +249,14 @@ def test_the_readmes_demo_output_is_real(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    shown = README.split("$ make demo\n")[1].split("```")[0]
 
     heads, rest = split(done.stdout.replace(str(tmp_path / "demo"), "demo.voxbatch"))
-    shown_heads, shown_rest = split(shown)
+    shown_heads, shown_rest = split(SHOWN)
     assert rest == shown_rest
     assert [head.partition(": ")[0] for head in heads] == [head.partition(": ")[0] for head in shown_heads]
     # 8-bit arithmetic rounds differently on other processors, and a word in fifty may change
     assert all(SequenceMatcher(None, a, b).ratio() > 0.8 for a, b in zip(heads, shown_heads, strict=True))
-    assert error_rate(done.stdout) == pytest.approx(error_rate(shown), abs=1.0)
+    assert error_rate(done.stdout) == pytest.approx(error_rate(SHOWN), abs=1.0)
 
 
 def split(output: str) -> tuple[list[str], list[str]]:

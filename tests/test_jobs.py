@@ -235,7 +235,7 @@ def test_no_permission(deployment: Deployment) -> None:
         assert len(did(lines)) == made
         command = denied.replace(":", " ")
         assert lines[-1].startswith(f"jobs/sagemaker: no permission for aws {command}: An error occurred")
-        assert lines[-1].endswith("(jobs/sagemaker/README.md names what whoever deploys needs)")
+        assert lines[-1].endswith("(docs/sagemaker.md lists the permissions that deploying needs)")
     deployment.fake.deny = ""
     assert did(deployment.run("deploy.sh")) == [
         "changed  rule voxbatch-uploads",
@@ -628,7 +628,7 @@ def test_aws_batch_takes_it() -> None:
     """The definition, and the array that its page submits."""
     definition = json.loads((JOBS / "aws-batch" / "job-definition.json").read_text())
     validated("batch", "RegisterJobDefinitionRequest", definition)
-    page = re.sub(r"\\\n\s*", "", (JOBS / "aws-batch" / "README.md").read_text())
+    page = re.sub(r"\\\n\s*", "", (ROOT / "docs" / "kubernetes-slurm-batch.md").read_text())
     _, _, _, *flags = shlex.split(next(line for line in page.splitlines() if "aws batch submit-job" in line))
     model = botocore.session.get_session().get_service_model("batch")
     given = {flag: [text] for flag, text in zip(flags[::2], flags[1::2], strict=True)}

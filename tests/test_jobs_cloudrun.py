@@ -458,9 +458,9 @@ def test_shellcheck_finds_nothing(script: Path) -> None:
 
 
 def test_the_page_names_every_role() -> None:
-    """The table of roles in jobs/cloudrun/README.md has those that deploy.sh gives, no more and no fewer."""
+    """The table of roles in docs/cloud-run.md has those that deploy.sh gives, no more and no fewer."""
     given = set(re.findall(r"roles/[\w.]+", (JOBS / "deploy.sh").read_text() + (JOBS / "settings.sh").read_text()))
-    assert set(re.findall(r"`(roles/[\w.]+)`", (JOBS / "README.md").read_text())) == given
+    assert set(re.findall(r"`(roles/[\w.]+)`", (ROOT / "docs" / "cloud-run.md").read_text())) == given
 
 
 # ── what the real gcloud thinks of it ─────────────────────────────────────────────────────────────────────────────────

@@ -20,7 +20,7 @@ refused() { # what the last command said, and where to look
     said=$(tr -s '[:space:]' ' ' <"$errors")
     case $said in
     *AccessDenied* | *UnauthorizedOperation* | *"(403)"* | *"not authorized"*)
-        stop "no permission for aws $1 $2:$said(jobs/sagemaker/README.md names what whoever deploys needs)" ;;
+        stop "no permission for aws $1 $2:$said(docs/sagemaker.md lists the permissions that deploying needs)" ;;
     esac
     stop "aws $1 $2 failed:${said:- it said nothing}"
 }

@@ -6,7 +6,7 @@
 #   /opt/ml/processing/output/algo-2/…         this host's outputs
 #
 # Where recordings can stay in the bucket, `voxbatch run s3://… -o s3://…` needs no script, goes on after a kill, and
-# merges the hosts' outputs: see README.md.
+# merges the hosts' outputs: see docs/sagemaker.md.
 set -eu
 
 base=${SAGEMAKER_BASE_DIR:-/opt/ml}
