@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, Recorder, Voxbatch
+from conftest import ROOT, ManifestWriter, Recorder, Voxbatch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -240,6 +241,25 @@ def test_an_engine_is_kept() -> None:
     assert kept.create("scripted", None, {"delay_s": "1"}, USUAL) is not first
     kept.close()
     assert kept.create("scripted", None, {"delay_s": "1"}, USUAL) is not first
+
+
+@pytest.mark.parametrize(
+    ("uses_language", "lang", "language", "told"),
+    [(False, "de", None, 1), (False, None, "de", 1), (False, None, None, 0), (True, "de", "de", 0)],
+)
+def test_a_run_says_when_the_language_is_not_used(
+    manifest: ManifestWriter, tmp_path: Path, uses_language: bool, lang: str | None, language: str | None, told: int
+) -> None:
+    """Once a run, and only where a language was given to a model that recognises it by itself."""
+    engine = Scripted(None, {})
+    engine.spec = dataclasses.replace(engine.spec, uses_language=uses_language)
+    kept = engines.Kept()
+    kept._engine, kept._asked = engine, ("scripted", None, {}, USUAL)
+    source = manifest(0.5, 0.5, **({"lang": lang} if lang else {}))
+    lines: list[str] = []
+    config = Config(source=str(source), out=str(tmp_path / "out"), engine="scripted", language=language, decoders=1)
+    run(config, Log(write=lines.append), kept=kept)
+    assert sum("recognises the language by itself" in line for line in lines) == told
 
 
 @needs_model

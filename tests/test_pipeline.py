@@ -16,9 +16,10 @@ import soundfile
 from conftest import Recorder
 
 from voxbatch import pipeline as room
-from voxbatch.engines import Engine, Feed
+from voxbatch.engines import Engine, Feed, require_language
+from voxbatch.engines.languages import ISO_639_1
 from voxbatch.engines.scripted import Scripted
-from voxbatch.errors import EngineError, ManifestError, RunError, StorageError
+from voxbatch.errors import ConfigError, EngineError, ManifestError, RunError, StorageError
 from voxbatch.latency import Latency
 from voxbatch.ledger import Ledger, part_names, read_headers, read_part
 from voxbatch.pipeline import Interrupted, Pipeline, Progress, Settings, Stop, Usage
@@ -182,6 +183,21 @@ def test_the_peak_of_gpu_memory(
     other = bench(1)
     other.run(scripted(), iter(items(1)))
     assert [header.peak_gpu_bytes for header in read_headers(other.store, part_names(other.store))] == [None]
+
+
+def test_a_language_code_that_does_not_exist(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
+    """An engine that takes all ISO 639-1 codes refuses other tags, and the message says which it takes."""
+    engine = scripted()
+    engine.spec = dataclasses.replace(engine.spec, languages=ISO_639_1)
+    made = bench(3)
+    langs = ("pt-BR", "eng", "xx")
+    mixed = [dataclasses.replace(item, lang=lang) for item, lang in zip(items(1, 1, 1), langs, strict=True)]
+    made.run(engine, iter(mixed))
+    assert [made.lines()[i][0] for i in range(3)] == ["transcript", "failure", "failure"]
+    takes = "model count takes the two-letter codes of ISO 639-1, such as en; correct it or leave it out"
+    assert made.lines()[1][1]["message"] == f"language 'eng': {takes}"
+    with pytest.raises(ConfigError, match="--language xx-YY: model count takes the two-letter codes of ISO 639-1"):
+        require_language(engine, "xx-YY")
 
 
 def test_an_engine_that_dies_while_a_decoder_waits_for_room(

@@ -19,7 +19,7 @@ from typing import Any
 
 from voxbatch.chunk import OVERLAP
 from voxbatch.decoder import Decoded, DecoderPool, Task, Undecodable
-from voxbatch.engines import Engine, Feed, Notice, primary
+from voxbatch.engines import Engine, Feed, Notice, primary, refusal
 from voxbatch.errors import EngineError, LanguageError, RunError, TranscriptionError
 from voxbatch.latency import Latency
 from voxbatch.ledger import Entry, Ledger, dump
@@ -257,8 +257,9 @@ class Pipeline:
             said = item.lang or self._settings.language
             lang = primary(said) if said else None
             self._open[item.index] = _Open(item)
-            if lang and spec.languages is not None and lang not in spec.languages:
-                if not self._tell(Undecodable(item.index, _unknown_language(lang, self._engine))):
+            if lang and (reason := refusal(spec, lang)):
+                failure = Failure(LanguageError.__name__, f"language {lang!r}: {reason}")
+                if not self._tell(Undecodable(item.index, failure)):
                     return
                 continue
             overlap = OVERLAP if spec.word_times else 0  # without times nobody could tell what both sides heard
@@ -388,9 +389,3 @@ def _outcome(
             return Failure(TranscriptionError.__name__, f"{place}: {result.message}", result.retryable)
         hypotheses.append(result)
     return stitch(spans, hypotheses, warnings)
-
-
-def _unknown_language(lang: str, engine: Engine) -> Failure:
-    known = ", ".join(sorted(engine.spec.languages or ()))
-    message = f"language {lang!r}: model {engine.spec.model} knows only {known}; choose another with --model"
-    return Failure(LanguageError.__name__, message)

@@ -181,6 +181,11 @@ def _begin(config: Config, source: Source, log: Log, kept: Kept) -> _Job:
     log.info("engine", text=f"engine {choice.reason} (model {engine.spec.model}, {engine.spec.license})")
     for warning in engine.spec.warnings:
         log.warning("engine", text=warning)
+    if (config.language or surveyed.languages) and not engine.spec.uses_language:
+        text = (
+            f"model {engine.spec.model} recognises the language by itself: lang and --language only choose the scoring"
+        )
+        log.info("language_unused", text=text)
     language = config.language or engine.spec.only_language
     identity, facts = _identity(config, surveyed, engine), _facts(config, engine)
     store = open_store(config.out, config.access)

@@ -37,6 +37,8 @@ class Ears:
     """A family whose requests name the chunk, and whose text is the chunk's number, unless told otherwise."""
 
     max_chunk_samples = 30 * SAMPLING_RATE
+    languages = None
+    uses_language = True
     word_times = True
     positions = 512
     decoding: Mapping[str, Any] = {}

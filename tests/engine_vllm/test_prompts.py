@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from voxbatch import engines
 from voxbatch.engines.vllm.families import Heard, Piece, Unfit
 from voxbatch.engines.vllm.families.instruct import Instruct
 from voxbatch.engines.vllm.families.realtime import Realtime
@@ -91,6 +92,18 @@ def test_instruct(voxtral: Path, lang: str | None) -> None:
         assert len(expected.tokens) + request.max_tokens <= 1_024
     with pytest.raises(Unfit, match="30 s are one window"):
         family.request(Piece(noise(480_001)))
+
+
+def test_languages(voxtral: Path, realtime: Path) -> None:
+    """An instruct model takes what mistral-common takes; Realtime is not told the language, and so refuses none."""
+    import pycountry
+
+    spec = engines.create("vllm", str(voxtral), {}).spec
+    assert spec.languages == {each.alpha_2 for each in pycountry.languages if hasattr(each, "alpha_2")}
+    assert spec.uses_language
+    spec = engines.create("vllm", str(realtime), {}).spec
+    assert spec.languages is None
+    assert not spec.uses_language
 
 
 def test_nothing_is_changed_in_place(voxtral: Path) -> None:

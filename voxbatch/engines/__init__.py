@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from voxbatch.engines.feed import Feed
+from voxbatch.engines.languages import ISO_639_1
 from voxbatch.engines.notice import Notice
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, ChunkFailure, Hypothesis
@@ -37,6 +38,7 @@ __all__ = [
     "expected",
     "missing",
     "primary",
+    "refusal",
     "require_language",
 ]
 
@@ -55,6 +57,8 @@ class EngineSpec:
     """How many of its longest chunks the feed holds for it; 0 means as many as it works on."""
     languages: frozenset[str] | None = None
     """Primary language subtags it knows, e.g. {"en"}; None where it decides itself."""
+    uses_language: bool = True
+    """Whether the model is told the language of a chunk; if not, it recognises the language by itself."""
     word_times: bool = False
     sampling_rate: int = SAMPLING_RATE
     license: str = "unknown"
@@ -183,11 +187,23 @@ def primary(lang: str) -> str:
     return lang.replace("_", "-").split("-")[0].lower()
 
 
+def refusal(spec: EngineSpec, lang: str) -> str | None:
+    """Return why an engine does not take a language, for people; None where it takes it.
+
+    Args:
+        lang: a primary subtag.
+    """
+    if spec.languages is None or lang in spec.languages:
+        return None
+    if spec.languages == ISO_639_1:
+        return f"model {spec.model} takes the two-letter codes of ISO 639-1, such as en; correct it or leave it out"
+    return f"model {spec.model} knows only {', '.join(sorted(spec.languages))}; choose another with --model"
+
+
 def require_language(engine: Engine, lang: str) -> None:
     """Raises ConfigError where the engine states its languages and this is none of them."""
-    known = engine.spec.languages
-    if known is not None and primary(lang) not in known:
-        raise ConfigError(f"--language {lang}: model {engine.spec.model} knows only {', '.join(sorted(known))}")
+    if reason := refusal(engine.spec, primary(lang)):
+        raise ConfigError(f"--language {lang}: {reason}")
 
 
 def create(name: str, model: str | None, options: Mapping[str, str], access: Access = USUAL) -> Engine:

@@ -64,6 +64,8 @@ class Vllm:
             max_chunk_samples=self._family.max_chunk_samples,
             concurrency=requests,
             prefetch=PREFETCH,
+            languages=self._family.languages,
+            uses_language=self._family.uses_language,
             word_times=self._family.word_times,
             license=self._model.license,
             origin=_origin(self._model),

@@ -64,6 +64,10 @@ class Unfit(Exception):
 class Family(Protocol):
     max_chunk_samples: int
     word_times: bool
+    languages: frozenset[str] | None
+    """See EngineSpec.languages."""
+    uses_language: bool
+    """See EngineSpec.uses_language."""
     prompt_tokens: int
     """The most that its prompt alone takes of a step."""
     decoding: Mapping[str, Any]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from voxbatch.engines.languages import ISO_639_1
 from voxbatch.engines.vllm.families import Heard, Piece, Request, Unfit
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import Settings
@@ -26,6 +27,8 @@ TEXT_TOKENS = 448
 
 
 class Instruct:
+    languages: frozenset[str] | None = ISO_639_1
+    uses_language = True
     word_times = False
     prompt_tokens = WINDOW_TOKENS + PROMPT_TOKENS
 

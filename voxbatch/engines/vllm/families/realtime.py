@@ -19,6 +19,8 @@ from voxbatch.records import SAMPLING_RATE
 
 
 class Realtime:
+    languages: frozenset[str] | None = None
+    uses_language = False
     word_times = True
 
     def __init__(self, model: Model, settings: Settings):

@@ -25,6 +25,8 @@ TEXT_TOKENS = CONTEXT // 2
 
 
 class Whisper:
+    languages: frozenset[str] | None = None
+    uses_language = True
     word_times = False
     max_chunk_samples = WINDOW_S * SAMPLING_RATE
     prompt_tokens = ENCODER_POSITIONS
