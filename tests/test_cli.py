@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -179,9 +180,10 @@ def test_a_run_tells_what_it_did(voxbatch: Voxbatch, manifest: ManifestWriter, t
     lines = done.stdout.splitlines()
     assert lines[:4] == ["r0.wav: w0 w1", "r1.wav: w0 w1", "", "2 done + 1 failed = 3 items (1 AudioError)"]
     assert lines[4] == "WER 33.33% (0 substitutions, 0 insertions, 2 deletions over 6 words; 1 without a transcript)"
-    assert lines[6] == "engine scripted, model m (Apache-2.0; voxbatch)"
+    assert re.fullmatch(r"latency of a chunk: P50 \d\.\d\d s, P90 \d\.\d\d s, P95 \d\.\d\d s", lines[6])
+    assert lines[7] == "engine scripted, model m (Apache-2.0; voxbatch)"
     out = tmp_path / "m.voxbatch"
-    assert lines[7:] == [
+    assert lines[8:] == [
         f"transcripts  {out}/transcripts.jsonl", f"failures     {out}/failures.jsonl",
         f"summary      {out}/summary.json", f"srt          {out}/srt/",
     ]  # fmt: skip

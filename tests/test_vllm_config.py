@@ -148,7 +148,7 @@ def test_the_file_stands_where_serving_properties_stands(tmp_path: Path, monkeyp
     config = configured("--vllm-config", file, "--profile", "mini-3b")
     assert (config.engine, config.model) == ("vllm", str(tmp_path))
     assert (config.engine_options["max_model_len"], config.engine_options["enforce_eager"]) == ("512", "true")
-    assert config.engine_options["max_num_batched_tokens"] == "16384"
+    assert config.engine_options["max_num_batched_tokens"] == "4096"
     monkeypatch.setenv("VOXBATCH_VLLM_CONFIG", file)
     monkeypatch.setenv("VOXBATCH_ENGINE_OPTION", "max_num_seqs=7")
     assert configured("--model", "mine").model == "mine"
