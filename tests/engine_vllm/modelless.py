@@ -49,7 +49,7 @@ def scheduler(
     with patch.dict(os.environ, PLUGIN_ON), patch("voxbatch.engines.vllm.beginning.opening", lambda config: begins):
         made = kind(**_arguments(requests, blocks, step_tokens))
     if crowded:
-        made._most = made.max_num_running_reqs = made.max_num_active_reqs = requests
+        made._reservations.total = requests * CONTEXT
         cache = made.encoder_cache_manager
         cache.cache_size = cache.num_free_slots = cache.num_freeable_slots = requests * CONTEXT
         made.max_num_encoder_input_tokens = cache.cache_size
@@ -69,7 +69,9 @@ def stock() -> type[Any]:
 
         def __init__(self, **arguments: Any):
             super().__init__(**arguments)
-            vars(self.kv_cache_manager).pop("allocate_slots", None)
+            manager = self.kv_cache_manager
+            vars(manager).pop("allocate_slots", None)
+            manager.allocate_slots = self._reservations.checked(manager.allocate_slots)
 
     return Stock
 

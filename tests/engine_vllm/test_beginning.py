@@ -183,7 +183,7 @@ def test_what_is_held_is_counted(blocks: int, shares: bool, admitted: int) -> No
     """A request of full length takes 32 blocks and vLLM one; where no two are left, nothing is shared."""
     scheduler = side(blocks=blocks).scheduler
     assert (scheduler._beginning is not None) is shares
-    assert scheduler._most == admitted
+    assert scheduler._reservations.fitting == admitted
 
 
 @pytest.mark.parametrize(("most", "shares"), [(BLOCK, True), (BLOCK - 1, False)])

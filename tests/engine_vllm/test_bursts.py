@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from voxbatch.engines.vllm.bursts import LARGEST, opens, size
+from voxbatch.engines.vllm.bursts import BURSTS, LARGEST, size
 
 
 @pytest.mark.parametrize("most", [1, 2, 5, 14, 28, 512])
@@ -18,7 +18,7 @@ def test_nobody_waits_for_ever(most: int, crowd: float, at_once: int) -> None:
     total = waiting = round(crowd * most)
     running, steps, admitting = list[int](), 0, 0
     while waiting or running:
-        admitted = min(waiting, at_once, most - len(running)) if opens(len(running), most) else 0
+        admitted = min(waiting, at_once, most - len(running)) if most - len(running) >= size(most) else 0
         running += rng.integers(1, 400, admitted).tolist()
         waiting -= admitted
         admitting += admitted > 0
@@ -28,12 +28,6 @@ def test_nobody_waits_for_ever(most: int, crowd: float, at_once: int) -> None:
     assert admitting <= 2 + total / min(at_once, size(most))
 
 
-def test_the_door() -> None:
-    """28 may run, so a burst is 2: it opens for two, and so for an empty house. Of 1,024 it is as large as it gets."""
-    assert not opens(27, 28)
-    assert opens(26, 28)
-    assert opens(0, 28)
-    assert opens(0, 1)
-    assert not opens(1, 1)
-    assert not opens(1_024 - LARGEST + 1, 1_024)
-    assert opens(1_024 - LARGEST, 1_024)
+def test_the_size() -> None:
+    """A fourteenth of those that may run, at least one and at most LARGEST."""
+    assert [size(most) for most in (1, 13, 28, 36 * BURSTS, 1_024)] == [1, 1, 2, LARGEST, LARGEST]

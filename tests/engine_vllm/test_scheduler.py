@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections import OrderedDict
 from types import SimpleNamespace
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 import pytest
-from modelless import Side, request
+from modelless import BLOCK, CONTEXT, EOS, Side, request
 
 pytest_plugins = ["support"]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM brings many
 
 
-def side(**limits: Any) -> Side:
-    """Our scheduler, and a model that never says EOS."""
+def scheduler_kind() -> type[Any]:
     from voxbatch.engines.vllm.scheduler import LiftedAsync
 
-    return Side(LiftedAsync, lambda name, number: 3 + number, **limits)
+    return LiftedAsync
+
+
+def side(**limits: Any) -> Side:
+    """Our scheduler, and a model that never says EOS."""
+    return Side(scheduler_kind(), lambda name, number: 3 + number, **limits)
 
 
 def run_to_the_end(one: Side, count: int) -> int:
@@ -52,3 +58,64 @@ def test_a_cache_without_a_table_of_sizes() -> None:
     cache = SimpleNamespace(cached={"a": set(), "b": {"1"}}, freeable=OrderedDict(a=7), freed=[], num_free_slots=3)
     _forget_ended(cache)
     assert cache == SimpleNamespace(cached={"b": {"1"}}, freeable={}, freed=["a"], num_free_slots=10)
+
+
+def test_short_requests_take_less_room() -> None:
+    """65 blocks are those of two requests of full length and vLLM's own, or of eight that end after 8 blocks: as many
+    run at a time."""
+    for tokens, expected in ((CONTEXT - 64, 2), (8 * BLOCK - 64, 8)):
+        one = side(requests=16, blocks=65)
+        for i in range(40):
+            one.scheduler.add_request(request(str(i), prompt=64, max_tokens=tokens))
+        assert run_to_the_end(one, 40) == expected
+        assert not one.thrown_out
+
+
+def test_the_number_of_requests_is_an_upper_bound() -> None:
+    """However many have room."""
+    one = side(requests=5, blocks=400)
+    for i in range(40):
+        one.scheduler.add_request(request(str(i), prompt=20, max_tokens=10))
+    assert run_to_the_end(one, 40) == 5
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_request_is_thrown_out(seed: int) -> None:
+    """Whatever lengths come in whatever order into however few blocks, and whenever the model ends: each request runs
+    to its end at once, and all do."""
+    rng = np.random.default_rng(seed)
+    ends_at = rng.choice([0.0, 0.02])
+
+    def say(name: str, number: int) -> int:
+        dice = crc32(f"{seed} {name} {number}".encode())
+        return EOS if dice < ends_at * 2**32 else 3 + dice % 900
+
+    limits = {"requests": int(rng.integers(1, 40)), "blocks": int(rng.integers(33, 200))}
+    one = Side(scheduler_kind(), say, **limits, step_tokens=int(rng.choice([64, 200, 16_384])))
+    count = 60
+    for i in range(count):
+        prompt = int(rng.integers(1, 60))
+        longest = int(rng.choice([20, CONTEXT - prompt]))
+        one.scheduler.add_request(request(str(i), prompt, int(rng.integers(1, longest + 1))))
+    steps = 0
+    while len(one.ends) < count:
+        one.schedule()
+        one.update()
+        steps += 1
+        assert steps < 60 * CONTEXT
+    assert not one.thrown_out
+
+
+def test_what_runs_has_its_blocks() -> None:
+    """Before each step, the reserved blocks are those of the requests that run, and no more than there are."""
+    rng = np.random.default_rng(1)
+    one = side(requests=30, blocks=120)
+    for i in range(100):
+        one.scheduler.add_request(request(str(i), 20, int(rng.integers(1, 400))))
+    reservations = one.scheduler._reservations
+    while len(one.ends) < 100:
+        one.schedule()
+        needed = {each.request_id: -(-(20 + each.max_tokens) // BLOCK) for each in one.scheduler.running}
+        assert reservations._of == needed
+        assert sum(needed.values()) <= reservations.total
+        one.update()

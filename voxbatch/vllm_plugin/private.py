@@ -80,9 +80,10 @@ NAMES = {
     # what voxbatch.engines.vllm.scheduler and steady derive from and look into
     "vllm.v1.core.sched.scheduler:Scheduler": (
         "schedule; _try_schedule_encoder_inputs(request, num_computed_tokens, num_new_tokens, encoder_compute_budget, "
-        "…) → (list, tokens, budget, further lists); running, waiting, max_num_running_reqs, max_num_active_reqs (by "
-        "0.32), max_num_encoder_input_tokens, max_model_len, kv_cache_config, encoder_cache_manager, kv_cache_manager, "
-        "requests, max_num_scheduled_tokens, vllm_config.model_config; that schedule asks get_computed_blocks of each "
+        "…) → (list, tokens, budget, further lists); running, waiting (in the order of admission), "
+        "max_num_running_reqs, max_num_active_reqs (by 0.32), max_num_encoder_input_tokens, max_model_len, "
+        "kv_cache_config, encoder_cache_manager, kv_cache_manager, requests, max_num_scheduled_tokens, "
+        "vllm_config.model_config; that schedule asks get_computed_blocks of each "
         "request that it would let in, and tells the runner by num_computed_tokens what came of it"
     ),
     "vllm.v1.core.sched.async_scheduler:AsyncScheduler": (
@@ -124,7 +125,8 @@ NAMES = {
         "its can_allocate uses them"
     ),
     "vllm.v1.core.kv_cache_manager:KVCacheManager": (
-        "allocate_slots(request, num_new_tokens, …), enable_caching, empty_kv_cache_blocks, "
+        "allocate_slots(request, num_new_tokens, …): where it gives None, a waiting request is not admitted, nor any "
+        "behind it in this step; enable_caching, empty_kv_cache_blocks, "
         "block_pool.get_num_free_blocks, coordinator.single_type_managers: kv_cache_spec, block_size, req_to_blocks; "
         "get_computed_blocks(request) → (blocks, positions, 0): given the very empty_kv_cache_blocks with some "
         "positions, allocate_slots gives a request blocks of its own for these too"

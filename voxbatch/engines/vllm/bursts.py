@@ -15,13 +15,3 @@ has power to spare waits, for the host takes longer to prepare it than a step of
 def size(most: int) -> int:
     """Requests that make a burst, where so many may run."""
     return max(1, min(LARGEST, most // BURSTS))
-
-
-def opens(running: int, most: int) -> bool:
-    """Whether the door is open for a step: a burst has room.
-
-    Args:
-        running: requests now.
-        most: that may run.
-    """
-    return most - running >= size(most)

@@ -2,8 +2,8 @@
 
 vLLM's encoder cache holds `max_num_batched_tokens` slots, and a Voxtral Realtime request keeps one for each of its
 positions until it ends: 16,384 slots are 38 requests, whatever max_num_seqs says. Here the cache is as large as all
-running requests need. In return, no more run than have K/V blocks to the end of their audio: a request that is
-thrown out for want of blocks must be computed anew.
+running requests need. In return, no more run than have K/V blocks to the end of their audio (`admission`): a request
+that is thrown out for want of blocks must be computed anew.
 
 Where the encoder runs once a chunk (voxbatch.vllm_plugin), requests are admitted in bursts: their chunks are encoded
 together, and the many steps between two bursts only decode, which is one CUDA graph. And what a request's chunk left
@@ -18,13 +18,11 @@ from typing import Any, ClassVar
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from voxbatch import vllm_plugin
+from voxbatch.engines.vllm import bursts
+from voxbatch.engines.vllm.admission import Reservations
 from voxbatch.engines.vllm.beginning import Beginning, beginning
-from voxbatch.engines.vllm.bursts import opens
 from voxbatch.engines.vllm.steady import shortcuts
 from voxbatch.engines.vllm.steady.scheduler import SteadyScheduler
-
-IN_FLIGHT = 2
-"""Tokens that asynchronous scheduling may be ahead by."""
 
 
 class _Lifted:
@@ -38,30 +36,29 @@ class _Lifted:
         scheduler: Any = self
         self._prefilled = vllm_plugin.asked()
         shares = self._prefilled and self._shares
-        self._beginning: Beginning | None = beginning(scheduler, _longest(scheduler)) if shares else None
-        admitted = _admitted(scheduler, self._beginning.blocks if self._beginning else 0)
-        scheduler.max_num_running_reqs = min(scheduler.max_num_running_reqs, admitted)
+        longest = Reservations(scheduler).longest
+        self._beginning: Beginning | None = beginning(scheduler, longest) if shares else None
+        self._reservations = Reservations(scheduler, self._beginning.blocks if self._beginning else 0)
         # vLLM 0.32 admits by another count than it holds room for
         self._limit = "max_num_active_reqs" if hasattr(scheduler, "max_num_active_reqs") else "max_num_running_reqs"
-        self._most = min(getattr(scheduler, self._limit), admitted)
-        setattr(scheduler, self._limit, self._most)
+        self._most: int = getattr(scheduler, self._limit)
+        self._burst: int = bursts.size(min(self._most, self._reservations.fitting)) if self._prefilled else 1
         _lift(scheduler)
+        manager = scheduler.kv_cache_manager
         if self._prefilled:
             scheduler.max_num_encoder_input_tokens = scheduler.encoder_cache_manager.cache_size
-            manager = scheduler.kv_cache_manager
             manager.allocate_slots = shortcuts.slots(manager, scheduler.max_model_len)
             if self._beginning:
                 manager.get_computed_blocks = self._beginning.computed
+        manager.allocate_slots = self._reservations.checked(manager.allocate_slots)
         self._lists = 0
         """That _try_schedule_encoder_inputs returns behind a number of tokens and a budget; 0 until it was asked."""
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         scheduler: Any = super()
-        if not self._prefilled:
-            return scheduler.schedule(*args, **kwargs)
-        _forget_ended(self.encoder_cache_manager)  # type: ignore[attr-defined]
-        running = len(self.running)  # type: ignore[attr-defined]
-        setattr(self, self._limit, self._admits(running) if opens(running, self._most) else running)
+        if self._prefilled:
+            _forget_ended(self.encoder_cache_manager)  # type: ignore[attr-defined]
+        setattr(self, self._limit, self._admits())
         try:
             step = scheduler.schedule(*args, **kwargs)
         finally:
@@ -70,18 +67,23 @@ class _Lifted:
             self._beginning.enter(step, self.requests)  # type: ignore[attr-defined]
         return step
 
-    def _admits(self, running: int) -> int:
-        """How many may run after a step that lets some in.
+    def _admits(self) -> int:
+        """Return how many requests may run after this step: those that do, and more where a burst has room.
 
         The step's budget of positions is also what bounds the audio that it encodes, and so the host memory that holds
         the samples on their way to the GPU, and how long the others wait. So a chunk counts with its whole prompt,
         though most of that is not computed.
         """
-        most: int = self._most
+        own: Any = self
+        running = len(own.running)
+        self._reservations.keep_only(own.running)
+        burst = self._burst
+        if self._most - running < burst or self._reservations.room(own.waiting, burst) < burst:
+            return running
         if not self._beginning or not self._beginning.prompt:
-            return most
-        room: int = self.max_num_scheduled_tokens - running  # type: ignore[attr-defined]
-        return min(most, running + max(1, room // self._beginning.prompt))
+            return self._most
+        room: int = own.max_num_scheduled_tokens - running
+        return min(self._most, running + max(1, room // self._beginning.prompt))
 
     def _try_schedule_encoder_inputs(
         self, request: Any, num_computed_tokens: int, num_new_tokens: int, encoder_compute_budget: int, **others: Any
@@ -95,22 +97,6 @@ class _Lifted:
         )
         self._lists = len(found) - 3 if self._prefilled else 0
         return found
-
-
-def _admitted(scheduler: Any, held: int) -> int:
-    """Requests of full length whose K/V blocks are there at the same time.
-
-    Args:
-        held: blocks that no request gets.
-    """
-    free = int(scheduler.kv_cache_config.num_blocks) - 1 - held  # vLLM keeps one to itself
-    return max(1, free // max(1, _longest(scheduler)))
-
-
-def _longest(scheduler: Any) -> int:
-    """K/V blocks of a request of full length."""
-    groups = scheduler.kv_cache_config.kv_cache_groups
-    return sum(_blocks(group.kv_cache_spec, scheduler.max_model_len) for group in groups)
 
 
 def _lift(scheduler: Any) -> None:
@@ -128,13 +114,6 @@ def _forget_ended(cache: Any) -> None:
         sizes.pop(name, None)
         cache.freed.append(name)
         cache.num_free_slots += slots
-
-
-def _blocks(spec: Any, max_model_len: int) -> int:
-    window = getattr(spec, "sliding_window", None) or max_model_len
-    slides = window + IN_FLIGHT < max_model_len
-    held = window + IN_FLIGHT if slides else max_model_len
-    return int(-(-held // spec.block_size)) + slides  # a window that slides seldom begins where a block does
 
 
 class Lifted(_Lifted, Scheduler):  # type: ignore[misc]
