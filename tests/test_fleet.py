@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -116,6 +117,18 @@ def test_one_worker_is_killed(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_p
     assert len(warnings) == 2
     assert outputs(tmp_path / "out") == alone
     assert len(committed(tmp_path / "out")) == len(set(committed(tmp_path / "out"))) == 16
+
+
+@pytest.mark.slow
+def test_survivors_keep_their_engines(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """What a lost worker left is done by the engines that the others have loaded already."""
+    extra = options(workers=3, only_worker=1, kill_after=1, load_s=0.5)
+    done = voxbatch("run", manifest(*[1] * 12), "-o", "out", *SETTINGS, *SLOWLY, *extra)
+    assert done.returncode == 0, done.stderr
+    assert "are dealt out anew, to the workers that are left: 0, 2" in done.stderr
+    loaded = [line for line in done.stderr.splitlines() if line.endswith("scripted is loaded")]
+    assert sorted(loaded) == [f"worker {number}: scripted is loaded" for number in range(3)]
+    assert len(committed(tmp_path / "out")) == len(set(committed(tmp_path / "out"))) == 12
 
 
 @pytest.mark.slow
@@ -461,19 +474,27 @@ def test_a_worker_that_does_not_stop(manifest: ManifestWriter, monkeypatch: pyte
 def test_an_outage_that_ends(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worth: int, who: str
 ) -> None:
-    """What nobody got is dealt out once more, to as many workers as there is work for."""
+    """What nobody got is dealt out once more, to as many workers as there is work for, and these are the same
+    processes."""
     monkeypatch.setattr(fleet, "WORTH_A_WORKER", worth)
-    bench = Bench(tmp_path / "m.jsonl", workers=2)
+    bench, pids = Bench(tmp_path / "m.jsonl", workers=2), set[int]()
     bench.config = replace(bench.config, source=bucket.manifest(4))
     bucket.proxy.spoil = down
 
+    def look() -> None:
+        for each in psutil.Process().children():
+            with contextlib.suppress(psutil.Error):  # it has ended
+                pids.update([each.pid] if "fleet.worker" in " ".join(each.cmdline()) else [])
+
     def write(line: str) -> None:
+        look()
         bench.log.append(line)
         if "dealt out anew" in line:
             bucket.proxy.spoil = lambda asked: ""
 
-    progress = fleet.run(bench.config, Log(write=write)).progress
+    progress = fleet.run(bench.config, Log(write=write), lambda progress: look()).progress
     assert (progress.done, progress.failed, progress.committed) == (4, 0, 4)
+    assert len(pids) == 2
     assert bench.log[-1] == f"warning: 4 items that were left behind are dealt out anew, to {who}"
 
 

@@ -16,7 +16,7 @@ import soundfile
 from conftest import Recorder
 
 from voxbatch import pipeline as room
-from voxbatch.engines import Engine, Feed, require_language
+from voxbatch.engines import Engine, Feed, Notice, require_language
 from voxbatch.engines.languages import ISO_639_1
 from voxbatch.engines.scripted import Scripted
 from voxbatch.errors import ConfigError, EngineError, ManifestError, RunError, StorageError
@@ -104,6 +104,30 @@ def test_every_item_becomes_one_entry(
     assert made.progress.audio_s == pytest.approx(76.701, abs=0.01)
     assert made.seen[-1] == (6, 1)
     assert usage.engine_s >= usage.starved_s >= 0
+
+
+def test_an_engine_ends_its_stream_by_itself(
+    bench: Callable[..., Bench], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the run has failed with chunks in flight: one that is cut off could not keep its model loaded."""
+
+    class Watched(Scripted):
+        ended = False
+
+        def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
+            yield from super().stream(feed)
+            self.ended = True
+
+    def refuse(*_: object) -> str:
+        raise StorageError("the disk is full")
+
+    made = bench(4, part_items=1)
+    monkeypatch.setattr(made.ledger, "commit", refuse)
+    engine = Watched(None, {"max_chunk_s": "15", "concurrency": "1", "delay_s": "0.5"})
+    with pytest.raises(StorageError):
+        made.run(engine, iter(items(1, 1, 1, 1)))
+    wait_for_threads()
+    assert engine.ended
 
 
 def test_a_failing_chunk_fails_its_item_only(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:

@@ -272,8 +272,8 @@ class Pipeline:
         error: BaseException | None = None
         try:
             for result in self._engine.stream(self._feed):
-                if not self._tell(result if isinstance(result, Notice) else self._timed(result)):
-                    break
+                # To the end, even where nobody listens: an engine that is cut off unloads its model.
+                self._tell(result if isinstance(result, Notice) else self._timed(result))
         except BaseException as e:  # noqa: BLE001 likewise
             error = e
         self._feed.close(discard=True)  # whoever fills it must not wait for an engine that has gone

@@ -4,6 +4,8 @@ fails and reorders as told; all else is real."""
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,10 +19,12 @@ from hypothesis import strategies as st
 from sounds import babble
 
 from voxbatch.engines import Feed, Notice
+from voxbatch.engines.vllm import Vllm
 from voxbatch.engines.vllm.core import Died, Output
 from voxbatch.engines.vllm.drive import AHEAD, SHIFT, Driver, Result, Starter, joined, recut
 from voxbatch.engines.vllm.families import Heard, Piece, Request, Unfit
 from voxbatch.engines.vllm.limits import SAMPLES_PER_TOKEN
+from voxbatch.engines.vllm.settings import Settings
 from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Samples, Span, Word
 
@@ -197,6 +201,27 @@ def test_an_engine_stays_from_stream_to_stream(dies: bool) -> None:
     assert len(told(results)) == dies
     assert second.core is world.started[-1]
     assert [each.closed for each in world.started] == ([True, False] if dies else [False])
+
+
+def test_a_stream_waits_for_the_one_before() -> None:
+    """Which may be at its end yet, with nobody to listen: it is asked nothing before, and the same engine serves it."""
+    world, engine = World(), object.__new__(Vllm)
+    engine._streaming, engine._ending, engine._unwanted = threading.Lock(), threading.Lock(), False
+    engine._core, engine._starter, engine._family, engine._settings = None, world.starter(), Ears(), Settings()
+    feed, results = full([chunk(0)], closed=False), list[Result]()
+    first = threading.Thread(target=lambda: list(engine.stream(feed)))
+    second = threading.Thread(target=lambda: results.extend(engine.stream(full([chunk(i) for i in range(3)]))))
+    first.start()
+    while not world.started:
+        time.sleep(0.01)
+    second.start()
+    second.join(0.2)
+    assert second.is_alive()
+    feed.close()
+    for thread in (first, second):
+        thread.join(10)
+    assert one_each(results, 3)
+    assert len(world.started) == 1
 
 
 def test_an_engine_that_was_made_smaller_does_not_stay() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ITEMS = 30
 WAIT_S = 280
+GONE_S = 15.0
+"""How long after the end of a run a process of it may live."""
+STUCK = """
+import ctypes, multiprocessing, os
+
+def register():
+    # vLLM calls this in each of its processes; in its workers, native code then keeps the GIL for good.
+    if multiprocessing.current_process().name.startswith("VllmWorker"):
+        open(os.path.join(os.path.dirname(__file__), f"stuck-{os.getpid()}"), "w").close()
+        ctypes.PyDLL(None).sleep(900)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +88,21 @@ def engine_of(pid: int) -> psutil.Process:
     return found[0]
 
 
+def all_of(run: subprocess.Popen[str]) -> list[psutil.Process]:
+    main = psutil.Process(run.pid)
+    return [main, *main.children(recursive=True)]
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    """Whether all of them have ended in time; those too that nobody has waited for."""
+    limit = time.monotonic() + GONE_S
+    while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes):
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 def _title(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline())
@@ -105,9 +132,9 @@ def test_the_run_killed_in_mid_run(
     out = tmp_path / "out"
     run = start("run", recordings, "-o", out, *options, env=ENVIRONMENT)
     wait_for(lambda: parts(out) >= 2)
-    engine = engine_of(run.pid)
+    processes = all_of(run)
     run.kill()
-    wait_for(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
+    assert gone(processes)
     assert not (out / "summary.json").exists()
     again = voxbatch("run", recordings, "-o", out, *options, env=ENVIRONMENT)
     assert again.returncode == 3, again.stderr[-3000:]
@@ -121,9 +148,9 @@ def test_the_run_killed_while_the_model_loads(
     """An engine that has not even loaded when its run is killed does not stay either."""
     run = start("run", recordings, "-o", tmp_path / "out", *options, env=ENVIRONMENT)
     wait_for(lambda: [child for child in psutil.Process(run.pid).children(True) if "spawn_main" in _title(child)])
-    spawned = psutil.Process(run.pid).children(recursive=True)
+    processes = all_of(run)
     run.kill()
-    wait_for(lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in spawned))
+    assert gone(processes)
 
 
 def test_interrupted_at_the_terminal(start: Starter, recordings: Path, options: list[str], tmp_path: Path) -> None:
@@ -132,13 +159,74 @@ def test_interrupted_at_the_terminal(start: Starter, recordings: Path, options: 
     out = tmp_path / "out"
     run = start("run", recordings, "-o", out, *options, env=ENVIRONMENT, start_new_session=True)
     wait_for(lambda: parts(out) >= 2)
-    children = psutil.Process(run.pid).children(recursive=True)
+    processes = all_of(run)
     os.killpg(run.pid, signal.SIGINT)
     stdout, stderr = run.communicate(timeout=WAIT_S)
     assert run.returncode == 130, stderr[-3000:]
     assert stdout == ""
     assert "run the same command again" in stderr
-    wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
+    assert gone(processes)
+
+
+@pytest.fixture(scope="module")
+def two_cards(realtime: Path, options: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options by which two worker processes of vLLM share the model, whose heads are of even numbers for that."""
+    model = tmp_path_factory.mktemp("two") / "model"
+    shutil.copytree(realtime, model)
+    params = json.loads((model / "params.json").read_text())
+    encoder = params["multimodal"]["whisper_model_args"]["encoder_args"]
+    encoder |= {"n_heads": 2, "n_kv_heads": 2, "head_dim": encoder["head_dim"] // 2}
+    (model / "params.json").write_text(json.dumps(params))
+    shared = [str(model) if option == str(realtime) else option for option in options]
+    return [*shared, "--engine-option", "tensor_parallel_size=2", "--engine-option", "prefill_encoder=false"]
+
+
+@pytest.fixture
+def stuck(start: Starter, recordings: Path, two_cards: list[str], tmp_path: Path) -> subprocess.Popen[str]:
+    """A run that loads its model by two workers, both of which are in native code that keeps the GIL."""
+    site = tmp_path / "site"
+    info = site / "stuck-0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stuck\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nstuck = stuck:register\n")
+    (site / "stuck.py").write_text(STUCK)
+    path = {"PYTHONPATH": os.pathsep.join([environment()["PYTHONPATH"], str(site)])}
+    run = start("run", recordings, "-o", tmp_path / "out", *two_cards, env={**ENVIRONMENT, **path})
+    wait_for(lambda: len(list(site.glob("stuck-*[0-9]"))) == 2 or run.poll() is not None)
+    return run
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_workers_that_hang_while_the_model_loads(stuck: subprocess.Popen[str], number: int, code: int) -> None:
+    """No process of the run survives it, whether it was asked to stop or was killed."""
+    processes = all_of(stuck)
+    stuck.send_signal(number)
+    assert gone(processes)
+    stderr = stuck.communicate()[1]
+    assert stuck.returncode == code, stderr[-3000:]
+    assert ("run the same command again to go on" in stderr) == (number == signal.SIGTERM)
+
+
+def test_workers_do_not_survive_their_engine(stuck: subprocess.Popen[str]) -> None:
+    """vLLM's engine process is killed alone: its workers end as well, and so does the run, which cannot go on."""
+    processes = all_of(stuck)
+    engine_of(stuck.pid).kill()
+    assert gone(processes)
+    assert stuck.wait(GONE_S) == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_run_over_two_cards_that_ends_in_mid_run(
+    start: Starter, recordings: Path, two_cards: list[str], tmp_path: Path, number: int, code: int
+) -> None:
+    """It leaves neither vLLM's engine process nor a worker behind."""
+    out = tmp_path / "out"
+    run = start("run", recordings, "-o", out, *two_cards, env=ENVIRONMENT)
+    wait_for(lambda: parts(out) >= 1 or run.poll() is not None)
+    processes = all_of(run)
+    run.send_signal(number)
+    assert gone(processes)
+    assert run.wait(GONE_S) == code
 
 
 def test_nothing_but_results_on_standard_output(

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from voxbatch.engines import EngineSpec, Feed
+from voxbatch.engines import EngineSpec, Feed, Notice
 from voxbatch.engines.options import parse
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
@@ -30,6 +30,8 @@ WORKER = "VOXBATCH_SCRIPTED_WORKER"
 class Script:
     max_chunk_s: float = 30.0
     concurrency: int = 8
+    load_s: float = 0.0
+    """Wall seconds that loading takes, which it then tells of."""
     delay_s: float = 0.0
     """Wall seconds a chunk takes, whatever its length; `concurrency` chunks take them at the same time."""
     shuffle: bool = False
@@ -55,6 +57,7 @@ class Scripted:
         if self._script.max_chunk_s < SHORTEST_LIMIT_S or min(self._script.concurrency, self._script.workers) < 1:
             limit = f"a max_chunk_s from {SHORTEST_LIMIT_S:g}"
             raise ConfigError(f"scripted takes {limit}, a concurrency from 1 and workers from 1")
+        self._loaded = False
         self._faulty = str(self._script.only_worker) in ("-1", os.environ.get(WORKER, "0"))
         self.spec = EngineSpec(
             name="scripted",
@@ -68,7 +71,11 @@ class Scripted:
             workers=tuple({WORKER: str(worker)} for worker in range(self._script.workers)),
         )
 
-    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure]:
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
+        if self._script.load_s and not self._loaded:
+            time.sleep(self._script.load_s)
+            yield Notice("scripted is loaded")
+        self._loaded = True
         flight: deque[tuple[float, Chunk]] = deque()
         done = 0
         while True:
@@ -87,7 +94,7 @@ class Scripted:
         """There is no GPU."""
 
     def close(self) -> None:
-        """There is nothing to unload."""
+        self._loaded = False
 
     def _result(self, chunk: Chunk) -> Hypothesis | ChunkFailure:
         if chunk.item in self._fail:

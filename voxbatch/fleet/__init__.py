@@ -2,7 +2,7 @@
 
 All work on the one shard that the run is of, and commit to its parts: how many there are shows nowhere but in the time
 it takes, and may be another number in the next run. A worker that dies is given up with its GPU; when the others are
-through, what it left is dealt out among them.
+through, what it left is dealt out among them. They have kept their engines loaded for that.
 
 A worker that stops because a place does not answer is not given up: its GPU is not to blame. What it left is dealt out
 once more when the others are through, together with what all have learnt of the places, so that a recording which is to
@@ -24,7 +24,7 @@ from voxbatch.config import Config
 from voxbatch.engines import Kept
 from voxbatch.errors import EngineError, StorageError, UsageError, VoxbatchError
 from voxbatch.fleet.process import Worker
-from voxbatch.fleet.worker import GRACE_S, Failed, Order, Stopped
+from voxbatch.fleet.worker import GRACE_S, Failed, Order, Stopped, takes_more
 from voxbatch.log import Log
 from voxbatch.pipeline import TICK_S, Interrupted, Progress, Stop, Usage
 from voxbatch.reach import Known
@@ -69,6 +69,8 @@ class _Fleet:
         self._work, self._log, self._stop, self._progress = work, work.log, work.stop, work.progress
         self._alive = dict(enumerate(environments))
         """The environment of each worker that was not lost, by number."""
+        self._started: dict[int, Worker] = {}
+        """Those of them that run, by number."""
         self._lost: list[Worker] = []
         self._known = Known()
         self._has_tried_again = False
@@ -78,6 +80,15 @@ class _Fleet:
         """When the workers were told to stop."""
 
     def run(self) -> Usage:
+        try:
+            usage = self._rounds()
+            self._dismiss()
+            return usage
+        finally:
+            for worker in self._started.values():
+                worker.end()
+
+    def _rounds(self) -> Usage:
         todo, began = self._work.todo, self._progress.began
         self._log.info("workers", text=f"{len(self._alive)} workers side by side, one process each")
         count = len(self._alive)
@@ -93,25 +104,40 @@ class _Fleet:
             count = self._others(items) if len(self._alive) < before else self._second_try(items, unanswered)
 
     def _round(self, todo: NDArray[np.bool_], began: float, count: int) -> str | None:
-        """Deal out what is to do to so many workers, and see every one end. Gives what the first of them says that was
-        stopped by a place."""
+        """Deal out what is to do to so many workers, and hear the last word of every one. Gives what the first of them
+        says that was stopped by a place."""
         crew: list[Worker] = []
-        orders = self._orders(todo, began, count)
         self._stop.softly = True
         try:
-            crew.extend(Worker(order.worker, self._alive[order.worker], order.source.fd) for order in orders)
-            for worker, order in zip(crew, orders, strict=True):
-                worker.give(order)
+            for order in self._orders(todo, began, count):
+                crew.append(self._worker(order.worker, order.source.fd))
+                crew[-1].give(order)
             self._attend(crew)
         finally:
-            for worker in crew:
-                worker.end()
             self._stop.softly = False
         if self._stop.asked.is_set():
             raise Interrupted
         if refusal := _failed(crew, UsageError):
             raise UsageError(refusal)
         return _failed(crew, StorageError)
+
+    def _worker(self, number: int, fd: int) -> Worker:
+        """The one that an earlier round has started, with its engine, or a new one."""
+        if number not in self._started:
+            self._started[number] = Worker(number, self._alive[number], fd)
+        return self._started[number]
+
+    def _dismiss(self) -> None:
+        """Let the workers unload their engines, and end."""
+        deadline = time.monotonic() + PATIENCE_S
+        for worker in self._started.values():
+            worker.stop()
+        for worker in self._started.values():
+            while time.monotonic() < deadline and not worker.is_gone():
+                if wait([worker.connection], TICK_S) and not worker.hear():
+                    break
+                self._pass_on(worker, worker.printed())
+            self._pass_on(worker, worker.end())
 
     def _orders(self, todo: NDArray[np.bool_], began: float, count: int) -> list[Order]:
         """One for each of so many workers for whom there is something to do."""
@@ -134,7 +160,7 @@ class _Fleet:
                     self._pass_on(worker, worker.printed())
                 gone = (worker.connection in ready and not worker.hear()) or worker.is_gone()
                 self._pass_on_notices(worker)
-                if gone:
+                if gone or worker.word is not None:
                     working.remove(worker)
                     self._see_off(worker)
             if ready:
@@ -171,13 +197,13 @@ class _Fleet:
 
     def _see_off(self, worker: Worker) -> None:
         """Take in what a worker came to and has learnt; one that came to nothing, by no place's fault, is given up."""
-        self._pass_on(worker, worker.end())
-        self._known.learn(worker.known)
         word = worker.word
+        self._pass_on(worker, worker.printed() if takes_more(word) else self._started.pop(worker.number).end())
+        self._known.learn(worker.known)
         if isinstance(word, Usage):
             self._usage = Usage(*(ours + its for ours, its in zip(astuple(self._usage), astuple(word), strict=True)))
-        elif _failed([worker], StorageError):
-            text = f"{worker.name} has stopped: {worker.reason}; what it has committed is safe"
+        elif isinstance(word, Failed) and takes_more(word):
+            text = f"{worker.name} has stopped: {word.reason}; what it has committed is safe"
             self._log.warning("worker_stopped", worker=worker.number, text=text)
         elif not (isinstance(word, Stopped) and self._told_at is not None) and not _failed([worker], UsageError):
             del self._alive[worker.number]

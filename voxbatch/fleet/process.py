@@ -1,4 +1,5 @@
-"""One worker process as the fleet holds it: started, listened to, stopped, and swept up with all that it started."""
+"""One worker process as the fleet holds it: started, given orders, listened to, stopped, and swept up with all that it
+started."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 
 from voxbatch.engines import Notice
-from voxbatch.fleet.worker import Failed, Message, Order, Stopped
-from voxbatch.pipeline import Progress, Usage
+from voxbatch.fleet.worker import Failed, Message, Order, Stopped, Word
+from voxbatch.pipeline import Progress
 from voxbatch.reach import Known
 
 _PROGRAM = "from voxbatch.fleet.worker import main; main()"
@@ -32,8 +33,8 @@ class Worker:
         """What its engine had to say, and nobody has passed on yet."""
         self.known = Known()
         """What it has learnt of places."""
-        self.word: Usage | Stopped | Failed | None = None
-        """Its last."""
+        self.word: Word | None = None
+        """The last of its present order; None while it is at work."""
         self.reason = ""
         """Why it ended without having done its work, once it has ended."""
         self._line = b""
@@ -56,6 +57,7 @@ class Worker:
         """What its libraries print comes here; None when that has ended."""
 
     def give(self, order: Order) -> None:
+        self.progress, self.known, self.word = Progress(0), Known(), None
         with contextlib.suppress(OSError):  # it died: the end of its stream says so when it is listened to
             self.connection.send(order)
 

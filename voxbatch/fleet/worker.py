@@ -1,5 +1,5 @@
-"""A worker's life: one order, done as a run alone would do it, with every word of it sent to the fleet, and what it has
-learnt of the recordings' places.
+"""A worker's life: orders, each done as a run alone would do it, with every word of it sent to the fleet, and what has
+been learnt of the recordings' places. The engine stays loaded from order to order.
 
 It surveys, claims and merges nothing: the fleet has. Its source is the fleet's own open file, so that both read the
 same bytes wherever they came from. It stops softly when it is told to, or when the fleet is gone.
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -23,8 +24,8 @@ from numpy.typing import NDArray
 
 from voxbatch import engines
 from voxbatch.config import Config
-from voxbatch.engines import Notice
-from voxbatch.errors import ConfigError, VoxbatchError
+from voxbatch.engines import Kept, Notice
+from voxbatch.errors import ConfigError, StorageError, VoxbatchError
 from voxbatch.ledger import Ledger
 from voxbatch.manifest import Handle, items
 from voxbatch.pipeline import LAST_COMMIT_S, Interrupted, Pipeline, Progress, Stop, Usage
@@ -34,8 +35,8 @@ from voxbatch.storage import hurry, open_store
 
 REPORT_S = 0.2
 """Between reports of progress."""
-GRACE_S = 20.0
-"""How long a worker that was told to stop may take over its last commit."""
+GRACE_S = LAST_COMMIT_S + 2.0
+"""How long a worker that was told to stop may take over its last commit, and over unloading its engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +70,22 @@ class Failed:
 
 
 Message = Progress | Notice | Known | Usage | Stopped | Failed
-"""Progress and the engine's notices now and then; when it is through, what is known; and one of the others as the last
-word."""
+"""For each order: progress and the engine's notices now and then; when it is through, what is known; and one of the
+others as the last word."""
+Word = Usage | Stopped | Failed
+"""The last message of an order."""
 
 
-def obey(order: Order, connection: Connection, stop: Stop) -> Usage:
+def takes_more(word: Word | None) -> bool:
+    """Whether a worker whose order ended so keeps its engine and waits for another order."""
+    return isinstance(word, Usage) or (isinstance(word, Failed) and issubclass(word.kind, StorageError))
+
+
+def obey(order: Order, connection: Connection, stop: Stop, kept: Kept) -> Usage:
     """Bring every item of the order to a part that is not in one yet. Raises what Pipeline.run raises."""
     config = order.config
     choice = engines.choose(config.engine)
-    engine = engines.create(choice.name, config.model, config.engine_options, config.access)
+    engine = kept.create(choice.name, config.model, config.engine_options, config.access)
     if dict(engine.spec.decoding) != order.decoding:
         raise ConfigError(f"the model changed since the run began: {engine.spec.decoding} is not {order.decoding}")
     store = open_store(config.out, config.access)
@@ -88,13 +96,12 @@ def obey(order: Order, connection: Connection, stop: Stop) -> Usage:
     progress.committed = progress.resumed = progress.items - int(todo.sum())
     reporter = _Reporter(connection)
     pipeline = Pipeline(engine, ledger, settings(config), progress, reporter, stop, reporter.tell, order.known)
-    with order.source.open() as source:
+    with replace(order.source, fd=os.dup(order.source.fd)).open() as source:
         try:
             return pipeline.run(items(source, policy(config), config.limit, todo))
         finally:
             reporter.tell(progress)
             reporter.tell(order.known.copy())  # decoders may still add to it
-            engine.close()
 
 
 class _Reporter:
@@ -113,12 +120,10 @@ class _Reporter:
             self._connection.send(message)
 
 
-def _last_word(order: Order, connection: Connection) -> Message | None:
-    stop = Stop()
+def _last_word(order: Order, connection: Connection, stop: Stop, kept: Kept) -> Word | None:
     try:
-        _on_signals(stop)
-        threading.Thread(target=_listen, args=(connection,), daemon=True, name="listen").start()
-        return obey(order, connection, stop)
+        stop.softly = False
+        return obey(order, connection, stop, kept)
     except Interrupted:
         return Stopped()
     except VoxbatchError as e:
@@ -130,10 +135,14 @@ def _last_word(order: Order, connection: Connection) -> Message | None:
         stop.softly = True  # whoever asks from now on comes too late
 
 
-def _listen(connection: Connection) -> None:
-    """Wait for the word to stop, or for the end of the fleet; then see to it that this ends, with all it started."""
+def _listen(connection: Connection, orders: queue.SimpleQueue[Order | None]) -> None:
+    """Pass orders on until the word to stop, which None is, or the end of the fleet; then see to it that this ends,
+    with all it started."""
+    order: Order | None
     with contextlib.suppress(EOFError, OSError):
-        connection.recv()
+        while (order := connection.recv()) is not None:
+            orders.put(order)
+    orders.put(None)
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
     time.sleep(GRACE_S)
     os.killpg(0, signal.SIGKILL)
@@ -153,12 +162,22 @@ def _on_signals(stop: Stop) -> None:
 
 def main() -> NoReturn:
     connection = Connection(int(sys.argv[1]))
-    order: Order = connection.recv()
-    word = _last_word(order, connection)
-    if word is not None:
-        _Reporter(connection).tell(word)
+    orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+    stop, reporter = Stop(), _Reporter(connection)
+    stop.softly = True  # without an order there is nothing to interrupt: `_listen` ends the wait
+    _on_signals(stop)
+    threading.Thread(target=_listen, args=(connection, orders), daemon=True, name="listen").start()
+    word: Word | None = None
+    with contextlib.closing(Kept()) as kept:
+        while (order := orders.get()) is not None:
+            word = _last_word(order, connection, stop, kept)
+            if word is None or not takes_more(word):
+                break
+            reporter.tell(word)
+    if order is not None and word is not None:
+        reporter.tell(word)
     sys.stdout.flush()
     sys.stderr.flush()
-    if isinstance(word, Stopped):  # maybe nobody is left to sweep up
+    if order is None or isinstance(word, Stopped):  # maybe nobody is left to sweep up
         os.killpg(0, signal.SIGKILL)
-    os._exit(0 if isinstance(word, Usage) else 1)
+    os._exit(1)

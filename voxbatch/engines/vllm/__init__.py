@@ -56,6 +56,8 @@ class Vllm:
         self._starter: Starter | None = None
         self._core: Core | None = None
         """What the last stream left running."""
+        self._streaming = threading.Lock()
+        """Held by the stream that runs: one that nobody listens to any more may still be at its end."""
         self._unwanted = False
         self._ending = threading.Lock()
         self.spec = EngineSpec(
@@ -76,16 +78,17 @@ class Vllm:
         )
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
-        if self._starter is None:
-            self._require_gpus()
-            yield Notice(f"vLLM is loading {self._model.name}, which takes a minute or so")
-            self._starter = self._made_ready()
-        core, self._core = self._core, None
-        driver = Driver(self._family, self._starter, self._settings.watch, core)
-        try:
-            yield from unless_all_fail(driver.run(feed))
-        finally:
-            self._keep(driver.core)
+        with self._streaming:
+            if self._starter is None:
+                self._require_gpus()
+                yield Notice(f"vLLM is loading {self._model.name}, which takes a minute or so")
+                self._starter = self._made_ready()
+            core, self._core = self._core, None
+            driver = Driver(self._family, self._starter, self._settings.watch, core)
+            try:
+                yield from unless_all_fail(driver.run(feed))
+            finally:
+                self._keep(driver.core)
 
     def _made_ready(self) -> Starter:
         model = complete(self._model) if self._settings.load_format != "dummy" else self._model

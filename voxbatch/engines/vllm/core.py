@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,7 +24,7 @@ from typing import Any, TextIO
 from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.families import Request
 from voxbatch.log import WRITING
-from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SWITCH
+from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SWITCH, parent
 
 HANG_S = 600.0
 """Without any output for so long, the engine is taken for dead. A first step may compile kernels for minutes."""
@@ -84,11 +85,9 @@ class Core:
         self._log = _EngineLog()
         _settle(plugin, loader=arguments.get("load_format") == LOAD_FORMAT)
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self._log.config)
-        started = _set({**allocator(arguments.get("tensor_parallel_size", 1)), **threads(on_gpu=bool(gpu.cards()))})
-        with started, _as_death(self._log), _outputs_to(self._log.file):
-            from vllm import LLM
-
-            self._llm = LLM(**arguments, worker_extension_cls=USAGE)
+        self._parent = _Parent(self._log.file, arguments)
+        with _as_death(self._log):
+            self._llm = self._parent.llm.result()
         self._engine: Any = (engine := self._llm.llm_engine)
         self._way = ", encoder once a chunk" if plugin else ""
         self._hang = _HangGuard(compat.processes(self._engine), lambda: compat.wake(engine))
@@ -139,7 +138,40 @@ class Core:
             if process.is_alive():
                 process.kill()
                 process.join()
+        self._parent.unneeded.set()
         self._log.remove()
+
+
+class _Parent(threading.Thread):
+    """The thread that starts the engine's process, and lives as long: the process is killed when this thread ends (see
+    vllm_plugin.parent), and the thread that needs the engine may end earlier, where an engine is kept for the next run.
+    """
+
+    def __init__(self, log: Path, arguments: Mapping[str, Any]):
+        super().__init__(daemon=True, name="vllm-parent")
+        self._log_file, self._arguments = log, arguments
+        self.llm: Future[Any] = Future()
+        self.unneeded = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.llm.set_result(self._load())
+        except BaseException as e:  # noqa: BLE001 it is raised again by the thread that waits for the engine
+            self.llm.set_exception(e)
+            return
+        self.unneeded.wait()
+
+    def _load(self) -> Any:
+        cards = self._arguments.get("tensor_parallel_size", 1)
+        with (
+            _set({**allocator(cards), **threads(on_gpu=bool(gpu.cards()))}),
+            parent.kills_children(),
+            _outputs_to(self._log_file),
+        ):
+            from vllm import LLM
+
+            return LLM(**self._arguments, worker_extension_cls=USAGE)
 
 
 @contextlib.contextmanager
@@ -284,9 +316,8 @@ def _logging(everything: Path, errors: Path) -> dict[str, Any]:
         "handlers": {
             "all": to(everything, "INFO"),
             "errors": to(errors, "ERROR"),
-            "orphan": {"()": "voxbatch.engines.vllm.orphan.DieWithParent"},
         },
-        "loggers": {"vllm": {"handlers": ["all", "errors", "orphan"], "level": "INFO", "propagate": False}},
+        "loggers": {"vllm": {"handlers": ["all", "errors"], "level": "INFO", "propagate": False}},
     }
 
 

@@ -1,0 +1,143 @@
+"""Processes that are spawned as vLLM spawns its own end with their parent, whatever they are doing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import environment
+
+STUCK = """
+import ctypes, multiprocessing, os, sys, threading, time
+
+def spawn(target, *args):
+    process = multiprocessing.get_context("spawn").Process(target=target, args=args)
+    process.start()
+    return process
+
+def engine():
+    spawn(worker)
+    hold_the_gil()
+
+def worker():
+    hold_the_gil()
+
+def hold_the_gil():
+    open(os.environ["MARKS"] + f"/{os.getpid()}", "w").close()
+    ctypes.PyDLL(None).sleep(600)
+
+class Slow:
+    '''Takes its time to be unpickled, as vLLM takes to be imported.'''
+    def __reduce__(self):
+        return hold_the_gil, ()
+
+def importing(slow):
+    pass
+"""
+MAIN = """
+import threading, time
+from stuck import Slow, engine, importing, spawn
+from voxbatch.vllm_plugin import parent
+
+def start():
+    with parent.kills_children():
+        process = spawn({target})
+    {then}
+thread = threading.Thread(target=start)
+thread.start()
+time.sleep(600)
+"""
+
+Begin = Callable[..., list[psutil.Process]]
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    """begin("engine", processes=2) → the process that starts it, and so many others, all of which are stuck."""
+    marks, started = tmp_path / "marks", list[psutil.Process]()
+    marks.mkdir()
+    (tmp_path / "stuck.py").write_text(STUCK)
+
+    def run(target: str, processes: int, then: str = "time.sleep(600)") -> list[psutil.Process]:
+        env = environment(MARKS=str(marks))
+        env["PYTHONPATH"] += f"{os.pathsep}{tmp_path}"
+        started.append(psutil.Popen([sys.executable, "-c", MAIN.format(target=target, then=then)], env=env))
+        until(lambda: len(list(marks.iterdir())) == processes)
+        started.extend(psutil.Process(int(mark.name)) for mark in sorted(marks.iterdir(), key=lambda m: int(m.name)))
+        return started
+
+    yield run
+    for process in started:
+        if process.is_running():
+            process.kill()
+    started[0].wait()
+
+
+def gone(processes: list[psutil.Process], seconds: float = 5) -> bool:
+    """Whether all of them have ended, those that nobody waits for included."""
+    limit = time.monotonic() + seconds
+    while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes):
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_children_and_theirs_end_with_the_parent(begin: Begin, number: int) -> None:
+    """Though native code holds the GIL in each of them, so that no Python thread of theirs runs."""
+    main, engine, worker = begin("engine", 2)
+    assert worker.ppid() == engine.pid
+    main.send_signal(number)
+    assert gone([main, engine, worker])
+
+
+@pytest.mark.slow
+def test_workers_end_with_the_engine(begin: Begin) -> None:
+    """The engine's process is killed alone: its workers end, and the parent lives."""
+    main, engine, worker = begin("engine", 2)
+    engine.kill()
+    assert gone([engine, worker])
+    assert main.status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.slow
+def test_a_child_that_has_not_begun_its_work(begin: Begin) -> None:
+    """The signal is asked for before anything is imported for the child's work."""
+    main, child = begin("importing, Slow()", 1)
+    main.kill()
+    assert gone([main, child])
+
+
+@pytest.mark.slow
+def test_children_live_as_long_as_the_thread_that_started_them(begin: Begin) -> None:
+    """Not longer: the thread has to stay while they are needed."""
+    main, engine, worker = begin("engine", 2, then="time.sleep(3)")
+    assert engine.is_running()
+    assert gone([engine, worker])
+    assert main.status() != psutil.STATUS_ZOMBIE
+
+
+def test_the_main_module_is_as_before() -> None:
+    """Nothing that is spawned later begins with it, and no variable is left."""
+    from voxbatch.vllm_plugin import parent
+
+    spec = sys.modules["__main__"].__spec__
+    with parent.kills_children():
+        assert sys.modules["__main__"].__spec__ is not spec
+    assert sys.modules["__main__"].__spec__ is spec
+    assert parent.PARENT not in os.environ
