@@ -41,6 +41,7 @@ class _Sequential(soundfile.SoundFile):  # type: ignore[misc]
     """
 
     def seekable(self) -> bool:
+        """Return False, so that no read is followed by a seek."""
         return False
 
 
@@ -56,6 +57,7 @@ class _Distant(io.RawIOBase):
         self.error: VoxbatchError | None = None
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Fill the buffer from the current position. Return 0 after an error, as at the end of the file."""
         try:
             data = self._recording.pread(len(buffer), self._at) if self.error is None else b""
         except VoxbatchError as e:
@@ -65,10 +67,12 @@ class _Distant(io.RawIOBase):
         return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the position. The recording's size is known without reading, so seeking fetches nothing."""
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._recording.size}[whence]
         return self._at
 
     def tell(self) -> int:
+        """Return the position in bytes."""
         return self._at
 
 
