@@ -65,7 +65,7 @@ class GoogleBucket:
             if self._access.anonymous:
                 self._client = storage.Client.create_anonymous_client()
             elif self._access.requester_pays:
-                with contextlib.suppress(OSError):  # there is no project; `_payer` reports that
+                with contextlib.suppress(OSError):  # the client raises this if it finds no project
                     self._client = storage.Client()
             else:  # without a project: reading does not need one, and a person's own credentials often have none
                 self._client = storage.Client(project=None)

@@ -62,8 +62,9 @@ class Piece:
 
     data: bytes
     tag: str
+    """Revision; see Stat.tag."""
     checksum: str = ""
-    """See Stat."""
+    """Checksum of the whole object; see Stat.checksum."""
     is_packed: bool = False
     """True if the object is stored with Content-Encoding gzip, so that these bytes are compressed."""
     is_all: bool = False
