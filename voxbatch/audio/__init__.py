@@ -1,8 +1,8 @@
-"""A recording's bytes → mono float32 at 16 kHz, block by block, so that an hour of audio never needs an hour of memory.
+"""Decode a recording to mono float32 at 16 kHz, block by block, so that an hour of audio never needs an hour of memory.
 
-libsndfile reads what it can; ffmpeg, confined to the given bytes, reads the rest and takes over where libsndfile
-gives up in mid-file. One stateful resampler runs over the whole recording, so blocks leave no seams. Does not cut,
-and does not look for speech.
+libsndfile reads the formats that it knows. ffmpeg, confined to the given bytes, reads all others, and takes over where
+libsndfile gives up in the middle of a file. One stateful resampler runs over the whole recording, so that the joins of
+blocks are not audible. This package does not cut recordings and does not look for speech.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from voxbatch.records import SAMPLING_RATE, Samples, Waveform
 from voxbatch.storage import Recording
 
 MIN_RATE, MAX_RATE = 4_000, 768_000
-"""Hz. Below telephone quality there is no speech to recognise, and a header that claims 1 Hz asks for 16,000 samples a
-byte; 768 kHz is the highest rate in use (studio PCM)."""
+"""Lowest and highest sampling rate in Hz. Below telephone quality there is no speech to recognise, and a header that
+claims 1 Hz asks for 16,000 samples a byte. 768 kHz is the highest rate in use (studio PCM)."""
 MAX_CHANNELS = 64
-"""Seventh-order ambisonics; headers that claim more are broken."""
+"""Largest number of channels: seventh-order ambisonics. Headers that claim more are broken."""
 
 Warn = Callable[[str], None]
 _DURATION_SLACK_S = 0.25
-"""Codecs pad: an MP3 decodes up to 0.1 s shorter or longer than other programs say it is."""
+"""Tolerance in seconds when a duration is compared. Codecs pad: the decoded length of an MP3 differs by up to 0.1 s
+from the length that other programs report."""
 
 __all__ = ["BLOCK_SECONDS", "MAX_CHANNELS", "MAX_RATE", "MIN_RATE", "decode", "libraries", "probe"]
 
@@ -47,19 +48,20 @@ def decode(
     """Decode a recording to mono float32 at 16 kHz.
 
     Args:
-        recording: see storage.open_recording. Not closed here.
-        name: its name, for messages and for the raw formats that only an extension tells (.g722, .gsm).
+        recording: an open recording, see storage.open_recording. It is not closed here.
+        name: the recording's name, for messages and for the raw formats that only an extension identifies (.g722,
+            .gsm).
         offset: seconds to skip.
         duration: seconds to take; None takes all.
         channel: 0-based channel to take; None mixes down (see Mixdown).
-        warn: told, in one line each, what was repaired or cut short.
+        warn: called with one line for each repair and for each recording that ends early.
 
     Yields:
-        Waveforms that join without gaps or overlap; the first starts at `offset` on the recording's clock.
+        Waveforms that join without gaps or overlap. The first one starts at `offset` on the recording's clock.
 
     Raises:
         AudioError: nothing could be decoded, or the header or the arguments make no sense.
-        StorageError: where the recording is fetched from fails.
+        StorageError: the place that the recording is fetched from fails.
     """
     native = _open(recording, name, offset)
     _check_header(native, channel, offset)
@@ -103,7 +105,8 @@ def _check_header(native: SoundFileStream | FFmpegStream, channel: int | None, o
 def _resilient(
     native: SoundFileStream | FFmpegStream, recording: Recording, name: str, offset: float, warn: Warn
 ) -> Iterator[NativeBlock]:
-    """The stream's blocks; where libsndfile gives up in mid-file, ffmpeg's from that frame on: it resynchronises."""
+    """Yield the stream's blocks. If libsndfile gives up in the middle of the file, yield ffmpeg's blocks from that
+    frame on, because ffmpeg resynchronises."""
     frames = 0
     try:
         for block in native.blocks():
@@ -128,7 +131,8 @@ def _resilient(
 
 
 def _rest(native: SoundFileStream, recording: Recording, name: str, offset: float, done: int) -> Iterator[NativeBlock]:
-    """What ffmpeg reads behind the first `done` frames. It decodes them again: its seeking trusts damaged headers."""
+    """Yield the blocks that ffmpeg reads after the first `done` frames. ffmpeg decodes these frames again, because its
+    seeking trusts damaged headers."""
     try:
         rest = FFmpegStream(recording.fileno(), name, offset, because="damaged", seek=False)
         if (rest.rate, rest.channels) != (native.rate, native.channels):
@@ -137,15 +141,18 @@ def _rest(native: SoundFileStream, recording: Recording, name: str, offset: floa
         for block in rest.blocks():
             yield block[done:]
             done = max(0, done - len(block))
-    except AudioError:  # no more to be had; the warning tells where the good audio ends
+    except AudioError:  # ffmpeg finds no more audio; the caller's warning says where the good audio ends
         return
 
 
 def _take(
     blocks: Iterator[NativeBlock], limit: int | None, is_part: bool, warn: Warn, rate: int
 ) -> Iterator[NativeBlock]:
-    """At most `limit` frames. A recording that goes on after a bare `duration` is worth a warning: it is often a
-    duration that was measured wrong, and the rest of the speech would be missed without a word."""
+    """Yield at most `limit` frames; None yields all.
+
+    A recording that continues after a bare `duration` causes a warning. The duration was often measured wrong, and the
+    remaining speech would be lost silently.
+    """
     if limit is None:
         yield from blocks
         return
@@ -167,7 +174,8 @@ def _mixed(blocks: Iterator[NativeBlock], mono: Mixdown) -> Iterator[Samples]:
 
 
 def _resampled(blocks: Iterator[Samples], rate: int) -> Iterator[Samples]:
-    """soxr HQ, as librosa.resample(res_type="soxr_hq") calls it, with its state kept from block to block."""
+    """Resample with soxr HQ, as librosa.resample(res_type="soxr_hq") does, and keep the resampler's state from block to
+    block."""
     if rate == SAMPLING_RATE:
         yield from (block for block in blocks if len(block))
         return
@@ -182,13 +190,15 @@ def _resampled(blocks: Iterator[Samples], rate: int) -> Iterator[Samples]:
 
 
 class _Repair:
-    """Makes samples finite and of sane scale, and says once what it did."""
+    """Makes samples finite and scales them to a sane level, and reports each kind of repair once."""
 
     FULL_SCALE = 2.0
-    """Lossy decoders overshoot ±1 a little; a float file beyond ±2 was never normalised."""
+    """Largest peak that is not scaled down. Lossy decoders exceed ±1 a little; a float file beyond ±2 was never
+    normalised."""
     GLITCH = 100.0
-    """A sample this many times above what 99 of 100 stay below (and above full scale) is a broken number, no sound:
-    speech's peaks reach 10 times. Scaling down to it would silence all the rest."""
+    """Factor above the 99th percentile of the levels, or above full scale if that is higher, from which a sample is a
+    broken number and not sound. Peaks of speech reach a factor of 10. If broken samples set the scale, all other
+    samples would become silent."""
 
     def __init__(self, warn: Warn):
         self.warn, self.total, self.broken, self.peak, self.usual = warn, 0, 0, 1.0, 1.0
@@ -222,10 +232,15 @@ class _Repair:
 
 
 def probe(recording: Recording, certain: bool = False) -> float | None:
-    """Seconds of a recording as its header claims, without decoding; None where libsndfile does not know it.
+    """Return the duration in seconds that a recording's header claims, without decoding.
 
-    With `certain`, None too where headers are known to tell of less than there is: MP3 files and Ogg streams are
-    appended to each other.
+    Args:
+        recording: an open recording. It is not closed here.
+        certain: return None also for files whose header is known to report too little. MP3 files and Ogg streams are
+            sometimes appended to each other.
+
+    Returns:
+        The duration; None if libsndfile does not know the format, or if the header gives no plausible length.
     """
     try:
         native = SoundFileStream(recording)
@@ -237,8 +252,9 @@ def probe(recording: Recording, certain: bool = False) -> float | None:
 
 
 def libraries() -> dict[str, str]:
-    """Return the versions of the libraries that decide what samples a recording gives: {"ffmpeg": "7.0.2-static
-    (imageio-ffmpeg 0.6.0)", "libsndfile": "1.2.2"}.
+    """Return the versions of the libraries that decide which samples a recording gives.
+
+        {"ffmpeg": "7.0.2-static (imageio-ffmpeg 0.6.0)", "libsndfile": "1.2.2"}
 
     Raises:
         ConfigError: VOXBATCH_FFMPEG names no ffmpeg.

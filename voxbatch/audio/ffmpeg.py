@@ -1,10 +1,10 @@
-"""What libsndfile cannot read, read by ffmpeg in a child process that can open nothing but the given descriptor's
-bytes.
+"""Decode what libsndfile cannot read, with ffmpeg in a child process that can open only the given descriptor.
 
-ffmpeg's playlists, concat scripts and image sequences open other files and addresses. Only container formats that hold
-their own audio are admitted (`-format_whitelist`), over local protocols only (`-protocol_whitelist`), from an open
-descriptor rather than a name. AU is the pipe's format: the simplest header that tells rate and channels ahead of the
-samples. pydub is not used: it cannot pass options ahead of the input, and holds whole recordings in memory.
+ffmpeg's playlists, concat scripts and image sequences open other files and addresses. Therefore only container formats
+that hold their own audio are admitted (`-format_whitelist`), over local protocols only (`-protocol_whitelist`), and
+from an open descriptor rather than a name. The pipe's format is AU, because AU has the simplest header that gives rate
+and channels before the samples. pydub is not used: it cannot pass options before the input, and it holds whole
+recordings in memory.
 """
 
 from __future__ import annotations
@@ -34,29 +34,30 @@ FORMATS = (
 )
 """Demuxers (ffmpeg -demuxers) that read audio from their own bytes alone."""
 CHOSEN = "VOXBATCH_FFMPEG"
-"""The variable that names another ffmpeg."""
+"""Environment variable that names another ffmpeg."""
 RAW_FORMATS = {".g722": "g722", ".gsm": "gsm"}
-"""Headerless formats with one rate and channel count: the extension is all there is to know them by."""
+"""Headerless formats with one rate and channel count. Only the extension identifies them."""
 SILENCE_TIMEOUT_S = 60
-"""Without a byte for this long ffmpeg is taken for hung and killed."""
+"""Seconds without a byte from ffmpeg after which the process counts as hung and is killed."""
 
 PREROLL_S = 2.0
-"""Seconds ahead of an offset that are decoded and thrown away: a codec needs its state, and where ffmpeg seeks to lies
-up to 15 ms (m4a) off. Left over after it: a container's own clock, 1 ms in Matroska, 12 ms in WebM, 0.1 s in WMA."""
+"""Seconds before an offset that are decoded and discarded. A codec needs its state, and the position that ffmpeg seeks
+to is wrong by up to 15 ms (m4a). The error that remains is the precision of the container's own clock: 1 ms in
+Matroska, 12 ms in WebM, 0.1 s in WMA."""
 
 _AU = struct.Struct(">4s5I")  # magic, data offset, data size, encoding, rate, channels
 _AU_FLOAT32 = 6
 _DESCRIPTOR = re.compile(r"(?:file:)?/dev/fd/\d+")
-"""The name of the recording as ffmpeg is given it."""
+"""Pattern of the name under which ffmpeg receives the recording."""
 
 
 @functools.cache
 def executable() -> str:
-    """Return the path of the ffmpeg to run: the one that VOXBATCH_FFMPEG names, else the binary inside the wheel of
-    imageio-ffmpeg, else the system's.
+    """Return the path of the ffmpeg to run.
 
-    The wheel comes before the system, because the lock files pin its version: every machine and worker then decodes to
-    the same samples and fails with the same messages.
+    VOXBATCH_FFMPEG comes first, then the binary inside the wheel of imageio-ffmpeg, then the system's ffmpeg. The wheel
+    comes before the system, because the lock files pin its version: every machine and worker then decodes to the same
+    samples and fails with the same messages.
 
     Raises:
         ConfigError: VOXBATCH_FFMPEG names no program.
@@ -80,10 +81,13 @@ def executable() -> str:
 
 @functools.cache
 def version() -> str:
-    """Return the version of `executable` and where it comes from: "7.0.2-static (imageio-ffmpeg 0.6.0)",
-    "5.1.9-0+deb12u1 (system)" or "… (VOXBATCH_FFMPEG)".
+    """Return the version of `executable` and its origin.
 
-    Raises: as `executable`; ConfigError where the program does not run.
+    Examples are "7.0.2-static (imageio-ffmpeg 0.6.0)", "5.1.9-0+deb12u1 (system)" and "… (VOXBATCH_FFMPEG)".
+
+    Raises:
+        ConfigError: the program does not run, or VOXBATCH_FFMPEG names no program.
+        AudioError: there is no ffmpeg.
     """
     program = executable()
     try:
@@ -103,6 +107,13 @@ def _origin(program: str) -> str:
 
 
 def command(fd: int, name: str, offset: float) -> list[str]:
+    """Return the command line that decodes the first audio track of a descriptor to AU (float32, big-endian) on stdout.
+
+    Args:
+        fd: open descriptor, which the child process inherits.
+        name: name of the recording; its extension selects a raw format.
+        offset: seconds to skip. ffmpeg seeks to PREROLL_S before the offset and decodes the rest of the way.
+    """
     raw = RAW_FORMATS.get(os.path.splitext(shown(name, ""))[1].lower())
     begin = max(0.0, offset - PREROLL_S)
     return [
@@ -115,10 +126,14 @@ def command(fd: int, name: str, offset: float) -> list[str]:
 
 
 class FFmpegStream:
-    """An open descriptor decoded by ffmpeg. Without `seek` all audio ahead of the offset is decoded and counted off.
+    """Decoder of an open descriptor through ffmpeg. Without `seek`, all audio before the offset is decoded and
+    discarded.
+
+    Attributes `rate` (Hz) and `channels` come from the header of ffmpeg's output.
 
     Raises:
-        AudioError: ffmpeg finds no audio; or (from `blocks`) fails in mid-file, after yielding what it could.
+        AudioError: ffmpeg finds no audio; or, from `blocks`, ffmpeg fails in the middle of the file, after the blocks
+            that it could decode.
     """
 
     def __init__(self, fd: int, name: str, offset: float, because: str, seek: bool = True):
@@ -150,6 +165,11 @@ class FFmpegStream:
         return rate, channels
 
     def blocks(self) -> Iterator[NativeBlock]:
+        """Yield blocks of shape (frames, channels), then close the stream.
+
+        Raises:
+            AudioError: ffmpeg failed or hung.
+        """
         frame_bytes = 4 * self.channels
         size = block_frames(self.rate, self.channels) * frame_bytes
         skip = round(self._skip_s * self.rate)
@@ -165,7 +185,7 @@ class FFmpegStream:
             self.close()
 
     def _read(self, size: int) -> bytes:
-        """Exactly `size` bytes, less at the end of the stream."""
+        """Read exactly `size` bytes, fewer at the end of the stream."""
         parts, missing = [], size
         while missing:
             if not select.select([self._stdout], [], [], SILENCE_TIMEOUT_S)[0]:
@@ -186,8 +206,11 @@ class FFmpegStream:
         return complaint
 
     def _complaint(self) -> str:
-        """Return ffmpeg's first message: it says what ffmpeg met, and the later ones only that it stopped. Versions
-        before 7 open it with the name that they were given, which is a descriptor's."""
+        """Return ffmpeg's first message. It gives the cause; later messages only say that ffmpeg stopped.
+
+        Versions before 7 begin the message with the name of the input, which here is a descriptor's. That name is
+        removed.
+        """
         self._process.wait()
         self._stderr.seek(0)
         first = self._stderr.readline(1000).decode("utf-8", "replace").strip()
@@ -197,6 +220,7 @@ class FFmpegStream:
         return _DESCRIPTOR.sub(lambda _: self._name, cause)
 
     def close(self) -> None:
+        """Kill ffmpeg if it still runs, and release its pipes."""
         self._process.kill()
         self._stdout.close()
         self._process.wait()

@@ -1,8 +1,9 @@
-"""Several channels → one, without averaging speech away.
+"""Mix several channels down to one without cancelling speech.
 
-The mean of all channels is right for most recordings, and silent or faint for two kinds that exist: the same voice in
-opposite phase, and a voice in one of many channels. So the mean's energy is compared with the loudest channel's as the
-recording goes by, and where the mean has lost most of it, the loudest channel is taken instead.
+The mean of all channels is right for most recordings. It is silent or faint for two kinds of recordings that exist: the
+same voice in opposite phase, and a voice in one of many channels. Therefore the energy of the mean is compared with the
+energy of the loudest channel throughout the recording. Where the mean has lost most of the energy, the loudest channel
+is used instead.
 """
 
 from __future__ import annotations
@@ -14,27 +15,36 @@ from voxbatch.audio.native import NativeBlock
 from voxbatch.records import Samples
 
 LOST = 0.15
-"""The mean is given up when its energy falls below this share of the loudest channel's. One voice in one of two
-channels keeps 0.25 (−6 dB, harmless), independent noise in C channels keeps 1/C; opposite phase keeps 0, one of six
-keeps 0.03."""
+"""Share of the loudest channel's energy below which the mean is no longer used.
+
+One voice in one of two channels keeps 0.25 (−6 dB, harmless). Independent noise in C channels keeps 1/C. Opposite phase
+keeps 0. One voice in one of six channels keeps 0.03.
+"""
 REGAINED = 0.3
-"""… and taken again above this one; between the two, things stay as they are."""
+"""Share of the loudest channel's energy above which the mean is used again. Between LOST and REGAINED the mix stays as
+it is."""
 STEP_SECONDS = 0.25
+"""Length in seconds of the steps in which the mix is decided."""
 MEMORY = 0.9
-"""Per step: energies are remembered for about 2.5 s, so that a pause does not change the mix."""
+"""Decay of the remembered energies per step. They are remembered for about 2.5 s, so that a pause does not change the
+mix."""
 LOST_NOW = 0.03
-"""Where the mix of one step holds less than this share of its loudest channel, the past is forgotten at once: in a
-meeting with a microphone each, the next speaker is not to wait until the last one's energy has faded."""
+"""Share of the energy of a step's loudest channel. If the mix of the step holds less, the remembered energies are
+discarded at once. In a meeting where each speaker has a microphone, the next speaker must not wait until the last
+speaker's energy has faded."""
 AUDIBLE = 0.01
-"""… if that channel is within 10 dB of the remembered loudness (the memory holds about 10 steps): noise in a pause
-changes nothing."""
+"""Share of the remembered energy that the loudest channel must exceed for LOST_NOW to apply. The memory holds about 10
+steps, so the channel must be within 10 dB of the remembered loudness. Noise in a pause therefore changes nothing."""
 FADE_SECONDS = 0.01
+"""Length in seconds of the crossfade when the mix changes."""
 
 
 class Mixdown:
-    """Callable on consecutive blocks of one recording, (frames, channels) float32 → (frames,) float32; `finish` gives
-    what is still held. Samples do not depend on where one block ends and the next begins: several channels are mixed in
-    steps of STEP_SECONDS from the recording's start, and an unfinished step waits for the next block."""
+    """Callable that mixes consecutive blocks of one recording: (frames, channels) float32 → (frames,) float32.
+
+    Call `finish` after the last block. The samples do not depend on the limits of the blocks: several channels are
+    mixed in steps of STEP_SECONDS from the recording's start, and an unfinished step waits for the next block.
+    """
 
     def __init__(self, rate: int, channels: int, channel: int | None = None):
         self._channel = 0 if channels == 1 else channel
@@ -58,6 +68,7 @@ class Mixdown:
         return np.concatenate(steps) if steps else np.zeros(0, np.float32)
 
     def finish(self) -> Samples:
+        """Return the mixed samples of the unfinished last step."""
         return self._mix(self._held) if len(self._held) else np.zeros(0, np.float32)
 
     def _mix(self, step: NativeBlock) -> Samples:

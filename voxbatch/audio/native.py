@@ -1,4 +1,4 @@
-"""A recording as its file holds it: blocks of float32 at the file's own rate and channels, read by libsndfile."""
+"""Read a recording with libsndfile as blocks of float32 at the file's own rate and channels."""
 
 from __future__ import annotations
 
@@ -18,35 +18,46 @@ NativeBlock = NDArray[np.float32]
 """Shape (frames, channels), full scale ±1, at the file's own rate."""
 
 BLOCK_SECONDS = 10
+"""Length of a block in seconds, as far as its size allows (see block_frames)."""
 _MAX_BLOCK_SAMPLES = 1 << 22
 
 
 def block_frames(rate: int, channels: int) -> int:
-    """Frames to read at a time: BLOCK_SECONDS, or less where many channels would make that more than 16 MiB."""
+    """Return the number of frames to read at a time: BLOCK_SECONDS, or fewer if many channels would make the block
+    larger than 16 MiB."""
     return max(1, min(BLOCK_SECONDS * rate, _MAX_BLOCK_SAMPLES // max(1, channels)))
 
 
 class HeaderShortError(AudioError):
-    """The file goes on, or may go on, behind what its header claims."""
+    """The file continues, or may continue, after the length that its header claims."""
 
 
 class _Sequential(soundfile.SoundFile):  # type: ignore[misc]
-    """python-soundfile seeks after every read to where it is anyway, and an MP3 decoder forgets by that the bits which
-    the next frame borrows from the last: a click a block. Called not seekable, it reads on."""
+    """Sound file that reads on without seeking.
+
+    python-soundfile seeks after every read to the position where the file is anyway. This makes an MP3 decoder forget
+    the bits that the next frame borrows from the last one, and each block begins with a click. This class reports that
+    it is not seekable, so python-soundfile does not seek.
+    """
 
     def seekable(self) -> bool:
+        """Return False, so that no read is followed by a seek."""
         return False
 
 
 class _Distant(io.RawIOBase):
-    """A recording that is fetched as it is read, as libsndfile's callbacks want it. No exception gets through these: it
-    is kept, the file seems to end, and whoever asked libsndfile looks here."""
+    """Recording that is fetched while it is read, in the form that libsndfile's callbacks need.
+
+    An exception cannot pass through these callbacks. `error` keeps the exception, the file appears to end, and the
+    caller of libsndfile checks `error`.
+    """
 
     def __init__(self, recording: Recording):
         self._recording, self._at = recording, 0
         self.error: VoxbatchError | None = None
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Fill the buffer from the current position. Return 0 after an error, as at the end of the file."""
         try:
             data = self._recording.pread(len(buffer), self._at) if self.error is None else b""
         except VoxbatchError as e:
@@ -56,18 +67,24 @@ class _Distant(io.RawIOBase):
         return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the position. The recording's size is known without reading, so seeking fetches nothing."""
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._recording.size}[whence]
         return self._at
 
     def tell(self) -> int:
+        """Return the position in bytes."""
         return self._at
 
 
 class SoundFileStream:
-    """A recording read by libsndfile, which goes by content and never sees the name.
+    """Recording that libsndfile reads. libsndfile identifies the format by content and never sees the name.
 
-    Raises soundfile.LibsndfileError where it does not know the content, or (from `blocks`) where the file is damaged;
-    and what reading a distant recording raises.
+    Attributes: `rate` (Hz), `channels` and `format` (libsndfile's name, such as "WAV") come from the header.
+
+    Raises:
+        soundfile.LibsndfileError: libsndfile does not know the content; or, from `blocks`, the file is damaged.
+        AudioError: the offset is past the end (HeaderShortError for an MP3, whose header may claim too little).
+        VoxbatchError: reading a remote recording failed.
     """
 
     def __init__(self, recording: Recording, offset: float = 0.0):
@@ -87,7 +104,7 @@ class SoundFileStream:
         if self._distant is not None:
             return _Sequential(self._distant)
         fd = self._recording.fileno()
-        os.lseek(fd, 0, os.SEEK_SET)  # libsndfile takes the current position for the file's start
+        os.lseek(fd, 0, os.SEEK_SET)  # libsndfile treats the current position as the start of the file
         return _Sequential(fd, closefd=False)
 
     def _require_bytes(self) -> None:
@@ -103,14 +120,18 @@ class SoundFileStream:
         self._file.seek(frame)
 
     def claimed_seconds(self) -> float | None:
-        """The header's word, and closes the file; None where it does not know or claims nonsense."""
+        """Return the duration that the header claims, or None if it is missing or not plausible. Close the file."""
         with self._file:
             frames = int(self._file.frames)
         return frames / self.rate if self.rate > 0 and 0 < frames < 1 << 40 else None
 
     def blocks(self) -> Iterator[NativeBlock]:
-        """Raises LibsndfileError where the file is damaged, HeaderShortError where it goes on unread; the good blocks
-        come first."""
+        """Yield blocks of shape (frames, channels), then close the file. The good blocks come before any error.
+
+        Raises:
+            soundfile.LibsndfileError: the file is damaged.
+            HeaderShortError: the file continues after the part that libsndfile read.
+        """
         size = block_frames(self.rate, self.channels)
         with self._file:
             while len(block := self._read(size)):
@@ -126,8 +147,12 @@ class SoundFileStream:
         return block
 
     def _goes_on(self) -> bool:
-        """MP3 files are appended to each other, and libsndfile stops where the first one's header says. Tags at the end
-        of a file are smaller than this; one with a picture costs a second decoding and no more."""
+        """Return whether a substantial part of the file is left unread.
+
+        MP3 files are sometimes appended to each other, and libsndfile stops at the length in the first file's header.
+        Tags at the end of a file are smaller than this threshold. A tag with a picture exceeds it, which only costs a
+        second decoding.
+        """
         size = self._recording.size
         at = self._distant.tell() if self._distant else os.lseek(self._recording.fileno(), 0, os.SEEK_CUR)
         return size - at > min(0.05 * size, 1 << 16)
@@ -138,9 +163,10 @@ _OGG_FIRST_PAGE = 0x02
 
 
 def is_chained_ogg(recording: Recording) -> bool:
-    """Whether an Ogg file holds several recordings one after the other; libsndfile plays only the first.
+    """Return whether an Ogg file holds several recordings one after the other; libsndfile plays only the first.
 
-    RFC 3533: a logical stream's first page carries flag 0x02, and only at the start may several follow each other.
+    RFC 3533: the first page of a logical stream carries flag 0x02, and only at the start of the file may several such
+    pages follow each other.
     """
     at, begun = 0, False
     while len(head := recording.pread(_OGG_PAGE.size + 255, at)) >= _OGG_PAGE.size:

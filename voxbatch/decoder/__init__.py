@@ -1,12 +1,12 @@
-"""Recordings → Chunks in worker processes, several at a time, ahead of the engine.
+"""Turn recordings into Chunks in decoder processes, several at a time, ahead of the engine.
 
-Processes rather than threads, because decoding must use every core while the engine feeds its GPU from this one,
-because a decoder that crashes or hangs on a hostile file must take one item with it and not the run, and because a
-worker that nobody reads from stops by itself: its socket is the bounded window. A worker imports no engine. Does not
-order: chunks of different recordings interleave as they become ready.
+Decoding runs in processes rather than threads, for three reasons. It must use every core while the engine feeds its GPU
+from this process. A decoder that crashes or hangs on a hostile file must lose one item and not the run. A worker whose
+messages are not read stops by itself, because its socket bounds the data that it can send ahead. A worker imports no
+engine. The order is not kept: chunks of different recordings interleave as they become ready.
 
-`pool` deals the tasks out and judges what comes of them, `process` is a worker as the pool sees it, `worker` its own
-life, and `messages` what they tell each other.
+`pool` distributes the tasks and judges the results. `process` is the pool's handle of a worker process, `worker` is the
+program of that process, and `messages` defines the messages between them.
 """
 
 from voxbatch.decoder.messages import Decoded, Message, Task, Undecodable

@@ -1,4 +1,4 @@
-"""What a pool and its workers tell each other, beside a worker's None: it lives."""
+"""Messages between a pool and its workers. In addition, a worker sends None as a heartbeat."""
 
 from __future__ import annotations
 
@@ -11,40 +11,44 @@ from voxbatch.records import Chunk, Failure, Span
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker needs of an Item."""
+    """Part of an Item that a worker needs."""
 
     item: int
+    """Item.index."""
     audio: str
     offset: float
     duration: float | None
     channel: int | None
     lang: str | None
     limit: int
-    """The engine's longest chunk, in samples."""
+    """Length of the engine's longest chunk, in samples."""
     overlap: int = OVERLAP
-    """Samples that both sides of a forced cut carry beyond it."""
+    """Samples by which both sides of a forced cut extend beyond the cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """All of an item's chunks have been sent."""
+    """Final message of an item whose chunks have all been sent."""
 
     item: int
     spans: tuple[Span, ...]
     warnings: tuple[str, ...]
     cpu_s: float
+    """CPU seconds of decoding and cutting."""
     came: Arrival | None = None
-    """Where from, if it was fetched."""
+    """Arrival that proves that the place answers; None if the recording is local."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undecodable:
+    """Final message of an item that failed."""
+
     item: int
     failure: Failure
     came: Arrival | None = None
-    """See Decoded; None too where the recording was never reached."""
+    """Arrival, as in Decoded. None if the recording was never reached."""
     fault: Fault | None = None
-    """Where the place of the recording failed, and not the recording."""
+    """Fault of the recording's place, if the place failed and not the recording."""
 
 
 Message = Chunk | Decoded | Undecodable

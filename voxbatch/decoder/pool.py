@@ -1,4 +1,5 @@
-"""Deals tasks out to workers, listens, replaces who died or hangs, and tries once more what was out of reach."""
+"""Distribute tasks to workers, read their messages, replace workers that die or hang, and retry unreachable recordings
+once."""
 
 from __future__ import annotations
 
@@ -16,21 +17,22 @@ from voxbatch.storage import USUAL, Access, shown
 
 
 class DecoderPool:
-    """Worker processes that decode tasks; dismissed on leaving the context: see Spares."""
+    """Pool of worker processes that decode tasks. Leaving the context returns the workers to the warm pool: see
+    Spares."""
 
     def __init__(
         self, workers: int, access: Access = USUAL, fail_unreachable: bool = False, known: Known | None = None
     ):
-        """`known`: of recordings' places, from the beginning; what is learnt of them is added to it."""
+        """`known` is the initial knowledge about recordings' places. The pool adds to it."""
         self._access, self._fail_unreachable = access, fail_unreachable
         self._known = Known() if known is None else known
         self._workers = [spares.hire(access) for _ in range(workers)]
         self.cpu_s = 0.0
         """CPU seconds that the workers spent on decoding and cutting."""
         self._begun: set[int] = set()
-        """Items that a chunk has come of, and not the end."""
+        """Items with chunks but no final message."""
         self._unreached: dict[int, Task] = {}
-        """By item, what nothing came of because its place did not answer; for the first time."""
+        """Item → its task, for items that gave no chunk because their place did not answer, and that can be retried."""
         self._again: deque[Task] = deque()
         self._tried_again: set[int] = set()
 
@@ -42,10 +44,13 @@ class DecoderPool:
             spares.dismiss(worker)
 
     def run(self, tasks: Iterator[Task]) -> Iterator[Message]:
-        """Decode all tasks. Whoever takes its time over a message holds the workers back: that bounds memory.
+        """Decode all tasks and yield the messages of the workers.
+
+        A caller that is slow to take a message holds the workers back, which bounds memory. Unreachable recordings are
+        retried once, when their place answers again.
 
         Raises:
-            RunError: workers do not start here, or a place that recordings are fetched from is down.
+            RunError: workers do not start on this machine, or a place that recordings are fetched from is down.
         """
         reach = Reach[Undecodable](self._known)
         for message in self._run(tasks):
@@ -62,12 +67,15 @@ class DecoderPool:
         yield from reach.end()
 
     def _is_open(self, message: Undecodable) -> bool:
-        """Whether it is to be found out if the recording or its place is to blame."""
+        """Return whether it is still undecided if the recording or its place is to blame."""
         return not self._fail_unreachable and message.item not in self._tried_again
 
     def _once_more(self, released: list[Undecodable]) -> Iterator[Undecodable]:
-        """Their place answers again, after an outage maybe: what was out of reach gets another try, but only one, as
-        the recording may be to blame."""
+        """Retry the recordings of a place that answers again, perhaps after an outage; yield the failures of all
+        others.
+
+        Each recording is retried only once, because the recording itself may be the cause.
+        """
         for message in released:
             task = self._unreached.pop(message.item, None)
             if task is None:
@@ -127,23 +135,24 @@ class DecoderPool:
         self._begun.discard(message.item)
 
     def _awake(self, worker: Worker) -> Worker:
-        """The worker, or a new one in its place where it died with nothing to do: no task is to blame."""
+        """Return the worker, or a new worker if it died while idle. No task is to blame for such a death."""
         if worker.tasks or not worker.connection.poll():
             return worker
         try:
-            worker.receive()  # its greeting
+            worker.receive()  # the worker's first message, a heartbeat
             return worker
         except (EOFError, OSError):
             return self._renewed(worker)
 
     def _renewed(self, worker: Worker) -> Worker:
-        """A new worker in the place of one that died or is to die."""
+        """Kill a worker that died or must stop, and return a new one that takes its place."""
         worker.kill()
         fresh = self._workers[self._workers.index(worker)] = Worker(self._access)
         return fresh
 
     def _replace(self, worker: Worker, reason: str) -> Undecodable:
-        """A new worker for a dead one. The task in hand fails, those behind it go to the new worker."""
+        """Start a new worker for one that died or hangs. The current task fails; the waiting tasks go to the new
+        worker."""
         fresh = self._renewed(worker)
         culprit, *others = worker.tasks
         for task in others:

@@ -1,6 +1,7 @@
-"""A worker's life: tasks come, their recordings are fetched ahead of their turn, chunks go.
+"""Program of a worker process: receive tasks, prefetch their recordings, send chunks.
 
-A recording whose place does not answer says nothing about the recording: that is told as a fault (see reach).
+If the place of a recording does not answer, nothing is known about the recording. The worker reports a fault (see
+reach).
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from voxbatch.storage import (
 from voxbatch.storage.ahead import Ahead, Wanted
 
 MEMORY_LIMIT = 2 << 30
-"""Bytes of private memory a worker may take: blocks need a hundredth of it, a header that lies may ask for more."""
+"""Bytes of private memory that a worker may use. Blocks need a hundredth of it; a wrong header may demand more."""
 _EMPTY = np.zeros(0, np.float32)
 
 
 def serve(connection: Connection, access: Access) -> NoReturn:
-    """A worker's life: decode the tasks that come, in order, until the parent is gone."""
+    """Decode the tasks that arrive, in order, until the parent process ends."""
     inbox: queue.SimpleQueue[tuple[Task, Wanted]] = queue.SimpleQueue()
     ahead = Ahead(functools.partial(open_recording, access=access))
     threading.Thread(target=_take_in, args=(connection, ahead, inbox), daemon=True, name="inbox").start()
@@ -57,17 +58,17 @@ def serve(connection: Connection, access: Access) -> NoReturn:
 
 
 def _take_in(connection: Connection, ahead: Ahead, inbox: queue.SimpleQueue[tuple[Task, Wanted]]) -> None:
-    """Take tasks as they come, and begin to fetch what they name."""
+    """Receive tasks as they arrive, and begin to fetch their recordings."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             task: Task = connection.recv()
             inbox.put((task, ahead.want(task.audio)))
-    os._exit(0)  # the parent is gone; requests that are made again and again would be waited for
+    os._exit(0)  # the parent is gone; a normal exit would wait for requests that are being retried
 
 
 @contextlib.contextmanager
 def _spoken(connection: Connection, task: Task) -> Iterator[list[str]]:
-    """Around one task: whatever goes wrong in it is told as its failure. Gives the list that warnings go into."""
+    """Send the failure of a task for any error inside the context. Yield the list that collects the task's warnings."""
     try:
         yield []
         return
@@ -81,16 +82,16 @@ def _spoken(connection: Connection, task: Task) -> Iterator[list[str]]:
         told = Undecodable(task.item, Failure(AudioError.__name__, str(e), retryable=True), fault=fault)
     except MemoryError:
         told = Undecodable(task.item, Failure(AudioError.__name__, f"{shown(task.audio)} needs too much memory"))
-    except Exception as e:  # noqa: BLE001 a bug in a decoder is this item's failure, and tells what it was
+    except Exception as e:  # noqa: BLE001 a bug in a decoder fails only this item, with the error in its message
         text = f"cannot decode {shown(task.audio)}: {type(e).__name__}: {e}"
         told = Undecodable(task.item, Failure(AudioError.__name__, text, True))
     connection.send(told)
 
 
 def _fault(task: Task, error: StorageError) -> Fault:
-    if isinstance(error, Unkept):  # the store is not to blame, and what it gives to others proves nothing
+    if isinstance(error, Unkept):  # the temporary files failed, so arrivals from the store prove nothing
         return Fault(error.folder, str(error), time.monotonic())
-    if isinstance(error, Expired):  # a refusal of us, and not of this recording
+    if isinstance(error, Expired):  # the store refuses our credentials, not this recording
         return Fault(_place(task), str(error), time.monotonic())
     return Fault(_place(task), str(error), error.since if isinstance(error, Interrupted) else None)
 
@@ -111,22 +112,23 @@ def _arrival(task: Task, recording: Recording) -> Arrival | None:
 
 
 def _place(task: Task) -> str:
-    """What is up or down as one: a bucket; and all web servers, as any of many may be gone for good."""
+    """Return the place that is up or down as a whole: a bucket, or "the web" for all web servers, because any of many
+    servers may be gone permanently."""
     place = place_of(task.audio)
     return "the web" if place.startswith("http") else place
 
 
 def _failure_name(error: ItemError) -> str:
-    """As errors.py draws it."""
+    """Return the name of the error class, or "AudioError" for its subclasses, which errors.py does not list."""
     return AudioError.__name__ if isinstance(error, AudioError) else type(error).__name__
 
 
 def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tuple[Samples, Span]]:
-    """One recording's chunks, in this process.
+    """Yield the chunks of one recording, decoded in this process.
 
     Raises:
         AudioError: see audio.decode.
-        StorageError: where it is fetched from fails.
+        StorageError: the place that the recording is fetched from fails.
     """
     from voxbatch.audio import decode
     from voxbatch.chunk import cut
@@ -150,10 +152,11 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
 
 
 def main() -> NoReturn:
+    """Run a worker on the descriptor that `sys.argv[1]` names: limit memory, load the decoders, then serve."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
-    import voxbatch.audio  # noqa: F401 what does not load here is said once, not with each task
+    import voxbatch.audio  # noqa: F401 an import error stops the worker here, once, and not in each task
 
     connection = Connection(int(sys.argv[1]))
     access: Access = connection.recv()

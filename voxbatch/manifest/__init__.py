@@ -1,18 +1,20 @@
-"""A manifest's lines ↔ Items: every line is checked once, here, and every bad one is reported with its number.
+"""Convert a manifest's lines to Items. Every line is checked once, here, and every bad line is reported with its
+number.
 
-It streams: `survey` reads the whole manifest and keeps 4 bytes a line, `items` reads it again and builds what is
-wanted. It does not find the lines (source.py does), and neither opens a recording nor looks whether it is there.
+Both passes stream: `survey` reads the whole manifest and keeps 4 bytes a line, and `items` reads it again and builds
+the items that are wanted. Finding the lines is the job of source.py. This package does not open recordings and does not
+check that they exist.
 
-A line is a JSON object with `audio_filepath` and, where given and not null, `offset` ≥ 0, `duration` > 0 (seconds),
-`channel` (from 0), `text`, `lang`, `id`. Other keys pass through.
+A line is a JSON object with `audio_filepath`. These keys are optional and may be null: `offset` ≥ 0 and `duration` > 0
+(seconds), `channel` (from 0), `text`, `lang`, `id`. Other keys pass through.
 
-The id, unless the line gives one, is `audio_filepath` as written, tidied ("./a.wav" and "a.wav" are one recording) and
-without leading "/" and "../", then `#offset-duration` where `offset` is given, then `#chN` where `channel` is given:
+If the line gives no id, the id is `audio_filepath` as written, normalised ("./a.wav" and "a.wav" are one recording) and
+without leading "/" and "../". `#offset-duration` follows if `offset` is given, then `#chN` if `channel` is given:
 
     {"audio_filepath": "./a.wav", "offset": 12.5, "duration": 5, "channel": 1}  →  a.wav#12.5-5#ch1
 
-Of an address it is what stands behind the scheme, without a query: gs://calls/a.wav → calls/a.wav.
-Two lines with one id are refused: outputs are named after it.
+The id of an address is the part after the scheme, without a query: gs://calls/a.wav → calls/a.wav. Two lines with one
+id are refused, because outputs are named after the id.
 """
 
 from __future__ import annotations
@@ -61,43 +63,48 @@ __all__ = [
 ]
 
 MAX_SECONDS = 30 * 24 * 3600
-"""30 days: more is a wrong unit (milliseconds, samples) or a mistake."""
+"""Largest offset or duration, 30 days. A larger value is a wrong unit (milliseconds, samples) or a mistake."""
 MAX_PATH_BYTES = 4096
-"""Linux opens no longer path (PATH_MAX)."""
+"""Longest path that Linux opens (PATH_MAX)."""
 MAX_LANG_BYTES = 40
-"""The longest language tag in use has about 35 (RFC 5646)."""
+"""Longest language tag. The longest one in use has about 35 bytes (RFC 5646)."""
 MAX_CHANNEL = 65_534
-"""A WAV header counts channels in 16 bits."""
+"""Highest channel number. A WAV header counts channels in 16 bits."""
 MAX_ID_BYTES = 1024
 MAX_LANGUAGES = 200
-"""Different values of `lang` that a survey counts; the others are counted together as "…"."""
+"""Number of different `lang` values that a survey counts separately. All others are counted together as "…"."""
 _MISNOMERS = ("path", "audio", "audio_path", "file", "filename", "file_name", "wav", "url", "audio_file")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
-    """What one pass over a manifest without bad lines tells."""
+    """Result of one pass over a manifest without bad lines."""
 
     items: int
+    """Number of items."""
     fingerprint: str
-    """sha256 over the lines used, blank lines, line ends and byte order marks aside: the same wherever the file is."""
+    """sha256 over the lines that were used, without blank lines, line ends and byte order marks. It does not depend on
+    the location of the file."""
     durations: NDArray[np.float32]
-    """Seconds of each item, shape (items,), NaN where the line does not say."""
+    """Duration in seconds of each item, shape (items,); NaN if the line gives none."""
     with_text: int
-    """How many have a reference."""
+    """Number of items with a reference."""
     languages: Counter[str]
-    """Items by `lang`, those that have one."""
+    """Number of items by `lang`, for the items that have one."""
 
     @property
     def known_hours(self) -> float:
+        """Hours of all durations that the lines give."""
         return float(np.nansum(self.durations, dtype=np.float64)) / 3600
 
 
 def survey(source: Source, policy: PathPolicy = INSIDE, limit: int | None = None) -> Survey:
-    """Read every line (or the first `limit` items), check it all, keep almost nothing.
+    """Read every line, or the first `limit` items, and check all of it, in almost constant memory.
 
-    Raises ManifestError with all bad lines (the first ManifestError.LIMIT, and how many there are).
+    Raises:
+        ManifestError: some lines are bad. The error holds the first ManifestError.LIMIT of them and their total number.
+            It is also raised for a manifest without items.
     """
     bad, digest = _BadLines(), hashlib.sha256()
     durations = array("f")
@@ -105,7 +112,7 @@ def survey(source: Source, policy: PathPolicy = INSIDE, limit: int | None = None
     with_text = 0
     with contextlib.closing(Repeats()) as hashes:
         for item in _parsed(source, policy, limit, bad, digest.update):
-            hashes.append(hash(item.id))  # 64 bits, keyed for each process: no manifest can aim at a collision
+            hashes.append(hash(item.id))  # 64 bits, keyed per process, so that no manifest can provoke a collision
             durations.append(math.nan if item.duration is None else item.duration)
             with_text += item.text is not None
             if item.lang is not None:
@@ -125,7 +132,17 @@ def items(
     limit: int | None = None,
     wanted: Callable[[int], bool] | NDArray[np.bool_] | None = None,
 ) -> Iterator[Item]:
-    """The items of a surveyed manifest, in order, of which `wanted` (a test of the index, or a mask) is true."""
+    """Yield the items of a surveyed manifest, in order.
+
+    Args:
+        source: the manifest.
+        policy: paths that the manifest may name.
+        limit: number of lines to read; None reads all.
+        wanted: a test of the index, or a mask; only items for which it is true are parsed and yielded. None yields all.
+
+    Raises:
+        ManifestError: a line is bad.
+    """
     take: Callable[[int], object] | None = wanted.data.__getitem__ if isinstance(wanted, np.ndarray) else wanted
     for index, (line, text) in enumerate(islice(source.lines(), limit)):
         if take is None or take(index):
@@ -137,9 +154,17 @@ def items(
 
 
 def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy = INSIDE) -> Item:
-    """One line, without its line end, to an Item; `base` is the manifest's absolute folder, or that folder's address.
+    """Parse one line, without its line end, to an Item.
 
-    Raises LineError.
+    Args:
+        text: bytes of the line.
+        line: 1-based line number in the manifest.
+        index: 0-based position among the manifest's items.
+        base: absolute folder of the manifest, or the address of that folder.
+        policy: paths that the manifest may name.
+
+    Raises:
+        LineError: the line cannot be used.
     """
     row = read_row(text)
     path = _path(row)
@@ -159,7 +184,7 @@ def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy
 
 
 class _BadLines:
-    """The first ManifestError.LIMIT bad lines, and the count of all."""
+    """Collects the first ManifestError.LIMIT bad lines, and counts all."""
 
     def __init__(self) -> None:
         self.first: list[BadLine] = []
@@ -179,7 +204,7 @@ class _BadLines:
 def _parsed(
     source: Source, policy: PathPolicy, limit: int | None, bad: _BadLines, seen: Callable[[bytes], object] | None = None
 ) -> Iterator[Item]:
-    """The good items; the bad lines go to `bad`, and all lines to `seen`."""
+    """Yield the good items. Add the bad lines to `bad`, and pass all lines to `seen`."""
     for index, (line, text) in enumerate(islice(source.lines(), limit)):
         if seen:
             seen(text + b"\n")
@@ -192,7 +217,8 @@ def _parsed(
 
 
 def _duplicates(source: Source, policy: PathPolicy, limit: int | None, hashes: Repeats) -> _BadLines:
-    """Lines that repeat an earlier id. Only where hashes repeat is the manifest read again, to compare the ids."""
+    """Return the lines that repeat an earlier id. The manifest is read again only if hashes repeat, to compare the ids
+    themselves."""
     bad = _BadLines()
     suspects, others = hashes.first(ManifestError.LIMIT)
     if not suspects:
@@ -284,5 +310,6 @@ def _derived_id(path: str, offset: float | None, duration: float | None, channel
 
 
 def _compact(seconds: float) -> str:
-    """12.5 → "12.5", 5.0 → "5", to the microsecond, which is less than a sample."""
+    """Return seconds as short text: 12.5 → "12.5", 5.0 → "5". The precision is a microsecond, which is less than a
+    sample."""
     return f"{seconds:.6f}".rstrip("0").rstrip(".")

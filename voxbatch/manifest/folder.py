@@ -1,8 +1,9 @@
-"""A folder of recordings → the lines of the manifest that describes it.
+"""Describe a folder of recordings as the lines of a manifest.
 
-A folder is walked in natural order of the relative paths (track 2 before track 10). Each file whose extension we decode
-is an item, `NAME.txt` beside it is its reference, hidden files and folders are left out. Symbolic links are followed;
-a folder that is reached twice is taken once. A dangling link is taken in: it ends as a failure instead of vanishing.
+The folder is walked in natural order of the relative paths (track 2 before track 10). Each file with an extension that
+voxbatch decodes is an item. `NAME.txt` beside the file is its reference. Hidden files and folders are left out.
+Symbolic links are followed, and a folder that is reached twice is listed once. A dangling link is listed, so that it
+ends as a failure instead of vanishing.
 """
 
 from __future__ import annotations
@@ -23,21 +24,31 @@ _SUFFIXES = (
     " .mp4 .mpeg .mpg .mpga .oga .ogg .opus .rf64 .snd .spx .tta .w64 .wav .wave .webm .wma .wv"
 )
 RECORDING_SUFFIXES = frozenset(_SUFFIXES.split())
-"""Extensions that a folder walk takes in, in lower case. Headerless PCM (.raw, .pcm) is not: nothing says its rate."""
+"""Extensions that a folder walk lists, in lower case. Headerless PCM (.raw, .pcm) is not listed, because nothing gives
+its rate."""
 MAX_REFERENCE_BYTES = MAX_LINE_BYTES // 2
+"""Largest reference, in bytes."""
 TOO_LONG = f"it is longer than {MAX_REFERENCE_BYTES:,} bytes"
 Probe = Callable[[str], float | None]
-"""Absolute path → seconds, or None where the header does not say."""
+"""Function from an absolute path to a duration in seconds, or to None if the header gives no duration."""
 
 
 def folder_manifest(
     folder: str | os.PathLike[str], probe: Probe | None = None, include: Sequence[str] = ()
 ) -> Iterator[str]:
-    """The JSON lines, without line ends, of the manifest that describes a folder; paths are relative to the folder.
+    """Yield the JSON lines, without line ends, of the manifest that describes a folder.
 
-    `probe`, where given, tells the `duration` from a recording's header; `include`, where given, leaves out what
-    `is_included` does not find in it. Raises ManifestError after the last line where something could not be taken in (a
-    folder that cannot be read, a reference that is not UTF-8), with every reason.
+    Paths are relative to the folder.
+
+    Args:
+        folder: the folder to walk.
+        probe: reads the `duration` from a recording's header; None writes no durations.
+        include: shell patterns, see `is_included`. Recordings that match no pattern are left out; no patterns include
+            all.
+
+    Raises:
+        ManifestError: after the last line, with every reason: something could not be listed (a folder that cannot be
+            read, a reference that is not UTF-8).
     """
     root = os.fspath(folder)
     problems: list[BadLine] = []
@@ -63,28 +74,38 @@ def folder_manifest(
 
 
 def natural_key(name: str) -> tuple[str, str]:
-    """Sorts names as people do: "take 9" < "Take 10". Each number is led by how many digits it has."""
+    """Return a sort key that orders names as people do: "take 9" < "Take 10". Each number is preceded by its number of
+    digits."""
     key = re.sub(r"[0-9]+", lambda digits: f"{len(digits[0].lstrip('0')):03}{digits[0].lstrip('0')}", name.casefold())
     return key, name
 
 
 def is_included(path: str, globs: Sequence[str]) -> bool:
-    """Whether a relative path, or the last part of it, matches one of some shell patterns, or there are none. In a
-    pattern * stands for any characters, also /; ? for one, [ab] for one of these. Case counts.
+    """Return whether a relative path, or its last part, matches one of some shell patterns. No patterns match
+    everything.
 
-    *.flac: all FLAC files, take?.wav: so named ones in any folder, calls/*: all below calls/.
+    In a pattern, * stands for any characters, also for /; ? stands for one character, and [ab] for one of the given
+    ones. Case counts.
+
+    *.flac selects all FLAC files, take?.wav selects files with that name in any folder, and calls/* selects all files
+    below calls/.
     """
     name = path.rpartition("/")[2]
     return not globs or any(fnmatchcase(path, glob) or fnmatchcase(name, glob) for glob in globs)
 
 
 def as_path(name: str) -> str:
-    """A file's name as a manifest has it: "./" keeps one called "data:1.wav" from being read as a protocol."""
+    """Return a file's name in the form that a manifest uses. A leading "./" keeps "data:1.wav" from being read as a
+    protocol."""
     return "./" + name if ":" in name else name
 
 
 def read_reference(file: BinaryIO) -> str:
-    """Raises ValueError where it is too long or no UTF-8."""
+    """Return the text of a reference, without a byte order mark and without surrounding white space.
+
+    Raises:
+        ValueError: the reference is too long, or is not UTF-8.
+    """
     data = file.read(MAX_REFERENCE_BYTES)
     if file.read(1):
         raise ValueError(TOO_LONG)
@@ -92,11 +113,13 @@ def read_reference(file: BinaryIO) -> str:
 
 
 def bad_reference(name: str | None, error: object) -> BadLine:
+    """Return the bad line for a reference that could not be read."""
     return BadLine(0, f"{name!r}: the reference cannot be read as UTF-8 text: {error}; mend it")
 
 
 def _walk(root: str, problems: list[BadLine]) -> Iterator[tuple[str, str | None]]:
-    """(recording, its reference or None), relative to root, in natural order. No recursion: paths may be deep."""
+    """Yield (recording, its reference or None), relative to root, in natural order. The walk is not recursive, because
+    paths may be deep."""
     seen: set[tuple[int, int]] = set()
     stack: list[tuple[str, str | None, bool]] = [("", None, True)]
     while stack:
@@ -114,7 +137,7 @@ def _walk(root: str, problems: list[BadLine]) -> Iterator[tuple[str, str | None]
 
 
 def _entries(root: str, path: str) -> list[tuple[str, str | None, bool]]:
-    """(path, reference, is it a folder) of what one folder holds, in natural order."""
+    """Return (path, reference, True for a folder) of the entries of one folder, in natural order."""
     with os.scandir(os.path.join(root, path)) as listing:
         folders = {entry.name: _is_folder(entry) for entry in listing if not entry.name.startswith(".")}
     entries: list[tuple[str, str | None, bool]] = []
@@ -129,5 +152,5 @@ def _entries(root: str, path: str) -> list[tuple[str, str | None, bool]]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    # isdir() where is_dir() would raise: a link that leads to itself.
+    # os.path.isdir, because is_dir() raises for a link that leads to itself.
     return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))

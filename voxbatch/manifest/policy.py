@@ -1,9 +1,9 @@
-"""What a manifest may name, and how its paths resolve.
+"""Decide which paths a manifest may name, and resolve them.
 
-Wherever a manifest lies, it may name what lies with it: a local one the files in its folder, one in a bucket that
-bucket, one on a web server that server. A local one may also name any gs://, s3:// and http(s):// address: that is how
-a job is told what to fetch, while one that was fetched itself may be a stranger's. Whether an http address leads into a
-private network is for who connects to see (storage).
+A manifest may name what lies with it: a local one the files in its folder, one in a bucket the objects of that bucket,
+one on a web server the files of that server. A local manifest may also name any gs://, s3:// and http(s):// address,
+because that is how a job lists what to fetch. A manifest that was fetched itself may come from a stranger. Whether an
+http address leads into a private network is checked when the connection is made, by the SSRF guard (storage).
 """
 
 from __future__ import annotations
@@ -24,25 +24,30 @@ _PROTOCOL = re.compile(
     "async|bluray|cache|concatf?|crypto|data|fd|file|ftp|gophers?|hls|https?|ipfs|ipns|md5|mmsh|mmst|pipe|prompeg"
     "|rist|rtmp.*|rtp|sctp|sftp|smb|srtp?|subfile|tcp|tee|tls|udp|udplite|unix|zmq"
 )
-"""To ffmpeg, "concat:a|b" and its like are something other than a file of that name."""
+"""Names of protocols. To ffmpeg, "concat:a|b" and similar names do not mean a file of that name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathPolicy:
-    """What a manifest may name: what lies with it and, where it is a local one, any address, unless told otherwise.
+    """Rules for the paths of a manifest. By default a manifest may name what lies with it and, if it is a local file,
+    any address.
 
-    Paths are judged, and later opened, as they read once "." and ".." are resolved against the manifest's folder.
-    Symbolic links inside an admitted folder are followed: only those who can write there can make one.
+    Paths are judged, and later opened, after "." and ".." are resolved against the manifest's folder. Symbolic links
+    inside an admitted folder are followed: only those who can write to that folder can create one.
     """
 
     allow_outside: bool = False
     """Admit any local path and any address."""
     only_under: tuple[str, ...] = ()
-    """Absolute folders, and addresses of folders, that are admitted in place of all else."""
+    """Absolute folders, and addresses of folders, that are admitted in place of everything else."""
 
     @classmethod
     def given(cls, allow_outside: bool, only_under: Iterable[str]) -> PathPolicy:
-        """From a command line, where local folders count from the current one."""
+        """Build a policy from the options of a command line. Local folders are relative to the current folder.
+
+        Raises:
+            ConfigError: the options contradict each other, or a place is not valid.
+        """
         places = tuple(place if is_remote(place) else os.path.abspath(place) for place in only_under)
         return cls(allow_outside, places)
 
@@ -52,10 +57,10 @@ class PathPolicy:
         object.__setattr__(self, "only_under", tuple(_place(place) for place in self.only_under))
 
     def resolve(self, path: str, base: str) -> str:
-        """The absolute path or the address of `path` in a manifest whose folder is `base`.
+        """Return the absolute path or the address that `path` means in a manifest whose folder is `base`.
 
         Raises:
-            LineError: nothing can have that address, or it is not admitted.
+            LineError: the address is not valid, or the path is not admitted.
         """
         if ":" in path and is_remote(path):
             return self._admitted_address(path, path, base)
@@ -99,18 +104,19 @@ class PathPolicy:
 
 
 def tidy(path: str) -> str:
-    """normpath, but "//a" is "/a" too."""
+    """Normalise a path as normpath does, and turn "//a" into "/a" as well."""
     path = normpath(path)
     return path[1:] if path.startswith("//") else path
 
 
 def quoted(path: str) -> str:
-    """As `show`, for what may be an address with a signature."""
+    """Quote a value as `show` does, without the query of an address, which may be a signature."""
     return show(shown(path))
 
 
 def _place(place: str) -> str:
-    """--only-under PLACE as its contents begin; a local one without the last slash."""
+    """Return --only-under PLACE as the prefix of everything below it. A local folder has no final slash; an address has
+    one."""
     if not is_remote(place):
         if not place.startswith("/"):
             raise ConfigError(f"--only-under {place!r} is relative; give an absolute folder")
@@ -144,4 +150,4 @@ def _refuse_scheme(path: str, scheme: str, has_authority: bool) -> None:
 
 
 INSIDE = PathPolicy()
-"""The default."""
+"""Default policy."""

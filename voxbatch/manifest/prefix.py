@@ -1,8 +1,8 @@
-"""A prefix of a bucket (gs://calls/2026/) → the lines of the manifest that describes it, as `folder` does for a folder.
+"""Describe a prefix of a bucket (gs://calls/2026/) as the lines of a manifest, as `folder` does for a folder.
 
-Recordings come as the store lists them, by the bytes of their keys (track 10 before track 2), so that a million of them
-need no memory: their names wait in a temporary file until the listing has ended, because a reference may be listed
-behind its recording. Only the names of the references are held.
+Recordings are listed in the store's order, by the bytes of their keys (track 10 before track 2), so that a million of
+them need no memory. Their names wait in a temporary file until the listing has ended, because a reference may be listed
+after its recording. Only the names of the references are held in memory.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from voxbatch.storage.objects import Absent, Stat, Unfit
 from voxbatch.storage.spool import spool
 
 STREAMS = 16
-"""References read at a time."""
+"""Number of references read at a time."""
 
 Row = dict[str, str]
 
 
 def prefix_manifest(uri: str, access: Access = USUAL, include: Sequence[str] = ()) -> Iterator[str]:
-    """The JSON lines, without line ends, of the manifest that describes a prefix, in the order of the keys.
+    """Yield the JSON lines, without line ends, of the manifest that describes a prefix, in the order of the keys.
 
-    Paths are relative to the prefix, save where a key has what a path has not (a part that is empty): there it is the
-    address. Parts that begin with a dot are left out. `include`: see folder.is_included.
+    Paths are relative to the prefix. A key that no relative path can express (one of its parts is empty) is written as
+    an address. Keys with a part that begins with a dot are left out. `include`: see folder.is_included.
 
     Raises:
-        ManifestError: it is no prefix; or, after the last line: some references could not be taken in, with every
-            reason.
+        ManifestError: the address is not a prefix; or, after the last line and with every reason: some references could
+            not be read.
         StorageError: the store cannot be read.
     """
     prefix = _Prefix(_address(uri), access)
@@ -52,10 +52,14 @@ def prefix_manifest(uri: str, access: Access = USUAL, include: Sequence[str] = (
 def uploads_manifest(
     uri: str, since: float, until: float, access: Access = USUAL, include: Sequence[str] = ()
 ) -> Iterator[str]:
-    """As prefix_manifest, of the recordings alone whose present revision came at `since` or later, and before `until`
-    (seconds since 1970, by the store's clock). The lines have addresses, and the revision as "generation".
+    """Yield the lines of the recordings that arrived in a period, as prefix_manifest does.
 
-    Raises: as prefix_manifest.
+    A recording is listed if its current revision arrived at `since` or later, and before `until` (seconds since 1970,
+    by the store's clock). The lines have addresses, and the revision as "generation".
+
+    Raises:
+        ManifestError: see prefix_manifest.
+        StorageError: the store cannot be read.
     """
     prefix = _Prefix(_address(uri), access)
     with prefix.recordings(lambda name, stat: since <= stat.created < until and is_included(name, include)) as names:
@@ -63,10 +67,10 @@ def uploads_manifest(
 
 
 def upload_line(uri: str, tag: str, access: Access = USUAL) -> str:
-    """The line that uploads_manifest would have of one recording.
+    """Return the line that uploads_manifest would give for one recording.
 
     Raises:
-        ManifestError: its reference, NAME.txt or NAME.TXT beside it, cannot be taken in.
+        ManifestError: its reference, NAME.txt or NAME.TXT beside it, cannot be read.
         StorageError: the store cannot be read.
     """
     row = {"audio_filepath": uri, "generation": tag}
@@ -100,12 +104,13 @@ class _Prefix:
     def __init__(self, address: str, access: Access):
         self.address = address
         self.references: set[str] = set()
-        """Of the names, once they are listed."""
+        """Names of the references, complete when the listing has ended."""
         self._too_long: set[str] = set()
         self._access = access
 
     def recordings(self, is_wanted: Callable[[str, Stat], bool]) -> BinaryIO:
-        """The recordings' names below the prefix and their revisions, a JSON array a line, in a temporary file."""
+        """Return a temporary file with the names of the recordings below the prefix and their revisions, as one JSON
+        array a line."""
         found = self._recordings(is_wanted)
         return spool(self.address, ((json.dumps([name, tag]) + "\n").encode() for name, tag in found))
 
@@ -124,7 +129,11 @@ class _Prefix:
                 yield name, stat.tag
 
     def lines(self, names: BinaryIO, row: Callable[[str, str], Row]) -> Iterator[str]:
-        """Raises ManifestError, after the last: some references could not be taken in."""
+        """Yield the lines of the manifest, with the texts of the references.
+
+        Raises:
+            ManifestError: after the last line: some references could not be read.
+        """
         problems: list[BadLine] = []
         streams = STREAMS if self.references else 1
         named = (json.loads(line) for line in names)
@@ -153,5 +162,6 @@ class _Prefix:
             return read_reference(file)
 
     def path(self, name: str) -> str:
+        """Return the path relative to the prefix, or the address if no relative path gives it."""
         path, address = as_path(name), self.address + name
         return path if join(self.address, path) == address else address

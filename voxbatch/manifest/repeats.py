@@ -1,6 +1,7 @@
-"""Which of many 64-bit hashes were seen before, in memory that does not grow with their number.
+"""Find duplicates among many 64-bit hashes, in memory that does not grow with their number.
 
-They go to an unnamed temporary file, 8 bytes each, and are looked at in shares small enough to sort.
+The hashes go to an unnamed temporary file, 8 bytes each. They are then examined in shares that are small enough to
+sort.
 """
 
 from __future__ import annotations
@@ -15,28 +16,33 @@ from numpy.typing import NDArray
 from voxbatch.errors import StorageError
 
 SHARE = 1 << 17
-"""Hashes sorted at a time: a megabyte, and a few more for their order."""
+"""Number of hashes sorted at a time: a megabyte, and a few more for their order."""
 _BLOCK = 1 << 16
 
 
 class Repeats:
-    """Append hashes in order, then ask which repeat an earlier one."""
+    """Finds duplicates: append hashes in order, then ask which of them repeat an earlier one."""
 
     def __init__(self, share: int = SHARE) -> None:
         try:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as this does, and has no name
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 it has no name, and `close` closes it
         except OSError as e:
             raise StorageError(f"cannot make a temporary file: {e.strerror}; set TMPDIR to a folder with room") from e
         self._block = array("q")
         self._count, self._share = 0, share
 
     def append(self, value: int) -> None:
+        """Add one hash, a signed 64-bit integer.
+
+        Raises:
+            StorageError: the temporary file cannot be written.
+        """
         self._block.append(value)
         if len(self._block) == _BLOCK:
             self._flush()
 
     def first(self, limit: int) -> tuple[set[int], int]:
-        """(the hashes of the `limit` earliest repeats, how many repeats there are of other hashes)."""
+        """Return (the hashes of the `limit` earliest duplicates, the number of duplicates of all other hashes)."""
         self._flush()
         earliest, total = np.zeros((0, 2), np.int64), 0
         for positions, values in self._shares():
@@ -53,7 +59,7 @@ class Repeats:
         return sum(int(np.isin(values, hashes).sum()) for _, values in self._shares()) - len(hashes)
 
     def _shares(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """(positions, hashes) of each share; equal hashes are in one share."""
+        """Yield (positions, hashes) of each share. Equal hashes are in the same share."""
         shares = -(-self._count // self._share)
         for share in range(shares):
             parts = [
@@ -82,4 +88,5 @@ class Repeats:
         del self._block[:]
 
     def close(self) -> None:
+        """Close the temporary file, which removes it."""
         self._file.close()

@@ -1,4 +1,5 @@
-"""One line's bytes → its JSON object, or the reason why it is none: encoding, syntax, nesting, numbers."""
+"""Parse the bytes of one line to its JSON object, or give the reason why that fails: encoding, syntax, nesting,
+numbers."""
 
 from __future__ import annotations
 
@@ -9,18 +10,24 @@ from typing import Any, NoReturn
 
 AUDIO = "audio_filepath"
 MAX_LINE_BYTES = 10_000_000
-"""A longer line is refused: a manifest that lost its line ends, or no manifest at all."""
+"""Longest line in bytes. A longer one belongs to a manifest that lost its line ends, or is not a manifest."""
 
 MAX_DEPTH = 64
-"""Levels of nesting in a line: far from where writing the row again would exhaust the stack."""
+"""Levels of nesting in a line, far below the depth at which writing the row again would exhaust the stack."""
 _KINDS: dict[type, str] = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
 
 
 class LineError(Exception):
-    """Why one line cannot be used; `survey` gathers them into a ManifestError."""
+    """One line cannot be used; the message is the reason. `survey` collects these errors into a ManifestError."""
 
 
 def read_row(text: bytes) -> dict[str, Any]:
+    """Return the JSON object of one line.
+
+    Raises:
+        LineError: the line is too long, not UTF-8, not a JSON object, nested too deep, or holds a value that cannot be
+            written again.
+    """
     if len(text) > MAX_LINE_BYTES:
         raise LineError(f"longer than {MAX_LINE_BYTES:,} bytes; write one JSON object a line")
     try:
@@ -47,7 +54,7 @@ def read_row(text: bytes) -> dict[str, Any]:
 
 
 def show(value: object) -> str:
-    """A value as a reason quotes it: at most 80 characters, and none that a terminal would obey."""
+    """Return a value as a message quotes it: at most 80 characters, without characters that control a terminal."""
     text = repr(value[:81]) if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 82 else text[:81] + "…"
 

@@ -1,9 +1,9 @@
-"""Where manifest lines come from: a JSON-lines file, plain or gzip, here or at an address, standard input, or a folder
-of recordings, here or in a bucket.
+"""Open manifest lines as a stream: from a JSON-lines file, plain or gzip, local or at an address; from standard input;
+or from a folder of recordings, local or in a bucket.
 
-Whatever the kind, a Source is a file that can be streamed any number of times: what cannot be rewound (standard input,
-a pipe), what is far away and what may change between passes (a folder's listing) is kept in an unnamed temporary file.
-It does not know what a line means, and opens no recording.
+Every Source is a file that can be streamed any number of times. An unnamed temporary file keeps what cannot be rewound
+(standard input, a pipe), what is remote, and what may change between passes (a folder's listing). This module does not
+interpret lines, and does not open recordings.
 """
 
 from __future__ import annotations
@@ -39,31 +39,39 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def stem(name: str) -> str:
-    """A manifest's name, or its address, without what says that it is one: "calls.jsonl.gz" → "calls"."""
+    """Return a manifest's name, or its address, without the suffix that marks a manifest: "calls.jsonl.gz" →
+    "calls"."""
     return _SUFFIX.sub("", name, count=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """An open Source as another process sees it that has inherited its descriptor: the same bytes, or none."""
+    """Open Source in the form that another process can inherit: the process has the descriptor, and reads the same
+    bytes or fails."""
 
     name: str
     base: str
     fd: int
     stamp: tuple[int, int]
+    """State of the file (size, modification time) when it was first opened. Source.lines refuses a file that has
+    changed."""
 
     def open(self) -> Source:
+        """Return the Source, in a process that has inherited the descriptor."""
         return Source(self.name, self.base, os.fdopen(self.fd, "rb"), self.stamp)
 
 
 class Source:
-    """Manifest lines that can be streamed again and again. Close it, or use it as a context manager."""
+    """Manifest lines that can be streamed any number of times. Close it, or use it as a context manager."""
 
     def __init__(self, name: str, base: str, file: BinaryIO, stamp: tuple[int, int] | None = None):
-        """`name` is for messages; relative paths resolve against `base`, a folder here or the address of one; `file` is
-        seekable, and closed with this.
+        """Wrap an open file.
 
-        `stamp` is the file's state (size, modification time) when it was first seen, if that was not now.
+        Args:
+            name: the manifest's name, for messages.
+            base: folder or address of a folder that relative paths are resolved against.
+            file: seekable file, which is closed together with the Source.
+            stamp: the file's state (size, modification time) when it was first seen; None takes the current state.
         """
         self.name = name
         self.base = base if is_remote(base) else os.path.abspath(base)
@@ -71,12 +79,16 @@ class Source:
         self._stamp = stamp or self._stat()
 
     def handle(self) -> Handle:
+        """Return a Handle for a process that inherits the descriptor. The Source must stay open meanwhile."""
         return Handle(self.name, self.base, self._file.fileno(), self._stamp)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """(1-based line number, bytes without line end and byte order mark) of each line that is not blank.
+        """Yield (1-based line number, bytes without line end and byte order mark) of each line that is not blank.
 
-        Of a line longer than MAX_LINE_BYTES only the first MAX_LINE_BYTES + 1 bytes are given. Raises ManifestError.
+        Only the first MAX_LINE_BYTES + 1 bytes of a longer line are given.
+
+        Raises:
+            ManifestError: the file changed, is UTF-16, or cannot be read to its end.
         """
         if self._stat() != self._stamp:
             raise _refused(self.name, "changed while it was being read; let its writer finish, then start again")
@@ -96,6 +108,7 @@ class Source:
             raise _refused(self.name, f"cannot be read to its end: {error}; make the file anew") from error
 
     def close(self) -> None:
+        """Close the file. A temporary file vanishes with that."""
         self._file.close()
 
     def __enter__(self) -> Source:
@@ -112,7 +125,7 @@ class Source:
         size = self._stamp[0]
         reader: io.BufferedReader[io.RawIOBase] = io.BufferedReader(_Pass(self._file, size), 1 << 18)
         if reader.peek(2).startswith(_GZIP_MAGIC):
-            # GzipFile is a raw stream in all but its declared type; BufferedReader spares a Python call a line.
+            # GzipFile is a raw stream in all but its declared type. BufferedReader saves a Python call per line.
             return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=reader)), 1 << 18)
         if self.name.lower().endswith(".gz"):
             raise _refused(self.name, "is not gzip, though its name says so; compress it, or take .gz off the name")
@@ -120,15 +133,21 @@ class Source:
 
 
 class _Pass(io.RawIOBase):
-    """Reads the first `size` bytes of an open file from a position of its own: passes do not disturb each other."""
+    """Reads the first `size` bytes of an open file from its own position, so that passes do not disturb each other."""
 
     def __init__(self, file: BinaryIO, size: int):
         self._file, self._size, self._position = file, size, 0
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
+        """Fill the buffer as far as the file goes.
+
+        Raises:
+            OSError: the file became shorter.
+        """
         view = memoryview(buffer)
         wanted = min(len(view), self._size - self._position)
         data = os.pread(self._file.fileno(), wanted, self._position)
@@ -145,16 +164,23 @@ def open_source(
     access: Access = USUAL,
     include: Sequence[str] = (),
 ) -> Source:
-    """Open a manifest (.jsonl, .jsonl.gz; gzip is known by its content), a folder of recordings, or "-".
+    """Open a manifest (.jsonl, .jsonl.gz; gzip is detected by its content), a folder of recordings, or "-" for standard
+    input.
 
-    A manifest may be at a gs://, s3:// or http(s):// address, a folder at a gs:// or s3:// one, which ends in / then;
-    `access` says how such a place is entered. Of a folder's recordings `include` chooses some (folder.is_included).
-    Relative paths resolve against the manifest's folder, or against the current directory for standard input and pipes.
+    A manifest may be at a gs://, s3:// or http(s):// address. A folder may be at a gs:// or s3:// address, which then
+    ends in /. Relative paths resolve against the manifest's folder; for standard input and pipes, they resolve against
+    the current directory.
+
+    Args:
+        spec: path, address, or "-".
+        stdin: stream to read for "-"; None is the process's standard input.
+        access: how remote places are entered.
+        include: patterns that choose among a folder's recordings, see folder.is_included.
 
     Raises:
         ManifestError: there is no such manifest, or it holds nothing.
         ConfigError: `include` is given for a manifest.
-        StorageError: a store cannot be read, or the temporary file not written.
+        StorageError: a store cannot be read, or the temporary file cannot be written.
     """
     name = os.fspath(spec)
     if is_remote(name):

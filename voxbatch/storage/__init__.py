@@ -1,9 +1,13 @@
-"""Where audio comes from and where outputs go: the only room that touches files, buckets and web servers.
+"""Read recordings and models, and write outputs: in local files, in buckets, and on web servers.
 
-Two seams. A `Store` is the place of one run's outputs (OUT), named by relative names; its `create` is create-if-absent,
-which every promise of the ledger rests on. A `Recording` is what a decoder reads. A model in a bucket is
-`prefix.fetch_prefix`'s to bring. Remote places are `objects`, one class a protocol (`gcs`, `s3`, `web`), made steady by
-`steady`; nothing else here repeats a request, and nobody else knows a cloud's client.
+The package has two interfaces. A `Store` is the place of one run's outputs (OUT), addressed by relative names. Its
+`create` is create-if-absent, and every promise of the ledger (the committed parts) depends on that. A `Recording` is
+the input of a decoder.
+
+`prefix.fetch_prefix` fetches a model from a bucket. The classes for remote places have the interface of `objects`, with
+one class for each protocol (`gcs`, `s3`, `web`). `steady` wraps these classes with retries. No other module here
+repeats a request, except that `prefix` restarts a broken download. No module outside this package uses a cloud's
+storage client.
 """
 
 from __future__ import annotations
@@ -52,7 +56,7 @@ _R = TypeVar("_R")
 
 
 class Answered(AudioError):
-    """A recording cannot be had, and its place said so at `when` (time.monotonic): the place is not to blame."""
+    """A recording cannot be fetched, and its place said so at `when` (time.monotonic). The place is reachable."""
 
     def __init__(self, message: str):
         super().__init__(message)
@@ -60,42 +64,50 @@ class Answered(AudioError):
 
 
 class Store(Protocol):
-    """Names are relative POSIX paths below the store's place. Every method raises StorageError when the place fails."""
+    """Place of a run's outputs. Names are relative POSIX paths below the place. Every method raises StorageError if the
+    place fails."""
 
     place: str
-    """For people: the folder or the bucket prefix."""
+    """Folder or bucket prefix, for messages."""
     streams: int
-    """How many calls at a time pay off."""
+    """Number of concurrent calls that is worthwhile."""
 
     def prepare(self) -> str | None:
-        """Make the place, and prove that it can be written. Gives a warning where it can, but `create` would replace
-        what is there."""
+        """Create the place and prove that it can be written.
+
+        Returns:
+            A warning if the place can be written, but its `create` replaces existing objects; otherwise None.
+        """
 
     def read(self, name: str) -> bytes | None:
-        """The whole object, None where there is none."""
+        """Return the whole object, or None if it does not exist."""
 
     def exists(self, name: str) -> bool:
-        """Whether there is such an object, or, for a name that ends in /, anything below it."""
+        """Return whether the object exists, or, for a name that ends in /, whether anything exists below it."""
 
     def lines(self, name: str) -> Generator[bytes]:
-        """The object's lines, streamed; close it when done early."""
+        """Yield the object's lines as a stream. Close the generator if it is not exhausted."""
 
     def names(self, prefix: str) -> list[str]:
-        """The names below a folder, sorted; [] where it does not exist."""
+        """Return the names below a folder, sorted; [] if the folder does not exist."""
 
     def create(self, name: str, pieces: Iterable[bytes]) -> bool:
-        """Write the object unless it exists: all of it appears at once or nothing does. False when another stood
-        there."""
+        """Write the object unless it exists. All of it appears at once, or nothing.
+
+        Returns:
+            False if the object existed already.
+        """
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
         """Write or replace the object, all at once."""
 
     def delete(self, name: str) -> None:
-        """Remove the object; nothing happens where there is none."""
+        """Remove the object. Removing a missing object is not an error."""
 
 
 def open_store(place: str, access: Access = USUAL) -> Store:
-    """
+    """Return the store of a place: a folder, or a gs:// or s3:// prefix.
+
     Raises:
         ConfigError: nothing can be written there.
         StorageError: the client library or the credentials are missing.
@@ -114,11 +126,12 @@ def open_store(place: str, access: Access = USUAL) -> Store:
 
 
 def open_recording(uri: str, access: Access = USUAL, block_bytes: int = BLOCK_BYTES) -> Recording:
-    """A recording, to be closed. What is remote comes in blocks of so many bytes.
+    """Open a recording, which the caller must close. A large remote recording is fetched in blocks of `block_bytes`
+    bytes.
 
     Raises:
-        AudioError: it is missing, unreadable, or no regular file.
-        StorageError: its place does not answer or lets nobody in: nothing is known of the recording.
+        AudioError: the recording is missing, unreadable, or not a regular file.
+        StorageError: its place does not answer or refuses access, so that nothing is known about the recording.
     """
     if not is_remote(uri):
         return FileRecording(open_local_audio(uri))
@@ -131,10 +144,10 @@ def open_recording(uri: str, access: Access = USUAL, block_bytes: int = BLOCK_BY
 
 
 def open_remote(uri: str, access: Access = USUAL) -> BinaryIO:
-    """A remote file's bytes in an unnamed temporary file, at its start.
+    """Return a remote file's bytes as an unnamed temporary file, positioned at the start.
 
     Raises:
-        StorageError: it cannot be read, or not kept.
+        StorageError: the remote file cannot be read, or the temporary file cannot be written.
     """
     try:
         reader, key = connect.reader(uri, access)
@@ -147,10 +160,10 @@ _FIRST_BYTES, _NEXT_BYTES = 1 << 20, 8 << 20
 
 
 def listed(uri: str, access: Access = USUAL) -> Iterator[Stat]:
-    """The objects below gs://bucket/prefix/ or s3://bucket/prefix/, by key.
+    """Yield the objects below gs://bucket/prefix/ or s3://bucket/prefix/, ordered by key.
 
     Raises:
-        ValueError: it is no such address.
+        ValueError: it is not such an address.
         StorageError: the bucket cannot be listed.
     """
     address = in_bucket(uri)
@@ -158,24 +171,24 @@ def listed(uri: str, access: Access = USUAL) -> Iterator[Stat]:
 
 
 def stat(uri: str, access: Access = USUAL) -> Stat:
-    """What is known of a remote object.
+    """Return the size, revision, checksum and time of a remote object.
 
     Raises:
-        ValueError: no object has that address.
-        Absent: there is none.
-        StorageError: its place does not answer, or lets nobody in.
+        ValueError: no object can have that address.
+        Absent: there is no such object.
+        StorageError: its place does not answer, or refuses access.
     """
     reader, key = connect.reader(uri, access)
     return reader.stat(key)
 
 
 def at_once(store: Store, call: Callable[[_T], _R], arguments: Iterable[_T]) -> Iterator[_R]:
-    """map(call, arguments), in order, as many calls at a time as pay off in this store."""
+    """Yield map(call, arguments), in order, with as many concurrent calls as are worthwhile for this store."""
     return in_order(store.streams, call, arguments)
 
 
 def in_order(streams: int, call: Callable[[_T], _R], arguments: Iterable[_T]) -> Iterator[_R]:
-    """map(call, arguments), in order, so many calls at a time on threads."""
+    """Yield map(call, arguments), in order, with `streams` concurrent calls on threads."""
     if streams == 1:
         yield from map(call, arguments)
         return
@@ -191,5 +204,5 @@ def in_order(streams: int, call: Callable[[_T], _R], arguments: Iterable[_T]) ->
     except (VoxbatchError, GeneratorExit):
         is_calm = True
         raise
-    finally:  # who is interrupted does not wait for requests that are made again and again
+    finally:  # an interrupted caller does not wait for requests that are being retried
         pool.shutdown(wait=is_calm, cancel_futures=True)

@@ -1,7 +1,7 @@
-"""Addresses of remote things, taken apart and shown: gs://bucket/key, s3://bucket/key, http(s)://host/path.
+"""Parse and print the addresses of remote objects: gs://bucket/key, s3://bucket/key, http(s)://host/path.
 
-Pure: nothing here opens a connection. A key is the store's own name of an object, in which / and . mean nothing; what
-`join` adds to one is a relative path, in which they do.
+No function here opens a connection. A key is the store's own name of an object, in which / and . have no special
+meaning. The path that `join` adds to a key is a relative path, in which they have one.
 """
 
 from __future__ import annotations
@@ -19,43 +19,47 @@ _WEB = re.compile(r"https?://(?P<user>[^/?#]*@)?(?P<host>[^/?#]*)(?P<path>[^?#]*
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~-]+)(:[0-9]{1,5})?")
 _USUAL_PORT = {"http": ":80", "https": ":443"}
 _PLAIN = "!$%&'()*+,/:;=@[]"
-"""What stands in a path or a query as it is, letters, digits and -._~ aside."""
+"""Characters that stay as they are in a path or a query, in addition to letters, digits and -._~."""
 _HOST = re.compile(r"[A-Za-z0-9._-]+")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,220}[A-Za-z0-9]")
-"""Both stores' rules together (Cloud Storage: 3 to 222 characters with dots; S3: 3 to 63, older ones with capitals)."""
+"""Names that the rules of either store allow (Cloud Storage: 3 to 222 characters with dots; S3: 3 to 63, older ones
+with capitals)."""
 
 
 class Address(NamedTuple):
+    """Address of an object or a prefix in a bucket."""
+
     scheme: str
     bucket: str
     key: str
-    """Empty for the bucket itself; ends in / for a prefix."""
+    """Name of the object in the bucket. Empty for the bucket itself; ends in / for a prefix."""
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.bucket}/{self.key}"
 
 
 def scheme_of(text: str) -> str:
-    """ "GS://b/k" → "gs"; empty for what is not remote."""
+    """Return the scheme in lower case ("GS://b/k" → "gs"), or "" if the text is not a remote address."""
     match = _REMOTE.match(text)
     return match[1].lower() if match else ""
 
 
 def is_remote(text: str) -> bool:
+    """Return whether the text begins with gs://, s3://, http:// or https://."""
     return bool(scheme_of(text))
 
 
 def is_bucket(text: str) -> bool:
-    """Whether it is the address of a bucket, or of something in one."""
+    """Return whether the text is the address of a bucket, or of something in a bucket."""
     return scheme_of(text) in BUCKET_SCHEMES
 
 
 def in_bucket(uri: str) -> Address:
-    """The parts of gs://bucket/key or s3://bucket/key.
+    """Return the parts of gs://bucket/key or s3://bucket/key.
 
     Raises:
-        ValueError: it is none, or no bucket can have that name, or the key has a part "." or "..", which HTTP clients
-            would resolve to another key.
+        ValueError: it is not such an address, or no bucket can have that name, or the key has a part "." or "..", which
+            HTTP clients would resolve to another key.
     """
     scheme = scheme_of(uri)
     bucket, _, key = uri[len(scheme) + 3 :].partition("/")
@@ -69,10 +73,11 @@ def in_bucket(uri: str) -> Address:
 
 
 def tidied(uri: str) -> str:
-    """The one spelling of an address: "HTTPS://Host:443/a b.wav#t" → "https://host/a%20b.wav", "S3://b/k" → "s3://b/k".
+    """Return the normal form of an address: "HTTPS://Host:443/a b.wav#t" → "https://host/a%20b.wav", "S3://b/k" →
+    "s3://b/k".
 
     Raises:
-        ValueError: nothing has such an address (see in_bucket), or it holds a user's name or password.
+        ValueError: nothing can have that address (see in_bucket), or it holds a user's name or password.
     """
     if scheme_of(uri) not in HTTP_SCHEMES:
         return str(in_bucket(uri))
@@ -87,14 +92,17 @@ def tidied(uri: str) -> str:
 
 
 def is_folder(uri: str) -> bool:
-    """Whether it ends where a file's name would begin: gs://bucket, gs://bucket/day/, https://host; with a query a
-    web server may mean a file all the same."""
+    """Return whether an address ends at the point where a file's name would begin: gs://bucket, gs://bucket/day/,
+    https://host.
+
+    An http(s) address with a query is not a folder, because the server may return a file for it.
+    """
     is_asked = scheme_of(uri) in HTTP_SCHEMES and bool(_web(uri)["query"])
     return not is_asked and _path(uri)[-1:] in ("", "/")
 
 
 def is_endpoint(uri: str) -> bool:
-    """Whether a service may answer there: http(s), a server's name, and perhaps a path."""
+    """Return whether a service may answer at an address: http(s), a server's name, and perhaps a path."""
     if scheme_of(uri) not in HTTP_SCHEMES:
         return False
     web = _web(uri)
@@ -102,20 +110,22 @@ def is_endpoint(uri: str) -> bool:
 
 
 class WebAddress(NamedTuple):
+    """Parts of an http(s) address."""
+
     scheme: str
     host: str
-    """As resolvers and certificates take it: in ASCII, an IPv6 address without its brackets."""
+    """Host as resolvers and certificates take it: in ASCII, and an IPv6 address without its brackets."""
     port: int
     target: str
-    """ "/path?query", as written."""
+    """Path and query ("/path?query"), as written."""
 
 
 def on_web(uri: str) -> WebAddress:
-    """The parts of http(s)://host[:port]/path[?query]; a fragment goes.
+    """Return the parts of http(s)://host[:port]/path[?query]. A fragment is dropped.
 
     Raises:
-        ValueError: no host can have that name, or a user's name stands before it. The text names neither the user nor
-            the query.
+        ValueError: no host can have that name, or a user's name stands before it. The message contains neither the user
+            nor the query.
     """
     if "@" in uri.partition("://")[2].replace("?", "/").replace("#", "/").partition("/")[0]:
         raise ValueError("a user's name or password stands in the address, and none is taken there: leave it out")
@@ -130,14 +140,17 @@ def on_web(uri: str) -> WebAddress:
 
 
 def folder_of(uri: str) -> str:
-    """ "gs://b/x/m.jsonl" → "gs://b/x/"; a query goes."""
+    """Return the address of the folder of a file: "gs://b/x/m.jsonl" → "gs://b/x/". A query is dropped."""
     folder, slash, _ = _path(uri).rpartition("/")
     return place_of(uri) + folder + slash
 
 
 def place_of(uri: str) -> str:
-    """ "gs://b/x.wav" → "gs://b/", "HTTPS://Host:443/x" → "https://host/": what answers, or fails, as one. Empty for
-    what is not remote."""
+    """Return the address of the bucket or server, which answers or fails as a whole; "" if the text is not a remote
+    address.
+
+    "gs://b/x.wav" → "gs://b/", "HTTPS://Host:443/x" → "https://host/".
+    """
     scheme = scheme_of(uri)
     if not scheme:
         return ""
@@ -148,17 +161,23 @@ def place_of(uri: str) -> str:
 
 
 def name_of(uri: str) -> str:
-    """ "gs://b/x.wav" → "b/x.wav", "https://host/x.wav?signature" → "host/x.wav": who is meant, however it is read."""
+    """Return the name of an object, independent of how the object is accessed: the address without the scheme and the
+    query.
+
+    "gs://b/x.wav" → "b/x.wav", "https://host/x.wav?signature" → "host/x.wav".
+    """
     return place_of(uri).partition("://")[2] + _path(uri)
 
 
 def join(folder: str, path: str) -> str:
-    """A relative path in a manifest whose folder is a remote one; `folder` ends in / and stays as it is written.
+    """Resolve a relative path in a manifest against the manifest's remote folder. `folder` ends in / and stays as it is
+    written.
 
-    Of a web server's path what cannot stand in an address is percent-encoded, ? and # too; a % stays.
+    In a path on a web server, characters that an address cannot contain are percent-encoded, including ? and #. A %
+    stays.
 
     Raises:
-        ValueError: it leads out of the bucket or the host.
+        ValueError: the path leads out of the bucket or the host.
     """
     place, steps = place_of(folder), _path(folder).split("/")[:-1]
     is_web = scheme_of(folder) in HTTP_SCHEMES
@@ -174,12 +193,13 @@ def join(folder: str, path: str) -> str:
 
 
 def shown(uri: str, instead: str = "?…") -> str:
-    """For messages and logs: without a query, which may be a signature, and without a user's name and password."""
+    """Return an address for messages and logs: without a query, which may be a signature, and without a user's name and
+    password."""
     scheme = scheme_of(uri)
     if scheme not in HTTP_SCHEMES:
         return uri
     web = _web(uri)
-    if not _AUTHORITY.fullmatch(web["host"]):  # a password with a slash in it, say
+    if not _AUTHORITY.fullmatch(web["host"]):  # for example a password with a slash in it
         return f"{scheme}://…"
     return f"{scheme}://{web['host']}{web['path']}" + (instead if len(web["query"] or "") > 1 else "")
 
@@ -191,7 +211,7 @@ def _web(uri: str) -> re.Match[str]:
 
 
 def _path(uri: str) -> str:
-    """As it is written, behind the place: a key, or a path without its first slash and its query."""
+    """Return the part after the place, as it is written: a key, or a path without its first slash and its query."""
     if scheme_of(uri) in HTTP_SCHEMES:
         return _web(uri)["path"].removeprefix("/")
     return uri.partition("://")[2].partition("/")[2]

@@ -1,5 +1,7 @@
-"""Recordings fetched ahead of who decodes them, a bounded number at a time: the network's time passes while others are
-decoded. Neighbours that are parts of one recording share it."""
+"""Prefetch recordings before they are decoded, a bounded number at a time.
+
+Waiting for the network and decoding then overlap. Consecutive items that are parts of one recording share one fetch.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +14,31 @@ from dataclasses import dataclass
 from voxbatch.storage.recording import WAITING_S, Recording
 
 STREAMS = 8
-"""Fetched at a time by one process."""
+"""Number of recordings that one process fetches at a time."""
 
 
 @dataclass(slots=True, eq=False)
 class Wanted:
-    """A recording on its way."""
+    """Recording that is being prefetched."""
 
     uri: str
     coming: Future[Recording]
     readers: int = 1
+    """Number of items that still need the recording."""
 
 
 class Ahead:
+    """Prefetches recordings on threads."""
+
     def __init__(self, open_one: Callable[[str], Recording], streams: int = STREAMS):
-        """`open_one` is called on other threads."""
+        """Start the prefetch threads, which call `open_one` with an address."""
         self._open_one = open_one
         self._pool = ThreadPoolExecutor(streams, thread_name_prefix="fetch")
         self._latest: Wanted | None = None
         self._lock = threading.Lock()
 
     def want(self, uri: str) -> Wanted:
-        """Begin to fetch a recording, or share the one that was wanted last; `taken` must follow."""
+        """Begin to fetch a recording, or share the last one if it is the same. A call of `taken` must follow."""
         with self._lock:
             if self._latest is not None and self._latest.uri == uri and self._latest.readers:
                 self._latest.readers += 1
@@ -43,8 +48,14 @@ class Ahead:
 
     @contextlib.contextmanager
     def taken(self, wanted: Wanted, waiting: Callable[[], None]) -> Iterator[Recording]:
-        """The recording, once it is there; `waiting` is called now and then by who waits for it or for more of it.
-        Raises what opening it did."""
+        """Yield the recording as soon as it is there, and close it after its last reader.
+
+        `waiting` is called about every WAITING_S seconds while the caller waits for the recording or for more of its
+        bytes.
+
+        Raises:
+            Exception: the error that opening the recording raised.
+        """
         try:
             while not wanted.coming.done() and not wait([wanted.coming], WAITING_S).done:
                 waiting()

@@ -1,7 +1,7 @@
-"""OUT in a bucket: storage.Store on objects.
+"""Store of outputs (OUT) in a bucket: storage.Store on objects.
 
-An object store writes whole objects or none, and creates one only if absent when it is asked to; all that is left to do
-is to ask, and to find out at the start whether the store listens.
+An object store writes whole objects or none, and creates an object only if absent when the request says so. This module
+makes these requests, and tests at the start whether the store obeys them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from voxbatch.storage.objects import Absent
 from voxbatch.storage.steady import SteadyBucket, blocks
 
 IN_MEMORY_BYTES = 8 << 20
-"""Larger objects are gathered in a temporary file."""
+"""Largest object that is gathered in memory. Larger ones are gathered in a temporary file."""
 HEAD_BYTES, BLOCK_BYTES = 256 << 10, 1 << 20
-"""What is read at a time: of many parts only the first line is wanted, and many are open at a time."""
+"""Sizes of the first read and of later reads. Of many parts only the first line is needed, and many are open at a
+time."""
 STREAMS = 16
+"""Number of concurrent calls that is worthwhile."""
 PROBE = ".voxbatch-probe"
+"""Name of the object that `prepare` writes."""
 
 CONTENT_TYPES = {
     ".json": "application/json",
@@ -37,7 +40,7 @@ CONTENT_TYPES = {
 
 
 class BucketStore:
-    """See storage.Store."""
+    """Store in a bucket. See storage.Store for what each method promises."""
 
     streams = STREAMS
 
@@ -47,8 +50,11 @@ class BucketStore:
         self._objects = objects
 
     def prepare(self) -> str | None:
-        """Two writes of one object, of which the second must be refused. It stays: deleting takes a permission that
-        nothing else here needs, and the next run asks only once."""
+        """Write one object twice; the store must refuse the second write.
+
+        The object stays. Deleting it needs a permission that nothing else here needs, and the next run then asks only
+        once.
+        """
         for _ in range(2):
             text = f"voxbatch asks here whether this store refuses to replace. {secrets.token_hex(8)}\n"
             if not self._put(PROBE, [text.encode()], True):
@@ -60,12 +66,14 @@ class BucketStore:
         )
 
     def read(self, name: str) -> bytes | None:
+        """See storage.Store."""
         try:
             return b"".join(blocks(self._objects, self._prefix + name, HEAD_BYTES, IN_MEMORY_BYTES))
         except Absent:
             return None
 
     def exists(self, name: str) -> bool:
+        """See storage.Store."""
         if name.endswith("/"):
             return any(True for _ in self._objects.list(self._prefix + name))
         try:
@@ -75,6 +83,11 @@ class BucketStore:
         return True
 
     def lines(self, name: str) -> Generator[bytes]:
+        """Yield the object's lines, from reads of HEAD_BYTES and then BLOCK_BYTES.
+
+        Raises:
+            Absent: there is no such object.
+        """
         rest: list[bytes] = []
         with closing(blocks(self._objects, self._prefix + name, HEAD_BYTES, BLOCK_BYTES)) as found:  # type: ignore[type-var]
             for block in found:
@@ -88,24 +101,28 @@ class BucketStore:
             yield last
 
     def names(self, prefix: str) -> list[str]:
+        """See storage.Store. The object of `prepare` is left out."""
         whole = self._prefix + (f"{prefix.rstrip('/')}/" if prefix else "")
         found = [stat.key.removeprefix(self._prefix) for stat in self._objects.list(whole)]
         return sorted(name for name in found if name != PROBE)
 
     def create(self, name: str, pieces: Iterable[bytes]) -> bool:
+        """See storage.Store."""
         return self._put(name, pieces, True)
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
+        """See storage.Store."""
         self._put(name, pieces, False)
 
     def delete(self, name: str) -> None:
+        """See storage.Store."""
         self._objects.delete(self._prefix + name)
 
     def _put(self, name: str, pieces: Iterable[bytes], only_if_absent: bool) -> bool:
         kind = CONTENT_TYPES.get(splitext(name)[1], "application/octet-stream")
         try:
             with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as body:
-                for piece in pieces:  # not writelines, which moves to the disk only when all is in memory (Python 3.11)
+                for piece in pieces:  # not writelines: in Python 3.11, it moves to disk only after all is in memory
                     body.write(piece)
                 return self._objects.put(self._prefix + name, cast(BinaryIO, body), kind, only_if_absent)
         except OSError as e:

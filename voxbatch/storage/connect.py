@@ -1,4 +1,7 @@
-"""The one place that knows which class speaks to which scheme. A process has one client for a bucket and for a host."""
+"""Create the client for an address. This is the only module that knows the class for each scheme.
+
+A process has one client for each bucket and for each host.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,17 @@ from voxbatch.storage.address import HTTP_SCHEMES, in_bucket, on_web, place_of, 
 from voxbatch.storage.steady import SteadyBucket, SteadyReader
 
 _MAKING = threading.Lock()
-"""A cache alone lets all threads in that come before the first client is made, and each would log in."""
+"""Lock around the caches. Without it, several threads that come before the first client exists would each create a
+client and log in."""
 
 
 @functools.cache
 def bucket(scheme: str, name: str, access: Access) -> SteadyBucket:
+    """Return the client of a bucket, with retries.
+
+    Raises:
+        StorageError: the client library or the credentials are missing.
+    """
     if scheme == "gs":
         from voxbatch.storage.gcs import GoogleBucket
 
@@ -32,10 +41,11 @@ def _web(place: str, access: Access) -> SteadyReader:
 
 
 def reader(uri: str, access: Access) -> tuple[SteadyReader, str]:
-    """(the place of a remote file, its key there)
+    """Return (the client of a remote file's place, the file's key there).
 
     Raises:
         ValueError: no file has that address.
+        StorageError: the client library or the credentials are missing.
     """
     if scheme_of(uri) in HTTP_SCHEMES:
         target = on_web(uri).target

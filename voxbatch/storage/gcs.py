@@ -1,7 +1,7 @@
-"""A bucket of Google Cloud Storage, through Google's own client.
+"""Access a bucket of Google Cloud Storage through Google's own client.
 
-The client finds credentials (GOOGLE_APPLICATION_CREDENTIALS, gcloud's, the machine's service account), renews them, and
-takes STORAGE_EMULATOR_HOST and API_ENDPOINT_OVERRIDE.
+The client finds credentials (GOOGLE_APPLICATION_CREDENTIALS, gcloud's, the machine's service account) and renews them.
+It reads STORAGE_EMULATOR_HOST and API_ENDPOINT_OVERRIDE.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from voxbatch.storage.objects import Absent, Digest, Expired, Interrupted, Piece
 from voxbatch.storage.refusal import needs, refusal, retry_after, short, trouble
 
 TIMEOUT_S = (10, 20)
-"""To connect; and without a byte, after which a request is given up and made again."""
+"""Seconds to connect, and seconds without a byte after which a request fails and is retried."""
 _NO_BUCKET_METADATA = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
-"""Without it the client (3.17) asks for the bucket too, in its own thread, even where nobody traces: a request that
-nobody counts, and that needs another permission, storage.buckets.get."""
+"""Variable that stops an extra request. Without it, the client (3.17) also requests the bucket, in its own thread, even
+if tracing is off. Nothing here counts that request, and it needs another permission, storage.buckets.get."""
 CONNECTIONS = 32
-"""Kept open; as many as a process here has at a time. The client itself keeps ten, and opens the others anew."""
+"""Number of connections that are kept open: the most that a process here uses at a time. The client alone keeps ten,
+and opens all others anew."""
 STREAM_BYTES = 8 << 20
-"""What one request of a download holds in memory, some copies aside. At 100 MB/s so much takes 80 ms, several times
-what asking for it takes."""
+"""Bytes that one request of a download holds in memory, not counting some copies. At 100 MB/s these take 80 ms, several
+times the latency of a request."""
 _LOGIN = (
     "set GOOGLE_APPLICATION_CREDENTIALS to a key file, run gcloud auth application-default login, give the machine a "
     "service account, or, for a public bucket, --anonymous"
@@ -40,7 +41,7 @@ _PERMISSION = {
 
 
 class GoogleBucket:
-    """See objects.Objects. Thread-safe."""
+    """Bucket of Cloud Storage. See objects.Objects for what each method promises. Thread-safe."""
 
     scheme = "gs"
 
@@ -51,6 +52,11 @@ class GoogleBucket:
         self.renew()
 
     def renew(self) -> None:
+        """Create a new client, with credentials found anew.
+
+        Raises:
+            StorageError: the client library, the credentials or the project to charge are missing.
+        """
         with needs("gs", self.place):
             from google.cloud import storage
             from requests.adapters import HTTPAdapter
@@ -59,16 +65,16 @@ class GoogleBucket:
             if self._access.anonymous:
                 self._client = storage.Client.create_anonymous_client()
             elif self._access.requester_pays:
-                with contextlib.suppress(OSError):  # no project
+                with contextlib.suppress(OSError):  # the client raises this if it finds no project
                     self._client = storage.Client()
-            else:  # without a project, which reading needs not and a person's own credentials often lack
+            else:  # without a project: reading does not need one, and a person's own credentials often have none
                 self._client = storage.Client(project=None)
         self._bucket = self._client.bucket(self.bucket, user_project=self._payer())
         session = self._client._http
-        if not session.is_mtls:  # which has adapters of its own
+        if not session.is_mtls:  # a session with mutual TLS has its own adapters
             for scheme in ("http://", "https://"):
                 session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
-        if not getproxies():  # else it looks through the whole environment at each request, an eighth of its time
+        if not getproxies():  # otherwise the session searches the whole environment at each request: 1/8 of its time
             session.trust_env = False
             session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
 
@@ -83,26 +89,29 @@ class GoogleBucket:
         return str(self._client.project)
 
     def get(self, key: str, start: int, end: int, tag: str = "") -> Piece:
+        """See objects.Readable. If the reply carries no revision or checksum, a second request fetches them."""
         blob = self._bucket.blob(key, generation=int(tag) if tag else None)
         with self._errors("read", key, tag):
             try:
                 data = blob.download_as_bytes(
                     start=start, end=end - 1, raw_download=True, checksum=None, retry=None, timeout=TIMEOUT_S
                 )
-            except _unsatisfiable():  # the object ends before `start`, or is empty
+            except _unsatisfiable():  # the object ends at or before `start`, or is empty
                 data = b""
         if not (tag or (blob.generation and blob.crc32c)):
-            stat = self.stat(key, str(blob.generation or ""))  # where no bytes came, nothing of this came either
+            stat = self.stat(key, str(blob.generation or ""))  # a reply without bytes carries no generation either
             return Piece(data, stat.tag, stat.checksum, blob.content_encoding == "gzip")
         return Piece(data, str(blob.generation or tag), _checksum(blob), blob.content_encoding == "gzip")
 
     def stat(self, key: str, tag: str = "") -> Stat:
+        """See objects.Readable."""
         blob = self._bucket.blob(key, generation=int(tag) if tag else None)
         with self._errors("read", key, tag):
             blob.reload(retry=None, timeout=TIMEOUT_S)
         return _stat(blob)
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
+        """See objects.Readable. The object is read in requests of STREAM_BYTES."""
         digest = Digest(stat.checksum)
         for start in range(0, stat.size, STREAM_BYTES):
             piece = self.get(stat.key, start, min(start + STREAM_BYTES, stat.size), stat.tag)
@@ -113,6 +122,7 @@ class GoogleBucket:
         digest.check(f"{self.place}{stat.key}")
 
     def list(self, prefix: str, after: str = "") -> Iterator[Stat]:
+        """See objects.Objects."""
         with self._errors("list", prefix):
             found = self._client.list_blobs(
                 self._bucket, prefix=prefix, start_offset=after or None, retry=None, timeout=TIMEOUT_S
@@ -122,6 +132,7 @@ class GoogleBucket:
                     yield _stat(blob)
 
     def put(self, key: str, body: BinaryIO, content_type: str, only_if_absent: bool) -> bool:
+        """See objects.Objects."""
         from google.api_core.exceptions import PreconditionFailed
         from google.cloud.storage.exceptions import InvalidResponse
 
@@ -135,18 +146,19 @@ class GoogleBucket:
                 )  # fmt: skip
             except PreconditionFailed:
                 return False
-            except InvalidResponse as e:  # what an upload in pieces raises in its place
+            except InvalidResponse as e:  # an upload in pieces raises this in place of PreconditionFailed
                 if e.response.status_code != 412:
                     raise
                 return False
         return True
 
     def delete(self, key: str) -> None:
+        """See objects.Objects."""
         with contextlib.suppress(Absent), self._errors("delete", key):
             self._bucket.blob(key).delete(retry=None, timeout=TIMEOUT_S)
 
     def _lacks(self, verb: str) -> str:
-        """Who we are to the store, by the account's name and never its secret, and which permission is missing."""
+        """Return the account's name (never its secret) and the permission that it lacks."""
         found = getattr(self._client._credentials, "service_account_email", None)
         who = "nobody (--anonymous)" if self._access.anonymous else str(found or "this account")
         return f"{who} lacks {_PERMISSION[verb]}"
@@ -169,7 +181,7 @@ class GoogleBucket:
         except GoogleAuthError as e:
             if getattr(e, "retryable", False):
                 raise Interrupted(trouble(verb, where, e)) from e
-            # A request that was refused makes the client renew its credentials, even these.
+            # After a refused request the client renews its credentials, and anonymous ones cannot be renewed.
             if self._client and isinstance(self._client._credentials, AnonymousCredentials):
                 raise refusal(verb, where, 401, "it lets nobody in without credentials", self._lacks(verb)) from e
             said = short(e.args[0] if e.args else e)
@@ -184,7 +196,7 @@ class GoogleBucket:
             return Expired(f"cannot {verb} {where}: the credentials are not valid (any more): {_LOGIN}")
         if status == 404 and ("bucket does not exist" in str(error) or verb in ("list", "write")):
             return StorageError(f"cannot {verb} {where}: there is no bucket {self.bucket}: check its name")
-        if status == 404 and tag:  # of that generation; another may be there
+        if status == 404 and tag:  # only this generation is missing; another may exist
             status = 412
         headers = getattr(response, "headers", None) or {}
         said = _words(response) or error
@@ -192,7 +204,7 @@ class GoogleBucket:
 
 
 def _words(response: Any) -> str:
-    """The message in the store's reply; the client's own begins with a long address."""
+    """Return the message in the store's reply. The client's own message begins with a long address."""
     with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
         return str(response.json()["error"]["message"])
     return ""

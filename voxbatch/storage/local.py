@@ -1,5 +1,7 @@
-"""Local files: atomic create-if-absent by hard link, atomic replace by rename, and recordings opened without
-hanging.
+"""Store outputs in local files, and open local recordings.
+
+`create` is an atomic create-if-absent by hard link, `write` is an atomic replace by rename, and opening a recording
+cannot hang.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ _MEND = {
     errno.EEXIST: "a file stands where a folder is needed: {instead}",
     errno.ENAMETOOLONG: "the name is too long for this file system",
 }
+"""Advice for each error number, for messages."""
 
 
 class LocalStore:
-    """A folder. See storage.Store for what each method promises; `instead` is the way out that its errors name."""
+    """Store in a folder. See storage.Store for what each method promises. `instead` is the alternative that its errors
+    suggest."""
 
     streams = 1
 
@@ -39,7 +43,8 @@ class LocalStore:
         self._instead = instead
 
     def prepare(self) -> str | None:
-        """A link cannot be told to replace: there is nothing to warn of."""
+        """Create the folder and prove that files can be written and linked there. A hard link never replaces a file, so
+        there is no warning."""
         with self._explained("create"):
             self._root.mkdir(parents=True, exist_ok=True)
             probe = f"{TEMPORARY}{secrets.token_hex(8)}"
@@ -49,6 +54,7 @@ class LocalStore:
         return None
 
     def read(self, name: str) -> bytes | None:
+        """See storage.Store."""
         with self._explained("read", name):
             try:
                 return (self._root / name).read_bytes()
@@ -56,14 +62,17 @@ class LocalStore:
                 return None
 
     def exists(self, name: str) -> bool:
+        """See storage.Store."""
         with self._explained("read", name):
             return (self._root / name).exists()
 
     def lines(self, name: str) -> Generator[bytes]:
+        """See storage.Store. A missing file raises StorageError."""
         with self._explained("read", name), open(self._root / name, "rb") as file:
             yield from file
 
     def names(self, prefix: str) -> list[str]:
+        """See storage.Store. Temporary files are left out."""
         with self._explained("list", prefix):
             found = [
                 os.path.relpath(os.path.join(folder, file), self._root)
@@ -74,6 +83,7 @@ class LocalStore:
         return sorted(found)
 
     def create(self, name: str, pieces: Iterable[bytes]) -> bool:
+        """See storage.Store. The file and its folder are synced to disk."""
         target = self._root / name
         with self._explained("write", name):
             if target.exists():
@@ -87,6 +97,7 @@ class LocalStore:
                 return True
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
+        """See storage.Store. The file is not synced to disk."""
         target = self._root / name
         with self._explained("write", name), self._written(target.parent, pieces, sync=False) as (file, folder):
             try:
@@ -97,12 +108,13 @@ class LocalStore:
                 os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def delete(self, name: str) -> None:
+        """See storage.Store."""
         with self._explained("delete", name):
             (self._root / name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _written(self, folder: Path, pieces: Iterable[bytes], sync: bool = True) -> Iterator[tuple[str, int]]:
-        """(path to link from, descriptor of the folder) of a complete file that has no name in the folder yet."""
+        """Yield (path to link from, descriptor of the folder) of a complete file that has no name in the folder yet."""
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -125,12 +137,16 @@ class LocalStore:
 
 
 TEMPORARY = ".tmp-"
+"""Prefix of the names of temporary files."""
 
 
 @contextlib.contextmanager
 def _nameless(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
-    """A new file that vanishes with its process: nothing to clean up after a kill. Where the file system knows no such
-    files (NFS, some FUSE), one with a temporary name. Not tempfile's, which nobody but this user could read."""
+    """Yield (path, file) of a new file that vanishes with its process, so that nothing is left after a kill.
+
+    On file systems without unnamed files (NFS, some FUSE), the file has a temporary name. The tempfile module is not
+    used, because only the current user could read its files.
+    """
     try:
         fd = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
     except OSError as e:
@@ -154,13 +170,16 @@ def _named(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
 
 
 def _link(path: str, folder_fd: int, name: str) -> None:
-    """Give a file a (further) name; FileExistsError where the name is taken. The descriptor of the folder makes Python
-    call linkat, which follows /proc/self/fd/N to the nameless file."""
+    """Give a file another name. Raise FileExistsError if the name is taken.
+
+    The descriptor of the folder makes Python call linkat, which follows /proc/self/fd/N to the unnamed file.
+    """
     os.link(path, name, dst_dir_fd=folder_fd, follow_symlinks=True)
 
 
 def _unless_absent(error: OSError) -> None:
-    """For os.walk, which else takes a folder that it cannot list for an empty one: a run would start anew on that."""
+    """Raise an error of os.walk unless the folder is missing. By default os.walk treats a folder that it cannot list as
+    empty, and a run would start from the beginning."""
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
         raise error
 
@@ -175,11 +194,11 @@ _KIND = {
 
 
 def open_local_audio(path: str) -> int:
-    """A descriptor of a regular file, at its start. O_NONBLOCK because opening a FIFO would otherwise wait for a writer
-    for ever.
+    """Return a descriptor of a regular file, at its start. O_NONBLOCK is set, because opening a FIFO would otherwise
+    wait for a writer indefinitely.
 
     Raises:
-        AudioError: it is missing, unreadable, or no regular file.
+        AudioError: the file is missing, unreadable, or not a regular file.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)

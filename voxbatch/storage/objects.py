@@ -1,8 +1,9 @@
-"""What a store of objects can do, in the fewest verbs, and how it fails; `gcs`, `s3` and `web` speak them.
+"""Interface of object stores, with as few methods as possible, and the errors of its methods. `gcs`, `s3` and `web`
+implement it.
 
-One call is one request, or one after the other where a listing has pages: nothing here repeats anything (`steady`
-does) and no client library does behind its back. `get` is what reads are made of: a stretch of an object, pinned to the
-revision that an earlier call met.
+One call is one request, or several requests in sequence if a listing has pages. Nothing here retries (`steady` does
+that), and the client libraries are set up not to retry by themselves. All reads are made of `get`: it reads a range of
+an object, pinned to the revision that an earlier call found.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from voxbatch.errors import StorageError
 
 
 class Interrupted(StorageError):
-    """What may pass: the network or the server failed, or the bytes that came are not the stored ones."""
+    """Transient error: the network or the server failed, or the received bytes are not the stored ones. A retry may
+    succeed."""
 
     def __init__(self, message: str, retry_after_s: float = 0.0, since: float = 0.0):
         super().__init__(message)
         self.retry_after_s = retry_after_s
-        """How long the server asks to be left alone."""
+        """Seconds that the server asks clients to wait."""
         self.since = since
-        """The middle of several failed attempts, on time.monotonic's clock: what came later came while these failed."""
+        """Middle of several failed attempts (time.monotonic). A later arrival came while these attempts failed."""
 
 
 class Absent(StorageError):
@@ -32,46 +34,52 @@ class Absent(StorageError):
 
 
 class Unfit(StorageError):
-    """The object is there and cannot be taken: it changed while it was read, is too large, or is stored packed."""
+    """The object exists and cannot be used: it changed while it was read, is too large, or is stored compressed."""
 
 
 class Expired(StorageError):
-    """The credentials were good once; new ones may be to be had."""
+    """The credentials were valid once; new ones may be available."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
+    """Properties of one revision of an object."""
+
     key: str
     size: int
     """Bytes, as stored."""
     tag: str
-    """Pins the revision: a generation or an ETag; empty where the store (a web server) gives none."""
+    """Identifies the revision: a generation or an ETag. Empty if the store (a web server) gives none."""
     checksum: str = ""
-    """ "crc32c:…" or "md5:…", base64; empty where the store gives none for the whole."""
+    """Checksum "crc32c:…" or "md5:…" in base64. Empty if the store gives none for the whole object."""
     created: float = 0.0
-    """When this revision came, by the store's clock, in seconds since 1970; 0 where nobody tells."""
+    """Time when this revision was stored, by the store's clock, in seconds since 1970; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
+    """Bytes of a range of an object."""
+
     data: bytes
     tag: str
+    """Revision; see Stat.tag."""
     checksum: str = ""
-    """See Stat."""
+    """Checksum of the whole object; see Stat.checksum."""
     is_packed: bool = False
-    """Stored with Content-Encoding gzip: these bytes are gzip's."""
+    """True if the object is stored with Content-Encoding gzip, so that these bytes are compressed."""
     is_all: bool = False
-    """A web server ignored the range, and these are the first bytes of a reply that holds the whole."""
+    """True if a web server ignored the range: these are the first bytes of a reply that holds the whole object."""
 
 
 class Readable(Protocol):
-    """Where recordings and manifests are read."""
+    """Place from which recordings and manifests are read."""
 
     place: str
-    """ "gs://bucket/" or "https://host/", for people, and to know what fails together."""
+    """Address "gs://bucket/" or "https://host/", for messages, and to know which recordings fail together."""
 
     def get(self, key: str, start: int, end: int, tag: str = "") -> Piece:
-        """Bytes [start, end), fewer where the object ends before; of this revision where a tag is given.
+        """Return bytes [start, end), fewer if the object ends earlier. If a tag is given, the bytes are of that
+        revision.
 
         Raises:
             Absent, Unfit, Expired, Interrupted, StorageError
@@ -80,30 +88,36 @@ class Readable(Protocol):
     def stat(self, key: str, tag: str = "") -> Stat: ...
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
-        """The whole object from its start, of this revision, checked as far as the store gives a checksum."""
+        """Yield the whole object from its start, of the revision in `stat`, and check it if the store gives a
+        checksum."""
 
     def renew(self) -> None:
-        """Find credentials anew."""
+        """Find credentials again."""
 
 
 class Objects(Readable, Protocol):
-    """One bucket."""
+    """Bucket that can also be listed and written."""
 
     scheme: str
     bucket: str
 
     def list(self, prefix: str, after: str = "") -> Iterator[Stat]:
-        """The objects whose keys start so, in the order of their keys, those behind `after` only."""
+        """Yield the objects whose keys begin with `prefix`, in the order of their keys; only those after the key
+        `after`."""
 
     def put(self, key: str, body: BinaryIO, content_type: str, only_if_absent: bool) -> bool:
-        """Store a seekable file from its start. False where it is there already and must not be."""
+        """Store a seekable file from its start.
+
+        Returns:
+            False if the object exists and `only_if_absent` is set.
+        """
 
     def delete(self, key: str) -> None:
-        """Nothing happens where there is none."""
+        """Delete an object. Deleting a missing object is not an error."""
 
 
 class Digest:
-    """A checksum in the making, of the kind that a Stat or Piece carries."""
+    """Running checksum, of the kind that a Stat or Piece carries."""
 
     def __init__(self, checksum: str):
         self._wanted = checksum
@@ -112,6 +126,7 @@ class Digest:
         self._crc = 0
 
     def update(self, data: bytes) -> None:
+        """Add bytes."""
         if self._kind == "crc32c":
             import google_crc32c
 
@@ -120,11 +135,16 @@ class Digest:
             self._md5.update(data)
 
     def check(self, where: str) -> None:
-        """Raises Interrupted where the bytes are others."""
+        """Compare the bytes with the expected checksum; without one, accept all bytes.
+
+        Raises:
+            Interrupted: the bytes differ.
+        """
         if self._wanted and self.text() != self._wanted:
             kind, _, value = self._wanted.partition(":")
             raise Interrupted(f"cannot read {where}: what came does not match its {kind.upper()}, {value}")
 
     def text(self) -> str:
+        """Return the checksum in the form of Stat.checksum."""
         raw = self._crc.to_bytes(4, "big") if self._kind == "crc32c" else self._md5.digest()
         return f"{self._kind}:{base64.b64encode(raw).decode()}"

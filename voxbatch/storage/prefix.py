@@ -1,8 +1,8 @@
-"""A folder of a bucket (a model) brought to a local folder, once for each content that it has had.
+"""Fetch a folder of a bucket (a model) to a local folder, once for each content of the folder.
 
-The local folder bears a digest of what the bucket lists. A file appears in it whole or not at all, so whatever is there
-is not fetched again, and a marker, written last, says that nothing is missing. The lock only saves the work of fetching
-twice; where there is none, the result is the same.
+The name of the local folder contains a digest of the bucket's listing. A file appears in it completely or not at all,
+so that existing files are not fetched again. A marker, written last, means that no file is missing. The lock only
+avoids that two processes fetch the same files. Without locks the result is the same.
 """
 
 from __future__ import annotations
@@ -27,26 +27,31 @@ from voxbatch.storage.objects import Interrupted, Stat
 from voxbatch.storage.steady import SteadyBucket, wait_s
 
 MARKER = ".voxbatch-complete"
-"""The listing, one line an object; the start of its SHA-256 is the revision."""
+"""Name of the file that holds the listing, one line for each object. The first digits of its SHA-256 are the
+revision."""
 
 STREAMS = 6
-"""Objects fetched at a time. Weights come in a few large files, and a handful of connections fills most networks."""
+"""Number of objects fetched at a time. Weights come in a few large files, and a handful of connections fills most
+networks."""
 ATTEMPTS = steady.ATTEMPTS
-"""For each object. Their time has no bound, as a single one may take many minutes."""
+"""Attempts for each object. There is no time limit, because a single attempt may take many minutes."""
 
 _REVISION_DIGITS = 16
 _READABLE_LENGTH = 100
-"""Far enough from the 255 bytes that a file's name may have."""
+"""Characters of a folder's name, well below the 255 bytes that a file's name may have."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
+    """Complete local copy of a folder of a bucket."""
+
     path: Path
-    """The local folder, complete."""
+    """Local folder."""
     revision: str
-    """16 hexadecimal digits that stand for the names, sizes and contents of all objects: equal means unchanged."""
+    """16 hexadecimal digits that stand for the names, sizes and contents of all objects. Equal digits mean an unchanged
+    folder."""
 
 
 def _say_nothing(line: str) -> None:
@@ -54,15 +59,14 @@ def _say_nothing(line: str) -> None:
 
 
 def fetch_prefix(uri: str, cache: Path, log: Say = _say_nothing, access: Access = USUAL) -> Fetched:
-    """Everything below `gs://bucket/prefix` or `s3://bucket/prefix`, in a folder of its own in the cache.
+    """Fetch everything below `gs://bucket/prefix` or `s3://bucket/prefix` to a separate folder in the cache.
 
-    The bucket is listed each time; only files that are not there are fetched. One that is damaged in the cache without
-    a change of its length is not noticed. `log` gets a line when something is fetched, tried again or waited for, from
-    any thread.
+    The bucket is listed each time, and only missing files are fetched. A file that was damaged in the cache without a
+    change of its length is not detected. `log` receives a line for each fetch, retry and wait, from any thread.
 
     Raises:
-        StorageError: there is nothing below the prefix, or a name that leads out of the folder; the client library or
-            the credentials are missing; the bucket cannot be read or the cache not written.
+        StorageError: there is nothing below the prefix, or a name leads out of the folder; the client library or the
+            credentials are missing; the bucket cannot be read, or the cache cannot be written.
     """
     place = _address(uri)
     bucket = connect.bucket(place.scheme, place.bucket, access)
@@ -77,7 +81,7 @@ def fetch_prefix(uri: str, cache: Path, log: Say = _say_nothing, access: Access 
 
 
 def _address(uri: str) -> Address:
-    """Its key is empty or ends in /, so that model/ does not take in model-v2/."""
+    """Return the parts of the address. The key is empty or ends in /, so that model/ does not include model-v2/."""
     try:
         place = in_bucket(uri)
     except ValueError as e:
@@ -88,26 +92,31 @@ def _address(uri: str) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """An object that is to become a file."""
+    """Object that is to become a file."""
 
     name: str
-    """Without the prefix; with / between folders."""
+    """Key without the prefix, with / between folders."""
     stat: Stat
     bucket: SteadyBucket
 
     @property
     def size(self) -> int:
+        """Bytes of the object."""
         return self.stat.size
 
     @property
     def tag(self) -> str:
-        """Changes with the content, and where the store knows a checksum with nothing else."""
+        """Value that changes with the content: the checksum, which changes with nothing else, or the revision if the
+        store gives no checksum."""
         return self.stat.checksum or self.stat.tag
 
 
 def _listed(place: Address, bucket: SteadyBucket) -> list[Remote]:
-    """The objects that become files, by name. Consoles make empty objects `x/` to show a folder; a marker is there when
-    somebody has uploaded a fetched folder, and would lie here."""
+    """Return the objects that become files, sorted by name.
+
+    Consoles create empty objects `x/` to show a folder. A marker exists if somebody has uploaded a fetched folder; here
+    it would be false.
+    """
     listed = [Remote(stat.key.removeprefix(place.key), stat, bucket) for stat in bucket.list(place.key)]
     found = sorted(listed, key=lambda remote: remote.name)
     files = [each for each in found if each.name and not each.name.endswith("/") and each.name != MARKER]
@@ -134,7 +143,8 @@ def _listing(files: Sequence[Remote]) -> bytes:
 
 
 def _readable(place: Address) -> str:
-    """ "gs://models/voxtral/mini/" → "models-voxtral-mini"; the end of it where that is long."""
+    """Return a readable part of a folder's name: "gs://models/voxtral/mini/" → "models-voxtral-mini". A long name keeps
+    its end."""
     plain = re.sub(r"[^A-Za-z0-9._]+", "-", f"{place.bucket}/{place.key}")
     return plain[-_READABLE_LENGTH:].strip("-.")
 
@@ -144,7 +154,7 @@ def _missing(folder: Path, files: Sequence[Remote]) -> list[Remote]:
 
 
 def _length(path: Path) -> int | None:
-    """In bytes; None where there is nothing."""
+    """Return the length of a file in bytes, or None if there is no file."""
     try:
         return path.stat().st_size
     except OSError:
@@ -153,15 +163,18 @@ def _length(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def _turn(cache: Path, name: str, log: Say) -> Iterator[None]:
-    """One process at a time works on a folder, where the file system has locks; a killed one gives its turn back, and
-    what it left unfinished goes away. The lock file stays: to delete it would let two in."""
+    """Let one process at a time work on a folder, if the file system has locks.
+
+    The lock of a killed process is released, and the temporary files of that process are removed. The lock file stays,
+    because deleting it would let two processes in.
+    """
     lock = f".{name}.lock"
     _store(cache).create(lock, [])
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(open(cache / lock, "r+b"))
             _wait_for(file.fileno(), f"another process is fetching {cache / name}: waiting for it", log)
-        except OSError:  # no locks here (some FUSE), or another user's file
+        except OSError:  # the file system has no locks (some FUSE), or the lock file is another user's
             pass
         else:
             _sweep(cache / name)
@@ -177,7 +190,7 @@ def _wait_for(fd: int, busy: str, log: Say) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Only file systems without nameless files keep anything of a killed process."""
+    """Remove the temporary files of killed processes. They exist only on file systems without unnamed files."""
     for path in folder.rglob(f"{TEMPORARY}*"):
         with contextlib.suppress(OSError):
             path.unlink()
@@ -203,7 +216,7 @@ def _fetch_all(store: LocalStore, missing: Sequence[Remote], log: Say) -> None:
         try:
             for task in as_completed(tasks):
                 task.result()
-        finally:  # one failure, or Ctrl-C, ends the others at their next piece
+        finally:  # one failure, or Ctrl-C, stops the other fetches at their next piece
             stop.set()
             pool.shutdown(cancel_futures=True)
 
@@ -223,15 +236,16 @@ def _fetch(store: LocalStore, remote: Remote, stop: threading.Event, log: Say) -
 
 
 def _write(store: LocalStore, remote: Remote, stop: threading.Event) -> None:
-    """What has another length was spoiled after it was fetched, and goes. What has this one meanwhile is another
-    process's, and stays."""
+    """Write one file. A file with another length was damaged after it was fetched, and is deleted. A file with the
+    right length was written by another process meanwhile, and stays."""
     if _length(Path(store.place, remote.name)) not in (None, remote.size):
         store.delete(remote.name)
     store.create(remote.name, _whole(remote, stop))
 
 
 def _whole(remote: Remote, stop: threading.Event) -> Iterator[bytes]:
-    """The object's bytes; an error in place of the end where they are too few or too many, so that no file appears."""
+    """Yield the object's bytes. Raise an error at the end if there are too few or too many bytes, so that no file
+    appears."""
     count = 0
     for piece in remote.bucket.stream(remote.stat):
         if stop.is_set():

@@ -1,8 +1,9 @@
-"""A recording as decoders want it: bytes at any position, and, for the programs that need one, an open regular file.
+"""Open a recording for decoders: bytes at any position and, for programs that need one, an open regular file.
 
-A local file is itself. A small object comes whole, in one request, into memory; of a large one come the blocks that are
-read, and the next ones ahead of the reader, so that a part of it costs no more than that part and its length no memory.
-All blocks are of one revision. ffmpeg takes files only: for it a large object is brought to TMPDIR whole.
+A local file is used directly. A small object is fetched in one request and held in memory. A large object is fetched in
+blocks as they are read, and the next blocks are prefetched. A part of it therefore costs no more than that part, and
+its length costs no memory. All blocks are of one revision. ffmpeg takes only files, so a large object for ffmpeg is
+first copied to TMPDIR.
 """
 
 from __future__ import annotations
@@ -21,41 +22,47 @@ from voxbatch.storage.steady import SteadyReader, blocks
 _T = TypeVar("_T")
 
 BLOCK_BYTES = 4 << 20
-"""What is asked for at a time, and the most that a small object has: two minutes of 16 kHz WAV."""
+"""Bytes of one request, and an upper limit for a small object: two minutes of 16 kHz WAV."""
 AHEAD = 2
-"""Blocks on their way behind the one that is read: three requests at a time fill most networks."""
+"""Number of blocks that are prefetched after the current one. Three requests at a time fill most networks."""
 WAITING_S = 10.0
-"""Between two calls of Recording.waiting."""
+"""Seconds between two calls of Recording.waiting."""
 KEPT = 6
-"""Blocks in memory. Decoders read on from where they are; now and then they look at the start or the end."""
+"""Number of blocks in memory. Decoders mostly read forward; now and then they read at the start or the end."""
 
 
 class Recording(Protocol):
+    """Open recording."""
+
     size: int
     """Bytes."""
     is_file: bool
-    """Whether all of it lies in the file that `fileno` tells of."""
+    """True if the whole recording is in the file that `fileno` returns."""
     came: float
-    """When the last bytes came from its place, on time.monotonic's clock."""
+    """Time of the last arrival of bytes from its place (time.monotonic)."""
     waiting: Callable[[], None]
-    """Called now and then by who waits for bytes."""
+    """Callback that a reader calls now and then while it waits for bytes."""
 
     def pread(self, count: int, at: int) -> bytes:
-        """Fewer bytes where the recording ends before.
+        """Return `count` bytes from position `at`, fewer if the recording ends earlier.
 
         Raises:
             Interrupted: the store does not answer.
-            Unfit: another recording stands in its place now.
+            Unfit: the recording was replaced or changed.
         """
 
     def fileno(self) -> int:
-        """Of a regular file that holds it all; to be read, and left open. Raises as `pread` does."""
+        """Return the descriptor of a regular file with the whole recording. Read it, but do not close it.
+
+        Raises:
+            Interrupted, Unfit: see `pread`.
+        """
 
     def close(self) -> None: ...
 
 
 class FileRecording:
-    """An open file, closed with this."""
+    """Recording in an open file, which is closed together with it."""
 
     is_file = True
 
@@ -66,17 +73,20 @@ class FileRecording:
         self.size = os.fstat(fd).st_size
 
     def pread(self, count: int, at: int) -> bytes:
+        """Return `count` bytes from position `at`, fewer at the end of the file."""
         return os.pread(self._fd, count, at)
 
     def fileno(self) -> int:
+        """Return the descriptor of the file."""
         return self._fd
 
     def close(self) -> None:
+        """Close the file."""
         os.close(self._fd)
 
 
 def fetch(reader: SteadyReader, key: str, block_bytes: int = BLOCK_BYTES) -> Recording:
-    """The recording at an address: small ones whole, of large ones the first block.
+    """Open the recording at an address. A small one is fetched completely; of a large one the first block is fetched.
 
     Raises:
         Absent, Unfit, Interrupted, StorageError
@@ -89,7 +99,7 @@ def fetch(reader: SteadyReader, key: str, block_bytes: int = BLOCK_BYTES) -> Rec
     if first.is_all:
         return FileRecording(_spooled(reader, key, first.tag))
     stat = reader.stat(key, first.tag)
-    if stat.size < len(first.data):  # -1 where a web server no longer tells
+    if stat.size < len(first.data):  # the size is -1 if a web server no longer reports it
         where = reader.where(key)
         raise Unfit(f"cannot read {where}: it changed while it was read, or its server no longer tells its size")
     return _Ranged(reader, stat, first)
@@ -114,7 +124,8 @@ def _in_memory(data: bytes) -> FileRecording:
 
 
 class _Ranged:
-    """A large object of which blocks as long as the first come as they are wanted. One thread reads; others fetch."""
+    """Large object that is fetched in blocks of the first block's length, as they are read. One thread reads; other
+    threads fetch."""
 
     is_file = False
 
@@ -133,6 +144,7 @@ class _Ranged:
         self._blocks[0] = done
 
     def pread(self, count: int, at: int) -> bytes:
+        """See Recording.pread."""
         parts = []
         end = min(at + count, self.size)
         while at < end:
@@ -143,7 +155,7 @@ class _Ranged:
         return b"".join(parts)
 
     def _block(self, number: int) -> bytes:
-        if _has_failed(self._blocks.get(number)):  # long ago maybe, and its place answers again
+        if _has_failed(self._blocks.get(number)):  # perhaps long ago, and its place answers again
             del self._blocks[number]
         for wanted in range(number, min(number + AHEAD, self._last) + 1):
             if wanted not in self._blocks:
@@ -171,7 +183,7 @@ class _Ranged:
         return data
 
     def _check(self, number: int, data: bytes) -> None:
-        """The whole's checksum, as far as the whole is read in order."""
+        """Check the checksum of the whole object, if the object is read completely and in order."""
         if number != self._digested:
             return
         self._digested += 1
@@ -179,10 +191,11 @@ class _Ranged:
         if number == self._last:
             try:
                 self._digest.check(self._reader.where(self._stat.key))
-            except Interrupted as e:  # after all of it came: the recording is to blame, and its place is not down
+            except Interrupted as e:  # all bytes arrived, so the recording is to blame, and its place is not down
                 raise Unfit(str(e)) from None
 
     def fileno(self) -> int:
+        """See Recording.fileno. The first call copies the whole object to a temporary file."""
         if self._fd is None:
             coming = self._pool.submit(_spooled, self._reader, self._stat.key, self._stat.tag, self._arrived)
             self._fd = self._awaited(coming)
@@ -192,6 +205,7 @@ class _Ranged:
         self.came = time.monotonic()
 
     def close(self) -> None:
+        """Stop fetching, and close the temporary file."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._fd is not None:
             os.close(self._fd)

@@ -1,4 +1,4 @@
-"""What the stores' answers mean to whoever started the run, in one tone for all of them."""
+"""Turn the HTTP errors of all stores into messages of one style for the user."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from voxbatch.errors import StorageError
 from voxbatch.storage.objects import Absent, Interrupted, Unfit
 
 EXTRAS = {"gs": "gcs", "s3": "s3"}
+"""Scheme → extra of voxbatch that installs the client."""
 _NOT_IMPLEMENTED = 501
 _LONGEST_TEXT = 300
-"""Characters of a server's own words: some answer with a page."""
+"""Characters that a message takes from a server's text. Some servers answer with a page."""
 _EXPECTED = re.compile(r":? \('Request failed with status code', .*\)$")
-"""What Google's client appends where a server says nothing in words."""
+"""Text that Google's client appends if a server gives no reason."""
 _USER = re.compile(r"//[^/\s@]*@")
 _QUERY = re.compile(r"\?[^\s'\")]+")
 
 
 @contextlib.contextmanager
 def needs(scheme: str, where: str) -> Iterator[None]:
-    """Around the import of a store's client."""
+    """Turn a failed import of a store's client into an error that says how to install it.
+
+    Raises:
+        StorageError: the client library is not installed.
+    """
     try:
         yield
     except ImportError as e:
@@ -32,12 +37,13 @@ def needs(scheme: str, where: str) -> Iterator[None]:
 
 
 def trouble(verb: str, where: str, error: object) -> str:
+    """Return the message for a failed connection."""
     return f"cannot {verb} {where}: the connection failed ({short(error)}): check the network, and start again"
 
 
 def short(error: object) -> str:
-    """In one line, and without the queries of addresses (that of an upload in pieces lets anyone write the object) and
-    their passwords."""
+    """Return an error in one line, without passwords and without the queries of addresses. The query of an upload in
+    pieces would let anyone write the object."""
     text = _USER.sub("//", _QUERY.sub("?…", _EXPECTED.sub("", " ".join(str(error).split()))))
     return text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "…"
 
@@ -45,7 +51,11 @@ def short(error: object) -> str:
 def refusal(
     verb: str, where: str, status: int, error: object, lacking: str, retry_after_s: float = 0.0
 ) -> StorageError:
-    """What an HTTP status means. `lacking` says who lacks which permission."""
+    """Return the error for an HTTP status. `lacking` names the account and the permission that it lacks.
+
+    Returns:
+        Interrupted for 408, 429 and most of 5xx; Absent for 404; Unfit for 412; StorageError for all others.
+    """
     said = short(error)
     if status in (408, 429) or (status >= 500 and status != _NOT_IMPLEMENTED):
         return Interrupted(f"cannot {verb} {where}: the server is busy or failing ({said}): start again", retry_after_s)
@@ -59,7 +69,7 @@ def refusal(
 
 
 def retry_after(header: str | None) -> float:
-    """Seconds of a Retry-After header (RFC 9110: a number, or a date)."""
+    """Return the seconds of a Retry-After header (RFC 9110: a number, or a date); 0 if there is none."""
     if not header:
         return 0.0
     with contextlib.suppress(ValueError):

@@ -1,7 +1,7 @@
-"""A bucket of S3, or of a service that speaks it, through boto3.
+"""Access a bucket of S3, or of a service that speaks S3, through boto3.
 
-The client finds credentials, renews those that have a term, and takes regions, endpoints (AWS_ENDPOINT_URL_S3) and the
-address style from its own variables and files; with an endpoint of one's own it addresses by path.
+The client finds credentials and renews those that expire. It takes regions, endpoints (AWS_ENDPOINT_URL_S3) and the
+address style from its own variables and files. With a custom endpoint it puts the bucket into the path.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from voxbatch.storage.objects import Absent, Digest, Expired, Interrupted, Piece
 from voxbatch.storage.refusal import needs, refusal, retry_after, short, trouble
 
 CONNECT_S, READ_S = 10, 20
-"""To connect; and without a byte, after which a request is given up and made again."""
+"""Seconds to connect, and seconds without a byte after which a request fails and is retried."""
 CONNECTIONS = 32
-"""Kept open; as many as a process here has at a time."""
+"""Number of connections that are kept open: the most that a process here uses at a time."""
 STREAM_BYTES = 8 << 20
 SINGLE_BYTES = 1 << 30
-"""Larger objects go up in parts; one request may carry 5 GB (S3's limit) but would have to be repeated whole."""
+"""Largest object that is stored in one request. Larger ones go up in parts. One request may carry 5 GB (S3's limit),
+but a failed request has to be repeated completely."""
 PART_BYTES = 128 << 20
-"""10,000 parts at most (S3's limit): 1.2 TB."""
+"""Bytes of one part. With 10,000 parts at most (S3's limit), an object has up to 1.2 TB."""
 _LOGIN = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, choose an AWS_PROFILE, give the machine a role, or, for a public "
     "bucket, --anonymous"
@@ -46,7 +47,7 @@ _MD5 = re.compile("[0-9a-f]{32}")
 
 
 class AmazonBucket:
-    """See objects.Objects. Thread-safe."""
+    """Bucket of S3. See objects.Objects for what each method promises. Thread-safe."""
 
     scheme = "s3"
 
@@ -57,6 +58,11 @@ class AmazonBucket:
         self.renew()
 
     def renew(self) -> None:
+        """Create a new client, with credentials found anew.
+
+        Raises:
+            StorageError: the client library or the credentials are missing.
+        """
         with needs("s3", self.place):
             import boto3
             from botocore import UNSIGNED
@@ -67,10 +73,11 @@ class AmazonBucket:
             retries={"total_max_attempts": 1}, signature_version=UNSIGNED if self._access.anonymous else None,
         )  # fmt: skip
         with self._errors("read", ""):
-            session = boto3.Session()  # boto3.client would keep the first call's credentials for ever
+            session = boto3.Session()  # boto3.client would keep the credentials of the first call permanently
             self._client = session.client("s3", config=settings, endpoint_url=self._access.s3_endpoint_url)
 
     def get(self, key: str, start: int, end: int, tag: str = "") -> Piece:
+        """See objects.Readable. If the reply carries no ETag, a second request fetches the properties."""
         pinned = {"IfMatch": tag} if tag else {}
         with self._errors("read", key):
             try:
@@ -78,7 +85,7 @@ class AmazonBucket:
                 with contextlib.closing(reply["Body"]) as body:
                     data = body.read()
             except self._client.exceptions.ClientError as e:
-                if _status(e) != 416:  # the object ends before `start`, or is empty
+                if _status(e) != 416:  # the object ends at or before `start`, or is empty
                     raise
                 data, reply = b"", {"ETag": tag}
         if len(data) < _announced(reply):
@@ -92,13 +99,15 @@ class AmazonBucket:
         return self._client.get_object(Bucket=self.bucket, **self._payer, **arguments)
 
     def stat(self, key: str, tag: str = "") -> Stat:
+        """See objects.Readable."""
         pinned = {"IfMatch": tag} if tag else {}
         with self._errors("read", key):
             reply = self._client.head_object(Bucket=self.bucket, Key=key, **self._payer, **pinned)
         return Stat(key, reply["ContentLength"], reply["ETag"], _checksum(reply), reply["LastModified"].timestamp())
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
-        """One request for the whole, as the client checks the object's own checksum only there."""
+        """See objects.Readable. One request reads the whole object, because only then the client checks the object's
+        own checksum."""
         digest = Digest(stat.checksum)
         with self._errors("read", stat.key):
             reply = self._get(Key=stat.key, IfMatch=stat.tag, ChecksumMode="ENABLED")
@@ -112,17 +121,20 @@ class AmazonBucket:
         digest.check(f"{self.place}{stat.key}")
 
     def list(self, prefix: str, after: str = "") -> Iterator[Stat]:
+        """See objects.Objects. The Stats have no checksum, because a listing does not say whether an object is
+        encrypted."""
         with self._errors("list", prefix):
             pages = self._client.get_paginator("list_objects_v2")
             behind = {"StartAfter": after} if after else {}
             for page in pages.paginate(Bucket=self.bucket, Prefix=prefix, **behind, **self._payer):
-                if "IsTruncated" not in page:  # which each listing says; an empty OUT would be begun anew
+                if "IsTruncated" not in page:  # every listing has it; else OUT would look empty, and restart
                     raise Interrupted(trouble("list", f"{self.place}{prefix}", "what came is no listing"))
                 for entry in page.get("Contents", ()):
-                    # Without a checksum: an entry does not say whether the object is encrypted.
+                    # No checksum: an entry does not say whether the object is encrypted.
                     yield Stat(entry["Key"], entry["Size"], entry["ETag"], "", entry["LastModified"].timestamp())
 
     def put(self, key: str, body: BinaryIO, content_type: str, only_if_absent: bool) -> bool:
+        """See objects.Objects. Objects above SINGLE_BYTES are stored in parts."""
         absent = {"IfNoneMatch": "*"} if only_if_absent else {}
         size = body.seek(0, 2)
         body.seek(0)
@@ -150,27 +162,28 @@ class AmazonBucket:
                 reply = self._client.upload_part(**at, UploadId=upload, PartNumber=number, Body=data)
                 parts.append({"PartNumber": number, "ETag": reply["ETag"]})
             self._client.complete_multipart_upload(**at, UploadId=upload, MultipartUpload={"Parts": parts}, **absent)
-        except BaseException:  # parts that nobody completes are stored, and paid for, unseen
+        except BaseException:  # the parts of an unfinished upload stay stored, invisible, and are billed
             with contextlib.suppress(Exception):
                 self._client.abort_multipart_upload(**at, UploadId=upload)
             raise
 
     def delete(self, key: str) -> None:
+        """See objects.Objects."""
         with contextlib.suppress(Absent), self._errors("delete", key):
             self._client.delete_object(Bucket=self.bucket, Key=key, **self._payer)
 
     def _principal(self) -> str:
-        """Who we are to the store: the access key's id, never its secret; S3's own words often name the user."""
+        """Return the id of the access key, never its secret. S3's own messages often name the user."""
         if self._access.anonymous:
             return "nobody (--anonymous)"
         found = self._client._request_signer._credentials
-        key = getattr(found, "_access_key", None) or getattr(found, "access_key", None)  # the first renews nothing
+        key = getattr(found, "_access_key", None) or getattr(found, "access_key", None)  # the second may renew
         return f"the access key {key}" if key else "this account"
 
     @contextlib.contextmanager
     def _errors(self, verb: str, key: str) -> Iterator[None]:
         with needs("s3", self.place):
-            import boto3  # noqa: F401 missing on its own where botocore is there
+            import boto3  # noqa: F401 boto3 can be missing although botocore is installed
             from botocore import exceptions as boto
             from urllib3.exceptions import HTTPError
 
@@ -186,9 +199,9 @@ class AmazonBucket:
                 raise StorageError(f"cannot {verb} {where}: {_ELSEWHERE}") from e
             raise Interrupted(trouble(verb, where, e)) from e
         except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError) as e:
-            # A machine's role is asked for over its own network, once: that is worth another look.
+            # The credentials of a machine's role come over the network, in one request: another try may succeed.
             raise Expired(f"cannot {verb} {where}: no usable credentials ({short(e)}): {_LOGIN}") from e
-        except RecursionError as e:  # what the client makes of a redirect that names no region
+        except RecursionError as e:  # the client raises this for a redirect that names no region
             raise StorageError(f"cannot {verb} {where}: {_ELSEWHERE}") from e
         except boto.BotoCoreError as e:
             raise StorageError(f"cannot {verb} {where}: {e}") from e
@@ -213,12 +226,12 @@ class AmazonBucket:
         if 300 <= status < 400:
             return StorageError(f"cannot {verb} {where}: {_ELSEWHERE}")
         if status == 409 or code in ("SlowDown", "RequestTimeout", "RequestTimeTooSkewed"):
-            status = 503  # two writers met, or the server was busy: it may pass
+            status = 503  # two writers collided, or the server was busy: a retry may succeed
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         granted = f"{self._principal()} lacks {_PERMISSION[verb]}"
         said = f"{code}: {found.get('Message') or 'no reason given'}"
         told = refusal(verb, where, status, said, granted, retry_after(headers.get("retry-after")))
-        # To HEAD a store answers without words, so this may be an expired token.
+        # A reply to HEAD has no error code, so a status of 400 may mean an expired token.
         return Expired(str(told)) if code == "400" else told
 
 
@@ -227,13 +240,15 @@ def _status(error: Any) -> int:
 
 
 def _announced(reply: Any) -> int:
-    """Bytes of the stretch, by its Content-Range ("bytes 0-99/1000"): no checksum would miss the others."""
+    """Return the number of bytes that Content-Range ("bytes 0-99/1000") promises; 0 if there is none. No checksum would
+    notice missing bytes."""
     found = re.match(r"bytes (\d+)-(\d+)/", reply.get("ContentRange", ""))
     return int(found[2]) - int(found[1]) + 1 if found else 0
 
 
 def _checksum(reply: Any) -> str:
-    """An ETag is the MD5 of what was put in one piece and not encrypted with a key of KMS or one's own."""
+    """Return the MD5 in an ETag, if it is one. An ETag is the MD5 of an object that was stored in one piece and is not
+    encrypted with a KMS key or a customer's key."""
     etag = reply["ETag"].strip('"')
     encrypted = reply.get("ServerSideEncryption", "AES256") != "AES256" or reply.get("SSECustomerAlgorithm")
     if encrypted or not _MD5.fullmatch(etag):

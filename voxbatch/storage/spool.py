@@ -1,4 +1,4 @@
-"""Temporary files without a name: gone with the process, however that ends."""
+"""Temporary files without a name, which vanish with the process, however it ends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from voxbatch.errors import StorageError
 
 
 class Unkept(StorageError):
-    """The folder of temporary files is full, or cannot be written. The message names the folder, and not the temporary
-    file that the error may name: it is called differently each time."""
+    """The folder of temporary files is full, or cannot be written.
+
+    The message names the folder, and not the temporary file that the error may name, because that name is different
+    each time.
+    """
 
     def __init__(self, what: str, error: OSError):
         self.folder = tempfile.gettempdir()
@@ -21,11 +24,11 @@ class Unkept(StorageError):
 
 
 def spool(name: str, blocks: Iterable[bytes]) -> BinaryIO:
-    """A file of these bytes, at its start. `name` says in errors whose they are.
+    """Return a temporary file of these bytes, positioned at the start. `name` is the name of their source, for errors.
 
     Raises:
         Unkept: the file cannot be written.
-        and what `blocks` raises.
+        Exception: an error that `blocks` raises.
     """
     try:
         with tempfile.TemporaryFile() as file:

@@ -1,8 +1,10 @@
-"""A store with its failures that pass taken out: what may succeed another time is tried again, a bounded number of
-times and for a bounded time, at moments that many processes do not share (full jitter); all else fails at once.
+"""Wrap a store with retries, backoff and a deadline.
 
-Credentials that have run out are looked for anew, once a call. A process that is told to leave says `hurry`: what waits
-tries again at once, and gives up soon.
+A call that failed with a transient error is retried a bounded number of times and for a bounded time. The waits are
+random (full jitter), so that many processes do not retry at the same moments. All other errors are raised at once.
+
+Expired credentials are renewed once per call. A process that is told to stop calls `hurry`: waiting calls retry at
+once, and give up soon.
 """
 
 from __future__ import annotations
@@ -23,37 +25,45 @@ from voxbatch.storage.address import shown
 from voxbatch.storage.objects import Absent, Digest, Expired, Interrupted, Objects, Piece, Readable, Stat, Unfit
 
 ATTEMPTS = 12
+"""Most attempts of one call."""
 TOTAL_S = 120.0
-"""After so long no further attempt is begun: an outage of a minute is survived (11 waits add up to 66 s on average)."""
+"""Seconds after which no further attempt begins. An outage of a minute is survived: 11 waits add up to 66 s on
+average."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 20.0
-"""A wait is anything from nothing to a bound: at first the one, then twice the last, at most the other."""
+"""Bounds of a wait, which is random between 0 and a bound. The bound begins at FIRST_WAIT_S, doubles with each attempt,
+and ends at LONGEST_WAIT_S."""
 LONGEST_OBEYED_S = 60.0
-"""Of a Retry-After. The jitter comes on top: all who were sent away together are not to come back together."""
+"""Longest Retry-After that is obeyed, in seconds. The jitter is added, so that clients that were refused together do
+not return together."""
 NO_WAIT = "VOXBATCH_NO_WAIT"
-"""Set in the environment of a test, it turns waiting off."""
+"""Environment variable of tests that turns waiting off."""
 HURRIED_WAIT_S = 1.0
+"""Longest wait after `hurry`."""
 SLICE_S = 0.1
-"""How long a wait may take no notice of `hurry`."""
+"""Seconds that a wait may take to notice `hurry`."""
 PAGE = 999
-"""Objects a listing takes at a time: below the 1,000 of both stores' pages, as one of them tells the last one again."""
+"""Objects that a listing reads at a time: fewer than the 1,000 of both stores' pages, because one of the stores repeats
+the last object of a page."""
 
 _T = TypeVar("_T")
 
 
 class _Haste:
-    """Of this process."""
+    """State of `hurry` in this process."""
 
     leaves_at = math.inf
-    """On time.monotonic's clock: no attempt begins after it."""
+    """Time (time.monotonic) after which no attempt begins."""
 
 
 _haste = _Haste()
 
 
 def hurry(seconds: float) -> None:
-    """From now on, for so many seconds, attempts follow each other quickly, and then none is made any more. For good:
-    the process is leaving. A signal's handler may call it, which is why there is no lock or event here: the thread
-    that it interrupts might hold it."""
+    """Shorten all waits from now on, and begin no attempt after `seconds` seconds.
+
+    This is permanent, because the process is stopping. A signal handler may call it. It therefore uses no lock and no
+    event: the thread that the signal interrupts might hold the lock.
+    """
     _haste.leaves_at = min(_haste.leaves_at, time.monotonic() + seconds)
 
 
@@ -63,13 +73,18 @@ class _StopBeforeLeaving(tenacity.stop.stop_base):
 
 
 def _sleep(seconds: float) -> None:
-    """time.sleep, but `hurry` ends it."""
+    """Sleep like time.sleep, until `hurry` is called."""
     until, known = time.monotonic() + seconds, _haste.leaves_at
     while _haste.leaves_at == known and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, SLICE_S))
 
 
 def wait_s(state: tenacity.RetryCallState) -> float:
+    """Return the seconds to wait before the next attempt: the server's Retry-After, as far as it is obeyed, plus the
+    jitter.
+
+    The wait is 0 if NO_WAIT is set. After `hurry`, it is a random time up to HURRIED_WAIT_S.
+    """
     if os.environ.get(NO_WAIT):
         return 0.0
     if _haste.leaves_at < math.inf:
@@ -81,7 +96,7 @@ def wait_s(state: tenacity.RetryCallState) -> float:
 
 
 class SteadyReader:
-    """A Readable that does not give up at once. Thread-safe where that is."""
+    """Readable with retries. Thread-safe if the wrapped Readable is."""
 
     def __init__(self, readable: Readable):
         self._readable = readable
@@ -90,7 +105,7 @@ class SteadyReader:
         self._lock = threading.Lock()
 
     def get(self, key: str, start: int, end: int, tag: str = "") -> Piece:
-        """As Readable.get; and where these are all of an object's bytes, they are checked."""
+        """See Readable.get. If the bytes are a whole object, its checksum is checked too."""
         return self._again(lambda: self._get(key, start, end, tag))
 
     def _get(self, key: str, start: int, end: int, tag: str) -> Piece:
@@ -102,22 +117,23 @@ class SteadyReader:
         return piece
 
     def where(self, key: str) -> str:
-        """For messages."""
+        """Return the address of a key, for messages."""
         return shown(f"{self.place}{key}")
 
     def stat(self, key: str, tag: str = "") -> Stat:
+        """See Readable.stat."""
         return self._again(lambda: self._readable.stat(key, tag))
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
-        """Not steady: who has taken half of it must begin again by himself, or take `whole`. Credentials are renewed at
-        its start."""
+        """See Readable.stream. This is not retried: a caller that has taken a part must begin again by itself, or use
+        `whole`. Credentials are renewed only at the start."""
         first, rest = self._renewing(lambda: _begun(self._readable.stream(stat)))
         yield first
         yield from rest
 
     def whole(self, key: str, tag: str) -> Iterator[bytes]:
-        """All of an object of which no stretch is to be had; it is gathered on disk, and begun anew where it breaks
-        off."""
+        """Yield a whole object that cannot be read in ranges. The object is gathered on disk, and fetched from its
+        start again if the transfer breaks off."""
         with tempfile.TemporaryFile() as file:
             self._again(lambda: self._gather(key, tag, file))
             file.seek(0)
@@ -130,6 +146,7 @@ class SteadyReader:
         file.writelines(self._readable.stream(self._readable.stat(key, tag)))
 
     def renew(self) -> None:
+        """Find credentials again."""
         self._readable.renew()
 
     def _again(self, call: Callable[[], _T]) -> _T:
@@ -150,7 +167,7 @@ class SteadyReader:
             return call()
         except Expired:
             with self._lock:
-                if self._renewals == seen:  # no other thread has done it meanwhile
+                if self._renewals == seen:  # no other thread has renewed them meanwhile
                     self._readable.renew()
                     self._renewals += 1
         return call()
@@ -161,15 +178,21 @@ def _begun(stream: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
 
 
 class _FirstFailure:
-    """Knows since when a call fails, and says so when it is given up."""
+    """Records when a call failed first, for the error that ends the retries."""
 
     def __init__(self) -> None:
         self._since = 0.0
 
     def note(self, state: tenacity.RetryCallState) -> None:
+        """Record the time of the first failure."""
         self._since = self._since or time.monotonic()
 
     def give_up(self, state: tenacity.RetryCallState) -> NoReturn:
+        """Raise the last error, with the number of attempts and the middle of the failed attempts.
+
+        Raises:
+            Interrupted: always.
+        """
         assert state.outcome is not None
         error = cast(Interrupted, state.outcome.exception())
         middle = (self._since + time.monotonic()) / 2
@@ -177,7 +200,7 @@ class _FirstFailure:
 
 
 class SteadyBucket(SteadyReader):
-    """Objects that do not give up at once, and know their own work again when a reply was lost."""
+    """Objects with retries, which recognise their own data after a lost reply."""
 
     def __init__(self, objects: Objects):
         super().__init__(objects)
@@ -185,6 +208,7 @@ class SteadyBucket(SteadyReader):
         self.scheme, self.bucket = objects.scheme, objects.bucket
 
     def list(self, prefix: str, after: str = "") -> Iterator[Stat]:
+        """See Objects.list. The listing is read in pages, each of which is retried."""
         while page := self._page(prefix, after):
             yield from page
             if len(page) < PAGE:
@@ -195,8 +219,8 @@ class SteadyBucket(SteadyReader):
         return self._again(lambda: tuple(islice(self._objects.list(prefix, after), PAGE)))
 
     def put(self, key: str, body: BinaryIO, content_type: str, only_if_absent: bool) -> bool:
-        """See Objects.put. An object that stands there with our own bytes is ours: the reply was lost, here or on the
-        way, and the request repeated."""
+        """See Objects.put. An existing object with our own bytes counts as ours: the reply to an earlier attempt was
+        lost, and the request was repeated."""
         if self._again(lambda: self._objects.put(key, body, content_type, only_if_absent)):
             return True
         return self._again(lambda: self._holds(key, body))
@@ -217,13 +241,16 @@ class SteadyBucket(SteadyReader):
         return digest.text() == stat.checksum
 
     def delete(self, key: str) -> None:
+        """See Objects.delete."""
         self._again(lambda: self._objects.delete(key))
 
 
 def blocks(reader: SteadyReader, key: str, first: int, then: int, tag: str = "") -> Iterator[bytes]:
-    """An object's bytes from its start, in stretches of so many bytes, all of one revision, checked at the end.
+    """Yield an object's bytes from its start, in ranges of `first` bytes and then of `then` bytes, all of one revision,
+    and check the checksum at the end.
 
-    Raises what Readable.get raises.
+    Raises:
+        Absent, Unfit, Expired, Interrupted, StorageError: see Readable.get.
     """
     piece = reader.get(key, 0, first, tag)
     if piece.is_all and len(piece.data) == first:

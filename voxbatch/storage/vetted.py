@@ -1,10 +1,11 @@
-"""Connections to web servers that go where they may, and end in time.
+"""SSRF guard: connect to web servers only at admitted addresses, and end every request in time.
 
-Where: a name is resolved here, its addresses are looked at, and one that was found fit is what is connected to, before
-a byte is sent; what a name means to another resolver, a moment later or in another spelling has no say. In time: a
-request ends at a moment that is set when it is sent, however its bytes drip.
+Addresses: a name is resolved here and its addresses are checked. The connection is then made to one of the admitted
+addresses, before a byte is sent. A name that means something else to another resolver, a moment later or in another
+spelling has no effect. Time: the deadline of a request is set when the request is sent, however slowly its bytes
+arrive.
 
-The only module that imports urllib3 as it is imported; `web` imports it when an http(s) address is read.
+This is the only module that imports urllib3 at import time. `web` imports this module when an http(s) address is read.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import NameResolutionError, NewConnectionError
 
 CONNECT_S, IDLE_S = 10.0, 20.0
-"""To connect, and again for TLS; and without a byte, after which a request is given up and made again."""
+"""Seconds to connect, and again for TLS; and seconds without a byte, after which a request fails and is retried."""
 TOTAL_S = 600.0
-"""For one request, all told, but for the time that `allow` adds to it."""
+"""Seconds for one request in total, without the time that `allow` adds."""
 SLOWEST = 256 << 10
-"""Bytes a second, which a body that is longer must come at beyond that."""
+"""Bytes per second that a longer body must reach beyond TOTAL_S."""
 CONNECTIONS = 16
-"""Open to one host at a time."""
+"""Most open connections to one host."""
 TRYING_S = 20.0
-"""After so long no further address of a host is tried: a name can be given any number."""
+"""Seconds after which no further address of a host is tried, because a name can have any number of addresses."""
 
 _REFUSED = tuple(
     (ip_network(network), what)
@@ -49,19 +50,21 @@ _REFUSED = tuple(
     }.items()
     for network in networks.split()
 )
-"""IANA's registries of special-purpose addresses, 2024; written out, as Python's own table changes with its version."""
+"""IANA's registries of special-purpose addresses, 2024. They are written out here, because Python's own table changes
+with its version."""
 _GLOBAL = ip_network("2000::/3")
-"""All of IPv6 that has been given out for use between networks."""
+"""Part of IPv6 that has been assigned for use between networks."""
 _NAT64 = ip_network("64:ff9b::/96")
-"""What a network without IPv4 calls IPv4 addresses by: the last 32 bits are one (RFC 6052)."""
+"""Prefix under which an IPv6-only network reaches IPv4 addresses. The last 32 bits are the IPv4 address (RFC 6052)."""
 
 
 class Forbidden(Exception):
-    """The host has no address that may be connected to."""
+    """The host has no address that is admitted."""
 
 
 def fault(address: str) -> str:
-    """What an address is, where it may not be connected to without leave: "a loopback address"; else empty."""
+    """Return the kind of an address that is not admitted by default, such as "a loopback address"; "" for an admitted
+    one."""
     parsed = ip_address(address)
     if parsed in _NAT64:
         parsed = IPv4Address(int(cast(IPv6Address, parsed)) & 0xFFFFFFFF)
@@ -72,7 +75,8 @@ def fault(address: str) -> str:
 
 
 def pool(scheme: str, host: str, port: int, allow_private: bool) -> HTTPConnectionPool:
-    """Connections to one host; thread-safe. Nothing is connected yet; see `WebServer` for what requests raise."""
+    """Return the connections to one host. They are thread-safe, and none is open yet. See `WebServer` for the errors of
+    requests."""
     settings: dict[str, Any] = {
         "timeout": Timeout(connect=CONNECT_S, read=IDLE_S), "maxsize": CONNECTIONS, "block": True, "retries": False,
         "allow_private": allow_private,
@@ -85,7 +89,7 @@ def pool(scheme: str, host: str, port: int, allow_private: bool) -> HTTPConnecti
 
 
 def allow(reply: BaseHTTPResponse, count: int) -> None:
-    """Give a reply's body the time that so many bytes, which have come, may have taken."""
+    """Extend the deadline of a reply's body by the time that `count` received bytes may have taken."""
     connection = cast(HTTPResponse, reply).connection
     if isinstance(connection, _Connection):
         connection.clock.until += count / SLOWEST
@@ -93,10 +97,17 @@ def allow(reply: BaseHTTPResponse, count: int) -> None:
 
 @dataclass(slots=True)
 class _Clock:
+    """Deadline of one request."""
+
     until: float = 0.0
-    """On time.monotonic's clock."""
+    """Deadline (time.monotonic)."""
 
     def left(self) -> float:
+        """Return the seconds until the deadline.
+
+        Raises:
+            TimeoutError: the deadline has passed.
+        """
         left = self.until - time.monotonic()
         if left <= 0:
             raise TimeoutError(f"it did not end in time: {TOTAL_S:g} s, and {SLOWEST >> 10} KiB/s beyond that")
@@ -104,11 +115,12 @@ class _Clock:
 
 
 class _Socket(socket.socket):
-    """Receives until its clock says no. (A timeout alone counts anew with each byte.)"""
+    """Socket that receives until its deadline. A timeout alone starts anew with each byte."""
 
     clock: _Clock | None = None
 
     def recv_into(self, buffer: Any, *limits: int) -> int:
+        """Receive as socket.recv_into does, within the deadline."""
         if self.clock is None:
             return super().recv_into(buffer, *limits)
         self.settimeout(min(IDLE_S, self.clock.left()))
@@ -120,7 +132,7 @@ class _Socket(socket.socket):
 
 
 class _TlsSocket(_Socket, ssl.SSLSocket):  # type: ignore[misc] # recv_into's last arguments have other names
-    """Made by the context, of a _Socket."""
+    """Socket that the SSL context creates from a _Socket."""
 
 
 class _Connection(HTTPConnection):
@@ -130,7 +142,7 @@ class _Connection(HTTPConnection):
         self.clock = _Clock()
 
     def _new_conn(self) -> socket.socket:
-        """What urllib3 connects with, TLS or not."""
+        """Connect for urllib3, with TLS or without."""
         try:
             found = socket.getaddrinfo(self._dns_host, self.port, type=socket.SOCK_STREAM)
         except socket.gaierror as e:
@@ -161,6 +173,7 @@ class _Connection(HTTPConnection):
         raise NewConnectionError(self, f"no connection: {failure}") from failure
 
     def getresponse(self) -> HTTPResponse:  # type: ignore[override] # as in urllib3
+        """Start the deadline of the request, and return the reply."""
         self.clock.until = time.monotonic() + TOTAL_S
         if isinstance(self.sock, _Socket):
             self.sock.clock = self.clock
@@ -196,6 +209,6 @@ def _without_queries(record: logging.LogRecord) -> bool:
     return True
 
 
-# urllib3 logs whole addresses, at level WARNING those whose servers send odd headers; a query may be a signature.
+# urllib3 logs complete addresses, and for servers with odd headers at level WARNING. A query may be a signature.
 for _name in ("urllib3.connection", "urllib3.connectionpool"):
     logging.getLogger(_name).addFilter(_without_queries)

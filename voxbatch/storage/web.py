@@ -1,11 +1,11 @@
-"""A web server's files over http and https.
+"""Read the files of a web server over http and https.
 
-Many honour little of what they are asked, so that whatever comes is held against what was asked for: the stretch, the
-length, the revision. Redirects are followed here, each to a place where `vetted` lets one go. Nothing is sent that
-identifies a person: no cookies, no credentials. Proxies (HTTPS_PROXY and the like) are not used: which address a proxy
-connects to is not to be seen from here.
+Many servers ignore a part of the request. Every reply is therefore compared with the request: the range, the length,
+the revision. This module follows redirects itself, and only to addresses that the SSRF guard (`vetted`) admits. It
+sends nothing that identifies a person: no cookies, no credentials. Proxies (HTTPS_PROXY and similar variables) are not
+used, because the address that a proxy connects to cannot be checked here.
 
-A query may be a signature. It goes to its server, and into no message.
+A query may be a signature. It is sent to its server, and appears in no message.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, HTTPConnectionPool
 
 REDIRECTS = 5
+"""Most redirects of one request."""
 HOSTS = 16
-"""That redirects lead to and whose connections are kept."""
+"""Number of hosts whose connections are kept, including the hosts that redirects lead to."""
 READ_BYTES = 256 << 10
-"""At most so many are taken from the network at a time."""
+"""Most bytes that one read takes from the network."""
 SMALL_BYTES = 64 << 10
-"""The page that comes with an error or a redirect is read up to that size, so that the connection can be used again."""
+"""Largest body of an error or a redirect that is read, so that the connection can be used again."""
 _NUMBER = re.compile(r"\d{1,18}")
 _STRETCH = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(?P<size>\d{1,18}|\*)", re.IGNORECASE)
 _OUTSIDE = re.compile(r"bytes \*/(?P<size>\d{1,18})", re.IGNORECASE)
 
 
 class WebServer:
-    """See objects.Readable. Thread-safe. A key is the path without its first slash, and the query."""
+    """Web server. See objects.Readable for what each method promises. Thread-safe. A key is the path without its first
+    slash, and the query."""
 
     def __init__(self, place: str, access: Access):
         self.place, self._access = place, access
@@ -54,10 +56,12 @@ class WebServer:
         return vetted.pool(scheme, host, port, self._access.allow_private_addresses)
 
     def get(self, key: str, start: int, end: int, tag: str = "") -> Piece:
+        """See objects.Readable. If the server ignores the range, the result holds the first bytes of a reply with the
+        whole object."""
         with self._reply(key, tag, (start, end)) as reply:
             where = self._where(key)
             if reply.status == 416:
-                if tag and (_size(reply) or start) < start:  # nobody asks beyond the end that was met before
+                if tag and (_size(reply) or start) < start:  # it shrank: reads never begin after the known end
                     raise Unfit(_changed(where))
                 return Piece(b"", tag or _tag(reply))
             if reply.status == 200:
@@ -74,8 +78,10 @@ class WebServer:
         return data
 
     def stat(self, key: str, tag: str = "") -> Stat:
-        """Asks for the first byte: HEAD is often not allowed, as by a signed address. The size is -1 where the server
-        does not tell."""
+        """Request the first byte, because HEAD is often not allowed, for example by a signed address.
+
+        The size is -1 if the server does not report it.
+        """
         with self._reply(key, tag, (0, 1)) as reply:
             size = 0 if reply.status == 416 else _size(reply)
             if reply.status == 206:
@@ -83,6 +89,7 @@ class WebServer:
             return Stat(key, -1 if size is None else size, _tag(reply))
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
+        """See objects.Readable. The object is read in one request."""
         from voxbatch.storage.vetted import allow
 
         where = self._where(stat.key)
@@ -101,7 +108,7 @@ class WebServer:
                 raise Interrupted(_broken_off(where, count, stat.size))
 
     def renew(self) -> None:
-        """There are no credentials."""
+        """Do nothing: there are no credentials."""
 
     def _where(self, key: str) -> str:
         return shown(self.place + key)
@@ -116,8 +123,11 @@ class WebServer:
 
     @contextlib.contextmanager
     def _reply(self, key: str, tag: str, asked: tuple[int, int] | None = None) -> Iterator[BaseHTTPResponse]:
-        """Of whichever server has it: status 200, or, where bytes [start, end) are asked for, 206 or 416. Of that
-        revision, and not known to be too large."""
+        """Yield the reply of the server that has the object.
+
+        The status is 200, or, if bytes [start, end) are requested, 206 or 416. The reply is of the requested revision,
+        and not known to be too large.
+        """
         headers = {"User-Agent": f"voxbatch/{__version__}", "Accept-Encoding": "identity"}
         if asked:
             headers["Range"] = f"bytes={asked[0]}-{asked[1] - 1}"
@@ -135,7 +145,7 @@ class WebServer:
 
     @contextlib.contextmanager
     def _led(self, where: str, url: str, headers: Mapping[str, str]) -> Iterator[tuple[str, BaseHTTPResponse]]:
-        """(where it comes from, for messages; the reply at the end of all redirects)"""
+        """Follow redirects. Yield (the source of the reply, for messages; the final reply)."""
         at = where
         for _ in range(REDIRECTS + 1):
             with _errors(at), self._asked(url, headers) as reply:
@@ -158,15 +168,16 @@ class WebServer:
         )  # fmt: skip
         try:
             yield reply
-        finally:  # what was read to its end has gone back to the pool already
+        finally:  # a connection whose reply was read to the end is already back in the pool
             reply.close()
             reply.release_conn()
 
 
 def _next(where: str, url: str, location: str) -> str:
-    """
+    """Return the address that a redirect leads to.
+
     Raises:
-        Unfit: nobody should go there.
+        Unfit: the redirect must not be followed.
     """
     try:
         target = urljoin(url, location)
@@ -182,7 +193,7 @@ def _next(where: str, url: str, location: str) -> str:
 
 @contextlib.contextmanager
 def _errors(where: str) -> Iterator[None]:
-    """urllib3's as ours; of its texts only the system's own, which hold no address."""
+    """Convert urllib3's errors to ours. Only the texts of system errors are used, because they contain no address."""
     from urllib3.exceptions import HTTPError, LocationValueError
 
     from voxbatch.storage.vetted import Forbidden
@@ -211,8 +222,11 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _refusal(where: str, reply: BaseHTTPResponse) -> StorageError:
-    """What is wrong with one address, which says nothing of the next one on that server, unless that is down. The
-    server's own words may repeat what it was asked, and are left out."""
+    """Return the error for an HTTP status.
+
+    A refusal says nothing about other addresses on the same server, unless the server is down. The server's own text
+    may repeat the request, and is left out.
+    """
     status = reply.status
     said = f"HTTP status {status}"
     with contextlib.suppress(ValueError):
@@ -234,7 +248,8 @@ def _broken_off(where: str, count: int, wanted: int) -> str:
 
 
 def _taken(reply: BaseHTTPResponse, count: int) -> bytes:
-    """So many bytes, fewer only at the end of the body, which urllib3 holds against its Content-Length."""
+    """Read `count` bytes, fewer only at the end of the body. urllib3 compares the length of the body with its
+    Content-Length."""
     parts: list[bytes] = []
     while count > 0 and (data := reply.read1(min(count, READ_BYTES))):
         parts.append(data)
@@ -243,8 +258,10 @@ def _taken(reply: BaseHTTPResponse, count: int) -> bytes:
 
 
 def _tag(reply: BaseHTTPResponse, like: str = "") -> str:
-    """What pins the revision: an ETag, unless a weak one, else a date. With `like`, the one of that kind: along the way
-    an ETag can be made weak."""
+    """Return the value that identifies the revision: a strong ETag, otherwise a date.
+
+    With `like`, return the value of the same kind, because an ETag can become weak on the way.
+    """
     etag: str = reply.headers.get("ETag", "").strip()
     date: str = reply.headers.get("Last-Modified", "").strip()
     if like:
@@ -265,7 +282,7 @@ def _length(reply: BaseHTTPResponse) -> int | None:
 
 
 def _size(reply: BaseHTTPResponse) -> int | None:
-    """Of the whole object, as far as a reply tells."""
+    """Return the size of the whole object, as far as a reply reports it."""
     if reply.status == 200:
         return _length(reply)
     found = (_STRETCH if reply.status == 206 else _OUTSIDE).fullmatch(_content_range(reply))
@@ -279,7 +296,7 @@ def _content_range(reply: BaseHTTPResponse) -> str:
 
 
 def _check_stretch(where: str, reply: BaseHTTPResponse, start: int, end: int) -> None:
-    """That a reply is about the bytes [start, end), and all of them that there are."""
+    """Check that a reply is about the bytes [start, end), and holds all of them that exist."""
     size, found = _size(reply), _STRETCH.fullmatch(_content_range(reply))
     if reply.status == 416:
         is_right = size is None or size <= start
