@@ -50,7 +50,7 @@ class Progress:
     resumed: int = 0
     """Number of items that earlier runs finished."""
     resumed_failed: int = 0
-    """Number of these that ended as failures."""
+    """Number of the resumed items that ended as failures."""
     done: int = 0
     failed: int = 0
     audio_s: float = 0.0
@@ -58,7 +58,7 @@ class Progress:
     known_audio_s: float = 0.0
     """Seconds of audio in the items that this process has to do, as far as the manifest gives durations."""
     unknown: int = 0
-    """Number of these items without a duration in the manifest."""
+    """Number of items that this process has to do and whose duration the manifest does not give."""
     committed: int = 0
     """Number of items in parts, which are safe, including those of earlier runs."""
     parts: int = 0
@@ -198,7 +198,7 @@ class Pipeline:
         self._feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples)
         self._events: queue.Queue[Any] = queue.Queue(EVENTS)
         self._over = threading.Event()
-        """Set at the end of the run: nobody takes events any more."""
+        """Set at the end of the run: no thread takes events any more."""
         self._open: dict[int, _Open] = {}
         self._sizes: dict[tuple[int, int], int] = {}
         """Samples in the core of each chunk that has no result yet, by (item, chunk)."""
@@ -259,8 +259,8 @@ class Pipeline:
         self._tell(_Ended(error))
 
     def _tell(self, event: _Answer | Notice | Decoded | Undecodable | _Ended) -> bool:
-        """Queue an event, and wait while the queue is full. Return False if the run is over: then nobody needs the
-        event."""
+        """Queue an event, and wait while the queue is full. Return False if the run is over; the event is then
+        dropped."""
         while not self._over.is_set():
             with contextlib.suppress(queue.Full):
                 self._events.put(event, timeout=TICK_S)
@@ -409,8 +409,8 @@ def _outcome(
 ) -> Transcript | Failure:
     """Join the results of an item's chunks.
 
-    The first failed chunk in the order of the recording fails the item, whatever order the results came in. So the same
-    run gives the same bytes.
+    If chunks failed, the item fails with the error of the first of them in the recording, not of the first result that
+    arrived. So the same run gives the same bytes.
     """
     hypotheses = []
     for index, span in enumerate(spans):
