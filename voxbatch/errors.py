@@ -1,25 +1,25 @@
-"""Every error that voxbatch raises on purpose.
+"""All errors that voxbatch raises on purpose.
 
     VoxbatchError
-    ├── UsageError           what was asked for cannot be done: exit 2, before any GPU work
-    │   ├── ConfigError      a flag, a VOXBATCH_* variable or a profile
-    │   ├── ManifestError    one or more lines of a manifest; carries them all
-    │   ├── MessageError     a message that asks for no run that there can be
+    ├── UsageError           the request cannot be carried out: exit code 2, before any GPU work
+    │   ├── ConfigError      a flag, a VOXBATCH_* variable or a profile is wrong
+    │   ├── ManifestError    one or more lines of a manifest are wrong; the error carries all of them
+    │   ├── MessageError     a message asks for a run that cannot exist
     │   └── RunMismatchError OUT belongs to another manifest or another config
-    ├── RunError             the run cannot go on: exit 1, resumable
+    ├── RunError             the run cannot continue: exit code 1; the same command resumes it
     │   ├── StorageError     a place cannot be read or written (no permission, disk full)
-    │   ├── StartError       a cloud's task engine does not start a run
-    │   │   └── BusyError    it is busy or out of reach, and may when it is asked again
-    │   ├── EngineError      the engine cannot start, or died
-    │   ├── QueueError       messages cannot be had, or not be answered
+    │   ├── StartError       a cloud platform does not start a run
+    │   │   └── BusyError    the platform is busy or unreachable; a retry may succeed
+    │   ├── EngineError      the engine cannot start, or has died
+    │   ├── QueueError       messages cannot be received or acknowledged
     │   └── LedgerError      the parts contradict each other or the manifest
-    └── ItemError            one item fails, the run goes on
+    └── ItemError            one item fails; the run continues
         ├── AudioError       the audio cannot be found, read or decoded
-        ├── LanguageError    the engine does not know the item's language
+        ├── LanguageError    the engine does not support the item's language
         └── TranscriptionError  the engine failed on one of the item's chunks
 
-A message says where, what was seen, what is allowed and what to do, in that order. Anything that is not a VoxbatchError
-is a bug and shows its traceback.
+A message says, in this order: the place, the value seen, what is allowed, and what to do. Any exception that is not a
+VoxbatchError is a bug and shows its traceback.
 """
 
 from __future__ import annotations
@@ -29,15 +29,20 @@ from dataclasses import dataclass
 
 
 class VoxbatchError(Exception):
+    """Base class of all errors that voxbatch raises on purpose."""
+
     exit_code = 1
+    """Exit code of the command that ends with this error."""
 
 
 class UsageError(VoxbatchError):
+    """A request that cannot be carried out. It is raised before any GPU work."""
+
     exit_code = 2
 
 
 class ConfigError(UsageError):
-    pass
+    """A wrong flag, VOXBATCH_* variable or profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +50,21 @@ class BadLine:
     """One line of a manifest that cannot be used."""
 
     line: int
-    """1-based; 0 speaks of the manifest as a whole."""
+    """1-based line number. 0 means the manifest as a whole."""
     reason: str
-    """What was seen, what is allowed, what to do."""
+    """The value seen, what is allowed, and what to do."""
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.reason}" if self.line else self.reason
 
 
 class ManifestError(UsageError):
-    """A manifest with bad lines: all of them, or the first `LIMIT` and how many more there are."""
+    """A manifest with bad lines. It carries all bad lines, or the first `LIMIT` and the total."""
 
     LIMIT = 1000
 
     def __init__(self, source: str, bad_lines: Sequence[BadLine], total: int | None = None):
+        """Build the error. `total` is the number of bad lines if `bad_lines` holds only the first of them."""
         self.source = source
         self.bad_lines = tuple(bad_lines)
         self.total = len(self.bad_lines) if total is None else total
@@ -72,52 +78,55 @@ class ManifestError(UsageError):
 
 
 class MessageError(UsageError):
-    pass
+    """A message that asks for a run that cannot exist."""
 
 
 class RunMismatchError(UsageError):
-    pass
+    """An OUT that belongs to another manifest or another config."""
 
 
 class RunError(VoxbatchError):
-    pass
+    """A run that cannot continue. What is committed is safe, and the same command resumes the run."""
 
 
 class StorageError(RunError):
-    pass
+    """A place that cannot be read or written: no permission, disk full, no answer."""
 
 
 class StartError(RunError):
-    pass
+    """A cloud platform that does not start a run."""
 
 
 class BusyError(StartError):
-    pass
+    """A cloud platform that is busy or unreachable. A retry may succeed."""
 
 
 class EngineError(RunError):
-    pass
+    """An engine that cannot start, or that has died."""
 
 
 class QueueError(RunError):
-    pass
+    """Messages that cannot be received or acknowledged."""
 
 
 class LedgerError(RunError):
-    pass
+    """Parts that contradict each other or the manifest."""
 
 
 class ItemError(VoxbatchError):
+    """A failure of one item. The run continues."""
+
     retryable = False
+    """True if the same item may succeed in another run with nothing changed."""
 
 
 class AudioError(ItemError):
-    pass
+    """Audio that cannot be found, read or decoded."""
 
 
 class LanguageError(ItemError):
-    pass
+    """A language that the engine does not support."""
 
 
 class TranscriptionError(ItemError):
-    pass
+    """A chunk on which the engine failed."""

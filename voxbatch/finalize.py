@@ -1,8 +1,9 @@
-"""The parts of all shards → merged outputs in manifest order: transcripts, failures, one file an item, the summary.
+"""Merge the parts of all shards: transcripts and failures in manifest order, one file per item, and a summary.
 
-Everything is written create-if-absent from committed bytes, so that whoever comes last, twice or at the same time as
-another writes the same. `summary.json` comes last: where it is, the run is finished. Parts are read side by side and
-streamed, so memory grows neither with the manifest nor with the number of parts.
+All outputs are built from committed bytes. The merged files are created only if absent; the files of single items are
+replaced by the same bytes. So a process that merges late, twice, or at the same time as another changes nothing.
+`summary.json` is written last: if it exists, the run is finished. Parts are read in parallel and streamed, so memory
+grows neither with the manifest nor with the number of parts.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from voxbatch.storage import Store, at_once
 VERSION = 1
 TRANSCRIPTS, FAILURES, SUMMARY, RUN = "transcripts.jsonl", "failures.jsonl", "summary.json", "run.json"
 _OURS = re.compile(rf"{FOLDER}/shard-\d{{5}}-of-\d{{5}}/(part-\d{{5,}}\.jsonl|complete\.json)")
+"""Names that runs write below the folder of the parts."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """What one pass over all entries adds up."""
+    """Sums over all entries, from one pass."""
 
     done: int = 0
     failed: int = 0
@@ -40,14 +42,14 @@ class Totals:
     audio_s: float = 0.0
     score: CorpusScore = field(default_factory=CorpusScore)
     errors: dict[str, int] = field(default_factory=dict)
-    """Failures by class name."""
+    """Number of failures by class name."""
 
 
 def entries(store: Store, parts: list[str] | None = None) -> Iterator[Entry]:
-    """All committed entries (of these parts) in manifest order, each item once.
+    """Yield all committed entries, or those of the given parts, in manifest order. Each item comes once.
 
-    A part is opened when the order reaches its first item. Where runs with different numbers of shards both did an
-    item, the first part by name counts.
+    A part is opened when the order reaches its first item. If runs with different numbers of shards both committed an
+    item, the first part by name wins.
 
     Raises:
         LedgerError: a part is damaged.
@@ -69,6 +71,7 @@ def entries(store: Store, parts: list[str] | None = None) -> Iterator[Entry]:
 
 
 def _advance(heap: list[tuple[int, str, Entry, Iterator[Entry]]], name: str, part: Iterator[Entry]) -> None:
+    """Push the next entry of a part onto the heap, if the part has another."""
     entry = next(part, None)
     if entry is not None:
         heapq.heappush(heap, (entry.index, name, entry, part))
@@ -77,21 +80,22 @@ def _advance(heap: list[tuple[int, str, Entry, Iterator[Entry]]], name: str, par
 def merge(
     store: Store, items: int, formats: Iterable[str], language: str | None, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write the merged outputs that are not there yet.
+    """Write the merged outputs that do not exist yet.
 
     Args:
-        items: how many the manifest has; every one must be in a part.
-        language: of items that do not say, for the score.
-        facts: what else the summary tells: engine, versions, config.
+        items: number of items in the manifest; every item must be in a part.
+        formats: formats of the files of single items, from config.FORMATS.
+        language: language of items that do not name one, for the score.
+        facts: further entries of the summary: engine, versions, config.
 
     Returns:
-        The summary, as it stands in summary.json.
+        The summary, as stored in summary.json.
 
     Raises:
-        LedgerError: items are missing: some shard is not finished.
+        LedgerError: items are missing because some shard is not finished; or a part or an existing output is damaged.
     """
     _allow_open_files()
-    parts = part_names(store)  # once: a part that comes later, from a run with other shards, holds nothing new
+    parts = part_names(store)  # list once: a later part, from a run with other shards, adds no item
     totals = _survey(store, parts, items, list(formats), language)
     for name, kind, count in ((TRANSCRIPTS, "transcript", totals.done), (FAILURES, "failure", totals.failed)):
         if store.exists(name) or not store.create(name, _lines(store, parts, kind)):
@@ -106,10 +110,10 @@ def _lines(store: Store, parts: list[str], kind: str) -> Iterator[bytes]:
 
 
 def _stored_summary(store: Store) -> dict[str, Any] | None:
-    """What stands in summary.json: another shard may have been first.
+    """Return the content of summary.json, which another shard may have written first.
 
     Raises:
-        LedgerError: it is no summary of ours.
+        LedgerError: the file is not a summary of this version of voxbatch.
     """
     if (stored := store.read(SUMMARY)) is None:
         return None
@@ -123,20 +127,27 @@ def _stored_summary(store: Store) -> dict[str, Any] | None:
 
 
 def _check_lines(store: Store, name: str, count: int) -> None:
-    """What stands there was merged by another process, or before a kill: the same, or somebody else's."""
+    """Check the number of lines of an existing merged file.
+
+    Another process, or this one before a kill, may have merged the file: then it is the same. Otherwise it is foreign.
+
+    Raises:
+        LedgerError: the file has another number of lines.
+    """
     if (found := sum(1 for _ in store.lines(name))) != count:
         raise LedgerError(f"{store.place}/{name} has {found:,} lines and not {count:,}; move it away and merge again")
 
 
 def _allow_open_files() -> None:
-    """Parts of all shards are open at a time: as many as this user may open, not the few that a shell allows."""
+    """Raise the limit of open files to the most that this user may have. The parts of all shards may be open at a time,
+    and a shell's usual limit is too low for that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _survey(store: Store, parts: list[str], items: int, formats: list[str], language: str | None) -> Totals:
-    """Add everything up, and write each item's files on the way."""
+    """Add up all entries, and write the files of each item in the same pass."""
     totals = Totals()
     transcripts = _added(store, parts, items, language, totals)
     for _ in at_once(store, lambda file: store.write(*file), _files(transcripts, formats)):
@@ -148,7 +159,11 @@ def _survey(store: Store, parts: list[str], items: int, formats: list[str], lang
 def _added(
     store: Store, parts: list[str], items: int, language: str | None, totals: Totals
 ) -> Iterator[dict[str, Any]]:
-    """The transcripts' lines, when each is added to the totals. Raises LedgerError where items are missing."""
+    """Yield the line of each transcript after adding it to the totals. Failures are added and not yielded.
+
+    Raises:
+        LedgerError: items are missing.
+    """
     missing, following = 0, 0
     for entry in entries(store, parts):
         missing += entry.index - following
@@ -183,7 +198,7 @@ def _add_failure(totals: Totals, line: dict[str, Any], language: str | None) -> 
 
 
 def _files(lines: Iterable[dict[str, Any]], formats: list[str]) -> Iterator[tuple[str, list[bytes]]]:
-    """(name, content) of each transcript in each format."""
+    """Yield (name, content) of each transcript in each format."""
     for line in lines:
         transcript = read_transcript(line) if formats else None
         for extension in formats:
@@ -193,13 +208,13 @@ def _files(lines: Iterable[dict[str, Any]], formats: list[str]) -> Iterator[tupl
 
 
 def summarise(totals: Totals, items: int, headers: Iterable[Header], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """summary.json.
+    """Return the content of summary.json.
 
-    Wall time counts committed work only: what a killed process did in vain is not in any part. Shards of one sharding,
-    and the workers of a shard, are taken to have run side by side (the longest counts), different shardings one after
-    the other. A shard's workers share its machine, which is paid for once.
+    Wall time counts committed work only: work that a killed process lost is in no part. Shards of the same sharding,
+    and the workers of a shard, are assumed to run in parallel, so the longest counts. Different shardings are assumed
+    to run one after the other. The workers of a shard share its machine, which is paid for once.
 
-    Latencies are added up over the parts that hold them. The peak of GPU memory is the highest of any part.
+    Latencies are added up over the parts that have them. The peak of GPU memory is the highest of any part.
     """
     by_worker: dict[tuple[str, int], float] = {}
     latency, peak_gpu_bytes = Latency(), None
@@ -234,6 +249,7 @@ def summarise(totals: Totals, items: int, headers: Iterable[Header], facts: Mapp
 
 
 def _longest(seconds: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the longest time of each name."""
     found: dict[str, float] = {}
     for name, each in seconds:
         found[name] = max(found.get(name, 0.0), each)
@@ -241,16 +257,16 @@ def _longest(seconds: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _usd(machine_s: float, facts: Mapping[str, Any]) -> float | None:
-    """What the shards' machines cost for so long together, at the price that the config knows of one."""
+    """Return the cost of `machine_s` seconds of machine time at the price in the config, or None without a price."""
     price = facts.get("config", {}).get("usd_per_hour")
     return None if price is None else round(machine_s / 3600 * price, 6)
 
 
 def erase(store: Store) -> None:
-    """Remove what runs have written to this place, and nothing else: for --overwrite.
+    """Remove all that runs have written to this place, and nothing else. It implements `--overwrite`.
 
-    Files of items are known by the parts that name them. run.json goes last: a place that has one is ours, so an
-    erasure that was cut short can be repeated.
+    The files of items are found through the parts, which name the items. run.json is removed last: a place that has a
+    run.json belongs to voxbatch, so an interrupted erasure can be repeated.
     """
     if not store.exists(RUN):
         return
@@ -265,7 +281,8 @@ def erase(store: Store) -> None:
 
 
 def _ids(store: Store, part: str) -> Iterator[str]:
-    """The ids of a part's transcripts, as far as it can be read: what is left behind is written anew."""
+    """Yield the ids of a part's transcripts, as far as the part can be read. Files of the other items stay. A
+    later run of these items overwrites them."""
     with contextlib.suppress(LedgerError):
         for entry in read_part(store, part):
             if entry.kind == "transcript":
@@ -273,23 +290,24 @@ def _ids(store: Store, part: str) -> Iterator[str]:
 
 
 def strangers(store: Store) -> list[str]:
-    """Names of merged outputs that stand in a place where nothing was run: merging would take them for its own."""
+    """Return the names of merged outputs in a place without run.json. A merge would take these files for its own."""
     if store.exists(RUN):
         return []
     return [name for name in (TRANSCRIPTS, FAILURES, SUMMARY) if store.exists(name)]
 
 
 def write_run(store: Store, run: dict[str, Any]) -> dict[str, Any]:
-    """Record what a place is used for, or read what it was: the run.json that stands there in the end."""
+    """Create run.json, which records the run that this place belongs to. Return the run.json that is stored in the end,
+    which another process may have written first."""
     store.create(RUN, [json.dumps(run, indent=2, ensure_ascii=False).encode() + b"\n"])
     return read_run(store) or run
 
 
 def read_run(store: Store) -> dict[str, Any] | None:
-    """run.json; None where nothing was run.
+    """Return run.json, or None if no run was started in this place.
 
     Raises:
-        LedgerError: it is no run.json of ours.
+        LedgerError: the file is not a run.json of this version of voxbatch.
     """
     stored = store.read(RUN)
     if stored is None:

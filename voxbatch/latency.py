@@ -1,10 +1,10 @@
-"""Latency histograms: small enough for a part's header, merged over parts, and read as percentiles.
+"""Latency histograms: small enough for the header of a part, merged over parts, and read as percentiles.
 
     h.add(2.64); h.to_dict() → {"397": 1}; h.percentile(50) → 2.6217
 
-The buckets are the same everywhere: bucket k counts the seconds from 1 ms × 1.02^k up to 1 ms × 1.02^(k + 1). Merging
-therefore adds counts, and a percentile is the middle of its bucket: within 1 % of the true value. What is shorter than
-1 ms or longer than 10,000 s counts in the first or the last bucket. The module reads no clock.
+All histograms have the same buckets. Bucket k counts the durations from 1 ms × 1.02^k up to 1 ms × 1.02^(k + 1). So a
+merge adds counts, and a percentile is the middle of its bucket, within 1 % of the true value. Durations below 1 ms
+count in the first bucket, and durations above 10,000 s in the last. The module reads no clock.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 RATIO = 1.02
-"""Between the bounds of a bucket."""
+"""Ratio of the upper to the lower bound of a bucket."""
 SHORTEST_S, LONGEST_S = 1e-3, 1e4
+"""Bounds of the first and the last bucket, in seconds."""
 BUCKETS = math.ceil(math.log(LONGEST_S / SHORTEST_S) / math.log(RATIO))
-"""814: no histogram holds more entries."""
+"""Number of buckets, 814: no histogram holds more entries."""
 PERCENTILES = (50, 90, 95)
 
 
@@ -29,6 +30,7 @@ class Histogram:
     counts: dict[int, int] = field(default_factory=dict)
 
     def add(self, seconds: float) -> None:
+        """Count one duration."""
         bucket = math.floor(math.log(max(seconds, SHORTEST_S) / SHORTEST_S) / math.log(RATIO))
         bucket = min(bucket, BUCKETS - 1)
         self.counts[bucket] = self.counts.get(bucket, 0) + 1
@@ -39,7 +41,10 @@ class Histogram:
             self.counts[bucket] = self.counts.get(bucket, 0) + count
 
     def percentile(self, percent: float) -> float | None:
-        """Seconds that `percent` of the durations do not exceed (nearest rank), within 1 %; None without any."""
+        """Return the seconds that `percent` of the durations do not exceed, or None if the histogram is empty.
+
+        The rank is the nearest rank; the value is within 1 %.
+        """
         wanted = max(1, math.ceil(sum(self.counts.values()) * percent / 100))
         seen = 0
         for bucket in sorted(self.counts):
@@ -49,41 +54,51 @@ class Histogram:
         return None
 
     def describe(self) -> dict[str, float | None]:
-        """The count and the percentiles, as a summary shows them."""
+        """Return the count and the percentiles, as a summary shows them."""
         found = {f"p{percent}_s": self.percentile(percent) for percent in PERCENTILES}
         rounded = {name: None if seconds is None else round(seconds, 4) for name, seconds in found.items()}
         return {"count": sum(self.counts.values()), **rounded}
 
     def to_dict(self) -> dict[str, int]:
-        """JSON: bucket → count, in the order of the buckets."""
+        """Return a JSON object: bucket → count, in the order of the buckets."""
         return {str(bucket): self.counts[bucket] for bucket in sorted(self.counts)}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, int]) -> Histogram:
-        """Raises ValueError, TypeError or AttributeError where `to_dict` did not write this."""
+        """Rebuild a histogram from the result of `to_dict`.
+
+        Raises:
+            ValueError, TypeError, AttributeError: `to_dict` did not write this value.
+        """
         return cls({int(bucket): int(count) for bucket, count in stored.items()})
 
 
 @dataclass(slots=True)
 class Latency:
-    """The durations of chunks and items; see Header.latency for what is measured."""
+    """Durations of chunks and items. Header.latency in the module `ledger` says how they are measured."""
 
     chunk: Histogram = field(default_factory=Histogram)
     item: Histogram = field(default_factory=Histogram)
 
     def update(self, other: Latency) -> None:
+        """Add the counts of another Latency."""
         self.chunk.update(other.chunk)
         self.item.update(other.item)
 
     def describe(self) -> dict[str, dict[str, float | None]]:
-        """See Histogram.describe."""
+        """Return the description of each histogram; see Histogram.describe."""
         return {"chunk": self.chunk.describe(), "item": self.item.describe()}
 
     def to_dict(self) -> dict[str, dict[str, int]]:
-        """See Histogram.to_dict."""
+        """Return the JSON object of each histogram; see Histogram.to_dict."""
         return {"chunk": self.chunk.to_dict(), "item": self.item.to_dict()}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Latency:
-        """Raises KeyError and what Histogram.from_dict raises."""
+        """Rebuild a Latency from the result of `to_dict`.
+
+        Raises:
+            KeyError: a histogram is missing.
+            ValueError, TypeError, AttributeError: see Histogram.from_dict.
+        """
         return cls(Histogram.from_dict(stored["chunk"]), Histogram.from_dict(stored["item"]))

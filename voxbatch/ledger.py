@@ -1,11 +1,14 @@
-"""The parts: what of a shard is done, committed once and never changed. They are the checkpoint; there is no other.
+"""The ledger: the finished items of a shard, in parts that are committed once and never changed.
 
-    parts/shard-00003-of-00016/part-00007.jsonl    a header line, then one line an item, in manifest order
+The parts are the checkpoint of a run. There is no other.
+
+    parts/shard-00003-of-00016/part-00007.jsonl    a header line, then one line per item, in manifest order
     parts/shard-00003-of-00016/complete.json       written when every item of the shard is in a part
 
-A part is created if absent, under the next free number. A writer that loses the race for a number reads what is there,
-takes those items for done and tries the next one; so it has read every part before its own, and no item can be in two
-parts of a shard, however many processes work on it. Does not know what a transcript is: it keeps lines.
+A part is created if absent, under the next free number. A writer that loses the race for a number reads the winner's
+part, counts those items as done, and tries the next number. So a writer has read every part before its own, and no item
+can be in two parts of a shard, however many processes work on the shard. The module stores lines and does not know the
+structure of a transcript.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from voxbatch.storage import Store, at_once
 
 VERSION = 1
 FOLDER = "parts"
+"""Name of the folder of the parts, below OUT."""
 
 _LINE = re.compile(rb'{"index":(\d+),"kind":"(transcript|failure)","line":({.*})}\n', re.DOTALL)
 
@@ -33,47 +37,54 @@ class Entry:
     """One committed item. The merged outputs hold `line` byte for byte."""
 
     index: int
-    """Item.index."""
+    """The item's index (Item.index)."""
     kind: str
-    """ "transcript" or "failure": which merged output it belongs to."""
+    """ "transcript" or "failure": the merged output that the entry belongs to."""
     line: bytes
-    """The output line: a JSON object, without line end."""
+    """The output line: a JSON object, without a line end."""
 
     def to_bytes(self) -> bytes:
+        """Return the entry's line in a part, with its line end."""
         return b'{"index":%d,"kind":"%s","line":%s}\n' % (self.index, self.kind.encode(), self.line)
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A part's first line."""
+    """The first line of a part."""
 
     run: str
-    """Fingerprint of the run (manifest and config) that the part belongs to."""
+    """Digest of the identity (manifest and config) of the run that the part belongs to."""
     shard: str
-    """"3/16" """
+    """Shard number and number of shards, for example "3/16"."""
     items: int
+    """Number of entries in the part."""
     first: int
     last: int
-    """Lowest and highest Item.index in the part."""
+    """Lowest (`first`) and highest (`last`) Item.index in the part."""
     wall_s: float
-    """Seconds of work since this process's previous commit, or its start."""
+    """Seconds since the previous commit of this process, or since its start."""
     worker: int = 0
-    """Which one of the processes that work on the shard side by side."""
+    """Number of the process, if several processes work on the shard side by side."""
     latency: Latency | None = None
-    """Durations of the items that the process finished since its previous commit: of their chunks, from the moment the
-    engine took the chunk from the feed to its result; of the items themselves, from the moment the engine took the
-    first chunk to the outcome. None in parts of versions that did not measure it."""
+    """Latencies of the items that the process finished since its previous commit.
+
+    A chunk's latency runs from the moment when the engine takes the chunk from the feed to its result. An item's
+    latency runs from the moment when the engine takes its first chunk to its outcome. None in parts of versions that
+    did not measure it.
+    """
     peak_gpu_bytes: int | None = None
-    """The most memory in use on the fullest GPU of the process, from its start to this commit. None without a GPU, and
+    """Highest memory in use on the fullest GPU of the process, from its start to this commit. None without a GPU, and
     in parts of versions that did not measure it."""
 
     def to_bytes(self) -> bytes:
+        """Return the header's line in a part, with its line end."""
         latency = self.latency.to_dict() if self.latency else None
         return dump({"version": VERSION, **asdict(self), "latency": latency}) + b"\n"
 
 
 def dump(value: Any) -> bytes:
-    """One line of JSON, without line end. Lone surrogates (file names that are not UTF-8) are escaped."""
+    """Return a value as one line of JSON, without a line end. Lone surrogates (from file names that are not UTF-8) are
+    escaped."""
     try:
         return json.dumps(value, ensure_ascii=False, separators=(", ", ": ")).encode()
     except UnicodeEncodeError:
@@ -81,24 +92,30 @@ def dump(value: Any) -> bytes:
 
 
 def part_names(store: Store) -> list[str]:
+    """Return the names of all parts of all shards, sorted."""
     return [name for name in store.names(FOLDER) if name.endswith(".jsonl")]
 
 
 def read_header(store: Store, name: str) -> Header:
+    """Return the header of a part.
+
+    Raises:
+        LedgerError: the file is not a part, or another version of voxbatch wrote it.
+    """
     with contextlib.closing(store.lines(name)) as lines:
         return _header(store, name, next(lines, b""))
 
 
 def read_headers(store: Store, names: Iterable[str]) -> Iterator[Header]:
-    """The parts' headers, in the order of the names, few in memory at a time."""
+    """Yield the headers of the parts in the order of the names. Only a few are in memory at a time."""
     return at_once(store, functools.partial(read_header, store), names)
 
 
 def read_part(store: Store, name: str) -> Iterator[Entry]:
-    """One part's entries, in manifest order, one in memory at a time.
+    """Yield the entries of one part in manifest order. One entry is in memory at a time.
 
     Raises:
-        LedgerError: it is no part, or it is cut off or altered.
+        LedgerError: the file is not a part, or it is cut off or altered.
     """
     with contextlib.closing(store.lines(name)) as lines:
         yield from _entries(store, name, _header(store, name, next(lines, b"")), lines)
@@ -135,21 +152,26 @@ def _lines(header: Header, entries: list[Entry]) -> Iterator[bytes]:
 
 
 class Ledger:
-    """One shard's parts, as one process sees them."""
+    """The parts of one shard, as one process sees them."""
 
     def __init__(self, store: Store, run: str, items: int, shard: int = 0, shards: int = 1, worker: int = 0):
         self._store, self._run, self._shard, self._shards, self._worker = store, run, shard, shards, worker
         self.folder = f"{FOLDER}/shard-{shard:05d}-of-{shards:05d}"
         self._next = 0
         self.done = bytearray(items)
-        """1 at Item.index of everything that is in this shard's parts, or that a run with another number of shards
-        committed: a byte an item, so a million items cost a megabyte."""
+        """1 at Item.index of each item that is in a part of this shard, or that a run with another number of shards
+        committed. One byte per item, so a million items take one megabyte."""
         self.failed = bytearray(items)
-        """1 where `done` is and the item ended as a failure."""
+        """1 if `done` is 1 and the item ended as a failure."""
 
     def load(self) -> None:
-        """Read what is done, or what is done by now. Only this shard's folder is read, and those of other shard
-        counts."""
+        """Read the committed items, at the start or once more later.
+
+        Only the folder of this shard and the folders of other shard counts are read.
+
+        Raises:
+            LedgerError: a part is damaged or belongs to another run.
+        """
         ours, others = self.folder + "/", f"-of-{self._shards:05d}/"
         names = [name for name in part_names(self._store) if name.startswith(ours) or others not in name]
         self._next = sum(name.startswith(ours) for name in names)
@@ -157,13 +179,13 @@ class Ledger:
             self._mark(found.items(), name)
 
     def _take(self, name: str) -> set[int]:
-        """Mark a part's items as done; those that are."""
+        """Mark the items of a part as done, and return their indexes."""
         found = self._read(name)
         self._mark(found.items(), name)
         return set(found)
 
     def _read(self, name: str) -> dict[int, str]:
-        """A part's items, and what each ended as."""
+        """Return the items of a part, each with the kind of its entry."""
         with contextlib.closing(self._store.lines(name)) as lines:
             header = _header(self._store, name, next(lines, b""))
             if header.run != self._run:
@@ -174,6 +196,7 @@ class Ledger:
             return {entry.index: entry.kind for entry in _entries(self._store, name, header, lines)}
 
     def _mark(self, kinds: Iterable[tuple[int, str]], name: str) -> None:
+        """Mark items as done, and as failed if they are. `name` is the part, for the error message."""
         for index, kind in kinds:
             if not 0 <= index < len(self.done):
                 what = f"item {index} of a manifest of {len(self.done)} items"
@@ -187,7 +210,7 @@ class Ledger:
         latency: Latency | None = None,
         peak_gpu_bytes: int | None = None,
     ) -> list[Entry]:
-        """Commit entries as the next part; those that another process committed first are left out.
+        """Commit entries as the next part. Entries that another process committed first are left out.
 
         Args:
             wall_s, latency, peak_gpu_bytes: see Header.
@@ -218,11 +241,11 @@ class Ledger:
         return []
 
     def complete(self, items: int) -> None:
-        """Say that the shard is done: every one of its items is in a part."""
+        """Record that the shard is done: each of its items is in a part."""
         done = {"version": VERSION, "run": self._run, "items": items}
         self._store.create(f"{self.folder}/complete.json", [dump(done) + b"\n"])
 
     def all_complete(self) -> bool:
-        """Whether every shard of this run's sharding has said so."""
+        """Return whether every shard of this run's sharding is recorded as done."""
         done = [name for name in self._store.names(FOLDER) if name.endswith(f"-of-{self._shards:05d}/complete.json")]
         return len(done) == self._shards

@@ -1,6 +1,6 @@
-"""An Item and its outcome ↔ the output line: the manifest's row, and what was found or why not.
+"""Convert between an Item with its outcome and the output line: the manifest's row plus the transcript or the error.
 
-It scores unchanged in NeMo's and the Open ASR Leaderboard's own scripts, which read `text` and `pred_text`.
+The scripts of NeMo and of the Open ASR Leaderboard can score the line unchanged: they read `text` and `pred_text`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ VERSION = 1
 
 
 def transcript_line(item: Item, transcript: Transcript, engine: str, model: str, lang: str | None) -> dict[str, Any]:
-    """The line of an item that was transcribed.
+    """Return the line of an item that was transcribed.
 
-    `lang` is the item's or else the run's language; it stands in the line, so that the line scores alike anywhere.
+    `lang` is the language of the item, or else of the run. It is written into the line, so that the line gets the same
+    score anywhere.
     """
     heard = transcript_dict(transcript)
     line = {
@@ -46,7 +47,7 @@ def _language(lang: str | None) -> dict[str, str]:
 
 
 def failure_line(item: Item, failure: Failure, lang: str | None) -> dict[str, Any]:
-    """The line of an item that failed."""
+    """Return the line of an item that failed."""
     return {
         **item.row, **_language(lang), "id": item.id, "line": item.line, "error": failure.error,
         "message": failure.message, "retryable": failure.retryable, "version": VERSION,
@@ -54,7 +55,8 @@ def failure_line(item: Item, failure: Failure, lang: str | None) -> dict[str, An
 
 
 def read_transcript(line: dict[str, Any]) -> Transcript:
-    """The Transcript that `transcript_line` wrote; its words have lost their leading spaces, its text has them."""
+    """Return the Transcript of a line that `transcript_line` wrote. Its words have lost their leading spaces; its text
+    keeps them."""
     words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence")) for w in line["words"])
     segments = tuple(Segment(**segment) for segment in line["segments"])
     return Transcript(line["pred_text"], words, segments, line["audio_duration"], tuple(line["warnings"]))

@@ -1,5 +1,6 @@
-"""Events, not prose: a name and fields. JSON lines on a job (Cloud Logging reads severity and message), text for
-people.
+"""Log events: each has a name and fields.
+
+A job logs JSON lines, because Cloud Logging reads `severity` and `message`. People get text.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any
 
 SEVERITIES = ("INFO", "WARNING", "ERROR")
 WRITING = threading.RLock()
-"""Held while a line is written, and by whoever puts another file in standard error's place, or a line on its way would
-go there. A signal's handler may log while its own thread does."""
+"""Lock of standard error. A thread holds it while it writes a line, or while it replaces standard error by another
+file: otherwise a line could go to the wrong file. The lock is reentrant because a signal handler may log while its
+own thread writes a line."""
 
 
 def _stderr(line: str) -> None:
@@ -23,12 +25,12 @@ def _stderr(line: str) -> None:
 
 
 def is_json(log_format: str) -> bool:
-    """Whether --log-format means lines of JSON: `auto` does where standard error is no terminal."""
+    """Return whether --log-format means JSON lines. `auto` means JSON if standard error is not a terminal."""
     return log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
 
 
 class Log:
-    """Where events go. One a process; tests make their own."""
+    """Destination of events. A process has one; tests make their own."""
 
     def __init__(
         self,
@@ -37,22 +39,32 @@ class Log:
         write: Callable[[str], None] = _stderr,
         always: Mapping[str, Any] | None = None,
     ):
-        """`always`: fields that every line of JSON carries."""
+        """Create a log.
+
+        Args:
+            as_json: write JSON lines instead of text.
+            quiet: leave out events of severity INFO.
+            write: receives each line, without its line end.
+            always: fields of every JSON line.
+        """
         self.as_json, self.quiet, self.write = as_json, quiet, write
         self._always = dict(always or {})
 
     def of(self, **fields: Any) -> Log:
-        """The same log, whose lines of JSON carry these too."""
+        """Return the same log with further fields in every JSON line."""
         return Log(self.as_json, self.quiet, self.write, {**self._always, **fields})
 
     def info(self, event: str, **fields: Any) -> None:
+        """Log an event of severity INFO, unless the log is quiet."""
         if not self.quiet:
             self._emit("INFO", event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
+        """Log an event of severity WARNING."""
         self._emit("WARNING", event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
+        """Log an event of severity ERROR."""
         self._emit("ERROR", event, fields)
 
     def _emit(self, severity: str, event: str, fields: dict[str, Any]) -> None:
@@ -71,7 +83,7 @@ def _json_line(severity: str, event: str, fields: dict[str, Any]) -> str:
 
 
 def _text_line(severity: str, event: str, fields: dict[str, Any]) -> str:
-    """ "part committed: part=parts/…, items=12"; a field named `text` is the sentence itself."""
+    """Return "part committed: part=parts/…, items=12". If a field is named `text`, its value is the line."""
     mark = "" if severity == "INFO" else f"{severity.lower()}: "
     if "text" in fields:
         return f"{mark}{fields['text']}"

@@ -1,10 +1,12 @@
-"""The order of the rooms: Items → decoders → feed → engine → regroup → stitch → commit.
+"""Run the steps in order: Items → decoders → feed → engine → regroup → stitch → commit.
 
-Three threads and some processes. One thread dispatches items to the decoder processes and puts their chunks into the
-feed; one drives the engine; this one regroups results into recordings, commits parts, and is always free to hear a
-signal or a clock. Backwards, everything waits for room: the event queue, the feed, the decoders' sockets; so memory
-stays bounded however long the manifest or a recording is. Does not know where items come from or what follows the
-last part.
+A run has three threads and several processes. One thread dispatches items to the decoder processes and puts their
+chunks into the feed. One thread drives the engine. The main thread regroups results into recordings and commits parts;
+it waits for results in short steps, so it notices a signal and the time of the next commit.
+
+Each stage waits while the next one is full: the event queue, the feed and the decoders' sockets are bounded. So memory
+stays bounded, however long the manifest or a recording is. The module does not know where items come from or what
+happens after the last part.
 """
 
 from __future__ import annotations
@@ -30,87 +32,102 @@ from voxbatch.stitch import stitch
 from voxbatch.storage import USUAL, Access
 
 EVENTS = 1024
-"""Results that may wait for this thread; more, and the engine and the decoders wait."""
+"""Maximum number of events that wait for the main thread. When the queue is full, the engine and the decoders wait."""
 TICK_S = 0.2
-"""How long a signal may go unnoticed."""
+"""Longest time in which a signal goes unnoticed."""
 MEMORY_S = 1.0
-"""Between two looks at the GPU memory in use."""
+"""Seconds between two readings of the GPU memory in use."""
 LAST_COMMIT_S = 8.0
-"""How long a process that was told to stop may try to commit: Cloud Run and others kill it after 10 s."""
+"""Time limit of the last commit of a process that was told to stop. Cloud Run and others kill it after 10 s."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a shard is. `audio_s` counts chunk by chunk, so that a long recording shows."""
+    """Progress of a shard. `audio_s` grows with each chunk, so that progress shows within a long recording."""
 
     items: int
-    """In this shard, those of earlier runs included."""
+    """Number of items in this shard, including those of earlier runs."""
     resumed: int = 0
-    """Ended by earlier runs."""
+    """Number of items that earlier runs finished."""
     resumed_failed: int = 0
-    """Of these, without a transcript."""
+    """Number of the resumed items that ended as failures."""
     done: int = 0
     failed: int = 0
     audio_s: float = 0.0
-    """Transcribed by this process."""
+    """Seconds of audio transcribed since the start."""
     known_audio_s: float = 0.0
-    """In the items that this process has to do, as far as the manifest says."""
+    """Seconds of audio in the items that this process has to do, as far as the manifest gives durations."""
     unknown: int = 0
-    """Of these, items whose duration it does not say."""
+    """Number of items that this process has to do and whose duration the manifest does not give."""
     committed: int = 0
-    """In parts: safe. Those of earlier runs included."""
+    """Number of items in parts, which are safe, including those of earlier runs."""
     parts: int = 0
+    """Number of parts committed since the start."""
     began: float = field(default_factory=time.monotonic)
+    """Start of the run, by time.monotonic()."""
 
     @property
     def wall_s(self) -> float:
+        """Seconds since the start."""
         return time.monotonic() - self.began
 
     @property
     def rtfx(self) -> float:
+        """Audio seconds transcribed per second."""
         return self.audio_s / self.wall_s
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """The settings of a run that the pipeline needs; see Config."""
+
     language: str | None
     decoders: int
+    """Number of decoder processes, at least 1."""
     part_items: int
     part_seconds: float
     access: Access = USUAL
     fail_unreachable: bool = False
-    """Record recordings that cannot be reached as failed; else the run stops where a place is down."""
+    """Record unreachable recordings as failed. Otherwise the run stops when a place is down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Where a run's time went; of several processes side by side, the sum."""
+    """Use of a run's time. For several processes side by side, each value is the sum."""
 
     decode_cpu_s: float
+    """CPU seconds of decoding and cutting."""
     engine_s: float
-    """From the engine's first chunk to its last result."""
+    """Seconds from the engine's first chunk to its last result."""
     starved_s: float
-    """Of these, seconds in which the engine had nothing to do and waited for a chunk."""
+    """Part of `engine_s` in which the engine had nothing to do and waited for a chunk."""
     short_s: float
-    """Of these, seconds in which it had room for one more chunk, busy or not, and none was there."""
+    """Part of `engine_s` in which the engine, busy or idle, could take one more chunk and none was there."""
 
 
 class Interrupted(BaseException):
-    """The run was asked to stop. What was in hand is committed, unless this says why it could not be. Like
-    KeyboardInterrupt no Exception: a store's client takes any for a failed connection, and what it was asked would be
-    asked again."""
+    """The run was asked to stop. Finished items are committed, unless the message says why they could not be.
+
+    Like KeyboardInterrupt, this is not an Exception: storage clients treat every Exception as a failed connection and
+    send the request again.
+    """
 
 
 class Stop:
-    """How a signal handler stops a run: softly while a pipeline runs (it commits what is in hand), at once
-    elsewhere."""
+    """A stop request, from a signal handler for example. While a pipeline runs, the stop is soft: the pipeline commits
+    the finished items first. At other times the stop is immediate."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
         self.softly = False
+        """True while a pipeline runs."""
 
     def ask(self) -> None:
-        """Raises Interrupted, unless a pipeline is running and will do so."""
+        """Request a stop.
+
+        Raises:
+            Interrupted: no pipeline is running. A running pipeline raises the exception itself, after its last commit.
+        """
         self.asked.set()
         if not self.softly:
             raise Interrupted
@@ -118,44 +135,48 @@ class Stop:
 
 @dataclass(slots=True)
 class _Open:
-    """An item on its way."""
+    """An item that is in progress."""
 
     item: Item
     results: dict[int, Hypothesis | ChunkFailure] = field(default_factory=dict)
     decoded: Decoded | None = None
     times: list[tuple[float, float]] = field(default_factory=list)
-    """Of each chunk in `results`: when the engine took it, and when its result came."""
+    """The time.monotonic() at which the engine took a chunk and at which its result came, for each chunk in `results`
+    that the engine took."""
 
     def is_whole(self) -> bool:
+        """Return whether the item is decoded and all of its chunks have results."""
         return self.decoded is not None and len(self.results) == len(self.decoded.spans)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A chunk's result."""
+    """The result of a chunk."""
 
     result: Hypothesis | ChunkFailure
     times: tuple[float, float] | None = None
-    """time.monotonic() when the engine took the chunk from the feed, and when its result came; None where the chunk did
-    not go to the engine."""
+    """The time.monotonic() at which the engine took the chunk from the feed, and at which its result came. None if the
+    chunk did not go to the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A thread's last event."""
+    """The last event of a thread."""
 
     error: BaseException | None
+    """The exception that ended the thread, if any."""
 
 
 class Pipeline:
-    """One run over one shard's items.
+    """One run over the items of one shard.
 
     Args:
         engine: not yet loaded.
-        ledger: loaded; items that it has done are not among `items`.
-        observe: called with the progress whenever it changed, from this thread.
-        tell: called with what the engine has to say, from this thread.
-        stop: asked from anywhere to commit what is in hand and raise Interrupted.
+        ledger: loaded. The items that it marks as done must not be among the items of `run`.
+        progress: updated in place by the main thread.
+        observe: called from the main thread with the progress whenever it changes.
+        stop: a request from any thread makes the run commit its finished items and raise Interrupted.
+        tell: called from the main thread with each Notice of the engine.
         known: see DecoderPool.
     """
 
@@ -177,24 +198,25 @@ class Pipeline:
         self._feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples)
         self._events: queue.Queue[Any] = queue.Queue(EVENTS)
         self._over = threading.Event()
-        """Nobody takes events any more."""
+        """Set at the end of the run: no thread takes events any more."""
         self._open: dict[int, _Open] = {}
         self._sizes: dict[tuple[int, int], int] = {}
+        """Samples in the core of each chunk that has no result yet, by (item, chunk)."""
         self._pending: list[Entry] = []
         self._committed_at = progress.began
         self._latency = Latency()
-        """Of the items in `_pending`."""
+        """Latencies of the items in `_pending`."""
         self._peak_gpu_bytes: int | None = None
-        """Set by the thread that looks at the memory, and read at each commit."""
+        """Highest GPU memory in use. The memory thread alone writes this value, and each commit reads it."""
         self._decode_cpu_s = 0.0
         self._engine_ended_at = 0.0
 
     def run(self, items: Iterator[Item]) -> Usage:
-        """Bring every item to an entry in a part.
+        """Turn every item into an entry of a part.
 
         Raises:
             Interrupted: `stop` was asked.
-            RunError: the run cannot go on; what was committed is safe.
+            RunError: the run cannot continue; what was committed is safe.
         """
         threads = [
             threading.Thread(target=self._decode, args=(items,), daemon=True, name="decode"),
@@ -208,7 +230,7 @@ class Pipeline:
             self._regroup(len(threads))
             self._commit()
         except RunError as e:
-            if self._stop.asked.is_set():  # it had to hurry
+            if self._stop.asked.is_set():  # the time limit of the stop may have ended the commit
                 raise Interrupted(str(e)) from e
             raise
         finally:
@@ -220,7 +242,7 @@ class Pipeline:
         began = self._feed.started_at or self._engine_ended_at
         return Usage(self._decode_cpu_s, self._engine_ended_at - began, self._feed.starved_s, self._feed.short_s)
 
-    # -- the decoding thread ------------------------------------------------------------------------------------------
+    # -- the decode thread --------------------------------------------------------------------------------------------
 
     def _decode(self, items: Iterator[Item]) -> None:
         error: BaseException | None = None
@@ -231,13 +253,14 @@ class Pipeline:
                     if not (self._put(message) if isinstance(message, Chunk) else self._tell(message)):
                         break
                 self._decode_cpu_s = pool.cpu_s
-        except BaseException as e:  # noqa: BLE001 it is raised again by the thread that waits for it
+        except BaseException as e:  # noqa: BLE001 the main thread raises it again
             error = e
         self._feed.close()
         self._tell(_Ended(error))
 
     def _tell(self, event: _Answer | Notice | Decoded | Undecodable | _Ended) -> bool:
-        """Queue an event, waiting for room. False when the run is over meanwhile: nobody wants it."""
+        """Queue an event, and wait while the queue is full. Return False if the run is over; the event is then
+        dropped."""
         while not self._over.is_set():
             with contextlib.suppress(queue.Full):
                 self._events.put(event, timeout=TICK_S)
@@ -245,7 +268,8 @@ class Pipeline:
         return False
 
     def _put(self, chunk: Chunk) -> bool:
-        """Give a chunk to the engine, or answer for it: in certain silence an engine could only invent text."""
+        """Give a chunk to the engine. A chunk of certain silence gets an empty result at once: an engine could only
+        invent text."""
         self._sizes[chunk.item, chunk.index] = chunk.span.core_end - chunk.span.core_start
         if chunk.span.silent:
             return self._tell(_Answer(Hypothesis(chunk.item, chunk.index, "")))
@@ -262,7 +286,8 @@ class Pipeline:
                 if not self._tell(Undecodable(item.index, failure)):
                     return
                 continue
-            overlap = OVERLAP if spec.word_times else 0  # without times nobody could tell what both sides heard
+            # Without word times, stitching cannot find the words that both chunks hold.
+            overlap = OVERLAP if spec.word_times else 0
             limit = spec.max_chunk_samples
             yield Task(item.index, item.audio, item.offset, item.duration, item.channel, lang, limit, overlap)
 
@@ -272,27 +297,28 @@ class Pipeline:
         error: BaseException | None = None
         try:
             for result in self._engine.stream(self._feed):
-                # To the end, even where nobody listens: an engine that is cut off unloads its model.
+                # Read to the end even if the run is over: an engine whose stream is cut off unloads its model.
                 self._tell(result if isinstance(result, Notice) else self._timed(result))
-        except BaseException as e:  # noqa: BLE001 likewise
+        except BaseException as e:  # noqa: BLE001 the main thread raises it again, too
             error = e
-        self._feed.close(discard=True)  # whoever fills it must not wait for an engine that has gone
+        self._feed.close(discard=True)  # the decode thread must not wait for an engine that has ended
         self._engine_ended_at = time.monotonic()
         self._tell(_Ended(error))
 
     def _timed(self, result: Hypothesis | ChunkFailure) -> _Answer:
         return _Answer(result, (self._feed.taken_at(result.item, result.chunk), time.monotonic()))
 
-    # -- the memory's thread ------------------------------------------------------------------------------------------
+    # -- the memory thread --------------------------------------------------------------------------------------------
 
     def _watch_memory(self) -> None:
-        """Note the most GPU memory in use. On a thread of its own, because a driver may hang when a GPU fails."""
+        """Note the highest GPU memory in use. This runs on its own thread, because a driver may hang when a
+        GPU fails."""
         while (used := self._engine.gpu_bytes()) is not None:
             self._peak_gpu_bytes = max(self._peak_gpu_bytes or 0, used)
             if self._over.wait(MEMORY_S):
                 return
 
-    # -- this thread --------------------------------------------------------------------------------------------------
+    # -- the main thread ----------------------------------------------------------------------------------------------
 
     def _regroup(self, threads: int) -> None:
         while threads:
@@ -304,7 +330,8 @@ class Pipeline:
                 threads -= 1
                 if event.error is not None:
                     self._commit()
-                    raise Interrupted if self._stop.asked.is_set() else event.error  # a signal may hit the engine too
+                    # The signal may have killed the engine, too.
+                    raise Interrupted if self._stop.asked.is_set() else event.error
             elif isinstance(event, Notice):
                 self._tell_people(event)
             elif event is not None:
@@ -349,7 +376,7 @@ class Pipeline:
         self._observe(self._progress)
 
     def _measure(self, times: list[tuple[float, float]]) -> None:
-        """Add a finished item's latencies; there are none where no chunk of it came back."""
+        """Add the latencies of a finished item. Without the result of a chunk, there are none."""
         for taken_at, ended_at in times:
             self._latency.chunk.add(ended_at - taken_at)
         if times:
@@ -380,7 +407,11 @@ class Pipeline:
 def _outcome(
     results: dict[int, Hypothesis | ChunkFailure], spans: Sequence[Span], warnings: Sequence[str]
 ) -> Transcript | Failure:
-    """The first failed chunk fails the item, whichever order they came in: the same run gives the same bytes."""
+    """Join the results of an item's chunks.
+
+    If chunks failed, the item fails with the error of the first of them in the recording, not of the first result that
+    arrived. So the same run gives the same bytes.
+    """
     hypotheses = []
     for index, span in enumerate(spans):
         result = results[index]

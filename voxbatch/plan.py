@@ -1,7 +1,8 @@
-"""What a run would do, without doing it: items, hours, chunks, time, cost.
+"""Estimate a run without running it: items, hours, chunks, time and cost.
 
-Durations come from the manifest; where it does not say, from the headers of a sample of the recordings. `plan` asks the
-engine that would run here; `measure` and `expected` need none, for runs that are to start elsewhere.
+Durations come from the manifest. Where the manifest gives none, the headers of a sample of the recordings are read.
+`plan` asks the engine that would run on this machine. `measure` and `expected` need no engine; they serve runs that
+start elsewhere.
 """
 
 from __future__ import annotations
@@ -23,40 +24,45 @@ from voxbatch.shard import members
 from voxbatch.storage import USUAL, Access, in_order, open_recording
 
 SAMPLE = 200
-"""Recordings whose headers are read where the manifest gives no duration: the mean of 200 calls is known to a tenth."""
+"""Number of recordings whose headers are read if the manifest gives no duration. The mean duration of 200 calls is
+known to a tenth."""
 STREAMS = 8
-"""Of them are asked at a time."""
+"""Number of headers that are read at a time."""
 GIVE_UP_AFTER = 8
-"""Of them whose place does not answer: a plan that takes hours to make is none."""
+"""Number of unreachable recordings in the sample that ends the estimate: a plan that takes hours is of no use."""
 HEADER_BYTES = 64 << 10
-"""What is fetched of a remote one at a time."""
+"""Bytes that are fetched of a remote recording at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """The estimate of `--dry-run` for one shard."""
+
     engine: str
-    """One line: which, and why."""
+    """One line: the engine's name and the reason for the choice."""
     model: str
     items: int
-    """In this shard."""
+    """Number of items in this shard."""
     audio_s: float
-    """Including the estimate for items whose duration nobody gave."""
+    """Seconds of audio, including the estimate for items without a known duration."""
     estimated_items: int
-    """How many these are."""
+    """Number of items whose duration the manifest does not give."""
     chunks: int
-    """At least: cuts in pauses make some more."""
+    """Minimum number of chunks. Cuts in pauses make somewhat more."""
     rtfx: float | None
-    """Audio seconds a second, as the profile expects or as was worked out; None where nothing is known."""
+    """Audio seconds per second, from the profile or calculated. None if nothing is known."""
     usd_per_hour: float | None
     speed: Speed | None = None
-    """What rtfx is then; None where somebody measured it."""
+    """The calculated speed that `rtfx` comes from. None if `rtfx` is not calculated."""
 
     @property
     def wall_s(self) -> float | None:
+        """Seconds that the run takes, or None if the speed is unknown."""
         return self.audio_s / self.rtfx if self.rtfx else None
 
     @property
     def usd(self) -> float | None:
+        """Cost of the run, or None if the speed or the price is unknown."""
         return (
             self.wall_s / 3600 * self.usd_per_hour
             if self.wall_s is not None and self.usd_per_hour is not None
@@ -66,24 +72,31 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extent:
-    """How much there is to transcribe in a config's shard."""
+    """The amount of audio in a config's shard."""
 
     durations: NDArray[np.float32]
-    """Seconds, of its items alone."""
+    """Seconds of each item of the shard, shape (items,)."""
     estimated_items: int
-    """How many of these are estimates."""
+    """Number of items whose duration the manifest does not give."""
 
     @property
     def items(self) -> int:
+        """Number of items."""
         return len(self.durations)
 
     @property
     def audio_s(self) -> float:
+        """Seconds of audio in total."""
         return float(self.durations.sum(dtype=np.float64))
 
 
 def plan(config: Config) -> Plan:
-    """Raises UsageError as `run` would. Loads no model, writes nothing."""
+    """Estimate the run of a config. No model is loaded and nothing is written.
+
+    Raises:
+        UsageError: as in `run.run`.
+        StorageError: a place is unreachable or refuses access.
+    """
     choice = engines.choose(config.engine)
     with opened(config) as source:
         surveyed = survey(source, policy(config), config.limit)
@@ -107,11 +120,13 @@ def plan(config: Config) -> Plan:
 
 
 def measure(config: Config) -> Extent:
-    """Survey the manifest, and ask a sample of the recordings for durations that it does not give. Takes no engine.
+    """Survey the manifest, and read the headers of a sample of the recordings whose durations it does not give.
+
+    No engine is needed.
 
     Raises:
-        UsageError: the config or the manifest do not fit.
-        StorageError: a place does not answer, or lets nobody in.
+        UsageError: the config or the manifest is wrong.
+        StorageError: a place is unreachable or refuses access.
     """
     with opened(config) as source:
         return _extent(survey(source, policy(config), config.limit), source, config)
@@ -126,18 +141,19 @@ def _extent(surveyed: Survey, source: Source, config: Config) -> Extent:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """None where nothing is known."""
+    """Expected speed and price. None if nothing is known."""
 
     rtfx: float | None
+    """Audio seconds per second."""
     usd_per_hour: float | None
 
 
 PROFILES = {"vllm": "ctx512-batch", "faster-whisper": "cpu"}
-"""What an engine runs with where no profile is asked for."""
+"""The profile that an engine runs with if none is given."""
 
 
 def expected(config: Config, engine: str) -> Expected:
-    """Speed and price: the config's own, or else what the profile says that this engine would run with."""
+    """Return speed and price from the config, or else from the profile that this engine would run with."""
     name = config.profile or PROFILES.get(engine)
     profile = load_profile(name) if name else {}
     if profile.get("engine") != engine:
@@ -151,20 +167,23 @@ def expected(config: Config, engine: str) -> Expected:
 def worked_out(
     config: Config, engine: str, extent: Extent | None = None, gpu: str | None = None, gpus: int = 1
 ) -> Speed | None:
-    """Likewise, by arithmetic; None where that is not possible. See engines.expected.
+    """Calculate the speed of an engine, or return None if this is not possible. See engines.expected.
 
     Args:
-        extent: what there is to do; None: hours of it.
+        extent: the recordings to transcribe. None means an endless number of long recordings.
+        gpu: NVML's name of a GPU elsewhere. None means the GPU of this machine.
+        gpus: number of GPUs that share the work, each with its own engine.
     """
     made_for = load_profile(config.profile).get("model") if config.profile else None
     if made_for and not engines.expected(engine, made_for, {}, None, gpu):
-        return None  # the model's name, a bucket's say, tells less than the profile
+        return None  # config.model may be a mere bucket address, which says less than the profile's model
     durations = extent.durations if extent else None
     return engines.expected(engine, config.model, config.engine_options, durations, gpu, gpus)
 
 
 def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config: Config, source: Source) -> None:
-    """Fill in unknown durations: a sample of the recordings is asked, the others are taken for the sample's mean."""
+    """Fill in unknown durations: read the headers of a sample, and use the mean of the sample for the other
+    recordings."""
     indexes = np.flatnonzero(unknown)
     sample = np.zeros(len(unknown), np.bool_)
     sample[indexes[:: max(1, len(indexes) // SAMPLE)]] = True
@@ -181,7 +200,7 @@ def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config
 
 
 def _asked(audio: str, config: Config) -> float | StorageError | None:
-    """Seconds; None where the recording does not tell; why its place does not."""
+    """Return the seconds of a recording, None if its header does not tell, or the error if its place is unreachable."""
     try:
         return probed(audio, config.access)
     except StorageError as e:
@@ -189,10 +208,10 @@ def _asked(audio: str, config: Config) -> float | StorageError | None:
 
 
 def probed(path: str, access: Access = USUAL, certain: bool = False) -> float | None:
-    """Seconds of a recording by its header, None where it cannot be told; see audio.probe.
+    """Return the seconds of a recording from its header, or None if the header does not tell; see audio.probe.
 
     Raises:
-        StorageError: the recording's place does not answer, or lets nobody in.
+        StorageError: the place of the recording is unreachable or refuses access.
     """
     try:
         with contextlib.closing(open_recording(path, access, HEADER_BYTES)) as recording:

@@ -1,6 +1,6 @@
-"""What an hour of a cloud's machine costs: a small dated table, prices.yaml, and which of its entries a task runs on.
+"""Prices of one hour of a cloud's machine: a small dated table in prices.yaml, and the choice of a task's entry.
 
-It asks no cloud. Who pays another price says so with --usd-per-hour.
+The module asks no cloud. `--usd-per-hour` gives another price.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 CLOUD_RUN_L4, CLOUD_RUN_CPU = "cloudrun-l4", "cloudrun-cpu"
+"""Names of the table's entries for Cloud Run tasks with a GPU and without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,19 +19,20 @@ class Price:
     """An entry of the table."""
 
     usd_per_hour: float
-    """Of one task, everything it has included."""
+    """Price of one task's machine, including all that its entry lists."""
     machine: str
-    """For people."""
+    """Description of the machine, for people."""
     source: str
+    """Place where the price was read."""
     said: str
-    """What the source said when it was read."""
+    """Statement of the source when it was read."""
     read: str
-    """When, as 2026-11-21."""
+    """Day on which the source was read, for example 2026-11-21."""
 
 
 @functools.cache
 def table() -> Mapping[str, Price]:
-    """The prices by machine: CLOUD_RUN_L4, CLOUD_RUN_CPU, and SageMaker's instance types."""
+    """Return the prices by machine: CLOUD_RUN_L4, CLOUD_RUN_CPU, and SageMaker's instance types."""
     import yaml
 
     found = yaml.safe_load((resources.files("voxbatch") / "prices.yaml").read_text())
@@ -38,19 +40,21 @@ def table() -> Mapping[str, Price]:
 
 
 def usd_per_hour(machine: str | None) -> float | None:
-    """None where the table does not know it."""
+    """Return the price of a machine, or None if the table does not have it."""
     price = table().get(machine or "")
     return price.usd_per_hour if price else None
 
 
 def machine(engine: str, instance_type: str | None, has_gpu: bool) -> str | None:
-    """Which entry a task's machine is, None for a task engine whose machines have no price here.
+    """Return the table's entry for the machine of a task, or None for a platform whose machines have no price in the
+    table.
 
-    A Cloud Run task cannot see how many CPUs and GiB it pays for; those of the table are taken for it.
+    A Cloud Run task cannot see how many CPUs and GiB it pays for. It is assumed to have those of the table's entry.
 
     Args:
-        engine: a name of tasks.ENGINES.
-        instance_type: what SageMaker says that its host is.
+        engine: the platform, a name in tasks.ENGINES.
+        instance_type: the type of the host according to SageMaker, or None.
+        has_gpu: whether the task has a GPU.
     """
     if engine == "cloud-run":
         return CLOUD_RUN_L4 if has_gpu else CLOUD_RUN_CPU

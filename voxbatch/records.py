@@ -1,10 +1,10 @@
-"""The frozen records that flow from room to room: a manifest line in, a Transcript or a Failure out.
+"""The frozen records that flow from package to package: a manifest line in, a Transcript or a Failure out.
 
     Item → Waveform → Chunk → Hypothesis → Transcript | Failure
 
-Inside, positions are integer samples at 16 kHz on the recording's clock; seconds appear only at the edges (Item, Word,
-Segment). Records hold data and say what it means; the rooms that make and read them hold the logic. Nothing here
-validates: an Item is checked once, where its line is read.
+Inside, positions are integer samples at 16 kHz on the recording's clock. Seconds appear only at the edges (Item, Word,
+Segment). Records hold data and define its meaning; the packages that make and read the records hold the logic. Records
+do not validate: an Item is checked once, when its line is read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAMPLING_RATE = 16_000
-"""Samples per second of every waveform inside voxbatch: what Whisper and Voxtral were trained on."""
+"""Samples per second of every waveform inside voxbatch. Whisper and Voxtral were trained on this rate."""
 
 Samples = NDArray[np.float32]
 """Mono audio: float32, shape (num_samples,), full scale ±1."""
@@ -24,33 +24,34 @@ Samples = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One line of a manifest: a recording, or a part of one, to transcribe."""
+    """One line of a manifest: a recording, or a part of a recording, to transcribe."""
 
     index: int
-    """0-based position among the manifest's items (blank lines do not count): the item's identity within a run."""
+    """0-based position among the manifest's items (blank lines do not count). It identifies the item within a run."""
     line: int
     """1-based line number in the manifest, for people."""
     id: str
-    """Unique within the manifest; output files are named after it."""
+    """Identifier that is unique within the manifest. Output files are named after it."""
     audio: str
-    """Where the audio is: an absolute path or a URI, already resolved against the manifest's place."""
+    """Place of the audio: an absolute path or a URI, already resolved against the manifest's folder."""
     offset: float = 0.0
-    """Seconds to skip at the recording's start."""
+    """Seconds to skip at the start of the recording."""
     duration: float | None = None
-    """Seconds to take from there; None means to the end."""
+    """Seconds to take from there. None means to the end."""
     text: str | None = None
-    """The reference transcript, where one is known."""
+    """The reference transcript, if there is one."""
     lang: str | None = None
-    """Language as the line gave it, e.g. "en" or "pt-BR"; None means the run's."""
+    """Language as the line gives it, e.g. "en" or "pt-BR". None means the language of the run."""
     channel: int | None = None
-    """0-based channel to take; None means mix down."""
+    """0-based channel to take. None means a mixdown of all channels."""
     row: dict[str, Any] = field(default_factory=dict)
-    """The line's JSON object as it was read: it comes out again in the output line."""
+    """The line's JSON object as it was read. The output line repeats it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waveform:
-    """A contiguous stretch of a recording: mono float32 at 16 kHz. Long recordings pass as many of these, in order."""
+    """A contiguous block of a recording: mono float32 at 16 kHz. A long recording is a sequence of Waveforms,
+    in order."""
 
     samples: Samples
     start: int = 0
@@ -59,11 +60,11 @@ class Waveform:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a Chunk lies on its recording's clock, in samples.
+    """Position of a Chunk on its recording's clock, in samples.
 
-    The cores of a recording's chunks partition it: every sample is in exactly one. Where no pause was found to cut in,
-    neighbouring chunks also carry each other's audio around the cut (the audio reaches beyond the core), and stitching
-    decides by time which words count.
+    The cores of a recording's chunks partition it: every sample is in exactly one core. If no pause was found to cut
+    in, neighbouring chunks also carry each other's audio around the cut (the audio extends beyond the core). Stitching
+    then decides by time which words count.
     """
 
     start: int
@@ -73,12 +74,13 @@ class Span:
     core_end: int
     """The core is [core_start, core_end), inside the audio."""
     silent: bool = False
-    """Certain silence or stationary noise: the chunk is not given to an engine, which could only invent text."""
+    """True for certain silence or stationary noise. The chunk is not given to an engine, which could only
+    invent text."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """What an engine gets at a time: never longer than its limit, cut in a pause where there is one."""
+    """The unit of work of an engine: never longer than the engine's limit, and cut in a pause if there is one."""
 
     item: int
     """Item.index of the recording."""
@@ -88,17 +90,21 @@ class Chunk:
     """Shape (span.end - span.start,)."""
     span: Span
     lang: str | None = None
+    """Primary subtag of the language, e.g. "pt". None means that no language is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
+    """One word with its times."""
+
     text: str
-    """With the leading space it was decoded with, so that joining words gives the text in any script."""
+    """The word with its leading space, if it was decoded with one. So joining words gives the text in any script."""
     start: float
     end: float
-    """Seconds, from the chunk's first sample in a Hypothesis, on the recording's clock in a Transcript."""
+    """Seconds of the start and the end. In a Hypothesis they count from the chunk's first sample, in a Transcript they
+    are on the recording's clock."""
     confidence: float | None = None
-    """0 to 1 where the engine gives one."""
+    """0 to 1, or None if the engine gives no confidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +118,19 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """What an engine heard in one Chunk."""
+    """Text that an engine recognised in one Chunk."""
 
     item: int
     chunk: int
     text: str
     words: tuple[Word, ...] = ()
-    """Empty where the engine gives no word times. Times count from the chunk's first sample."""
+    """Words with times that count from the chunk's first sample. Empty if the engine gives no word times."""
     warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkFailure:
-    """An engine could not transcribe one Chunk; its item fails, the run goes on."""
+    """The error of an engine on one Chunk. The item fails, and the run continues."""
 
     item: int
     chunk: int
@@ -134,7 +140,7 @@ class ChunkFailure:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What was said in one Item, with times on the recording's clock (0 is the recording's start, not the offset)."""
+    """Text of one Item, with times on the recording's clock (0 is the start of the recording, not the offset)."""
 
     text: str
     words: tuple[Word, ...] = ()
@@ -146,13 +152,14 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why one Item has no transcript."""
+    """Reason why one Item has no transcript."""
 
     error: str
     """Class name in errors.py, e.g. "AudioError"."""
     message: str
     retryable: bool = False
-    """Whether the same item might succeed another time with nothing changed (a network fault, an engine hiccup)."""
+    """True if the same item may succeed another time with nothing changed (after a network fault or an engine
+    hiccup)."""
 
 
 Outcome = Transcript | Failure

@@ -1,7 +1,8 @@
 """One run, from a Config to a summary: survey, identity, engine, ledger, pipeline, merge.
 
-The order matters: whatever can be refused is refused before a model is loaded, and the place of the outputs says which
-run it belongs to before anything is put there. Who transcribes, this process or several, is for `transcribe` to know.
+The order matters. All that can be refused is refused before a model is loaded. OUT records the run that it belongs to
+before any output is written there. The function `transcribe` decides whether this process or several processes do the
+work.
 """
 
 from __future__ import annotations
@@ -33,23 +34,28 @@ from voxbatch.storage import USUAL, Access, Store, is_remote, open_store
 from voxbatch.storage.address import is_bucket, name_of, scheme_of
 
 MAX_DECODERS = 16
+"""Highest number of decoder processes, unless the config gives a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a run came to."""
+    """The result of a run."""
 
     progress: Progress
-    """Of this shard."""
+    """Progress of this shard."""
     summary: dict[str, Any] | None
-    """Of all shards; None while others are still at work."""
+    """Summary of all shards. None while other shards are still in progress."""
     usage: Usage | None
-    """None when there was nothing left to do."""
+    """None if nothing was left to do."""
 
 
 def default_out(source: str) -> str:
-    """ "jobs/calls.jsonl.gz" → "jobs/calls.voxbatch"; "gs://b/day/" → "gs://b/day.voxbatch". In the current directory
-    where there is no place beside the source: "-" → "stdin.voxbatch", "gs://b/" → "b.voxbatch", and for web servers.
+    """Return the default OUT of a source: a folder beside the source.
+
+        "jobs/calls.jsonl.gz" → "jobs/calls.voxbatch"        "gs://b/day/" → "gs://b/day.voxbatch"
+
+    OUT is in the current directory if nothing can be written beside the source: "-" → "stdin.voxbatch", "gs://b/" →
+    "b.voxbatch", and for web servers.
     """
     if source == "-":
         return "stdin.voxbatch"
@@ -67,30 +73,31 @@ def _beside_address(source: str) -> str:
 
 
 def policy(config: Config) -> PathPolicy:
+    """Return the rule for the paths that the manifest of a config may name."""
     return PathPolicy.given(config.allow_outside, config.only_under)
 
 
 def opened(config: Config) -> Source:
-    """See open_source."""
+    """Open the source of a config; see manifest.open_source."""
     return open_source(config.source, access=config.access, include=config.include)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is left to do of a shard, and what doing it takes."""
+    """The open work of a shard, and all that is needed to do it."""
 
     config: Config
     source: Source
     durations: NDArray[np.float32]
-    """See Survey."""
+    """Seconds of each item of the manifest; see Survey."""
     engine: Engine
-    """Not yet loaded."""
+    """The engine, not yet loaded."""
     run: str
-    """The digest of the run's identity."""
+    """Digest of the run's identity."""
     ledger: Ledger
-    """Loaded."""
+    """The ledger, already loaded."""
     todo: NDArray[np.bool_]
-    """Shape (num_items,)."""
+    """Mask of the items to transcribe, shape (num_items,)."""
     progress: Progress
     log: Log
     observe: Callable[[Progress], None]
@@ -98,7 +105,11 @@ class Work:
 
 
 def alone(work: Work) -> Usage:
-    """Transcribe in this process. Raises what Pipeline.run raises."""
+    """Transcribe in this process.
+
+    Raises:
+        Interrupted, RunError: see Pipeline.run.
+    """
     tell = teller(work.log)
     pipeline = Pipeline(work.engine, work.ledger, settings(work.config), work.progress, work.observe, work.stop, tell)
     return pipeline.run(items(work.source, policy(work.config), work.config.limit, work.todo))
@@ -112,17 +123,18 @@ def run(
     transcribe: Callable[[Work], Usage] = alone,
     kept: Kept | None = None,
 ) -> Finished:
-    """Transcribe one shard of a manifest and, when it is the last, merge.
+    """Transcribe one shard of a manifest. If it is the last shard to finish, merge.
 
     Args:
-        observe: called with the progress whenever it changed.
-        stop: ask it, from a signal handler say, and what is in hand is committed.
-        transcribe: commits all that is to do, or raises.
-        kept: where the engine is found loaded, and left so; without it, this run unloads its own.
+        observe: called with the progress whenever it changes.
+        stop: a request, from a signal handler for example, commits the finished items and ends the run.
+        transcribe: commits every item of the work, or raises.
+        kept: the engine cache. The engine stays loaded in it after the run. Without a cache, the run unloads its own
+            engine.
 
     Raises:
-        UsageError: the config, the manifest or OUT do not fit; nothing was loaded or written.
-        RunError: the run cannot go on; what is committed is safe, and the same command goes on from there.
+        UsageError: the config, the manifest or OUT is wrong. No model was loaded, and no output was written.
+        RunError: the run cannot continue. What is committed is safe, and the same command resumes the run.
         Interrupted: `stop` was asked.
     """
     if kept is None:
@@ -151,9 +163,10 @@ def run(
 
 
 def teller(log: Log) -> Callable[[Notice], None]:
-    """Logs what an engine has to say."""
+    """Return a function that logs the notices of an engine."""
 
     def tell(notice: Notice) -> None:
+        """Log one notice."""
         (log.warning if notice.is_warning else log.info)("engine", text=notice.text)
 
     return tell
@@ -161,18 +174,20 @@ def teller(log: Log) -> Callable[[Notice], None]:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A run that may begin: the manifest is valid, the engine is there (not loaded), OUT is ours."""
+    """A run that may begin: the manifest is valid, the engine exists (not loaded), and OUT belongs to the run."""
 
     surveyed: Survey
     engine: Engine
     store: Store
     identity: dict[str, Any]
     language: str | None
-    """What items that do not say are scored by."""
+    """Language for the score of items that do not name one."""
     facts: dict[str, Any]
+    """Entries of the summary about how the run was made."""
 
 
 def _begin(config: Config, source: Source, log: Log, kept: Kept) -> _Job:
+    """Check everything that can be refused, and reserve OUT."""
     choice = engines.choose(config.engine)
     surveyed = survey(source, policy(config), config.limit)
     engine = kept.create(choice.name, config.model, config.engine_options, config.access)
@@ -205,7 +220,7 @@ def _versions(facts: dict[str, Any]) -> str:
 
 
 def _progress(job: _Job, ledger: Ledger, mine: NDArray[np.bool_], began: float) -> tuple[Progress, NDArray[np.bool_]]:
-    """Where this shard stands, and which items it has to do."""
+    """Return the progress of this shard, and the mask of the items that it has to do."""
     done, failed = np.frombuffer(ledger.done, np.bool_), np.frombuffer(ledger.failed, np.bool_)
     todo = mine & ~done
     total, left = int(mine.sum()), int(todo.sum())
@@ -223,7 +238,10 @@ def _progress(job: _Job, ledger: Ledger, mine: NDArray[np.bool_], began: float) 
 
 
 def known_audio(durations: NDArray[np.float32], wanted: NDArray[np.bool_], block: int = 1 << 16) -> tuple[float, int]:
-    """(seconds of the wanted items whose duration is known, how many are not), without a copy of it all."""
+    """Return (seconds of the wanted items whose duration is known, number of wanted items whose duration is unknown).
+
+    The arrays are read in blocks, which avoids a copy of everything.
+    """
     known_s, unknown = 0.0, 0
     for at in range(0, len(durations), block):
         part = durations[at : at + block][wanted[at : at + block]]
@@ -233,6 +251,7 @@ def known_audio(durations: NDArray[np.float32], wanted: NDArray[np.bool_], block
 
 
 def settings(config: Config) -> Settings:
+    """Return the pipeline's settings for a config and one worker."""
     return Settings(
         language=config.language,
         decoders=decoders(config),
@@ -244,17 +263,18 @@ def settings(config: Config) -> Settings:
 
 
 def decoders(config: Config, workers: int = 1) -> int:
-    """How many decoding processes each of so many workers has."""
+    """Return the number of decoder processes of each worker."""
     return config.decoders or max(1, min(MAX_DECODERS, len(os.sched_getaffinity(0)) // workers))
 
 
 def workers(config: Config, engine: Engine) -> tuple[Mapping[str, str], ...]:
-    """The environments of the processes that are to transcribe side by side; fewer than two: this one does it alone."""
+    """Return the environments of the processes that transcribe side by side. With fewer than two, this process works
+    alone."""
     return engine.spec.workers[: config.workers or None]
 
 
 def _facts(config: Config, engine: Engine) -> dict[str, Any]:
-    """What a summary tells of how it was made."""
+    """Return the summary's entries about how the run was made."""
     spec = engine.spec
     return {
         "engine": {
@@ -271,7 +291,10 @@ def _facts(config: Config, engine: Engine) -> dict[str, Any]:
 
 
 def _identity(config: Config, surveyed: Survey, engine: Engine) -> dict[str, Any]:
-    """All that decides what text comes out. Two runs of one identity may share an OUT; any others may not."""
+    """Return all settings that decide the text of the transcripts.
+
+    Two runs with the same identity may share an OUT. Other runs may not.
+    """
     return {
         "manifest": surveyed.fingerprint,
         "engine": engine.spec.name,
@@ -282,7 +305,12 @@ def _identity(config: Config, surveyed: Survey, engine: Engine) -> dict[str, Any
 
 
 def _claim(store: Store, config: Config, identity: dict[str, Any], record: dict[str, Any], log: Log) -> dict[str, Any]:
-    """Make OUT this run's, or find that it already is: its run.json."""
+    """Reserve OUT for this run, or check that OUT already belongs to it. Return the stored run.json.
+
+    Raises:
+        ConfigError: OUT holds merged outputs that no run of voxbatch made.
+        RunMismatchError: OUT belongs to another run.
+    """
     if unsafe := store.prepare():
         log.warning("unsafe_store", text=unsafe)
     if config.overwrite:
@@ -316,10 +344,13 @@ def _short(value: Any) -> str:
 
 
 def merge_by_hand(out: str, formats: tuple[str, ...], access: Access = USUAL) -> dict[str, Any]:
-    """Merge what shards have left in OUT, and write further formats.
+    """Merge the parts of the shards in OUT, and write further formats.
+
+    Args:
+        formats: formats of the files of single items. () means those of the run.
 
     Raises:
-        ConfigError: nothing was run there.
+        ConfigError: no run was started there.
         LedgerError: items are missing.
     """
     store = open_store(out, access)
@@ -329,11 +360,12 @@ def merge_by_hand(out: str, formats: tuple[str, ...], access: Access = USUAL) ->
 
 
 def status(out: str, access: Access = USUAL) -> dict[str, Any]:
-    """How far the run in OUT is: {"items", "committed", "finished", "shards": [{"shard", "items", "parts",
-    "complete"}]}.
+    """Return the progress of the run in OUT.
+
+        {"items": …, "committed": …, "finished": …, "shards": [{"shard": "0/4", "items": …, "parts": …, "complete": …}]}
 
     Raises:
-        ConfigError: nothing was run there.
+        ConfigError: no run was started there.
     """
     store = open_store(out, access)
     recorded = _recorded(store)
@@ -355,6 +387,11 @@ def status(out: str, access: Access = USUAL) -> dict[str, Any]:
 
 
 def _recorded(store: Store) -> dict[str, Any]:
+    """Return run.json.
+
+    Raises:
+        ConfigError: no run was started there.
+    """
     recorded = finalize.read_run(store)
     if recorded is None:
         raise ConfigError(f"{store.place}: no run was started there (it has no {finalize.RUN})")

@@ -1,7 +1,7 @@
-"""Which items belong to shard i of n: deterministic, disjoint, complete, balanced by duration where it is known.
+"""Assign items to shards: deterministic, disjoint, complete, and balanced by duration where it is known.
 
-Every task computes the whole assignment from the survey's durations and keeps its own shard, so tasks agree without
-talking to each other. It does not read the manifest and knows nothing of what is already done.
+Every task computes the whole assignment from the survey's durations and keeps its own shard. So tasks agree without
+communication. The module does not read the manifest and does not know which items are done.
 
     assign(np.array([30.0, 10.0, 20.0]), 2)  →  [0, 1, 1]
 """
@@ -17,14 +17,18 @@ from numpy.typing import NDArray
 from voxbatch.errors import ConfigError
 
 MAX_SHARDS = 99_999
-"""Names such as shard-00003-of-00016 hold five digits and must sort as numbers do."""
+"""Highest number of shards. Names such as shard-00003-of-00016 have five digits and must sort like numbers."""
 
 _BLOCK = 65_536
-"""Items turned into Python numbers at a time: a million at once would cost 60 MB for a moment's convenience."""
+"""Items that are converted to Python numbers at a time. A million at once would take 60 MB for a moment."""
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """ "3/16" → (3, 16): shard 3, counted from 0, of 16. Raises ConfigError."""
+    """Return (shard, number of shards): "3/16" → (3, 16), which is shard 3, counted from 0, of 16.
+
+    Raises:
+        ConfigError: the text is not i/n, or the numbers are out of range.
+    """
     rule = f"give i/n, n from 1 to {MAX_SHARDS:,} and i from 0 to n-1, such as 0/16 for the first of sixteen"
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
     if match is None:
@@ -39,10 +43,11 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def assign(durations: NDArray[np.floating], shards: int) -> NDArray[np.int32]:
-    """The shard of each item, int32 of shape (num_items,), from durations in seconds (NaN where unknown).
+    """Return the shard of each item, int32 of shape (num_items,), from durations in seconds (NaN if unknown).
 
-    Longest first, each to the shard with the least so far (Graham's LPT rule, 1969): no shard exceeds the mean load by
-    more than the longest item. An unknown duration counts as the mean of the known ones, or 1 if none is known.
+    Items are assigned longest first, each to the shard with the smallest load so far (Graham's LPT rule, 1969). So no
+    shard exceeds the mean load by more than the longest item. An unknown duration counts as the mean of the known
+    durations, or as 1 if none is known.
     """
     result = np.zeros(len(durations), dtype=np.int32)
     if shards == 1:
@@ -57,12 +62,12 @@ def assign(durations: NDArray[np.floating], shards: int) -> NDArray[np.int32]:
 
 
 def members(durations: NDArray[np.floating], shard: int, shards: int) -> NDArray[np.bool_]:
-    """Which items belong to `shard` (0-based) of `shards`: bool of shape (num_items,)."""
+    """Return the mask of the items in `shard` (0-based) of `shards`: bool of shape (num_items,)."""
     return np.equal(assign(durations, shards), shard)
 
 
 def split(durations: NDArray[np.floating], wanted: NDArray[np.bool_], parts: int) -> list[NDArray[np.bool_]]:
-    """The wanted items in so many disjoint parts of even load: bool of shape (num_items,) each."""
+    """Split the wanted items into disjoint parts of even load. Each part is a bool mask of shape (num_items,)."""
     indexes = np.flatnonzero(wanted)
     parts_of = assign(durations[indexes], parts)
     masks = [np.zeros(len(wanted), np.bool_) for _ in range(parts)]
@@ -72,14 +77,14 @@ def split(durations: NDArray[np.floating], wanted: NDArray[np.bool_], parts: int
 
 
 def _place(loads: list[tuple[float, int]], weight: float) -> int:
-    """Add an item to the least loaded shard of the heap; return which."""
+    """Add an item to the least loaded shard of the heap, and return that shard."""
     load, shard = loads[0]
     heapq.heapreplace(loads, (load + weight, shard))
     return shard
 
 
 def _weights(durations: NDArray[np.floating]) -> NDArray[np.float64]:
-    """float64 durations without gaps."""
+    """Return the durations as float64, with the unknown ones filled in."""
     weights = np.array(durations, dtype=np.float64)
     known = np.isfinite(weights) & (weights > 0)
     weights[~known] = weights[known].mean() if known.any() else 1.0

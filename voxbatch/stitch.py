@@ -1,9 +1,9 @@
-"""Ordered Hypotheses of one recording → one Transcript with words and segments on the recording's clock.
+"""Join the ordered Hypotheses of one recording into one Transcript, with words and segments on the recording's clock.
 
-Chunks that were cut in a pause are simply joined. At a forced cut both chunks heard the audio around it: their words
-there are paired by text and time, and the change from one to the other is made at the pair that both spell alike and
-that lies nearest to the cut; where they agree on nothing, each word goes to the chunk whose core holds its middle.
-Does not judge what was heard.
+Chunks that were cut in a pause are simply concatenated. At a forced cut both chunks hold the audio around the cut.
+Their words there are paired by text and time. The transcript changes from one chunk to the other at the pair that both
+chunks spell alike and that is nearest to the cut. If no pair is spelled alike, the nearest pair counts. If no
+words pair, each word goes to the chunk whose core holds its middle. The module does not judge the text.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from itertools import pairwise
 from voxbatch.records import SAMPLING_RATE, Hypothesis, Segment, Span, Transcript, Word
 
 PAUSE_SECONDS = 1.0
-"""A segment ends where nobody speaks for this long …"""
+"""A segment ends at a pause of this length …"""
 SENTENCE_END = (".", "?", "!", "…", "。", "？", "！", "।", "؟")
-"""… or after a word that ends a sentence."""
+"""… or after a word that ends a sentence …"""
 SEGMENT_SECONDS = 30.0
-"""… or before it would last longer than this."""
+"""… or before it would exceed this length."""
 AGREE_SECONDS = 1.0
-"""The same word from two chunks is the same utterance of it when the middles lie closer than this: engines place words
-some 0.1 s off inside a chunk, and up to a second at its edges."""
+"""Distance of the same word in two chunks, middle to middle, below which both are the same utterance. Engines place
+words about 0.1 s off inside a chunk, and up to one second off at its edges."""
 
 
 def stitch(spans: Sequence[Span], hypotheses: Sequence[Hypothesis], warnings: Sequence[str] = ()) -> Transcript:
-    """Join one recording's hypotheses.
+    """Join the hypotheses of one recording.
 
     Args:
-        spans: where each chunk lies, in order.
-        hypotheses: one a span, in the same order.
-        warnings: what decoding had to say; what the engine had to say about each chunk is added, with its place.
+        spans: position of each chunk, in order.
+        hypotheses: one per span, in the same order.
+        warnings: warnings of the decoder. The engine's warnings about each chunk are added, with the chunk's position.
 
     Returns:
-        The transcript. Word times are seconds on the recording's clock; without word times from the engine, `words` is
+        The transcript. Word times are seconds on the recording's clock. If the engine gives no word times, `words` is
         empty and each chunk is a segment.
     """
     heard = hypotheses
@@ -60,7 +60,7 @@ def stitch(spans: Sequence[Span], hypotheses: Sequence[Hypothesis], warnings: Se
 
 
 def segments(words: Sequence[Word]) -> Iterator[Segment]:
-    """Words → sentences, or stretches between pauses where nothing ends a sentence."""
+    """Yield the segments: sentences, or the words between pauses if nothing ends a sentence."""
     begin = 0
     for i, (word, following) in enumerate(pairwise(words), 1):
         too_long = following.end - words[begin].start > SEGMENT_SECONDS
@@ -84,7 +84,7 @@ def _clock(samples: int) -> str:
 
 
 def _timed(span: Span, hypothesis: Hypothesis) -> Hypothesis:
-    """Where an engine that gives word times gave none for one chunk, its words are spread evenly over the chunk."""
+    """Spread the words evenly over the chunk, if the engine gave word times for other chunks but not for this one."""
     tokens = hypothesis.text.split()
     if hypothesis.words or not tokens:
         return hypothesis
@@ -94,7 +94,8 @@ def _timed(span: Span, hypothesis: Hypothesis) -> Hypothesis:
 
 
 def _on_clock(span: Span, hypothesis: Hypothesis) -> list[Word]:
-    """The chunk's words on the recording's clock, inside its audio, in order and never ending before they begin."""
+    """Return the chunk's words on the recording's clock: inside the chunk's audio, in order, never ending before they
+    begin."""
     zero, end = span.start / SAMPLING_RATE, span.end / SAMPLING_RATE
     moved = []
     earliest = zero
@@ -106,7 +107,7 @@ def _on_clock(span: Span, hypothesis: Hypothesis) -> list[Word]:
 
 
 def _joined_words(spans: Sequence[Span], chunks: list[list[Word]]) -> Iterator[Word]:
-    """All words once. Chunk by chunk, each loses at its forced cuts what its neighbour keeps."""
+    """Yield every word once. At each forced cut, a chunk loses the words that its neighbour keeps."""
     first_kept, earliest = 0, 0.0
     for i, words in enumerate(chunks):
         last_kept, next_first = len(words), 0
@@ -120,9 +121,10 @@ def _joined_words(spans: Sequence[Span], chunks: list[list[Word]]) -> Iterator[W
 
 
 def _switch(left: list[Word], right: list[Word], a: Span, b: Span) -> tuple[int, int]:
-    """(how many of the left chunk's words to keep, the first of the right chunk's to keep) around a forced cut."""
+    """Return the words to keep at a forced cut: (number of words of the left chunk, index of the first word of the
+    right one)."""
     begin, end, cut = b.start / SAMPLING_RATE, a.end / SAMPLING_RATE, a.core_end / SAMPLING_RATE
-    slack = AGREE_SECONDS / 2  # a word that both heard may be placed outside by one
+    slack = AGREE_SECONDS / 2  # one chunk may place a word that both heard outside the overlap
     zone = next((i for i, word in enumerate(left) if word.end > begin - slack), len(left))
     theirs = [word for word in right if word.start < end + slack]
     pairs = [(zone + i, j) for i, j in _paired(left[zone:], theirs)]
@@ -132,22 +134,23 @@ def _switch(left: list[Word], right: list[Word], a: Span, b: Span) -> tuple[int,
         return (i + 1, j + 1) if _middle(left[i]) + _middle(right[j]) <= 2 * cut else (i, j)
     keep = next((i for i, word in enumerate(left) if _middle(word) >= cut), len(left))
     first = next((i for i, word in enumerate(right) if _middle(word) >= cut), len(right))
-    if zone == len(left):  # only the right chunk heard anything around the cut
+    if zone == len(left):  # only the right chunk has words around the cut
         first = 0
-    elif not theirs:  # only the left one did
+    elif not theirs:  # only the left chunk has words around the cut
         keep = len(left)
     return keep, first
 
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """An alignment so far, its last pair first."""
+    """An alignment that is built from its start. The last pair is stored first."""
 
     likeness: float = 0.0
     pair: tuple[int, int] = (-1, -1)
     before: _Path | None = None
 
     def pairs(self) -> list[tuple[int, int]]:
+        """Return all pairs, in order."""
         found, path = [], self
         while path.before is not None:
             found.append(path.pair)
@@ -156,8 +159,10 @@ class _Path:
 
 
 def _paired(left: Sequence[Word], right: Sequence[Word]) -> list[tuple[int, int]]:
-    """Pairs (index in left, index in right) of words that were likely one utterance heard twice, in order: of all
-    alignments the one with the highest sum of likenesses."""
+    """Return pairs (index in left, index in right) of words that are probably one utterance heard twice, in order.
+
+    Of all alignments, the one with the highest sum of likenesses is taken.
+    """
     row = [_Path()] * (len(right) + 1)
     for i, ours in enumerate(left):
         above, row = row, [_Path()]
@@ -169,7 +174,8 @@ def _paired(left: Sequence[Word], right: Sequence[Word]) -> list[tuple[int, int]
 
 
 def _likeness(ours: Word, theirs: Word) -> float:
-    """1 to 2 for the same word nearby, up to 0.5 for another word at the same time (misheard by one), else 0."""
+    """Return 1 to 2 for the same word nearby, up to 0.5 for different words at the same time (one is misheard),
+    else 0."""
     apart = abs(_middle(ours) - _middle(theirs))
     if _key(ours) and _key(ours) == _key(theirs):
         return 2 - apart / AGREE_SECONDS if apart < AGREE_SECONDS else 0.0
@@ -183,5 +189,5 @@ def _middle(word: Word) -> float:
 
 
 def _key(word: Word) -> str:
-    """What a word is compared by: without case and punctuation."""
+    """Return the form of a word that is compared: lower case, without punctuation."""
     return "".join(c for c in word.text.casefold() if c.isalnum())

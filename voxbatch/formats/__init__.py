@@ -1,7 +1,7 @@
 """Write a Transcript as json, srt, vtt, txt or ctm text.
 
-It opens no file and chooses no folder: give the formats a folder of their own, since an item may be called "summary".
-To add a format, write a function and put it in WRITERS.
+The package opens no file and chooses no folder. Give each format a folder of its own, because an item may be called
+"summary". To add a format, write a function and put it in WRITERS.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from voxbatch.records import Segment, Transcript, Word
 
 __all__ = ["WRITERS", "Cue", "cues", "output_name", "transcript_dict"]
 Writer = Callable[[str, Transcript], str]
+"""A function from (item id, transcript) to the text of the file."""
 
 
 def txt(item_id: str, transcript: Transcript) -> str:
-    """One segment a line; one line where there are none."""
+    """Return the transcript with one segment per line, or on one line if there are no segments."""
     segments = spelling(transcript.segments, transcript.text)
     texts = [segment.text for segment in segments] or [transcript.text]
     return "".join(" ".join(plain(text).split()) + "\n" for text in texts)
 
 
 def ctm(item_id: str, transcript: Transcript) -> str:
-    """NIST CTM, one word a line: file, channel, start, duration, word, and confidence where the engine gives one.
+    """Return NIST CTM, one word per line: file, channel, start, duration, word, and the confidence if the engine gives
+    one.
 
-    Fields are divided by spaces, so in the id whatever is no field character is percent-encoded, and "_" stands for a
-    space within a word. Empty where the engine gives no word times.
+    Spaces separate the fields. So characters that no field may hold are percent-encoded in the id, and "_" replaces a
+    space within a word. The text is empty if the engine gives no word times.
     """
     name = re.sub(r"^;|[\s%\x00-\x20\x7f-\x9f\ud800-\udfff]", percent, item_id)
     return "".join(_ctm_line(name, word) for word in transcript.words if ink(word.text))
@@ -44,13 +46,14 @@ def _ctm_line(name: str, word: Word) -> str:
 
 
 def to_json(item_id: str, transcript: Transcript) -> str:
-    """One object on one line: `version`, `id` and `transcript_dict`. UTF-8, save that lone surrogates stay escaped."""
+    """Return one JSON object on one line: `version`, `id` and `transcript_dict`. UTF-8, but lone surrogates are
+    escaped."""
     text = json.dumps({"version": 1, "id": item_id, **transcript_dict(transcript)}, ensure_ascii=False)
     return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
 
 
 def transcript_dict(transcript: Transcript) -> dict[str, Any]:
-    """The transcript as JSON-able values: seconds and confidences to 3 decimals, words without their leading space.
+    """Return the transcript as values for JSON. Seconds and confidences have 3 decimals; words have no leading space.
 
     {"text": "Hi.", "words": [{"word": "Hi.", "start": 0.5, "end": 0.8, "confidence": 0.93}],
      "segments": [{"text": "Hi.", "start": 0.5, "end": 0.8}], "audio_duration": 1.0, "warnings": []}
@@ -74,6 +77,6 @@ def _span(timed: Word | Segment) -> dict[str, float]:
 
 
 WRITERS: dict[str, Writer] = {"srt": srt, "vtt": vtt, "txt": txt, "ctm": ctm, "json": to_json}
-"""Format, which is the file name's extension too → writer of (item id, transcript) → the file's text, for UTF-8."""
+"""The writer of each format. The name of the format is also the extension of the file. The file's encoding is UTF-8."""
 
 assert tuple(WRITERS) == EXTENSIONS

@@ -1,6 +1,6 @@
-"""A Transcript → cues that a person can read: two lines, seven seconds, broken where speech is.
+"""Cut a Transcript into readable cues: at most two lines and seven seconds, with breaks that follow the speech.
 
-Of all ways to cut, the one with the lowest total cost is taken. Writes no file format: subtitles.py does.
+Of all ways to cut, the one with the lowest total cost is taken. The module writes no file format; subtitles.py does.
 """
 
 from __future__ import annotations
@@ -15,30 +15,33 @@ from itertools import accumulate, pairwise
 from voxbatch.records import Segment, Transcript, Word
 
 LINE_WIDTH = 42
-"""Columns. A wide (Chinese, Japanese, Korean) character takes two, so 21 of them fill a line."""
+"""Columns of a line. A wide character (Chinese, Japanese, Korean) takes two columns, so 21 of them fill a line."""
 MAX_CUE_MS = 7000
 MIN_CUE_MS = 1000
-"""Where the gap to the next cue allows it."""
+"""Shortest time of a cue, if the gap to the next cue allows it."""
 COLUMNS_PER_SECOND = 20
-"""What a person reads comfortably; a cue stays longer than its speech for it, where the gap allows it."""
+"""Comfortable reading speed. A cue outlasts its speech if a reader needs more time and the gap after it allows it."""
 PAUSE_S = 0.5
+"""Shortest gap between two words that counts as a pause."""
 _SENTENCE_END = re.compile(r"[.?!…。？！．｡।॥؟۔።]['\"”’»)\]」』）]*$")
 _ABBREVIATION = re.compile(r"(^|\s)(Mrs?|Ms|Dr|St|Prof|[A-HJ-Z])\.$")
-"""Titles and initials, which a name follows."""
+"""Titles and initials. A name follows them, so their full stop ends no sentence."""
 _CLAUSE_END = re.compile(r"[,;:،؛、，；：–—]['\"”’»)\]」』）]*$")
 
 
 @dataclass(frozen=True, slots=True)
 class Cue:
+    """One subtitle."""
+
     start_ms: int
     end_ms: int
     lines: tuple[str, ...]
-    """One or two."""
+    """One or two lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What a line is never broken within, no wider than a line; with its leading space where it has one."""
+    """A unit that no line break divides, never wider than a line. It includes its leading space, if it has one."""
 
     text: str
     start: float
@@ -46,11 +49,12 @@ class _Piece:
 
 
 def cues(transcript: Transcript) -> list[Cue]:
-    """The transcript's text cut in readable cues: two lines of 42 columns, 7 s, in order, never overlapping.
+    """Return the text of the transcript as readable cues: two lines of 42 columns, 7 s, in order, never overlapping.
 
     Of all ways to cut, the one with the lowest total cost (`_costs`) is taken, so that a sentence's last word is not
-    left alone in a cue. The cues' lines, joined, are the text, white space and control characters apart. A word wider
-    than a line is split. Words give the times; without them, segments do, each spread over its characters.
+    left alone in a cue. The joined lines of the cues are the text, apart from white space and control characters. A
+    word that is wider than a line is split. Times come from the words. Without word times they come from the segments,
+    each spread over its characters.
     """
     pieces = list(_pieces(transcript))
     groups = [pieces[i:j] for i, j in _cuts(pieces)]
@@ -81,9 +85,9 @@ def _pieces(transcript: Transcript) -> Iterator[_Piece]:
 
 
 def _timed_text(transcript: Transcript) -> Iterator[tuple[str, float, float]]:
-    """(text, start, end): the words, else the segments, else the whole; the first of these that spells the text.
+    """Yield (text, start, end) of the words, else of the segments, else of the whole: the first that spells the text.
 
-    The slices are cut from the text itself, which alone says where a space stands.
+    The slices are cut from the text itself, because only the text says where spaces are.
     """
     text = plain(transcript.text)
     inked = [i for i, char in enumerate(text) if not char.isspace()]
@@ -97,20 +101,23 @@ def _timed_text(transcript: Transcript) -> Iterator[tuple[str, float, float]]:
 
 
 def spelling(sources: Sequence[Word] | Sequence[Segment], text: str) -> Sequence[Word] | Sequence[Segment]:
-    """The sources if, joined, they are the text; else none, since a subtitle must not leave out what was said."""
+    """Return the sources if they, joined, are the text; else nothing, because a subtitle must not leave out speech."""
     return sources if "".join(ink(source.text) for source in sources) == ink(text) else ()
 
 
 def plain(text: str) -> str:
+    """Replace control characters by spaces."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text)
 
 
 def ink(text: str) -> str:
+    """Return the text without white space and control characters."""
     return "".join(plain(text).split())
 
 
 def _within_line(token: str) -> Iterator[str]:
-    """A token that fits a line stays whole; else its characters, marks and closing punctuation kept with their base."""
+    """Yield a token whole if it fits a line, else its characters one by one. Marks and closing punctuation stay with
+    the character before them."""
     token = " " * token[0].isspace() + token.strip()
     if _width(token.strip()) <= LINE_WIDTH:
         yield token
@@ -125,19 +132,22 @@ def _within_line(token: str) -> Iterator[str]:
 
 
 def _clings(char: str) -> bool:
+    """Return whether a character stays with the one before it: a mark, or punctuation."""
     category = unicodedata.category(char)
     return category[0] == "M" or category in {"Cf", "Po", "Pe", "Pf", "Pd"}
 
 
 def _width(text: str) -> int:
+    """Return the columns of a text."""
     return len(text) + sum(unicodedata.east_asian_width(char) in "WF" for char in text)
 
 
 def _cuts(pieces: Sequence[_Piece]) -> list[tuple[int, int]]:
-    """The cheapest partition of the pieces into cues, as [i, j) pairs: shortest path, over what fits a cue."""
+    """Return the cheapest partition of the pieces into cues, as [i, j) pairs. It is a shortest path over all pieces
+    that fit a cue."""
     widths = [0, *accumulate(_width(piece.text) for piece in pieces)]
     edges, inner = _costs(pieces)
-    small = LINE_WIDTH / 2  # a cue of less than half a line costs more, up to another cue
+    small = LINE_WIDTH / 2  # a cue of less than half a line costs more: up to 1, like another cue
     best, origin = [0.0], [0]
     for j in range(1, len(pieces) + 1):
         cost, i = min(
@@ -153,10 +163,10 @@ def _cuts(pieces: Sequence[_Piece]) -> list[tuple[int, int]]:
 
 
 def _costs(pieces: Sequence[_Piece]) -> tuple[list[float], list[float]]:
-    """What it costs to end a cue after j pieces, and the running sum of what it costs not to.
+    """Return the cost to end a cue after j pieces, and the running sum of the costs to continue.
 
-    In cues: another cue costs 1. Ending at a sentence is free, at a comma or pause cheap, elsewhere dear, within a word
-    dearest; going on over a pause costs the more the longer it is.
+    The unit is a cue: one more cue costs 1. An end is free at the end of a sentence, cheap at a comma or pause,
+    expensive elsewhere, and most expensive within a word. To continue over a pause costs more, the longer the pause is.
     """
     edges, inner = [0.0], [0.0]
     for before, after in pairwise([*pieces, None]):
@@ -168,7 +178,8 @@ def _costs(pieces: Sequence[_Piece]) -> tuple[list[float], list[float]]:
 
 
 def _roughness(before: str, after: str, pause: float) -> float:
-    """How much a break between two pieces hurts a reader, from 0 at a sentence's end to 3 within a word."""
+    """Return how much a break between two pieces disturbs a reader, from 0 at the end of a sentence to 3
+    within a word."""
     if _SENTENCE_END.search(before) and not _ABBREVIATION.search(before):
         return 0.0 if after[0] == " " or not after[0].isalnum() or _width(after[0]) == 2 else 1.5
     if _CLAUSE_END.search(before) or pause >= PAUSE_S:
@@ -178,14 +189,15 @@ def _roughness(before: str, after: str, pause: float) -> float:
 
 
 def _fitting(pieces: Sequence[_Piece], widths: Sequence[int], j: int) -> Iterator[int]:
-    """Every i for which pieces [i, j) fit a cue; always j - 1, as a piece fits a line and its time can be cut."""
+    """Yield every i for which the pieces [i, j) fit a cue. j - 1 always fits: a piece fits a line, and its time can be
+    cut."""
     yield j - 1
     second = j - 1
     for i in range(j - 2, -1, -1):
         if (pieces[j - 1].end - pieces[i].start) * 1000 > MAX_CUE_MS:
             return
         if _line_width(pieces, widths, i, j) <= LINE_WIDTH:
-            second = i  # the second line takes what it can, from the end
+            second = i  # the second line takes as many pieces as fit, from the end
         elif _line_width(pieces, widths, i, second) > LINE_WIDTH:
             return
         yield i
@@ -196,7 +208,7 @@ def _line_width(pieces: Sequence[_Piece], widths: Sequence[int], i: int, j: int)
 
 
 def _lines(group: Sequence[_Piece]) -> tuple[str, ...]:
-    """One line where it fits, else the two that are most alike in width, with a bias to break at punctuation."""
+    """Return one line if it fits, else two lines of similar width, with a preference for a break at punctuation."""
     text = "".join(piece.text for piece in group).strip()
     if _width(text) <= LINE_WIDTH:
         return (text,)

@@ -1,4 +1,4 @@
-"""An item's id → the name of its file: safe below any folder, and never another item's."""
+"""Derive the name of an item's file from its id: safe below any folder, and never the name of another item's file."""
 
 from __future__ import annotations
 
@@ -6,29 +6,33 @@ import hashlib
 import re
 
 EXTENSIONS = ("srt", "vtt", "txt", "ctm", "json")
-"""What formats.WRITERS knows."""
+"""The formats of formats.WRITERS."""
 MAX_NAME_BYTES = 255
-"""Of one path component, on every common Linux file system."""
+"""Longest path component on every common Linux file system."""
 MAX_PATH_BYTES = 768
-"""An object's name in a cloud store may have 1,024; the rest is left for the prefix above it."""
+"""Longest path of an item's file. An object's name in a cloud store may have 1,024 bytes; the rest is for the prefix
+above the path."""
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff%/\\]")
 _FOLDER_AS_FILE = re.compile(rf"\.(?=(?:{'|'.join(EXTENSIONS)})$)")
 _SUFFIX_BYTES = 1 + max(map(len, EXTENSIONS))
 _STEM_BYTES = MAX_NAME_BYTES - _SUFFIX_BYTES
-"""The same for every format, so that an item's files share their stem."""
+"""Longest stem of a file name. It is the same for every format, so that an item's files share their stem."""
 
 
 def output_name(item_id: str, extension: str) -> str:
-    """The relative POSIX path for an item's file: "a/b.wav", "srt" → "a/b.wav.srt". Different ids, different paths.
+    """Return the relative POSIX path of an item's file: "a/b.wav", "srt" → "a/b.wav.srt".
 
-    `extension` is one of EXTENSIONS. The id is percent-encoded only where it must be, so that decoding gives it back:
-    `%`, `\\`, control characters and lone surrogates (as UTF-8 would spell them; decode with "surrogatepass"); a slash
-    that would leave a component empty ("/x" → "%2Fx", "gs://b/x" → "gs:/%2Fb/x"); the dots of a component "." or "..";
-    the last dot of a folder that is named like some id's output ("a.srt/b" → "a%2Esrt/b").
+    Different ids have different paths. `extension` is one of EXTENSIONS. The id is percent-encoded only where
+    necessary, so that decoding restores it. Encoded are:
 
-    A component of more than 255 bytes is cut, and ends in "%~" (which encodes nothing) and 32 hexadecimal digits of the
-    whole component's SHA-256. An id whose path would have more than 768 bytes becomes one such component, hashed whole.
-    Names that differ in case or in Unicode normal form are different names.
+    - `%`, `\\`, control characters and lone surrogates (as in UTF-8; decode with "surrogatepass");
+    - a slash that would leave a component empty ("/x" → "%2Fx", "gs://b/x" → "gs:/%2Fb/x");
+    - the dots of a component "." or "..";
+    - the last dot of a folder that is named like the output of some id ("a.srt/b" → "a%2Esrt/b").
+
+    A component of more than 255 bytes is cut. It then ends in "%~" (which encodes nothing) and 32 hexadecimal digits of
+    the SHA-256 of the whole component. An id whose path would have more than 768 bytes becomes one such component, with
+    a hash of the whole id. Names that differ in case or in Unicode normal form are different names.
     """
     *folders, name = re.split(r"(?<=[^/])/(?=.)", item_id, flags=re.DOTALL)
     parts = [_shortened(_FOLDER_AS_FILE.sub("%2E", _component(folder)), MAX_NAME_BYTES) for folder in folders]
@@ -43,6 +47,7 @@ def _component(text: str) -> str:
 
 
 def percent(match: re.Match[str]) -> str:
+    """Return the percent-encoding of a match's UTF-8 bytes."""
     return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))
 
 

@@ -1,4 +1,4 @@
-"""Cues → SubRip and WebVTT, through pysubs2, with every character shown and none obeyed."""
+"""Write cues as SubRip and WebVTT with pysubs2, so that every character is shown and none acts as markup."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from voxbatch.formats.cues import cues
 from voxbatch.records import Transcript
 
 _JOINER = "\u2060"
-"""WORD JOINER: invisible, no width, no break. It keeps apart what a player would take for markup."""
+"""WORD JOINER: an invisible character without width that allows no line break. It splits text that a player takes for
+markup."""
 
 
 def srt(item_id: str, transcript: Transcript) -> str:
-    """SubRip. It has no escape: text that a player takes for markup gets an invisible WORD JOINER (U+2060) inside."""
+    """Return SubRip. The format has no escapes, so text that a player takes for markup gets an invisible WORD JOINER
+    (U+2060) inside."""
     return _subtitles("srt", transcript, lambda text: _disarmed(text, r"[<{\\]|--(?=>)|&(?=#|[A-Za-z]+;)"))
 
 
 def vtt(item_id: str, transcript: Transcript) -> str:
-    """WebVTT: `&amp;`, `&lt;` and `&gt;`, as it prescribes; a joiner after braces and backslashes, for some players."""
+    """Return WebVTT with `&amp;`, `&lt;` and `&gt;`, as the standard demands.
+
+    Braces and backslashes get a WORD JOINER, because some players take them for markup.
+    """
     return _subtitles("vtt", transcript, lambda text: _disarmed(html.escape(text, quote=False), r"[{\\]"))
 
 
@@ -30,13 +35,13 @@ def _subtitles(name: str, transcript: Transcript, escape: Callable[[str], str]) 
     for cue in cues(transcript):
         text = escape("\n".join(cue.lines)).replace("\n", r"\N")
         file.append(SSAEvent(cue.start_ms, cue.end_ms, text))
-    return file.to_string(name, keep_ssa_tags=True)  # what still looks like a tag is text
+    return file.to_string(name, keep_ssa_tags=True)  # keep text that still looks like a tag
 
 
 def _disarmed(text: str, markup: str) -> str:
-    """`text` with a joiner after each `markup`, within times and before numbers on a line of their own.
+    """Return `text` with a WORD JOINER after each `markup`, within times, and before numbers on a line of their own.
 
-    Parsers look for the last two too, where a cue should begin.
+    Parsers take times and such numbers for the start of a cue.
     """
     text = re.sub(markup, rf"\g<0>{_JOINER}", text)
     text = re.sub(r"(?<=\d:\d)(\d?)(?=[.,]\d)", rf"\1{_JOINER}", text)

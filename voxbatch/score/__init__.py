@@ -5,7 +5,7 @@
     score.add("en", counts)
     score.to_dict()["wer"]                                               # 0.333333
 
-Nothing here reads a file or knows a manifest.
+Only the module `files` reads files. Nothing here knows a manifest.
 """
 
 from voxbatch.score.corpus import CorpusScore, Tally

@@ -1,7 +1,7 @@
 """Add up a corpus one item at a time: errors over reference length, overall and by language.
 
-It keeps sums only, so a million items take no more memory than ten. It keeps no rate of a single item and never
-averages rates. Any other way of grouping is one more dictionary of `Tally`, beside the one by language.
+Only sums are kept, so a million items take no more memory than ten. Rates of single items are not kept, and rates are
+never averaged. Another way of grouping needs one more dictionary of `Tally`, next to the one by language.
 """
 
 from __future__ import annotations
@@ -13,28 +13,33 @@ from voxbatch.score.counts import ErrorCounts, count_errors
 from voxbatch.score.normalize import language, unit
 
 RATE_DIGITS = 6
-"""Decimal places of a rate as reported: one error in a million words still shows."""
+"""Decimal places of a reported rate: one error in a million words still shows."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """The sum over some items that are counted in the same unit."""
+    """The sum over items that are counted in the same unit."""
 
     counts: ErrorCounts = field(default_factory=ErrorCounts)
     items: int = 0
+    """Number of items with a transcript."""
     missing: int = 0
+    """Number of items with a reference but without a transcript."""
 
     def add(self, counts: ErrorCounts, *, missing: bool) -> None:
+        """Add the counts of one item. `missing` means that the item has no transcript."""
         self.counts += counts
         self.items += not missing
         self.missing += missing
 
     def merge(self, other: Tally) -> None:
+        """Add another tally."""
         self.counts += other.counts
         self.items += other.items
         self.missing += other.missing
 
     def to_dict(self, lang_unit: str) -> dict[str, Any]:
+        """Return the sums and the rate as values for JSON: `wer` if `lang_unit` is "word", else `cer`."""
         rate = self.counts.rate
         return {
             "wer" if lang_unit == "word" else "cer": None if rate is None else round(rate, RATE_DIGITS),
@@ -50,21 +55,23 @@ class Tally:
 
 @dataclass(slots=True)
 class CorpusScore:
-    """Feed it every item that has a reference: `add` where it was transcribed, `add_missing` where it was not."""
+    """The score of a corpus. Give it every item that has a reference: `add` with a transcript, `add_missing`
+    without."""
 
     by_language: dict[str, Tally] = field(default_factory=dict)
 
     def add(self, lang: str | None, counts: ErrorCounts) -> None:
+        """Add the counts of an item with a transcript."""
         self._tally(lang).add(counts, missing=False)
 
     def add_missing(self, lang: str | None, reference: str) -> ErrorCounts:
-        """An item that has a reference and no transcript: its whole reference counts as deleted."""
+        """Add an item with a reference and no transcript: the whole reference counts as deleted. Return its counts."""
         counts = count_errors(reference, "", lang)
         self._tally(lang).add(counts, missing=True)
         return counts
 
     def total(self, lang_unit: str) -> Tally:
-        """The sum over the languages counted in words, or over those counted in characters: the two do not add up."""
+        """Return the sum over the languages that are counted in words, or in characters. The two cannot be added."""
         total = Tally()
         for lang, tally in self.by_language.items():
             if unit(lang) == lang_unit:
@@ -72,7 +79,7 @@ class CorpusScore:
         return total
 
     def to_dict(self) -> dict[str, Any]:
-        """For a summary: `wer` over the languages with words, `cer` over those without, None where there is nothing.
+        """Return the score for a summary: `wer` over languages with words, `cer` over others, None without items.
 
         {"wer": 0.25, "cer": null, "items": 2, "missing": 0,
          "words": {"wer": 0.25, "errors": 2, …, "reference_words": 8, "items": 2, "missing": 0},

@@ -1,6 +1,7 @@
-"""Count what separates one hypothesis from its reference: substitutions, insertions, deletions.
+"""Count the errors that separate one hypothesis from its reference: substitutions, insertions, deletions.
 
-It does not add up a corpus (corpus.py); a rate of one utterance says little, and the mean of such rates says nothing.
+The module does not add up a corpus (corpus.py does). A rate of one utterance says little, and the mean of many rates
+says nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from voxbatch.score.normalize import normalizer, unit
 
 @dataclass(frozen=True, slots=True)
 class ErrorCounts:
-    """Errors in words or characters, as `unit(lang)` says. Counts add up; rates do not."""
+    """Errors in words or in characters, according to `unit(lang)`. Counts can be added; rates cannot."""
 
     substitutions: int = 0
     insertions: int = 0
@@ -21,14 +22,15 @@ class ErrorCounts:
 
     @property
     def errors(self) -> int:
+        """Sum of substitutions, insertions and deletions."""
         return self.substitutions + self.insertions + self.deletions
 
     @property
     def rate(self) -> float | None:
-        """errors / reference_length, above 1 where much was inserted.
+        """The ratio errors / reference_length. It exceeds 1 if there are many insertions.
 
-        None against an empty reference, where no rate exists. Insertions there still count in a sum: text that was
-        invented in silence must make the corpus worse.
+        None for an empty reference, which has no rate. Its insertions still count in a sum: text that was invented in
+        silence must make the corpus worse.
         """
         return self.errors / self.reference_length if self.reference_length else None
 
@@ -42,9 +44,10 @@ class ErrorCounts:
 
 
 def count_errors(reference: str, hypothesis: str, lang: str | None) -> ErrorCounts:
-    """Levenshtein distance between the normalised texts, in the language's unit; an empty hypothesis is all deletions.
+    """Return the Levenshtein distance between the normalised texts, in the language's unit.
 
-    Linear in memory, quadratic in time: 2,000 words (a quarter of an hour) take about 30 ms, 10,000 under a second.
+    An empty hypothesis counts as deletions only. Memory is linear and time is quadratic: 2,000 words (a quarter of an
+    hour) take about 30 ms, 10,000 words less than a second.
     """
     from kaldialign import edit_distance
 
@@ -54,6 +57,6 @@ def count_errors(reference: str, hypothesis: str, lang: str | None) -> ErrorCoun
 
 
 def tokens(text: str, lang: str | None) -> list[str]:
-    """The normalised text's words, or its characters without white space: what is compared and counted."""
+    """Return the units that are compared: the words of the normalised text, or its characters without white space."""
     words = normalizer(lang)(text).split()
     return list("".join(words)) if unit(lang) == "character" else words

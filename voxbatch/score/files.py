@@ -1,4 +1,4 @@
-"""Score files of JSON lines: hypotheses as `pred_text`, references as `text` beside them or in a file of their own."""
+"""Score files of JSON lines: hypotheses as `pred_text`, references as `text` in the same lines or in another file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from voxbatch.storage import USUAL, Access, is_remote, open_remote
 def score_files(
     hypotheses: str, references: str | None, language: str | None = None, access: Access = USUAL
 ) -> dict[str, Any]:
-    """The corpus's counts (CorpusScore.to_dict).
+    """Return the error counts of the corpus (CorpusScore.to_dict).
 
     Args:
-        hypotheses: a file, or its address: JSON lines with `pred_text`, and `text` or an `id` that `references` knows.
-        references: JSON lines with `id` (or `audio_filepath`) and `text`; one without a hypothesis counts as missing.
+        hypotheses: a file or its address: JSON lines with `pred_text`, and with `text` or an `id` that `references`
+            has.
+        references: JSON lines with `id` (or `audio_filepath`) and `text`. A reference without a hypothesis counts as
+            missing.
+        language: language of lines that do not name one.
 
     Raises:
-        ManifestError: a line is no JSON object, or lacks a key; or nothing has a reference.
+        ManifestError: a line is not a JSON object or lacks a key, or no line has a reference.
     """
     known = {_key(row, references, line): row for line, row in _rows(references, access)} if references else None
     score = CorpusScore()

@@ -1,6 +1,6 @@
-"""Make two ways of writing the same speech equal, language by language, before they are compared.
+"""Make different spellings of the same speech equal before they are compared, language by language.
 
-It does not align or count (counts.py), and it does not translate spellings, digits or scripts outside English.
+The module does not align or count (counts.py does), and it translates spellings, digits or scripts in English only.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import cache
 from typing import Literal
 
 Normalizer = Callable[[str], str]
+"""A function from a text to its normalised form."""
 
 ENGLISH = frozenset({"en", "eng"})
 
@@ -18,50 +19,55 @@ WITHOUT_SPACES = frozenset(
     {"zh", "zho", "chi", "cmn", "yue", "wuu", "nan", "hak", "ja", "jpn", "th", "tha", "lo", "lao"}
     | {"km", "khm", "my", "mya", "bur", "bo", "bod", "tib"}
 )
-"""Primary subtags of languages written without spaces: what a word is there would be some segmenter's opinion."""
+"""Primary subtags of languages that are written without spaces. Words of these languages depend on the segmenter, so
+characters are counted."""
 
 _APOSTROPHE_LETTERS = frozenset("\u02bb\u02bc")
-"""Letters by category, but typed interchangeably with the apostrophe ’ (Ukrainian п’ять, Hawaiian ʻokina)."""
+"""Letters by category that are typed in place of the apostrophe ’ (Ukrainian п’ять, Hawaiian ʻokina)."""
 
 _VARIATION_SELECTORS = frozenset(map(chr, range(0xFE00, 0xFE10)))
-"""Marks by category, but they choose a glyph (text or emoji) and spell nothing."""
+"""Marks by category that choose a glyph (text or emoji) and spell nothing."""
 
 
 def language(lang: str | None) -> str:
-    """The primary subtag, lower case: "pt-BR" → "pt", "EN_us" → "en", None or "" → "und" (undetermined)."""
+    """Return the primary subtag in lower case: "pt-BR" → "pt", "EN_us" → "en", None or "" → "und" (undetermined)."""
     return (lang or "").strip().replace("_", "-").partition("-")[0].lower() or "und"
 
 
 def unit(lang: str | None) -> Literal["word", "character"]:
-    """What errors are counted in: characters where the language is written without spaces, else words."""
+    """Return the unit of errors: characters if the language is written without spaces, else words."""
     return "character" if language(lang) in WITHOUT_SPACES else "word"
 
 
 def normalizer(lang: str | None) -> Normalizer:
-    """The function that both a reference and a hypothesis in `lang` go through before they are compared.
+    """Return the function that normalises a reference or a hypothesis in `lang` before the comparison.
 
-    English gets Whisper's English rules, as the Open ASR Leaderboard does ("It's my colour, Mr. Grey" →
-    "it is my color mister gray"); every other language, and None, gets `normalize_unicode`.
+    English gets Whisper's English rules, as on the Open ASR Leaderboard ("It's my colour, Mr. Grey" → "it is my color
+    mister gray"). Every other language, and None, gets `normalize_unicode`.
     """
     return _english() if language(lang) in ENGLISH else normalize_unicode
 
 
 def normalize_unicode(text: str) -> str:
-    """NFKC and case folding; punctuation and symbols become spaces; white space collapses.
+    """Apply NFKC and case folding, replace punctuation and symbols by spaces, and collapse white space.
 
         "L’homme — 50 % d'ÉTÉ" → "l homme 50 d été"        "हिन्दी में।" → "हिन्दी में"
 
     Combining marks stay: they are the vowels of Hindi, Thai and most scripts of South Asia. Whisper's own
-    BasicTextNormalizer deletes them, which turns "हिन्दी" into "ह न द" and makes a wrong transcript look right.
-    Invisible format characters (soft hyphen, zero-width joiners, direction marks) go, as in Unicode's NFKC_Casefold.
-    NFKC splits the Thai and Lao vowel AM in two characters, in reference and hypothesis alike.
+    BasicTextNormalizer deletes them. That turns "हिन्दी" into "ह न द" and makes a wrong transcript look right.
+    Invisible format characters (soft hyphen, zero-width joiners, direction marks) are removed, as in Unicode's
+    NFKC_Casefold. NFKC splits the Thai and Lao vowel AM into two characters, in reference and hypothesis alike.
     """
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return " ".join("".join(_letters(folded)).split())
 
 
 def _letters(text: str) -> Iterator[str]:
-    bare = True  # nothing for a mark to sit on: the symbol or punctuation that it belonged to is gone
+    """Yield letters, digits and marks as they are, and a space for each other character.
+
+    Format characters, and marks without a letter before them, are left out.
+    """
+    bare = True  # True if a mark would follow no letter: the symbol or punctuation that it belongs to is removed
     for char in text:
         category = unicodedata.category(char)
         if category == "Cf" or char in _VARIATION_SELECTORS or (bare and category[0] == "M"):
@@ -72,15 +78,17 @@ def _letters(text: str) -> Iterator[str]:
 
 @cache
 def _english() -> Normalizer:
+    """Return Whisper's English rules."""
     from whisper_normalizer.english import EnglishTextNormalizer
 
     rules: Normalizer = EnglishTextNormalizer()
 
     def normalize(text: str) -> str:
+        """Apply the rules, or `normalize_unicode` if they fail."""
         try:
             return " ".join(rules(" ".join(text.split())).split())
         except (AssertionError, ValueError, ArithmeticError):
-            # Its number rules fail on numbers of thousands of digits, which a model stuck in a loop does write.
+            # Whisper's number rules fail on numbers of thousands of digits, which a model writes when stuck in a loop.
             return normalize_unicode(text)
 
     return normalize

@@ -1,8 +1,9 @@
-"""What task am I: which one of how many processes, as the task engine tells each that it starts; and so which shard.
+"""Find the task that this process is: its number, the number of tasks, and so its shard.
 
-Every engine has a reader, which gives a Task, None where that engine did not start this process, or a ConfigError that
-names the variable. Engines that contradict each other, or a --shard, are refused: a wrong guess would do the work
-several times, or leave some of it undone, with exit code 0.
+The platform that starts the tasks tells each one its number. Every platform has a reader. The reader returns a Task, or
+None if that platform did not start this process, or it raises a ConfigError that names the variable. Platforms that
+contradict each other, or a --shard, are refused: a wrong guess would do the work several times, or leave some of it
+undone, with exit code 0.
 
     find({"CLOUD_RUN_TASK_INDEX": "3", "CLOUD_RUN_TASK_COUNT": "8"})  →  Task(3, 8, "cloud-run")
 """
@@ -19,37 +20,38 @@ from voxbatch.tasks import sagemaker
 
 AUTO, NONE = "auto", "none"
 COUNT = "VOXBATCH_TASK_COUNT"
-"""How many tasks there are, where the engine does not tell."""
+"""Variable with the number of tasks, for platforms that do not tell it."""
 MOST = 99_999
-"""As many as there can be shards."""
+"""Highest number of tasks; equal to the highest number of shards."""
 _LARGEST = 999_999_999
+"""Highest whole number that a variable may hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One process of several that a task engine started alike."""
+    """One of several identical processes that a platform started."""
 
     index: int
-    """From 0."""
+    """0-based number of the task."""
     count: int
     engine: str
-    """A name of ENGINES."""
+    """The platform, a name in ENGINES."""
     attempt: int | None = None
-    """0 the first time; None where the engine does not tell."""
+    """Number of earlier attempts of this task. None if the platform does not tell."""
     execution: str | None = None
-    """Of all executions of the job, which."""
+    """Identifier of this execution of the job."""
     name: str | None = None
-    """The job's."""
+    """Name of the job."""
 
     def __str__(self) -> str:
-        """ "task 3 of 8 (Cloud Run job calls, execution calls-x7k, attempt 1)" """
+        """Return, for example, "task 3 of 8 (Cloud Run job calls, execution calls-x7k, attempt 1)"."""
         said = [f"{ENGINES[self.engine].title}{f' {self.name}' if self.name else ''}"]
         said += [f"execution {self.execution}"] if self.execution else []
         said += [f"attempt {self.attempt}"] if self.attempt is not None else []
         return f"task {self.index} of {self.count} ({', '.join(said)})"
 
     def log_fields(self) -> dict[str, Any]:
-        """What each line of its log carries; on Cloud Run the labels that the lines of the platform itself have."""
+        """Return the fields of each log line. On Cloud Run they include the platform's own labels."""
         fields = {} if self.attempt is None else {"attempt": self.attempt}
         if self.engine != "cloud-run":
             return fields
@@ -61,16 +63,16 @@ class Task:
 def find(
     environ: Mapping[str, str], root: str = sagemaker.ROOT, engine: str = AUTO, count: int | None = None
 ) -> Task | None:
-    """The task that this process is, None if nobody says that it is one.
+    """Return the task that this process is, or None if no platform says that it is a task.
 
     Args:
-        root: of SageMaker's files.
-        engine: the one to ask; or all (auto), of which those that tell of a single task count for nothing where
-            another tells of more; or none.
-        count: how many tasks there are by --shard, for where the engine does not tell.
+        root: root folder of SageMaker's files.
+        engine: the platform to ask, or all platforms (auto), or none. With auto, platforms that report a single task
+            are ignored if another platform reports several.
+        count: number of tasks from --shard, for platforms that do not tell it.
 
     Raises:
-        ConfigError: a variable holds what it cannot, one is missing, or two engines contradict each other.
+        ConfigError: a variable has an invalid value, a variable is missing, or two platforms contradict each other.
     """
     if engine == NONE:
         return None
@@ -91,12 +93,13 @@ def find(
 
 
 def shard_of(task: Task | None, asked: tuple[int, int] | None) -> tuple[int, int]:
-    """(which shard, of how many): what was asked for, or else the task's, or else all.
+    """Return (shard, number of shards): the values that were asked for, or else those of the task, or else (0, 1).
 
     Raises:
-        ConfigError: what was asked for is not the task's, so some work would be done twice and some not at all.
+        ConfigError: the values that were asked for are not the task's. Some work would be done twice and some not at
+            all.
     """
-    if task is None or (task.count == 1 and asked):  # one task says nothing of how the work is divided
+    if task is None or (task.count == 1 and asked):  # a single task does not tell how the work is divided
         return asked or (0, 1)
     if asked and asked != (task.index, task.count):
         raise ConfigError(
@@ -108,6 +111,7 @@ def shard_of(task: Task | None, asked: tuple[int, int] | None) -> tuple[int, int
 
 
 def _refuse_unknown(told: _Told, engine: str) -> None:
+    """Refuse a --tasks platform that did not start this process, and a task count without a task number."""
     if engine != AUTO:
         this = ENGINES[engine]
         raise ConfigError(f"--tasks {engine}: no {this.title} has started this process: {this.variable} is not there")
@@ -121,23 +125,33 @@ def _refuse_unknown(told: _Told, engine: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What there is to read."""
+    """The inputs of the readers."""
 
     environ: Mapping[str, str]
+    """The environment of this process."""
     root: str
+    """Root folder of SageMaker's files."""
     count: int | None
+    """Number of tasks from --shard, if given."""
 
     def text(self, name: str) -> str:
+        """Return a variable without white space at its ends; "" if it is not set."""
         return self.environ.get(name, "").strip()
 
     def maybe(self, name: str) -> str | None:
+        """Return a variable, or None if it is not set or empty."""
         return self.text(name) or None
 
     def has(self, *names: str) -> bool:
-        """Whether all are set; empty ones are not."""
+        """Return whether all variables are set and not empty."""
         return all(map(self.text, names))
 
     def whole(self, name: str, least: int = 0, most: int = _LARGEST) -> int:
+        """Return a variable as a whole number.
+
+        Raises:
+            ConfigError: it is not set, not a whole number, or out of range.
+        """
         text = self.text(name)
         if re.fullmatch(r"[0-9]{1,9}", text) and least <= int(text) <= most:
             return int(text)
@@ -145,14 +159,20 @@ class _Told:
         raise ConfigError(f"{name} {seen}; it must be a whole number from {least:,} to {most:,}{_OTHERWISE}")
 
     def index(self, name: str, count: int) -> int:
+        """Return a variable as a task number: 0 to count - 1."""
         return self.whole(name, 0, count - 1)
 
     def attempt(self, name: str, first: int = 0) -> int | None:
-        """0 the first time, however the engine counts."""
+        """Return the number of earlier attempts, or None if the variable is not set. The platform counts from
+        `first`."""
         return self.whole(name, first) - first if self.has(name) else None
 
     def size(self, engine: str, names: Sequence[str]) -> int:
-        """How many tasks there are, by the first of the names that is set; the others must agree."""
+        """Return the number of tasks from the first of the variables that is set, or else from --shard.
+
+        Raises:
+            ConfigError: the variables contradict each other, or no source gives the number.
+        """
         sizes = {name: self.whole(name, 1, MOST) for name in names if self.has(name)}
         if len(set(sizes.values())) > 1:
             raise ConfigError(" and ".join(f"{name} is {size}" for name, size in sizes.items()) + "; they must agree")
@@ -208,8 +228,11 @@ def _kubernetes(told: _Told) -> Task | None:
 
 
 def _slurm(told: _Told) -> Task | None:
-    """An array's ids may begin anywhere and have a step, --array=1-15:2 say; a list with gaps has no such order, though
-    Slurm tells of it in the same variables. A job that is no array has no ids."""
+    """Return the task of a Slurm array, whose job has array ids. A job that is no array has none.
+
+    Array ids may begin at any number and may have a step, as in --array=1-15:2. A list with gaps has no such order, but
+    Slurm describes it with the same variables.
+    """
     at = "SLURM_ARRAY_TASK_ID"
     if not told.has(at):
         return None
@@ -229,23 +252,30 @@ def _slurm(told: _Told) -> Task | None:
 
 
 def _torchrun(told: _Told) -> Task | None:
-    """Many tools set RANK; with WORLD_SIZE and a place to meet, it is what torchrun sets, or what acts like it."""
+    """Return the task of a torchrun job.
+
+    Many tools set RANK. Only torchrun, or a tool that acts like torchrun, also sets WORLD_SIZE and a run id or a master
+    address.
+    """
     if not told.has("RANK", "WORLD_SIZE") or not (told.has("TORCHELASTIC_RUN_ID") or told.has("MASTER_ADDR")):
         return None
     count = told.whole("WORLD_SIZE", 1, MOST)
     attempt, execution = told.attempt("TORCHELASTIC_RESTART_COUNT"), told.maybe("TORCHELASTIC_RUN_ID")
-    if execution == "none":  # what torchrun sets where nobody named one
+    if execution == "none":  # torchrun's value if no id was given
         execution = None
     return Task(told.index("RANK", count), count, "torchrun", attempt, execution)
 
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
+    """A platform."""
+
     title: str
-    """What people call a job of it."""
+    """The name of a job of the platform, for people."""
     variable: str
-    """Which tells that it started this process."""
+    """The variable or file that shows that the platform started this process."""
     read: Callable[[_Told], Task | None]
+    """The reader."""
 
 
 ENGINES = {
@@ -256,3 +286,4 @@ ENGINES = {
     "slurm": _Engine("Slurm array", "SLURM_ARRAY_TASK_ID", _slurm),
     "torchrun": _Engine("torchrun job", "RANK", _torchrun),
 }
+"""The platforms, by the names of --tasks."""

@@ -1,9 +1,10 @@
-"""The files of a SageMaker Processing container: which hosts there are, what each of them is given, and the reason of a
-failure, which it shows as ExitMessage.
+"""Read and write the files of a SageMaker Processing container: its hosts, their inputs, and the reason of a failure.
 
     <root>/config/resourceconfig.json        {"current_host": "algo-2", "hosts": ["algo-1", "algo-2"]}
     <root>/config/processingjobconfig.json   ProcessingJobName, ProcessingInputs, …
-    <root>/output/message                    ours
+    <root>/output/message                    written by voxbatch; SageMaker shows it as ExitMessage
+
+Outside SageMaker, these files do not exist.
 """
 
 from __future__ import annotations
@@ -20,24 +21,28 @@ from voxbatch.errors import ConfigError
 
 ROOT = "/opt/ml"
 ROOT_VARIABLE = "SAGEMAKER_BASE_DIR"
-"""Where SageMaker's own toolkits look for another root."""
+"""Variable that names another root; SageMaker's own toolkits read it."""
 MESSAGE_BYTES = 1024
-"""What SageMaker shows of it."""
+"""Length of the message that SageMaker shows."""
 
 
 def root_of(environ: Mapping[str, str]) -> str:
+    """Return the root folder of SageMaker's files."""
     return environ.get(ROOT_VARIABLE) or ROOT
 
 
 def resources(root: str) -> Path:
+    """Return the path of the file that names the hosts."""
     return Path(root, "config", "resourceconfig.json")
 
 
 def host(root: str) -> tuple[int, int] | None:
-    """(which host this is, of how many), in the order of their numbers: algo-1, algo-2, algo-10. None elsewhere.
+    """Return (number of this host, number of hosts), or None outside SageMaker.
+
+    The order is that of the numbers in the names: algo-1, algo-2, algo-10.
 
     Raises:
-        ConfigError: the file is there and does not tell.
+        ConfigError: the file exists and does not name this host among the hosts.
     """
     found = _read(resources(root))
     if found is None:
@@ -51,12 +56,13 @@ def host(root: str) -> tuple[int, int] | None:
 
 
 def job_name(root: str) -> str | None:
+    """Return the name of the processing job, or None if the file does not tell it."""
     name = _job(root).get("ProcessingJobName")
     return name if isinstance(name, str) else None
 
 
 def instance_type(root: str) -> str | None:
-    """What machine this host is, such as "ml.g6.2xlarge"; None where neither file says."""
+    """Return the machine of this host, for example "ml.g6.2xlarge", or None if neither file tells it."""
     with contextlib.suppress(LookupError, TypeError, ConfigError):
         return str((_read(resources(root)) or {})["current_instance_type"])
     with contextlib.suppress(LookupError, TypeError, ConfigError):
@@ -65,9 +71,11 @@ def instance_type(root: str) -> str | None:
 
 
 def refuse_scattered(source: str, root: str) -> None:
-    """
+    """Refuse a source of which each host has only a part.
+
     Raises:
-        ConfigError: of the input that holds `source` each host has other files, so no host can take a shard of all.
+        ConfigError: SageMaker gave each host other files of the input that holds `source`, so no host can take a shard
+            of the whole input.
     """
     for place in _scattered(root):
         if Path(os.path.abspath(source)).is_relative_to(place):
@@ -79,6 +87,7 @@ def refuse_scattered(source: str, root: str) -> None:
 
 
 def _scattered(root: str) -> list[str]:
+    """Return the folders of which each host has a part of its own."""
     inputs = _job(root).get("ProcessingInputs")
     given = [each.get("S3Input") for each in inputs if isinstance(each, dict)] if isinstance(inputs, list) else []
     by_key = [each for each in given if isinstance(each, dict) and each.get(_SPREAD) == "ShardedByS3Key"]
@@ -89,10 +98,11 @@ _SPREAD = "S3DataDistributionType"
 
 
 def leave_message(reason: str, root: str) -> None:
-    """On SageMaker, say why the job failed: the first KB, cut where a character ends. Elsewhere it does nothing."""
+    """On SageMaker, write the reason of a job's failure: the first KB, cut at the end of a character. Elsewhere, do
+    nothing."""
     cut = reason.encode(errors="replace")[:MESSAGE_BYTES].decode(errors="ignore")
     place = Path(root, "output", "message")
-    with contextlib.suppress(OSError):  # the log has it too
+    with contextlib.suppress(OSError):  # the log has the reason, too
         if resources(root).exists():
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(cut, encoding="utf-8")
@@ -118,5 +128,6 @@ _RULE = "SageMaker writes a JSON object there (--tasks none does not look at it)
 
 
 def _natural(name: str) -> list[str | int]:
-    """ "algo-10" → ["algo-", 10, ""]: strings and numbers alternate, so any two can be compared."""
+    """Split a name for sorting: "algo-10" → ["algo-", 10, ""]. Strings and numbers alternate, so any two can be
+    compared."""
     return [int(piece) if i % 2 else piece for i, piece in enumerate(re.split(r"([0-9]+)", name))]
