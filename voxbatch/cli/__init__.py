@@ -1,9 +1,11 @@
-"""The command line: parse, build a Config, call one function, map to an exit code.
+"""The command line: parse the options, build a Config, call one function, map the result to an exit code.
 
-Results go to stdout; progress, logs and errors to stderr. Nothing heavy is imported before a command needs it.
+Results go to stdout; progress, logs and errors go to stderr. A heavy module is imported only by the command that needs
+it.
 
-Exit codes: 0 all done; 1 the run failed; 2 usage, config or manifest invalid; 3 finished, some items failed; 130 and
-143 interrupted, resumable. On SageMaker the reason of 1, 2 and 3 becomes the job's ExitMessage.
+Exit codes: 0 all items done; 1 the run failed; 2 usage, config or manifest invalid; 3 finished, but some items failed;
+130 (SIGINT) and 143 (SIGTERM) interrupted, resumable. On SageMaker the reason for the codes 1, 2 and 3 becomes the
+job's ExitMessage.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from voxbatch.tasks import Task
 
 WIDTH = 100
-"""Columns of what is printed."""
+"""Columns of the printed output."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH})
@@ -96,17 +98,18 @@ def run(
 
 
 def _always(task: Task | None, config: Config) -> dict[str, Any]:
-    """What each line of a task's or a shard's log says of it."""
+    """Return the fields that each log line of a task or of a shard carries; {} for a single shard that is no task."""
     if task is None and config.shards == 1:
         return {}
     return {"shard": f"{config.shard}/{config.shards}", **(task.log_fields() if task else {})}
 
 
 _NOTHING_SHARED = ("cloud-run", "sagemaker")
-"""Engines whose tasks see no folder in common, unless one is mounted."""
+"""Platforms whose tasks share no folder, unless one is mounted."""
 
 
 def _tell_task(task: Task, config: Config, log: Log) -> None:
+    """Log the task and its shard; warn if OUT is a local folder that the tasks of the platform do not share."""
     from voxbatch.storage import is_remote
 
     log.info("task", engine=task.engine, text=f"{task}: shard {config.shard}/{config.shards}")
@@ -119,6 +122,7 @@ def _tell_task(task: Task, config: Config, log: Log) -> None:
 
 
 def _tell_ignored(served: Properties, log: Log) -> None:
+    """Log the settings of a vLLM file that have no effect in voxbatch, and warn about unknown ones."""
     event = served.flag[2:].replace("-", "_")
     if served.without_effect:
         log.info(event, text=f"{served.file}: without effect here: {', '.join(served.without_effect)}")
@@ -191,6 +195,7 @@ def manifest(folder: str, **settings: Any) -> None:
 
 
 def _described(config: Config) -> Iterator[str]:
+    """Return the manifest lines of a local folder, or of a folder in a bucket."""
     from voxbatch.manifest import folder_manifest, prefix_manifest
     from voxbatch.storage import is_remote
 
@@ -288,7 +293,11 @@ cli.add_command(listen)
 
 
 def main() -> NoReturn:
-    """The console script."""
+    """Run the console script and exit with one of the module's exit codes.
+
+    Raises:
+        Exception: an unexpected error (a bug) passes through, so that its traceback is shown.
+    """
     try:
         cli(prog_name="voxbatch", standalone_mode=False)
     except click.exceptions.Exit as e:
@@ -300,19 +309,20 @@ def main() -> NoReturn:
     except click.Abort:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-        os._exit(130)  # without waiting for threads that ask a store again and again
+        os._exit(130)  # os._exit does not wait for threads that still retry requests to a store
     except VoxbatchError as e:
         _leave_message(str(e))
         click.echo(f"Error: {e}", err=True)
         sys.exit(e.exit_code)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; so do we
+        # the reader closed the pipe: exit, and let no later flush fail
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except OSError as e:  # standard output on a full disk, say
+    except OSError as e:  # for example, standard output is a file on a full disk
         _leave_message(str(e))
         click.echo(f"Error: {e}", err=True)
-        os._exit(1)  # flushing again would fail again
-    except Exception as e:  # a bug: it shows its traceback
+        os._exit(1)  # sys.exit would flush the output a second time, and fail
+    except Exception as e:  # a bug: let Python print the traceback
         _leave_message(f"{type(e).__name__}: {e}")
         raise
     sys.exit(0)

@@ -1,5 +1,7 @@
-"""Options: a flag, a VOXBATCH_* variable, a file for vLLM (serving.properties or vLLM's own), a profile's setting, a
-default, in this order; and the Config they make.
+"""The options of the commands, and the Config that they make.
+
+Order of precedence: a flag, a VOXBATCH_* variable, a file for vLLM (serving.properties or vLLM's own), a profile's
+setting, a default.
 """
 
 from __future__ import annotations
@@ -24,14 +26,17 @@ Command = Callable[..., Any]
 
 
 def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
-    """An option that can also be given as VOXBATCH_NAME."""
+    """Return a click option that can also be given as the variable VOXBATCH_NAME."""
     long = next(name for name in names if name.startswith("--")).split("/")[0]
     settings.setdefault("envvar", "VOXBATCH_" + long[2:].upper().replace("-", "_"))
     return click.option(*names, **settings)
 
 
 def _use_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> str | None:
-    """The profile's settings become the other options' defaults: below flags and VOXBATCH_*, above our own."""
+    """Make the profile's settings the defaults of the other options.
+
+    They rank below flags and VOXBATCH_* variables, and above the built-in defaults.
+    """
     if name:
         settings = load_profile(name)
         settings.pop("description", None)
@@ -43,11 +48,17 @@ def _use_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> st
 
 
 def comma(_: click.Context, __: click.Parameter, value: Any) -> tuple[str, ...]:
+    """Split a list at commas; drop empty parts."""
     parts = value.split(",") if isinstance(value, str) else value or ()
     return tuple(part.strip() for part in parts if part.strip())
 
 
 def name_value(_: click.Context, __: click.Parameter, values: Iterable[str]) -> dict[str, str]:
+    """Parse NAME=VALUE options.
+
+    Raises:
+        BadParameter: a value without a name or without "=".
+    """
     pairs = [value.partition("=") for value in values]
     if bad := [name for name, equals, _ in pairs if not equals or not name]:
         raise click.BadParameter(f"{bad[0]!r}: give NAME=VALUE")
@@ -97,20 +108,25 @@ def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Com
 
 
 class _PathOrAddress(click.Path):
-    """What is there, or what looks like an address."""
+    """An existing local path, or an address."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return an address as it is; check that a local path exists."""
         from voxbatch.storage import is_remote
 
         return value if is_remote(str(value)) else super().convert(value, param, ctx)
 
 
 class FolderOrAddress(_PathOrAddress):
+    """An existing local folder, or an address."""
+
     def __init__(self) -> None:
         super().__init__(exists=True, file_okay=False)
 
 
 class FileOrAddress(_PathOrAddress):
+    """An existing local file, or an address."""
+
     def __init__(self) -> None:
         super().__init__(exists=True, dir_okay=False)
 
@@ -219,28 +235,35 @@ run_options = _together(
 )
 
 job_options = _together(_PROFILE, *_ENGINE, *_EFFORT, *_EXPECTED, *_ENDING)
-"""Of `run`, what can be said of a run that is to start on other machines: it has its own OUT and tasks, sees no file of
-this machine, and what one of its tasks erased another may have done."""
+"""The options of `run` that also apply to a run on other machines.
+
+Such a run has its own OUT and tasks, and sees no file of this machine. It has no --overwrite: one task could erase the
+outputs of another task.
+"""
 
 
 class Forwarding(click.Command):
-    """A command that can say with which options of `run` it was called; see forwarded."""
+    """A command that can return the options of `run` that it was given; see `forwarded`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, and keep them for `forwarded`."""
         ctx.meta[_ARGUMENTS] = list(args)
         return super().parse_args(ctx, args)
 
 
 _ARGUMENTS = "voxbatch.arguments"
 _OWN = {"source", "out", "shard", "tasks", "resume", "serving_properties", "vllm_config", "dry_run", "expected_rtfx"}
-"""Options of `run` that say something else to a command that has a run done elsewhere, or nothing there."""
+"""Options of `run` that have another meaning, or none, for a command that starts a run elsewhere."""
 _OF_A_MACHINE = {"decoders", "workers"}
-"""Which a variable here says of this machine; a flag means the other one."""
+"""Options that a variable sets for this machine only; a flag sets them for the other machine."""
 
 
 def forwarded(ctx: click.Context, but: Iterable[str] = ()) -> tuple[str, ...]:
-    """The options of `run` that this command was given, by flags and variables, as a run elsewhere is to have them;
-    those left out that mean something else to this command."""
+    """Return the options of `run` that were given by flags and variables, as arguments for a run elsewhere.
+
+    Args:
+        but: names of options that have another meaning for this command; they are left out.
+    """
     given, _, _ = ctx.command.make_parser(ctx).parse_args(list(ctx.meta[_ARGUMENTS]))
     written: list[str] = []
     for param in ctx.command.params:
@@ -265,17 +288,20 @@ def _written(ctx: click.Context, param: click.Option, value: Any) -> list[str]:
 @manifest_options
 @access_options
 def _run(**_: Any) -> None:
-    """Only its options count."""
+    """A command that exists only for its list of options."""
 
 
 _RUN = {param.name for param in _run.params}
 
 
 def own_task(source: str, settings: dict[str, Any]) -> tasks.Task | None:
-    """Which task this process is; settles the settings' shard, unless it was given.
+    """Return the task that this process is, and set the shard in `settings` unless --shard sets it.
+
+    Returns:
+        None if this process is no task of a platform.
 
     Raises:
-        ConfigError: the environment contradicts itself, or --shard.
+        ConfigError: the environment contradicts itself or --shard.
     """
     engine, asked = settings.pop("tasks"), settings["shard"]
     root = sagemaker.root_of(os.environ)
@@ -292,7 +318,7 @@ def _prefill(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def priced(ctx: click.Context, config: Config, task: tasks.Task | None) -> Config:
-    """With the price of the machine that this task runs on, where it is known and none was given."""
+    """Set the price of the machine that this task runs on, if the price is known and --usd-per-hour was not given."""
     if task is None or is_given(ctx, "usd_per_hour"):
         return config
     from voxbatch import engines, prices
@@ -303,13 +329,14 @@ def priced(ctx: click.Context, config: Config, task: tasks.Task | None) -> Confi
 
 
 def config_of(ctx: click.Context, source: str, settings: dict[str, Any]) -> Config:
+    """Build the Config from the parsed options; the options that `Config` does not have are removed from `settings`."""
     from voxbatch.run import default_out
 
     shard, shards = settings.pop("shard") or (0, 1)
     options = {**_served(ctx, settings), **_prefill(settings), **settings.pop("engine_option")}
     if settings["engine"] not in ("auto", ctx.meta.get("voxbatch.profile_engine")):
         if ctx.get_parameter_source("model") is click.core.ParameterSource.DEFAULT_MAP:
-            settings["model"] = None  # the profile's is for its own engine
+            settings["model"] = None  # the model of a profile is for the profile's engine
     else:
         options = {**ctx.meta.get("voxbatch.profile_options", {}), **options}
     out = settings.pop("out") or default_out(source)
@@ -320,10 +347,10 @@ def config_of(ctx: click.Context, source: str, settings: dict[str, Any]) -> Conf
 
 
 def _served(ctx: click.Context, settings: dict[str, Any]) -> dict[str, str]:
-    """The engine options of a file for vLLM, which also settles engine and model where nothing above it does.
+    """Return the engine options of a file for vLLM; set engine and model unless a flag or a variable sets them.
 
     Raises:
-        ConfigError: two files, or another engine than vLLM, were asked for.
+        ConfigError: two files were given, or an engine other than vLLM.
     """
     served: Properties | None = settings.pop("serving_properties", None)
     other: Properties | None = settings.pop("vllm_config", None)
@@ -342,20 +369,20 @@ def _served(ctx: click.Context, settings: dict[str, Any]) -> dict[str, str]:
     settings["engine"] = "vllm"
     options = dict(served.options)
     if served.model and is_given(ctx, "model"):
-        options.pop("revision", None)  # it is of the file's own model
+        options.pop("revision", None)  # the revision belongs to the file's model
     elif served.model:
         settings["model"] = served.model
     return options
 
 
 def is_given(ctx: click.Context, name: str) -> bool:
-    """By a flag or a variable: no profile's setting and no default."""
+    """Return whether an option was given by a flag or a variable, not by a profile or a default."""
     return ctx.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 def resolved_profile(name: str, command: click.Command) -> dict[str, Any]:
-    """What a run with this profile and no other option is set to, the place of its in- and outputs aside."""
-    parent = click.get_current_context(silent=True)  # whose -h a command would forget otherwise
+    """Return the settings of a run that has this profile and no other option; its input and output are left out."""
+    parent = click.get_current_context(silent=True)  # without a parent, the command would lose -h
     with command.make_context(command.name, ["--profile", name, "-"], parent) as ctx:
         own = {"profile", "source", "dry_run", "quiet", "log_format", "tasks", "exit_zero"}
         settings = {key: value for key, value in ctx.params.items() if key not in own}

@@ -1,4 +1,4 @@
-"""`voxbatch submit`: an order from the command line, what it is expected to take, and where it runs now."""
+"""`voxbatch submit`: start a run on a cloud platform; print its forecast and its place."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 TARGETS = {"cloudrun": ("job", "project"), "sagemaker": ("image", "role", "instance_type", "volume_gb")}
-"""And the options that only it has."""
+"""Targets, each with the options that only it has."""
 
 
 def _tasks(_: click.Context, __: click.Parameter, text: str) -> int | None:
-    """None for auto."""
+    """Return the number of tasks; None for auto."""
     if text == AUTO:
         return None
     if not text.isdecimal() or int(text) < 1:
@@ -116,7 +116,7 @@ def submit(
     config = _config(ctx, source, settings)
     order = _order(config, forwarded(ctx), env)
     usd_per_hour = config.usd_per_hour if is_given(ctx, "usd_per_hour") else None
-    place.request(order)  # what it would refuse, it refuses before a manifest is read
+    place.request(order)  # refuse an invalid request before the manifest is read
     order, forecast = sized(order, config, place, tasks, task_hours, usd_per_hour)
     request = place.request(order)
     for line in (*_expected(forecast), *(_asked(request) if dry_run else ())):
@@ -128,7 +128,13 @@ def submit(
 
 
 def _target(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target:
-    """The target, with the options that are its own; takes all targets' from the settings."""
+    """Return the target, built from its own options.
+
+    Removes the options of all targets from `settings`.
+
+    Raises:
+        ConfigError: an option of another target was given, or a required one is missing.
+    """
     from voxbatch.submit import CloudRun, SageMaker
 
     own = {each: settings.pop(each) for names in TARGETS.values() for each in names}
@@ -146,7 +152,7 @@ def _target(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target:
 
 
 def _config(ctx: click.Context, source: str, settings: dict[str, Any]) -> Config:
-    """Of the run, as far as it matters here."""
+    """Return the run's Config, as far as `submit` needs it."""
     for name in ("quiet", "exit_zero", "log_format"):
         settings.pop(name)
     return config_of(ctx, source, {**settings, "shard": None, "resume": True})
@@ -183,7 +189,7 @@ def _asked(request: Request) -> Iterator[str]:
 
 
 def _shown(value: Any) -> Any:
-    """Without the queries of addresses, which may be signatures."""
+    """Remove the queries from all addresses, because a query may be a signature."""
     from voxbatch.storage import is_remote, shown
 
     if isinstance(value, dict):
