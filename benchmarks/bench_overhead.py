@@ -1,5 +1,4 @@
-"""Measure the time that voxbatch adds to the engine's own, and the speed of its pipeline with an engine that takes
-none.
+"""Measure the time that voxbatch adds to the engine's own, and the speed of its pipeline alone.
 
 (a) The whole `run`, from the start of Python to the merged outputs, is compared with the embedded engine alone, which
 receives the same chunks, decoded beforehand. Loading the model counts on both sides; decoding and the start of Python

@@ -1,5 +1,4 @@
-"""Shared parts of the benchmarks: the recordings, the machine, voxbatch as a process and its use of resources, the
-bars.
+"""Shared parts of the benchmarks: the recordings, the machine, voxbatch as a process, and the bars.
 
 This module itself measures nothing, and nothing is kept: every benchmark works in a temporary folder.
 """
