@@ -54,7 +54,7 @@ WIDTH = 100
 def cli() -> None:
     """Batch transcription: a manifest in; transcripts, subtitles and a word error rate out.
 
-    Nothing is lost or done twice: kill it at any moment and run the same command again.
+    No item is lost or transcribed twice. Kill a run at any moment, and run the same command again to continue.
     """
 
 
@@ -76,8 +76,8 @@ def run(
 ) -> None:
     """Transcribe SOURCE: a manifest (.jsonl, .jsonl.gz, - for standard input) or a folder of recordings.
 
-    A manifest may be at a gs://, s3:// or http(s):// address; a folder in a bucket is gs://bucket/folder/, with / at
-    its end.
+    A manifest may be at a gs://, s3:// or http(s):// address. A folder in a bucket is written gs://bucket/folder/, with
+    / at the end.
     """
     from voxbatch.cli.session import leave, transcribe
 
@@ -162,7 +162,7 @@ def _print_plan(config: Config) -> None:
 @manifest_options
 @access_options
 def validate(source: str, **settings: Any) -> None:
-    """Check every line of SOURCE and report all bad ones. Opens no recording."""
+    """Check every line of SOURCE and report all bad lines. No recording is opened."""
     from voxbatch.manifest import PathPolicy, open_source, survey
     from voxbatch.storage import shown
 
@@ -184,10 +184,10 @@ def validate(source: str, **settings: Any) -> None:
 @include_option
 @access_options
 def manifest(folder: str, **settings: Any) -> None:
-    """Print a manifest of FOLDER's recordings; NAME.txt beside a recording is its reference.
+    """Print a manifest of FOLDER's recordings. The reference of a recording is the file NAME.txt next to it.
 
-    Paths are relative to FOLDER: save it there. FOLDER may be gs://bucket/folder/ or s3://bucket/folder/; then no
-    recording is opened, and no line has a `duration`.
+    Paths are relative to FOLDER, so save the manifest there. FOLDER may be gs://bucket/folder/ or s3://bucket/folder/.
+    For these no recording is opened, and no line has a `duration`.
     """
     config = Config(source=folder, out="", **settings)
     for line in _described(config):
@@ -208,10 +208,16 @@ def _described(config: Config) -> Iterator[str]:
 
 @cli.command()
 @click.argument("out", type=FolderOrAddress())
-@option("--formats", default="", callback=comma, metavar="LIST", help=f"One file an item: {','.join(FORMATS)}.")
+@option(
+    "--formats",
+    default="",
+    callback=comma,
+    metavar="LIST",
+    help=f"Write one file per item in each of these formats: {','.join(FORMATS)}.",
+)
 @access_options
 def merge(out: str, formats: tuple[str, ...], **settings: Any) -> None:
-    """Merge the parts in OUT by hand; the last shard does it by itself. Also writes further formats later."""
+    """Merge the parts in OUT by hand, or write more formats later. The last shard of a run merges by itself."""
     from voxbatch import display
     from voxbatch.cli.session import EXIT_SOME_FAILED, heads, places
     from voxbatch.run import merge_by_hand
@@ -227,10 +233,10 @@ def merge(out: str, formats: tuple[str, ...], **settings: Any) -> None:
 
 @cli.command()
 @click.argument("out", type=FolderOrAddress())
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @access_options
 def status(out: str, as_json: bool, **settings: Any) -> None:
-    """Show how far the run in OUT is, from its parts."""
+    """Show the progress of the run in OUT."""
     from voxbatch.run import status as look
 
     found = look(out, Config(source="", out=out, **settings).access)
@@ -246,8 +252,8 @@ def status(out: str, as_json: bool, **settings: Any) -> None:
 
 @cli.command()
 @click.argument("hyp", type=FileOrAddress())
-@click.option("--ref", type=FileOrAddress(), help="References by id; default: HYP's own `text`.")
-@option("--language", metavar="LANG", help="Of lines that do not say.")
+@click.option("--ref", type=FileOrAddress(), help="Reference texts by id. Default: the `text` of HYP's own lines.")
+@option("--language", metavar="LANG", help="Language of lines that do not name one.")
 @access_options
 def score(hyp: str, ref: str | None, language: str | None, **settings: Any) -> None:
     """Score HYP (a transcripts.jsonl, or any JSON lines with pred_text) and print the counts as JSON."""
@@ -260,7 +266,7 @@ def score(hyp: str, ref: str | None, language: str | None, **settings: Any) -> N
 @cli.command()
 @click.argument("name", required=False)
 def profiles(name: str | None) -> None:
-    """List the profiles, or print what NAME resolves to, with what vLLM would be told."""
+    """List the profiles, or print the settings of profile NAME and the arguments that vLLM would get."""
     from voxbatch.config import profile_names
 
     if name is None:
@@ -279,7 +285,7 @@ def profiles(name: str | None) -> None:
 
 @cli.command()
 def doctor() -> None:
-    """Say what is installed, which engine would run, and what to do about what is missing."""
+    """Show what is installed, which engine would run, and how to install what is missing."""
     from voxbatch.doctor import findings
 
     found = list(findings())

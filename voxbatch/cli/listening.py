@@ -48,26 +48,34 @@ _OUR_OWN = ("include", "quiet", "log_format")
 
 
 @click.command(cls=Forwarding, epilog="Each option can also be given as an environment variable: VOXBATCH_OUT, …")
-@option("--subscription", required=True, metavar="S", help="Of Pub/Sub: NAME, or projects/PROJECT/subscriptions/NAME.")
-@option("--project", metavar="P", help="Of short names. Default: GOOGLE_CLOUD_PROJECT, or the credentials' own.")
+@option(
+    "--subscription",
+    required=True,
+    metavar="S",
+    help="Pub/Sub subscription: NAME, or projects/PROJECT/subscriptions/NAME.",
+)
+@option(
+    "--project", metavar="P", help="Project of short names. Default: GOOGLE_CLOUD_PROJECT, or the credentials' project."
+)
 @option(
     "-o",
     "--out",
     metavar="OUT",
-    help="Each run has a folder in it, named as what was uploaded. Without it, messages must say.",
+    help="Folder that holds one folder for each run, named after the uploaded file. Without it, messages must name an "
+    "output.",
 )
 @option(
     "--prefix",
     multiple=True,
     metavar="PLACE",
-    help="Take only manifests below PLACE, such as gs://calls/in/. Repeatable. Default: the places of --recordings; "
-    "without these, all outside of OUT.",
+    help="Run only manifests below PLACE, such as gs://calls/in/. Repeatable. Default: the places of --recordings, or "
+    "else all places outside of OUT.",
 )
 @option(
     "--recordings",
     multiple=True,
     metavar="PLACE",
-    help="Run recordings that are uploaded below PLACE, too. Repeatable. Elsewhere they wait for a manifest.",
+    help="Also run recordings that are uploaded below PLACE. Repeatable. Recordings elsewhere wait for a manifest.",
 )
 @include_option
 @option(
@@ -75,44 +83,48 @@ _OUR_OWN = ("include", "quiet", "log_format")
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Recordings uploaded within so long are one run. Default: each is one.",
+    help="Make one run of the recordings that are uploaded within this time. Default: one run for each recording.",
 )
 @option(
-    "--allow-outside", is_flag=True, help="Let manifests name any local file and address, not only what lies with them."
+    "--allow-outside",
+    is_flag=True,
+    help="Let manifests name any local file and any address, not only those next to them.",
 )
 @option(
     "--only-under",
     multiple=True,
     metavar="PLACE",
-    help="Let them name only what is below PLACE, a folder or the address of one. Repeatable.",
+    help="Let manifests name only files below PLACE, a folder or the address of a folder. Repeatable.",
 )
 @option(
     "--dead-letter",
     metavar="TOPIC",
-    help="Where messages go that cannot be run, with the reason. Default: the subscription's own topic.",
+    help="Topic for messages that cannot be run, with the reason. Default: the subscription's own dead-letter topic.",
 )
-@option("--drain", is_flag=True, help="Handle what is there, then exit.")
+@option("--drain", is_flag=True, help="Handle the waiting messages, then exit.")
 @option(
     "--to",
     type=click.Choice((HERE, CLOUD_RUN)),
     default=HERE,
     show_default=True,
     metavar=f"{HERE}|{CLOUD_RUN}",
-    help="Run it here, or start an execution of a Cloud Run job for it.",
+    help="Run here, or start an execution of a Cloud Run job for each run.",
 )
-@option("--job", default="voxbatch", show_default=True, metavar="NAME", help="Cloud Run: the job to execute.")
-@option("--region", metavar="REGION", help="Cloud Run: the job's. Default: CLOUDSDK_RUN_REGION.")
+@option("--job", default="voxbatch", show_default=True, metavar="NAME", help="Cloud Run: name of the job to execute.")
+@option("--region", metavar="REGION", help="Cloud Run: region of the job. Default: CLOUDSDK_RUN_REGION.")
 @tasks_option
 @job_options
 @access_options
 @click.pass_context
 def listen(ctx: click.Context, /, quiet: bool, log_format: str, **settings: Any) -> None:
-    """Run what the messages of a Pub/Sub subscription ask for: uploads to a bucket, and {"manifest": …, "output": …}.
+    """Run manifests and recordings that Pub/Sub messages name: uploads to a bucket, and {"manifest": …, "output": …}.
 
-    A manifest that is uploaded is run; a recording that is uploaded below --recordings is a run of its own, or one with
-    all that come within --batch-window. A message is acknowledged when its run is committed, or with --to cloudrun when
-    its execution has begun, whose own retries then answer for it; what can never be run goes to the dead-letter topic,
-    with the reason. Several may listen to one subscription.
+    Each uploaded manifest is one run. A recording that is uploaded below --recordings is one run, or all recordings
+    within --batch-window are one run together.
+
+    A message is acknowledged when its run is committed. With --to cloudrun it is acknowledged when the execution has
+    started, because Cloud Run then retries the execution itself. A message that can never be run goes to the
+    dead-letter topic, with the reason. Several listeners may share one subscription.
     """
     from voxbatch.cli.session import leave
 

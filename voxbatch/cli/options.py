@@ -133,7 +133,7 @@ class FileOrAddress(_PathOrAddress):
 
 include_option = option(
     "--include", multiple=True, metavar="GLOB",
-    help="Of a folder, take only recordings whose path in it, or name, matches, e.g. '*.flac'; * also stands for /. "
+    help="From a folder, take only recordings whose path or name matches GLOB, e.g. '*.flac'; * also matches /. "
     "Repeatable.",
 )  # fmt: skip
 
@@ -141,16 +141,16 @@ manifest_options = _together(
     option("--limit", type=click.IntRange(min=1), metavar="N", help="Take only the first N items."),
     include_option,
     option("--allow-outside", is_flag=True,
-           help="Let the manifest name any local file and address, not only what lies with it."),
+           help="Let the manifest name any local file and any address, not only those next to it."),
     option("--only-under", multiple=True, metavar="PLACE",
-           help="Let it name only what is below PLACE, a folder or the address of one. Repeatable."),
+           help="Let the manifest name only files below PLACE, a folder or the address of a folder. Repeatable."),
 )  # fmt: skip
 
 access_options = _together(
     option("--s3-endpoint-url", metavar="URL",
-           help="A service that speaks S3. Default: AWS_ENDPOINT_URL_S3, or Amazon's."),
-    option("--anonymous", is_flag=True, help="Enter public buckets without credentials."),
-    option("--requester-pays", is_flag=True, help="Pay for requests to buckets that ask for it."),
+           help="Address of an S3-compatible service. Default: AWS_ENDPOINT_URL_S3, or Amazon's."),
+    option("--anonymous", is_flag=True, help="Access public buckets without credentials."),
+    option("--requester-pays", is_flag=True, help="Pay for requests to requester-pays buckets."),
     option("--allow-private-addresses", is_flag=True,
            help="Let http(s) addresses lead to this machine and to private networks."),
     option("--max-http-gb", type=float, default=4.0, show_default=True, metavar="GB",
@@ -159,73 +159,79 @@ access_options = _together(
 
 _OUT = option(
     "-o", "--out", metavar="OUT",
-    help="Folder of the outputs. Default: NAME.voxbatch beside SOURCE; of web servers and whole buckets, here.",
+    help="Folder of the outputs. Default: NAME.voxbatch next to SOURCE, or in the current folder if SOURCE is on a web "
+    "server or a whole bucket.",
 )  # fmt: skip
 
 _PROFILE = option(
     "--profile", is_eager=True, callback=_use_profile, metavar="NAME",
-    help="Settings by name, see voxbatch profiles.",
+    help="Use the settings of a profile; see voxbatch profiles.",
 )  # fmt: skip
 
 _SERVING_PROPERTIES = option(
     "--serving-properties", type=click.Path(exists=True, dir_okay=False), callback=_properties, metavar="FILE",
-    help="A serving.properties with the model and vLLM's settings; above the profile.",
+    help="A serving.properties file with the model and vLLM's settings; it overrides the profile.",
 )  # fmt: skip
 
 _VLLM_CONFIG = option(
     "--vllm-config", type=click.Path(exists=True, dir_okay=False), callback=_vllm_config, metavar="FILE",
-    help="The same in a YAML file as vLLM's own --config takes it.",
+    help="The same as a YAML file in the format of vLLM's own --config.",
 )  # fmt: skip
 
 _ENGINE = (
     option("--engine", default="auto", show_default=True, metavar="NAME",
            help="auto, vllm, faster-whisper or scripted."),
-    option("--model", metavar="MODEL", help="A folder, a hub name, gs:// or s3://. Default: the engine's own."),
+    option("--model", metavar="MODEL",
+           help="A folder, a name on the hub, gs:// or s3://. Default: the engine's own model."),
     option("--engine-option", multiple=True, callback=name_value, metavar="NAME=VALUE",
-           help="What only this engine knows, e.g. beam_size=1. Repeatable."),
+           help="An option of this engine only, e.g. beam_size=1. Repeatable."),
     option("--prefill-encoder/--no-prefill-encoder", default=None,
-           help="Run Voxtral Realtime's encoder once a chunk, or as stock vLLM does. Default: where it was proven."),
-    option("--language", metavar="LANG", help="Of items that do not say, e.g. en. Default: the engine decides."),
-    option("--formats", default="", callback=comma, metavar="LIST", help=f"One file an item: {','.join(FORMATS)}."),
+           help="Run Voxtral Realtime's encoder once per chunk, or as stock vLLM does. Default: once per chunk with "
+           "the versions of vLLM for which this is proven."),
+    option("--language", metavar="LANG",
+           help="Language of items that do not name one, e.g. en. Default: the engine decides."),
+    option("--formats", default="", callback=comma, metavar="LIST",
+           help=f"Write one file per item in each of these formats: {','.join(FORMATS)}."),
 )  # fmt: skip
 
 _TASK = (
     option("--shard", default=tasks.AUTO, show_default=True, callback=_shard, metavar="auto|I/N",
-           help="Part I (from 0) of N; auto: of as many as there are tasks, the task's own."),
+           help="Do part I (from 0) of N; auto: the part of this task, or everything if there is one task."),
     option("--tasks", type=click.Choice((tasks.AUTO, tasks.NONE, *tasks.ENGINES)), default=tasks.AUTO,
            show_default=True, metavar="NAME",
-           help=f"Who says which task of how many this is: {', '.join(tasks.ENGINES)}; auto: any of these; none: "
-           "nobody, whatever the environment holds."),
-    option("--resume/--overwrite", default=True, help="Go on where OUT stands (default), or erase its outputs first."),
+           help=f"Platform that says which of several tasks this process is: {', '.join(tasks.ENGINES)}; auto: detect "
+           "it; none: ignore the environment."),
+    option("--resume/--overwrite", default=True, help="Continue the run in OUT (default), or erase its outputs first."),
 )  # fmt: skip
 
 _EFFORT = (
     option("--fail-unreachable", is_flag=True,
-           help="Record recordings as failed whose store is down or lets nobody in. Default: stop, to go on later."),
+           help="Record recordings as failed if their store is down or denies access. Default: stop, so that the run "
+           "can continue later."),
     option("--part-items", type=int, default=200, show_default=True, metavar="K",
            help="Commit a part after K finished items …"),
     option("--part-seconds", type=float, default=30.0, show_default=True, metavar="T",
-           help="… or T seconds, whichever comes first: what a kill can cost."),
+           help="… or after T seconds, whichever comes first. A kill loses at most this work."),
     option("--decoders", type=int, default=0, metavar="N",
-           help="Decoding processes a worker. Default: one a core in all, at most 16 each."),
+           help="Decoder processes for each worker. Default: one per core in total, and at most 16 for each worker."),
     option("--workers", default="auto", show_default=True, callback=_workers, metavar="auto|N",
-           help="Processes side by side: one a GPU, or at most N."),
+           help="Processes that run in parallel: one for each GPU, or at most N."),
 )  # fmt: skip
 
-_DRY_RUN = option("--dry-run", is_flag=True, help="Print items, hours, chunks, estimated time and cost; do nothing.")
+_DRY_RUN = option("--dry-run", is_flag=True, help="Print items, hours, chunks, estimated time and cost, then exit.")
 
 _EXPECTED = (
     option("--expected-rtfx", type=float, metavar="X",
-           help="For estimates: audio seconds a second of one machine. Default: the profile's, or for Voxtral Realtime "
-           "what the GPU ought to reach."),
+           help="For estimates: seconds of audio per second of one machine. Default: the profile's value, or for "
+           "Voxtral Realtime a calculation for the GPU."),
     option("--usd-per-hour", type=float, metavar="USD",
-           help="What a machine costs. Default: on Cloud Run and SageMaker the price known to voxbatch, else the "
+           help="Price of one machine. Default: on Cloud Run and SageMaker the price known to voxbatch, else the "
            "profile's."),
 )  # fmt: skip
 
 _ENDING = (
-    option("-q", "--quiet", is_flag=True, help="No progress, no transcripts: warnings, errors and the exit code."),
-    option("--exit-zero", is_flag=True, help="Exit with 0, not 3, when items failed; they stand in failures.jsonl."),
+    option("-q", "--quiet", is_flag=True, help="Print no progress and no transcripts, only warnings and errors."),
+    option("--exit-zero", is_flag=True, help="Exit with 0 instead of 3 if items failed; failures.jsonl lists them."),
     option("--log-format", type=click.Choice(LOG_FORMATS), default="auto",
            help="auto: text on a terminal, JSON lines elsewhere."),
 )  # fmt: skip

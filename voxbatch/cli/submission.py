@@ -43,47 +43,58 @@ def _tasks(_: click.Context, __: click.Parameter, text: str) -> int | None:
 
 tasks_option = option(
     "--tasks", default=AUTO, show_default=True, callback=_tasks, metavar="auto|N", envvar="VOXBATCH_SUBMIT_TASKS",
-    help="How many tasks on Cloud Run or SageMaker; auto: by the hours of audio. Its variable is "
-    "VOXBATCH_SUBMIT_TASKS, as VOXBATCH_TASKS says something else to voxbatch run.",
+    help="Number of tasks on Cloud Run or SageMaker; auto: from the hours of audio. The variable is "
+    "VOXBATCH_SUBMIT_TASKS, because VOXBATCH_TASKS has another meaning for voxbatch run.",
 )  # fmt: skip
 
 
 @click.command(cls=Forwarding)
 @click.argument("source")
 @option(
-    "-o", "--out", metavar="OUT", help="Place of the outputs, gs:// or s3://. Default: NAME.voxbatch beside SOURCE."
+    "-o", "--out", metavar="OUT", help="Address of the outputs, gs:// or s3://. Default: NAME.voxbatch next to SOURCE."
 )
 @option(
     "--target",
     type=click.Choice(tuple(TARGETS)),
     required=True,
     metavar="|".join(TARGETS),
-    help="Which task engine is to run it.",
+    help="Platform that runs the tasks.",
 )
 @tasks_option
 @option(
     "--task-hours",
     type=float,
     metavar="H",
-    help="What a task should take, for auto. Default: 0.83 on Cloud Run, where one may take an hour; 4 on SageMaker.",
+    help="Hours that a task should take, for --tasks auto. Default: 0.83 on Cloud Run, where a task may take one "
+    "hour; 4 on SageMaker.",
 )
-@option("--again", is_flag=True, help="Start it even if the same is running.")
+@option("--again", is_flag=True, help="Start the run even if a run with the same arguments is in progress.")
 @option(
     "--env",
     multiple=True,
     callback=name_value,
     metavar="NAME=VALUE",
-    help="A variable for the job, readable to all who may see it: no secrets. Repeatable.",
+    help="A variable for the job. Do not pass secrets: everyone who may see the job can read it. Repeatable.",
 )
-@option("--region", metavar="REGION", help="Default: CLOUDSDK_RUN_REGION for Cloud Run, AWS_REGION for SageMaker.")
-@option("--job", default="voxbatch", show_default=True, metavar="NAME", help="Cloud Run: the job to execute.")
 @option(
-    "--project", metavar="PROJECT", help="Cloud Run: the job's. Default: GOOGLE_CLOUD_PROJECT, or the credentials'."
+    "--region",
+    metavar="REGION",
+    help="Region of the run. Default: CLOUDSDK_RUN_REGION for Cloud Run, AWS_REGION for SageMaker.",
 )
-@option("--image", metavar="URI", help="SageMaker: the image to run.")
-@option("--role", metavar="ARN", help="SageMaker: the role that the job has.")
-@option("--instance-type", metavar="TYPE", help="SageMaker: of each task. Default: ml.g6.2xlarge, which has one L4.")
-@option("--volume-gb", type=int, metavar="GB", help="SageMaker: disk of each task. Default: 100.")
+@option("--job", default="voxbatch", show_default=True, metavar="NAME", help="Cloud Run: name of the job to execute.")
+@option(
+    "--project",
+    metavar="PROJECT",
+    help="Cloud Run: project of the job. Default: GOOGLE_CLOUD_PROJECT, or the credentials' project.",
+)
+@option("--image", metavar="URI", help="SageMaker: address of the image to run.")
+@option("--role", metavar="ARN", help="SageMaker: ARN of the job's role.")
+@option(
+    "--instance-type",
+    metavar="TYPE",
+    help="SageMaker: instance type of each task. Default: ml.g6.2xlarge, which has one L4.",
+)
+@option("--volume-gb", type=int, metavar="GB", help="SageMaker: disk size of each task. Default: 100.")
 @option(
     "--dry-run",
     is_flag=True,
@@ -105,10 +116,10 @@ def submit(
     dry_run: bool,
     **settings: Any,
 ) -> None:
-    """Start a run of SOURCE on a cloud's task engine, in as many tasks as its hours of audio need.
+    """Start a run of SOURCE on a cloud platform, with as many tasks as its hours of audio need.
 
-    What is said of the run, by flags and VOXBATCH_* variables, is passed on to the job; --decoders and --workers by
-    flags only. A run with the same arguments that is still going on is not started twice.
+    Options of the run, given by flags or VOXBATCH_* variables, are passed to the job; --decoders and --workers only if
+    given by flags. If a run with the same arguments is in progress, no second run is started.
     """
     from voxbatch.submit import sized, start
 
