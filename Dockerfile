@@ -5,18 +5,19 @@
 #   gpu (the default)  on vLLM's own image:      docker build -t voxbatch .
 #   cpu                the embedded engine:      docker build --target cpu -t voxbatch:cpu .
 #
-# Both have the extras gcs, s3, pubsub and cloudrun, run as user 10001, and take voxbatch's arguments: `run gs://… -o gs://…`.
-# They have no HEALTHCHECK, because they are jobs: they end, and their exit code says how.
+# Both have the extras gcs, s3, pubsub and cloudrun, run as user 10001, and take voxbatch's arguments, for example
+# `run gs://… -o gs://…`. They have no HEALTHCHECK, because they are jobs: they end, and their exit code tells the result.
 #
 #   --build-arg BASE_IMAGE=vllm/vllm-openai@sha256:…    another base, or the same by its digest; vLLM 0.26 to 0.32
-#   --build-arg PYTHON_IMAGE=python@sha256:…            likewise of the target cpu and the stages that build
+#   --build-arg PYTHON_IMAGE=python@sha256:…            another base for the target cpu and the build stages
 #   --build-arg MODEL=mistralai/Voxtral-Mini-4B-Realtime-2602 [--build-arg MODEL_REVISION=…] --secret id=hf_token,env=HF_TOKEN
-#                                                       with these weights in the image; without, none are in it
+#                                                       with these weights in the image; by default it has none
 #
-# A model that is not in the image is mounted (--model /FOLDER), comes from a bucket (--model gs://…) or from the hub.
+# A model that is not in the image is mounted (--model /FOLDER), or comes from a bucket (--model gs://…) or from the
+# hub.
 
-# v0.26.0 is the one that voxbatch was measured with on a GPU; it is a build for CUDA 13, which a driver from 580 on runs by itself.
-# With an older one the image loads CUDA's compatibility libraries: see jobs/image/entrypoint.sh.
+# voxbatch was measured with v0.26.0 on a GPU. It is built for CUDA 13, which drivers from 580 on run by themselves.
+# With an older driver the image loads CUDA's compatibility libraries: see jobs/image/entrypoint.sh.
 ARG BASE_IMAGE=vllm/vllm-openai:v0.26.0
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm
 
@@ -35,13 +36,13 @@ RUN /venv/bin/python -m pip wheel --quiet --no-index --no-deps --no-build-isolat
 
 
 # ── tini, the first process of both ───────────────────────────────────────────────────────────────────────────────────
-# It hands SIGTERM on to voxbatch, which commits what is in hand and leaves with 143, and it reaps what ffmpeg and vLLM leave
-# behind, which voxbatch, were it process 1, would collect for as long as it runs. Not a shell: that keeps signals to itself.
-# Not `tini -g`: the signal is for voxbatch alone, which then ends its decoders and the engine in their turn. The static
-# binary fits any base, so that neither target has to install a package of its distribution.
+# tini passes SIGTERM on to voxbatch, which commits the finished items and exits with 143. tini also reaps the zombie
+# processes of ffmpeg and vLLM; as process 1, voxbatch would collect them for as long as it runs. A shell would not pass
+# signals on. `tini -g` is not used: the signal is for voxbatch alone, which then ends its decoders and the engine in
+# order. The static binary runs on any base, so that neither target has to install a package of its distribution.
 
 FROM ${PYTHON_IMAGE} AS tini
-# Without a version: a distribution keeps one only, so that a pinned one is gone with the next.
+# No version is pinned: a distribution keeps only one, so a pinned version disappears with the next one.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends tini \
@@ -52,7 +53,7 @@ RUN apt-get update \
 
 FROM ${PYTHON_IMAGE} AS cpu
 COPY --from=tini /usr/bin/tini-static /usr/bin/tini
-# Group 0, which may write as the user may: a platform that gives each container a user of its own leaves it that group.
+# Group 0 has the user's write permissions: a platform that runs each container under its own user keeps that group.
 RUN useradd --uid 10001 --gid 0 --create-home --home-dir /home/voxbatch --shell /usr/sbin/nologin voxbatch \
     && install --directory --owner=10001 --group=0 --mode=2775 /cache /data \
     && chmod 2775 /home/voxbatch
@@ -64,7 +65,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     /opt/voxbatch/bin/python -m pip install --quiet --no-cache-dir --no-index --no-deps /dist/*.whl \
     && /opt/voxbatch/bin/python -m pip check
-# HOME and USER for a user that /etc/passwd does not know. See the target gpu for /cache.
+# HOME and USER are for a user that /etc/passwd does not contain. See the target gpu for /cache.
 ENV PATH=/opt/voxbatch/bin:$PATH \
     HOME=/home/voxbatch \
     USER=voxbatch \
@@ -74,7 +75,7 @@ USER 10001:0
 WORKDIR /data
 ENTRYPOINT ["/usr/bin/tini", "--", "voxbatch"]
 CMD ["--help"]
-# Last, because they differ from build to build.
+# These come last, because they differ from build to build.
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="voxbatch (cpu)" \
@@ -85,8 +86,8 @@ LABEL org.opencontainers.image.title="voxbatch (cpu)" \
 
 
 # ── weights for the target gpu: a folder that is empty without MODEL ──────────────────────────────────────────────────
-# A stage of its own, so that neither a change of code nor one of dependencies fetches 9 GB again. The token is a file that
-# exists during this one step, and is in no layer.
+# The weights have their own stage, so that no change of code or dependencies downloads 9 GB again. The token is a file
+# that exists only during this step, and is in no layer.
 
 FROM ${BASE_IMAGE} AS weights
 ARG MODEL=
@@ -99,32 +100,34 @@ RUN --mount=type=secret,id=hf_token \
 # ── gpu ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 FROM ${BASE_IMAGE} AS gpu
-# Some bases end as another user; ours is set below, once everything is in its place.
+# Some bases end as another user; our user is set below, when everything is installed.
 USER 0
 COPY --from=tini /usr/bin/tini-static /usr/bin/tini
 RUN useradd --uid 10001 --gid 0 --create-home --home-dir /home/voxbatch --shell /usr/sbin/nologin voxbatch \
     && install --directory --owner=10001 --group=0 --mode=2775 /cache /data \
     && chmod 2775 /home/voxbatch
-# Only what the image lacks, at our locked versions. beside.py fails the build where anything that was there is another version
-# afterwards, or where `pip check` has a new complaint: vLLM and PyTorch stay those that the image was tested with.
+# Install only the packages that the image lacks, at the locked versions. beside.py fails the build if a package of the
+# image has another version afterwards, or if `pip check` has a new complaint: vLLM and PyTorch stay the versions that
+# the image was tested with.
 COPY jobs/image/beside.py requirements-clouds.lock /src/
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 /src/beside.py /src/requirements-clouds.lock
-# `voxbatch` on PATH, before the package's own script: it loads CUDA's compatibility libraries, which vLLM's image holds, where the
-# driver is older than PyTorch's CUDA takes (580 for CUDA 13; as old as 535 on an L4), and then becomes voxbatch.
+# This `voxbatch` is on PATH before the package's own script. If the driver is older than PyTorch's CUDA requires (580
+# for CUDA 13; as old as 535 on an L4), it loads CUDA's compatibility libraries, which vLLM's image contains. Then it
+# runs voxbatch.
 COPY --chmod=0755 jobs/image/entrypoint.sh /opt/voxbatch/bin/voxbatch
 COPY --from=weights /opt/models /opt/models
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     python3 /src/beside.py /dist/*.whl gcs s3 pubsub cloudrun
-# All that is compiled or fetched at run time is below /cache: torch.compile's and Triton's kernels and the graphs that vLLM
-# makes of them, CUDA's own, models from the hub and from buckets, and voxbatch's folders of links to them. The next start on the
-# same kind of GPU takes it from there instead of compiling, if it is kept: mount a volume that user 10001 may write, or put what
-# a first run left into an image of your own:
+# All files that are compiled or downloaded at run time are below /cache: torch.compile's and Triton's kernels and
+# vLLM's graphs of them, CUDA's own kernels, models from the hub and from buckets, and voxbatch's folders of links to
+# models. If /cache is kept, the next start on the same kind of GPU reads them instead of compiling. To keep it, mount a
+# volume that user 10001 may write, or put the files of a first run into your own image:
 #
 #   mkdir -m 777 cache; docker run --gpus all -v "$PWD/cache:/cache" … voxbatch run …
 #   printf 'FROM voxbatch\nCOPY --chown=10001:0 . /cache\n' | docker build -t voxbatch:warm -f - cache
 #
-# vLLM keys it by its version, the model, the settings and the GPU: what does not fit is compiled anew.
+# The keys are vLLM's version, the model, the settings and the GPU: files that do not fit are compiled again.
 ARG MODEL=
 ENV PATH=/opt/voxbatch/bin:$PATH \
     HOME=/home/voxbatch \

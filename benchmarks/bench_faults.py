@@ -1,10 +1,14 @@
-"""A store on a bad day, in real time: a whole run whose in- and outputs lie behind a proxy that spoils requests.
+"""Run over a faulty store, in real time: all input and output of the runs pass a proxy that spoils requests.
 
-Four runs over the same recordings, each with the waits, limits and time-outs of a real run: undisturbed; with a tenth
-of all requests answered by 503, by 429 with Retry-After, reset before or after the server has heard them, cut off in
-the middle, or not answered for 30 s; with every write failing for 20 s; and with everything failing from some moment
-on, which must stop the run, and a second start must finish it. The merged outputs must be the undisturbed run's, byte
-for byte, with no item in two parts.
+There are four runs over the same recordings, each with the waits, limits and timeouts of a real run:
+
+1. undisturbed;
+2. with a tenth of all requests answered by 503, answered by 429 with Retry-After, reset before or after the server has
+   received them, cut off in the middle, or not answered for 30 s;
+3. with every write failing for 20 s;
+4. with every request failing from some moment on. This must stop the run, and a second start must finish it.
+
+The merged outputs must be the undisturbed run's, byte for byte, with no item in two parts.
 """
 
 from __future__ import annotations
@@ -29,12 +33,15 @@ from voxbatch.storage import at_once
 from voxbatch.storage.steady import ATTEMPTS
 
 STALL_S = 30.0
+"""Seconds without an answer."""
 OUTAGE_S = 20.0
+"""Seconds in which all writes fail."""
 SHARE = 0.1
+"""Share of the requests that are spoiled."""
 
 
 def fill(where: Place, items: int) -> None:
-    """A manifest of half a second of noise each."""
+    """Write a manifest of `items` recordings, each half a second of noise."""
     with tempfile.TemporaryDirectory(prefix="voxbatch-faults-") as folder:
         path = Path(folder) / "noise.wav"
         soundfile.write(path, np.random.default_rng(0).normal(0, 0.05, 8_000), 16_000)
@@ -45,7 +52,7 @@ def fill(where: Place, items: int) -> None:
 
 
 def run(where: Place, out: str) -> tuple[int, float, str]:
-    """(exit code, seconds, what was said)"""
+    """Run voxbatch, and return (exit code, seconds, stderr)."""
     command = [
         *VOXBATCH, "run", where / "m.jsonl", "-o", where / out, "--engine", "scripted", "--part-items", "20",
         "--engine-option", "delay_s=0.05", "--formats", "srt", "--log-format", "json",
@@ -56,19 +63,27 @@ def run(where: Place, out: str) -> tuple[int, float, str]:
 
 
 def outputs(where: Place, out: str) -> dict[str, bytes]:
+    """Return the merged outputs and the subtitles, by name."""
     store = where.store(out)
     names = ["transcripts.jsonl", "failures.jsonl", *store.names("srt")]
     return {name: data or b"" for name, data in zip(names, at_once(store, store.read, names), strict=True)}
 
 
 def twice(where: Place, out: str) -> int:
+    """Return the number of items that are in more than one part."""
     store = where.store(out)
     found = Counter(entry.index for name in part_names(store) for entry in read_part(store, name))
     return sum(count > 1 for count in found.values())
 
 
 def outage(begins: Callable[[servers.Asked], bool], seconds: float) -> Callable[[servers.Asked], servers.Fault]:
-    """From the first request for which it begins, all those fail for so many seconds."""
+    """Return a fault that begins with the first matching request and then, for some seconds, fails all matching
+    requests.
+
+    Args:
+        begins: matches requests.
+        seconds: length of the outage; infinity fails all requests, not only the matching ones.
+    """
     since: list[float] = []
     lock = threading.Lock()
 
@@ -83,6 +98,7 @@ def outage(begins: Callable[[servers.Asked], bool], seconds: float) -> Callable[
 
 
 def judge(where: Place, proxy: servers.Proxy, name: str, out: str, wanted: dict[str, bytes], bars: Bars) -> None:
+    """Compare a run with the undisturbed run, and check its items and its number of requests."""
     bars.holds(f"{where.kind}, {name}: outputs equal to the undisturbed run's", outputs(where, out) == wanted)
     bars.at_most(f"{where.kind}, {name}: items in two parts", twice(where, out), 0)
     worst = max(proxy.counts().values())
@@ -90,6 +106,7 @@ def judge(where: Place, proxy: servers.Proxy, name: str, out: str, wanted: dict[
 
 
 def bad_days(kind: str, items: int, seed: int, bars: Bars) -> None:
+    """Perform the four runs with one kind of store."""
     with place(kind) as where:
         fill(where, items)
         code, seconds, said = run(where, "calm")

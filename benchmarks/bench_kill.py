@@ -1,10 +1,12 @@
-"""Kill −9: a run that was killed at random moments and resumed gives the bytes of one that nothing disturbed.
+"""Kill runs at random moments (SIGKILL) and resume them: the outputs must be the bytes of an undisturbed run.
 
-Real recordings through the embedded engine, some rows naming missing files; then the same with the stand-in engine and
-ten times the kills, two processes on one shard at once, and four shards side by side of which one is killed. After each
-kill it also counts what was done in vain (finished items that are in no part, and chunks the engine had in hand), looks
-for items that are in two parts, and for processes left behind. In- and outputs lie in a local folder, then in buckets
-of a Cloud Storage and of an S3 server.
+Real recordings run through the embedded engine; some rows name missing files. The same happens with the stand-in engine
+and ten times the kills, with two processes on one shard at once, and with four shards side by side of which one is
+killed.
+
+After each kill the benchmark counts lost work (finished items that are in no part, and chunks that the engine had), and
+looks for items in two parts and for processes that are left behind. Input and output are in a local folder, then in
+buckets of a Cloud Storage server and of an S3 server.
 """
 
 from __future__ import annotations
@@ -30,27 +32,33 @@ from voxbatch.ledger import part_names, read_part
 from voxbatch.storage import Store, at_once
 
 SHORT_S = (1.0, 6.0)
+"""Range of durations of the recordings."""
 MISSING = 8
+"""Rows whose file does not exist."""
 LEAST_WORK_S = 0.5
-"""Of the longest-lived victims, so that they commit something; what is done before all kills are is begun anew."""
+"""Seconds of work that the latest kills allow, so that some items are committed.
+
+A run that finishes before all kills have happened is started anew.
+"""
 LOOK_S = 0.02
-"""Between two looks into a bucket."""
+"""Seconds between two requests to a bucket."""
 ORPHANS_S = 10.0
-"""How long a decoder may live after its run was killed."""
+"""Seconds that a decoder process may live after its run was killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The same work for every run of a scenario; `options` may differ in how it is done, not in what comes out."""
+    """The work that all runs of a scenario share. Options may change how the work is done, but not the output."""
 
     place: Place
     manifest: str
-    """Its name in the place."""
+    """Name of the manifest in the place."""
     lines: int
     engine: tuple[str, ...]
     part_items: int
 
     def arguments(self, out: str, *extra: str) -> list[str]:
+        """Return the arguments of voxbatch for a run into `out`."""
         return [
             "run", self.place / self.manifest, "-o", self.place / out, "--allow-outside", "--formats", "srt",
             "--log-format", "json", "--part-items", str(self.part_items), *self.engine, *extra,
@@ -59,7 +67,7 @@ class Job:
 
 @dataclass(slots=True)
 class Tally:
-    """What the kills of a scenario did."""
+    """The effects of all kills of a scenario."""
 
     moments: Counter[str] = field(default_factory=Counter)
     in_vain: list[int] = field(default_factory=list)
@@ -69,6 +77,7 @@ class Tally:
 
     @property
     def kills(self) -> int:
+        """Return the number of kills."""
         return sum(self.moments.values())
 
 
@@ -76,14 +85,14 @@ class Tally:
 
 
 def outputs(store: Store) -> dict[str, bytes]:
-    """The merged outputs and the subtitles, by name."""
+    """Return the merged outputs and the subtitles, by name."""
     names = ["transcripts.jsonl", "failures.jsonl", *store.names("srt")]
     found = zip(names, at_once(store, store.read, names), strict=True)
     return {name: data for name, data in found if data is not None}
 
 
 def difference(found: dict[str, bytes], wanted: dict[str, bytes]) -> str:
-    """The first file that is missing, too many or other, and where; "" where all bytes are equal."""
+    """Return the first file that is missing, unexpected or different, and the place; "" if all bytes are equal."""
     for name in sorted(found.keys() | wanted.keys()):
         ours, theirs = found.get(name), wanted.get(name)
         if ours is None or theirs is None:
@@ -95,13 +104,15 @@ def difference(found: dict[str, bytes], wanted: dict[str, bytes]) -> str:
 
 
 def committed(store: Store) -> Counter[int]:
-    """How often each item is in a part."""
+    """Return the number of parts that each item is in."""
     parts = at_once(store, lambda name: [entry.index for entry in read_part(store, name)], part_names(store))
     return Counter(index for part in parts for index in part)
 
 
 def leftovers(job: Job, out: str) -> int:
-    """Temporary files that killed writers left; in a bucket, objects that belong to nothing."""
+    """Return the number of temporary files that killed writers left; in a bucket, of objects that do not belong to a
+    run.
+    """
     if job.place.kind == "local":
         return sum(1 for _ in Path(job.place / out).rglob(".tmp-*"))
     ours = re.compile(r"(parts|srt)/.*|(transcripts|failures)\.jsonl|(summary|run)\.json")
@@ -112,6 +123,7 @@ def leftovers(job: Job, out: str) -> int:
 
 
 def start(job: Job, out: str, *extra: str, trace: Path | None = None) -> subprocess.Popen[bytes]:
+    """Start a run, with a trace of its items if `trace` is given."""
     command = [*TRACED, "--items", str(trace)] if trace else VOXBATCH
     return subprocess.Popen(
         [*command, *job.arguments(out, *extra)],
@@ -120,7 +132,7 @@ def start(job: Job, out: str, *extra: str, trace: Path | None = None) -> subproc
 
 
 def read_trace(trace: Path) -> Iterator[tuple[str, int, float]]:
-    """(what, item, clock time)"""
+    """Yield (event, item, clock time) of each line of a trace."""
     if trace.exists():
         for line in trace.read_text().splitlines():
             what, item, clock = line.split()
@@ -129,17 +141,21 @@ def read_trace(trace: Path) -> Iterator[tuple[str, int, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Undisturbed:
+    """The outputs and the times of an undisturbed run."""
+
     outputs: dict[str, bytes]
     start_s: float
-    """Until the engine took its first chunk."""
+    """Seconds until the engine took its first chunk."""
     work_s: float
     merge_s: float
 
     def lines(self, name: str) -> int:
+        """Return the number of lines of an output."""
         return self.outputs[name].count(b"\n")
 
 
 def undisturbed(job: Job, folder: Path) -> Undisturbed:
+    """Perform the undisturbed run."""
     out, trace = "undisturbed", folder / "undisturbed.trace"
     began = time.time()
     code = start(job, out, trace=trace).wait()
@@ -161,13 +177,15 @@ def undisturbed(job: Job, folder: Path) -> Undisturbed:
 def kill_until_done(
     job: Job, out: str, folder: Path, calm: Undisturbed, wanted: int, dice: random.Random, tally: Tally
 ) -> int:
-    """Start and kill until `wanted` kills have landed, then let it finish. Gives the last process's exit code."""
+    """Start and kill runs until `wanted` kills have landed, then let the run finish; return the last process's exit
+    code.
+    """
     while tally.kills < wanted:
         trace = folder / f"{out}-{tally.kills}.trace"
         process = start(job, out, trace=trace)
         family = _live_until(process, job.place.store(out), calm, wanted, dice)
         if family is None:
-            return int(process.wait())  # it finished before its moment came
+            return int(process.wait())  # the run finished before the moment of its kill
         process.kill()
         process.wait()
         _judge(job.place.store(out), trace, family, tally)
@@ -177,7 +195,11 @@ def kill_until_done(
 def _live_until(
     process: subprocess.Popen[bytes], store: Store, calm: Undisturbed, wanted: int, dice: random.Random
 ) -> list[psutil.Process] | None:
-    """Wait for a random moment: while it loads, works or, once all is committed, merges. None when it ended before."""
+    """Wait for a random moment while the run loads, works or (after its last commit) merges.
+
+    Returns:
+        The processes of the run; None if it ended before the moment.
+    """
     marker = "parts/shard-00000-of-00001/complete.json"
     merging = store.exists(marker)
     moment = time.monotonic() + (
@@ -196,7 +218,7 @@ def _live_until(
 
 
 def _judge(store: Store, trace: Path, family: list[psutil.Process], tally: Tally) -> None:
-    """What one kill cost."""
+    """Add the cost of one kill to the tally."""
     events = list(read_trace(trace))
     taken = Counter(item for what, item, _ in events if what == "taken")
     finished = {item for what, item, _ in events if what == "finished"}
@@ -211,7 +233,7 @@ def _judge(store: Store, trace: Path, family: list[psutil.Process], tally: Tally
 
 
 def killed(name: str, job: Job, folder: Path, wanted: int, dice: random.Random, bars: Bars) -> None:
-    """A scenario: as many rounds of killing as `wanted` takes, each compared with the undisturbed run."""
+    """Perform a scenario: as many rounds of kills as `wanted` needs, each compared with the undisturbed run."""
     calm = undisturbed(job, folder)
     print(
         f"undisturbed: {calm.start_s:.2f} s until the engine's first chunk, {calm.work_s:.2f} s of work, "
@@ -244,6 +266,7 @@ def _spread(counts: list[int]) -> str:
 
 
 def two_at_once(name: str, job: Job, bars: Bars) -> None:
+    """Run two processes on one shard, and compare the outputs."""
     out, store = "two", job.place.store("two")
     codes = [process.wait() for process in [start(job, out), start(job, out)]]
     print(f"two processes on one shard: exits {codes}")
@@ -253,6 +276,7 @@ def two_at_once(name: str, job: Job, bars: Bars) -> None:
 
 
 def four_shards(name: str, job: Job, dice: random.Random, bars: Bars) -> None:
+    """Run four shards, kill one after its first part, start it again, and compare the outputs."""
     out, unlucky = "four", dice.randrange(4)
     store = job.place.store(out)
     shards = [start(job, out, "--shard", f"{i}/4") for i in range(4)]
@@ -274,7 +298,7 @@ def _wait_for(store: Store, name: str, process: subprocess.Popen[bytes]) -> None
 
 
 def rows(recordings: int, copies: int = 1) -> list[dict[str, object]]:
-    """Short English recordings, and MISSING rows between them whose files do not exist."""
+    """Return short English recordings, with MISSING rows between them whose files do not exist."""
     short = [row for row in english_rows() if SHORT_S[0] <= row["duration"] <= SHORT_S[1]][:recordings]
     found: list[dict[str, object]] = [{**row, "id": f"{n}/{row['id']}"} for n in range(copies) for row in short]
     for n in range(MISSING):
@@ -284,7 +308,7 @@ def rows(recordings: int, copies: int = 1) -> list[dict[str, object]]:
 
 
 def put(place: Place, name: str, found: list[dict[str, object]]) -> int:
-    """The manifest and, into a bucket, its recordings. Gives the number of lines."""
+    """Write the manifest and, into a bucket, its recordings; return the number of lines."""
     if place.kind != "local":
         paths = {str(row["audio_filepath"]) for row in found}
         place.put((_short(path), Path(path).read_bytes()) for path in paths if os.path.exists(path))
@@ -298,6 +322,7 @@ def _short(path: str) -> str:
 
 
 def scenario(engine: str, job: Job, wanted: int, seed: int, bars: Bars) -> None:
+    """Perform all scenarios with one engine and one place."""
     name = f"{job.place.kind}, {engine}"
     print(f"\n== {name}: {job.lines} rows, a part every {job.part_items} items, {wanted} kills")
     with tempfile.TemporaryDirectory(prefix="voxbatch-kill-") as folder:

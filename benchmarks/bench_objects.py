@@ -1,8 +1,10 @@
-"""Many small objects, and a long manifest, in buckets: recordings a second that storage brings, beside the store's own
-client with as many threads; the whole run over them; and what memory it takes.
+"""Measure voxbatch's reading of many small objects, and of a long manifest, in buckets.
 
-Both sides read the same objects from the same server, one after the other, several rounds; medians and their ratio
-count, as the server shares the machine.
+The figures are recordings per second from voxbatch's storage, compared with the store's own client with as many
+threads; the whole run over these objects; and peak memory.
+
+Both sides read the same objects from the same server, one side after the other, in several rounds. The medians and
+their ratio count, because the server shares the machine.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from voxbatch.storage import open_recording
 from voxbatch.storage.ahead import STREAMS, Ahead
 
 BAR = 0.8
+"""Share of the client's rate that voxbatch must reach."""
 PEAK_MB = 300
 SECONDS = 1.0
 LINE = '{"id": "call-%07d", "audio_filepath": "%s", "duration": 0.1, "lang": "en"}\n'
@@ -37,6 +40,7 @@ LINE = '{"id": "call-%07d", "audio_filepath": "%s", "duration": 0.1, "lang": "en
 
 
 def recording(seconds: float) -> bytes:
+    """Return a WAV file of noise."""
     data = io.BytesIO()
     noise = np.random.default_rng(0).normal(0, 0.05, round(16_000 * seconds))
     soundfile.write(data, noise, 16_000, format="WAV")
@@ -44,7 +48,7 @@ def recording(seconds: float) -> bytes:
 
 
 def with_the_client(where: Place, names: list[str]) -> int:
-    """Bytes that the store's own client reads, with STREAMS threads."""
+    """Read all objects with the store's own client and STREAMS threads; return the number of bytes."""
     bucket, _, prefix = where.root.partition("://")[2].partition("/")
     if where.kind == "gcs":
         from google.cloud import storage
@@ -61,7 +65,7 @@ def with_the_client(where: Place, names: list[str]) -> int:
 
 
 def with_voxbatch(where: Place, names: list[str]) -> int:
-    """Bytes that storage brings, as one decoder process asks for them."""
+    """Read all objects through prefetch, as one decoder process does; return the number of bytes."""
     ahead, total = Ahead(open_recording), 0
     waiting = [ahead.want(where / name) for name in names[:TASKS_AHEAD]]
     for name in [*names[TASKS_AHEAD:], *[""] * TASKS_AHEAD]:
@@ -73,6 +77,7 @@ def with_voxbatch(where: Place, names: list[str]) -> int:
 
 
 def reading(where: Place, names: list[str], rounds: int, bars: Bars) -> None:
+    """Compare the two sides."""
     rates: dict[str, list[float]] = {"client": [], "voxbatch": []}
     for _ in range(rounds):
         for side, read in (("client", with_the_client), ("voxbatch", with_voxbatch)):
@@ -90,7 +95,9 @@ def reading(where: Place, names: list[str], rounds: int, bars: Bars) -> None:
 
 
 def whole_run(where: Place, names: list[str], out: str) -> tuple[float, float]:
-    """(objects a second from the engine's first chunk to its last, peak MB of all processes)"""
+    """Run voxbatch, and return (objects per second from the engine's first chunk to its last, peak MB of all
+    processes).
+    """
     lines = "".join(f"{json.dumps({'audio_filepath': name, 'duration': SECONDS})}\n" for name in names)
     where.put(iter([(f"{out}.jsonl", lines.encode())]))
     ran = run(["run", where / f"{out}.jsonl", "-o", where / out, "--engine", "scripted", "--log-format", "json"])
@@ -98,6 +105,7 @@ def whole_run(where: Place, names: list[str], out: str) -> tuple[float, float]:
 
 
 def runs(where: Place, names: list[str], bars: Bars) -> None:
+    """Run over a tenth of the objects and over all of them, and compare the memory."""
     few = names[: len(names) // 10]
     _, few_mb = whole_run(where, few, "few")
     rate, many_mb = whole_run(where, names, "many")
@@ -108,7 +116,7 @@ def runs(where: Place, names: list[str], bars: Bars) -> None:
 
 
 def long_manifest(where: Place, lines: int, full: bool, bars: Bars) -> None:
-    """A manifest of so many lines in a bucket; the recording is a local one, as it is lines that are measured."""
+    """Measure a long manifest in a bucket. Its recording is a local file, because the benchmark measures lines."""
     with tempfile.TemporaryDirectory(prefix="voxbatch-objects-") as folder:
         short = Path(folder) / "short.wav"
         short.write_bytes(recording(0.1))

@@ -1,13 +1,13 @@
-"""What voxbatch adds to the engine's own time, and how fast its pipeline is when the engine takes none.
+"""Measure the time that voxbatch adds to the engine's own, and the speed of its pipeline alone.
 
-(a) The whole `run`, from the start of Python to the merged outputs, beside the embedded engine that is given the same
-chunks, decoded beforehand. Loading the model counts on both sides, decoding and the start of Python on ours only; the
-two take turns.
+(a) The whole `run`, from the start of Python to the merged outputs, is compared with the embedded engine alone, which
+receives the same chunks, decoded beforehand. Loading the model counts on both sides; decoding and the start of Python
+count only for voxbatch. The two sides take turns.
 
-(b) `run` with the stand-in engine at zero delay, pinned to one core and to two, on long recordings in four formats.
-CPU seconds tell where the time goes: decoding, resampling and cutting happen in worker processes, of which there may be
-as many as cores; regrouping, stitching and committing in the one main process, whose CPU cost an audio second is
-therefore a ceiling.
+(b) `run` with the stand-in engine at zero delay is pinned to one core and to two cores, on long recordings in four
+formats. CPU seconds show the parts of the work. Decoding, resampling and cutting happen in worker processes, of which
+there may be as many as cores. Regrouping, stitching and committing happen in the one main process, so its CPU cost per
+second of audio is a ceiling.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ import soxr
 from common import Bars, Ran, corpus, english_rows, machine, run, write_manifest
 
 OVERHEAD = 1.1
+"""Maximum time of a whole run, relative to the engine alone."""
 CEILING = 2400
-"""Audio seconds a second that 16 cores must feed to a GPU one day."""
+"""Seconds of audio per second that 16 cores must one day deliver to a GPU."""
 CORES = 16
 RATE = 16_000
 
@@ -42,7 +43,7 @@ RATE = 16_000
 
 
 def speech_rows(seconds: float) -> list[dict[str, Any]]:
-    """Two long recordings and short ones between them, `seconds` in all, or all there is."""
+    """Return two long recordings and short ones between them: `seconds` of audio in all, or all recordings."""
     rows = english_rows()
     names = ("ljspeech_LJ001_0001-0032.mp3", "us_weekly_address_2018_ms13.mp3")
     chosen = [row for row in rows if row["id"].endswith(names)]
@@ -53,7 +54,7 @@ def speech_rows(seconds: float) -> list[dict[str, Any]]:
 
 
 def engine_alone(manifest: str) -> None:
-    """In a process of its own: print the seconds that the engine takes for all chunks, its loading included."""
+    """Print the seconds that the engine needs for all chunks, including its loading. Runs in its own process."""
     from voxbatch.decoder import Task
     from voxbatch.decoder.worker import chunks
     from voxbatch.engines import Feed, create
@@ -80,6 +81,7 @@ def engine_alone(manifest: str) -> None:
 
 
 def beside_engine(seconds: float, times: int, bars: Bars) -> None:
+    """Measure part (a)."""
     with tempfile.TemporaryDirectory(prefix="voxbatch-overhead-") as name:
         folder = Path(name)
         rows = speech_rows(seconds)
@@ -109,14 +111,14 @@ def _one_turn(folder: Path, manifest: Path, turn: int, audio_s: float) -> float:
 
 
 def speech(seconds: int) -> np.ndarray:
-    """Read speech at 16 kHz, repeated to length."""
+    """Return read speech at 16 kHz, repeated to the given length."""
     folder = corpus() / "speech" / "librispeech_test_other"
     read = np.concatenate([soundfile.read(path, dtype="float32")[0] for path in sorted(folder.glob("*.flac"))])
     return np.resize(read, seconds * RATE)
 
 
 def stereo(mono: np.ndarray) -> np.ndarray:
-    """44.1 kHz, the second channel fainter, with a noise of its own."""
+    """Return the samples at 44.1 kHz in two channels; the second one is fainter and has its own noise."""
     wide = soxr.resample(mono, RATE, 44_100)
     noise = np.random.default_rng(0).normal(0, 0.001, len(wide)).astype(np.float32)
     return np.stack([wide, 0.7 * wide + noise], axis=1)
@@ -124,13 +126,15 @@ def stereo(mono: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Format:
+    """A format of the recordings."""
+
     name: str
     file: str
     bar: float
-    """Audio seconds a wall second a core."""
+    """Minimum seconds of audio per wall second and core."""
     write: Callable[[Path, np.ndarray], None]
     copies: int
-    """How often the recording is in the manifest for one core, so that a run lasts some ten seconds."""
+    """Number of copies of the recording in the manifest for one core, so that a run lasts about ten seconds."""
 
 
 FORMATS = (
@@ -143,13 +147,17 @@ FORMATS = (
 
 @dataclass(frozen=True, slots=True)
 class Speed:
+    """The speed of one run."""
+
     per_core: float
     main_cost: float
-    """CPU seconds of the main process an audio second; likewise of the decoders."""
+    """CPU seconds of the main process per second of audio."""
     decode_cost: float
+    """CPU seconds of the decoder processes per second of audio."""
 
 
 def pipeline_alone(seconds: int, scale: float, bars: Bars) -> None:
+    """Measure part (b)."""
     most = len(os.sched_getaffinity(0))
     print(f"\n(b) stand-in engine, zero delay; recordings of {seconds} s")
     with tempfile.TemporaryDirectory(prefix="voxbatch-overhead-") as name:

@@ -1,7 +1,7 @@
-"""Memory and lines a second of `validate`, `--dry-run` and a stand-in run, from 100,000 to 1,000,000 lines.
+"""Measure memory and lines per second of `validate`, `--dry-run` and a stand-in run, for 100,000 to 1,000,000 lines.
 
-Every line names the same recording of 0.1 s under an id of its own, so that what is measured is the cost of a line. The
-main process's peak is the kernel's own (VmHWM); the tree's is sampled, and counts shared pages once a process.
+Every line names the same recording of 0.1 s under its own id, so that the cost of a line is measured. The main
+process's peak comes from the kernel (VmHWM). The tree's peak is sampled, and counts shared pages once in each process.
 """
 
 from __future__ import annotations
@@ -18,20 +18,26 @@ from common import Bars, Ran, machine, run
 SECONDS = 0.1
 LINE = f'{{"id": "call-%07d", "audio_filepath": "short.wav", "duration": {SECONDS}, "lang": "en"}}\n'
 PEAK_MB = 300
+"""Maximum peak memory of the main process."""
 GROWTH = 20
-"""Bytes of peak memory that a further line may cost: a duration (4 bytes), what is done, failed, wanted and to do (one
-each), and as much again for a moment. A million lines cost less than an idle Python process."""
+"""Maximum bytes of peak memory for one more line.
+
+A line needs a duration (4 bytes) and one byte each for done, failed, wanted and to do; the rest allows for as much
+again for a short time. One million lines cost less than an idle Python process.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
+    """The figures of one command."""
+
     main_mb: float
     tree_mb: float
     lines_per_s: float
 
 
 def write_source(folder: Path, lines: int) -> Path:
-    """`lines` items, all of one recording."""
+    """Write a manifest of `lines` items that all name one recording."""
     recording = folder / "short.wav"
     noise = np.random.default_rng(0).normal(0, 0.05, round(16_000 * SECONDS))
     soundfile.write(recording, noise, 16_000)
@@ -42,16 +48,18 @@ def write_source(folder: Path, lines: int) -> Path:
 
 
 def figure(ran: Ran, lines: int) -> Figure:
+    """Return the figures of a run over `lines` lines."""
     return Figure(ran.usage["peak_mb"], ran.tree_mb, lines / ran.wall_s)
 
 
 def merge_seconds(out: Path) -> float:
-    """From the word that the last part is committed to the summary."""
+    """Return the seconds between the marker of the last committed part and the summary."""
     marker = next(out.glob("parts/*/complete.json"))
     return (out / "summary.json").stat().st_mtime - marker.stat().st_mtime
 
 
 def measure(what: str, source: Path, lines: int, out: Path) -> Figure:
+    """Run one of the three commands and print its figures."""
     commands = {
         "validate": ["validate", source],
         "--dry-run": ["run", source, "-o", out, "--engine", "scripted", "--dry-run"],
@@ -72,6 +80,7 @@ def measure(what: str, source: Path, lines: int, out: Path) -> Figure:
 
 
 def compare(what: str, sizes: list[int], bars: Bars) -> None:
+    """Measure a command for each number of lines, and check the peak and its growth."""
     with tempfile.TemporaryDirectory(prefix="voxbatch-scale-") as name:
         folder = Path(name)
         figures = [measure(what, write_source(folder, n), n, folder / f"out-{n}") for n in sizes]

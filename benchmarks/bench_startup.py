@@ -1,4 +1,4 @@
-"""How long `voxbatch --help` takes, and what importing voxbatch drags in."""
+"""Measure the time of `voxbatch --help`, and list the heavy libraries that importing voxbatch loads."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import time
 from common import VOXBATCH, Bars, machine
 
 HELP_S = 0.3
+"""Maximum seconds of `voxbatch --help`."""
 HEAVY = ("torch", "vllm", "google.cloud", "boto3", "botocore", "librosa", "faster_whisper", "ctranslate2")
-"""Engines, cloud SDKs, and what only one room may import, when it runs."""
+"""Engines, cloud SDKs, and libraries that only one package may import, while it runs."""
 
 
 def help_seconds() -> float:
+    """Return the seconds of one `voxbatch --help`."""
     began = time.perf_counter()
     subprocess.run([*VOXBATCH, "--help"], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
 def imported(statement: str) -> list[str]:
-    """Which of HEAVY are in sys.modules after a statement in a fresh interpreter."""
+    """Return the modules of HEAVY that are in sys.modules after a statement in a fresh interpreter."""
     program = f"{statement}; import sys; print(*(name for name in {HEAVY!r} if name in sys.modules))"
     return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
 

@@ -1,8 +1,9 @@
-"""Word error rate of `voxbatch run` beside faster-whisper called directly on each file.
+"""Compare the word error rate of `voxbatch run` with faster-whisper called directly on each file.
 
-Same model, same decoding options, same normaliser, same counting. The peer gets each file's path and decodes it by
-itself (PyAV), so a recording of 14 minutes goes to it in one piece and it moves its window by its own timestamps; ours
-is decoded, resampled and cut by voxbatch. Both work on all cores, a file or a chunk a core.
+The model, the decoding options, the normaliser and the counting are the same. faster-whisper receives each file's path
+and decodes the file itself (PyAV). It gets a recording of 14 minutes as a whole and moves its window by its own
+timestamps. voxbatch decodes, resamples and cuts the recording itself. Both use all cores, with one file or one chunk on
+each core.
 """
 
 from __future__ import annotations
@@ -23,23 +24,26 @@ from voxbatch.engines.faster_whisper import FasterWhisper
 from voxbatch.score import ErrorCounts, count_errors
 
 MARGIN_POINTS = 0.1
+"""Maximum points of WER by which voxbatch may be worse."""
 Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one of the two heard."""
+    """The transcripts of one of the two sides."""
 
     texts: dict[str, str]
-    """By id; an item that failed is missing, and counts as deleted."""
+    """Texts by id; an item that failed is missing, and all its words count as deleted."""
     wall_s: float
-    """Loading the model included."""
+    """Seconds, including the loading of the model."""
 
     def counts(self, row: dict[str, Any]) -> ErrorCounts:
+        """Return the error counts of one row."""
         return count_errors(row["text"], self.texts.get(row["id"], ""), "en")
 
 
 def ours(rows: Rows, folder: Path) -> Side:
+    """Transcribe with `voxbatch run`."""
     manifest, out = write_manifest(folder / "rows.jsonl", rows), folder / "out"
     ran = run(
         ["run", manifest, "-o", out, "--engine", "faster-whisper", "--allow-outside", "--log-format", "json"],
@@ -51,6 +55,7 @@ def ours(rows: Rows, folder: Path) -> Side:
 
 
 def peer(rows: Rows) -> Side:
+    """Transcribe with faster-whisper alone."""
     from faster_whisper import WhisperModel
 
     engine = FasterWhisper(None, {})
@@ -77,14 +82,17 @@ def peer(rows: Rows) -> Side:
 
 
 def total(side: Side, rows: Rows) -> ErrorCounts:
+    """Return the summed error counts of one side."""
     return sum((side.counts(row) for row in rows), ErrorCounts())
 
 
 def points(side: Side, rows: Rows) -> float:
+    """Return the WER of one side, in percent."""
     return 100 * (total(side, rows).rate or 0.0)
 
 
 def print_side(name: str, side: Side, rows: Rows) -> None:
+    """Print the WER and the counts of one side."""
     counts = total(side, rows)
     print(
         f"  {name:<15} WER {points(side, rows):6.3f} %: {counts.errors} errors in {counts.reference_length:,} words, "
@@ -93,6 +101,7 @@ def print_side(name: str, side: Side, rows: Rows) -> None:
 
 
 def compare(what: str, rows: Rows, ours: Side, theirs: Side, bars: Bars | None) -> None:
+    """Print both sides, and check the margin."""
     seconds = sum(row["duration"] for row in rows)
     print(f"\n{what}: {len(rows)} recordings, {seconds / 60:.1f} min")
     print_side("voxbatch run", ours, rows)
@@ -103,7 +112,7 @@ def compare(what: str, rows: Rows, ours: Side, theirs: Side, bars: Bars | None) 
 
 
 def print_differences(rows: Rows, ours: Side, theirs: Side, shown: int) -> None:
-    """The recordings where the two differ most, worst for us first, and best for us last."""
+    """Print the recordings with the largest differences: voxbatch's worst ones first, its best ones last."""
     gaps = [(ours.counts(row).errors - theirs.counts(row).errors, row) for row in rows]
     differing = sorted(((gap, row) for gap, row in gaps if gap), key=lambda pair: (-pair[0], pair[1]["id"]))
     worse, better = sum(gap for gap, _ in differing if gap > 0), -sum(gap for gap, _ in differing if gap < 0)

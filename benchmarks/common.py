@@ -1,6 +1,6 @@
-"""What the benchmarks share: the recordings, the machine, voxbatch as a process and what it used, and the bars.
+"""Shared parts of the benchmarks: the recordings, the machine, voxbatch as a process, and the bars.
 
-Nothing here measures anything by itself, and nothing is kept: every benchmark works in a temporary folder.
+This module itself measures nothing, and nothing is kept: every benchmark works in a temporary folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VOXBATCH = [sys.executable, "-m", "voxbatch"]
 TRACED = [sys.executable, str(Path(__file__).with_name("traced.py"))]
 SAMPLE_S = 0.05
-"""Between two looks at the process tree's memory."""
+"""Seconds between two samples of the process tree's memory."""
 LIBRARIES = ("numpy", "soundfile", "soxr", "faster-whisper", "ctranslate2")
 
 
@@ -34,7 +34,7 @@ LIBRARIES = ("numpy", "soundfile", "soxr", "faster-whisper", "ctranslate2")
 
 
 def corpus() -> Path:
-    """The folder of the test recordings; where there is none, says so and ends the benchmark without a verdict."""
+    """Return the folder of the test recordings; if there is none, say so and end the benchmark without a verdict."""
     place = Path(os.environ.get("VOXBATCH_TEST_DATA") or ROOT.parent / "shared" / "data")
     if (place / "speech" / "manifest.jsonl").exists():
         return place
@@ -43,7 +43,7 @@ def corpus() -> Path:
 
 
 def english_rows() -> list[dict[str, Any]]:
-    """The English rows of speech/, with absolute paths and their relative path as id."""
+    """Return the English rows of speech/, with absolute paths and with their relative path as id."""
     folder = corpus() / "speech"
     with open(folder / "manifest.jsonl", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
@@ -55,10 +55,12 @@ def english_rows() -> list[dict[str, Any]]:
 
 
 def is_long(row: dict[str, Any]) -> bool:
+    """Return whether a row is one of the recordings of longform/."""
     return str(row["id"]).startswith("longform/")
 
 
 def write_manifest(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
+    """Write rows as a manifest, and return its path."""
     with open(path, "w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     return path
@@ -68,7 +70,7 @@ def write_manifest(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
 
 
 def machine() -> str:
-    """One line: processor, cores, memory, Python and the libraries that do the work."""
+    """Return one line: processor, cores, memory, Python, and the libraries that do the work."""
     cores = len(os.sched_getaffinity(0))
     memory = psutil.virtual_memory().total / 2**30
     versions = ", ".join(f"{name} {_version(name)}" for name in LIBRARIES)
@@ -92,17 +94,20 @@ def _version(name: str) -> str:
 
 @dataclass(slots=True)
 class Bars:
-    """Figures beside the bars they must reach; `leave` ends the script with 1 when one was missed."""
+    """Figures and the bars that they must reach. `leave` exits with 1 if a bar was missed."""
 
     missed: list[str] = field(default_factory=list)
 
     def at_most(self, name: str, value: float, bar: float, unit: str = "") -> None:
+        """Print a figure that must not exceed its bar."""
         self._judge(name, value, f"≤ {bar:g}", value <= bar, unit)
 
     def at_least(self, name: str, value: float, bar: float, unit: str = "") -> None:
+        """Print a figure that must not fall below its bar."""
         self._judge(name, value, f"≥ {bar:g}", value >= bar, unit)
 
     def holds(self, name: str, truth: bool, otherwise: str = "") -> None:
+        """Print a condition that must be true."""
         print(f"{name}: {'yes' if truth else f'NO {otherwise}'.rstrip()}")
         if not truth:
             self.missed.append(name)
@@ -114,6 +119,7 @@ class Bars:
             self.missed.append(name)
 
     def leave(self) -> None:
+        """Print the missed bars and exit: 1 if there are any, else 0."""
         print(f"missed: {', '.join(self.missed)}" if self.missed else "all bars met")
         sys.exit(1 if self.missed else 0)
 
@@ -123,20 +129,20 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run of voxbatch, from outside."""
+    """One run of voxbatch, seen from outside."""
 
     code: int
     wall_s: float
-    """From the start of Python to the end of the process."""
+    """Seconds from the start of Python to the end of the process."""
     tree_mb: float
-    """Peak of the summed RSS of the process and its children; pages that they share count in each."""
+    """Peak of the summed RSS of the process and its children; shared pages count once in each process."""
     stdout: str
     stderr: str
     usage: dict[str, float]
-    """What traced.py noted of the main process: cpu_s, children_cpu_s, peak_mb. Empty where it was not in between."""
+    """Figures of the main process from traced.py: cpu_s, children_cpu_s, peak_mb. Empty without traced.py."""
 
     def event(self, name: str) -> dict[str, Any]:
-        """The last JSON event of that name; {} where there is none."""
+        """Return the last JSON event with this name; {} if there is none."""
         events = [json.loads(line) for line in self.stderr.splitlines() if line.startswith("{")]
         return next((event for event in reversed(events) if event.get("message") == name), {})
 
@@ -144,11 +150,11 @@ class Ran:
 def run(
     arguments: Sequence[object], *, ok: Iterable[int] = (0,), traced: bool = False, cores: int | None = None
 ) -> Ran:
-    """Run voxbatch to its end; exits with its stderr when its code is not among `ok`.
+    """Run voxbatch to its end and return the result; exit with its stderr if its exit code is not in `ok`.
 
     Args:
-        traced: put traced.py in between, for the main process's own CPU time and peak memory.
-        cores: pin it, and all it starts, to so many cores.
+        traced: run through traced.py, which records the main process's own CPU time and peak memory.
+        cores: pin the process and its children to this number of cores.
     """
     note = _temporary_note() if traced else None
     command = [*TRACED, "--usage", str(note)] if note else VOXBATCH
@@ -177,7 +183,7 @@ def _temporary_note() -> Path:
 
 @contextlib.contextmanager
 def pinned(cores: int | None) -> Iterator[None]:
-    """What is started in this context stays on the first `cores` cores."""
+    """Pin the processes that start in this context to the first `cores` cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:cores])
     try:
@@ -187,7 +193,7 @@ def pinned(cores: int | None) -> Iterator[None]:
 
 
 class Watcher:
-    """Samples the memory of a process and all below it, on a thread of its own."""
+    """Samples the memory of a process and of all its descendants, in a thread."""
 
     def __init__(self, pid: int):
         self._pid, self._peak, self._over = pid, 0, threading.Event()
@@ -195,7 +201,7 @@ class Watcher:
         self._thread.start()
 
     def stop(self) -> float:
-        """Peak in MB."""
+        """Stop sampling and return the peak in MB."""
         self._over.set()
         self._thread.join()
         return self._peak / 1e6
@@ -206,6 +212,7 @@ class Watcher:
 
 
 def tree(pid: int) -> list[psutil.Process]:
+    """Return a process and all its descendants; [] if it has ended."""
     try:
         top = psutil.Process(pid)
         return [top, *top.children(recursive=True)]

@@ -1,4 +1,4 @@
-"""Where a benchmark's in- and outputs lie: a local folder, or a bucket of a real server that is started for it."""
+"""Places for a benchmark's input and output: a local folder, or a bucket of a real server that the benchmark starts."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ KINDS = ("local", "gcs", "moto", "seaweedfs")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder, here or in a bucket."""
+    """A folder, local or in a bucket."""
 
     kind: str
     root: str
     _server: servers.Server | None = field(default=None, repr=False)
 
     def __truediv__(self, name: str) -> str:
-        """The address of something in it."""
+        """Return the address of a name in the place."""
         return f"{self.root}/{name}"
 
     def store(self, name: str) -> Store:
+        """Return the store for outputs below a name."""
         return open_store(self / name)
 
     def put(self, files: Iterator[tuple[str, bytes]]) -> None:
-        """Files of one's own, several at a time."""
+        """Write files as (name, content), several at a time."""
         with ThreadPoolExecutor(8) as pool:
             for _ in pool.map(lambda file: self._put(*file), files):
                 pass
@@ -55,7 +56,7 @@ class Place:
 
 @contextlib.contextmanager
 def place(kind: str) -> Iterator[Place]:
-    """A place of that kind, in the environment that leads voxbatch to it."""
+    """Create a place of this kind; inside the context the environment leads voxbatch to it."""
     with tempfile.TemporaryDirectory(prefix="voxbatch-bench-") as folder:
         if kind == "local":
             yield Place(kind, folder)
@@ -73,7 +74,7 @@ def place(kind: str) -> Iterator[Place]:
 
 @contextlib.contextmanager
 def through(where: Place) -> Iterator[servers.Proxy]:
-    """A proxy before a place's server; voxbatch is led through it, and so is `where.store`."""
+    """Put a proxy in front of a place's server; inside the context voxbatch and `where.store` use the proxy."""
     assert where._server is not None
     with servers.proxied(where._server) as proxy, _environment(where._server.settings(proxy.url)):
         yield proxy

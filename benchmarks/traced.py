@@ -1,10 +1,10 @@
-"""Runs voxbatch's command line in this process, and notes what it did: `traced.py [--usage FILE] [--items FILE] ARGS…`.
+"""Run voxbatch's command line in this process and record it: `traced.py [--usage FILE] [--items FILE] ARGS…`.
 
     --usage FILE    at the end, one JSON object: the main process's CPU seconds, its children's, its peak memory in MB
     --items FILE    as they happen, lines "taken ITEM", "finished ITEM" and "merging" with a clock time; a SIGKILL loses
                     none of them
 
-It changes nothing of what voxbatch does: it wraps three calls.
+Recording does not change the work of voxbatch: it wraps three calls.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 
 def main() -> None:
+    """Parse the two options and run voxbatch with the rest."""
     options: dict[str, str] = {}
     arguments = sys.argv[1:]
     while arguments[0] in ("--usage", "--items"):
@@ -27,7 +28,8 @@ def main() -> None:
     from voxbatch import cli
 
     if "--usage" in options:
-        _before(os, "_exit", lambda *_: _note_usage(options["--usage"]))  # a run leaves this way, past any `finally`
+        # a run ends with os._exit, which skips every `finally`
+        _before(os, "_exit", lambda *_: _note_usage(options["--usage"]))
     if "--items" in options:
         _trace_items(options["--items"])
     sys.argv = ["voxbatch", *arguments]
@@ -39,7 +41,7 @@ def main() -> None:
 
 
 def _before(owner: Any, name: str, note: Callable[..., None]) -> None:
-    """Have `note` called with the arguments of each call of owner.name, ahead of it."""
+    """Call `note` with the arguments of each call of owner.name, before the call."""
     original = getattr(owner, name)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -84,7 +86,7 @@ def _note_usage(path: str) -> None:
 
 
 def _peak_kb() -> int:
-    """VmHWM rather than ru_maxrss, which starts at what the parent held when it forked."""
+    """Return the peak memory from VmHWM. ru_maxrss starts at the parent's memory at the fork, so it is not used."""
     with open("/proc/self/status", encoding="utf-8") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
 

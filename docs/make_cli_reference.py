@@ -1,4 +1,6 @@
-"""Write docs/cli.md from the commands' own help. `make docs` runs it; a test fails when the page is out of date."""
+"""Write docs/cli.md from the help of the commands. `make docs` runs this script; a test fails if the page is out of
+date.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ WIDTH = 110
 
 
 def reference() -> str:
-    """The page: every command's help, as `--help` prints it."""
+    """Return the page: the help of every command, as `--help` prints it."""
     parts = ["# The command line\n\nMade from the commands' own help by `make docs`.\n"]
     parts += [_section("voxbatch", cli, None)]
     parts += [_section(f"voxbatch {name}", command, cli) for name, command in sorted(cli.commands.items())]

@@ -1,12 +1,12 @@
-"""Makes examples/recordings/ and examples/manifest.jsonl: nine recordings of synthetic speech, for `make demo`.
+"""Make examples/recordings/ and examples/manifest.jsonl: nine recordings of synthetic speech, for `make demo`.
 
     apt-get install flite espeak-ng      # the voices
     make test                            # or any other way to .venv with voxbatch's own dependencies
     .venv/bin/python examples/make_recordings.py
 
-Each sentence is spoken on its own and set on a quiet background with a pause after it, because that is what a cutter
-has to work with; each recording then gets its own format, so that the demo shows them. What it does not do: sound like
-real speech over a real line. No figure about accuracy should rest on these files.
+Each sentence is synthesised separately and placed on a quiet background with a pause after it, because the cutter needs
+pauses. Each recording has its own format, so that the demo shows the formats. The recordings do not sound like real
+speech over a real telephone line. No figure about accuracy should rest on these files.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import soundfile
 import soxr
 
 HERE = Path(__file__).resolve().parent
-SAMPLING_RATE = 16_000  # Hz, what flite's voices speak at; espeak-ng's 22,050 Hz are resampled to it
+SAMPLING_RATE = 16_000  # Hz, the rate of flite's voices; espeak-ng's 22,050 Hz are resampled to it
 PAUSE_S = (0.35, 0.75)  # between sentences: read speech has pauses of a third to three quarters of a second
 EDGE_S = 0.3  # before the first sentence and after the last
 NOISE = 1e-4  # RMS of the background, -80 dBFS: a quiet room rather than digital zero
-PEAK = 0.7  # full scale is 1; leaves room for lossy codecs to overshoot
+PEAK = 0.7  # full scale is 1; the margin is for overshoot of lossy codecs
 SMALL = 0.9  # libsndfile's compression level, from 0 (best sound) to 1 (smallest file), for Vorbis and Opus
 
 # Female and male American voices and a male Scottish one (flite), and a formant synthesiser (espeak-ng).
@@ -39,21 +39,25 @@ Line = tuple[str, str]  # voice, sentence
 
 @dataclass(frozen=True, slots=True)
 class Recording:
+    """One recording of the demo."""
+
     file: str
     topic: str
     lines: tuple[Line, ...]
     sampling_rate: int = SAMPLING_RATE
     subtype: str | None = None
-    """libsndfile's name for the sample format; None is its default for the container."""
+    """libsndfile's name of the sample format; None: its default for the container."""
     panned: bool = False
-    """Two channels, each speaker mostly on one of them."""
+    """Two channels, with each speaker mostly on one of them."""
 
     @property
     def text(self) -> str:
+        """Return the reference: all sentences."""
         return " ".join(sentence for _, sentence in self.lines)
 
 
 def spoken(voice: str, *sentences: str) -> tuple[Line, ...]:
+    """Return the lines of one voice."""
     return tuple((voice, sentence) for sentence in sentences)
 
 
@@ -193,7 +197,7 @@ RECORDINGS = (
 
 
 def say(voice: str, sentence: str) -> np.ndarray:
-    """One sentence → mono float32 at 16 kHz, peak PEAK, without the synthesiser's own silence at the ends."""
+    """Return a sentence as mono float32 at 16 kHz with peak PEAK, without the synthesiser's silence at the ends."""
     program, name = voice.split(":")
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/sentence.wav"
@@ -210,11 +214,12 @@ def say(voice: str, sentence: str) -> np.ndarray:
 
 
 def silence(seconds: float) -> np.ndarray:
+    """Return seconds of digital zero."""
     return np.zeros(round(seconds * SAMPLING_RATE), np.float32)
 
 
 def voice_tracks(recording: Recording, rng: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
-    """The recording from start to end as (voice, samples) pieces; a pause belongs to the voice before it."""
+    """Yield the recording from start to end as (voice, samples); a pause belongs to the voice before it."""
     first_voice, last_voice = recording.lines[0][0], recording.lines[-1][0]
     yield first_voice, silence(EDGE_S)
     for number, (voice, sentence) in enumerate(recording.lines):
@@ -225,7 +230,7 @@ def voice_tracks(recording: Recording, rng: np.random.Generator) -> Iterator[tup
 
 
 def compose(recording: Recording, rng: np.random.Generator) -> np.ndarray:
-    """→ float32 at the recording's sampling rate, shape (num_samples,) or, panned, (num_samples, 2)."""
+    """Return the samples as float32 at the recording's rate, shape (num_samples,) or, if panned, (num_samples, 2)."""
     near, far = np.array([1.0, 0.25], np.float32), np.array([0.25, 1.0], np.float32)
     pieces = []
     for voice, samples in voice_tracks(recording, rng):
@@ -237,6 +242,7 @@ def compose(recording: Recording, rng: np.random.Generator) -> np.ndarray:
 
 
 def write(recording: Recording, samples: np.ndarray, path: Path) -> None:
+    """Encode the samples in the recording's format."""
     if path.suffix != ".m4a":
         container = "OGG" if path.suffix == ".opus" else None
         level = SMALL if recording.subtype in ("VORBIS", "OPUS") else None
@@ -252,7 +258,7 @@ def write(recording: Recording, samples: np.ndarray, path: Path) -> None:
 def main() -> None:
     folder = HERE / "recordings"
     folder.mkdir(exist_ok=True)
-    rng = np.random.default_rng(2026)  # the same pauses and background every time
+    rng = np.random.default_rng(2026)  # a fixed seed: the same pauses and background each time
     with (HERE / "manifest.jsonl").open("w", encoding="utf-8") as manifest:
         for recording in RECORDINGS:
             samples = compose(recording, rng)

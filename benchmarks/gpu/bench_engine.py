@@ -1,11 +1,11 @@
-"""Audio seconds a second of the vLLM engine on this GPU, by configuration, beside stock vLLM at its best.
+"""Measure seconds of audio per second of the vLLM engine on this GPU, by configuration, and of stock vLLM at its best.
 
     python benchmarks/gpu/bench_engine.py MODEL_DIR [--only NAME …] [--out FILE]
 
-MODEL_DIR is a Voxtral Realtime, with weights or from full_size.py without. Each configuration runs in a process of its
-own, so that none inherits another's memory, and prints one line: RTFx over the whole, RTFx over the middle half of the
-finishes (the steady state), engine steps a second, requests running at a time, K/V blocks, peak memory and the
-seconds until the engine was ready. Texts are not looked at: watchdogs are off, and the model is asked for every token
+MODEL_DIR is a Voxtral Realtime with weights, or one without weights from full_size.py. Each configuration runs in its
+own process, so that none inherits another's memory. It prints one line: RTFx of the whole run, RTFx of the middle half
+of the finished chunks (the steady state), engine steps per second, simultaneous requests, K/V blocks, peak memory, and
+the seconds until the engine was ready. Texts do not matter: watchdogs are off, and the model must produce every token
 of the audio.
 """
 
@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 RATE = 16_000
 WARM_UP = 8
-"""Chunks that are not counted: the first steps compile and capture."""
+"""Chunks that do not count, because the first steps compile and capture graphs."""
 STOCK = {"max_num_seqs": 128, "max_num_batched_tokens": 65_536}
-"""The best of stock vLLM that is known on an H200."""
+"""The best settings of stock vLLM that are known for an H200."""
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "ctx512": {"profile": "ctx512", "chunks": 3},
@@ -45,7 +45,10 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 
 
 def sounds(count: int, mix: bool) -> Iterator[np.ndarray]:
-    """`count` chunks of swelling noise, float32 of shape (samples,): of 30 s, or of 4 to 35 s as calls are cut."""
+    """Yield `count` chunks of swelling noise, float32 of shape (samples,).
+
+    Each has 30 s, or with `mix` 4 to 35 s, as chunks of calls have.
+    """
     rng = np.random.default_rng(0)
     longest = rng.standard_normal(RATE * 36).astype(np.float32) * 0.1
     for _ in range(count):
@@ -54,7 +57,7 @@ def sounds(count: int, mix: bool) -> Iterator[np.ndarray]:
 
 
 def engine(model: str, spec: dict[str, Any], samples: list[np.ndarray]) -> dict[str, Any]:
-    """Through voxbatch's own engine, as a run drives it."""
+    """Measure voxbatch's own engine, driven as in a run."""
     from voxbatch.config import load_profile
     from voxbatch.engines import Feed, Notice, create
     from voxbatch.records import Chunk, Span
@@ -86,8 +89,8 @@ def engine(model: str, spec: dict[str, Any], samples: list[np.ndarray]) -> dict[
 
 
 def stock(model: str, spec: dict[str, Any], samples: list[np.ndarray]) -> dict[str, Any]:
-    """vLLM alone: everything given to `LLM.generate` at once, in the official prompt's form."""
-    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # by itself 0.26 takes the second one, and crashes
+    """Measure vLLM alone: all requests are passed to `LLM.generate` at once, in the form of the official prompt."""
+    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # by default 0.26 uses the second one, and crashes
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
     from vllm import LLM, SamplingParams
 
@@ -122,11 +125,11 @@ def _share(spec: dict[str, Any]) -> float:
 
 
 class _Watched:
-    """Counts what comes out of vLLM's engine, step by step."""
+    """Counts the outputs of vLLM's engine, step by step."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[float, int, float]] = []
-        """(when, requests running, share of K/V blocks in use)"""
+        """Of each step: time, running requests, share of the K/V blocks in use."""
         self.finishes: list[float] = []
         self.audio_s: list[float] = []
         self.blocks = 0
@@ -134,6 +137,7 @@ class _Watched:
         self.began = time.monotonic()
 
     def install(self) -> None:
+        """Record each step of the next LLMEngine that is created."""
         from vllm.v1.engine.llm_engine import LLMEngine
 
         init, took = LLMEngine.__init__, time.monotonic()
@@ -158,14 +162,21 @@ class _Watched:
         LLMEngine.__init__ = watched_init  # type: ignore[method-assign]
 
     def restart(self) -> None:
+        """Begin the measurement; forget all earlier steps."""
         self.began = time.monotonic()
         self.steps.clear()
 
     def finished(self, seconds: float) -> None:
+        """Record a finished chunk."""
         self.finishes.append(time.monotonic())
         self.audio_s.append(seconds)
 
     def figures(self, whole: bool = False) -> dict[str, Any]:
+        """Return the figures of the measurement.
+
+        Args:
+            whole: end at the last step, not at the last finished chunk.
+        """
         wall = (self.steps[-1][0] if whole else self.finishes[-1]) - self.began
         quarter = len(self.finishes) // 4
         steady = 0.0
@@ -183,7 +194,7 @@ class _Watched:
 
 
 class _Memory:
-    """The most memory that the GPU had in use, by NVML, looked at ten times a second."""
+    """The peak of the GPU's used memory, read from NVML ten times a second."""
 
     def __init__(self) -> None:
         self.peak_gb = 0.0
@@ -198,6 +209,7 @@ class _Memory:
 
 
 def one(model: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Measure one configuration in this process."""
     memory = _Memory()
     samples = list(sounds(spec["chunks"], spec.get("mix", False)))
     figures = stock(model, spec, samples) if "stock" in spec else engine(model, spec, samples)

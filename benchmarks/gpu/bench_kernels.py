@@ -1,17 +1,25 @@
-"""What a step is made of, on one GPU: the attention of decoding, matrix products by batch, memory. No model, no engine.
+"""Measure the parts of a step on one GPU: the decoder's attention, matrix products by batch, memory.
+
+The benchmark needs no model and no engine.
 
     python benchmarks/gpu/bench_kernels.py [--out FILE] [--sweep]
 
-Prints a JSON line for each. `attention`: 26 layers of the 4B model's decoder, over K/V blocks in random order, by our
-kernel (voxbatch.vllm_plugin.decode_kernel) and by vLLM's FlashAttention as its CUDA graphs call it, in up to 32 splits
-and in 1, side by side, with the largest difference. `products`: the decoder's 26 layers and its head, and the encoder's
-32 layers, in bfloat16 and in FP8. `placing`: the encoder's kernel (voxbatch.vllm_plugin.kernels), ms a chunk, and how
-far it is from PyTorch's words in float32. `window`: the encoder's attention, ms a chunk of 30 s, by our kernel
-(voxbatch.vllm_plugin.window_kernel) and by FlashAttention as the encoder calls it, how far they are from each other,
-and each from float32. `convolutions`: the encoder's two, ms a chunk, as products and as cuDNN does them, and how far
-each is from float64; `spectrogram`: what comes before them, and how far it is from a CPU's. With --sweep the lines of
-`window` alone, after one (`sweep`) for each way to tune our kernel, the fastest first. Medians of 20 replays of a CUDA
-graph.
+Each measurement prints a JSON line:
+
+- `attention`: 26 layers of the 4B model's decoder, over K/V blocks in random order. Our kernel
+  (voxbatch.vllm_plugin.decode_kernel) is compared with vLLM's FlashAttention as its CUDA graphs call it, in up to 32
+  splits and in 1; with the largest difference.
+- `products`: the decoder's 26 layers and its head, and the encoder's 32 layers, in bfloat16 and in FP8.
+- `placing`: the encoder's kernel (voxbatch.vllm_plugin.kernels), ms per chunk, and its difference from PyTorch's
+  operations in float32.
+- `window`: the encoder's attention, ms per chunk of 30 s, by our kernel (voxbatch.vllm_plugin.window_kernel) and by
+  FlashAttention as the encoder calls it; the difference between the two, and of each from float32.
+- `convolutions`: the encoder's two convolutions, ms per chunk, as products and by cuDNN, and the difference of each
+  from float64.
+- `spectrogram`: the step before the convolutions, and its difference from a CPU's result.
+
+With --sweep only the lines of `window` are printed, after one line (`sweep`) for each tuning of our kernel, the fastest
+first. Times are medians of 20 replays of a CUDA graph.
 """
 
 from __future__ import annotations
@@ -36,21 +44,21 @@ HEADS, KV_HEADS, HEAD, LAYERS = 32, 8, 128, 26
 DECODER = ((3072, 6144), (4096, 3072), (3072, 18432), (9216, 3072))
 HEAD_PRODUCT = (3072, 131072)
 ENCODER, ENCODER_LAYERS, FRAMES = ((1280, 6144), (2048, 1280), (1280, 10240), (5120, 1280)), 32, 6_500
-"""Shapes of Voxtral Mini 4B Realtime: what goes into a product, what comes out; four chunks' frames."""
+"""Shapes of Voxtral Mini 4B Realtime: input and output of each product; frames of four chunks."""
 WINDOW, ENCODER_HEADS, ENCODER_HEAD = 750, 32, 64
 CHUNK = 1_500
 """Frames of a chunk of 30 s, without those of SILENT."""
 SILENT = 124
-"""Frames that all chunks begin with (voxbatch.vllm_plugin.silence)."""
+"""Frames at the beginning that all chunks share (voxbatch.vllm_plugin.silence)."""
 MOST_SPILLED = 64
-"""Words of registers, beyond which a way to tune a kernel is not worth a try."""
+"""Spilled words of registers beyond which a tuning of a kernel is not measured."""
 MELS, DIM, SAMPLES = 128, 1_280, 440_000
-"""Of the encoder; and of a chunk of 27.5 s."""
+"""Sizes of the encoder, and samples of a chunk of 27.5 s."""
 GPU = torch.device("cuda")
 
 
 def timed(work: Callable[[], Any], times: int = 20) -> float:
-    """Milliseconds of one replay."""
+    """Return the milliseconds of one replay."""
     work()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -68,7 +76,10 @@ def timed(work: Callable[[], Any], times: int = 20) -> float:
 
 
 def attention(requests: int, mean: int, block_size: int) -> dict[str, Any]:
-    """Contexts from 40 positions to as many above the mean as below it, in an engine with 512 at most."""
+    """Measure the decoder's attention in an engine with contexts of 512 positions at most.
+
+    The contexts range from 40 positions to as far above the mean as 40 is below it.
+    """
     from voxbatch.vllm_plugin.decode_kernel import attend
 
     torch.manual_seed(0)
@@ -124,7 +135,7 @@ def _flash(q: Any, k: Any, v: Any, blocks: Any, seen: Any, splits: int) -> Calla
 
 
 def products(name: str, shapes: tuple[tuple[int, int], ...], layers: int, rows: int) -> dict[str, Any]:
-    """Four layers of weights in turn, so that none stays in the cache."""
+    """Measure matrix products. Four layers of weights take turns, so that no weights stay in the cache."""
     weights = [[torch.randn(o, i, device=GPU, dtype=torch.bfloat16) * 0.02 for i, o in shapes] for _ in range(4)]
     inputs = [torch.randn(rows, i, device=GPU, dtype=torch.bfloat16) for i, _ in shapes]
     ms = timed(lambda: [torch.mm(x, w.t()) for layer in weights for x, w in zip(inputs, layer, strict=True)])
@@ -134,7 +145,7 @@ def products(name: str, shapes: tuple[tuple[int, int], ...], layers: int, rows: 
 
 
 def _fp8(weights: list[list[torch.Tensor]], inputs: list[torch.Tensor], layers: int) -> float | None:
-    """Products alone, without what turns their inputs into FP8."""
+    """Measure the products alone, without the conversion of their inputs to FP8."""
     if torch.cuda.get_device_capability() < (8, 9):
         return None
     one, kind = torch.ones((), device=GPU), torch.float8_e4m3fn
@@ -151,7 +162,9 @@ def _fp8(weights: list[list[torch.Tensor]], inputs: list[torch.Tensor], layers: 
 
 
 def placing() -> dict[str, Any]:
-    """Between a layer's first product and its attention in the encoder, four chunks behind the silence they share."""
+    """Measure the encoder's kernel between a layer's first product and its attention, for four chunks after their
+    shared silence.
+    """
     from voxbatch.vllm_plugin import kernels, packing
     from voxbatch.vllm_plugin.placing import place
 
@@ -162,7 +175,8 @@ def placing() -> dict[str, Any]:
     qkv = torch.randn(FRAMES // 4 * 4, 3 * width, device=GPU).bfloat16()
     pads = torch.randn(2, SILENT, width, device=GPU).bfloat16()
     found = []
-    for way, kind in ((kernels.place, torch.bfloat16), (place, torch.float32)):  # the kernel rounds once, at the end
+    # the kernel rounds only once, at its end
+    for way, kind in ((kernels.place, torch.bfloat16), (place, torch.float32)):
         queries, kv = qkv.to(kind, copy=True), qkv.new_empty(2, len(qkv) + 4 * SILENT, width, dtype=kind)
         way(queries, kv, pads.to(kind), cos_sin.to(kind), layout, head)
         found.append((queries[:, :width].bfloat16(), kv.bfloat16()))
@@ -175,7 +189,7 @@ def placing() -> dict[str, Any]:
 
 
 def window(chunks: int) -> dict[str, Any]:
-    """The encoder's attention, chunks behind the silence that they share."""
+    """Measure the encoder's attention, for chunks after the silence that they share."""
     from voxbatch.vllm_plugin.attention import Masked, Windowed
 
     q, k, v, layout = windowed(chunks)
@@ -197,7 +211,7 @@ def window(chunks: int) -> dict[str, Any]:
 
 
 def windowed(chunks: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
-    """Queries as a slice of a product's result, keys and values as `placing` leaves them, and where they lie."""
+    """Return queries as a slice of a product's result, keys and values as `placing` leaves them, and their layout."""
     from voxbatch.vllm_plugin import packing
 
     torch.manual_seed(0)
@@ -220,14 +234,17 @@ def _encoder_flash(scale: float) -> Any:
 
 
 def _needed(layout: Any) -> int:
-    """Operations of the two products, of keys that are seen alone."""
+    """Return the operations of the two products, counting only visible keys."""
     pairs = sum(min(layout.known + i + 1, WINDOW) for count in layout.lengths for i in range(count))
     return pairs * ENCODER_HEADS * ENCODER_HEAD * 4
 
 
 def swept() -> Iterator[dict[str, Any]]:
-    """Four chunks by each way to tune the kernel, the fastest first; then the first five of them at one chunk and at
-    sixteen. What a GPU has no room for is left out. Each is told to stderr at once."""
+    """Measure four chunks with each tuning of the kernel, the fastest first, then the best five with one and sixteen
+    chunks.
+
+    A tuning that does not fit into the GPU is left out. Each result is printed to stderr at once.
+    """
     four = windowed(4)
     found = [line for tuning in _tunings() if (line := _tuned(tuning, 4, four))]
     found.sort(key=lambda line: line["ms"])
@@ -263,7 +280,8 @@ def _tuned(tuning: Any, chunks: int, given: tuple[Any, Any, Any, Any]) -> dict[s
 
     try:
         made = run()
-    except (OutOfResources, RuntimeError) as error:  # no room, or the compiler gave up: others may do
+    # too large for the GPU, or the compiler failed: other tunings may work
+    except (OutOfResources, RuntimeError) as error:
         print(tuning, error, file=sys.stderr)
         return None
     size = {"registers": made.n_regs, "spilled": made.n_spills, "shared": made.metadata.shared}
@@ -271,12 +289,12 @@ def _tuned(tuning: Any, chunks: int, given: tuple[Any, Any, Any, Any]) -> dict[s
         return None
     ms = timed(run)
     found = {"ms": round(ms * ENCODER_LAYERS / chunks, 3), "tflop_s": round(_needed(layout) / ms / 1e9)}
-    print(found, size, tuning, file=sys.stderr, flush=True)  # the lines come sorted, in the end
+    print(found, size, tuning, file=sys.stderr, flush=True)  # stdout gets the lines at the end, sorted
     return {"what": "sweep", "chunks": chunks, **found, **size, "tuning": tuning}
 
 
 def convolutions() -> dict[str, Any]:
-    """Mels of four chunks to their frames end to end, each convolution with its activation."""
+    """Measure the way from the mels of four chunks to their frames, each convolution with its activation."""
     from voxbatch.vllm_plugin.convolution import Causal
     from voxbatch.vllm_plugin.spectrogram import rounded
 
@@ -301,7 +319,7 @@ def convolutions() -> dict[str, Any]:
 
 
 def _by_cudnn(modules: list[Conv1d], x: torch.Tensor) -> torch.Tensor:
-    """[chunks, mels, frames] to [chunks, frames, dim], as vLLM's own modules do it."""
+    """Convert [chunks, mels, frames] to [chunks, frames, dim], as vLLM's own modules do."""
     for module in modules:
         x = functional.pad(x, (module.kernel_size[0] - module.stride[0], 0))
         x = functional.gelu(functional.conv1d(x, module.weight, module.bias, module.stride))
@@ -309,7 +327,7 @@ def _by_cudnn(modules: list[Conv1d], x: torch.Tensor) -> torch.Tensor:
 
 
 def spectrogram() -> dict[str, Any]:
-    """Of four chunks."""
+    """Measure the spectrogram of four chunks."""
     from voxbatch.vllm_plugin.spectrogram import Spectrogram
 
     torch.manual_seed(0)
@@ -321,6 +339,7 @@ def spectrogram() -> dict[str, Any]:
 
 
 def copying() -> dict[str, Any]:
+    """Measure the memory's rate with a copy of 1 GiB."""
     source = torch.empty(1 << 30, dtype=torch.uint8, device=GPU)
     target = torch.empty_like(source)
     return {"what": "copy", "tb_s": round(2 * source.numel() / timed(lambda: target.copy_(source)) / 1e9, 2)}
@@ -340,6 +359,7 @@ def main() -> None:
 
 
 def everything(sweep: bool) -> Iterator[dict[str, Any]]:
+    """Yield all measurements, or those of the sweep."""
     yield {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
     if sweep:
         yield from swept()

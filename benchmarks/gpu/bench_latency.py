@@ -1,20 +1,20 @@
-"""The published latency table of `ctx512`, measured by `voxbatch run`, beside `ctx512-batch`.
+"""Measure the published latency table of `ctx512` with `voxbatch run`, and the same for `ctx512-batch`.
 
     python benchmarks/gpu/bench_latency.py MODEL_DIR [--clips N] [--batch-clips N] [--median-s S] [--manifest FILE]
                                            [--profiles NAME …] [--engine-option NAME=VALUE …] [--out FILE]
 
-Without --manifest the clips are swelling noise, the weights are made up and the watchdogs are off: latency, speed and
-memory count, texts are not looked at, and there is no WER. Their lengths follow the published latencies, which are
-proportional to the lengths where one request runs at a time: log-normal, P90 / P50 = 6.26 / 2.64. The median is an
-assumption, 2.64 s at 3.6 times real time, which `ctx512` reached on an H200. Any number of clips has the same
-percentiles of length. No clip is longer than 30 s, so each is one chunk and one request.
+Without --manifest the clips are swelling noise, the weights are random and the watchdogs are off: latency, speed and
+memory count, texts do not matter, and there is no WER. The lengths of the clips follow the published latencies. These
+are proportional to the lengths if one request runs at a time: log-normal, P90 / P50 = 6.26 / 2.64. The median is an
+assumption: 2.64 s at 3.6 times real time, which `ctx512` reached on an H200. Any number of clips has the same
+percentiles of length. No clip is longer than 30 s, so each clip is one chunk and one request.
 
 With --manifest the first N recordings of that manifest are transcribed with the weights in MODEL_DIR, and the WER is
 that of their references.
 
-Every figure is taken from the run's summary.json, whose percentiles are within 1 %. RTFx alone is the engine's, from
-its first chunk to its last result, because the run's own also counts the loading. voxbatch must be installed as a
-package where the plugin is asked for.
+Every figure comes from the run's summary.json, whose percentiles are exact to 1 %. Only RTFx comes from the engine,
+from its first chunk to its last result, because the run's own RTFx includes the loading. If the plugin is used,
+voxbatch must be installed as a package.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from bench_run import DUMMY, RATE, tell, whole
 from tables import latency
 
 MEDIAN_S = 9.5
+"""Default seconds of the median clip: 2.64 s × 3.6."""
 SPREAD = math.log(6.26 / 2.64) / NormalDist().inv_cdf(0.9)
 """Standard deviation of the logarithm: 0.674."""
 SHORTEST_S, LONGEST_S = 1.0, 30.0
 
 
 def lengths(clips: int, median_s: float) -> list[float]:
-    """Seconds of each clip, evenly spaced quantiles of the distribution, in mixed order."""
+    """Return the seconds of each clip: evenly spaced quantiles of the distribution, in mixed order."""
     quantiles = (NormalDist().inv_cdf((i + 0.5) / clips) for i in range(clips))
     seconds = [min(LONGEST_S, max(SHORTEST_S, median_s * math.exp(SPREAD * each))) for each in quantiles]
     return [round(seconds[i], 2) for i in np.random.default_rng(0).permutation(clips)]
@@ -63,7 +64,7 @@ def clips(folder: Path, seconds: list[float]) -> Path:
 
 
 def measured(profile: str, count: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Run the profile over so many clips and return its line, or the error."""
+    """Run the profile over `count` clips and return its line, or the error."""
     options = dict(each.split("=", 1) for each in given.engine_option)
     options = options if given.manifest else {**DUMMY, **options}
     with tempfile.TemporaryDirectory() as name:

@@ -1,12 +1,12 @@
-"""Kill a run while its model loads and while it runs: which of its processes are alive 15 s later, and how much GPU
-memory do they hold?
+"""Kill a run while its model loads and while it runs, and report the processes and GPU memory left 15 s later.
 
     python benchmarks/gpu/bench_leftovers.py MODEL_DIR [--signals TERM KILL] [--phases loading running]
                                              [--engine-option NAME=VALUE …] [--out FILE]
 
-Starts `voxbatch run` over recordings of noise, sends the signal to its main process alone, waits until that has ended
-and 15 s more. All processes of a run inherit an environment variable of their own, by which they are found in /proc
-whatever became of their parents. Exits with 1 where anything is left. Runs on a machine without a GPU, too.
+The benchmark starts `voxbatch run` over recordings of noise and sends the signal to its main process alone. It waits
+until that process has ended, and for 15 s more. All processes of a run inherit an environment variable that marks the
+run; the benchmark finds them in /proc by this mark, even if their parents have ended. It exits with 1 if anything is
+left. It also runs on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from typing import Any
 from bench_run import DUMMY, ROOT, recordings
 
 MARKER = "VOXBATCH_BENCH_RUN"
+"""Environment variable that marks the processes of a run."""
 ALLOWED_S = 15.0
-"""Seconds after the main process has ended, or was killed, by which nothing of it may be alive."""
+"""Seconds after the main process has ended, or was killed, within which all its processes must end."""
 READY_S = 400.0
 """Seconds that a model may take to load."""
 
 
 def measure(given: argparse.Namespace, manifest: Path, name: str, phase: str) -> dict[str, Any]:
-    """Start a run, send it a signal, and look 15 s later."""
+    """Start a run, send a signal to it, and count its processes 15 s later."""
     mark = uuid.uuid4().hex
     path = os.pathsep.join(each for each in (str(ROOT), os.environ.get("PYTHONPATH", "")) if each)
     options = {**DUMMY, **dict(each.split("=", 1) for each in given.engine_option)}
@@ -68,7 +69,7 @@ def measure(given: argparse.Namespace, manifest: Path, name: str, phase: str) ->
 
 
 def await_phase(process: subprocess.Popen[bytes], said: Any, phase: str, loading_s: float) -> None:
-    """Wait until the run is in the phase: so many seconds into loading, or 3 s after the engine is ready."""
+    """Wait until the run is in the phase: `loading_s` seconds into loading, or 3 s after the engine is ready."""
     deadline = time.monotonic() + (loading_s if phase == "loading" else READY_S)
     while time.monotonic() < deadline:
         said.seek(0)
@@ -84,7 +85,7 @@ def await_phase(process: subprocess.Popen[bytes], said: Any, phase: str, loading
 
 
 def alive(mark: str) -> dict[int, str]:
-    """Processes, by id, that have the mark in their environment; zombies are not alive."""
+    """Return the name of each process, by id, whose environment has the mark; zombies do not count."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -96,7 +97,7 @@ def alive(mark: str) -> dict[int, str]:
 
 
 def gpu_bytes() -> int:
-    """Bytes in use on all GPUs together; 0 where there is none."""
+    """Return the bytes in use on all GPUs together; 0 if there is no GPU."""
     from voxbatch.engines.vllm import gpu
 
     return sum(card.total_bytes - card.free_bytes for card in gpu.cards())

@@ -1,31 +1,32 @@
-"""The encoder once a chunk (voxbatch's plugin) beside stock vLLM, on one GPU: speed, where the time goes, and tokens.
+"""Compare voxbatch's plugin (the encoder once per chunk) with stock vLLM on one GPU: speed, use of time, and tokens.
 
     python benchmarks/gpu/bench_plugin.py MODEL_DIR [--speed | --soak [H] | --profile | --idle | --tokens]
                                           [--only NAME …] [--out FILE]
 
-MODEL_DIR is a Voxtral Realtime from full_size.py, without weights, or a real one. Every engine runs in a process of its
-own; each prints JSON lines.
+MODEL_DIR is a Voxtral Realtime without weights from full_size.py, or a real one. Every engine runs in its own process;
+each prints JSON lines.
 
---speed    audio seconds a second by the engine's own driver, for chunks of 30 s, 20 to 35 s and 2 to 35 s, each REPEATS
-           times through one engine; `rtfx` is the median over the whole, start and end of the run included, `steady`
-           that of the middle half of the finishes.
---soak H   H hours of audio (20) in chunks of 2 to 35 s through one engine that never lacks work: for each twentieth of
-           them a line with audio seconds a second, host memory and the GPU's; drift and growth in the end.
---profile  GPU time by kind of work: of the encoder alone, by chunk; of steps that only decode, by how many requests
-           they hold and how far they are; of the running mixture, with the share of the wall in which the GPU did
-           nothing; and what the host spends its time on. The engine runs in this process, so that everything is seen.
---idle     in which part of two seconds in the middle of a run the GPU did nothing, and what it did next; requests come
-           from another process as they do when voxbatch runs, where --profile's mixture makes them between the steps.
---tokens   the share of positions at which two ways of running say the same, with made-up weights of such sizes that
-           outputs vary: plugin and stock, next to stock alone and stock in company, which differ by rounding only.
-           In float32 (--only plugin stock "plugin, float32" "stock, float32") both are to say the same, and plugin
-           and stock in bfloat16 to be as far from it as each other.
+--speed    seconds of audio per second by the engine's own driver, for chunks of 30 s, 20 to 35 s and 2 to 35 s, each
+           REPEATS times through one engine; `rtfx` is the median over the whole runs, including their start and end;
+           `steady` is the median over the middle half of the finished chunks.
+--soak H   H hours of audio (20) in chunks of 2 to 35 s through one engine that always has work: for each twentieth of
+           them one line with seconds of audio per second, host memory and GPU memory; drift and growth at the end.
+--profile  GPU time by kind of work: of the encoder alone, per chunk; of steps that only decode, by their number of
+           requests and by position; of the running mixture, with the share of wall time in which the GPU is idle; and
+           the functions that take the host's time. The engine runs in this process, so that everything is visible.
+--idle     the share of two seconds in the middle of a run in which the GPU is idle, and the work that follows each
+           pause. Requests come from another process, as when voxbatch runs; in the mixture of --profile they are
+           created between the steps.
+--tokens   the share of positions at which two configurations produce the same token, with random weights of such sizes
+           that outputs vary. Plugin and stock are compared, and stock alone with stock in company, which differ only
+           by rounding. In float32 (--only plugin stock "plugin, float32" "stock, float32") both must produce the same
+           tokens, and in bfloat16 both must be equally far from float32.
 
-What copying the beginning of each prompt saves, and that it changes no more than rounding does, shows beside "plugin,
-whole prompts"; `shared_positions` of --profile's mixture says that it was done.
+"plugin, whole prompts" shows the gain of copying the shared prefix of each prompt, and that the copy changes no more
+than rounding does. `shared_positions` in the mixture of --profile shows that the prefix was copied.
 
-voxbatch must be installed as a package, or vLLM does not find the plugin. On a machine without a GPU everything runs
-as a rehearsal, given a tiny model.
+voxbatch must be installed as a package, or vLLM does not find the plugin. On a machine without a GPU everything runs as
+a rehearsal, with a tiny model.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import bench_engine  # which puts the checkout on the path
+import bench_engine  # it also puts the checkout on the path
 import numpy as np
 
 RATE = bench_engine.RATE
 LENGTHS = {"30": (30.0, 30.0), "20-35": (20.0, 35.0), "2-35": (2.0, 35.0)}
-"""Chunks, by name: from so many seconds to so many, evenly spread."""
+"""Range of the seconds of chunks, evenly distributed, by name."""
 DUMMY = {"load_format": "dummy", "watch": "false", "ignore_eos": "true", "delay_ms": "0"}
 STOCK = {"prefill_encoder": "false", "lift_encoder_cache": "false"}
 PLUGIN = {"prefill_encoder": "true"}
 SMALL = {"gpu_memory_gb": "22.94"}
-"""As full as an L4 of 24.15 GB may be by default; vLLM plans with 21.1 of it."""
+"""Memory limit of the default on an L4 of 24.15 GB; vLLM plans with 21.1 GB of it."""
 EXACT = {"dtype": "float32", "enforce_eager": "true", "max_num_seqs": "64", "max_num_batched_tokens": "4096"}
 CONFIGURATIONS: dict[str, dict[str, str]] = {
     "plugin": PLUGIN,
@@ -68,34 +69,36 @@ CONFIGURATIONS: dict[str, dict[str, str]] = {
     "stock, float32": {**STOCK, **EXACT},
     "stock, L4 memory": {**STOCK, **SMALL, "max_num_seqs": "64", "max_num_batched_tokens": "0"},
 }
-"""Stock at its best that is known, see RESULTS.md. No quotes in names: PyTorch's compiler writes what stands behind an
---only into the Python that it makes, as it is."""
+"""Options by configuration. Stock has the best settings that are known, see RESULTS.md.
+
+Names contain no quotes: PyTorch's compiler copies the arguments of --only unchanged into the Python that it generates.
+"""
 KINDS = {
     "attention": ("_attend", "flash", "attention", "attn", "reshape_and_cache"),
     "matrix products": ("gemm", "gemv", "nvjet", "cutlass", "splitk", "wgmma", "cublas", "::mm", "addmm", "linear"),
     "convolution, Fourier": ("conv", "fft", "cudnn", "implicit", "regular_", "vector_"),
     "norms": ("norm",),
-    "rotary": ("rotary", "rope", "_place"),  # the last is ours, which also moves keys and values
+    "rotary": ("rotary", "rope", "_place"),  # the last one is our kernel, which also moves keys and values
     "activation": ("silu", "gelu", "act_and_mul"),
     "sampling": ("argmax", "sample", "softmax", "topk", "reduce"),
     "copies": ("memcpy", "memset", "copy", "cat", "index", "gather", "fill", "embedding"),
 }
-"""Kinds of work by what a kernel's name has in it, the first that fits."""
+"""Kinds of work by a part of the kernel's name; the first match counts."""
 
 
 def sounds(count: int, lengths: str, longest: int) -> list[np.ndarray]:
-    """`count` stretches of noise, float32, of at most `longest` samples."""
+    """Return `count` pieces of noise, float32, of at most `longest` samples."""
     rng = np.random.default_rng(0)
     noise = rng.standard_normal(RATE * 36).astype(np.float32) * 0.1
     return [noise[: min(longest, int(s * RATE))] for s in rng.uniform(*LENGTHS[lengths], count)]
 
 
 CONTEXT = 250
-"""Positions that a request has behind it on average, in a run over chunks of 20 to 35 s."""
+"""Positions that a request has computed on average, in a run over chunks of 20 to 35 s."""
 
 
 class Bench:
-    """A loaded engine, to be fed again and again."""
+    """A loaded engine that can be fed several times."""
 
     def __init__(self, model: str, options: dict[str, str]):
         from voxbatch.config import load_profile
@@ -115,7 +118,7 @@ class Bench:
         self.longest: int = self.made.spec.max_chunk_samples
 
     def feed(self, samples: list[np.ndarray]) -> dict[str, float]:
-        """One run through voxbatch's own driver."""
+        """Perform one run through voxbatch's own driver."""
         began, cpu = time.monotonic(), time.process_time()
         finishes = list(self.finishes(samples))
         return {
@@ -124,7 +127,7 @@ class Bench:
         }
 
     def finishes(self, samples: Iterable[np.ndarray]) -> Iterator[tuple[float, float]]:
-        """(when, seconds of audio) of each chunk that has its text. Few of `samples` are held at a time."""
+        """Yield (time, seconds of audio) of each finished chunk. Only a few of `samples` are held at a time."""
         from voxbatch.engines import Feed, Notice
         from voxbatch.engines.vllm.drive import Driver, Starter
         from voxbatch.records import Chunk, ChunkFailure, Span
@@ -153,7 +156,7 @@ class _Kept:
         self.add, self.step, self.describe = core.add, core.step, core.describe
 
     def close(self) -> None:
-        pass
+        """Leave the engine open."""
 
 
 def _rates(began: float, finishes: list[tuple[float, float]]) -> dict[str, float]:
@@ -175,16 +178,19 @@ def _rates(began: float, finishes: list[tuple[float, float]]) -> dict[str, float
 
 
 def speed(model: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measure --speed."""
     bench = Bench(model, options)
     memory = bench_engine._Memory()
-    bench.feed(sounds(bench.requests + 8, "2-35", bench.longest))  # compiles, captures, allocates
+    # the first run compiles, captures graphs and allocates
+    bench.feed(sounds(bench.requests + 8, "2-35", bench.longest))
     for lengths, rounds in with_rounds(given.lengths, given.rounds):
         count = max(8, int(bench.requests * rounds))
         samples = sounds(count, lengths, bench.longest)
         runs = list[dict[str, float]]()
         for _ in range(given.repeats):
             runs.append(bench.feed(samples))
-            yield {"lengths": lengths, "repeat": len(runs), **runs[-1]}  # a time limit loses what was not yet measured
+            # yield at once: a time limit then loses no finished run
+            yield {"lengths": lengths, "repeat": len(runs), **runs[-1]}
         yield {
             "lengths": lengths, "rtfx": median(run["rtfx"] for run in runs),
             "steady": median(run["steady"] for run in runs), "runs": runs, "chunks": count, "requests": bench.requests,
@@ -194,17 +200,18 @@ def speed(model: str, options: dict[str, str], given: argparse.Namespace) -> Ite
 
 
 def with_rounds(lengths: Sequence[str], rounds: Sequence[float]) -> Iterator[tuple[str, float]]:
-    """The last number holds for the lengths that are left."""
+    """Pair lengths with rounds; the last number of rounds applies to all further lengths."""
     return zip(lengths, chain(rounds, repeat(rounds[-1])), strict=False)
 
 
 # -- soak --------------------------------------------------------------------------------------------------------------
 
 STRETCHES = 20
+"""Number of parts of a soak test."""
 
 
 def soak(model: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Hours through one engine, never out of work: each stretch's speed, and what is held at its end."""
+    """Measure --soak: the speed of each part, and the memory at its end."""
     bench = Bench(model, options)
     yield {"ready_s": bench.ready_s, "described": bench.core.describe(), "hours": given.hours}
     bench.feed(sounds(bench.requests + 8, "2-35", bench.longest))
@@ -218,13 +225,13 @@ def soak(model: str, options: dict[str, str], given: argparse.Namespace) -> Iter
             yield stretches[-1]
             audio, began = 0.0, when
         if len(stretches) == STRETCHES:
-            enough.set()  # what is under way is not counted
+            enough.set()  # chunks that are in progress do not count
     yield _drift(stretches)
     bench.core.close()
 
 
 def _until(enough: threading.Event, lengths: str, longest: int) -> Iterator[np.ndarray]:
-    """Chunks without end; their noise is the same, so that they take no memory."""
+    """Yield chunks until `enough` is set; all share the same noise, so that they take no memory."""
     pool = sounds(997, lengths, longest)
     while not enough.is_set():
         yield pool[0]
@@ -232,7 +239,7 @@ def _until(enough: threading.Event, lengths: str, longest: int) -> Iterator[np.n
 
 
 def _held(bench: Bench) -> dict[str, int]:
-    """Bytes of memory: of this process, of the engine's, and of the GPU."""
+    """Return bytes of memory: of this process, of the engine's processes, and of the GPU."""
     import psutil
 
     from voxbatch.engines.vllm import compat
@@ -247,7 +254,7 @@ def _held(bench: Bench) -> dict[str, int]:
 
 
 def _drift(stretches: list[dict[str, Any]]) -> dict[str, Any]:
-    """The last quarter beside the second: the first one fills up."""
+    """Compare the last quarter with the second one, because the first one fills the engine."""
     quarter = STRETCHES // 4
     second, last = stretches[quarter : 2 * quarter], stretches[3 * quarter :]
     rates = [STRETCHES / 4 / sum(1 / each["rtfx"] for each in part) for part in (second, last)]
@@ -263,11 +270,12 @@ def _drift(stretches: list[dict[str, Any]]) -> dict[str, Any]:
 # -- idle --------------------------------------------------------------------------------------------------------------
 
 SWING, LOOK_S = 2.2, 2.0
-"""How often as many chunks as run at a time have their text before the look begins; and its seconds."""
+"""Rounds of simultaneous requests that finish before the measurement begins; seconds of the measurement."""
 
 
 def idle(model: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # the engine's process is sent functions of this file
+    """Measure --idle."""
+    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions of this file are sent to the engine's process
     bench = Bench(model, options)
     bench.feed(sounds(bench.requests + 8, "2-35", bench.longest))
     for lengths in given.lengths:
@@ -276,6 +284,7 @@ def idle(model: str, options: dict[str, str], given: argparse.Namespace) -> Iter
 
 
 def _looked_into(bench: Bench, lengths: str) -> dict[str, Any]:
+    """Profile the GPU for LOOK_S seconds in the middle of a run."""
     engine, enough = bench.core._engine, threading.Event()
     audio, began, found = 0.0, 0.0, dict[str, Any]()
     for finished, (when, seconds) in enumerate(bench.finishes(_until(enough, lengths, bench.longest))):
@@ -292,7 +301,9 @@ def _looked_into(bench: Bench, lengths: str) -> dict[str, Any]:
 
 
 def _look(worker: Any) -> None:
-    """In the engine's process: begin to note what the GPU does. What the CPU does is not, for that takes its time."""
+    """Start to record the GPU's work, in the engine's process. The CPU's work is not recorded, because that would slow
+    it down.
+    """
     import torch
     from torch.profiler import ProfilerActivity
 
@@ -302,7 +313,7 @@ def _look(worker: Any) -> None:
 
 
 def _look_away(worker: Any) -> dict[str, Any]:
-    """Milliseconds, and by what came next how often and how long the GPU did nothing, the dearest first."""
+    """Stop recording; return the GPU's busy and idle times, and the work that followed the pauses, longest first."""
     import torch
 
     seen = worker.looking
@@ -322,6 +333,7 @@ def _look_away(worker: Any) -> dict[str, Any]:
 
 
 def profile(model: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measure --profile."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     bench = Bench(model, options)
     inside = Inside(bench)
@@ -336,7 +348,7 @@ def profile(model: str, options: dict[str, str], given: argparse.Namespace) -> I
 
 
 class Inside:
-    """What is seen of an engine that runs in this process."""
+    """An engine that runs in this process, with access to its parts."""
 
     def __init__(self, bench: Bench):
         self._bench, self._ids = bench, 0
@@ -345,13 +357,13 @@ class Inside:
         self.model: Any = getattr(worker, "worker", worker).model_runner.get_model()
 
     def encoder(self) -> Iterator[dict[str, Any]]:
-        """A chunk of 30 s by itself, and as many as are encoded together."""
+        """Measure a chunk of 30 s alone, and in batches as large as the encoder's."""
         import torch
 
         encoder = self.model._encoder
         samples = self._bench.made._family._tekken.audio_encoder.pad(np.zeros(30 * RATE, np.float32), RATE)
         for chunks in (1, 4, 16):
-            audio = [torch.from_numpy(samples) for _ in range(chunks)]  # on the host, where a step's audio is taken
+            audio = [torch.from_numpy(samples) for _ in range(chunks)]  # on the host, as the audio of a step is
 
             def once(audio: list[Any] = audio) -> None:
                 with torch.inference_mode():
@@ -363,11 +375,14 @@ class Inside:
                    "gpu_ms_per_chunk": {kind: round(ms / chunks, 3) for kind, ms in seen["kinds"].items()}}  # fmt: skip
 
     def decoding(self, requests: int, contexts: Sequence[int], steps: int = 30) -> Iterator[dict[str, Any]]:
-        """Steps in which `requests` decode and none is admitted, once they have about as many positions behind them
-        on average as each of `contexts` says, and 40 steps at least."""
+        """Measure steps in which `requests` requests decode and none is admitted.
+
+        Each measurement begins when the requests have about as many positions on average as `contexts` says, and after
+        at least 40 steps.
+        """
         for samples in sounds(requests, "30", self._bench.longest):
             self._add(samples)
-        self._steps(40)  # all of them admitted, and well into their text
+        self._steps(40)  # then all requests are admitted, and well into their text
         for context in contexts:
             while 0 < self._context() < context - steps:
                 self._steps(4)
@@ -381,12 +396,12 @@ class Inside:
         self._drain()
 
     def _context(self) -> float:
-        """Positions that a request which runs has behind it, on average; 0 where none runs."""
+        """Return the average number of computed positions of the running requests; 0 if none runs."""
         running = self._core.scheduler.running
         return sum(each.num_computed_tokens for each in running) / max(1, len(running))
 
     def mixture(self, steps: int = 150, seen_steps: int = 60) -> dict[str, Any]:
-        """Steps of a run in full swing, admissions included: two bursts' worth of them are looked into."""
+        """Measure steps of a full run, including admissions; two bursts' worth of steps are profiled."""
         feed = self._endless()
         self._swing(feed, 450)
         before, began = self._ids, time.monotonic()
@@ -402,12 +417,12 @@ class Inside:
                 "idle_share": round(idle, 3), "shared_positions": self._shared()}  # fmt: skip
 
     def _shared(self) -> int:
-        """Positions of a prompt that are copied, not computed."""
+        """Return the number of positions of a prompt that are copied and not computed."""
         beginning = getattr(self._core.scheduler, "_beginning", None)
         return beginning.shared if beginning else 0
 
     def host(self, steps: int = 300) -> dict[str, Any]:
-        """Where Python spends its time in such a run."""
+        """Measure the time of Python functions in the same kind of run."""
         feed = self._endless()
         self._swing(feed, 100)
         watch = cProfile.Profile()
@@ -458,8 +473,10 @@ def _aborts(engine: Any) -> bool:
 
 
 def _profiled(work: Callable[[], None], times: int) -> dict[str, Any]:
-    """Milliseconds of GPU time (of a CPU's, where there is no GPU) that one `work` takes, by kind, and the ten dearest
-    names; and of the wall, the profiler's own cost included."""
+    """Return the GPU milliseconds of one `work` by kind, the 14 names with the most time, and the wall time.
+
+    Without a GPU the CPU's time is measured. The wall time includes the profiler's own cost.
+    """
     import torch
     from torch.profiler import ProfilerActivity
 
@@ -489,14 +506,16 @@ def _profiled(work: Callable[[], None], times: int) -> dict[str, Any]:
 
 
 def _spans(seen: Any, on_gpu: bool) -> list[tuple[float, float, str]]:
-    """Begin, end and name of all that the GPU did (without one: PyTorch), in the order of their beginnings."""
+    """Return begin, end and name of all the GPU's work (without a GPU: of PyTorch's), in order of their begin."""
     mine = (each for each in seen.events() if not on_gpu or "CUDA" in str(each.device_type))
     return sorted((each.time_range.start, each.time_range.end, each.name) for each in mine)
 
 
 def _waits(spans: Sequence[tuple[float, float, str]]) -> tuple[float, list[tuple[float, str, str]]]:
-    """Microseconds in which at least one thing was done, for two streams may do two; and each time in which nothing
-    was: how long, what was done before, and what was waited for."""
+    """Return the busy microseconds, and all pauses as (length, work before, work after).
+
+    Two streams may work at the same time; this time counts once.
+    """
     end, last, busy, gaps = spans[0][0] if spans else 0.0, "", 0.0, list[tuple[float, str, str]]()
     for begin, until, name in spans:
         if begin > end:
@@ -508,7 +527,7 @@ def _waits(spans: Sequence[tuple[float, float, str]]) -> tuple[float, list[tuple
 
 
 def _by_next(gaps: Iterable[tuple[float, str, str]]) -> dict[str, float]:
-    """Microseconds by what was waited for, the dearest first."""
+    """Return the microseconds of all pauses by the work that followed, longest first."""
     found = defaultdict[str, float](float)
     for us, _, name in gaps:
         found[name] += us
@@ -526,26 +545,33 @@ GAINS = {
     "qkv_proj": 1.5, "o_proj": 0.2, "out_proj": 0.2, "down_proj": 0.2, "ada_rms_norm": 0.5, "audio_language": 2.0,
     "conv": 8.0,
 }  # fmt: skip
-"""By a part of a parameter's name: how much louder than what goes in comes out. What all positions have in common must
-stay small, or they all say the same: at full size 0.98 of the last hidden state was common once, and 200 positions said
-2 tokens; with these it is 0.45, and they say 140. Shares and sizes (root mean square) are of the full size on a CPU.
+"""By a part of a parameter's name: the ratio of the output's size to the input's size.
 
-conv: what sets sounds apart is faint in a spectrogram, and every layer adds what is common. With 2, frames came out at
-0.18 and the first layer alone added 0.3; with 8 they come out at 3 to 5, and 32 layers add 1.5.
-qkv_proj: of a mean over hundreds of positions 0.9 is common, which is what attention gives with 1.2. With 2 it picks
-few, but makes so much of rounding that bfloat16 agrees with float32 in 0.64 of positions; with 1.5 in 0.85.
-o_proj, out_proj, down_proj: 58 layers that each add little. With down_proj at 0.2, not 0.4, that 0.85 is 0.9.
-The filters' rows sum to nothing: what all sounds have in common says nothing."""
+The part that all positions have in common must stay small, or all positions produce the same token. At full size, 0.98
+of the last hidden state was once common, and 200 positions produced 2 different tokens. With these gains 0.45 is
+common, and they produce 140. Shares and sizes (root mean square) were measured at full size on a CPU.
+
+conv: the difference between sounds is small in a spectrogram, and every layer adds a common part. With a gain of 2,
+frames had the size 0.18 and the first layer alone added 0.3. With 8 they have 3 to 5, and 32 layers add 1.5. qkv_proj:
+in a mean over hundreds of positions, which attention yields with 1.2, 0.9 is common. With 2, attention selects few
+positions, but amplifies rounding so much that bfloat16 agrees with float32 in 0.64 of the positions; with 1.5, in 0.85.
+o_proj, out_proj, down_proj: 58 layers each add little. With down_proj at 0.2 instead of 0.4, that 0.85 becomes 0.9. The
+rows of the filters sum to zero: the part that all sounds have in common has no effect.
+"""
 EMBEDDING = 1.5
-"""Of a token, beside the audio's row, which is twice as long as the root of its width: after another token than the
-one that was said, one in nine is another too, so that a difference dies out. The same rows are the head's: longer ones
-would have the model repeat what it has just said."""
+"""Size of a token's row of the embedding. The audio's row is twice as long as the root of its width.
+
+After a different token, one in nine of the next tokens differs, too, so that a difference dies out. The head uses the
+same rows: with longer rows the model would repeat its last token.
+"""
 BIAS = 0.02
-"""The same at all positions. With 0.1, of what the first layer's MLP adds 0.6 is common, not 0.4."""
+"""Size of the biases, which are the same at all positions. With 0.1, a share of 0.6 of the first layer's MLP output is
+common, not 0.4.
+"""
 
 
 def tokens(model: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What one engine says, in company and alone."""
+    """Measure --tokens: the tokens of one engine, in company and alone."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if given.scale:
         weigh_dummies()
@@ -562,7 +588,7 @@ def tokens(model: str, options: dict[str, str], given: argparse.Namespace) -> It
 
 
 def variety(said: list[list[int]]) -> dict[str, Any]:
-    """Tokens that do not vary prove nothing."""
+    """Return how much the tokens vary, because tokens that do not vary prove nothing."""
     every = [token for each in said for token in each]
     same = [a == b for each in said for a, b in pairwise(each)]
     return {
@@ -572,27 +598,31 @@ def variety(said: list[list[int]]) -> dict[str, Any]:
 
 
 def weigh_dummies() -> None:
-    """From now on vLLM's loader of made-up weights gives `weigh`'s. Its own are within a thousandth, and the same
-    numbers in every matrix of a shape: a stack of them says one token, whatever it hears. Weights are changed here
-    before anything is derived from them."""
+    """Make vLLM's loader of dummy weights use `weigh`, from now on.
+
+    vLLM's own dummy weights are within a thousandth, and the same numbers in every matrix of a shape: a stack of such
+    layers produces one token for all audio. The weights are changed here before anything is derived from them.
+    """
     from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
 
     DummyModelLoader.load_weights = lambda self, model, model_config: weigh(model)
 
 
 def weigh(model: Any) -> None:
-    """Weights as a model that was trained might have them, the same wherever a parameter has the same name: what goes
-    through a matrix keeps its size, norms leave it, and the audio leads what is said."""
+    """Set weights as a trained model might have them, the same for parameters of the same name.
+
+    A matrix keeps the size of its input, norms leave it unchanged, and the audio determines the output.
+    """
     import torch
 
     for name, weight in model.named_parameters():
         weight.data.copy_(_made(name, weight))
     if torch.cuda.is_available():
-        torch.cuda.empty_cache()  # or vLLM would count what was in between
+        torch.cuda.empty_cache()  # otherwise vLLM counts the temporary tensors
 
 
 def _made(name: str, like: Any) -> Any:
-    """In float32, and rounded to bfloat16, so that both kinds of numbers have the same."""
+    """Return a parameter's values, made in float32 and rounded to bfloat16, so that both types have the same values."""
     import torch
 
     if like.dim() == 1 and "norm" in name:
@@ -610,8 +640,10 @@ def _made(name: str, like: Any) -> Any:
 
 
 def _babble(seed: int, seconds: float) -> np.ndarray:
-    """Sound that changes about as often as speech does: a new pitch and loudness every 0.4 s. Noise is faint: all noise
-    sounds alike, but no two frames of it the same, so that no token would be said again."""
+    """Return sound that changes about as often as speech: a new pitch and loudness every 0.4 s.
+
+    The noise is faint: all noise sounds alike, but no two frames of it are the same, so that no token would repeat.
+    """
     rng = np.random.default_rng(seed)
     each = RATE * 2 // 5
     count = int(seconds * RATE) // each + 1
@@ -622,6 +654,7 @@ def _babble(seed: int, seconds: float) -> np.ndarray:
 
 
 def _said(inside: Inside, bench: Bench, samples: list[np.ndarray], together: bool) -> list[list[int]]:
+    """Return the tokens of each chunk, transcribed together or one by one."""
     from voxbatch.engines.vllm.families import Piece
 
     found: dict[str, list[int]] = {}
@@ -635,8 +668,11 @@ def _said(inside: Inside, bench: Bench, samples: list[np.ndarray], together: boo
 
 
 def compared(found: dict[str, list[list[int]]], done: int) -> Iterator[dict[str, Any]]:
-    """Each two ways of running, those apart that are both among the first `done`: the share of positions with equal
-    tokens, and how far texts go until they differ."""
+    """Compare each two results, except two that are both among the first `done`.
+
+    Yields:
+        The share of positions with equal tokens, and the share of the text before the first difference.
+    """
     for (i, one), (j, other) in combinations(enumerate(found), 2):
         if max(i, j) < done:
             continue
@@ -653,7 +689,9 @@ def compared(found: dict[str, list[list[int]]], done: int) -> Iterator[dict[str,
 
 
 def _by_third(equal: list[list[bool]]) -> list[float]:
-    """Of the texts' first thirds, their middles and their ends: what is wrong from one place on falls."""
+    """Return the share of equal tokens in the texts' first, middle and last thirds: an error that begins somewhere
+    makes it fall.
+    """
     parts = [[text[len(text) * i // 3 : len(text) * (i + 1) // 3] for text in equal] for i in range(3)]
     shares = [[each for text in part for each in text] for part in parts]
     return [round(float(np.mean(share)), 4) if share else 0.0 for share in shares]
@@ -666,7 +704,7 @@ MEASURES: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
 }  # fmt: skip
 USUAL = {"speed": tuple(name for name in CONFIGURATIONS if not name.endswith(("float32", "whole prompts"))),
          "soak": ("plugin",), "profile": ("plugin",), "idle": ("plugin",), "tokens": ("plugin", "stock")}  # fmt: skip
-"""Configurations, where none is named."""
+"""Default configurations of each measure."""
 
 
 def main() -> None:
@@ -674,7 +712,7 @@ def main() -> None:
     if given.one:
         for line in MEASURES[given.measure](given.model, json.loads(given.one), given):
             print("RESULT " + json.dumps(line), flush=True)
-        os._exit(0)  # an engine in this process would take its time to leave
+        os._exit(0)  # an engine in this process would end slowly
     said: dict[str, list[list[int]]] = {}
     for name in given.only or USUAL[given.measure]:
         options = {**CONFIGURATIONS[name], **dict(pair.split("=", 1) for pair in given.option)}
@@ -685,15 +723,15 @@ def main() -> None:
             tell({"measure": given.measure, "name": name, **line}, given.out)
         for line in compared(said, done):
             tell({"measure": "tokens", **line}, given.out)
-        if said and given.out:  # to be held against those of another day
+        if said and given.out:  # for a comparison with the tokens of another day
             given.out.with_suffix(".tokens.json").write_text(json.dumps(said))
 
 
 def lines(name: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What a process of its own finds, as it finds it."""
+    """Yield the lines of a measurement in its own process, as they are printed."""
     command = [sys.executable, __file__, *sys.argv[1:], "--one", json.dumps(options)]
     path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path}  # vLLM looks at a model's class in a process of its own
+    environment = {**os.environ, "PYTHONPATH": path}  # vLLM inspects a model's class in another process
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     errors: list[str] = []
     assert process.stdout
@@ -710,6 +748,7 @@ def lines(name: str, options: dict[str, str], given: argparse.Namespace) -> Iter
 
 
 def tell(line: dict[str, Any], out: Path | None) -> None:
+    """Print a line, and append it to the file."""
     print(json.dumps(line), flush=True)
     if out:
         with out.open("a") as file:

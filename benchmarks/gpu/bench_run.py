@@ -1,17 +1,17 @@
-"""The whole `voxbatch run` over FLAC files on this GPU, beside the engine alone: does decoding keep up?
+"""Measure the whole `voxbatch run` over FLAC files on this GPU against the engine alone: does decoding keep up?
 
     python benchmarks/gpu/bench_run.py MODEL_DIR [--hours H] [--format flac|wav] [--workers N …]
                                        [--engine-option NAME=VALUE …] [--out FILE]
 
-Writes recordings of swelling noise, 16 kHz mono, runs voxbatch over them as a user does, then gives the same chunks,
-decoded and cut before the clock starts, to the same engine with nothing else beside it. Only a few recordings are
-encoded, a file for each length; the others are hard links to these under names of their own, which voxbatch reads and
-decodes like any.
+The benchmark writes recordings of swelling noise, 16 kHz mono, and runs voxbatch over them as a user does. Then it
+gives the same chunks, decoded and cut before the clock starts, to the same engine alone. Only a few recordings are
+encoded, one file for each length. The others are hard links to these under their own names, which voxbatch reads and
+decodes like any file.
 
-Both walls count from the engine's first chunk to its last result; the seconds until the engine was ready are printed
-apart. Cores that are busy, by process, are counted from then to the end of the run. With several numbers of workers
-each worker has H hours to do, and the first number's run is held against the engine alone. Watchdogs are off and
-weights made up: texts are not looked at. voxbatch must be installed as a package where the plugin is asked for.
+Both times count from the engine's first chunk to its last result; the seconds until the engine was ready are printed
+separately. Busy cores, by process, are counted from the engine's readiness to the end of the run. With several numbers
+of workers, each worker has H hours to do, and the run of the first number is compared with the engine alone. Watchdogs
+are off and weights are random: texts do not matter. If the plugin is used, voxbatch must be installed as a package.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ RATE = 16_000
 MINUTES = (4.0, 7.0, 11.0, 18.0)
 """Lengths of the recordings, in turn."""
 BAR = 0.9
-"""Of the engine's own rate, that the whole run must reach."""
+"""Share of the engine's own rate that the whole run must reach."""
 BAR_A_GPU = 0.975
-"""Of n times one worker's rate, that n workers must reach: 1.95 for two."""
+"""Share of n times one worker's rate that n workers must reach: 1.95 times for two workers."""
 DUMMY = {"load_format": "dummy", "watch": "false", "ignore_eos": "true"}
 LOOK_S = 0.25
+"""Seconds between two samples of CPU time."""
 
 
 # -- recordings --------------------------------------------------------------------------------------------------------
 
 
 def recordings(folder: Path, hours: float, minutes: list[float], form: str) -> Path:
-    """Writes recordings of at least so many hours and their manifest."""
+    """Write recordings of at least `hours` hours, and return their manifest."""
     encoded = [_encoded(folder / f"of{index}.{form}", each) for index, each in enumerate(minutes)]
     rows: list[dict[str, Any]] = []
     while sum(row["duration"] for row in rows) < hours * 3600:
@@ -107,7 +108,7 @@ def whole(
 
 def _rates(finished: dict[str, Any], ready: list[tuple[float, str]], end: float) -> dict[str, Any]:
     kept = ("audio_s", "wall_s", "engine_s", "starved_s", "short_s", "decode_cpu_s", "done", "failed")
-    engines = max(1, len(ready))  # their times add up
+    engines = max(1, len(ready))  # the times of all engines are summed
     found = {**{key: finished[key] for key in kept}, "engines": engines}
     found["rtfx"] = round(finished["audio_s"] / finished["engine_s"] * engines, 1)
     if ready:
@@ -116,13 +117,13 @@ def _rates(finished: dict[str, Any], ready: list[tuple[float, str]], end: float)
 
 
 def _environment() -> dict[str, str]:
-    """vLLM's processes, too, must find voxbatch in this checkout, and the package that says so."""
+    """Return an environment in which vLLM's processes, too, find this checkout of voxbatch and its package metadata."""
     path = os.pathsep.join(each for each in (str(ROOT), os.environ.get("PYTHONPATH", "")) if each)
     return {**os.environ, "PYTHONPATH": path}
 
 
 class Cores:
-    """CPU seconds of a process and all that it starts, by what they are for, looked at several times a second."""
+    """CPU seconds of a process and of all its descendants, by purpose, sampled several times a second."""
 
     def __init__(self, pid: int):
         import psutil
@@ -133,7 +134,7 @@ class Cores:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def busy(self, begin: float, end: float) -> dict[str, float]:
-        """Cores, on average between two times of time.monotonic(), by kind of process."""
+        """Return the average number of busy cores between two times of time.monotonic(), by kind of process."""
         within = [each for each in self._seen if begin <= each[0] <= end]
         if len(within) < 2:
             return {}
@@ -177,7 +178,7 @@ class Cores:
 
 
 def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
-    """Those that a run gives to its engine, in order; recordings that are the same file are the same samples here."""
+    """Yield the chunks that a run gives to its engine, in order; recordings of the same file share their samples."""
     from voxbatch.audio import decode
     from voxbatch.chunk import cut
     from voxbatch.records import Chunk
@@ -195,6 +196,7 @@ def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
 
 
 def alone(manifest: Path, model: str, options: dict[str, str]) -> dict[str, Any]:
+    """Measure the engine alone."""
     from voxbatch.chunk import OVERLAP
     from voxbatch.engines import Feed, Notice, create
     from voxbatch.records import ChunkFailure
@@ -223,7 +225,7 @@ def alone(manifest: Path, model: str, options: dict[str, str]) -> dict[str, Any]
 
 
 def _alone_elsewhere(manifest: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """In a process of its own."""
+    """Measure the engine alone in its own process."""
     again = [sys.executable, __file__, given.model, "--alone", str(manifest)]
     again += [part for each in given.engine_option for part in ("--engine-option", each)]
     ended = subprocess.run(again, env=_environment(), capture_output=True, text=True, check=False)
@@ -262,6 +264,7 @@ def _recorded(given: argparse.Namespace, workers: int) -> Iterator[Path]:
 
 
 def beside(ran: dict[str, Any], by_itself: dict[str, Any], out: Path | None) -> None:
+    """Print the engine alone, and the run's share of its rate."""
     tell({"name": "engine alone", **by_itself}, out)
     if ran.get("engines") == 1 and "error" not in ran and "error" not in by_itself:
         ratio = ran["rtfx"] / by_itself["rtfx"]
@@ -269,7 +272,7 @@ def beside(ran: dict[str, Any], by_itself: dict[str, Any], out: Path | None) -> 
 
 
 def scaling(ran: dict[int, dict[str, Any]], out: Path | None) -> None:
-    """Each number of workers beside the first."""
+    """Compare each number of workers with the first."""
     (first, one), *others = ran.items()
     for workers, each in others:
         ratio, bar = each["rtfx"] / one["rtfx"], BAR_A_GPU * workers / max(1, first)
@@ -278,6 +281,7 @@ def scaling(ran: dict[int, dict[str, Any]], out: Path | None) -> None:
 
 
 def tell(line: dict[str, Any], out: Path | None) -> None:
+    """Print a line, and append it to the file."""
     print(json.dumps(line), flush=True)
     if out:
         with out.open("a") as file:

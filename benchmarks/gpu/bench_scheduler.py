@@ -1,14 +1,15 @@
-"""What vLLM's scheduler costs a step, schedule and update_from_output: its own way, with shortcuts, with steady steps.
+"""Measure the cost of vLLM's scheduler per step: vLLM's own, with shortcuts, and with the fast path (steady steps).
 
     python benchmarks/gpu/bench_scheduler.py [--requests N]
 
-No GPU is needed and no model: the answers are made up. All run in this process, in turn, step by step, through the
-same requests of Voxtral Realtime's shape (39 tokens in front, up to 450 to say), which come as others end.
+Measured are schedule and update_from_output. The script needs no GPU and no model: the answers are generated. All
+schedulers run in this process, in turn, step by step, with the same requests of Voxtral Realtime's shape (a prompt of
+39 tokens, up to 450 tokens of output). New requests arrive as others end.
 
-steady   the median of the steps that admit nobody; one request or another ends in most of them
-all      the mean of all steps, those that admit a burst among them
+steady   the median of the steps that admit no request; in most of them one or another request ends
+all      the mean of all steps, including those that admit a burst
 
-The times are the thread's own on the processor: what else the machine does is not in them.
+The times are CPU times of the thread, so other work of the machine does not count.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "engine_vllm")]
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
-import modelless  # noqa: E402 found by the line above
+import modelless  # noqa: E402 the path is set above
 
 PROMPT, LONGEST, WAITING = 39, 450, 64
 WARM_UP, STEPS = 500, 300
@@ -36,6 +37,8 @@ WARM_UP, STEPS = 500, 300
 
 @dataclass
 class Side:
+    """One of the schedulers, and its times."""
+
     scheduler: Any
     model: modelless.Model = field(default_factory=lambda: modelless.Model(lambda name, number: 100))
     under_way: list[tuple[Any, Any]] = field(default_factory=list)
@@ -44,7 +47,7 @@ class Side:
     is_steady: list[bool] = field(default_factory=list)
 
     def step(self) -> None:
-        """One of vLLM's engine: the next step is scheduled before the one under way is answered."""
+        """Do one step as vLLM's engine does: schedule the next step before the answer of the current one."""
         while len(self.scheduler.waiting) < WAITING:
             tokens = LONGEST - self.asked * 7919 % (LONGEST // 2)
             self.scheduler.add_request(modelless.request(str(self.asked), PROMPT, tokens, ignore_eos=True))
@@ -63,6 +66,7 @@ class Side:
             self.seconds["schedule"].pop()
 
     def figures(self) -> dict[str, float]:
+        """Return the figures, in milliseconds per step."""
         taken = list(zip(*self.seconds.values(), self.is_steady, strict=True))[WARM_UP:]
         steady = [(schedule, update) for schedule, update, is_steady in taken if is_steady]
         found = {
@@ -86,7 +90,7 @@ def main() -> None:
     kinds = {"vLLM's own": modelless.stock(), "with has_its_audio and slots": Before, "with steady steps": LiftedAsync}
     blocks = (requests + 1) * modelless.CONTEXT // modelless.BLOCK
     sides = {name: Side(modelless.scheduler(kind, requests, blocks)) for name, kind in kinds.items()}
-    gc.freeze()  # as vLLM's engine does once it has started
+    gc.freeze()  # vLLM's engine does the same after its start
     for step in range(WARM_UP + STEPS):
         for side in sorted(sides.values(), key=id, reverse=bool(step % 2)):
             side.step()

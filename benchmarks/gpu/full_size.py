@@ -3,10 +3,10 @@
     python benchmarks/gpu/full_size.py MODEL_DIR
     python benchmarks/gpu/full_size.py --shape small-24b MODEL_DIR
 
-For measuring speed and memory with `--engine-option load_format=dummy`, which makes weights up: the transcripts mean
-nothing. `mini-4b-realtime` (the default) is mistralai/Voxtral-Mini-4B-Realtime-2602, `mini-3b` Voxtral-Mini-3B-2507 and
-`small-24b` Voxtral-Small-24B-2507. Each params.json has exactly the keys of the published file. The vocabulary is
-mistral-common's own of the same size.
+The folder serves to measure speed and memory with `--engine-option load_format=dummy`, which creates random weights:
+the transcripts mean nothing. `mini-4b-realtime` (the default) is mistralai/Voxtral-Mini-4B-Realtime-2602, `mini-3b` is
+Voxtral-Mini-3B-2507 and `small-24b` is Voxtral-Small-24B-2507. Each params.json has exactly the keys of the published
+file. The vocabulary is mistral-common's own of the same size.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "mini-3b": (MINI_3B, WHISPER_ENCODER, WINDOWS),
     "small-24b": (SMALL_24B, WHISPER_ENCODER, WINDOWS),
 }
-"""Decoder, encoder, and what the encoder's audio has beside RATES and MEL."""
+"""Decoder, encoder, and the keys of the encoder's audio in addition to RATES and MEL."""
 REALTIME = "mini-4b-realtime"
 STREAMING = {
     "transcription_format": "streaming", "transcription_delay_ms": 480, "streaming_look_ahead_ms": 2.5,
@@ -90,7 +90,7 @@ def tokenizer(shape: str = REALTIME) -> dict[str, Any]:
 
 
 def write(folder: Path, shape: str = REALTIME) -> None:
-    """Write both files of one of SHAPES into `folder`, which is made."""
+    """Write both files of one of SHAPES into `folder`, which is created."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "params.json").write_text(json.dumps(params(shape), indent=1))
     (folder / "tekken.json").write_text(json.dumps(tokenizer(shape)))

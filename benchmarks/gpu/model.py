@@ -1,11 +1,13 @@
-"""The model of a GPU's speed (voxbatch.engines.vllm.speed) held against what was measured, and what it says of cards
-that nobody has measured, such as the L4.
+"""Compare the model of a GPU's speed (voxbatch.engines.vllm.speed) with measurements.
+
+The script also prints the model's results for GPUs that were not measured, such as the L4.
 
     python benchmarks/gpu/model.py
 
-Needs no GPU and takes no time. The measured figures are those of RESULTS.md, 2026-11-21 and 22, one H200 (two where it
-says so), vLLM 0.26.0. The model's constants come from profiles of single steps with the plugin; of RUNS only the counts
-of K/V blocks were used (memory.WORKING_BYTES), none of their speeds. What vLLM planned with then is what RUNS give it.
+The script needs no GPU and almost no time. The measurements are those of RESULTS.md, from 2026-11-21 and 22, with one
+H200 (two where stated) and vLLM 0.26.0. The model's constants come from profiles of single steps with the plugin. From
+RUNS, only the counts of K/V blocks were used (memory.WORKING_BYTES), and none of the speeds. RUNS also states the
+memory that vLLM planned with at the time.
 """
 
 from __future__ import annotations
@@ -28,39 +30,39 @@ BAR = 0.2
 STOCK = {"lift_encoder_cache": "false", "max_num_batched_tokens": "0", "prefill_encoder": "false", "delay_ms": "0"}
 PLUGIN = {"prefill_encoder": "true", "delay_ms": "0"}
 FLASH = {"attention_backend": "FLASH_ATTN"}
-"""The plugin had no attention of its own then."""
+"""Option for older measurements: the plugin had no attention kernel then."""
 SEQUENCES_512 = {**PLUGIN, "max_num_seqs": "512"}
-"""The most that ran then."""
+"""Option for older measurements: the largest number of requests that ran then."""
 STOCK_128 = {**STOCK, "max_num_seqs": "128", "max_num_batched_tokens": "65536"}
 SEQUENCES_1408, SEQUENCES_2048 = ({**PLUGIN, "max_num_seqs": requests} for requests in ("1408", "2048"))
 L4_MEMORY = {"gpu_memory_gb": "22.94"}
 STOCK_IN_L4 = {**STOCK, **L4_MEMORY, "max_num_seqs": "64"}
 BESIDES = CARDS["NVIDIA H200"].reserved_bytes + UNCOUNTED_BYTES
 WHOLE, SMALL = ({"gpu_memory_gb": str((planned + BESIDES) / 1e9)} for planned in (135.7e9, 22e9))
-"""Options that let vLLM plan with 90 % of an H200, and with 22 GB."""
+"""Options that make vLLM plan with 90 % of an H200, and with 22 GB."""
 MIXED_S, SOME_SHORT = 25.8, (4.0, 35.0)
-"""Of the chunks of 4 to 35 s, on average, and the shortest and the longest: bench_engine.sounds."""
+"""Seconds of the chunks of 4 to 35 s (see bench_engine.sounds): their mean, and the shortest and the longest."""
 BROAD, MIXED = (20.0, 35.0), (2.0, 35.0)
 WHOLE_S = 36_000 / 1110
-"""Of the whole run's."""
+"""Mean seconds of a chunk of the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One that was measured."""
+    """One measured run."""
 
     name: str
     rtfx: float
     seconds: float
-    """Of a chunk."""
+    """Mean seconds of a chunk."""
     chunks: int
     options: Mapping[str, str] = field(default_factory=dict)
-    """Beside those of ctx512-batch."""
+    """Options in addition to those of ctx512-batch."""
     running: float | None = None
-    """Requests at a time."""
+    """Simultaneous requests."""
     cards: int = 1
     between: tuple[float, float] | None = None
-    """Seconds of the shortest chunk and of the longest, evenly spread; else all are alike."""
+    """Seconds of the shortest and of the longest chunk, evenly distributed; None: all chunks have the same length."""
 
 
 RUNS = (
@@ -103,25 +105,28 @@ RUNS = (
     Run("`voxbatch run --workers 2`, likewise, 32 hours", 3737, 57_600 / 1632, 3264, SEQUENCES_1408, None, 2),
     Run("`voxbatch run --workers 4`, likewise, 64 hours", 7255, 57_600 / 1632, 6528, SEQUENCES_1408, None, 4),
 )  # fmt: skip
-"""Of RESULTS.md, all on GPUs."""
+"""The runs of RESULTS.md, all on GPUs."""
 STEPS = ((1, 2.90), (32, 3.20), (64, 3.44), (128, 4.09), (256, 5.72), (384, 7.79), (512, 9.61))
 """Requests, and milliseconds of GPU time of a step that only decodes, at about 105 positions."""
 CONTEXT = 105
 WALKS = ((512, 220, 3.26), (512, 100, 1.72), (221, 220, 1.64), (64, 220, 0.74))
 """Requests, positions, and milliseconds of our own kernel for the decoder's attention in all layers."""
 ENCODING = (424, 5.79)
-"""Positions of a chunk of 30 s, and milliseconds of GPU time that its encoding took, in fours."""
+"""Positions of a chunk of 30 s, and milliseconds of GPU time to encode it, in batches of four."""
 L4 = CARDS["NVIDIA L4"]
 EXTREMES = {
     "NVIDIA L4, slow": replace(L4, flops=45e12, bytes_per_s=0.9 * L4.bytes_per_s),
     "NVIDIA L4, fast": replace(L4, flops=71e12, bytes_per_s=1.03 * L4.bytes_per_s),
 }
-"""What is not known of an L4, taken together: matrix products by how warm it runs within its 72 W, and a tenth less or
-a little more of its memory's rate than an H200 delivers of its own."""
+"""The unknown properties of an L4, all at their worst and all at their best.
+
+Matrix products depend on the temperature within its 72 W. The memory may deliver a tenth less, or a little more, of its
+rate than an H200 delivers of its own.
+"""
 
 
 def predicted(run: Run, name: str = "NVIDIA H200", card: Capacity | None = None) -> tuple[int, float]:
-    """Requests at a time, and audio seconds a second."""
+    """Return the predicted requests at a time, and seconds of audio per second."""
     settings = resolve(REALTIME, {"prefill_encoder": "false", **run.options})
     prefilled = settings.prefill_encoder == "true"
     way = forecast.way(published.PARAMS, settings, name, prefilled, run.seconds)
@@ -131,6 +136,7 @@ def predicted(run: Run, name: str = "NVIDIA H200", card: Capacity | None = None)
 
 
 def runs() -> Iterator[str]:
+    """Yield the table of measured and calculated runs."""
     yield "| configuration | running | … worked out | RTFx | … worked out | error |"
     yield "|---|---|---|---|---|---|"
     for run in RUNS:
@@ -142,6 +148,7 @@ def runs() -> Iterator[str]:
 
 
 def steps() -> Iterator[str]:
+    """Yield the table of the GPU times that the constants were fitted to."""
     card, model = CARDS["NVIDIA H200"], speed.shape(published.PARAMS)
     yield "| GPU time, which the constants were fitted to | ms | … worked out | error |"
     yield "|---|---|---|---|"
@@ -162,7 +169,7 @@ def _fitted(name: str, ms: float, seconds: float) -> str:
 
 
 def cards() -> Iterator[str]:
-    """As long runs with the profile ctx512-batch, chunks of 30 s."""
+    """Yield the table of all GPUs: long runs with the profile ctx512-batch and chunks of 30 s."""
     yield "| card | stock, running | RTFx | encoder once a chunk, running | RTFx | error taken |"
     yield "|---|---|---|---|---|---|"
     for name, card in {**CARDS, **EXTREMES}.items():

@@ -1,8 +1,8 @@
-"""Lines of the other scripts here (--out FILE) → the Markdown tables of RESULTS.md, on standard output.
+"""Lines of the other scripts of this folder (--out FILE) → the Markdown tables of RESULTS.md, on standard output.
 
     python benchmarks/gpu/tables.py FILE.jsonl …
 
-A configuration that has a stock one of the same memory among the files is set beside it.
+A configuration is compared with the stock one that has the same memory, if the files contain one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ Line = dict[str, Any]
 
 
 def speed(given: Sequence[Line]) -> Iterator[str]:
+    """Yield the table of --speed."""
     lines = [each for each in given if "runs" in each]
     yield from _head("configuration", "seconds a chunk", "chunks", "RTFx", "each repeat", "steady", "beside stock",
                      "requests", "peak GB", "ready in")  # fmt: skip
@@ -32,6 +33,7 @@ def speed(given: Sequence[Line]) -> Iterator[str]:
 
 
 def soak(lines: Sequence[Line]) -> Iterator[str]:
+    """Yield the table of --soak."""
     yield from _head("twentieth", "RTFx", "this process, MB", "the engine's, MB", "GPU, MB")
     held = ("this_rss", "engine_rss", "gpu_used")
     for each in lines:
@@ -44,6 +46,7 @@ def soak(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def profile(lines: Sequence[Line]) -> Iterator[str]:
+    """Yield the tables of --profile."""
     yield from _head("what", "context", "wall ms", "GPU busy ms", "matrix products", "attention", "other kinds")
     for each in lines:
         if each["what"] == "encoder":
@@ -58,8 +61,11 @@ def profile(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def _shares(lines: Sequence[Line]) -> Iterator[str]:
-    """Where a step of the mixture goes: the encoder's part by chunks, the decoder's what is left of the GPU's time, and
-    what is left of the wall."""
+    """Yield the shares of a step of the mixture.
+
+    The encoder's share follows from the chunks. The decoder has the rest of the GPU's time. The rest of the wall time
+    is idle.
+    """
     mixtures = [each for each in lines if each["what"] == "mixture" and "chunks_a_step" in each]
     encoders = [sum(each["gpu_ms_per_chunk"].values()) for each in lines if each["what"] == "encoder"]
     if not mixtures or not encoders:
@@ -80,6 +86,7 @@ def _shares(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def idle(lines: Sequence[Line]) -> Iterator[str]:
+    """Yield the table of --idle."""
     yield from _head("configuration", "seconds a chunk", "looked into, ms", "GPU idle", "times, and ms of them",
                      "most, before")  # fmt: skip
     for each in lines:
@@ -95,6 +102,7 @@ def _kinds(kinds: dict[str, float]) -> tuple[object, ...]:
 
 
 def tokens(lines: Sequence[Line]) -> Iterator[str]:
+    """Yield the tables of --tokens."""
     yield from _head("configuration", "how", "positions", "distinct tokens", "as the one before")
     for each in lines:
         if "positions" in each and "how" in each:
@@ -109,6 +117,7 @@ def tokens(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def run(lines: Sequence[Line]) -> Iterator[str]:
+    """Yield the table of bench_run.py."""
     yield from _head("", "first chunk to last result, s", "RTFx", "engine waited, s", "decoding, CPU s", "cores busy")
     for each in lines:
         if "rtfx" in each:
@@ -122,7 +131,7 @@ def run(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def latency(lines: Sequence[Line]) -> Iterator[str]:
-    """Beside the published figures, whose recordings are others."""
+    """Yield the table of latencies, next to the published figures, which come from other recordings."""
     yield from _head("profile", "clips", "completed", "requests", "WER", "P50 s", "P90 s", "P95 s", "peak GB", "RTFx")
     yield _row("`ctx512`, published", 500, "100.0%", "", "1.80%", "2.64", "6.26", "7.73", "9.8 to 14.5", "")
     for each in lines:
@@ -159,6 +168,7 @@ def _list(rates: Iterable[float]) -> str:
 
 
 def main(*files: str) -> None:
+    """Print the tables of all files."""
     lines = [json.loads(line) for file in files for line in Path(file).read_text().splitlines() if line.strip()]
     for name, table in TABLES.items():
         mine = [line for line in lines if line.get("measure") == name]

@@ -1,4 +1,4 @@
-"""voxbatch's scheduler, but each chunk's whole prompt goes through the decoder: to compare with (bench_plugin.py)."""
+"""voxbatch's scheduler without the shared prefix: the decoder computes each whole prompt. For bench_plugin.py."""
 
 from __future__ import annotations
 
@@ -8,4 +8,6 @@ from voxbatch.engines.vllm.scheduler import Lifted, LiftedAsync
 
 
 class WholePrompts(LiftedAsync if torch.cuda.is_available() else Lifted):  # type: ignore[misc]
+    """The scheduler with the shared prefix switched off."""
+
     _shares = False

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Set up voxbatch on Cloud Run, or bring what is there up to date. It looks before it acts: run twice it changes nothing.
+# Set up voxbatch on Cloud Run, or update an existing set-up. The script looks before it acts: a second run changes
+# nothing.
 set -euo pipefail
 
 usage() {
@@ -76,7 +77,8 @@ number TASK_TIMEOUT "$TASK_TIMEOUT" 60 604800
 
 # ── how things are written ────────────────────────────────────────────────────────────────────────────────────────────
 
-# render FILE: its text with ${NAME} filled in, into $RENDERED. A line that ends in "# if NAME" stays only if NAME is set.
+# render FILE: put its text with ${NAME} filled in into $RENDERED. A line that ends in "# if NAME" stays only if NAME is
+# set.
 render() {
     local name
     RENDERED="$WORK/$(basename "$1")"
@@ -108,7 +110,7 @@ apis() {
         return
     fi
     change "enable ${missing[*]}" gcloud services enable "${missing[@]}"
-    # The accounts in whose name these services act are made with the first use; the roles below need them now.
+    # Each service's own account is created with its first use. The roles below need these accounts now.
     for name in "${missing[@]}"; do
         case "$name" in
             pubsub.* | eventarc.* | cloudscheduler.*)
@@ -136,7 +138,7 @@ bucket() {
         return
     fi
     closed="${ANSWER#* }"
-    # Eventarc's trigger has to be where the bucket is.
+    # Eventarc's trigger must be in the region of the bucket.
     [[ "${ANSWER%% *}" == "$REGION" ]] ||
         die "bucket $name lies in ${ANSWER%% *}, not in $REGION: choose that REGION, or another bucket"
     if [[ "$closed" == "True enforced" ]]; then
@@ -155,13 +157,14 @@ topic() {
     fi
 }
 
-# The subscription that a worker, or the night, takes from.
-# - 600 s to acknowledge: the client extends the lease for as long as a run takes; this is only how long a worker may be
-#   too busy to do so, when it loads a model, say.
-# - 20 deliveries before a message is a dead letter: each worker that is stopped or taken away counts as one, and a run goes
-#   on where it stopped. What can never be run is sent there by the worker itself, at once and with its reason.
-# - 31 days, the longest there is: a batch of recordings waits until somebody has mended what is broken.
-# - The filter spares us messages; the worker looks at the event's type itself. Messages that people send have none.
+# The subscription from which a worker, or the nightly run, pulls.
+# - 600 s to acknowledge: the client extends the lease for as long as a run takes. The 600 s only limit the time in which
+#   a worker may be too busy to extend it, for example while it loads a model.
+# - 20 deliveries before a message goes to the dead-letter topic: each worker that is stopped or removed counts as one,
+#   and a run resumes where it stopped. A message that can never be run is sent to the dead-letter topic by the worker
+#   itself, at once and with its reason.
+# - 31 days of retention, the maximum: a batch of recordings waits until somebody has repaired the fault.
+# - The filter only saves messages; the worker checks the event's type itself. Messages that people send have no type.
 # shellcheck disable=SC2016 # the filter is Pub/Sub's
 uploads() {
     local common=(--ack-deadline=600 --message-retention-duration=31d --expiration-period=never
@@ -173,7 +176,7 @@ uploads() {
         expirationPolicy.ttl)'; then
         change "make subscription voxbatch-uploads" gcloud pubsub subscriptions create "$SUBSCRIPTION" --topic="$TOPIC" \
             "${common[@]}" --message-filter='NOT attributes:eventType OR attributes.eventType = "OBJECT_FINALIZE"'
-    elif [[ "${ANSWER% }" == "$want" ]]; then # a lifetime would stand behind it
+    elif [[ "${ANSWER% }" == "$want" ]]; then # a limited lifetime would follow in the answer
         same "subscription voxbatch-uploads"
     else
         change "set subscription voxbatch-uploads right" gcloud pubsub subscriptions update "$SUBSCRIPTION" "${common[@]}"
@@ -197,8 +200,8 @@ account() {
     fi
 }
 
-# The hub token: only from HF_TOKEN, only through standard input. $TOKEN_THERE says whether jobs get it.
-# shellcheck disable=SC2034 # render asks for it by name
+# The hub token: read only from HF_TOKEN, passed only through standard input. $TOKEN_THERE says whether jobs get it.
+# shellcheck disable=SC2034 # render reads it by name
 token() {
     TOKEN_THERE=""
     if ask gcloud secrets describe "$TOKEN"; then
@@ -224,7 +227,7 @@ token() {
     grant "$RUN" roles/secretmanager.secretAccessor secrets "$TOKEN"
 }
 
-# A tag names another image tomorrow: the job is given the digest that it stands for today.
+# A tag may name another image tomorrow, so the job gets the digest that the tag stands for today.
 image() {
     [[ "$IMAGE" == *-docker.pkg.dev/* ]] || return 0
     if ask gcloud artifacts docker images describe "$IMAGE" --format='value(image_summary.digest)'; then
@@ -240,7 +243,7 @@ image() {
     fi
 }
 
-# A job, from NAME's file: replaced if its text is another than the one that was last given.
+# Create a job from NAME's file; replace the job if its text differs from the text of the last replacement.
 job() {
     render "$2"
     if ask gcloud run jobs describe "$1" --region="$REGION" --format='value(metadata.labels.voxbatch-config)' &&
@@ -312,7 +315,7 @@ no_workflow() {
     revoke "$START" roles/run.viewer "run jobs" voxbatch --region="$REGION"
 }
 
-# notification PREFIX: the in bucket tells the topic of what is uploaded below PREFIX, and of nothing else; "" is no word.
+# notification PREFIX: the in bucket notifies the topic of uploads below PREFIX only; "" removes the notification.
 notification() {
     local prefix="$1" there="" id topic has
     ask gcloud storage buckets notifications list "gs://$BUCKET_IN" --format='value("Notification Configuration".id,
@@ -417,7 +420,7 @@ main() {
     grant "$RUN" roles/pubsub.subscriber "pubsub subscriptions" "$SUBSCRIPTION"
     grant "$RUN" roles/pubsub.viewer "pubsub subscriptions" "$SUBSCRIPTION"
     grant "$RUN" roles/pubsub.publisher "pubsub topics" "$DEAD_TOPIC"
-    # Pub/Sub itself moves a message to the dead letters: it publishes there, and acknowledges here.
+    # Pub/Sub itself moves a message to the dead-letter topic: it publishes there, and acknowledges here.
     grant "serviceAccount:service-$number@gcp-sa-pubsub.iam.gserviceaccount.com" \
         roles/pubsub.publisher "pubsub topics" "$DEAD_TOPIC"
     grant "serviceAccount:service-$number@gcp-sa-pubsub.iam.gserviceaccount.com" \
@@ -428,7 +431,7 @@ main() {
     image
     job voxbatch job.yaml
 
-    # One at a time reacts to an upload: what is not chosen goes first.
+    # Only one mechanism reacts to an upload: first remove the one that was not chosen.
     [[ "$UPLOADS" == workflow ]] || no_workflow
     [[ "$UPLOADS" == worker ]] || no_worker
     [[ "$NIGHTLY" == yes ]] || no_night
@@ -439,7 +442,7 @@ main() {
         grant "$START" roles/run.jobsExecutorWithOverrides "run jobs" voxbatch --region="$REGION"
         grant "$START" roles/run.viewer "run jobs" voxbatch --region="$REGION"
         for each in $START_PROJECT_ROLES; do grant "$START" "$each" projects "$PROJECT"; done
-        # Eventarc makes a topic of its own for the bucket's events, whose name nobody knows beforehand.
+        # Eventarc creates its own topic for the bucket's events; its name is not known in advance.
         grant "$storage_agent" roles/pubsub.publisher projects "$PROJECT"
         workflow
         trigger

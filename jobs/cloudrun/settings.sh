@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034
-# What deploy.sh and teardown.sh share: the settings, the names, and how a command of gcloud is given. Sourced, never run.
-# Bash 3.2 is enough, so that it runs on a Mac too.
-# (To shellcheck, what the other scripts use looks unused here.)
+# The part that deploy.sh and teardown.sh share: the settings, the names, and the way a command of gcloud is run. Source
+# this file; do not run it. Bash 3.2 is enough, so that it also runs on a Mac.
+# (SC2034: shellcheck does not see that the other scripts use these variables.)
 
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 PROGRAM="$(basename "$0")"
@@ -27,7 +27,7 @@ settings() {
     PROJECT="${PROJECT:-$(gcloud config get project 2>/dev/null || true)}"
     [[ -n "$PROJECT" ]] || die "which project? Set PROJECT, or: gcloud config set project NAME"
     export CLOUDSDK_CORE_PROJECT="$PROJECT" CLOUDSDK_CORE_DISABLE_PROMPTS=1
-    # The token goes to gcloud on its standard input alone: no other program inherits it.
+    # The token is passed to gcloud through standard input only: no other program inherits it.
     HUB_TOKEN="${HF_TOKEN:-}"
     unset HF_TOKEN
 
@@ -42,7 +42,7 @@ settings() {
     one_of ALERTS "$ALERTS" yes no
     [[ "$UPLOADS $NIGHTLY" != "worker yes" ]] ||
         die "UPLOADS=worker NIGHTLY=yes: the worker would have taken all before the night; choose one of them"
-    RETRY_S="${RETRY_S:-10}" # seconds until what is not yet possible is tried again
+    RETRY_S="${RETRY_S:-10}" # seconds until a command that is not possible yet is retried
     WORK="$(mktemp -d)"
     trap 'rm -rf "$WORK"' EXIT
 
@@ -55,7 +55,7 @@ settings() {
     TOPIC="projects/$PROJECT/topics/voxbatch-uploads"
     DEAD_TOPIC="projects/$PROJECT/topics/voxbatch-dead"
     SUBSCRIPTION="projects/$PROJECT/subscriptions/voxbatch-uploads"
-    # Workflows, Eventarc and Logging know no smaller place than the project.
+    # Workflows, Eventarc and Logging have no smaller scope than the project.
     START_PROJECT_ROLES="roles/workflows.invoker roles/eventarc.eventReceiver roles/logging.logWriter"
     METRICS="failed-items starved-seconds" POLICIES="failed-items gpu-idle dead-letters"
 }
@@ -66,13 +66,13 @@ CHANGES=0
 DRY_RUN=no
 STDIN=""
 ABSENT='NOT_FOUND|not found|[Cc]annot find|does not exist|matched no objects'
-DISABLED='SERVICE_DISABLED|it is disabled' # nothing can be there, then
+DISABLED='SERVICE_DISABLED|it is disabled' # in this case nothing can exist
 DENIED='PERMISSION_DENIED|[Pp]ermission .*denied|does not have .* access|HTTPError 403'
-# What passes by itself: names and roles take a while until all of Google Cloud knows them.
+# Errors that pass by themselves: names and roles need a while until all of Google Cloud knows them.
 SOON="does not exist|[Ss]ervice [Aa]gent|unable to publish|denied on secret|Cannot find metric|concurrent policy"
 SOON="$SOON|UNAVAILABLE|ABORTED|$DISABLED"
 
-# Run a command that changes nothing. Its output goes into $ANSWER; false if what it asks for is not there.
+# Run a command that changes nothing. Put its output into $ANSWER; return false if the requested object does not exist.
 ask() {
     local said
     if ANSWER="$("$@" 2>"$WORK/errors")"; then return 0; fi
@@ -85,7 +85,7 @@ ask() {
     die "could not look: $*"
 }
 
-# change WHAT COMMAND…: say it, do it, and stop if it cannot be done. $STDIN is what the command reads.
+# change WHAT COMMAND…: print it, run it, and stop if it fails. $STDIN is the command's input.
 change() {
     local what="$1" said attempt
     shift
@@ -104,17 +104,17 @@ change() {
 
 same() { say "= $1"; }
 
-# A number that tells one text from another; it is kept in a label or a description, to see whether a thing differs.
+# Print a checksum of a text. It is kept in a label or a description, to detect a difference.
 fingerprint() { cksum | tr ' ' '-'; }
 
-# Whom a binding is for, in a word: our own accounts by their names alone.
+# Print the member of a binding in one word: our own accounts by name only.
 who() {
     local account="${1#*:}"
     case "$account" in voxbatch-*) account="${account%%@*}" ;; esac
     printf '%s' "$account"
 }
 
-# bound MEMBER ROLE "COMMAND GROUP" RESOURCE FLAG…: has it this role on this resource?
+# bound MEMBER ROLE "COMMAND GROUP" RESOURCE FLAG…: return true if the member has this role on this resource.
 bound() {
     local member="$1" role="$2" resource="$4" group
     read -ra group <<<"$3"
@@ -129,13 +129,13 @@ binding() {
     local verb="$1" member="$2" role="$3" resource="$5" group conditions=()
     read -ra group <<<"$4"
     shift 5
-    # Where a policy may have conditions, gcloud wants to be told that this binding has none.
+    # For policies that may have conditions, gcloud must be told that this binding has none.
     case "${group[0]}" in projects | secrets | storage) conditions=(--condition=None) ;; esac
     gcloud "${group[@]}" "$verb-iam-policy-binding" "$resource" "$@" --member="$member" --role="$role" \
         ${conditions[@]+"${conditions[@]}"}
 }
 
-# grant, revoke MEMBER ROLE "COMMAND GROUP" RESOURCE FLAG…: a role on one resource.
+# grant, revoke MEMBER ROLE "COMMAND GROUP" RESOURCE FLAG…: add or remove a role on one resource.
 grant() {
     if bound "$@"; then
         same "$(who "$1") has $2 on $4"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Remove what deploy.sh made, the last thing first. It looks before it acts: run twice it changes nothing.
+# Remove what deploy.sh created, in reverse order. The script looks before it acts: a second run changes nothing.
 set -euo pipefail
 
 usage() {
@@ -34,7 +34,7 @@ for argument in "$@"; do
 done
 settings
 
-# gone WHAT "COMMAND GROUP" NAME FLAG…: delete it if it is there. Its delete takes the flags that its describe takes.
+# gone WHAT "COMMAND GROUP" NAME FLAG…: delete the object if it exists. `delete` takes the same flags as `describe`.
 gone() {
     local what="$1" name="$3" group
     read -ra group <<<"$2"

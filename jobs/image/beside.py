@@ -1,8 +1,12 @@
-"""Install packages beside those of an image, and change none of these: `beside.py LOCK` or `beside.py WHEEL [EXTRA …]`.
+"""Install packages next to those of an image, and change none of these: `beside.py LOCK` or `beside.py WHEEL [EXTRA
+…]`.
 
-Of a lock file, what the image lacks, at the locked version and by its hash; of a wheel, the package alone. Whatever the
-image has stays as it is, so that what it was tested with is what runs. The build fails where that does not work out: a
-package has another version afterwards, `pip check` complains of something new, or the wheel's requirements are not met.
+From a lock file, the packages that the image lacks are installed, at the locked version and checked by hash. From a
+wheel, only its own package is installed. The image's packages keep their versions, so that the tested versions are the
+ones that run.
+
+The build fails in three cases: a package has another version afterwards, `pip check` has a new complaint, or the
+wheel's requirements are not met.
 """
 
 from __future__ import annotations
@@ -17,42 +21,49 @@ from pathlib import Path
 
 try:
     from packaging.requirements import Requirement
-except ImportError:  # pip brings its own
+except ImportError:  # pip contains a copy
     from pip._vendor.packaging.requirements import Requirement
 
-# A distribution forbids pip to install beside its own packages for the sake of workstations; an image is none.
+# A Linux distribution forbids pip to install next to its own packages, to protect workstations. An image needs no such
+# protection.
 PIP_ENVIRONMENT = {**os.environ, "PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
 
 
 def pip(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pip and return the finished process, with its output as text."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
     return subprocess.run(command, env=PIP_ENVIRONMENT, check=False, stdout=subprocess.PIPE, text=True)
 
 
 def canonical(name: str) -> str:
+    """Return a package's normalised name: "Foo_Bar" → "foo-bar"."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def installed() -> dict[str, str]:
-    """What Python would import, so the first of several on its path, and its version."""
+    """Return the version of each installed package: of several copies, the first on Python's path, which Python
+    imports.
+    """
     found: dict[str, str] = {}
     for each in metadata.distributions():
-        if name := each.metadata["Name"]:  # what a half-removed package leaves behind has none
+        if name := each.metadata["Name"]:  # a half-removed package has no name
             found.setdefault(canonical(name), each.version)
     return found
 
 
 def complaints() -> set[str]:
+    """Return the lines that `pip check` prints about broken requirements."""
     return {line for line in pip("check").stdout.splitlines() if line != "No broken requirements found."}
 
 
 def missing_of(lock: str, present: dict[str, str]) -> str:
-    """The lock file's entries, hashes included, of the packages that are not there."""
+    """Return the lock file's entries, with their hashes, for the packages that are not installed."""
     entries = re.findall(r"^[A-Za-z0-9](?:.*\\\n)*.*\n", lock, flags=re.MULTILINE)
     return "".join(entry for entry in entries if canonical(re.split(r"[=\[ ;]", entry)[0]) not in present)
 
 
 def install_missing(lock: Path, present: dict[str, str]) -> None:
+    """Install the lock file's packages that are missing."""
     text = missing_of(lock.read_text(), present)
     if not text:
         return
@@ -63,6 +74,7 @@ def install_missing(lock: Path, present: dict[str, str]) -> None:
 
 
 def install_wheel(wheel: Path) -> None:
+    """Install a wheel without its dependencies."""
     _must(pip("install", "--quiet", "--no-cache-dir", "--no-index", "--no-deps", str(wheel)))
 
 
@@ -72,7 +84,7 @@ def _must(process: subprocess.CompletedProcess[str]) -> None:
 
 
 def unmet(package: str, extras: list[str]) -> list[str]:
-    """The package's requirements, with these extras, that what is installed does not meet."""
+    """Return the requirements of a package, with these extras, that the installed packages do not meet."""
     present, wrong = installed(), []
     for text in metadata.requires(package) or ():
         wanted = Requirement(text)
@@ -85,6 +97,7 @@ def unmet(package: str, extras: list[str]) -> list[str]:
 
 
 def check(before: dict[str, str], old_complaints: set[str], wrong: list[str]) -> None:
+    """Exit with an error if an installed package changed, `pip check` complains anew, or `wrong` is not empty."""
     after = installed()
     changed = [f"{name} was {old} and is {after.get(name)}" for name, old in before.items() if after.get(name) != old]
     if found := [*changed, *sorted(complaints() - old_complaints), *wrong]:

@@ -1,7 +1,8 @@
-"""Bring a hub's model into an image: `weights.py NAME REVISION FOLDER` → FOLDER/NAME; without NAME, an empty FOLDER.
+"""Download a model from the hub into an image: `weights.py NAME REVISION FOLDER` → FOLDER/NAME; without NAME, an empty
+FOLDER.
 
-In one format only, Mistral's own where the model has it: both would be twice the download. The token, if one is needed,
-is the build's secret `hf_token`; it is read from its file and goes nowhere else.
+Only one format is downloaded, because both would double the size: Mistral's own if the model has it, else Hugging
+Face's. A token, if one is needed, is the build's secret `hf_token`. It is read from its file and stored nowhere else.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from pathlib import Path
 
 SECRET = Path("/run/secrets/hf_token")
 MISTRAL, HUGGING_FACE = "consolidated*.safetensors*", "model*.safetensors*"
-"""The weights, and the index where they are several files."""
+"""Patterns of the weights and, if there are several files, of their index."""
 SMALL = ("*.json", "*.txt", "README.md", "LICENSE*")
-"""Settings, tokenizers, and what says which licence it is."""
+"""Patterns of the settings, the tokenizers, and the licence."""
 
 
 def chosen(files: list[str]) -> list[str]:
-    """Of a repository's files, those that an engine reads. Folders of other formats (onnx/, …) are left out."""
+    """Return the files of a repository that an engine reads; folders of other formats (onnx/, …) are left out."""
     weights = MISTRAL if any(fnmatch(file, MISTRAL) for file in files) else HUGGING_FACE
     return [file for file in files if "/" not in file and any(fnmatch(file, each) for each in (weights, *SMALL))]
 
@@ -36,7 +37,7 @@ def main(name: str, revision: str, folder: str) -> None:
         sys.exit(f"weights.py: {name} at {revision} has neither {MISTRAL} nor {HUGGING_FACE}: choose another MODEL")
     place = Path(folder, name)
     snapshot_download(name, revision=revision, allow_patterns=files, local_dir=place, token=token or False)
-    shutil.rmtree(place / ".cache", ignore_errors=True)  # the hub's notes for going on with a download
+    shutil.rmtree(place / ".cache", ignore_errors=True)  # the hub's state for resuming a download
     print(f"{place}: {sum(file.stat().st_size for file in place.iterdir() if file.is_file()):,} bytes")
 
 

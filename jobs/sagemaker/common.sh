@@ -1,4 +1,5 @@
-# What deploy.sh and teardown.sh share: settings, names, and `aws` that stops at the first surprise. Only to be sourced.
+# The part that deploy.sh and teardown.sh share: settings, names, and calls of `aws` that stop at an unexpected error.
+# Source this file; do not run it.
 # shellcheck shell=bash
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -11,11 +12,11 @@ stop() {
     exit 1
 }
 
-say() { # made | changed | kept | gone | absent, and what
+say() { # say STATE WHAT; the state is made, changed, kept, gone or absent
     printf '%-8s %s\n' "$1" "$2"
 }
 
-refused() { # what the last command said, and where to look
+refused() { # stop with the message of the last command and a hint
     local said
     said=$(tr -s '[:space:]' ' ' <"$errors")
     case $said in
@@ -29,21 +30,21 @@ call() {
     aws "$@" 2>"$errors" || refused "$@"
 }
 
-answer= # what the last `found` read
-found() { # found CODE aws-arguments…: its answer is in $answer; 1 if AWS says CODE; any other error stops
+answer= # output of the last `found`
+found() { # found CODE aws-arguments…: put the output into $answer; return 1 if AWS says CODE; stop at any other error
     local absent=$1
     shift
-    # shellcheck disable=SC2034 # whoever calls reads it
+    # shellcheck disable=SC2034 # the caller reads it
     answer=$(aws "$@" 2>"$errors") && return 0
     grep -qE "\(($absent)\)" "$errors" && return 1
     refused "$@"
 }
 
-render() { # a file of this folder with the settings filled in, as one line that can be compared
+render() { # print a file of this folder with the settings filled in, on one line, for comparison
     python3 "$here/render.py" "$here/$1"
 }
 
-canonical() { # standard input in the same form
+canonical() { # print standard input in the same form
     python3 "$here/render.py" -
 }
 

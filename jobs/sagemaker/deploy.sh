@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes what starts runs on SageMaker: a repository for the image, two buckets, three roles, a pipeline of one processing
-# job, a queue for events that started nothing, and rules for uploads and for the night. It looks before it makes: run
-# twice, it changes nothing; run after a change of settings.sh, only that.
+# Create the resources that start runs on SageMaker: a repository for the image, two buckets, three roles, a pipeline of
+# one processing job, a queue for events that started nothing, and rules for uploads and for the nightly run. The script
+# looks before it creates. A second run changes nothing; a run after a change of settings.sh changes only that.
 set -euo pipefail
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -28,7 +28,7 @@ bucket() {
     say made "bucket $1"
 }
 
-events_of_bucket() { # switched on beside whatever else the bucket already tells of
+events_of_bucket() { # switch EventBridge on; keep the bucket's other notifications
     local has new
     has=$(call s3api get-bucket-notification-configuration --bucket "$1" | canonical)
     new=$(python3 -c 'import json, sys; print(json.dumps({**json.loads(sys.argv[1]), "EventBridgeConfiguration": {}}))' \
@@ -142,7 +142,7 @@ image() {
     fi
 }
 
-definition=$(render pipeline.json) # before anything is made: it checks the options
+definition=$(render pipeline.json) # render first: this checks the options before anything is created
 repository
 bucket "$IN_BUCKET"
 bucket "$OUT_BUCKET"
@@ -150,7 +150,7 @@ events_of_bucket "$IN_BUCKET"
 role "$RUN_ROLE" run
 role "$CREATE_ROLE" pipeline
 role "$START_ROLE" start
-[[ -z $new_role ]] || sleep "${SETTLE_SECONDS:-15}" # a new role is not known everywhere at once
+[[ -z $new_role ]] || sleep "${SETTLE_SECONDS:-15}" # AWS needs a while until it knows a new role everywhere
 queue
 pipeline
 pattern=$(render rules/uploads.json)

@@ -1,11 +1,12 @@
 #!/bin/sh
-# The entrypoint of a host that is given files of its own (ShardedByS3Key): it transcribes those, all of them, into a
-# folder of its own, which SageMaker uploads beside the other hosts'. Its arguments are options of `voxbatch run`.
+# The entry point of a host that receives its own files (ShardedByS3Key). It transcribes all of these files into a
+# folder of its own, which SageMaker uploads next to the folders of the other hosts. Its arguments are options of
+# `voxbatch run`.
 #
 #   /opt/ml/processing/input/recordings/…      this host's files
 #   /opt/ml/processing/output/algo-2/…         this host's outputs
 #
-# Where recordings can stay in the bucket, `voxbatch run s3://… -o s3://…` needs no script, goes on after a kill, and
+# If the recordings can stay in the bucket, `voxbatch run s3://… -o s3://…` needs no script, resumes after a kill, and
 # merges the hosts' outputs: see docs/sagemaker.md.
 set -eu
 
@@ -13,7 +14,7 @@ base=${SAGEMAKER_BASE_DIR:-/opt/ml}
 source=$base/processing/input/recordings
 resources=$base/config/resourceconfig.json
 
-stop() { # the reason is the job's ExitMessage
+stop() { # stop REASON; the reason becomes the job's ExitMessage
     echo "entry.sh: $1" >&2
     { mkdir -p "$base/output" && printf '%s' "$1" >"$base/output/message"; } 2>/dev/null || true
     exit 2
@@ -34,6 +35,6 @@ if [ -z "$(find "$source" -type f | head -n 1)" ]; then
     exit 0
 fi
 
-# No task engine: the files are dealt out already. Recordings that fail stand in failures.jsonl; a job that failed would
-# not upload its outputs.
+# --tasks none: SageMaker has already divided the files. Failed recordings are listed in failures.jsonl; exit code 0,
+# because the outputs of a failed job would not be uploaded.
 exec voxbatch run "$source" -o "$out" --tasks none --exit-zero "$@"

@@ -1,10 +1,10 @@
-"""One of this folder's JSON files with the settings filled in, as one line that can be compared.
+"""Print one of this folder's JSON files with the settings filled in, on one line, so that two results can be compared.
 
     REGION=eu-central-1 … python3 render.py policies/run.json
-    aws iam get-role-policy … | python3 render.py -            # only the form
+    aws iam get-role-policy … | python3 render.py -            # standard input, only in the same form
 
-It needs nothing but Python. ${NAME} stands for an environment variable, and $$ for $. In the pipeline, parameters of
-type Integer become numbers, and each VOXBATCH_… of the environment is given to the container.
+The script needs only Python. ${NAME} stands for an environment variable, and $$ for $. In the pipeline, parameters of
+type Integer become numbers, and each VOXBATCH_… variable of the environment is passed to the container.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from string import Template
 from typing import Any
 
 LONGEST = 256
-"""What SageMaker takes as the value of a variable."""
+"""Maximum characters of a variable's value in SageMaker."""
 
 
 def render(text: str, settings: Mapping[str, str]) -> Any:
-    """
+    """Return the document with the settings filled in.
+
     Raises:
-        KeyError: a setting is not there.
-        SystemExit: a variable is too long.
+        KeyError: a setting is missing.
+        SystemExit: the value of a variable is too long.
     """
     document = json.loads(Template(text).substitute(settings))
     if isinstance(document, dict) and "Steps" in document:
@@ -36,6 +37,7 @@ def render(text: str, settings: Mapping[str, str]) -> Any:
 
 
 def canonical(document: Any) -> str:
+    """Return a document as JSON on one line, with sorted keys."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 

@@ -1,12 +1,14 @@
-"""Start one run of voxbatch as a SageMaker Processing job, with nothing but boto3.
+"""Start one run of voxbatch as a SageMaker Processing job; this script needs only boto3.
 
     python submit.py s3://IN/calls.jsonl -o s3://OUT/calls --image IMAGE --role ARN --hosts 4 -- --profile small-24b
     python submit.py s3://IN/recordings/ -o s3://OUT/calls --image IMAGE --role ARN --hosts 4 --by-key
 
-What follows -- are options of `voxbatch run`. Each host takes a shard of the manifest, reads recordings from the bucket
-and writes to the bucket, so a job that was killed goes on when the same is submitted again. With --by-key SageMaker
-deals the files out to the hosts' disks instead (ShardedByS3Key), and entry.sh transcribes each host's own. Where
-voxbatch is installed, `voxbatch submit --target sagemaker` also works out the number of hosts, the time and the cost.
+The options after -- are options of `voxbatch run`. Each host does one shard of the manifest: it reads recordings from
+the bucket and writes to the bucket. So a killed job continues when it is submitted again.
+
+With --by-key, SageMaker instead copies the files to the hosts' disks, each file to one host (ShardedByS3Key), and
+entry.sh transcribes the files of its host. If voxbatch is installed, `voxbatch submit --target sagemaker` also
+calculates the number of hosts, the time and the cost.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ from typing import Any
 INSIDE = "/opt/ml/processing"
 ENTRY = Path(__file__).with_name("entry.sh")
 LONGEST = 256
-"""Of one argument."""
+"""Maximum characters of an argument in SageMaker."""
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; the options after -- become `run` of the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", help="s3:// address of a manifest, or of a folder of recordings with / at its end")
     parser.add_argument("-o", "--out", required=True, help="s3:// address of the outputs")
@@ -52,13 +55,17 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def job_name(out: str) -> str:
-    """Unique, as SageMaker wants it."""
+    """Return a job name that is unique, as SageMaker requires."""
     last = re.sub(r"[^A-Za-z0-9]+", "-", out.rstrip("/").rpartition("/")[2]).strip("-")[:30] or "run"
     return f"voxbatch-{last}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}".replace("--", "-")
 
 
 def request(asked: argparse.Namespace) -> dict[str, Any]:
-    """What CreateProcessingJob is sent."""
+    """Return the body of the request CreateProcessingJob.
+
+    Raises:
+        SystemExit: an argument is too long.
+    """
     body: dict[str, Any] = {
         "ProcessingJobName": asked.name or job_name(asked.out),
         "AppSpecification": {"ImageUri": asked.image},
@@ -101,10 +108,12 @@ def _input(name: str, uri: str, spread: str) -> dict[str, Any]:
 
 
 def code(asked: argparse.Namespace) -> str:
+    """Return the address of entry.sh in the bucket."""
     return f"{asked.out.rstrip('/')}/code/{ENTRY.name}"
 
 
 def main(arguments: Sequence[str]) -> None:
+    """Send the request, or print it for --dry-run."""
     asked = options(arguments)
     body = request(asked)
     if asked.dry_run:

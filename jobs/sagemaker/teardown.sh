@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Takes away what deploy.sh made, but not your data: buckets and images stay, and it says so. With --all the images go
-# too, and the buckets if they are empty. Run twice, it finds nothing more to do.
+# Remove what deploy.sh created, but not your data: buckets and images stay, and the script says so. With --all, the
+# images are removed too, and so are empty buckets. A second run finds nothing more to remove.
 set -euo pipefail
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Submit one run as an array of as many tasks as its hours of audio ask for, or as you say.
+# Submit one run as an array job. The number of tasks follows from the hours of audio, or from --tasks.
 #
 #   submit.sh [--tasks N | --hours-per-task H] SOURCE -o OUT [options of voxbatch run] [-- options of sbatch]
 #
-# By default a task gets 10 hours of audio, and there are at most 64. VOXBATCH and CONTAINER are as in array.sbatch.
+# By default a task gets 10 hours of audio, and there are at most 64 tasks. See array.sbatch for VOXBATCH and CONTAINER.
 set -euo pipefail
 
 stop() {
@@ -34,7 +34,7 @@ if [[ -z $tasks ]]; then
     read -ra command <<<"${VOXBATCH:-voxbatch}"
     [[ -z ${CONTAINER:-} ]] || command=(apptainer exec --bind "$PWD${BINDS:+,$BINDS}" "$CONTAINER" "${command[@]}")
     plan=$("${command[@]}" run "${run[@]}" --tasks none --dry-run) || exit
-    # "audio    12.3 hours (…)", or under an hour "audio    12:34"
+    # The dry run prints "audio    12.3 hours (…)", or for less than an hour "audio    12:34".
     tasks=$(awk -v each="$hours_per_task" -v most="$most" '
         $1 == "audio" { hours = $3 ~ /^hours/ ? $2 : 0; gsub(/,/, "", hours); n = int(hours / each); n += n * each < hours }
         END { print (n < 1 ? 1 : (n > most ? most : n)) }' <<<"$plan")

@@ -1,9 +1,11 @@
-"""The command line: parse, build a Config, call one function, map to an exit code.
+"""The command line: parse the options, build a Config, call one function, map the result to an exit code.
 
-Results go to stdout; progress, logs and errors to stderr. Nothing heavy is imported before a command needs it.
+Results go to stdout; progress, logs and errors go to stderr. A heavy module is imported only by the command that needs
+it.
 
-Exit codes: 0 all done; 1 the run failed; 2 usage, config or manifest invalid; 3 finished, some items failed; 130 and
-143 interrupted, resumable. On SageMaker the reason of 1, 2 and 3 becomes the job's ExitMessage.
+Exit codes: 0 all items done; 1 the run failed; 2 usage, config or manifest invalid; 3 finished, but some items failed;
+130 (SIGINT) and 143 (SIGTERM) interrupted, resumable. On SageMaker the reason for the codes 1, 2 and 3 becomes the
+job's ExitMessage.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from voxbatch.tasks import Task
 
 WIDTH = 100
-"""Columns of what is printed."""
+"""Columns of the printed output."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH})
@@ -52,7 +54,7 @@ WIDTH = 100
 def cli() -> None:
     """Batch transcription: a manifest in; transcripts, subtitles and a word error rate out.
 
-    Nothing is lost or done twice: kill it at any moment and run the same command again.
+    No item is lost or transcribed twice. Kill a run at any moment, and run the same command again to continue.
     """
 
 
@@ -74,8 +76,8 @@ def run(
 ) -> None:
     """Transcribe SOURCE: a manifest (.jsonl, .jsonl.gz, - for standard input) or a folder of recordings.
 
-    A manifest may be at a gs://, s3:// or http(s):// address; a folder in a bucket is gs://bucket/folder/, with / at
-    its end.
+    A manifest may be at a gs://, s3:// or http(s):// address. A folder in a bucket is written gs://bucket/folder/, with
+    / at the end.
     """
     from voxbatch.cli.session import leave, transcribe
 
@@ -96,17 +98,18 @@ def run(
 
 
 def _always(task: Task | None, config: Config) -> dict[str, Any]:
-    """What each line of a task's or a shard's log says of it."""
+    """Return the fields that each log line of a task or of a shard carries; {} for a single shard that is no task."""
     if task is None and config.shards == 1:
         return {}
     return {"shard": f"{config.shard}/{config.shards}", **(task.log_fields() if task else {})}
 
 
 _NOTHING_SHARED = ("cloud-run", "sagemaker")
-"""Engines whose tasks see no folder in common, unless one is mounted."""
+"""Platforms whose tasks share no folder, unless one is mounted."""
 
 
 def _tell_task(task: Task, config: Config, log: Log) -> None:
+    """Log the task and its shard; warn if OUT is a local folder that the tasks of the platform do not share."""
     from voxbatch.storage import is_remote
 
     log.info("task", engine=task.engine, text=f"{task}: shard {config.shard}/{config.shards}")
@@ -119,6 +122,7 @@ def _tell_task(task: Task, config: Config, log: Log) -> None:
 
 
 def _tell_ignored(served: Properties, log: Log) -> None:
+    """Log the settings of a vLLM file that have no effect in voxbatch, and warn about unknown ones."""
     event = served.flag[2:].replace("-", "_")
     if served.without_effect:
         log.info(event, text=f"{served.file}: without effect here: {', '.join(served.without_effect)}")
@@ -158,7 +162,7 @@ def _print_plan(config: Config) -> None:
 @manifest_options
 @access_options
 def validate(source: str, **settings: Any) -> None:
-    """Check every line of SOURCE and report all bad ones. Opens no recording."""
+    """Check every line of SOURCE and report all bad lines. No recording is opened."""
     from voxbatch.manifest import PathPolicy, open_source, survey
     from voxbatch.storage import shown
 
@@ -180,10 +184,10 @@ def validate(source: str, **settings: Any) -> None:
 @include_option
 @access_options
 def manifest(folder: str, **settings: Any) -> None:
-    """Print a manifest of FOLDER's recordings; NAME.txt beside a recording is its reference.
+    """Print a manifest of FOLDER's recordings. The reference of a recording is the file NAME.txt next to it.
 
-    Paths are relative to FOLDER: save it there. FOLDER may be gs://bucket/folder/ or s3://bucket/folder/; then no
-    recording is opened, and no line has a `duration`.
+    Paths are relative to FOLDER, so save the manifest there. FOLDER may be gs://bucket/folder/ or s3://bucket/folder/.
+    For these no recording is opened, and no line has a `duration`.
     """
     config = Config(source=folder, out="", **settings)
     for line in _described(config):
@@ -191,6 +195,7 @@ def manifest(folder: str, **settings: Any) -> None:
 
 
 def _described(config: Config) -> Iterator[str]:
+    """Return the manifest lines of a local folder, or of a folder in a bucket."""
     from voxbatch.manifest import folder_manifest, prefix_manifest
     from voxbatch.storage import is_remote
 
@@ -203,10 +208,16 @@ def _described(config: Config) -> Iterator[str]:
 
 @cli.command()
 @click.argument("out", type=FolderOrAddress())
-@option("--formats", default="", callback=comma, metavar="LIST", help=f"One file an item: {','.join(FORMATS)}.")
+@option(
+    "--formats",
+    default="",
+    callback=comma,
+    metavar="LIST",
+    help=f"Write one file per item in each of these formats: {','.join(FORMATS)}.",
+)
 @access_options
 def merge(out: str, formats: tuple[str, ...], **settings: Any) -> None:
-    """Merge the parts in OUT by hand; the last shard does it by itself. Also writes further formats later."""
+    """Merge the parts in OUT by hand, or write more formats later. The last shard of a run merges by itself."""
     from voxbatch import display
     from voxbatch.cli.session import EXIT_SOME_FAILED, heads, places
     from voxbatch.run import merge_by_hand
@@ -222,10 +233,10 @@ def merge(out: str, formats: tuple[str, ...], **settings: Any) -> None:
 
 @cli.command()
 @click.argument("out", type=FolderOrAddress())
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @access_options
 def status(out: str, as_json: bool, **settings: Any) -> None:
-    """Show how far the run in OUT is, from its parts."""
+    """Show the progress of the run in OUT."""
     from voxbatch.run import status as look
 
     found = look(out, Config(source="", out=out, **settings).access)
@@ -241,8 +252,8 @@ def status(out: str, as_json: bool, **settings: Any) -> None:
 
 @cli.command()
 @click.argument("hyp", type=FileOrAddress())
-@click.option("--ref", type=FileOrAddress(), help="References by id; default: HYP's own `text`.")
-@option("--language", metavar="LANG", help="Of lines that do not say.")
+@click.option("--ref", type=FileOrAddress(), help="Reference texts by id. Default: the `text` of HYP's own lines.")
+@option("--language", metavar="LANG", help="Language of lines that do not name one.")
 @access_options
 def score(hyp: str, ref: str | None, language: str | None, **settings: Any) -> None:
     """Score HYP (a transcripts.jsonl, or any JSON lines with pred_text) and print the counts as JSON."""
@@ -255,7 +266,7 @@ def score(hyp: str, ref: str | None, language: str | None, **settings: Any) -> N
 @cli.command()
 @click.argument("name", required=False)
 def profiles(name: str | None) -> None:
-    """List the profiles, or print what NAME resolves to, with what vLLM would be told."""
+    """List the profiles, or print the settings of profile NAME and the arguments that vLLM would get."""
     from voxbatch.config import profile_names
 
     if name is None:
@@ -274,7 +285,7 @@ def profiles(name: str | None) -> None:
 
 @cli.command()
 def doctor() -> None:
-    """Say what is installed, which engine would run, and what to do about what is missing."""
+    """Show what is installed, which engine would run, and how to install what is missing."""
     from voxbatch.doctor import findings
 
     found = list(findings())
@@ -288,7 +299,11 @@ cli.add_command(listen)
 
 
 def main() -> NoReturn:
-    """The console script."""
+    """Run the console script and exit with one of the module's exit codes.
+
+    Raises:
+        Exception: an unexpected error (a bug) passes through, so that its traceback is shown.
+    """
     try:
         cli(prog_name="voxbatch", standalone_mode=False)
     except click.exceptions.Exit as e:
@@ -300,19 +315,20 @@ def main() -> NoReturn:
     except click.Abort:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-        os._exit(130)  # without waiting for threads that ask a store again and again
+        os._exit(130)  # os._exit does not wait for threads that still retry requests to a store
     except VoxbatchError as e:
         _leave_message(str(e))
         click.echo(f"Error: {e}", err=True)
         sys.exit(e.exit_code)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; so do we
+        # the reader closed the pipe: exit, and let no later flush fail
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except OSError as e:  # standard output on a full disk, say
+    except OSError as e:  # for example, standard output is a file on a full disk
         _leave_message(str(e))
         click.echo(f"Error: {e}", err=True)
-        os._exit(1)  # flushing again would fail again
-    except Exception as e:  # a bug: it shows its traceback
+        os._exit(1)  # sys.exit would flush the output a second time, and fail
+    except Exception as e:  # a bug: let Python print the traceback
         _leave_message(f"{type(e).__name__}: {e}")
         raise
     sys.exit(0)

@@ -1,5 +1,7 @@
-"""`voxbatch listen`: runs that messages ask for, one after the other, here with an engine that stays loaded, or as
-executions of a Cloud Run job."""
+"""`voxbatch listen`: run what the messages ask for, one run at a time.
+
+The runs happen in this process, with an engine that stays loaded, or as executions of a Cloud Run job.
+"""
 
 from __future__ import annotations
 
@@ -36,33 +38,44 @@ if TYPE_CHECKING:
 
 HERE, CLOUD_RUN = "here", "cloudrun"
 LONGEST_WINDOW_S = 86_400
-"""Messages wait for a window's end, and are given back meanwhile, which counts as a delivery; after 7 days, the usual
-retention, Pub/Sub drops them."""
+"""Longest --batch-window, in seconds.
+
+Messages wait for the end of a window. A listener that ends before gives them back, which counts as a delivery. Pub/Sub
+drops a message after 7 days, the usual retention.
+"""
 _OUR_OWN = ("include", "quiet", "log_format")
-"""Options of `run`, too, which say something of this command and nothing of the runs that it starts elsewhere."""
+"""Options of `run` that, here, concern this command and not the runs that it starts elsewhere."""
 
 
 @click.command(cls=Forwarding, epilog="Each option can also be given as an environment variable: VOXBATCH_OUT, …")
-@option("--subscription", required=True, metavar="S", help="Of Pub/Sub: NAME, or projects/PROJECT/subscriptions/NAME.")
-@option("--project", metavar="P", help="Of short names. Default: GOOGLE_CLOUD_PROJECT, or the credentials' own.")
+@option(
+    "--subscription",
+    required=True,
+    metavar="S",
+    help="Pub/Sub subscription: NAME, or projects/PROJECT/subscriptions/NAME.",
+)
+@option(
+    "--project", metavar="P", help="Project of short names. Default: GOOGLE_CLOUD_PROJECT, or the credentials' project."
+)
 @option(
     "-o",
     "--out",
     metavar="OUT",
-    help="Each run has a folder in it, named as what was uploaded. Without it, messages must say.",
+    help="Folder that holds one folder for each run, named after the uploaded file. Without it, messages must name an "
+    "output.",
 )
 @option(
     "--prefix",
     multiple=True,
     metavar="PLACE",
-    help="Take only manifests below PLACE, such as gs://calls/in/. Repeatable. Default: the places of --recordings; "
-    "without these, all outside of OUT.",
+    help="Run only manifests below PLACE, such as gs://calls/in/. Repeatable. Default: the places of --recordings, or "
+    "else all places outside of OUT.",
 )
 @option(
     "--recordings",
     multiple=True,
     metavar="PLACE",
-    help="Run recordings that are uploaded below PLACE, too. Repeatable. Elsewhere they wait for a manifest.",
+    help="Also run recordings that are uploaded below PLACE. Repeatable. Recordings elsewhere wait for a manifest.",
 )
 @include_option
 @option(
@@ -70,44 +83,48 @@ _OUR_OWN = ("include", "quiet", "log_format")
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Recordings uploaded within so long are one run. Default: each is one.",
+    help="Make one run of the recordings that are uploaded within this time. Default: one run for each recording.",
 )
 @option(
-    "--allow-outside", is_flag=True, help="Let manifests name any local file and address, not only what lies with them."
+    "--allow-outside",
+    is_flag=True,
+    help="Let manifests name any local file and any address, not only those next to them.",
 )
 @option(
     "--only-under",
     multiple=True,
     metavar="PLACE",
-    help="Let them name only what is below PLACE, a folder or the address of one. Repeatable.",
+    help="Let manifests name only files below PLACE, a folder or the address of a folder. Repeatable.",
 )
 @option(
     "--dead-letter",
     metavar="TOPIC",
-    help="Where messages go that cannot be run, with the reason. Default: the subscription's own topic.",
+    help="Topic for messages that cannot be run, with the reason. Default: the subscription's own dead-letter topic.",
 )
-@option("--drain", is_flag=True, help="Handle what is there, then exit.")
+@option("--drain", is_flag=True, help="Handle the waiting messages, then exit.")
 @option(
     "--to",
     type=click.Choice((HERE, CLOUD_RUN)),
     default=HERE,
     show_default=True,
     metavar=f"{HERE}|{CLOUD_RUN}",
-    help="Run it here, or start an execution of a Cloud Run job for it.",
+    help="Run here, or start an execution of a Cloud Run job for each run.",
 )
-@option("--job", default="voxbatch", show_default=True, metavar="NAME", help="Cloud Run: the job to execute.")
-@option("--region", metavar="REGION", help="Cloud Run: the job's. Default: CLOUDSDK_RUN_REGION.")
+@option("--job", default="voxbatch", show_default=True, metavar="NAME", help="Cloud Run: name of the job to execute.")
+@option("--region", metavar="REGION", help="Cloud Run: region of the job. Default: CLOUDSDK_RUN_REGION.")
 @tasks_option
 @job_options
 @access_options
 @click.pass_context
 def listen(ctx: click.Context, /, quiet: bool, log_format: str, **settings: Any) -> None:
-    """Run what the messages of a Pub/Sub subscription ask for: uploads to a bucket, and {"manifest": …, "output": …}.
+    """Run manifests and recordings that Pub/Sub messages name: uploads to a bucket, and {"manifest": …, "output": …}.
 
-    A manifest that is uploaded is run; a recording that is uploaded below --recordings is a run of its own, or one with
-    all that come within --batch-window. A message is acknowledged when its run is committed, or with --to cloudrun when
-    its execution has begun, whose own retries then answer for it; what can never be run goes to the dead-letter topic,
-    with the reason. Several may listen to one subscription.
+    Each uploaded manifest is one run. A recording that is uploaded below --recordings is one run, or all recordings
+    within --batch-window are one run together.
+
+    A message is acknowledged when its run is committed. With --to cloudrun it is acknowledged when the execution has
+    started, because Cloud Run then retries the execution itself. A message that can never be run goes to the
+    dead-letter topic, with the reason. Several listeners may share one subscription.
     """
     from voxbatch.cli.session import leave
 
@@ -123,7 +140,7 @@ def listen(ctx: click.Context, /, quiet: bool, log_format: str, **settings: Any)
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The options that `run` has not, or not in this sense."""
+    """Options that `run` does not have, or that have another meaning there."""
 
     subscription: str
     project: str | None
@@ -138,25 +155,30 @@ class _Asked:
     job: str
     region: str | None
     tasks: int | None
-    """None for as many as the hours of audio need."""
+    """Number of tasks; None: as many as the hours of audio need."""
 
 
 class _Listening:
+    """A listener, built from the parsed options."""
+
     def __init__(self, asked: _Asked, config: Config, options: tuple[str, ...], usd_per_hour: float | None, log: Log):
-        """
+        """Store the options and the settings of the runs.
+
         Args:
-            config: of the runs, but for what and where.
-            options: of a run elsewhere.
-            usd_per_hour: of a machine elsewhere, where it was given.
+            asked: the options of the listener itself.
+            config: the settings of all runs; each run adds its source, its OUT and what its manifest may name.
+            options: arguments of `voxbatch run`, for a run on Cloud Run.
+            usd_per_hour: price of a machine on Cloud Run; None if it was not given.
         """
         self._asked, self._config, self._options, self._log = asked, config, options, log
         self._usd_per_hour = usd_per_hour
 
     def run(self) -> int:
-        """The exit code.
+        """Listen until the queue is drained or the process is stopped, and return the exit code.
 
         Raises:
-            UsageError: what was asked for cannot be, whatever the messages say; in JSON it is told.
+            UsageError: the options can never work, whatever the messages say. With a JSON log the error is logged
+                instead.
         """
         from voxbatch.cli.session import refuse
 
@@ -175,9 +197,10 @@ class _Listening:
 
         asked, stop, signals = self._asked, Stop(), list[int]()
         rules = Rules(*self._places())
-        policy(self._config)  # what it would refuse is no message's fault
+        policy(self._config)  # an invalid policy is an error of the options, not of a message
 
         def interrupted() -> int:
+            """Log the interruption, and return its exit code."""
             text = "interrupted; what was in hand is committed, and its message comes to whoever listens next"
             self._log.warning("interrupted", text=text)
             return 128 + signals[-1]
@@ -202,7 +225,11 @@ class _Listening:
                 return e.exit_code
 
     def _places(self) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
-        """(OUT, where manifests come in, where recordings do)"""
+        """Return (OUT, the places of manifests, the places of recordings), checked and normalised.
+
+        Raises:
+            ConfigError: a place is invalid or lies in OUT, or an option lacks another one that it needs.
+        """
         asked = self._asked
         if asked.recordings and not asked.out:
             raise ConfigError("--recordings needs -o OUT: where else should their transcripts go?")
@@ -223,10 +250,10 @@ class _Listening:
     # -- here ---------------------------------------------------------------------------------------------------------
 
     def _here(self, stop: Stop, kept: Kept) -> Callable[[Run], None]:
-        """Brings a run to its end in this process.
+        """Return a function that runs one Run to its end in this process.
 
         Raises:
-            UsageError: no run could succeed, and no message would be to blame.
+            UsageError: no run could succeed, so the options are at fault and not a message.
         """
         from voxbatch import engines, fleet
         from voxbatch.cli.session import report
@@ -247,6 +274,7 @@ class _Listening:
             self._log.warning("loads_anew", text=text)
 
         def perform(run: Run) -> None:
+            """Run to the end here."""
             ours, log = self._of(run), self._log.of(out=run.out)
             log.info("run_started", source=shown(run.source), text=f"{shown(run.source)} → {run.out}")
             with events(log) as observe:
@@ -256,6 +284,7 @@ class _Listening:
         return perform
 
     def _of(self, run: Run) -> Config:
+        """Return the Config of one run."""
         from voxbatch.storage.address import is_folder
 
         of_folder = self._asked.include if is_folder(run.source) else ()
@@ -267,10 +296,14 @@ class _Listening:
     # -- on Cloud Run -------------------------------------------------------------------------------------------------
 
     def _elsewhere(self) -> Callable[[Run], None]:
-        """Starts an execution of the job, unless it goes on already.
+        """Return a function that starts an execution of the job for a Run.
+
+        It starts none if an execution with the same arguments is still running.
 
         Raises:
-            ConfigError: there is no such job, or no run could be passed to it, and no message would be to blame.
+            ConfigError: the job does not exist, or no run could be passed to it, so the options are at fault and not a
+                message.
+            StartError: the job cannot be looked at.
         """
         from voxbatch.finalize import SUMMARY
         from voxbatch.storage import open_store, shown
@@ -284,14 +317,16 @@ class _Listening:
         target.prove()
 
         def perform(run: Run) -> None:
+            """Start or find the execution of a run."""
             log = self._log.of(out=run.out)
             if run.only_under and open_store(run.out, self._config.access).exists(SUMMARY):
-                log.info("done_before", text=f"{run.out}: done before")  # its manifest never changes
+                # a manifest that the listener wrote never changes
+                log.info("done_before", text=f"{run.out}: done before")
                 return
             order = self._ordered(run, target)
             try:
                 started = start_in_time(order, target, lambda why: log.warning("start_postponed", text=why))
-            except ConfigError as e:  # the job is gone, say: not the message's fault
+            except ConfigError as e:  # for example, the job was deleted: the message is not at fault
                 raise StartError(str(e)) from e
             text = f"{shown(run.source)} → {run.out}: {'found' if started.was_running else 'started'} {started.name}"
             log.info("run_submitted", execution=started.name, tasks=order.tasks, url=started.url, text=text)
@@ -299,6 +334,7 @@ class _Listening:
         return perform
 
     def _ordered(self, run: Run, target: CloudRun) -> Any:
+        """Return the order of a run, with its number of tasks."""
         from voxbatch.submit import Order, sized
 
         ours = self._of(run)
@@ -318,7 +354,7 @@ def _place(option: str, place: str) -> str:
 
 
 def _folder(option: str, place: str) -> str:
-    """As Rules has it: tidied, with / at its end."""
+    """Return the place as `Rules` expects it: normalised, with / at its end."""
     from voxbatch.storage import is_remote
     from voxbatch.storage.address import tidied
 

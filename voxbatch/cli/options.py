@@ -1,5 +1,7 @@
-"""Options: a flag, a VOXBATCH_* variable, a file for vLLM (serving.properties or vLLM's own), a profile's setting, a
-default, in this order; and the Config they make.
+"""The options of the commands, and the Config that they make.
+
+Order of precedence: a flag, a VOXBATCH_* variable, a file for vLLM (serving.properties or vLLM's own), a profile's
+setting, a default.
 """
 
 from __future__ import annotations
@@ -24,14 +26,17 @@ Command = Callable[..., Any]
 
 
 def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
-    """An option that can also be given as VOXBATCH_NAME."""
+    """Return a click option that can also be given as the variable VOXBATCH_NAME."""
     long = next(name for name in names if name.startswith("--")).split("/")[0]
     settings.setdefault("envvar", "VOXBATCH_" + long[2:].upper().replace("-", "_"))
     return click.option(*names, **settings)
 
 
 def _use_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> str | None:
-    """The profile's settings become the other options' defaults: below flags and VOXBATCH_*, above our own."""
+    """Make the profile's settings the defaults of the other options.
+
+    They rank below flags and VOXBATCH_* variables, and above the built-in defaults.
+    """
     if name:
         settings = load_profile(name)
         settings.pop("description", None)
@@ -43,11 +48,17 @@ def _use_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> st
 
 
 def comma(_: click.Context, __: click.Parameter, value: Any) -> tuple[str, ...]:
+    """Split a list at commas; drop empty parts."""
     parts = value.split(",") if isinstance(value, str) else value or ()
     return tuple(part.strip() for part in parts if part.strip())
 
 
 def name_value(_: click.Context, __: click.Parameter, values: Iterable[str]) -> dict[str, str]:
+    """Parse NAME=VALUE options.
+
+    Raises:
+        BadParameter: a value without a name or without "=".
+    """
     pairs = [value.partition("=") for value in values]
     if bad := [name for name, equals, _ in pairs if not equals or not name]:
         raise click.BadParameter(f"{bad[0]!r}: give NAME=VALUE")
@@ -97,27 +108,32 @@ def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Com
 
 
 class _PathOrAddress(click.Path):
-    """What is there, or what looks like an address."""
+    """An existing local path, or an address."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return an address as it is; check that a local path exists."""
         from voxbatch.storage import is_remote
 
         return value if is_remote(str(value)) else super().convert(value, param, ctx)
 
 
 class FolderOrAddress(_PathOrAddress):
+    """An existing local folder, or an address."""
+
     def __init__(self) -> None:
         super().__init__(exists=True, file_okay=False)
 
 
 class FileOrAddress(_PathOrAddress):
+    """An existing local file, or an address."""
+
     def __init__(self) -> None:
         super().__init__(exists=True, dir_okay=False)
 
 
 include_option = option(
     "--include", multiple=True, metavar="GLOB",
-    help="Of a folder, take only recordings whose path in it, or name, matches, e.g. '*.flac'; * also stands for /. "
+    help="From a folder, take only recordings whose path or name matches GLOB, e.g. '*.flac'; * also matches /. "
     "Repeatable.",
 )  # fmt: skip
 
@@ -125,16 +141,16 @@ manifest_options = _together(
     option("--limit", type=click.IntRange(min=1), metavar="N", help="Take only the first N items."),
     include_option,
     option("--allow-outside", is_flag=True,
-           help="Let the manifest name any local file and address, not only what lies with it."),
+           help="Let the manifest name any local file and any address, not only those next to it."),
     option("--only-under", multiple=True, metavar="PLACE",
-           help="Let it name only what is below PLACE, a folder or the address of one. Repeatable."),
+           help="Let the manifest name only files below PLACE, a folder or the address of a folder. Repeatable."),
 )  # fmt: skip
 
 access_options = _together(
     option("--s3-endpoint-url", metavar="URL",
-           help="A service that speaks S3. Default: AWS_ENDPOINT_URL_S3, or Amazon's."),
-    option("--anonymous", is_flag=True, help="Enter public buckets without credentials."),
-    option("--requester-pays", is_flag=True, help="Pay for requests to buckets that ask for it."),
+           help="Address of an S3-compatible service. Default: AWS_ENDPOINT_URL_S3, or Amazon's."),
+    option("--anonymous", is_flag=True, help="Access public buckets without credentials."),
+    option("--requester-pays", is_flag=True, help="Pay for requests to requester-pays buckets."),
     option("--allow-private-addresses", is_flag=True,
            help="Let http(s) addresses lead to this machine and to private networks."),
     option("--max-http-gb", type=float, default=4.0, show_default=True, metavar="GB",
@@ -143,73 +159,79 @@ access_options = _together(
 
 _OUT = option(
     "-o", "--out", metavar="OUT",
-    help="Folder of the outputs. Default: NAME.voxbatch beside SOURCE; of web servers and whole buckets, here.",
+    help="Folder of the outputs. Default: NAME.voxbatch next to SOURCE, or in the current folder if SOURCE is on a web "
+    "server or a whole bucket.",
 )  # fmt: skip
 
 _PROFILE = option(
     "--profile", is_eager=True, callback=_use_profile, metavar="NAME",
-    help="Settings by name, see voxbatch profiles.",
+    help="Use the settings of a profile; see voxbatch profiles.",
 )  # fmt: skip
 
 _SERVING_PROPERTIES = option(
     "--serving-properties", type=click.Path(exists=True, dir_okay=False), callback=_properties, metavar="FILE",
-    help="A serving.properties with the model and vLLM's settings; above the profile.",
+    help="A serving.properties file with the model and vLLM's settings; it overrides the profile.",
 )  # fmt: skip
 
 _VLLM_CONFIG = option(
     "--vllm-config", type=click.Path(exists=True, dir_okay=False), callback=_vllm_config, metavar="FILE",
-    help="The same in a YAML file as vLLM's own --config takes it.",
+    help="The same as a YAML file in the format of vLLM's own --config.",
 )  # fmt: skip
 
 _ENGINE = (
     option("--engine", default="auto", show_default=True, metavar="NAME",
            help="auto, vllm, faster-whisper or scripted."),
-    option("--model", metavar="MODEL", help="A folder, a hub name, gs:// or s3://. Default: the engine's own."),
+    option("--model", metavar="MODEL",
+           help="A folder, a name on the hub, gs:// or s3://. Default: the engine's own model."),
     option("--engine-option", multiple=True, callback=name_value, metavar="NAME=VALUE",
-           help="What only this engine knows, e.g. beam_size=1. Repeatable."),
+           help="An option of this engine only, e.g. beam_size=1. Repeatable."),
     option("--prefill-encoder/--no-prefill-encoder", default=None,
-           help="Run Voxtral Realtime's encoder once a chunk, or as stock vLLM does. Default: where it was proven."),
-    option("--language", metavar="LANG", help="Of items that do not say, e.g. en. Default: the engine decides."),
-    option("--formats", default="", callback=comma, metavar="LIST", help=f"One file an item: {','.join(FORMATS)}."),
+           help="Run Voxtral Realtime's encoder once per chunk, or as stock vLLM does. Default: once per chunk with "
+           "the versions of vLLM for which this is proven."),
+    option("--language", metavar="LANG",
+           help="Language of items that do not name one, e.g. en. Default: the engine decides."),
+    option("--formats", default="", callback=comma, metavar="LIST",
+           help=f"Write one file per item in each of these formats: {','.join(FORMATS)}."),
 )  # fmt: skip
 
 _TASK = (
     option("--shard", default=tasks.AUTO, show_default=True, callback=_shard, metavar="auto|I/N",
-           help="Part I (from 0) of N; auto: of as many as there are tasks, the task's own."),
+           help="Do part I (from 0) of N; auto: the part of this task, or everything if there is one task."),
     option("--tasks", type=click.Choice((tasks.AUTO, tasks.NONE, *tasks.ENGINES)), default=tasks.AUTO,
            show_default=True, metavar="NAME",
-           help=f"Who says which task of how many this is: {', '.join(tasks.ENGINES)}; auto: any of these; none: "
-           "nobody, whatever the environment holds."),
-    option("--resume/--overwrite", default=True, help="Go on where OUT stands (default), or erase its outputs first."),
+           help=f"Platform that says which of several tasks this process is: {', '.join(tasks.ENGINES)}; auto: detect "
+           "it; none: ignore the environment."),
+    option("--resume/--overwrite", default=True, help="Continue the run in OUT (default), or erase its outputs first."),
 )  # fmt: skip
 
 _EFFORT = (
     option("--fail-unreachable", is_flag=True,
-           help="Record recordings as failed whose store is down or lets nobody in. Default: stop, to go on later."),
+           help="Record recordings as failed if their store is down or denies access. Default: stop, so that the run "
+           "can continue later."),
     option("--part-items", type=int, default=200, show_default=True, metavar="K",
            help="Commit a part after K finished items …"),
     option("--part-seconds", type=float, default=30.0, show_default=True, metavar="T",
-           help="… or T seconds, whichever comes first: what a kill can cost."),
+           help="… or after T seconds, whichever comes first. A kill loses at most this work."),
     option("--decoders", type=int, default=0, metavar="N",
-           help="Decoding processes a worker. Default: one a core in all, at most 16 each."),
+           help="Decoder processes for each worker. Default: one per core in total, and at most 16 for each worker."),
     option("--workers", default="auto", show_default=True, callback=_workers, metavar="auto|N",
-           help="Processes side by side: one a GPU, or at most N."),
+           help="Processes that run in parallel: one for each GPU, or at most N."),
 )  # fmt: skip
 
-_DRY_RUN = option("--dry-run", is_flag=True, help="Print items, hours, chunks, estimated time and cost; do nothing.")
+_DRY_RUN = option("--dry-run", is_flag=True, help="Print items, hours, chunks, estimated time and cost, then exit.")
 
 _EXPECTED = (
     option("--expected-rtfx", type=float, metavar="X",
-           help="For estimates: audio seconds a second of one machine. Default: the profile's, or for Voxtral Realtime "
-           "what the GPU ought to reach."),
+           help="For estimates: seconds of audio per second of one machine. Default: the profile's value, or for "
+           "Voxtral Realtime a calculation for the GPU."),
     option("--usd-per-hour", type=float, metavar="USD",
-           help="What a machine costs. Default: on Cloud Run and SageMaker the price known to voxbatch, else the "
+           help="Price of one machine. Default: on Cloud Run and SageMaker the price known to voxbatch, else the "
            "profile's."),
 )  # fmt: skip
 
 _ENDING = (
-    option("-q", "--quiet", is_flag=True, help="No progress, no transcripts: warnings, errors and the exit code."),
-    option("--exit-zero", is_flag=True, help="Exit with 0, not 3, when items failed; they stand in failures.jsonl."),
+    option("-q", "--quiet", is_flag=True, help="Print no progress and no transcripts, only warnings and errors."),
+    option("--exit-zero", is_flag=True, help="Exit with 0 instead of 3 if items failed; failures.jsonl lists them."),
     option("--log-format", type=click.Choice(LOG_FORMATS), default="auto",
            help="auto: text on a terminal, JSON lines elsewhere."),
 )  # fmt: skip
@@ -219,28 +241,35 @@ run_options = _together(
 )
 
 job_options = _together(_PROFILE, *_ENGINE, *_EFFORT, *_EXPECTED, *_ENDING)
-"""Of `run`, what can be said of a run that is to start on other machines: it has its own OUT and tasks, sees no file of
-this machine, and what one of its tasks erased another may have done."""
+"""The options of `run` that also apply to a run on other machines.
+
+Such a run has its own OUT and tasks, and sees no file of this machine. It has no --overwrite: one task could erase the
+outputs of another task.
+"""
 
 
 class Forwarding(click.Command):
-    """A command that can say with which options of `run` it was called; see forwarded."""
+    """A command that can return the options of `run` that it was given; see `forwarded`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, and keep them for `forwarded`."""
         ctx.meta[_ARGUMENTS] = list(args)
         return super().parse_args(ctx, args)
 
 
 _ARGUMENTS = "voxbatch.arguments"
 _OWN = {"source", "out", "shard", "tasks", "resume", "serving_properties", "vllm_config", "dry_run", "expected_rtfx"}
-"""Options of `run` that say something else to a command that has a run done elsewhere, or nothing there."""
+"""Options of `run` that have another meaning, or none, for a command that starts a run elsewhere."""
 _OF_A_MACHINE = {"decoders", "workers"}
-"""Which a variable here says of this machine; a flag means the other one."""
+"""Options that a variable sets for this machine only; a flag sets them for the other machine."""
 
 
 def forwarded(ctx: click.Context, but: Iterable[str] = ()) -> tuple[str, ...]:
-    """The options of `run` that this command was given, by flags and variables, as a run elsewhere is to have them;
-    those left out that mean something else to this command."""
+    """Return the options of `run` that were given by flags and variables, as arguments for a run elsewhere.
+
+    Args:
+        but: names of options that have another meaning for this command; they are left out.
+    """
     given, _, _ = ctx.command.make_parser(ctx).parse_args(list(ctx.meta[_ARGUMENTS]))
     written: list[str] = []
     for param in ctx.command.params:
@@ -265,17 +294,20 @@ def _written(ctx: click.Context, param: click.Option, value: Any) -> list[str]:
 @manifest_options
 @access_options
 def _run(**_: Any) -> None:
-    """Only its options count."""
+    """A command that exists only for its list of options."""
 
 
 _RUN = {param.name for param in _run.params}
 
 
 def own_task(source: str, settings: dict[str, Any]) -> tasks.Task | None:
-    """Which task this process is; settles the settings' shard, unless it was given.
+    """Return the task that this process is, and set the shard in `settings` unless --shard sets it.
+
+    Returns:
+        None if this process is no task of a platform.
 
     Raises:
-        ConfigError: the environment contradicts itself, or --shard.
+        ConfigError: the environment contradicts itself or --shard.
     """
     engine, asked = settings.pop("tasks"), settings["shard"]
     root = sagemaker.root_of(os.environ)
@@ -292,7 +324,7 @@ def _prefill(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def priced(ctx: click.Context, config: Config, task: tasks.Task | None) -> Config:
-    """With the price of the machine that this task runs on, where it is known and none was given."""
+    """Set the price of the machine that this task runs on, if the price is known and --usd-per-hour was not given."""
     if task is None or is_given(ctx, "usd_per_hour"):
         return config
     from voxbatch import engines, prices
@@ -303,13 +335,14 @@ def priced(ctx: click.Context, config: Config, task: tasks.Task | None) -> Confi
 
 
 def config_of(ctx: click.Context, source: str, settings: dict[str, Any]) -> Config:
+    """Build the Config from the parsed options; the options that `Config` does not have are removed from `settings`."""
     from voxbatch.run import default_out
 
     shard, shards = settings.pop("shard") or (0, 1)
     options = {**_served(ctx, settings), **_prefill(settings), **settings.pop("engine_option")}
     if settings["engine"] not in ("auto", ctx.meta.get("voxbatch.profile_engine")):
         if ctx.get_parameter_source("model") is click.core.ParameterSource.DEFAULT_MAP:
-            settings["model"] = None  # the profile's is for its own engine
+            settings["model"] = None  # the model of a profile is for the profile's engine
     else:
         options = {**ctx.meta.get("voxbatch.profile_options", {}), **options}
     out = settings.pop("out") or default_out(source)
@@ -320,10 +353,10 @@ def config_of(ctx: click.Context, source: str, settings: dict[str, Any]) -> Conf
 
 
 def _served(ctx: click.Context, settings: dict[str, Any]) -> dict[str, str]:
-    """The engine options of a file for vLLM, which also settles engine and model where nothing above it does.
+    """Return the engine options of a file for vLLM; set engine and model unless a flag or a variable sets them.
 
     Raises:
-        ConfigError: two files, or another engine than vLLM, were asked for.
+        ConfigError: two files were given, or an engine other than vLLM.
     """
     served: Properties | None = settings.pop("serving_properties", None)
     other: Properties | None = settings.pop("vllm_config", None)
@@ -342,20 +375,20 @@ def _served(ctx: click.Context, settings: dict[str, Any]) -> dict[str, str]:
     settings["engine"] = "vllm"
     options = dict(served.options)
     if served.model and is_given(ctx, "model"):
-        options.pop("revision", None)  # it is of the file's own model
+        options.pop("revision", None)  # the revision belongs to the file's model
     elif served.model:
         settings["model"] = served.model
     return options
 
 
 def is_given(ctx: click.Context, name: str) -> bool:
-    """By a flag or a variable: no profile's setting and no default."""
+    """Return whether an option was given by a flag or a variable, not by a profile or a default."""
     return ctx.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 def resolved_profile(name: str, command: click.Command) -> dict[str, Any]:
-    """What a run with this profile and no other option is set to, the place of its in- and outputs aside."""
-    parent = click.get_current_context(silent=True)  # whose -h a command would forget otherwise
+    """Return the settings of a run that has this profile and no other option; its input and output are left out."""
+    parent = click.get_current_context(silent=True)  # without a parent, the command would lose -h
     with command.make_context(command.name, ["--profile", name, "-"], parent) as ctx:
         own = {"profile", "source", "dry_run", "quiet", "log_format", "tasks", "exit_zero"}
         settings = {key: value for key, value in ctx.params.items() if key not in own}

@@ -1,4 +1,4 @@
-"""One run as a person or a job sees it: signals, progress, the report, and a last line that says what is safe."""
+"""One run for a person or a job: signals, progress, the report, and a last line that says which items are safe."""
 
 from __future__ import annotations
 
@@ -26,24 +26,37 @@ from voxbatch.storage import Access, hurry, open_store
 from voxbatch.tasks import sagemaker
 
 EXIT_SOME_FAILED = 3
+"""Exit code of a run that finished with failed items."""
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 ECHO_S = 1.0
-"""Launchers that signal all processes and pass the signal on besides send it twice at once."""
+"""Seconds in which a repeated signal counts as the first one.
+
+Some launchers signal all processes and also pass the signal on, so that a process receives the signal twice.
+"""
 LEAVE_S = LAST_COMMIT_S + 1.0
-"""After so long, a process that was told to stop leaves whatever it is at: a store that is silent, say."""
+"""Seconds after which a process that was told to stop exits.
+
+It exits even if a call still blocks, for example a request to a silent store.
+"""
 
 
 def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_zero: bool = False) -> int:
-    """Run, and say on the last line what is safe and how to go on when it does not end well.
+    """Run a config and return the exit code; after a run that does not end well, log what is safe and how to continue.
 
     Args:
-        exit_zero: items that failed do not show in the exit code.
+        show_progress: show a live progress line instead of progress events.
+        quiet: print no transcripts and no outcome.
+        exit_zero: return 0 even if items failed.
+
+    Raises:
+        UsageError: the config or the manifest is invalid, nothing was started, and the log is text for people.
     """
     stop, latest = Stop(), _Latest()
     signals: list[int] = []
 
     def interrupted(reason: str = "") -> int:
+        """Log the interruption, and return its exit code."""
         log.warning("interrupted", text=f"interrupted; {f'{reason}; ' if reason else ''}{_safe(config, latest)}")
         return 128 + signals[-1]
 
@@ -57,7 +70,7 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
         return interrupted(str(e))
     except VoxbatchError as e:
         sagemaker.leave_message(str(e), sagemaker.root_of(os.environ))
-        if isinstance(e, UsageError) and latest.progress is None:  # nothing was begun
+        if isinstance(e, UsageError) and latest.progress is None:  # nothing was started
             return refuse(e, log)
         log.error("run_failed", text=f"{e}\n{_safe(config, latest)}")
         return RunError.exit_code
@@ -68,7 +81,11 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
 
 
 def refuse(error: UsageError, log: Log) -> int:
-    """One event a bad line on a job; for people, as every other command does."""
+    """Log one event for each bad line if the log is JSON, and return the exit code.
+
+    Raises:
+        UsageError: the error itself if the log is text: the console script prints it, as for every other command.
+    """
     if not log.as_json:
         raise error
     for line in str(error).splitlines():
@@ -77,12 +94,14 @@ def refuse(error: UsageError, log: Log) -> int:
 
 
 class _Latest:
-    """Remembers the progress that was last seen."""
+    """The latest progress of the run."""
 
     def __init__(self) -> None:
         self.progress: Progress | None = None
 
     def then(self, observe: Callable[[Progress], None]) -> Callable[[Progress], None]:
+        """Return an observer that stores the progress and then calls `observe`."""
+
         def both(progress: Progress) -> None:
             self.progress = progress
             observe(progress)
@@ -91,6 +110,7 @@ class _Latest:
 
 
 def _safe(config: Config, latest: _Latest) -> str:
+    """Return the sentence that says how many items are safe and how to continue."""
     p = latest.progress
     if p is None:
         return "nothing was begun, and what earlier runs committed is safe; run the same command again to go on"
@@ -100,16 +120,21 @@ def _safe(config: Config, latest: _Latest) -> str:
 
 
 def on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn]) -> None:
-    """Ask softly on the first SIGINT or SIGTERM, and note it; a second one, if it is none of the first's echoes, has
-    its usual effect. Whoever is still here after LEAVE_S gives up."""
+    """Stop the run softly on the first SIGINT or SIGTERM, and append its number to `received`.
+
+    A second signal has its default effect, unless it arrives within ECHO_S of the first. A process that still runs
+    LEAVE_S after the first signal calls `give_up`.
+    """
     asked_at = 0.0
 
     def insist(number: int, _: FrameType | None) -> None:
+        """Handle a second signal: its default effect, unless it repeats the first one."""
         if time.monotonic() - asked_at > ECHO_S:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
     def handle(number: int, _: FrameType | None) -> None:
+        """Handle the first signal: stop softly, and start the timer of `give_up`."""
         nonlocal asked_at
         asked_at = time.monotonic()
         received.append(number)
@@ -125,6 +150,7 @@ def on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn])
 
 
 def report(config: Config, finished: Finished, log: Log, quiet: bool, exit_zero: bool) -> int:
+    """Log and print the outcome of a finished run, and return the exit code."""
     progress, summary = finished.progress, finished.summary
     shard = f"{config.shard}/{config.shards}"
     log.info("run_finished", shard=shard, **_figures(config, finished))
@@ -140,7 +166,10 @@ def report(config: Config, finished: Finished, log: Log, quiet: bool, exit_zero:
 
 
 def _figures(config: Config, finished: Finished) -> dict[str, Any]:
-    """Of this process; `items` = done + failed + resumed. None where nothing is known."""
+    """Return the figures of this process for the event run_finished.
+
+    `items` is done + failed + resumed. A value is None if it is unknown.
+    """
     p, summary = finished.progress, finished.summary
     usage, wall_s = finished.usage or Usage(0.0, 0.0, 0.0, 0.0), p.wall_s
     score = (summary or {}).get("score") or {}
@@ -158,13 +187,14 @@ def _figures(config: Config, finished: Finished) -> dict[str, Any]:
 def _exit_code(failed: int, exit_zero: bool) -> int:
     if not failed or exit_zero:
         return 0
-    # to SageMaker this, too, is a job that failed
+    # SageMaker treats exit code 3 as a failed job, too, so the job gets a reason.
     reason = f"finished, but {failed:,} items failed: see failures.jsonl; --exit-zero makes that exit code 0"
     sagemaker.leave_message(reason, sagemaker.root_of(os.environ))
     return EXIT_SOME_FAILED
 
 
 def heads(out: str, access: Access) -> list[tuple[str, str]]:
+    """Return (id, text) of the first transcripts in OUT; [] if they cannot be read."""
     try:
         lines = [json.loads(line) for line in islice(open_store(out, access).lines(TRANSCRIPTS), display.SHOWN)]
         return [(line["id"], line["pred_text"]) for line in lines]
@@ -173,16 +203,16 @@ def heads(out: str, access: Access) -> list[tuple[str, str]]:
         KeyError,
         TypeError,
         StorageError,
-    ):  # changed since; the run is finished all the same
+    ):  # the outputs have changed since; the run itself is finished
         return []
 
 
 def places(out: str, access: Access) -> list[tuple[str, str]]:
-    """What stands in OUT, in the order one wants to see it."""
+    """Return (name, path) of each output that exists in OUT, in the order of display."""
     shown = [("transcripts", "transcripts.jsonl"), ("failures", "failures.jsonl"), ("summary", "summary.json")]
     shown += [(extension, extension + "/") for extension in FORMATS]
     store = open_store(out, access)
-    with contextlib.suppress(StorageError):  # likewise
+    with contextlib.suppress(StorageError):  # the run itself is finished
         return [(what, os.path.join(out, name)) for what, name in shown if store.exists(name)]
     return []
 

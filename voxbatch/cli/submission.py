@@ -1,4 +1,4 @@
-"""`voxbatch submit`: an order from the command line, what it is expected to take, and where it runs now."""
+"""`voxbatch submit`: start a run on a cloud platform; print its forecast and its place."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 TARGETS = {"cloudrun": ("job", "project"), "sagemaker": ("image", "role", "instance_type", "volume_gb")}
-"""And the options that only it has."""
+"""Targets, each with the options that only it has."""
 
 
 def _tasks(_: click.Context, __: click.Parameter, text: str) -> int | None:
-    """None for auto."""
+    """Return the number of tasks; None for auto."""
     if text == AUTO:
         return None
     if not text.isdecimal() or int(text) < 1:
@@ -43,47 +43,58 @@ def _tasks(_: click.Context, __: click.Parameter, text: str) -> int | None:
 
 tasks_option = option(
     "--tasks", default=AUTO, show_default=True, callback=_tasks, metavar="auto|N", envvar="VOXBATCH_SUBMIT_TASKS",
-    help="How many tasks on Cloud Run or SageMaker; auto: by the hours of audio. Its variable is "
-    "VOXBATCH_SUBMIT_TASKS, as VOXBATCH_TASKS says something else to voxbatch run.",
+    help="Number of tasks on Cloud Run or SageMaker; auto: from the hours of audio. The variable is "
+    "VOXBATCH_SUBMIT_TASKS, because VOXBATCH_TASKS has another meaning for voxbatch run.",
 )  # fmt: skip
 
 
 @click.command(cls=Forwarding)
 @click.argument("source")
 @option(
-    "-o", "--out", metavar="OUT", help="Place of the outputs, gs:// or s3://. Default: NAME.voxbatch beside SOURCE."
+    "-o", "--out", metavar="OUT", help="Address of the outputs, gs:// or s3://. Default: NAME.voxbatch next to SOURCE."
 )
 @option(
     "--target",
     type=click.Choice(tuple(TARGETS)),
     required=True,
     metavar="|".join(TARGETS),
-    help="Which task engine is to run it.",
+    help="Platform that runs the tasks.",
 )
 @tasks_option
 @option(
     "--task-hours",
     type=float,
     metavar="H",
-    help="What a task should take, for auto. Default: 0.83 on Cloud Run, where one may take an hour; 4 on SageMaker.",
+    help="Hours that a task should take, for --tasks auto. Default: 0.83 on Cloud Run, where a task may take one "
+    "hour; 4 on SageMaker.",
 )
-@option("--again", is_flag=True, help="Start it even if the same is running.")
+@option("--again", is_flag=True, help="Start the run even if a run with the same arguments is in progress.")
 @option(
     "--env",
     multiple=True,
     callback=name_value,
     metavar="NAME=VALUE",
-    help="A variable for the job, readable to all who may see it: no secrets. Repeatable.",
+    help="A variable for the job. Do not pass secrets: everyone who may see the job can read it. Repeatable.",
 )
-@option("--region", metavar="REGION", help="Default: CLOUDSDK_RUN_REGION for Cloud Run, AWS_REGION for SageMaker.")
-@option("--job", default="voxbatch", show_default=True, metavar="NAME", help="Cloud Run: the job to execute.")
 @option(
-    "--project", metavar="PROJECT", help="Cloud Run: the job's. Default: GOOGLE_CLOUD_PROJECT, or the credentials'."
+    "--region",
+    metavar="REGION",
+    help="Region of the run. Default: CLOUDSDK_RUN_REGION for Cloud Run, AWS_REGION for SageMaker.",
 )
-@option("--image", metavar="URI", help="SageMaker: the image to run.")
-@option("--role", metavar="ARN", help="SageMaker: the role that the job has.")
-@option("--instance-type", metavar="TYPE", help="SageMaker: of each task. Default: ml.g6.2xlarge, which has one L4.")
-@option("--volume-gb", type=int, metavar="GB", help="SageMaker: disk of each task. Default: 100.")
+@option("--job", default="voxbatch", show_default=True, metavar="NAME", help="Cloud Run: name of the job to execute.")
+@option(
+    "--project",
+    metavar="PROJECT",
+    help="Cloud Run: project of the job. Default: GOOGLE_CLOUD_PROJECT, or the credentials' project.",
+)
+@option("--image", metavar="URI", help="SageMaker: address of the image to run.")
+@option("--role", metavar="ARN", help="SageMaker: ARN of the job's role.")
+@option(
+    "--instance-type",
+    metavar="TYPE",
+    help="SageMaker: instance type of each task. Default: ml.g6.2xlarge, which has one L4.",
+)
+@option("--volume-gb", type=int, metavar="GB", help="SageMaker: disk size of each task. Default: 100.")
 @option(
     "--dry-run",
     is_flag=True,
@@ -105,10 +116,10 @@ def submit(
     dry_run: bool,
     **settings: Any,
 ) -> None:
-    """Start a run of SOURCE on a cloud's task engine, in as many tasks as its hours of audio need.
+    """Start a run of SOURCE on a cloud platform, with as many tasks as its hours of audio need.
 
-    What is said of the run, by flags and VOXBATCH_* variables, is passed on to the job; --decoders and --workers by
-    flags only. A run with the same arguments that is still going on is not started twice.
+    Options of the run, given by flags or VOXBATCH_* variables, are passed to the job; --decoders and --workers only if
+    given by flags. If a run with the same arguments is in progress, no second run is started.
     """
     from voxbatch.submit import sized, start
 
@@ -116,7 +127,7 @@ def submit(
     config = _config(ctx, source, settings)
     order = _order(config, forwarded(ctx), env)
     usd_per_hour = config.usd_per_hour if is_given(ctx, "usd_per_hour") else None
-    place.request(order)  # what it would refuse, it refuses before a manifest is read
+    place.request(order)  # refuse an invalid request before the manifest is read
     order, forecast = sized(order, config, place, tasks, task_hours, usd_per_hour)
     request = place.request(order)
     for line in (*_expected(forecast), *(_asked(request) if dry_run else ())):
@@ -128,7 +139,13 @@ def submit(
 
 
 def _target(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target:
-    """The target, with the options that are its own; takes all targets' from the settings."""
+    """Return the target, built from its own options.
+
+    Removes the options of all targets from `settings`.
+
+    Raises:
+        ConfigError: an option of another target was given, or a required one is missing.
+    """
     from voxbatch.submit import CloudRun, SageMaker
 
     own = {each: settings.pop(each) for names in TARGETS.values() for each in names}
@@ -146,7 +163,7 @@ def _target(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target:
 
 
 def _config(ctx: click.Context, source: str, settings: dict[str, Any]) -> Config:
-    """Of the run, as far as it matters here."""
+    """Return the run's Config, as far as `submit` needs it."""
     for name in ("quiet", "exit_zero", "log_format"):
         settings.pop(name)
     return config_of(ctx, source, {**settings, "shard": None, "resume": True})
@@ -183,7 +200,7 @@ def _asked(request: Request) -> Iterator[str]:
 
 
 def _shown(value: Any) -> Any:
-    """Without the queries of addresses, which may be signatures."""
+    """Remove the queries from all addresses, because a query may be a signature."""
     from voxbatch.storage import is_remote, shown
 
     if isinstance(value, dict):

@@ -1,10 +1,11 @@
-"""Messages → runs, one at a time, as long as there are messages: `message` (what one asks for), `window` (recordings
-that come one by one), `claim` (who works where), `subscription` (Pub/Sub).
+"""Messages → runs, one run at a time: `message` (the request in a message), `window` (recordings that arrive one by
+one), `claim` (a worker's lease on an OUT), `subscription` (Pub/Sub).
 
-A message is acknowledged when what it asks for is committed, or has begun where others see to its end, and not before:
-whoever dies, another takes it up, and finds what is done. What can never be run is buried with its reason. When a run
-cannot go on (a store is down, the engine died), the message is given back and this ends: what comes next should find a
-new process.
+A message is acknowledged when its run is committed, or when its run has started on a platform that sees to its end. It
+is not acknowledged earlier. So if a worker dies, another worker receives the message and finds the committed items.
+
+A message that can never be run goes to the dead-letter topic, with the reason. If a run cannot continue (a store is
+down, the engine died), the message is given back and the listener ends: the next attempt needs a new process.
 """
 
 from __future__ import annotations
@@ -30,62 +31,78 @@ __all__ = ["Listener", "Rules", "Run", "Settings", "Subscription"]
 _T = TypeVar("_T")
 
 PULL_S = 5.0
-"""A request for messages that is cut off may have been given one, which then comes only after a lease: short ones lose
-little."""
+"""Seconds of one pull. Pub/Sub may have assigned a message to a pull that is cut off, and delivers this message again
+only after its lease. Short pulls lose little.
+"""
 IDLE_S = 3.0
-"""Without a message for so long, there is none: a reply may be empty though there are some. Less than one request takes
-in vain, so that one such is enough."""
+"""Seconds without a message after which the queue counts as empty.
+
+An empty reply alone proves nothing: Pub/Sub may return one although there are messages. The value is less than a pull
+without a message takes, so one such pull is enough.
+"""
 MOST_WAITING = 10_000
-"""Messages that wait for a window's end or for another worker; beyond them none is taken. A window's manifest names the
-others all the same."""
+"""Maximum number of messages that wait for a window's end or for another worker; beyond it, no message is pulled.
+
+A window is complete all the same: its manifest also names the recordings whose messages were not pulled.
+"""
 REMEMBERED = 16
-"""Windows of which it is known that they are done, so that a message of a recording in one is answered at once."""
+"""Number of finished windows to remember, so that a message for a recording in one of them is answered at once."""
 FULL_S = 1.0
-"""Between looks at what waits, when none is taken."""
+"""Seconds between two checks of the waiting messages while no message is pulled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """The settings of a listener."""
+
     rules: Rules
     access: Access
     include: tuple[str, ...] = ()
-    """Of recordings that come, those that match; see manifest.folder.is_included."""
+    """Globs that an uploaded recording must match; see manifest.folder.is_included."""
     window_s: float = 0.0
-    """Recordings that come within so long are one run; 0: each is one."""
+    """Recordings that arrive within this many seconds are one run; 0: each recording is one run."""
     drain: bool = False
-    """End when there are no messages; what waits for the end of its window is given back."""
+    """End when there are no messages; the messages that wait for the end of their window are given back."""
     claims: bool = True
-    """Whether the work is done here, so that another worker had better not do it too."""
+    """Take a lease on each OUT. True if this process does the work, so that no second worker does the same work."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Parked:
-    """A run that another worker is at."""
+    """A run that waits because another worker has the lease on its OUT."""
 
     look_at: float
-    """On time.time's clock."""
+    """Time of the next attempt, on time.time's clock."""
     run: Run
     leases: list[Lease]
 
 
 class Listener:
-    """Take messages and have them run. `perform` brings a Run to its end, or to that of another who sees to it."""
+    """Pull messages and perform the runs that they ask for."""
 
     def __init__(self, settings: Settings, subscription: Subscription, perform: Callable[[Run], None], log: Log):
+        """Store the settings; nothing is pulled before `serve`.
+
+        Args:
+            settings: which messages start a run, and how.
+            subscription: the source of the messages; `serve` closes it.
+            perform: brings a Run to its end, or starts it on a platform that does.
+            log: receives one event for each message.
+        """
         self._settings, self._subscription, self._perform, self._log = settings, subscription, perform, log
         self._uploads = Uploads(settings.rules, settings.access, settings.include) if settings.rules.out else None
         self._windows: dict[Window, list[tuple[Upload, Lease]]] = {}
         self._parked: list[_Parked] = []
         self._done: deque[set[tuple[str, str]]] = deque(maxlen=REMEMBERED)
-        """Recordings, as (address, generation), by window."""
+        """The recordings of each finished window, as (address, generation)."""
 
     def serve(self) -> None:
-        """Until all is done (`drain`), or for ever.
+        """Handle messages until the queue is empty (`drain`), or for ever.
 
         Raises:
-            RunError: a run cannot go on, or the subscription; all messages in hand are given back.
-            ConfigError: the subscription is gone.
-            Interrupted: by a signal; likewise.
+            RunError: a run or the subscription cannot continue; all leased messages are given back.
+            ConfigError: the subscription no longer exists.
+            Interrupted: a signal stopped the listener; all leased messages are given back.
         """
         heard_at = time.monotonic()
         try:
@@ -101,9 +118,11 @@ class Listener:
             self._subscription.close()
 
     def _waiting(self) -> int:
+        """Return the number of messages that wait for a window's end or for another worker."""
         return sum(map(len, self._windows.values())) + sum(len(each.leases) for each in self._parked)
 
     def _tell_left(self) -> None:
+        """Log the open windows, whose messages the next listener receives."""
         for window, uploads in self._windows.items():
             ends = time.strftime("%H:%M:%S UTC", time.gmtime(window.closes_at))
             text = f"{len(uploads):,} recordings below {window.prefix} are left to whoever listens after {ends}"
@@ -112,13 +131,18 @@ class Listener:
     # -- one message --------------------------------------------------------------------------------------------------
 
     def _handle(self, lease: Lease) -> None:
+        """Handle one message."""
         run = self._answered([lease], lambda: self._asked(lease))
         if run is not None:
             self._do(run, [lease])
 
     def _answered(self, leases: list[Lease], work: Callable[[], _T]) -> _T | None:
-        """What the work comes to. Buries the messages (None) where it cannot be done, now or later; gives them back
-        where it cannot go on, and ends."""
+        """Call `work` and return its result, or None if its messages went to the dead-letter topic.
+
+        Raises:
+            RunError: the work cannot continue; the messages are given back, or go to the dead-letter topic if this was
+                their last attempt.
+        """
         try:
             return work()
         except UsageError as e:
@@ -128,13 +152,13 @@ class Listener:
         except RunError as e:
             most = self._subscription.most_attempts
             for lease in leases:
-                if most and lease.message.attempt >= most:  # or Pub/Sub would bury it, without a reason
+                if most and lease.message.attempt >= most:  # otherwise Pub/Sub dead-letters it, without a reason
                     self._subscription.bury(lease, f"delivered {lease.message.attempt} times, and at last: {e}")
             self._subscription.give_back(leases)
             raise
 
     def _asked(self, lease: Lease) -> Run | None:
-        """What is to be run now, if anything is."""
+        """Return the run that the message asks for; None if no run starts now."""
         found = read(lease.message, self._settings.rules)
         asked = self._of_upload(found, lease) if isinstance(found, Upload) else found
         if isinstance(asked, Foreign):
@@ -144,8 +168,8 @@ class Listener:
         return asked
 
     def _of_upload(self, upload: Upload, lease: Lease) -> Run | Foreign | None:
-        """None where its time has not come."""
-        assert self._uploads is not None  # or it was refused for want of an OUT
+        """Return the run of an uploaded recording; None if it waits for the end of its window."""
+        assert self._uploads is not None  # without an OUT, the message was already refused
         if not is_included(upload.uri.removeprefix(upload.prefix), self._settings.include):
             return Foreign(f"{upload.uri} matches no --include")
         if any((upload.uri, upload.generation) in window for window in self._done):
@@ -159,15 +183,16 @@ class Listener:
         return None
 
     def _do(self, run: Run, leases: list[Lease]) -> bool:
-        """One run, and the answer to the messages that asked for it. False where it is refused, or must wait."""
+        """Perform one run and answer its messages; return False if the run is refused or must wait."""
         work = self._done_alone if self._settings.claims else self._done_anyhow
         return bool(self._answered(leases, lambda: work(run, leases)))
 
     def _done_alone(self, run: Run, leases: list[Lease]) -> bool:
+        """Perform a run under a lease on its OUT; return False if another worker has the lease."""
         store = open_store(run.out, self._settings.access)
         message, lease_s = leases[0].message.id, self._subscription.lease_s
         if (other := claim.take(store, message, lease_s)) is not None:
-            # Not acknowledged: who knows what becomes of the other, or whether it runs the same manifest.
+            # Not acknowledged: the other worker may die, or may run another manifest.
             self._log.info("at_work", out=run.out, text=f"{run.out}: {other.worker} is at work there")
             self._parked.append(_Parked(time.time() + other.good_for_s / 2, run, leases))
             return False
@@ -175,6 +200,7 @@ class Listener:
             return self._done_anyhow(run, leases)
 
     def _done_anyhow(self, run: Run, leases: list[Lease]) -> bool:
+        """Perform a run and acknowledge its messages."""
         self._perform(run)
         self._subscription.done(leases)
         ids = [lease.message.id for lease in leases]
@@ -186,6 +212,7 @@ class Listener:
     # -- what waits ---------------------------------------------------------------------------------------------------
 
     def _look_again(self) -> None:
+        """Run the windows that have ended, and the parked runs whose time has come."""
         now = time.time()
         for window in [each for each in self._windows if each.closes_at <= now]:
             self._close(window, self._windows.pop(window))
@@ -195,8 +222,11 @@ class Listener:
             self._do(each.run, each.leases)
 
     def _close(self, window: Window, uploads: list[tuple[Upload, Lease]]) -> None:
-        """Run what came in a window. Those that its manifest does not hold are run alone: their references are bad, or
-        the store's clock and ours differ by more than the grace."""
+        """Run the recordings of a window that has ended.
+
+        A recording that the window's manifest does not hold is run alone: its reference is bad, or the store's clock
+        and this machine's clock differ by more than the grace.
+        """
         assert self._uploads is not None
         together = self._answered([lease for _, lease in uploads], partial(self._uploads.together, window))
         run, held = together or (None, set[tuple[str, str]]())
@@ -208,11 +238,13 @@ class Listener:
                 self._alone(upload, lease)
 
     def _alone(self, upload: Upload, lease: Lease) -> None:
+        """Run one recording alone."""
         run = self._answered([lease], lambda: self._now(upload, lease))
         if run is not None:
             self._do(run, [lease])
 
     def _now(self, upload: Upload, lease: Lease) -> Run | None:
+        """Return the run of one recording; acknowledge the message and return None if the recording was replaced."""
         assert self._uploads is not None
         if (found := self._uploads.current(upload)) is not None:
             return self._uploads.alone(upload, found.tag)

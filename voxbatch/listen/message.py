@@ -1,8 +1,7 @@
-"""What a message asks for: a Cloud Storage notification or {"manifest": …, "output": …} → a Run, an Upload, or
-nothing of ours. Pure.
+"""Reads a message: a Cloud Storage notification or {"manifest": …, "output": …} → a Run, an Upload, or Foreign. Pure.
 
-Notifications: https://cloud.google.com/storage/docs/pubsub-notifications#format. The attributes alone are read, since
-the payload may be left out (payloadFormat NONE). The filter of a subscription is not relied on.
+Notifications: https://cloud.google.com/storage/docs/pubsub-notifications#format. Only the attributes are read, because
+the payload may be left out (payloadFormat NONE). The reader does not rely on the subscription's filter.
 """
 
 from __future__ import annotations
@@ -24,57 +23,63 @@ FINALIZED = "OBJECT_FINALIZE"
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """A message as Pub/Sub delivers it."""
+
     id: str
     data: bytes
     attributes: Mapping[str, str]
     attempt: int = 0
-    """How often it was delivered, this time included; 0 where nobody counts."""
+    """Number of deliveries, including this one; 0 if Pub/Sub does not count them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run."""
+    """One run that a message asks for."""
 
     source: str
-    """The manifest's address."""
+    """Address of the manifest."""
     out: str
     only_under: tuple[str, ...] = ()
-    """What the manifest may name, where it is one that was written here, once for all, of recordings that came."""
+    """Places that the manifest may name. Set if the listener wrote the manifest, which then never changes, for
+    recordings that arrived.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A recording that has come."""
+    """An uploaded recording."""
 
     uri: str
     generation: str
     prefix: str
-    """Of the Rules' places of recordings, the one that it lies in."""
+    """The place of recordings (see Rules) that the recording lies in."""
     out: str
-    """Where a run of this one alone belongs."""
+    """OUT for a run of this recording alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Nothing for us, and nobody's fault."""
+    """A message that asks for nothing here, and is not an error."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is ours. Addresses of folders, tidied, which end in /."""
+    """The places whose objects are run: normalised addresses of folders, which end in /."""
 
     out: str | None
-    """Each run has a folder in it."""
+    """Folder that holds one folder for each run."""
     prefixes: tuple[str, ...] = ()
-    """Where manifests come in; none: anywhere, or where recordings do."""
+    """Places of manifests. If empty: the places of recordings, or else any place."""
     recordings: tuple[str, ...] = ()
-    """Where recordings come in that are to be run without a manifest. Elsewhere they are what manifests name, and would
-    be done twice."""
+    """Places of recordings that are run without a manifest.
+
+    A recording elsewhere is named by a manifest, and would be transcribed twice.
+    """
 
     def __str__(self) -> str:
-        """ "manifests below gs://calls/in/, with outputs in gs://calls/out/" """
+        """Return a sentence such as "manifests below gs://calls/in/, with outputs in gs://calls/out/"."""
         manifests = (
             f"below {', '.join(self.prefixes or self.recordings)}" if self.prefixes or self.recordings else "anywhere"
         )
@@ -83,7 +88,9 @@ class Rules:
         return f"manifests {manifests}{recordings}, {outputs}"
 
     def out_of(self, uri: str) -> str:
-        """Its folder in OUT: by its path below the folder that holds all of these places, else by bucket and path.
+        """Return the folder in OUT for an address.
+
+        Its name is the path below the folder that holds all places, or else bucket and path.
 
         Raises:
             MessageError: there is no OUT.
@@ -95,19 +102,22 @@ class Rules:
         return self.out + name_of(uri).removeprefix(f"{folder}/" if folder else "")
 
     def place_of_recording(self, uri: str) -> str | None:
-        """Of the places of recordings, the one that it belongs to; none where it is no upload of ours."""
+        """Return the place of recordings that an address belongs to; None if no place contains it, or if it lies in
+        OUT.
+        """
         return None if self.out and uri.startswith(self.out) else _place_of(uri, self.recordings)
 
 
 def _place_of(uri: str, places: tuple[str, ...]) -> str | None:
-    """The longest that it lies under."""
+    """Return the longest place that contains the address; None if there is none."""
     return max((each for each in places if uri.startswith(each)), key=len, default=None)
 
 
 def read(message: Message, rules: Rules) -> Run | Upload | Foreign:
-    """
+    """Return the request of a message.
+
     Raises:
-        MessageError: it asks for what nobody can do, now or later.
+        MessageError: the message asks for something that can never be run.
     """
     if "eventType" in message.attributes:
         return _notification(message.attributes, rules)
@@ -115,6 +125,7 @@ def read(message: Message, rules: Rules) -> Run | Upload | Foreign:
 
 
 def _notification(attributes: Mapping[str, str], rules: Rules) -> Run | Upload | Foreign:
+    """Return the request of a Cloud Storage notification, from its attributes."""
     event, bucket, key = (attributes.get(name, "") for name in ("eventType", "bucketId", "objectId"))
     if event != FINALIZED:
         return Foreign(f"{event} of gs://{bucket}/{key}: only {FINALIZED} starts anything")
@@ -137,6 +148,7 @@ def _notification(attributes: Mapping[str, str], rules: Rules) -> Run | Upload |
 
 
 def _is_in(uri: str, rules: Rules) -> bool:
+    """Return whether a manifest lies in a place from which manifests are run."""
     places = rules.prefixes or rules.recordings
     return not places or _place_of(uri, places) is not None
 
@@ -150,6 +162,7 @@ _FORM = 'a message is {"manifest": "gs://…/calls.jsonl", "output": "gs://…/o
 
 
 def _object(data: bytes) -> dict[str, Any]:
+    """Parse the JSON object of a message."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as e:
@@ -162,6 +175,7 @@ def _object(data: bytes) -> dict[str, Any]:
 
 
 def _run(found: Mapping[str, Any], rules: Rules) -> Run:
+    """Return the run of a JSON object."""
     source = _given(found, "manifest")
     if is_folder(source) and not is_bucket(source):
         raise MessageError(f"manifest {shown(source)} is a folder of a web server, which nobody can list")
@@ -183,6 +197,7 @@ def _run(found: Mapping[str, Any], rules: Rules) -> Run:
 
 
 def _given(found: Mapping[str, Any], key: str) -> str:
+    """Return the address under a key of the JSON object."""
     value = found.get(key)
     if not isinstance(value, str) or not is_remote(value):
         seen = "is missing" if value is None else f"is {_brief(value)}"
@@ -191,6 +206,7 @@ def _given(found: Mapping[str, Any], key: str) -> str:
 
 
 def _address(uri: str, what: str) -> str:
+    """Return the normalised address."""
     try:
         return tidied(uri)
     except ValueError as e:
@@ -198,10 +214,11 @@ def _address(uri: str, what: str) -> str:
 
 
 def _stem(uri: str) -> str:
-    """ "gs://b/day.jsonl.gz" → "gs://b/day", "gs://b/day/" → "gs://b/day"."""
+    """Return an address without its suffix: "gs://b/day.jsonl.gz" → "gs://b/day", "gs://b/day/" → "gs://b/day"."""
     return stem(shown(uri, "").rstrip("/"))
 
 
 def _brief(value: Any) -> str:
+    """Return a value as text of at most 200 characters."""
     text = " ".join((value if isinstance(value, str) else json.dumps(value)).split())
     return text if len(text) <= 200 else text[:200] + "…"

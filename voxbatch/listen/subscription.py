@@ -1,9 +1,12 @@
-"""Messages from a Pub/Sub subscription, each leased until it is answered: done (acknowledged), given back, or buried in
-the dead-letter topic with the reason.
+"""Messages of a Pub/Sub subscription, each leased until it is answered.
 
-Delivery is at least once, and a message counts as delivered when its reply was lost, so whoever handles one must bear
-to see it again. A thread of its own extends the leases for as long as the work takes; the client's streaming pull would
-do so for an hour (FlowControl.max_lease_duration), and holds messages that nobody asked for.
+An answer is one of three: the message is done (acknowledged), given back, or put into the dead-letter topic with the
+reason.
+
+Delivery is at least once, and a message counts as delivered even if the reply was lost. So the code that handles a
+message must accept that it comes again. A thread extends the leases for as long as the work takes. The client's
+streaming pull is not used: it extends a lease for one hour only (FlowControl.max_lease_duration), and it holds messages
+that were not asked for.
 """
 
 from __future__ import annotations
@@ -27,23 +30,25 @@ from voxbatch.log import Log
 from voxbatch.storage.steady import ATTEMPTS, TOTAL_S, wait_s
 
 PROJECT = "GOOGLE_CLOUD_PROJECT"
+"""Environment variable of the project."""
 TIMEOUT_S = 20.0
-"""Of one request."""
+"""Timeout of one request, in seconds."""
 BEATS = 3
-"""Extensions within a lease: two may fail."""
+"""Extensions within the length of a lease: two may fail."""
 AGAIN = "they will be delivered once more"
 LEAST_LEASE_S = 10.0
-"""The shortest that there is, and the usual one."""
+"""The shortest lease that Pub/Sub allows, in seconds, and the default one."""
 IDS_AT_A_TIME = 1000
-"""A request may have 512 KiB, and an id some 200 bytes (Pub/Sub quotas)."""
+"""Ids in one request: a request may have 512 KiB, and an id has about 200 bytes (Pub/Sub quotas)."""
 REASON_BYTES = 1024
-"""Of an attribute's value (Pub/Sub quotas)."""
+"""Maximum bytes of an attribute's value (Pub/Sub quotas)."""
 MOST_ATTRIBUTES = 100
+"""Maximum attributes of a message."""
 RESERVED = "goog"
-"""Pub/Sub gives messages attributes of such names (googclient_schemaencoding), and takes none from a publisher."""
+"""Prefix of attribute names that Pub/Sub itself sets (googclient_schemaencoding) and refuses from a publisher."""
 _PASSING = ("ServiceUnavailable", "InternalServerError", "Aborted", "Unknown", "DeadlineExceeded", "TooManyRequests",
             "ResourceExhausted", "GatewayTimeout", "BadGateway", "Cancelled", "RetryError")  # fmt: skip
-"""Classes of google.api_core.exceptions that another attempt may not meet."""
+"""Classes of google.api_core.exceptions that are retried, because another attempt may succeed."""
 
 _UNCOUNTED = (
     "{name} has no dead-letter topic of its own, so nobody counts deliveries: a message whose run fails each time, for "
@@ -54,25 +59,27 @@ _UNCOUNTED = (
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Lease:
-    """A message that is ours for a while."""
+    """A message that is leased to this process."""
 
     message: Message
     ack_id: str
 
 
 class Subscription:
-    """Thread-safe but for `pull`. Close it: what is still leased is given back."""
+    """A Pub/Sub subscription. Thread-safe except for `pull`. `close` gives the leased messages back."""
 
     def __init__(self, name: str, project: str | None, dead_letter: str | None, log: Log):
-        """
+        """Connect to the subscription and start the thread that extends leases.
+
         Args:
             name: projects/P/subscriptions/S, or S.
-            project: of a short name; None: GOOGLE_CLOUD_PROJECT, or the credentials'.
-            dead_letter: a topic; None: the subscription's own.
+            project: project of a short name; None: GOOGLE_CLOUD_PROJECT, or the credentials' project.
+            dead_letter: a topic; None: the subscription's own dead-letter topic.
+            log: receives warnings and refused messages.
 
         Raises:
-            ConfigError: there is no such subscription, or no dead-letter topic.
-            QueueError: it cannot be reached, or not be looked at.
+            ConfigError: the subscription or a dead-letter topic is missing.
+            QueueError: the subscription is unreachable, or its configuration cannot be read.
         """
         with _needs():
             from google.cloud import pubsub_v1
@@ -84,7 +91,7 @@ class Subscription:
         found = self._look(dead_letter is not None)
         policy = found and found.dead_letter_policy
         self.most_attempts = int(policy.max_delivery_attempts) if policy and policy.dead_letter_topic else 0
-        """After so many deliveries Pub/Sub buries a message by itself, and says no reason; 0: it does not."""
+        """Number of deliveries after which Pub/Sub dead-letters a message itself, without a reason; 0: never."""
         self.dead_letter = _full(dead_letter, "topics", project) if dead_letter else self._own_dead_letter(policy)
         if found and not self.most_attempts:
             self._log.warning("no_dead_letter_policy", text=_UNCOUNTED.format(name=self.name))
@@ -95,7 +102,7 @@ class Subscription:
         threading.Thread(target=self._keep, daemon=True, name="leases").start()
 
     def _look(self, may_be_denied: bool) -> Any:
-        """The subscription as it is configured; None where we may not know, and need not."""
+        """Return the subscription's configuration; None if permission is denied and the configuration is not needed."""
         from google.api_core.exceptions import PermissionDenied
 
         look = partial(self._client.get_subscription, subscription=self.name, timeout=TIMEOUT_S, retry=None)
@@ -112,6 +119,7 @@ class Subscription:
             ) from e
 
     def _own_dead_letter(self, policy: Any) -> str:
+        """Return the subscription's own dead-letter topic."""
         if policy and policy.dead_letter_topic and policy.dead_letter_topic != "_deleted-topic_":
             return str(policy.dead_letter_topic)
         raise ConfigError(
@@ -123,11 +131,11 @@ class Subscription:
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def pull(self, most: int, timeout_s: float) -> list[Lease]:
-        """Up to so many messages; none where none came in that time.
+        """Pull up to `most` messages; return [] if none arrives within `timeout_s`.
 
         Raises:
-            ConfigError: the subscription is gone.
-            QueueError: it cannot be reached, or not be read.
+            ConfigError: the subscription no longer exists.
+            QueueError: the subscription is unreachable, or cannot be read.
         """
         received = self._again(f"pull from {self.name}", partial(self._pull, most, timeout_s))
         leases = [Lease(_message(each), each.ack_id) for each in received]
@@ -141,11 +149,11 @@ class Subscription:
         try:
             reply = self._client.pull(subscription=self.name, max_messages=most, timeout=timeout_s, retry=None)
             return list(reply.received_messages)
-        except DeadlineExceeded:  # one way to say that there is nothing
+        except DeadlineExceeded:  # Pub/Sub may say in this way that there is no message
             return []
 
     def done(self, leases: Iterable[Lease]) -> None:
-        """Acknowledge. Where that fails the messages come once more, and are then found done."""
+        """Acknowledge messages. If this fails, the messages are delivered again, and their runs are found done."""
         for ids in self._released(leases):
             with self._told("acknowledge"):
                 self._again(f"acknowledge messages of {self.name}", partial(self._acknowledge, ids))
@@ -154,16 +162,16 @@ class Subscription:
         self._client.acknowledge(subscription=self.name, ack_ids=ids, timeout=TIMEOUT_S, retry=None)
 
     def give_back(self, leases: Iterable[Lease]) -> None:
-        """Let others have them: at once, or as the subscription's retry policy has it."""
+        """Give messages back, for delivery at once or as the subscription's retry policy says."""
         for ids in self._released(leases):
             with self._told("give back"):
                 self._extend(ids, 0)
 
     def bury(self, lease: Lease, reason: str) -> None:
-        """Put a message into the dead-letter topic with the reason, and be done with it.
+        """Put a message into the dead-letter topic with the reason, and acknowledge it.
 
         Raises:
-            ConfigError, QueueError: it cannot be put there; it is given back in the end.
+            ConfigError, QueueError: the message cannot be put there; `close` gives it back.
         """
         from google.pubsub_v1 import PubsubMessage
 
@@ -184,21 +192,25 @@ class Subscription:
     def _publish(self, topic: str, message: Any) -> None:
         from google.pubsub_v1 import PublisherClient
 
-        # The plain call: the client's own gathers messages on threads, and takes attributes for its arguments.
+        # Call the generated client: the publisher's own `publish` batches messages on threads, and takes attributes as
+        # its keyword arguments.
         PublisherClient.publish(self._publisher, topic=topic, messages=[message], timeout=TIMEOUT_S, retry=None)
 
     def close(self) -> None:
+        """Stop the extension of leases, and give all leased messages back."""
         self._closed.set()
         self.give_back(list(self._leases.values()))
 
     # -- leases -------------------------------------------------------------------------------------------------------
 
     def _released(self, leases: Iterable[Lease]) -> Iterator[list[str]]:
+        """Forget the leases, and return their ids in groups of IDS_AT_A_TIME."""
         with self._lock:
             ids = [lease.ack_id for lease in leases if self._leases.pop(lease.ack_id, None)]
         return (ids[at : at + IDS_AT_A_TIME] for at in range(0, len(ids), IDS_AT_A_TIME))
 
     def _keep(self) -> None:
+        """Extend all leases BEATS times within a lease's length, until the subscription is closed."""
         while not self._closed.wait(self.lease_s / BEATS):
             with self._lock:
                 ids = list(self._leases)
@@ -214,15 +226,19 @@ class Subscription:
 
     @contextlib.contextmanager
     def _told(self, verb: str, then: str = AGAIN) -> Iterator[None]:
-        """What goes wrong is a warning: the message comes again, to us or to others, and nothing is lost by it."""
+        """Turn an error into a warning. No message is lost: it is delivered again, to this or another listener."""
         try:
             yield
-        except Exception as e:  # noqa: BLE001 whatever a client raises: the thread that keeps leases must live on
+        except Exception as e:  # noqa: BLE001 for any error of the client: the thread that extends leases must not end
             text = f"cannot {verb} messages of {self.name}: {_said(e)}; {then}"
             self._log.warning("lease", text=text)
 
     def _again(self, doing: str, call: Callable[[], Any]) -> Any:
-        """Try again what may pass, as the stores do."""
+        """Call with retries, as for stores; see storage.steady.
+
+        Raises:
+            ConfigError, QueueError: the error that remains.
+        """
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(_may_pass),
             wait=wait_s,
@@ -236,6 +252,7 @@ class Subscription:
             raise _trouble(doing, e) from e
 
     def _tell_trouble(self, doing: str, state: tenacity.RetryCallState) -> None:
+        """Log the first failed attempt."""
         if state.attempt_number == 1:
             error = state.outcome and state.outcome.exception()
             self._log.warning("queue", text=f"cannot {doing} ({_said(error)}); trying again")
@@ -247,7 +264,7 @@ def _message(received: Any) -> Message:
 
 
 def _full(name: str, kind: str, project: str | None) -> str:
-    """ "calls" → "projects/P/subscriptions/calls" """
+    """Return the full name: "calls" → "projects/P/subscriptions/calls"."""
     if name.startswith("projects/"):
         parts = name.split("/")
         if len(parts) == 4 and parts[2] == kind and all(parts):
@@ -263,7 +280,7 @@ def _full(name: str, kind: str, project: str | None) -> str:
 
 
 def _own_project() -> str | None:
-    if named := os.environ.get(PROJECT):  # where there are no credentials, too: the emulator's clients need none
+    if named := os.environ.get(PROJECT):  # also without credentials: the emulator needs none
         return named
     import google.auth
     from google.auth.exceptions import GoogleAuthError
@@ -277,6 +294,7 @@ def _own_project() -> str | None:
 
 @contextlib.contextmanager
 def _needs() -> Iterator[None]:
+    """Turn a missing client library into a ConfigError."""
     try:
         yield
     except ImportError as e:
@@ -286,6 +304,7 @@ def _needs() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _errors(verb: str) -> Iterator[None]:
+    """Turn missing credentials into a QueueError."""
     from google.auth.exceptions import GoogleAuthError
 
     try:
@@ -300,6 +319,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _trouble(doing: str, error: Exception) -> ConfigError | QueueError:
+    """Return the voxbatch error for an error of the client."""
     kind = type(error).__name__
     if kind == "NotFound":
         return ConfigError(f"cannot {doing}: there is none ({_said(error)}): check its name and its project")
@@ -314,5 +334,6 @@ def _trouble(doing: str, error: Exception) -> ConfigError | QueueError:
 
 
 def _said(error: object) -> str:
+    """Return the error's message on one line, of at most 300 characters."""
     text = " ".join(str(getattr(error, "message", "") or error).split())
     return json.dumps(text[:300])[1:-1]

@@ -1,8 +1,9 @@
-"""Recordings that come one by one → manifests, each written once for all: of one recording, or of all that came below a
-prefix within the same window of time by the store's clock.
+"""Recordings that arrive one by one → manifests, each written once: of one recording, or of all recordings that arrived
+below a prefix within the same window of time, by the store's clock.
 
-Which recordings a window holds is asked of the store when the window is over, not gathered from messages. So whoever
-asks, after a crash, twice, or several workers at a time, gets the same answer, and the first to write it settles it.
+When a window is over, the store is asked which recordings it holds; messages do not decide this. So every worker gets
+the same answer: after a crash, when asked twice, or together with other workers. The first worker that writes the
+manifest settles it.
 """
 
 from __future__ import annotations
@@ -22,37 +23,51 @@ from voxbatch.storage import Access, Store, open_store, stat
 from voxbatch.storage.objects import Absent, Stat
 
 GRACE_S = 10.0
-"""After a window's end, before the store is asked: its clock and ours may differ by so much."""
+"""Seconds between a window's end and the question to the store. The store's clock and this machine's clock may differ
+by this much.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
+    """A window of time for the recordings below a prefix."""
+
     prefix: str
-    """The address of a folder."""
+    """Address of a folder."""
     start: float
-    """Seconds since 1970."""
+    """Start of the window, in seconds since 1970."""
     seconds: float
+    """Length of the window."""
 
     @property
     def closes_at(self) -> float:
+        """Time at which the window's recordings can be listed, in seconds since 1970: its end and GRACE_S."""
         return self.start + self.seconds + GRACE_S
 
     @property
     def name(self) -> str:
-        """ "batch-20261120T220000Z-600s", "batch-20261120T220000.5Z-0.5s": other windows have other names, those of
-        another length too."""
+        """The name of the window, such as "batch-20261120T220000Z-600s" or "batch-20261120T220000.5Z-0.5s".
+
+        Other windows have other names, also if only their length differs.
+        """
         seconds, thousandths = divmod(round(self.start * 1000), 1000)
         fraction = f".{thousandths:03d}".rstrip("0").rstrip(".")
         return f"batch-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}{fraction}Z-{self.seconds:g}s"
 
 
 def window_of(upload: Upload, created: float, seconds: float) -> Window:
-    """`created`: when the recording came, by the store's clock, in seconds since 1970."""
+    """Return the window of an upload.
+
+    Args:
+        upload: the recording.
+        created: arrival of the recording by the store's clock, in seconds since 1970.
+        seconds: length of a window.
+    """
     return Window(upload.prefix, math.floor(created / seconds) * seconds, seconds)
 
 
 class Uploads:
-    """What is to be run of recordings that have come."""
+    """The runs of uploaded recordings, and their manifests in OUT."""
 
     def __init__(self, rules: Rules, access: Access, include: Sequence[str]):
         assert rules.out is not None
@@ -60,10 +75,10 @@ class Uploads:
         self._store: Store = open_store(rules.out, access)
 
     def current(self, upload: Upload) -> Stat | None:
-        """The recording as it is; None where another has taken its place, of which another message tells.
+        """Return the present state of a recording; None if another revision, which has its own message, replaced it.
 
         Raises:
-            MessageError: it is gone.
+            MessageError: the recording was deleted.
             StorageError: the store cannot be read.
         """
         try:
@@ -73,10 +88,11 @@ class Uploads:
         return None if upload.generation not in ("", found.tag) else found
 
     def alone(self, upload: Upload, generation: str) -> Run:
-        """
+        """Return the run of one recording; write its manifest if there is none.
+
         Raises:
-            MessageError: another revision of it was transcribed to where this one belongs.
-            ManifestError: its reference cannot be taken in.
+            MessageError: another revision of the recording was transcribed to the same OUT.
+            ManifestError: the recording's reference is invalid.
             StorageError: the store cannot be read or written.
         """
         name = upload.out.removeprefix(str(self._rules.out)) + ".jsonl"
@@ -92,8 +108,10 @@ class Uploads:
         return self._run(name, upload.out, upload.prefix)
 
     def together(self, window: Window) -> tuple[Run, set[tuple[str, str]]] | None:
-        """What came in a window that is over, and of which (address, generation) that is; None where nothing is left
-        of it.
+        """Return the run of a window that is over, and its recordings as (address, generation); None if no recording is
+        left.
+
+        The manifest is written if there is none.
 
         Raises:
             StorageError: the store cannot be read or written.
@@ -109,13 +127,15 @@ class Uploads:
         return self._run(name, out, window.prefix), set(self._members(name))
 
     def _lines(self, window: Window) -> Iterator[str]:
+        """Yield the manifest lines of a window."""
         end = window.start + window.seconds
-        with contextlib.suppress(ManifestError):  # those with a bad reference are left out, to be refused alone
+        with contextlib.suppress(ManifestError):  # recordings with a bad reference are left out: each is refused alone
             for line in uploads_manifest(window.prefix, window.start, end, self._access, self._include):
                 if self._rules.place_of_recording(json.loads(line)["audio_filepath"]) == window.prefix:
-                    yield line  # or it is of a place within this one, which has its own windows
+                    yield line  # otherwise it belongs to a place inside this one, which has its own windows
 
     def _members(self, name: str) -> Iterator[tuple[str, str]]:
+        """Yield (address, generation) of each recording in a manifest."""
         for line in self._store.lines(name):
             row = json.loads(line)
             yield row["audio_filepath"], row["generation"]

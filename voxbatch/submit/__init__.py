@@ -1,11 +1,11 @@
-"""A run on a cloud's task engine instead of here: so many tasks of the same `voxbatch run`, which share the work out.
+"""Start a run on a cloud platform: several tasks of the same `voxbatch run`, which share the work.
 
     order = Order("gs://calls/day.jsonl", "gs://calls/out", ("--language", "en"))
     order, forecast = sized(order, config, CloudRun(region="us-central1"))
     start(order, CloudRun(region="us-central1"))  →  Started("voxbatch-x7k2p", "https://console.cloud.google.com/…")
 
-It starts runs, and neither waits for one nor stops it: OUT tells how far it is, and the same order again goes on
-with it.
+The package starts runs. It does not wait for a run or stop one: OUT shows the progress, and the same order, submitted
+again, continues the run.
 """
 
 from __future__ import annotations
@@ -37,33 +37,36 @@ __all__ = [
 ]
 
 ATTEMPTS = 20
-"""19 waits (see steady.wait_s) add up to some two and a half minutes: Cloud Run's quotas are so much a minute."""
+"""Maximum attempts of `start_in_time`. The 19 waits between them (see steady.wait_s) add up to about two and a half
+minutes, because Cloud Run's quotas are per minute.
+"""
 TOTAL_S = 300.0
-"""After so long no further attempt is begun: one that gets no answer takes a minute or two by itself."""
+"""Seconds after which no further attempt begins: an attempt without an answer takes a minute or two itself."""
 
 
 def start(order: Order, target: Target, again: bool = False) -> Started:
-    """Start the run, unless one with the same arguments is under way.
+    """Start the run, unless a run with the same arguments is in progress.
 
-    Two calls at the same moment may both start one. They do each item once all the same, for twice the price.
+    Two calls at the same moment may both start a run. The two runs still commit each item once, but cost twice as much.
 
     Args:
-        again: do not look, start it.
+        again: start the run without looking for one in progress.
 
     Raises:
-        ConfigError: what was asked for is wrong, now and later: no such job or region, an argument too long.
-        StartError: the engine did not start it: no credentials or permission, no network, a quota used up. It may be
-            asked again.
+        ConfigError: the order is wrong and stays wrong: no such job or region, an argument too long.
+        StartError: the platform did not start the run: no credentials or permission, no network, a quota used up. The
+            call may be repeated.
     """
     return target.start(order, again)
 
 
 def start_in_time(order: Order, target: Target, tell: Callable[[str], None]) -> Started:
-    """`start`, as often as it takes while the engine is busy or out of reach, ATTEMPTS times at most. What an attempt
-    began whose answer was lost is found by the next.
+    """Call `start`, and retry while the platform is busy or unreachable, with at most ATTEMPTS attempts.
+
+    If an attempt started a run but its answer was lost, the next attempt finds this run.
 
     Args:
-        tell: is given the reason of each wait, for people.
+        tell: is called before each wait with the reason, for people.
 
     Raises:
         ConfigError, StartError: as from `start`.

@@ -1,7 +1,7 @@
-"""Cloud Run: an execution of a job that is there, with other arguments and another number of tasks.
+"""Cloud Run: an execution of an existing job, with other arguments and another number of tasks.
 
-Through google-cloud-run over REST: plain HTTPS, which goes through proxies. The client finds credentials as all of
-Google's do; project and region may come from gcloud's variables, too, and so may another address of the API.
+The client is google-cloud-run over REST: plain HTTPS, which passes proxies. It finds credentials as all of Google's
+clients do. Project and region may also come from gcloud's variables, and so may another address of the API.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ from voxbatch.submit.order import Order, Request, Started
 ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN"
 """gcloud's variable for another address of the Cloud Run API."""
 PROJECT = "GOOGLE_CLOUD_PROJECT"
+"""Environment variable of the project."""
 REGIONS = ("CLOUDSDK_RUN_REGION", "CLOUDSDK_COMPUTE_REGION")
+"""gcloud's variables for the region, in order of precedence."""
 GPU_LIMIT_S = 3600
-"""A task with a GPU may take an hour, say Cloud Run's pages; one of them says 12, in preview."""
+"""Time limit of a task with a GPU: one hour, by Cloud Run's documentation. One of its pages says 12, in preview."""
 LIMIT_S = 168 * 3600
-"""A task without one may take a week."""
+"""Time limit of a task without a GPU: one week."""
 START_S = 600
-"""Of the hour, what is left for the image, the model (9 GB of weights), an uneven share, and the last commit."""
+"""Seconds of the hour that are reserved for the image, the model (9 GB of weights), an uneven share, and the last
+commit.
+"""
 TIMEOUT_S = 60.0
-"""For an answer."""
+"""Timeout of one request, in seconds."""
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _JOB = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _NAME = re.compile(r"[a-z0-9][a-z0-9.:-]*")
@@ -46,7 +50,7 @@ _LACKS = {
 
 @dataclass(frozen=True, slots=True)
 class CloudRun:
-    """See Target. What is None comes from the environment when it is needed."""
+    """A Cloud Run job as a Target. A setting that is None is read from the environment when it is needed."""
 
     job: str = "voxbatch"
     project: str | None = None
@@ -64,35 +68,48 @@ class CloudRun:
                 raise ConfigError(f"{name} {value!r}: write its id, in small letters, digits and dashes")
 
     def machine(self, engine: str) -> str:
+        """Return the price table's entry of a machine with an L4 for vLLM, else of a CPU machine."""
         return prices.CLOUD_RUN_L4 if engine == "vllm" else prices.CLOUD_RUN_CPU
 
     def engine(self) -> str:
+        """Return vllm, because the job has a GPU."""
         return "vllm"
 
     def gpus(self, engine: str) -> tuple[str, int] | None:
-        """An L4, as jobs/cloudrun/deploy.sh sets the job up."""
+        """Return one L4 for vLLM: jobs/cloudrun/deploy.sh sets the job up so."""
         return ("NVIDIA L4", 1) if engine == "vllm" else None
 
     def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
-        """With a GPU, the hour that every task may take, unless longer ones were asked for; without, three times what
-        is expected."""
+        """Return the time limit of a task.
+
+        With a GPU it is the hour that every task may take, or more if more task hours were asked for. Without a GPU it
+        is three times the expected time.
+        """
         if self.machine(engine) == prices.CLOUD_RUN_L4:
             return GPU_LIMIT_S if task_hours <= 1 else min(LIMIT_S, round(task_hours * 3600) + START_S)
         return round(min(LIMIT_S, max(GPU_LIMIT_S, 3 * max(task_hours * 3600, wall_s or 0))))
 
     def request(self, order: Order) -> Request:
+        """Return the request; unknown parts of its address are placeholders such as PROJECT."""
         project = self.project or os.environ.get(PROJECT) or "PROJECT"
         name = _job_name(project, self._region() or "REGION", self.job)
         return Request(f"POST {_endpoint() or 'https://run.googleapis.com'}/v2/{name}:run", _body(order))
 
     def start(self, order: Order, again: bool = False) -> Started:
+        """Start an execution; see `voxbatch.submit.start`."""
         return _Api(self).start(order, again)
 
     def prove(self) -> None:
-        """Raises ConfigError where there is no such job, and StartError where it cannot be looked at."""
+        """Check that the job exists.
+
+        Raises:
+            ConfigError: the job does not exist.
+            StartError: the job cannot be looked at.
+        """
         _Api(self).prove()
 
     def _region(self) -> str | None:
+        """Return the region, from the settings or the environment."""
         return self.region or next(filter(None, map(os.environ.get, REGIONS)), None)
 
 
@@ -105,6 +122,7 @@ def _job_name(project: str, region: str, job: str) -> str:
 
 
 def _body(order: Order) -> dict[str, Any]:
+    """Return the request's body: the arguments, variables, number of tasks and time limit of the execution."""
     container: dict[str, Any] = {"args": order.arguments}
     if order.environment:
         container["env"] = [{"name": name, "value": value} for name, value in order.environment.items()]
@@ -114,7 +132,7 @@ def _body(order: Order) -> dict[str, Any]:
 
 
 class _Api:
-    """The API, as one project's and one region's."""
+    """The API for one project and one region."""
 
     def __init__(self, settings: CloudRun):
         self._settings, self._where = settings, f"the Cloud Run job {settings.job}"
@@ -137,6 +155,7 @@ class _Api:
         self._name = _job_name(self._project, region, settings.job)
 
     def start(self, order: Order, again: bool) -> Started:
+        """Start an execution, or return the running one that has the same arguments."""
         if not again and (running := self._running(order)):
             return self._started(running, was_running=True)
         from google.protobuf.json_format import ParseDict
@@ -148,11 +167,12 @@ class _Api:
             return self._started(getattr(operation.metadata, "name", "") or operation.operation.name)
 
     def prove(self) -> None:
+        """Ask for the job, so that a missing one is an error."""
         with self._errors("look at"), self._client(self._library.JobsClient) as client:
             client.get_job(name=self._name, timeout=TIMEOUT_S)
 
     def _running(self, order: Order) -> str | None:
-        """The name of the latest execution that does the same and has not ended."""
+        """Return the name of the latest execution that has the same arguments and has not ended."""
         with self._errors("look at"), self._client(self._library.ExecutionsClient) as client:
             for each in client.list_executions(parent=self._name, timeout=TIMEOUT_S):
                 containers = each.template.containers
@@ -171,11 +191,12 @@ class _Api:
 
     @contextlib.contextmanager
     def _errors(self, verb: str) -> Iterator[None]:
+        """Turn the client's errors into errors of voxbatch that say how to fix them."""
         what = f"cannot {verb} {self._where}"
         try:
             from google.api_core.exceptions import GoogleAPICallError, RetryError
             from google.auth.exceptions import GoogleAuthError, TransportError
-            from google.cloud import run_v2  # noqa: F401  which may be missing where the others are not
+            from google.cloud import run_v2  # noqa: F401 this package may be missing although the others are installed
             from google.protobuf.json_format import ParseError
             from requests.exceptions import RequestException
         except ImportError as e:
@@ -194,11 +215,12 @@ class _Api:
             raise StartError(f"{what}: what answers is not Cloud Run ({short(e)}): check {ENDPOINT} and proxies") from e
         except GoogleAuthError as e:
             said = short(e.args[0] if e.args else e)
-            if isinstance(e.__cause__, TransportError):  # the machine's own metadata server, say
+            if isinstance(e.__cause__, TransportError):  # for example, the machine's metadata server
                 raise BusyError(f"{what}: no credentials can be had now ({said}): submit it again") from e
             raise StartError(f"{what}: no usable credentials ({said}): {_LOGIN}") from e
 
     def _refusal(self, what: str, verb: str, error: Any) -> VoxbatchError:
+        """Return the voxbatch error for an HTTP error of the API."""
         status, said = int(error.code or 0), short(_words(error.response) or error.message)
         place = f"project {self._project}, region {self._region}"
         if "SERVICE_DISABLED" in str(error) or "has not been used in project" in said:
@@ -225,7 +247,7 @@ class _Api:
 
 
 def _words(response: Any) -> str:
-    """The message in the reply; the client's own begins with a long address."""
+    """Return the message in the reply; the client's own message begins with a long address."""
     with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
         return str(json.loads(response.content)["error"]["message"])
     return ""

@@ -1,5 +1,6 @@
-"""What is passed to a cloud's task engine, and what comes back: the records of this room. They are checked when they
-are made, and nothing here asks a cloud.
+"""The records of this package: the input of a cloud platform, and its answer.
+
+They are checked when they are built, and nothing here sends a request.
 """
 
 from __future__ import annotations
@@ -16,19 +17,23 @@ from voxbatch.storage.address import in_bucket, is_bucket
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One run to start elsewhere. Raises ConfigError where no machine elsewhere could do it."""
+    """One run to start on a platform.
+
+    Raises:
+        ConfigError: no machine of a platform could do the run.
+    """
 
     source: str
-    """Of `voxbatch run`: an address."""
+    """SOURCE of `voxbatch run`: an address."""
     out: str
-    """gs:// or s3://."""
+    """OUT of `voxbatch run`: gs:// or s3://."""
     options: tuple[str, ...] = ()
     """Further arguments of `voxbatch run`, such as ("--language", "en")."""
     tasks: int = 1
     limit_s: int | None = None
-    """After so long the engine ends a task; None: the target's usual limit."""
+    """Seconds after which the platform ends a task; None: the target's default limit."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the job's container, beside those that it has anyway. Whoever may see the job may read them."""
+    """Variables of the job's container, in addition to its own. Everyone who may see the job can read them."""
 
     def __post_init__(self) -> None:
         if not is_remote(self.source):
@@ -47,65 +52,75 @@ class Order:
 
     @property
     def arguments(self) -> list[str]:
-        """Of the image's entry point, which is voxbatch."""
+        """Arguments of the image's entry point, which is voxbatch."""
         return ["run", self.source, "-o", self.out, *self.options]
 
     @property
     def digest(self) -> str:
-        """12 hex digits that two orders share exactly when their arguments are equal: the same work, once more."""
+        """12 hex digits that are equal for two orders exactly if their arguments are equal, that is, if they do the
+        same work.
+        """
         return digest({"arguments": self.arguments})[:12]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a target would be asked."""
+    """The request that a target would send."""
 
     where: str
-    """For people: the call."""
+    """The call, for people."""
     body: dict[str, Any]
-    """As JSON."""
+    """The body, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A run that is under way."""
+    """A run that is in progress."""
 
     name: str
-    """Of the execution or the job."""
+    """Name of the execution or the job."""
     url: str
-    """Of its page in the cloud's console."""
+    """Address of its page in the cloud's console."""
     was_running: bool = False
-    """It was found, with the same arguments, and nothing was started."""
+    """True if a run with the same arguments was found and none was started."""
 
 
 class Target(Protocol):
-    """A cloud's task engine, and where in it. Frozen; made without asking the cloud."""
+    """A cloud platform, and the place in it. Frozen; building a target sends no request."""
 
     title: ClassVar[str]
     most_tasks: ClassVar[int]
-    """The engine's own limit."""
+    """The platform's own limit."""
     task_hours: ClassVar[float]
-    """How long a task should take, where nobody says otherwise."""
+    """Hours that a task should take by default."""
 
     def machine(self, engine: str) -> str:
-        """Which entry of the prices a task of this engine runs on."""
+        """Return the entry of the price table for the machine on which a task with this engine runs."""
 
     def engine(self) -> str:
-        """Which engine `auto` comes to there."""
+        """Return the engine that `auto` selects on the platform."""
 
     def gpus(self, engine: str) -> tuple[str, int] | None:
-        """NVML's name of a task's GPUs that this engine would use, and how many there are; None where it would use
-        none, or nobody knows which."""
+        """Return NVML's name of the GPUs that a task with this engine uses, and their number.
+
+        Returns:
+            None if the engine uses no GPU, or if the GPU is unknown.
+        """
 
     def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
-        """After how long a task of this engine is to be ended that should take `task_hours`, and is expected to take
-        `wall_s`."""
+        """Return the seconds after which the platform ends a task with this engine.
+
+        Args:
+            task_hours: hours that the task should take.
+            wall_s: seconds that the task is expected to take; None if unknown.
+        """
 
     def request(self, order: Order) -> Request:
-        """
+        """Return the request that would start the order.
+
         Raises:
-            ConfigError: the engine does not take that.
+            ConfigError: the platform does not accept the order.
         """
 
     def start(self, order: Order, again: bool = False) -> Started:
-        """See start."""
+        """Start the order; see `voxbatch.submit.start`."""

@@ -1,6 +1,6 @@
-"""SageMaker Processing: a job of so many instances, each of which takes a shard.
+"""SageMaker Processing: a job with several instances, each of which does one shard.
 
-Through boto3, which finds credentials and AWS_ENDPOINT_URL_SAGEMAKER by itself.
+The client is boto3, which finds credentials and AWS_ENDPOINT_URL_SAGEMAKER itself.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from voxbatch.storage.refusal import short
 from voxbatch.submit.order import Order, Request, Started
 
 REGION = "AWS_REGION"
-"""Which other clients of AWS and its own containers know; boto3 itself takes AWS_DEFAULT_REGION."""
+"""The region's variable in other AWS clients and in AWS's own containers; boto3 itself reads AWS_DEFAULT_REGION."""
 INSTANCE_TYPE = "ml.g6.2xlarge"
 """8 CPU, 32 GiB and one L4, as on Cloud Run."""
 GPUS_OF = {
     "g5": "NVIDIA A10G", "g6": "NVIDIA L4", "g6e": "NVIDIA L40S", "p4de": "NVIDIA A100-SXM4-80GB",
     "p5": "NVIDIA H100 80GB HBM3", "p5e": "NVIDIA H200", "p5en": "NVIDIA H200",
 }  # fmt: skip
-"""By an instance's family, as NVML names them (AWS's pages of accelerated instances)."""
+"""NVML's name of the GPU, by family of instance (from AWS's pages on accelerated instances)."""
 GPU_COUNTS = {"12xlarge": 4, "24xlarge": 4, "48xlarge": 8, "p4de.24xlarge": 8}
-"""By an instance's size, or family and size where that is otherwise; one in those not named."""
+"""Number of GPUs, by size of instance, or by family and size where they differ; other sizes have one."""
 VOLUME_GB = 100
-"""Holds Voxtral Small's 48 GB of weights twice; an instance with a disk of its own gives that instead."""
+"""Disk size: it holds Voxtral Small's 48 GB of weights twice. An instance that has its own disk uses that instead."""
 MOST_ARGUMENTS = MOST_VARIABLES = 100
 MOST_CHARACTERS = 256
-"""Of an argument, a variable's name, or its value."""
+"""Maximum characters of an argument, of a variable's name, and of its value."""
 LEAST_LIMIT_S, MOST_LIMIT_S = 24 * 3600, 777_600
-"""A job may take nine days, says the API."""
+"""Range of the time limit, in seconds: from one day to the API's maximum of nine days."""
 ATTEMPTS = 3
 CONNECT_S, READ_S = 10, 60
 _IMAGE = re.compile(r"\S{1,255}")
@@ -54,21 +54,21 @@ _LATER = ("ThrottlingException", "Throttling", "TooManyRequestsException", "Conf
 
 @dataclass(frozen=True, slots=True)
 class SageMaker:
-    """See Target."""
+    """A SageMaker Processing job as a Target."""
 
     image: str
     """URI in ECR."""
     role: str
-    """ARN, of the role that the job has."""
+    """ARN of the job's role."""
     instance_type: str = INSTANCE_TYPE
     region: str | None = None
-    """None leaves it to the environment and to boto3."""
+    """None leaves the region to the environment and to boto3."""
     volume_gb: int = VOLUME_GB
 
     title: ClassVar[str] = "SageMaker Processing"
     most_tasks: ClassVar[int] = 100
     task_hours: ClassVar[float] = 4.0
-    """No limit is near; an instance that takes ten minutes to come, with image and model, is at work for the rest."""
+    """No limit is near. If an instance needs ten minutes to start with image and model, it still works for the rest."""
 
     def __post_init__(self) -> None:
         for name, value, rule, example in (
@@ -83,22 +83,30 @@ class SageMaker:
             raise ConfigError(f"volume-gb is {self.volume_gb}; it must be from 1 to 16,384")
 
     def machine(self, engine: str) -> str:
+        """Return the instance type, which is its own entry in the price table."""
         return self.instance_type
 
     def engine(self) -> str:
+        """Return vllm for instances with a GPU, else faster-whisper."""
         return "vllm" if self.instance_type.startswith(("ml.g", "ml.p")) else "faster-whisper"
 
     def gpus(self, engine: str) -> tuple[str, int] | None:
+        """Return the GPUs of the instance type; None if the engine uses none or the type is unknown."""
         _, family, size = self.instance_type.split(".")
         name = GPUS_OF.get(family)
         count = GPU_COUNTS.get(f"{family}.{size}") or GPU_COUNTS.get(size, 1)
         return (name, count) if name and engine == "vllm" else None
 
     def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
-        """Three times what is expected, and a day at least: it only has to end what hangs."""
+        """Return three times the expected time, and at least one day: the limit only ends tasks that hang."""
         return round(min(MOST_LIMIT_S, max(LEAST_LIMIT_S, 3 * max(task_hours * 3600, wall_s or 0))))
 
     def request(self, order: Order) -> Request:
+        """Return the request that creates the job.
+
+        Raises:
+            ConfigError: SageMaker does not accept the order.
+        """
         _check(order)
         name = f"voxbatch-{order.digest}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         cluster = {"InstanceCount": order.tasks, "InstanceType": self.instance_type, "VolumeSizeInGB": self.volume_gb}
@@ -117,11 +125,16 @@ class SageMaker:
         )
 
     def start(self, order: Order, again: bool = False) -> Started:
+        """Create the job; see `voxbatch.submit.start`."""
         return _Api(self).start(order, again)
 
 
 def _check(order: Order) -> None:
-    """Raises ConfigError for what SageMaker would not take."""
+    """Check an order against SageMaker's limits.
+
+    Raises:
+        ConfigError: an argument, a variable or the number of tasks exceeds a limit.
+    """
     if (count := len(order.arguments)) > MOST_ARGUMENTS:
         raise ConfigError(f"the run has {count} arguments; SageMaker takes {MOST_ARGUMENTS}: leave some out")
     if (count := len(order.environment)) > MOST_VARIABLES:
@@ -141,6 +154,8 @@ def _check(order: Order) -> None:
 
 
 class _Api:
+    """The API in one region."""
+
     def __init__(self, settings: SageMaker):
         self._settings, self._what = settings, "a SageMaker Processing job"
         with self._errors("start"):
@@ -156,6 +171,7 @@ class _Api:
         self._what += f" in {self._region}"
 
     def start(self, order: Order, again: bool) -> Started:
+        """Create the job, or return the running one that has the same arguments."""
         body = self._settings.request(order).body
         if not again and (running := self._running(order)):
             return self._started(running, was_running=True)
@@ -163,12 +179,12 @@ class _Api:
         with self._errors("start"):
             try:
                 self._client.create_processing_job(**body)
-            except self._client.exceptions.ResourceInUse:  # the reply to an earlier attempt of this call was lost
+            except self._client.exceptions.ResourceInUse:  # boto3 retried: an earlier attempt's reply was lost
                 return self._started(name, was_running=True)
         return self._started(name)
 
     def _running(self, order: Order) -> str | None:
-        """The name of a job that does the same and has not ended: names hold the order's digest."""
+        """Return the name of a job that has the same arguments and has not ended; names contain the order's digest."""
         with self._errors("look for"):
             pages = self._client.get_paginator("list_processing_jobs").paginate(
                 NameContains=order.digest, StatusEquals="InProgress"
@@ -182,9 +198,10 @@ class _Api:
 
     @contextlib.contextmanager
     def _errors(self, verb: str) -> Iterator[None]:
+        """Turn boto3's errors into errors of voxbatch that say how to fix them."""
         what = f"cannot {verb} {self._what}"
         try:
-            import boto3  # noqa: F401  botocore may be there without it
+            import boto3  # noqa: F401 botocore may be installed without boto3
             from botocore import exceptions as botocore
         except ImportError as e:
             install = "pip install 'voxbatch[s3]'"
@@ -202,12 +219,13 @@ class _Api:
                 f"{what}: the connection failed ({short(e)}): check the network and --region, and submit it again: "
                 "what has begun by then is found, not started twice"
             ) from e
-        except (botocore.ParamValidationError, ValueError) as e:  # an endpoint or a region that can be none
+        except (botocore.ParamValidationError, ValueError) as e:  # an invalid endpoint or region
             raise ConfigError(f"{what}: {short(e)}") from e
         except botocore.BotoCoreError as e:
             raise StartError(f"{what}: {short(e)}") from e
 
     def _refusal(self, what: str, verb: str, error: Any) -> VoxbatchError:
+        """Return the voxbatch error for an error code of SageMaker."""
         code, said = error.response["Error"]["Code"], short(error.response["Error"].get("Message", ""))
         status = int(error.response["ResponseMetadata"].get("HTTPStatusCode", 0))
         if code in _CREDENTIALS:

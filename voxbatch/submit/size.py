@@ -1,5 +1,7 @@
-"""How many tasks a run gets: by its hours of audio, the speed that is expected of a machine, and how long a task may
-take. The manifest is read for it, and a sample of the recordings; no engine is made.
+"""The number of tasks of a run: from its hours of audio, the expected speed of a machine, and the time that a task may
+take.
+
+The manifest and the headers of a sample of the recordings are read; no engine is created.
 """
 
 from __future__ import annotations
@@ -17,37 +19,37 @@ from voxbatch.submit.order import Order, Target
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a run is expected to take. None where nothing is known."""
+    """The expected size, time and cost of a run. None stands for an unknown value."""
 
     items: int
     audio_s: float
     estimated_items: int
-    """Of these, the recordings whose duration is an estimate."""
+    """Number of these items whose duration is an estimate."""
     tasks: int
     rtfx: float | None
-    """Audio seconds a second, of one task."""
+    """Seconds of audio per second, of one task."""
     usd_per_hour: float | None
-    """Of one task."""
+    """Price of one task."""
     limit_s: int
-    """After so long a task is ended."""
+    """Seconds after which the platform ends a task."""
     speed: Speed | None = None
-    """What rtfx is where it was worked out; None where somebody measured it."""
+    """The calculated speed that `rtfx` comes from; None if `rtfx` was measured."""
 
     @property
     def wall_s(self) -> float | None:
-        """Of a task, its start left out."""
+        """Seconds of a task, without its start."""
         return self.audio_s / self.rtfx / self.tasks if self.rtfx else None
 
     @property
     def usd(self) -> float | None:
-        """Of all tasks, their starts left out."""
+        """Price of all tasks, without their starts."""
         if self.wall_s is None or self.usd_per_hour is None:
             return None
         return self.wall_s / 3600 * self.tasks * self.usd_per_hour
 
 
 def task_count(audio_s: float, items: int, rtfx: float, task_hours: float, most: int) -> int:
-    """ceil(hours of audio / (RTFx x hours a task)), at least 1, at most `most` and one an item."""
+    """Return ceil(hours of audio / (RTFx x hours per task)): at least 1, at most `most`, at most one task an item."""
     return max(1, min(math.ceil(audio_s / 3600 / (rtfx * task_hours)), items, most))
 
 
@@ -60,19 +62,19 @@ def sized(
     usd_per_hour: float | None = None,
     blind: int | None = None,
 ) -> tuple[Order, Forecast]:
-    """The order with the tasks that it needs and a limit for each, and what they are expected to take.
+    """Return the order with its number of tasks and their time limit, and the forecast of the run.
 
     Args:
-        config: of the run; its source is read from here.
-        tasks: how many, whatever the audio; None leaves it to the audio.
-        task_hours: how long a task should take; None: see the target.
-        usd_per_hour: of one machine; None: the table's price, or else the profile's.
-        blind: tasks where no recording tells how long it is; None: that is refused.
+        config: config of the run; its source is read from this machine.
+        tasks: number of tasks, whatever the hours of audio; None: calculated from the audio.
+        task_hours: hours that a task should take; None: the target's default.
+        usd_per_hour: price of one machine; None: the price table's, or else the profile's.
+        blind: number of tasks if no recording's duration is known; None: this is an error.
 
     Raises:
-        UsageError: the config or the manifest do not fit, more tasks are asked for than the target takes, or nobody
-            says how fast a machine is.
-        StorageError: the manifest or the recordings cannot be read from here.
+        UsageError: the config or the manifest is invalid, the target does not take so many tasks, or the speed of a
+            machine is unknown.
+        StorageError: this machine cannot read the manifest or the recordings.
     """
     check(config, target, tasks, task_hours)
     extent = measure(config)
@@ -90,10 +92,11 @@ def sized(
 
 
 def check(config: Config, target: Target, tasks: int | None = None, task_hours: float | None = None) -> None:
-    """As `sized` does before it looks at the source.
+    """Check an order as `sized` does before it reads the source.
 
     Raises:
-        ConfigError: whatever there is to transcribe, a run of so many tasks cannot be, or nobody says how many.
+        ConfigError: the number of tasks or their hours are invalid for any source, or the number of tasks cannot be
+            calculated because the speed is unknown.
     """
     if tasks is not None and not 1 <= tasks <= target.most_tasks:
         raise ConfigError(f"tasks is {tasks:,}; {target.title} takes from 1 to {target.most_tasks:,}")
@@ -108,7 +111,7 @@ def check(config: Config, target: Target, tasks: int | None = None, task_hours: 
 
 
 def _speed(config: Config, target: Target, extent: Extent | None = None) -> tuple[str, Expected, Speed | None]:
-    """The engine there, what is expected of it, and what it ought to reach where its speed is not known."""
+    """Return the engine on the target, its known speed and price, and its calculated speed if no speed is known."""
     engine = target.engine() if config.engine == "auto" else config.engine
     known, gpus = expected(config, engine), target.gpus(engine)
     speed = worked_out(config, engine, extent, *gpus) if gpus and not known.rtfx else None
@@ -116,6 +119,7 @@ def _speed(config: Config, target: Target, extent: Extent | None = None) -> tupl
 
 
 def _count(extent: Extent, rtfx: float, hours: float, target: Target) -> int:
+    """Return the number of tasks for an extent."""
     if not extent.audio_s:
         raise ConfigError(f"none of {extent.items:,} recordings tells how long it is: give --tasks N")
     return task_count(extent.audio_s, extent.items, rtfx, hours, target.most_tasks)
