@@ -1,4 +1,4 @@
-"""Converts the values of `--engine-option NAME=VALUE` into a frozen dataclass, according to its field types."""
+"""Convert the values of `--engine-option NAME=VALUE` into a frozen dataclass, according to its field types."""
 
 from __future__ import annotations
 

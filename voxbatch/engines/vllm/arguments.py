@@ -1,4 +1,4 @@
-"""Makes the keyword arguments of vLLM's `LLM` from the settings and the model, according to the memory of the GPU."""
+"""Make the keyword arguments of vLLM's `LLM` from the settings and the model, according to the memory of the GPU."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Refuses settings that contradict the model or the GPUs, before a GPU is used. All sources of settings are checked
-alike.
+"""Refuse settings that contradict the model or the GPUs, before a GPU is used.
 
-`settings` refuses values that make no sense with any model. The families refuse a context that is too short for one
-request.
+All sources of settings are checked alike. `settings` refuses values that make no sense with any model. The families
+refuse a context that is too short for one request.
 """
 
 from __future__ import annotations

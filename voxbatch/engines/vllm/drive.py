@@ -1,4 +1,4 @@
-"""Keeps an engine full, and brings every chunk to exactly one result even if the engine dies.
+"""Keep an engine full, and bring every chunk to exactly one result even if the engine dies.
 
 The driver submits more requests than the engine runs at a time, so that the engine always finds the next one waiting.
 Each request that finishes is replaced at once; no request waits for a batch. A chunk with a suspect text is decoded a
@@ -87,7 +87,7 @@ class Starter:
 
 
 class Driver:
-    """Drives one stream of chunks through one engine, or through several engines one after another."""
+    """A driver of one stream of chunks through one engine, or through several engines one after another."""
 
     def __init__(self, family: Family, starter: Starter, watched: bool, core: Core | None = None):
         """Make a driver.

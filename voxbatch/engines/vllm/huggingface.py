@@ -1,4 +1,4 @@
-"""Translates the config.json of Voxtral Realtime, as transformers writes it, into Mistral's params.json.
+"""Translate the config.json of Voxtral Realtime, as transformers writes it, into Mistral's params.json.
 
 `memory`, `speed`, `checks` and vLLM itself read the params.json of a Voxtral, so a model in Hugging Face's format gets
 a params.json. The names of the tensors are translated while they are loaded (voxbatch.vllm_plugin.weights).

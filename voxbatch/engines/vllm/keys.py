@@ -1,4 +1,4 @@
-"""Translates vLLM's own names of settings into the model and the engine options. All files for vLLM share this table.
+"""Translate vLLM's own names of settings into the model and the engine options. All files for vLLM share this table.
 
 `properties` and `vllm_config` read the files and return Entries; this module interprets each entry. Keys that control a
 server have no effect in a batch job; they are accepted, and listed as such. `checks` later checks that the values fit

@@ -1,4 +1,4 @@
-"""Calculates the limits of a Voxtral Realtime request: audio that a context holds, and tokens of text to request.
+"""Calculate the limits of a Voxtral Realtime request: audio that a context holds, and tokens of text to request.
 
 One token stands for 80 ms of audio (1,280 samples), both in the prompt and in the text: at each position the model
 hears one token of audio and writes one token of text. mistral-common pads the audio of a request

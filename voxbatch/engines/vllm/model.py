@@ -1,4 +1,4 @@
-"""Finds a model in a local folder, on the hub or below a bucket's prefix, and reads its small files into a Model.
+"""Find a model in a local folder, on the hub or below a bucket's prefix, and read its small files into a Model.
 
 `locate` brings the small files first, so that a wrong name, a missing token or an unsuitable model is refused before a
 GPU is used. `complete` brings the weights when the engine starts. A model in a bucket is fetched at once, with its

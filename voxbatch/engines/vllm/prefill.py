@@ -1,4 +1,4 @@
-"""Decides whether Voxtral Realtime's encoder runs once per chunk, by voxbatch's plugin, or as in stock vLLM.
+"""Decide whether Voxtral Realtime's encoder runs once per chunk, by voxbatch's plugin, or as in stock vLLM.
 
 In float32 both give the same text, token for token. In bfloat16 near ties may turn out differently, as they also do
 when other chunks run beside a chunk. So the decision is not part of a run's identity, and neither is the number of

@@ -1,4 +1,4 @@
-"""Previews the arguments of vLLM's `LLM` from the settings alone, without the files of the model, a GPU, or vLLM."""
+"""Preview the arguments of vLLM's `LLM` from the settings alone, without the files of the model, a GPU, or vLLM."""
 
 from __future__ import annotations
 

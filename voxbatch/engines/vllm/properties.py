@@ -1,4 +1,4 @@
-"""Reads a `serving.properties` of DJL and of SageMaker's LMI containers, and returns the model and the engine options.
+"""Read a `serving.properties` of DJL and of SageMaker's LMI containers, and return the model and the engine options.
 
 The format is that of Java's java.util.Properties. Comments begin with # or !. The separator between key and value is =,
 : or white space. A backslash at the end of a line continues the line. The keys are those of LMI

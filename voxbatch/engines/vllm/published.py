@@ -1,5 +1,4 @@
-"""The values of the published Voxtral Mini 4B Realtime that calculations need before the files of the model are
-there."""
+"""Values of the published Voxtral Mini 4B Realtime, for calculations before the files of the model are there."""
 
 from __future__ import annotations
 

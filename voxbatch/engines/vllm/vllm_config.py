@@ -1,4 +1,4 @@
-"""Reads a YAML file for vLLM's own `--config`, and returns the model and the engine options.
+"""Read a YAML file for vLLM's own `--config`, and return the model and the engine options.
 
 The keys are vLLM's options, with - or _ between the words. A nested mapping stands for JSON (vllm/utils,
 argparse_utils.py: load_config_file). This module reads only the top level; `keys` interprets the keys.

@@ -1,4 +1,4 @@
-"""Finds texts that are suspect, because text may be lost or invented.
+"""Find texts that are suspect, because text may be lost or invented.
 
 Speech models fail in a few known ways. They write nothing over speech (Voxtral Realtime writes [STREAMING_PAD] for
 minutes), stop early, repeat themselves, or write more than anybody can speak. Each failure leaves a trace that costs

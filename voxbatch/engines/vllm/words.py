@@ -1,4 +1,4 @@
-"""Converts the tokens of Voxtral Realtime into words with times.
+"""Convert the tokens of Voxtral Realtime into words with times.
 
 The model writes one token for each 80 ms of audio: [STREAMING_PAD] while it listens, [STREAMING_WORD] when it has heard
 a word to its end, and then the text of that word. The prompt holds the left pads and the delay, so the last position of
