@@ -35,8 +35,7 @@ AHEAD = 1 / 8
 replaces a finished request within the step.
 
 If the engine runs one request at a time, no request waits behind it, so that its latency is its own, as the published
-profile ctx512 measures it. The GPU then idles only while a request is made: some milliseconds of each several
-seconds."""
+profile ctx512 measures it. The GPU then idles only while a request is made: some milliseconds every few seconds."""
 SPLIT_S = 8.0
 """Length from which a suspect chunk is decoded again in two halves. A shorter chunk is decoded again behind a little
 silence."""

@@ -140,7 +140,7 @@ def complete(model: Model) -> Model:
     if model.revision and not is_bucket(model.name):
         try:
             path = _snapshot(model.name, model.revision, weights=True, is_mistral=model.is_mistral)
-        except ConfigError as e:  # no ConfigError: the hub gave the small files, so the name is right
+        except ConfigError as e:  # not the user's error: the hub gave the small files for this name
             raise EngineError(str(e)) from e
         model = replace(model, path=path)
     check_weights(model)
@@ -289,7 +289,7 @@ def _snapshot(name: str, revision: str | None, weights: bool, is_mistral: bool =
         raise ConfigError(
             f"--model {name}: there is no such folder here, and a hub name is owner/name ({_first_line(e)})"
         ) from e
-    except Exception as e:  # the hub's client, whose HTTP library differs by major version
+    except Exception as e:  # the hub's client raises other types in each major version
         raise ConfigError(
             f"--model {name}: the hub cannot be reached ({_first_line(e)}); bring the model to a local folder or a "
             "bucket, and give that instead"

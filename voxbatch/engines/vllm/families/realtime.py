@@ -59,7 +59,7 @@ class Realtime:
             f"the prompt has {len(self._prompt)} tokens, and voxbatch counts {self.prompt_tokens}",
         )
         for samples in (0, 1, limits.SAMPLES_PER_TOKEN, limits.SAMPLES_PER_TOKEN + 1, self.max_chunk_samples):
-            silence = np.zeros(samples, np.int8)  # one byte a sample: small even for a long context
+            silence = np.zeros(samples, np.int8)  # one byte per sample: small even for a long context
             padded = len(self._tekken.audio_encoder.pad(silence, SAMPLING_RATE))
             counted = limits.positions(samples, self._delay, self._left_pad) * limits.SAMPLES_PER_TOKEN
             require_agreement(
