@@ -1,8 +1,9 @@
-"""Chunks → Hypotheses, behind one small seam: a stream of chunks in, results out as each is ready, in any order.
+"""The interface of the engines: a stream of Chunks goes in, Hypotheses come out in any order.
 
-An engine pulls chunks from a Feed whenever it has room for one and yields a result whenever it has one; there is no
-barrier per recording or per batch, so an engine that keeps hundreds of chunks in flight stays full. To add one: write a
-class with the members of `Engine`, and a line in `_ENGINES`.
+An engine pulls a chunk from a Feed whenever it can take one, and yields each result as soon as it is ready. There is no
+barrier per recording or per batch. So an engine that works on hundreds of chunks at a time always has enough of them.
+
+To add an engine, write a class with the members of `Engine`, and add a line to `_ENGINES`.
 """
 
 from __future__ import annotations
@@ -45,86 +46,93 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """What the pipeline must know of an engine before it runs, without loading its model."""
+    """The properties of an engine that the pipeline needs before the run. They are known without loading the model."""
 
     name: str
     model: str
     max_chunk_samples: int
-    """The longest chunk it takes whole, in samples at `sampling_rate`."""
+    """Length of the longest chunk that the engine takes whole, in samples at `sampling_rate`."""
     concurrency: int
-    """How many chunks it works on at a time."""
+    """Number of chunks that the engine works on at a time."""
     prefetch: int = 0
-    """How many of its longest chunks the feed holds for it; 0 means as many as it works on."""
+    """Number of chunks of maximum length that the feed holds for the engine. 0 means the value of `concurrency`."""
     languages: frozenset[str] | None = None
-    """Primary language subtags it knows, e.g. {"en"}; None where it decides itself."""
+    """Primary language subtags that the engine knows, e.g. {"en"}. None means that the engine decides per chunk whether
+    it knows a language."""
     uses_language: bool = True
-    """Whether the model is told the language of a chunk; if not, it recognises the language by itself."""
+    """True if the model is told the language of a chunk. Otherwise it recognises the language by itself."""
     word_times: bool = False
     sampling_rate: int = SAMPLING_RATE
     license: str = "unknown"
     origin: str = "given by --model"
     versions: Mapping[str, str] = field(default_factory=dict)
     decoding: Mapping[str, Any] = field(default_factory=dict)
-    """The options that decide what text comes out: part of a run's identity."""
+    """The options that influence the text. They are part of a run's identity."""
     workers: tuple[Mapping[str, str], ...] = ()
-    """What each process that this host should run side by side has in its environment, e.g. {"CUDA_VISIBLE_DEVICES":
-    "0"}; none or one: this process does it alone."""
+    """Environment variables of each worker process that this host should run in parallel, e.g.
+    {"CUDA_VISIBLE_DEVICES": "0"}. With no entry or one entry, this process does the work alone."""
     warnings: tuple[str, ...] = ()
-    """What a user should know before a run, e.g. that it is slower than it could be: in the log and in the summary, no
-    part of a run's identity."""
+    """Warnings for the user before a run, e.g. that the run is slower than it could be. They appear in the log and in
+    the summary, and are not part of a run's identity."""
 
     @property
     def only_language(self) -> str | None:
-        """The language of an engine that knows just one."""
+        """Return the language of an engine that knows exactly one, otherwise None."""
         return next(iter(self.languages)) if self.languages and len(self.languages) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What an engine ought to reach, by arithmetic."""
+    """The calculated speed of an engine."""
 
     rtfx: float
-    """Audio seconds a second, to two digits."""
+    """Seconds of audio per second, rounded to two digits."""
     error: float
-    """Share by which that may be wrong."""
+    """Relative error that `rtfx` may have, e.g. 0.2."""
     of: str
-    """For people: the card, and how the model is run on it."""
+    """The GPU and the way in which it runs the model, as text for people."""
 
     def __str__(self) -> str:
         return f"worked out for {self.of}, not measured, and may be {100 * self.error:.0f} % off: --expected-rtfx"
 
 
 class Engine(Protocol):
+    """The interface that every engine implements."""
+
     spec: EngineSpec
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
-        """Load the model, unless an earlier stream has left it loaded, then transcribe what the feed gives until it is
-        closed and empty. One stream at a time.
+        """Load the model and transcribe chunks until the feed is closed and empty.
 
-        Every chunk taken gives exactly one result, in any order, each as soon as it is ready. What fails on one chunk
-        is that chunk's ChunkFailure.
+        The model is not loaded again if an earlier stream left it loaded. Only one stream may run at a time.
+
+        Each chunk that the engine takes gives exactly one Hypothesis or ChunkFailure, in any order, as soon as it is
+        ready. An error in one chunk becomes the ChunkFailure of that chunk.
 
         Raises:
-            EngineError: the engine cannot start, or died and will not come back.
+            EngineError: the engine cannot start, or it died and cannot be started again.
         """
 
     def gpu_bytes(self) -> int | None:
-        """Return the bytes in use now on the fullest GPU that the engine uses, or None without a GPU. Any thread may
-        call this, at any time."""
+        """Return the bytes in use now on the fullest GPU that the engine uses, or None without a GPU.
+
+        Any thread may call this method, at any time.
+        """
 
     def close(self) -> None:
-        """Unload what the last stream left loaded, for good; a stream that still runs does so at its end."""
+        """Unload the model for good. A stream that is still running unloads it at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
     where: str
-    """module:class; None of it is imported before it is used."""
+    """module:class. The module is imported only when the engine is created."""
     needs: tuple[str, ...]
-    """Modules that must be installed."""
+    """Names of the modules that must be installed."""
     install: str
+    """The command that installs the engine."""
     speed: str = ""
-    """module:function that works out how fast it ought to be; see expected."""
+    """module:function that calculates the expected speed; see `expected`. Empty if there is no such function."""
 
 
 _ENGINES = {
@@ -138,14 +146,16 @@ _ENGINES = {
     ),
 }  # fmt: skip
 AUTO_ORDER = ("vllm", "faster-whisper")
-"""What `auto` tries, best first; vllm only where there is a GPU."""
+"""Engines that `auto` tries, best first. It takes vllm only on a machine with a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
+    """The engine that `choose` selected."""
+
     name: str
     reason: str
-    """One line for people: which engine, and why."""
+    """One line for people that names the engine and the reason for it."""
 
 
 def names() -> list[str]:
@@ -153,21 +163,24 @@ def names() -> list[str]:
 
 
 def has_gpu() -> bool:
-    """Whether an NVIDIA driver is loaded; CUDA is not touched."""
+    """Return whether an NVIDIA driver is loaded. CUDA is not initialised."""
     return os.path.exists("/dev/nvidiactl")
 
 
 def missing(name: str) -> str | None:
-    """The command that installs what an engine lacks here, None where it lacks nothing."""
+    """Return the command that installs an engine, or None if all its modules are installed."""
     entry = _ENGINES[name]
     return None if all(importlib.util.find_spec(module) for module in entry.needs) else entry.install
 
 
 def choose(asked: str) -> Choice:
-    """Resolve "auto".
+    """Return the engine to use.
+
+    Args:
+        asked: the name of an engine, or "auto" for the best one that is installed.
 
     Raises:
-        ConfigError: no such engine, or it is not installed.
+        ConfigError: the engine is unknown or not installed; or "auto" finds no engine.
     """
     if asked == "auto":
         for name in AUTO_ORDER:
@@ -183,12 +196,12 @@ def choose(asked: str) -> Choice:
 
 
 def primary(lang: str) -> str:
-    """ "pt-BR" → "pt": engines know primary subtags."""
+    """Return the primary subtag of a language tag, because engines know only these: "pt-BR" → "pt"."""
     return lang.replace("_", "-").split("-")[0].lower()
 
 
 def refusal(spec: EngineSpec, lang: str) -> str | None:
-    """Return why an engine does not take a language, for people; None where it takes it.
+    """Return, as text for people, why an engine refuses a language, or None if the engine accepts it.
 
     Args:
         lang: a primary subtag.
@@ -201,21 +214,28 @@ def refusal(spec: EngineSpec, lang: str) -> str | None:
 
 
 def require_language(engine: Engine, lang: str) -> None:
-    """Raises ConfigError where the engine states its languages and this is none of them."""
+    """Check that an engine accepts a language.
+
+    Args:
+        lang: a language tag, e.g. "pt-BR".
+
+    Raises:
+        ConfigError: the engine states its languages, and the language is not one of them.
+    """
     if reason := refusal(engine.spec, primary(lang)):
         raise ConfigError(f"--language {lang}: {reason}")
 
 
 def create(name: str, model: str | None, options: Mapping[str, str], access: Access = USUAL) -> Engine:
-    """An engine ready to stream; its model is loaded by `stream`.
+    """Return an engine that is ready to stream. Its method `stream` loads the model.
 
     Args:
-        options: what `--engine-option NAME=VALUE` gave, unparsed.
-        access: how the bucket of a model is entered, for engines that take one.
+        options: the values of `--engine-option NAME=VALUE`, unparsed.
+        access: the way to access a bucket, for engines that read a model from a bucket.
 
     Raises:
-        ConfigError: a model or an option that it does not take.
-        EngineError: its library is there but does not import.
+        ConfigError: the engine does not accept the model or an option.
+        EngineError: the library of the engine is installed but cannot be imported.
     """
     module, _, cls = _ENGINES[name].where.partition(":")
     try:
@@ -234,17 +254,18 @@ def expected(
     gpu: str | None = None,
     gpus: int = 1,
 ) -> Speed | None:
-    """How fast an engine ought to be where nobody has measured it; None where that cannot be worked out. No model is
-    looked for, and no library of the engine's imported.
+    """Return the expected speed of an engine, calculated and not measured, or None if it cannot be calculated.
+
+    The function does not search for the model on the network and does not import the library of the engine.
 
     Args:
-        options: see create.
-        durations: seconds of the recordings, all of which are to be done; None: endlessly many long ones.
-        gpu: NVML's name of a card elsewhere; None means the one that is here.
-        gpus: cards that share the work, an engine each.
+        options: see `create`.
+        durations: seconds of each recording of the run. None means infinitely many long recordings.
+        gpu: NVML's name of a GPU of another machine. None means the GPU of this machine.
+        gpus: number of GPUs that share the work, each with its own engine.
 
     Raises:
-        ConfigError: an option that it does not take.
+        ConfigError: the engine does not accept an option.
     """
     entry = _ENGINES.get(name)
     if entry is None or not entry.speed:
@@ -255,14 +276,17 @@ def expected(
 
 
 class Kept:
-    """An engine that stays loaded from run to run: the one that was asked for last."""
+    """A cache that holds one engine, the last one created, so that its model stays loaded between runs."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
         self._asked: tuple[Any, ...] = ()
 
     def create(self, name: str, model: str | None, options: Mapping[str, str], access: Access) -> Engine:
-        """As `create`: the engine that is there, or in its place another."""
+        """Return the cached engine if it was created with equal arguments. Otherwise replace it with a new engine.
+
+        The arguments and exceptions are those of the function `create`.
+        """
         asked = (name, model, dict(options), access)
         if self._engine is None or asked != self._asked:
             self.close()
@@ -270,6 +294,7 @@ class Kept:
         return self._engine
 
     def close(self) -> None:
+        """Unload the cached engine, if there is one."""
         if self._engine is not None:
             self._engine.close()
         self._engine = None

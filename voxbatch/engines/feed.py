@@ -1,6 +1,7 @@
-"""The hand-over of Chunks from the decoders to an engine: bounded by audio, safe between threads, with a clock.
+"""A bounded, thread-safe queue that passes Chunks from the decoder processes to an engine.
 
-The bound is what keeps a run's memory flat; the clock is what shows whether the engine ever waited.
+The capacity is measured in samples, which bounds the memory of a run. The queue also measures how long the engine
+waited for chunks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from voxbatch.records import Chunk
 
 
 class Feed:
-    """A closable queue of chunks that holds at most `capacity` samples (one chunk is always admitted)."""
+    """A queue of chunks that can be closed. It holds at most `capacity` samples, or one chunk that is longer."""
 
     def __init__(self, capacity: int):
         self._capacity, self._held = capacity, 0
@@ -21,27 +22,33 @@ class Feed:
         self._change = threading.Condition()
         self._closed = self._discarded = False
         self.starved_s = 0.0
-        """Seconds that the engine had nothing to do, from its first chunk on."""
+        """Seconds that the engine waited in `get`, counted from its first chunk on. If several threads wait, their
+        waits are added up."""
         self.short_s = 0.0
-        """Seconds from then on in which the engine, idle or not, had room for a chunk and none was there."""
+        """Seconds, counted from the first chunk on, in which the engine could take another chunk and the feed had none.
+        The engine may have been working on other chunks in these seconds."""
         self._short_since: float | None = None
         self.started_at: float | None = None
-        """time.monotonic() when the engine took its first chunk; None before."""
+        """time.monotonic() at which the engine took its first chunk. None before that."""
         self._taken: dict[tuple[int, int], float] = {}
 
     @property
     def discarded(self) -> bool:
-        """The run is being stopped: nobody wants results any more."""
+        """Return whether the run is being stopped. No more results are needed then."""
         return self._discarded
 
     @property
     def closed(self) -> bool:
-        """No chunk will come any more, and none is left."""
+        """Return whether the feed is closed and empty."""
         with self._change:
             return self._closed and not self._chunks
 
     def put(self, chunk: Chunk) -> bool:
-        """Add a chunk, waiting for room. False when the feed was closed meanwhile: the chunk is not taken."""
+        """Add a chunk. Wait while the feed is full.
+
+        Returns:
+            False if the feed is closed; then the chunk is not added.
+        """
         size = len(chunk.samples)
         with self._change:
             while not self._closed and self._chunks and self._held + size > self._capacity:
@@ -55,7 +62,14 @@ class Feed:
             return True
 
     def get(self, wait: bool = True) -> Chunk | None:
-        """The next chunk. None when there is none now (wait=False), or when there will never be one (closed)."""
+        """Take the next chunk.
+
+        Args:
+            wait: if the feed is empty, wait until it gets a chunk or is closed.
+
+        Returns:
+            The chunk. None if the feed is empty and closed; with wait=False, None if the feed is empty now.
+        """
         with self._change:
             if wait and not self._chunks and not self._closed:
                 self._came_short()
@@ -76,7 +90,14 @@ class Feed:
             return chunk
 
     def taken_at(self, item: int, chunk: int) -> float:
-        """Return and forget the time.monotonic() at which the engine took a chunk; call it once for each result."""
+        """Return the time.monotonic() at which the engine took a chunk, and forget it.
+
+        Call this method once for each result.
+
+        Args:
+            item: Item.index of the recording.
+            chunk: index of the chunk within the recording.
+        """
         with self._change:
             return self._taken.pop((item, chunk))
 
@@ -90,7 +111,11 @@ class Feed:
             self._short_since = None
 
     def close(self, discard: bool = False) -> None:
-        """No more chunks; with `discard`, those that wait are dropped: the run is being stopped."""
+        """Close the feed: from now on `put` adds nothing.
+
+        Args:
+            discard: also drop the chunks in the feed, because the run is being stopped.
+        """
         with self._change:
             self._closed = True
             self._is_served()

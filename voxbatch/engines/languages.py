@@ -10,5 +10,5 @@ _CODES = """
     sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
 """
 ISO_639_1 = frozenset(_CODES.split())
-"""All codes of two letters; "sh", which the standard has withdrawn, is still in use. mistral-common takes the same
-ones (TranscriptionRequest.language)."""
+"""All two-letter codes. The standard has withdrawn "sh", but it is still in use. mistral-common accepts the same codes
+(TranscriptionRequest.language)."""

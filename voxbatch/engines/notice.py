@@ -1,4 +1,4 @@
-"""What an engine has to say to people, between its results."""
+"""Messages of an engine to the user, which it yields between its results."""
 
 from __future__ import annotations
 
@@ -7,5 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Notice:
+    """A message of an engine to the user."""
+
     text: str
     is_warning: bool = False

@@ -1,4 +1,4 @@
-"""`--engine-option NAME=VALUE` → a frozen dataclass, by its field types."""
+"""Convert the values of `--engine-option NAME=VALUE` into a frozen dataclass, according to its field types."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ T = TypeVar("T")
 
 
 def parse(cls: type[T], engine: str, given: Mapping[str, str]) -> T:
-    """Build `cls`, whose fields are int, float, str or bool with defaults.
+    """Return an instance of `cls` with the given options.
+
+    Args:
+        cls: a dataclass. Its fields have defaults and are of type int, float, str or bool.
+        engine: the name of the engine, for messages.
+        given: the options by name, as text.
 
     Raises:
-        ConfigError: an unknown name or a value of the wrong type.
+        ConfigError: a name is unknown, or a value has the wrong type.
     """
     fields = {f.name: type(f.default) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}

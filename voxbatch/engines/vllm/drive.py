@@ -1,9 +1,12 @@
-"""Keeps an engine full and brings every chunk to one result, whatever the engine does on the way.
+"""Keep an engine full, and bring every chunk to exactly one result even if the engine dies.
 
-A window of requests is always open: more than the engine runs at a time, so that it finds the next one waiting. Each
-finished one makes room for another at once; nothing waits for a batch. What is suspect is asked again in two halves
-(`watch`). When the engine dies, the chunks in hand are asked again of a new one: an eighth of them at a time after each
-death, so that a chunk which kills it is soon alone with it, fails, and lets the others live.
+The driver submits more requests than the engine runs at a time, so that the engine always finds the next one waiting.
+Each request that finishes is replaced at once; no request waits for a batch. A chunk with a suspect text is decoded a
+second time, in two halves (`watch`).
+
+When the engine dies, a new engine is started, and the unfinished chunks are submitted again. After each death only an
+eighth of the chunks that were in the engine are submitted at a time. So a chunk that kills the engine is soon alone in
+the engine. It then fails, and the other chunks are transcribed.
 """
 
 from __future__ import annotations
@@ -28,76 +31,95 @@ from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Wor
 Result = Hypothesis | ChunkFailure | Notice
 
 AHEAD = 1 / 8
-"""Requests that wait in the engine beyond those that it runs, as a share of them: finished ones are replaced within
-the step. None waits behind a single one: its latency is to be its own, as the published profile ctx512 measures it, and
-the GPU idles only while a request is made, some milliseconds of seconds."""
+"""Number of requests that wait in the engine, as a share of the requests that it runs. With waiting requests the engine
+replaces a finished request within the step.
+
+If the engine runs one request at a time, no request waits behind it, so that its latency is its own, as the published
+profile ctx512 measures it. The GPU then idles only while a request is made: some milliseconds every few seconds."""
 SPLIT_S = 8.0
-"""A suspect chunk of at least this length is asked again in halves, a shorter one behind a little silence."""
+"""Length from which a suspect chunk is decoded again in two halves. A shorter chunk is decoded again behind a little
+silence."""
 SHIFT = 5 * SAMPLES_PER_TOKEN + SAMPLES_PER_TOKEN // 4
-"""Samples of silence in front of a short suspect chunk: 420 ms. The quarter of a token is one encoder frame: each token
-of audio then pools other encoder frames than in the first round. Whole tokens alone would give each token the same
-frames again."""
+"""Number of samples of silence in front of a short suspect chunk: 420 ms. The quarter of a token is one encoder frame,
+so each token of audio pools other encoder frames than in the first round. A shift by whole tokens would give each token
+the same frames again."""
 SHRINK = 8
-"""After a death, only one in so many of the chunks that were in the engine is in it at a time, until all of them have
-a result."""
+"""Divisor of the number of chunks after a death: only one in SHRINK of the chunks that were in the engine is in the new
+engine at a time, until all of them have a result."""
 
 PROOF = "proof"
-"""The id of a request that only shows whether the engine lives."""
+"""The id of a request whose only purpose is to show whether the engine is alive."""
 
 
 @dataclass(eq=False)
 class _Case:
-    """A chunk on its way: asked, and perhaps asked again in other pieces."""
+    """The state of a chunk without a result. Its second round, if there is one, has other pieces than the first."""
 
     chunk: Chunk
     pieces: list[Piece]
-    """Of the present round, in order."""
+    """The pieces of the present round, in order."""
     heard: dict[int, Heard] = field(default_factory=dict)
+    """The results of the present round, by the index of the piece."""
     first: Heard | None = None
-    """The first round's, while a second one is under way."""
+    """The result of the first round. None until there is a second round."""
     doubts: list[Suspicion] = field(default_factory=list)
+    """The reasons for a second round."""
     suspect: bool = False
-    """It was in the engine that died last."""
+    """True if the chunk was in the engine when the engine died last."""
 
     def again(self) -> _Case:
-        """As it was before the present round, for a new engine."""
+        """Return the case with the present round reset, to submit it to a new engine."""
         self.heard.clear()
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """How to get an engine."""
+    """The way to start an engine, and the limits for it."""
 
     start: Callable[[int], Core]
-    """start(requests at a time); raises Died."""
+    """Function that takes the number of requests at a time and returns an engine. Raises Died."""
     concurrency: int
+    """Number of requests at a time."""
     restarts: int
-    """Deaths without one result in between, before it is given up."""
+    """Number of deaths without a result between them that are answered with a new engine."""
 
 
 class Driver:
-    """One stream of chunks through one engine, or several in a row."""
+    """A driver of one stream of chunks through one engine, or through several engines one after another."""
 
     def __init__(self, family: Family, starter: Starter, watched: bool, core: Core | None = None):
-        """`core`: an engine that runs already."""
+        """Make a driver.
+
+        Args:
+            family: the family of the model.
+            starter: the way to start an engine.
+            watched: decode chunks with a suspect text a second time.
+            core: an engine that runs already.
+        """
         self.core = core
-        """What runs before the stream, and after it where it ended by itself."""
+        """The engine that `run` takes over, and that it leaves running. None if no engine runs. `run` leaves its engine
+        running if the stream came to its end and the number of requests at a time was not reduced."""
         self._family, self._starter, self._watched = family, starter, watched
         self._concurrency = starter.concurrency
         self._flight: dict[str, tuple[_Case, int]] = {}
         self._todo: deque[_Case] = deque()
-        """To be asked, before anything new is taken: after a death, or for a second time."""
+        """Cases to submit before any new chunk is taken: after a death, or for the second round."""
         self._group = 0
-        """How many suspects may be in the engine together, and nothing else beside them; 0 means that there are
-        none."""
+        """Number of suspects that may be in the engine together. Nothing else is in the engine then. 0 means that there
+        are no suspects."""
         self._deaths = 0
         self._held: list[Hypothesis | ChunkFailure] = []
-        """Failures that nothing but the engine's own death speaks for, until it has shown that it lives."""
+        """Failures whose only evidence is the death of the engine. They are held back until a later engine proves to be
+        alive."""
         self._asked = 0
 
     def run(self, feed: Feed) -> Iterator[Result]:
-        """Raises EngineError when the engine does not stay alive."""
+        """Yield one result for each chunk of the feed, and a notice when an engine starts or dies.
+
+        Raises:
+            EngineError: the engine does not stay alive.
+        """
         while True:
             core, self.core = self.core, None
             try:
@@ -111,7 +133,7 @@ class Driver:
                 return
             except Died as death:
                 if feed.discarded:
-                    return  # the run is being stopped, and the engine heard the signal too
+                    return  # the run is being stopped, and the engine got the signal too
                 yield from self._after(death, loaded=core is not None)
             finally:
                 if core is not None:
@@ -129,18 +151,24 @@ class Driver:
                 yield from self._finished(core, output)
 
     def _fill(self, core: Core, feed: Feed) -> Iterator[Result]:
-        """Ask until the window is full, or nothing more is there now."""
+        """Submit cases until the window is full or no case is available now."""
         while len(self._flight) < self._window() and (case := self._next(feed)):
             try:
                 self._ask(core, case)
             except Died:
                 raise
-            except Exception as e:  # noqa: BLE001 one chunk's trouble, whatever it is, is that chunk's
+            except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
                 yield self._given_up(case, _named(e), retryable=not isinstance(e, Unfit))
 
     def _prove(self, core: Core, feed: Feed) -> None:
-        """When chunks are blamed for the engine's deaths and none is left to show that it lives, a second of silence
-        does. Raises Died."""
+        """Show that the engine is alive, with a request of one second of silence.
+
+        This is needed when chunks are blamed for deaths of the engine and no other chunk is left to show that it is
+        alive.
+
+        Raises:
+            Died: the engine died.
+        """
         if self._held and not feed.discarded:
             with contextlib.suppress(Unfit, ValueError):
                 core.add(PROOF, self._family.request(Piece(np.zeros(SAMPLING_RATE, np.float32))))
@@ -161,7 +189,7 @@ class Driver:
         if self._todo:
             return self._todo.popleft()
         if self._group:
-            return None  # the suspects are in the engine: nobody new goes in with them
+            return None  # the suspects are in the engine: no new chunk joins them
         chunk = feed.get(wait=not self._flight)
         return _Case(chunk, [Piece(chunk.samples, chunk.lang)]) if chunk else None
 
@@ -178,7 +206,11 @@ class Driver:
         core.add(request_id, request)
 
     def _given_up(self, case: _Case, message: str, retryable: bool = False) -> Hypothesis | ChunkFailure:
-        """What becomes of a chunk that cannot be asked (again): a failure, or what was heard in the first round."""
+        """Return the result of a chunk that cannot be submitted (again).
+
+        Returns:
+            A failure, or the result of the first round if there is one.
+        """
         self._flight = {name: each for name, each in self._flight.items() if each[0] is not case}
         if case.first is None:
             return ChunkFailure(case.chunk.item, case.chunk.index, message, retryable)
@@ -186,13 +218,13 @@ class Driver:
 
     def _finished(self, core: Core, output: Output) -> Iterator[Result]:
         if (found := self._flight.pop(output.id, None)) is None:
-            return  # another piece of its chunk has failed
+            return  # another piece of the same chunk has failed
         case, index = found
         try:
             result = self._read(core, case, index, output)
         except Died:
             raise
-        except Exception as e:  # noqa: BLE001 likewise
+        except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
             result = self._given_up(case, _named(e), retryable=not isinstance(e, Unfit))
         if result is not None:
             self._deaths = 0
@@ -202,7 +234,7 @@ class Driver:
     # -- one chunk ----------------------------------------------------------------------------------------------------
 
     def _read(self, core: Core, case: _Case, index: int, output: Output) -> Hypothesis | ChunkFailure | None:
-        """A result, or None while there is more to ask."""
+        """Return the result of the chunk, or None if more requests are needed for it."""
         if output.finish_reason not in ("stop", "length"):
             return self._given_up(case, f"vllm ended the request with {output.finish_reason!r}", retryable=True)
         answer = self._family.read(case.pieces[index], output.token_ids, output.finish_reason)
@@ -222,13 +254,21 @@ class Driver:
             return _hypothesis(case.chunk, heard)
         case.first, case.heard = heard, {}
         case.pieces = recut(case.pieces[0], self._family.max_chunk_samples)
-        self._todo.appendleft(case)  # or a suspect would have all others wait for it
+        self._todo.appendleft(case)  # first: until a suspect of a death has its result, the window is small for all
         return None
 
     # -- between two engines ------------------------------------------------------------------------------------------
 
     def _after(self, death: Died, loaded: bool) -> Iterator[Result]:
-        """Make ready for another engine. Raises EngineError when there shall be none."""
+        """Prepare for another engine.
+
+        Args:
+            death: the death of the last engine.
+            loaded: False if the engine died while loading.
+
+        Raises:
+            EngineError: the engine shall not be started again.
+        """
         self._deaths += 1
         broken = not loaded and not self._asked and not death.out_of_memory
         if self._deaths > self._starter.restarts or broken:
@@ -244,7 +284,7 @@ class Driver:
         elif cases:
             self._group = max(1, len(cases) // SHRINK)
             for case in (*self._todo, *cases):
-                case.suspect = case in cases  # this death clears those that were not in it
+                case.suspect = case in cases  # this death clears the cases that were not in the engine
         self._todo.extendleft(case.again() for case in reversed(cases))
         yield Notice(self._told(death, len(cases)), is_warning=True)
 
@@ -259,7 +299,7 @@ def _named(error: Exception) -> str:
 
 
 def joined(pieces: list[Piece], heard: list[Heard]) -> Heard:
-    """What was heard in consecutive pieces, as one, with times from the chunk's first sample."""
+    """Join the results of consecutive pieces into one, with times from the chunk's first sample."""
     if len(heard) == 1 and not pieces[0].lead:
         return heard[0]
     offset, words = 0.0, list[Word]()
@@ -285,8 +325,14 @@ def _longest(stretches: list[tuple[float, float]]) -> tuple[float, float] | None
 
 
 def recut(piece: Piece, limit: int) -> list[Piece]:
-    """The same audio for a second opinion: two halves, cut in the quietest place near the middle; or, where it is too
-    short for that, behind a little silence."""
+    """Return the audio of a piece as the pieces of a second round.
+
+    From SPLIT_S on these are two halves, cut at the quietest place near the middle. Shorter audio is one piece, behind
+    a little silence.
+
+    Args:
+        limit: length of the longest piece that the model takes, in samples.
+    """
     samples = piece.samples
     if len(samples) >= SPLIT_S * SAMPLING_RATE:
         middle = len(samples) // 2

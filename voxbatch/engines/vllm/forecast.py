@@ -1,4 +1,7 @@
-"""Settings and a card's name → how fast Voxtral Realtime ought to be there (`speed`), before an engine is made."""
+"""Forecast the speed of Voxtral Realtime from the settings and the name of a GPU, before an engine is made.
+
+`speed` has the formulas.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ from voxbatch.records import SAMPLING_RATE
 from voxbatch.storage.address import is_bucket
 
 CHUNK_S = 30.0
-"""Of a long recording, cut in pauses: 32 on average where 35 are the most (benchmarks/RESULTS.md, the whole run)."""
+"""Seconds of an average chunk of a long recording, which is cut in pauses. With a limit of 35 s the average was 32 s
+(benchmarks/RESULTS.md, the whole run)."""
 NUMBERS = ("auto", "bfloat16", "float16")
 
 
@@ -31,7 +35,14 @@ def expected(
     card: str | None = None,
     cards: int = 1,
 ) -> Speed | None:
-    """See engines.expected. A model in a bucket, or in a folder that is not here, is taken for the published one."""
+    """Return the expected speed; see engines.expected.
+
+    A model in a bucket, or in a folder that is not on this machine, is assumed to be the published one.
+
+    Args:
+        card: `gpu` of engines.expected.
+        cards: `gpus` of engines.expected.
+    """
     name, params = card or _card_here(), _params(model)
     settings = resolve(REALTIME, options)
     if name not in CARDS or params is None or not _is_plain(settings):
@@ -46,13 +57,17 @@ def expected(
 
 
 def _card_here() -> str | None:
-    """What the engine would run on, as it chooses it; None where there is no GPU, or vLLM is made for CPUs."""
+    """Return the name of the GPU that the engine would use, or None if there is no GPU or no vLLM for GPUs."""
     found, visible = compat.find(), gpu.cards()
     return visible[0].name if visible and found is not None and found[0] == "vllm" else None
 
 
 def _params(model: str | None) -> dict[str, Any] | None:
-    """None where the model is not Voxtral Realtime, or another one that has to be fetched to tell."""
+    """Return the content of params.json of a model.
+
+    Returns:
+        None if the model is not Voxtral Realtime, or if it must be fetched to find out.
+    """
     if model is None or model == DEFAULT_MODEL:
         return published.PARAMS
     if os.path.isdir(model):
@@ -67,7 +82,12 @@ def _is_plain(settings: Settings) -> bool:
 
 
 def _chunks(durations: NDArray[np.float32] | None, longest_s: float) -> tuple[float, float]:
-    """How many, and of how many seconds on average."""
+    """Return the number of chunks, and their average length in seconds.
+
+    Args:
+        durations: seconds of each recording; None means infinitely many long recordings.
+        longest_s: length of the longest chunk, in seconds.
+    """
     if durations is None or not (audio_s := float(durations.sum(dtype=np.float64))):
         return math.inf, min(CHUNK_S, max(0.0, longest_s))
     count = float(np.ceil(durations / np.float32(longest_s)).sum(dtype=np.float64)) if longest_s > 0 else 1.0
@@ -75,7 +95,14 @@ def _chunks(durations: NDArray[np.float32] | None, longest_s: float) -> tuple[fl
 
 
 def way(params: dict[str, Any], settings: Settings, name: str, prefilled: bool, seconds: float) -> speed.Way:
-    """How the engine would run on a card of CARDS, with chunks of so many seconds."""
+    """Return the way in which the engine would run the model on a GPU.
+
+    Args:
+        params: the content of params.json.
+        name: the name of the GPU in CARDS.
+        prefilled: the encoder runs once per chunk.
+        seconds: average length of a chunk.
+    """
     return speed.Way(
         requests(params, settings, name, prefilled, seconds),
         _delay(settings),
@@ -86,8 +113,11 @@ def way(params: dict[str, Any], settings: Settings, name: str, prefilled: bool, 
 
 
 def requests(params: dict[str, Any], settings: Settings, name: str, prefilled: bool, seconds: float) -> int:
-    """Of chunks of so many seconds, at a time on a card of CARDS: what was asked for, as far as K/V blocks and encoder
-    cache let so many run."""
+    """Return the number of requests that run at a time on a GPU.
+
+    This is the number in the settings, or a smaller one if the K/V blocks or the encoder cache do not admit so many.
+    The arguments are those of `way`.
+    """
     total, reserved = int(CARDS[name].total_bytes), int(CARDS[name].reserved_bytes)
     planned = planned_bytes(settings, gpu.Card("0", name, total, total, reserved))
     positions = speed.chunk(seconds, _delay(settings)).positions
@@ -99,10 +129,10 @@ def requests(params: dict[str, Any], settings: Settings, name: str, prefilled: b
 
 
 def _usual_batched_tokens(name: str) -> int:
-    """vLLM's own (engine/arg_utils.py, 0.26 to 0.32)."""
+    """Return vLLM's default of max_num_batched_tokens on a GPU of CARDS (engine/arg_utils.py, 0.26 to 0.32)."""
     return 16_384 if CARDS[name].total_bytes > 70 * 2**30 and "A100" not in name else 8_192
 
 
 def _delay(settings: Settings) -> int:
-    """In tokens."""
+    """Return the transcription delay in tokens."""
     return limits.delay_tokens(settings.delay_ms or published.OWN_DELAY_MS)

@@ -1,11 +1,12 @@
-"""Computing in 8 bits, part by part: what vLLM is told, which GPUs can, and what is said of it.
+"""The engine option `fp8`, which lets parts of the model compute in 8 bits: arguments for vLLM, checks, and a warning.
 
-The decoder's and the encoder's matrices are quantised while they load, from the weights' own 16 bits: a scale for each
-output channel, and for each row of what goes in, found as it comes (vLLM's fp8_per_channel). The embedding, which also
-gives the logits, the convolutions, the adapter and the norms stay in 16 bits. The K/V cache is kept in e4m3 with scales
-of 1, for nothing was calibrated, and queries are rounded like it. Needs no files but the model's own.
+The matrices of the decoder and of the encoder are quantised while they load, from weights of 16 bits. There is a scale
+for each output channel, and one for each row of the input, which is computed at run time (vLLM's fp8_per_channel). The
+embedding, which also gives the logits, stays in 16 bits, and so do the convolutions, the adapter and the norms. The K/V
+cache is stored in e4m3. Its scales are 1, because nothing was calibrated; queries are rounded in the same way. No files
+are needed besides those of the model.
 
-Off by default: without the real weights nobody has measured what this does to the words.
+The option is off by default: without the real weights nobody has measured its effect on the word error rate.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from voxbatch.errors import ConfigError
 
 METHOD = "fp8_per_channel"
 NAMES = {DECODER: "re:.*language_model", ENCODER: "re:.*whisper_encoder"}
-"""Of the parts' modules in vLLM's Voxtral models, as its lists of what to leave alone take them."""
+"""Patterns for the modules of the parts in vLLM's Voxtral models. vLLM's lists of modules that are not quantised take
+such patterns."""
 HAS_FP8, HOPPER = (8, 9), 9
+"""The lowest compute capability that computes in 8 bits, and the major version of Hopper's."""
 FLASH, TRITON = "FLASH_ATTN", "TRITON_ATTN"
 
 
 def arguments(parts: frozenset[str]) -> dict[str, Any]:
-    """Of vLLM's `LLM`."""
+    """Return the arguments of vLLM's `LLM` for the parts that compute in 8 bits."""
     found: dict[str, Any] = {"kv_cache_dtype": "fp8"} if KV in parts else {}
     if quantised := parts & {*NAMES}:
         found["quantization"] = METHOD
@@ -36,12 +39,16 @@ def arguments(parts: frozenset[str]) -> dict[str, Any]:
 
 
 def attention_backend(parts: frozenset[str], card: gpu.Card) -> str:
-    """The one that can do it on this card; empty where vLLM finds it by itself. FlashAttention reads K/V in 8 bits on
-    Hopper only. Elsewhere vLLM would take FlashInfer, on which Voxtral Realtime's encoder cannot be built."""
+    """Return the attention backend that the parts need on a GPU, or an empty string if vLLM chooses the right one.
+
+    FlashAttention reads K/V in 8 bits on Hopper only. On other GPUs vLLM would choose FlashInfer, and the encoder of
+    Voxtral Realtime cannot be built on FlashInfer.
+    """
     return TRITON if KV in parts and card.capability[0] != HOPPER else ""
 
 
 def notice(parts: frozenset[str]) -> str:
+    """Return the warning for the user that the effect of 8 bits was never measured."""
     return (
         f"fp8={shown(parts)}: what 8 bits do to the words was never measured; before you rely on it, compare the word "
         "error rate of some hours with and without"
@@ -49,12 +56,16 @@ def notice(parts: frozenset[str]) -> str:
 
 
 def shown(parts: frozenset[str]) -> str:
-    """The same for the same parts, in whatever order they were given."""
+    """Return the parts as text, in the same order for every order of the option."""
     return ",".join(sorted(parts))
 
 
 def check(model: Model, settings: Settings, cards: Sequence[gpu.Card]) -> None:
-    """Raises ConfigError where the parts cannot be had with this model, the other settings or these GPUs."""
+    """Check that the parts can compute in 8 bits with this model, the other settings and these GPUs.
+
+    Raises:
+        ConfigError: they cannot.
+    """
     parts = settings.fp8_parts
     if parts and (reason := _of_model(model, parts, settings) or _of_cards(parts, settings, cards)):
         raise ConfigError(f"engine option fp8={settings.fp8}: {reason}")

@@ -1,6 +1,7 @@
-"""Which GPUs this process may use, by NVML: their names and memory, without touching CUDA; and using fewer.
+"""Read the visible GPUs from NVML, with their names and memory, and hide GPUs that are not to be used.
 
-Also the driver, and whether PyTorch can use the GPUs with it.
+CUDA is not initialised. The module also reads the version of the driver, and tests whether PyTorch can use the GPUs
+with this driver.
 """
 
 from __future__ import annotations
@@ -21,24 +22,30 @@ from voxbatch.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Card:
+    """A GPU, as NVML describes it."""
+
     device: str
-    """As CUDA_VISIBLE_DEVICES names it."""
+    """Id of the GPU, as CUDA_VISIBLE_DEVICES names it."""
     name: str
     total_bytes: int
     free_bytes: int
     reserved_bytes: int = 0
-    """Of the total, what the driver keeps for itself: CUDA shows a card smaller by so much."""
+    """Number of bytes of total_bytes that the driver keeps for itself. CUDA shows only the rest."""
     capability: tuple[int, int] = (0, 0)
-    """NVIDIA's compute capability: (8, 0) Ampere's A100, (8, 9) Ada, such as an L4, (9, 0) Hopper."""
+    """Compute capability: (8, 0) for an A100 (Ampere), (8, 9) for an L4 (Ada), (9, 0) for Hopper. (0, 0) if the driver
+    does not state it."""
 
     @property
     def used_bytes(self) -> int:
-        """In use by all processes, without what the driver keeps for itself: the number that nvidia-smi shows."""
+        """Return the bytes in use by all processes, without those that the driver keeps for itself.
+
+        nvidia-smi shows the same number.
+        """
         return max(0, self.total_bytes - self.free_bytes - self.reserved_bytes)
 
 
 def cards() -> list[Card]:
-    """The visible GPUs, none where there is no driver."""
+    """Return the visible GPUs. The list is empty if there is no driver, or if pynvml is not installed."""
     try:
         import pynvml
     except ImportError:
@@ -56,8 +63,13 @@ def cards() -> list[Card]:
 
 
 def _visible(count: int) -> list[str]:
-    """As CUDA reads its variable: up to the first device that there is not (CUDA C++ Programming Guide, environment
-    variables)."""
+    """Return the ids of the visible GPUs, as CUDA reads CUDA_VISIBLE_DEVICES.
+
+    CUDA ignores the list from the first id that does not exist (CUDA C++ Programming Guide, environment variables).
+
+    Args:
+        count: number of GPUs of the machine.
+    """
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is None:
         return [str(i) for i in range(count)]
@@ -86,7 +98,7 @@ def _card(nvml: Any, device: str) -> Card:
 
 
 def _capability(nvml: Any, handle: Any) -> tuple[int, int]:
-    """(0, 0) where the driver does not say."""
+    """Return the compute capability, or (0, 0) if the driver does not state it."""
     try:
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
     except nvml.NVMLError:
@@ -95,7 +107,7 @@ def _capability(nvml: Any, handle: Any) -> tuple[int, int]:
 
 
 def _reserved(nvml: Any, handle: Any) -> int:
-    """0 where the driver is too old to say."""
+    """Return the bytes that the driver keeps for itself, or 0 if the driver is too old to state them."""
     try:
         return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).reserved)
     except nvml.NVMLError:
@@ -103,48 +115,54 @@ def _reserved(nvml: Any, handle: Any) -> int:
 
 
 def use_only(devices: str) -> None:
-    """Hide all other GPUs from this process and from those it starts. CUDA_VISIBLE_DEVICES holds still: where it is
-    set, what both name is used, so that a process of several that was given its own GPU keeps to that.
+    """Hide all other GPUs from this process and from its child processes.
+
+    If CUDA_VISIBLE_DEVICES is set, only the GPUs that both it and `devices` name are used. So each of several worker
+    processes, which was given its own GPU, keeps that GPU.
 
     Args:
-        devices: ids as nvidia-smi shows them, e.g. "0,1"; empty hides nothing.
+        devices: ids as nvidia-smi shows them, e.g. "0,1". Empty hides nothing.
 
     Raises:
-        ConfigError: these are no ids, or not those of visible GPUs.
+        ConfigError: `devices` holds something other than ids, or names no visible GPU. If CUDA_VISIBLE_DEVICES is not
+            set, all GPUs that `devices` names must be visible.
     """
     asked = list(dict.fromkeys(each.strip() for each in devices.split(",") if each.strip()))
     if bad := [each for each in asked if not re.fullmatch(r"\d+|(GPU|MIG)-[\w/-]+", each)]:
         raise ConfigError(f"engine option devices={devices}: {bad[0]!r} is no GPU; give ids with commas, such as 0,1")
     visible = [card.device for card in cards()]
-    if not asked or not visible:  # where there is no GPU, there is nothing to hide
+    if not asked or not visible:  # without a GPU there is nothing to hide
         return
     used = [each for each in asked if each in visible]
     if not used or (len(used) < len(asked) and "CUDA_VISIBLE_DEVICES" not in os.environ):
         raise ConfigError(
             f"engine option devices={devices}: the visible GPUs are {', '.join(visible)}; give some of these"
         )
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # or CUDA counts the fastest first, and NVML by the bus
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as NVML; CUDA would count the fastest first
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(used)
 
 
 FIRST_DRIVERS = {12: 525, 13: 580}
-"""By CUDA's major version, the first driver that runs it without compatibility libraries (NVIDIA, CUDA compatibility).
+"""The first driver that runs each major version of CUDA without compatibility libraries (NVIDIA, CUDA compatibility).
 jobs/image/entrypoint.sh has the same numbers."""
 PROBE_S = 120.0
-"""PyTorch alone takes 30 s to import from a cold network disk."""
+"""Seconds that the probe may take. The import of PyTorch from a cold network disk alone takes 30 s."""
 PROBE = "import torch; [torch.zeros(1, device=f'cuda:{i}') for i in range(max(1, torch.cuda.device_count()))]"
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
+    """NVIDIA's driver."""
+
     version: str
-    """ "580.95.05"."""
+    """Version of the driver, e.g. "580.95.05"."""
     cuda: tuple[int, int]
-    """The newest CUDA that it runs, (13, 0); of compatibility libraries that are in use, theirs."""
+    """The newest version of CUDA that the driver runs, e.g. (13, 0). If compatibility libraries are in use, this is
+    their version."""
 
 
 def driver() -> Driver | None:
-    """Return NVIDIA's driver, or None where none answers."""
+    """Return NVIDIA's driver, or None if no driver answers."""
     try:
         import pynvml
 
@@ -152,15 +170,16 @@ def driver() -> Driver | None:
         version = pynvml.nvmlSystemGetDriverVersion()
         cuda = int(pynvml.nvmlSystemGetCudaDriverVersion())
         pynvml.nvmlShutdown()
-    except Exception:  # noqa: BLE001 no library, no driver, or one that does not answer: all the same here
+    except Exception:  # noqa: BLE001 no library, no driver, or no answer: the result is the same
         return None
     return Driver(version if isinstance(version, str) else version.decode(), (cuda // 1000, cuda % 1000 // 10))
 
 
 def torch_cuda() -> str | None:
-    """Return the CUDA that PyTorch is built for, such as "13.0", without importing PyTorch.
+    """Return the version of CUDA for which PyTorch is built, such as "13.0", without importing PyTorch.
 
-    None where PyTorch is not installed or is a build without CUDA.
+    Returns:
+        None if PyTorch is not installed, or is a build without CUDA.
     """
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
@@ -173,10 +192,10 @@ def torch_cuda() -> str | None:
 
 
 def probe(timeout_s: float = PROBE_S) -> str:
-    """Allocate a tensor on each visible GPU, in a process of its own, so that CUDA is not initialised in this one.
+    """Allocate a tensor on each visible GPU, in a child process, so that CUDA is not initialised in this process.
 
     Returns:
-        What PyTorch says where it cannot; an empty string where it can.
+        The error message of PyTorch, or an empty string if the allocation succeeds.
     """
     command = [sys.executable, "-P", "-c", PROBE]
     try:
@@ -190,11 +209,11 @@ def probe(timeout_s: float = PROBE_S) -> str:
 
 
 def why_unusable(built_for: str | None, error: str = "") -> str:
-    """Say why PyTorch cannot use the GPUs that NVML shows, and what to do.
+    """Return, as text for people, why PyTorch cannot use the GPUs that NVML shows, and what to do.
 
     Args:
-        built_for: the CUDA that PyTorch is built for; None for a build without CUDA.
-        error: what PyTorch says, where it was asked.
+        built_for: the version of CUDA for which PyTorch is built; None for a build without CUDA.
+        error: the error message of PyTorch, if there is one.
     """
     if built_for is None:
         return "this PyTorch is a build without CUDA: pip install 'voxbatch[vllm]' into an environment of its own"

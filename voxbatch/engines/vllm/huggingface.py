@@ -1,7 +1,7 @@
-"""Voxtral Realtime's config.json, as transformers writes it → the same in the terms of Mistral's params.json.
+"""Translate the config.json of Voxtral Realtime, as transformers writes it, into Mistral's params.json.
 
-`memory`, `speed`, `checks` and vLLM itself read a Voxtral's params.json, so a model in Hugging Face's format gets one.
-The tensors are translated where they are loaded (voxbatch.vllm_plugin.weights).
+`memory`, `speed`, `checks` and vLLM itself read the params.json of a Voxtral, so a model in Hugging Face's format gets
+a params.json. The names of the tensors are translated while they are loaded (voxbatch.vllm_plugin.weights).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ AUDIO: dict[str, Any] = {
     "hidden_size": 1280, "num_hidden_layers": 32, "head_dim": 64, "intermediate_size": 5120, "num_attention_heads": 32,
     "rms_norm_eps": 1e-5, "vocab_size": 131_072, "sliding_window": 750, "num_mel_bins": 128, "rope_theta": 1e4,
 }  # fmt: skip
-"""The values that transformers takes where config.json's text_config and audio_config give none."""
+"""The values that transformers takes if text_config and audio_config in config.json give none."""
 FIXED = {"rope_theta": 1e6, "rms_norm_eps": 1e-5}
 """The only values that vLLM's encoder computes with (model_executor/models/whisper_causal.py, 0.26 to 0.32)."""
 MEL = {"sampling_rate": 16_000, "frame_rate": 12.5, "hop_length": 160, "window_size": 400, "global_log_mel_max": 1.5}
-"""Defaults of transformers' VoxtralRealtimeFeatureExtractor."""
+"""Settings of the mel spectrogram: the defaults of transformers' VoxtralRealtimeFeatureExtractor."""
 CONDITION_DIM = 32
-"""The inner width of the norm that is conditioned on the delay; transformers' model knows no other."""
+"""The inner width of the norm that is conditioned on the delay. The model in transformers has no other width."""
 
 
 def params(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the content of a params.json.
+    """Return the content of params.json.
 
     Args:
-        config: config.json's content.
-        path: of config.json, for messages.
+        config: the content of config.json.
+        path: the path of config.json, for messages.
 
     Raises:
-        ConfigError: the model is quantised, or vLLM's model would compute something else.
+        ConfigError: the model is quantised, or vLLM's encoder would compute with other values than the model has.
     """
     if config.get("quantization_config"):
         raise ConfigError(
@@ -81,7 +81,10 @@ def params(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _part(config: Mapping[str, Any], name: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """text_config or audio_config, complete, with rope_theta where transformers 4 had it."""
+    """Return text_config or audio_config, completed with the defaults.
+
+    rope_theta is a key of the result itself, as in transformers 4, and not of rope_parameters.
+    """
     given = config.get(name) or {}
     rope = given.get("rope_parameters") or {}
     found = {**defaults, **given, **({"rope_theta": rope["rope_theta"]} if "rope_theta" in rope else {})}

@@ -1,8 +1,8 @@
-"""vLLM's own names of its settings → our model and engine options: the table that all files for vLLM share.
+"""Translate vLLM's own names of settings into the model and the engine options. All files for vLLM share this table.
 
-`properties` and `vllm_config` read the files and pass on Entries; this module gives each entry its meaning. Keys that
-steer a server mean nothing in a batch; they are accepted and named. Whether a value fits the model is for `checks` to
-say.
+`properties` and `vllm_config` read the files and return Entries; this module interprets each entry. Keys that control a
+server have no effect in a batch job; they are accepted, and listed as such. `checks` later checks that the values fit
+the model.
 """
 
 from __future__ import annotations
@@ -19,41 +19,47 @@ from voxbatch.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What a file asks for."""
+    """The settings in a file for vLLM."""
 
     flag: str
     """The command-line option that named the file."""
     file: str
     model: str | None
     options: Mapping[str, str]
-    """By the names of Settings, unparsed."""
+    """Engine options by the names of Settings, unparsed."""
     without_effect: tuple[str, ...]
-    """Keys that are known and mean nothing here."""
+    """Keys that are known but have no effect here."""
     unknown: tuple[str, ...]
-    """One sentence for each key that nobody knows."""
+    """Sentences for people, one for each unknown key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """A key and its value in a file, as text."""
+
     number: int
-    """Of the line it begins in, from 1."""
+    """Number of the line in which the entry begins, from 1."""
     key: str
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
+    """The meaning of a key that has an effect."""
+
     setting: str
     """A field of Settings, or "model"."""
     read: Callable[[str], str]
+    """Function that translates the value for Settings. Raises ValueError."""
     allowed: str
+    """The allowed values, as text for messages."""
 
 
 def text_of(flag: str, file: str) -> str:
     """Return the text of a file.
 
     Raises:
-        ConfigError: the file cannot be read, or is no text in UTF-8.
+        ConfigError: the file cannot be read, or is not text in UTF-8.
     """
     try:
         return Path(file).read_text("utf-8-sig")
@@ -64,14 +70,17 @@ def text_of(flag: str, file: str) -> str:
 def gathered(
     flag: str, file: str, entries: Collection[Entry], keys: Mapping[str, Key], without_effect: Collection[str]
 ) -> Properties:
-    """Return what the entries of a file ask for.
+    """Return the settings in the entries of a file.
 
     Args:
+        flag: the command-line option that named the file.
+        file: the path of the file, for messages.
+        entries: the entries of the file, in order.
         keys: the keys that have an effect here.
-        without_effect: the other keys that the file's format has.
+        without_effect: the other keys of the file's format.
 
     Raises:
-        ConfigError: a value makes no sense, or two contradict each other; with file and line.
+        ConfigError: a value makes no sense, or two values contradict each other. The message names file and line.
     """
     options = _options(file, [entry for entry in entries if entry.key in keys], keys)
     others = [entry for entry in entries if entry.key not in keys]
@@ -87,7 +96,10 @@ def gathered(
 
 
 def _options(file: str, entries: Iterable[Entry], keys: Mapping[str, Key]) -> dict[str, str]:
-    """By the names of Settings. The last one of equal keys counts, as in Java; two keys for one setting must agree."""
+    """Return the values by the names of Settings, and "model".
+
+    If a key occurs more than once, its last value counts, as in Java. Two different keys for one setting must agree.
+    """
     found: dict[str, tuple[Entry, str]] = {}
     for entry in entries:
         setting, value = keys[entry.key].setting, _value(file, entry, keys[entry.key])
@@ -114,7 +126,7 @@ def _unknown(file: str, entry: Entry, known: list[str]) -> str:
     return f"{file}:{entry.number}: {entry.key} is unknown and has no effect{meant}"
 
 
-# -- values: each reader gives the value in our words, or raises ValueError --------------------------------------------
+# -- values: each reader returns the value for Settings, or raises ValueError ------------------------------------------
 
 
 def _text(value: str) -> str:
@@ -204,7 +216,7 @@ KEYS = {
         f"{', '.join(CUDAGRAPH_MODES[1:])}",
     ),
 }
-"""By vLLM's names: fields of its EngineArgs."""
+"""The keys that have an effect, by vLLM's names: fields of its EngineArgs."""
 WITHOUT_EFFECT = (
     "trust_remote_code", "task", "pipeline_parallel_size", "data_parallel_size", "enable_chunked_prefill",
     "enable_prefix_caching", "disable_log_stats", "disable_log_requests", "swap_space", "cpu_offload_gb", "seed",
@@ -212,4 +224,4 @@ WITHOUT_EFFECT = (
     "tool_call_parser", "reasoning_parser", "chat_template", "use_v2_block_manager", "disable_custom_all_reduce",
     "max_logprobs", "served_model_name", "mm_processor_cache_gb", "mm_processor_kwargs",
 )  # fmt: skip
-"""vLLM's names of what this engine settles itself."""
+"""vLLM's names of the options that have no effect, because this engine decides their value itself."""

@@ -1,8 +1,8 @@
-"""Where a model's files are, and what they say: a local folder, a hub name, or a bucket's prefix → a Model.
+"""Find a model in a local folder, on the hub or below a bucket's prefix, and read its small files into a Model.
 
-Small files come first (`locate`), so that a wrong name, a missing token or a model of another kind is refused before a
-GPU is touched; weights follow when the engine starts (`complete`). A bucket's prefix comes whole at once, weights
-included. Does not load anything into memory but JSON.
+`locate` brings the small files first, so that a wrong name, a missing token or an unsuitable model is refused before a
+GPU is used. `complete` brings the weights when the engine starts. A model in a bucket is fetched at once, with its
+weights. This module loads nothing into memory but JSON.
 """
 
 from __future__ import annotations
@@ -28,42 +28,47 @@ FAMILIES_OF = {
     DEFAULT_MODEL: REALTIME, "mistralai/Voxtral-Mini-3B-2507": INSTRUCT, "mistralai/Voxtral-Small-24B-2507": INSTRUCT,
     "openai/whisper-large-v3-turbo": WHISPER,
 }  # fmt: skip
-"""What the profiles' models are, to be told before their files are there."""
+"""Families of the models that the profiles name. They are known before the files of the model are fetched."""
 SMALL_FILES = (
     "params.json", "tekken.json", "config.json", "generation_config.json", "preprocessor_config.json",
     "processor_config.json", "tokenizer*.json", "vocab.json", "merges.txt", "special_tokens_map.json",
     "added_tokens.json", "normalizer.json", "README.md",
 )  # fmt: skip
-"""All that is read before the weights."""
+"""Patterns of all files that are read before the weights."""
 MISTRAL_WEIGHTS = "consolidated*.safetensors"
 HF_WEIGHTS = "model*.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
+    """A model whose small files are on this machine."""
+
     name: str
-    """As the user gave it."""
+    """The name as the user gave it."""
     path: Path
-    """A local folder; of a hub's model only the small files may be in it yet."""
+    """The local folder of the model. For a model of the hub it may hold only the small files at first."""
     family: str
     """REALTIME, INSTRUCT or WHISPER."""
     is_mistral: bool
-    """In Mistral's own format (params.json, tekken.json, consolidated*.safetensors), and not in Hugging Face's
-    (config.json, model*.safetensors, and a tekken.json where it is a Voxtral)."""
+    """True for Mistral's own format: params.json, tekken.json, consolidated*.safetensors. False for Hugging Face's
+    format: config.json, model*.safetensors, and tekken.json if the model is a Voxtral."""
     revision: str | None = None
-    """The commit, or the digest of a bucket's listing, that the name stood for; None for a local folder."""
+    """The commit that a hub name stood for, or the digest of a bucket's listing. None for a local folder."""
     license: str = "unknown"
 
     @property
     def is_translated(self) -> bool:
-        """A Voxtral in Hugging Face's format, which vLLM is given in the terms of Mistral's."""
+        """Return whether the model is a Voxtral in Hugging Face's format. It is translated to Mistral's format for
+        vLLM."""
         return not self.is_mistral and self.family != WHISPER
 
     def shape(self) -> dict[str, Any]:
-        """A Voxtral's params.json, made from config.json where it has none; Whisper's config.json.
+        """Return the content of params.json for a Voxtral, and of config.json for Whisper.
+
+        For a Voxtral in Hugging Face's format the content of params.json is made from config.json.
 
         Raises:
-            ConfigError: it does not read, or vLLM cannot compute with what it says (see huggingface.params).
+            ConfigError: the file cannot be read, or vLLM cannot compute with its values (see huggingface.params).
         """
         if self.is_mistral:
             return _json(self.path / "params.json")
@@ -71,7 +76,11 @@ class Model:
         return huggingface.params(config, self.path / "config.json") if self.is_translated else config
 
     def audio_settings(self) -> dict[str, Any]:
-        """tekken.json's `audio` section."""
+        """Return the `audio` section of tekken.json.
+
+        Raises:
+            ConfigError: the file cannot be read or has no such section.
+        """
         audio = _json(self.path / "tekken.json").get("audio")
         if not isinstance(audio, dict):
             raise ConfigError(
@@ -81,14 +90,15 @@ class Model:
 
 
 def locate(name: str | None, revision: str | None, access: Access = USUAL) -> Model:
-    """Find a model and read what it is.
+    """Find a model and read its small files.
 
     Args:
         name: a local folder, a hub name (`mistralai/…`), `gs://…` or `s3://…`; None means DEFAULT_MODEL.
-        revision: of a hub name: branch, tag or commit; None means its main branch.
+        revision: branch, tag or commit of a model of the hub; None means the main branch.
+        access: the way to access a bucket.
 
     Raises:
-        ConfigError: there is no such model, or it is of a kind that this engine does not run.
+        ConfigError: there is no such model, or this engine does not run models of its kind.
         StorageError: a bucket cannot be read.
     """
     name = name or DEFAULT_MODEL
@@ -108,7 +118,11 @@ def locate(name: str | None, revision: str | None, access: Access = USUAL) -> Mo
 
 
 def in_hub_cache(name: str) -> bool:
-    """Whether a hub's model in Mistral's format is on this machine, in one file of weights, as the small ones are."""
+    """Return whether the weights of a model of the hub are in the local cache of the hub.
+
+    Only models in Mistral's format with a single file of weights are found. Small models have their weights in one
+    file.
+    """
     try:
         from huggingface_hub import try_to_load_from_cache
     except ImportError:
@@ -117,15 +131,16 @@ def in_hub_cache(name: str) -> bool:
 
 
 def complete(model: Model) -> Model:
-    """The model with its weights on this machine, each file whole.
+    """Bring the weights to this machine, check that each file is complete, and return the model.
 
     Raises:
-        EngineError: weights are missing or half there, or a hub does not give them any more; what to do about it.
+        EngineError: weights are missing or incomplete, or the hub does not provide them any more. The message says what
+            to do.
     """
     if model.revision and not is_bucket(model.name):
         try:
             path = _snapshot(model.name, model.revision, weights=True, is_mistral=model.is_mistral)
-        except ConfigError as e:  # the hub gave the small files: what was asked for is right
+        except ConfigError as e:  # not the user's error: the hub gave the small files for this name
             raise EngineError(str(e)) from e
         model = replace(model, path=path)
     check_weights(model)
@@ -133,7 +148,11 @@ def complete(model: Model) -> Model:
 
 
 def check_weights(model: Model) -> None:
-    """Raises EngineError where a file of weights is missing or shorter than its own header says."""
+    """Check that the files of weights are complete.
+
+    Raises:
+        EngineError: a file is missing, or its size is not the size that its header states.
+    """
     pattern = MISTRAL_WEIGHTS if model.is_mistral else HF_WEIGHTS
     files = sorted(model.path.glob(pattern))
     if absent := sorted(set(_indexed(model.path, pattern)) - {file.name for file in files}):
@@ -146,20 +165,27 @@ def check_weights(model: Model) -> None:
 
 
 def weights_bytes(model: Model) -> int:
-    """What the weights take on disk, and about as much on a GPU in the same precision; 0 before they are there."""
+    """Return the bytes that the weights take on disk, or 0 before the weights are there.
+
+    On a GPU they take about as much in the same precision.
+    """
     return sum(file.stat().st_size for file in model.path.glob(MISTRAL_WEIGHTS if model.is_mistral else HF_WEIGHTS))
 
 
 def linked_folder(model: Model, delay_ms: int, cache: Path) -> Path:
-    """Return the folder of a Voxtral that vLLM loads: the model's own, or one with links to the model's files and with
-    those files that vLLM needs and the model lacks.
+    """Return the folder from which vLLM loads a Voxtral.
 
-    These are a tekken.json with another delay, because vLLM reads the delay nowhere else; and the params.json of a
-    model in Hugging Face's format. The folder is the same every time, so that what is compiled for it can be reused.
+    This is the folder of the model if it has all files that vLLM needs. Otherwise it is a folder in `cache` that holds
+    links to the files of the model, and the generated files:
+
+    - a tekken.json with another delay, because vLLM reads the delay only from this file;
+    - the params.json of a model in Hugging Face's format.
+
+    The path of the folder is the same every time, so that vLLM can reuse what it compiled for that path.
 
     Args:
-        delay_ms: 0 means the model's own.
-        cache: the parent of such folders.
+        delay_ms: the transcription delay; 0 means the model's own.
+        cache: the parent of these folders.
     """
     made = {}
     if delay_ms:
@@ -179,7 +205,7 @@ def linked_folder(model: Model, delay_ms: int, cache: Path) -> Path:
         if file.is_file() and file.name not in made and not unread:
             _link(file.resolve(), folder / file.name)
     for link in folder.iterdir():
-        if link.is_symlink() and not link.exists():  # the model has changed
+        if link.is_symlink() and not link.exists():  # the model has changed, and the file is gone
             link.unlink(missing_ok=True)
     for name, content in made.items():
         _write_whole(folder / name, content)
@@ -193,7 +219,7 @@ def _short_hash(text: str) -> str:
 
 
 def _temporary(path: Path) -> Path:
-    """A name beside it that nobody else uses now."""
+    """Return a path in the same folder that no other process or thread uses now."""
     return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
 
 
@@ -205,7 +231,7 @@ def _link(target: Path, link: Path) -> None:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Another process may be reading the old one."""
+    """Write a file atomically, because another process may be reading the old one."""
     temporary = _temporary(path)
     temporary.write_text(text)
     temporary.replace(path)
@@ -219,6 +245,7 @@ def _from_bucket(uri: str, access: Access) -> Model:
 
 
 def cache_folder() -> Path:
+    """Return the folder in which voxbatch caches files: `voxbatch` in XDG_CACHE_HOME, or else in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voxbatch"
 
 
@@ -228,8 +255,15 @@ def _from_hub(name: str, revision: str | None) -> Model:
 
 
 def _snapshot(name: str, revision: str | None, weights: bool, is_mistral: bool = True) -> Path:
-    """The folder of a hub's model at one commit, which is the folder's name. With weights in one format only: both
-    would be twice the download."""
+    """Return the local folder of a model of the hub at one commit. The name of the folder is the commit.
+
+    Args:
+        weights: download the weights too, in one format only: both formats would double the download.
+        is_mistral: the format of these weights: Mistral's or Hugging Face's.
+
+    Raises:
+        ConfigError: the hub does not provide the model, or cannot be reached.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -255,7 +289,7 @@ def _snapshot(name: str, revision: str | None, weights: bool, is_mistral: bool =
         raise ConfigError(
             f"--model {name}: there is no such folder here, and a hub name is owner/name ({_first_line(e)})"
         ) from e
-    except Exception as e:  # whatever the hub's client and its HTTP library, another in each major version, raise
+    except Exception as e:  # the hub's client raises other types in each major version
         raise ConfigError(
             f"--model {name}: the hub cannot be reached ({_first_line(e)}); bring the model to a local folder or a "
             "bucket, and give that instead"
@@ -311,7 +345,7 @@ def _hf_family(name: str, path: Path, config: dict[str, Any]) -> str:
 
 
 def _license(path: Path) -> str:
-    """The `license:` of a model card, where there is one."""
+    """Return the `license:` of the model card, or "unknown" if there is none."""
     card = path / "README.md"
     if card.is_file():
         for line in card.read_text(errors="replace").splitlines()[:50]:
@@ -338,7 +372,13 @@ def _indexed(path: Path, pattern: str) -> Iterator[str]:
 
 
 def _whole_size(file: Path) -> int:
-    """What a safetensors file must measure: 8 bytes of length, the header, and up to the last tensor's end."""
+    """Return the size in bytes that a complete safetensors file has, according to its header.
+
+    The file holds 8 bytes with the length of the header, the header, and the tensors.
+
+    Raises:
+        EngineError: the header cannot be read.
+    """
     with file.open("rb") as f:
         first = f.read(8)
         length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0

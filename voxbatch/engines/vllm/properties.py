@@ -1,8 +1,9 @@
-"""A `serving.properties` as DJL and SageMaker's LMI containers read it → our model and engine options.
+"""Read a `serving.properties` of DJL and of SageMaker's LMI containers, and return the model and the engine options.
 
-The format is that of Java's java.util.Properties: comments with # or !, = or : or white space between key and value, a
-backslash at the end of a line that goes on. The keys are LMI's (deepjavalibrary/djl-serving, serving/docs/lmi): vLLM's
-own behind `option.`, which `keys` gives their meaning, and a few more.
+The format is that of Java's java.util.Properties. Comments begin with # or !. The separator between key and value is =,
+: or white space. A backslash at the end of a line continues the line. The keys are those of LMI
+(deepjavalibrary/djl-serving, serving/docs/lmi): vLLM's own options with the prefix `option.`, which `keys` interprets,
+and a few more.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ def read(file: str) -> Properties:
     """Read a serving.properties.
 
     Raises:
-        ConfigError: it cannot be read, or a value makes no sense; with file and line.
+        ConfigError: the file cannot be read, or a value makes no sense. The message names file and line.
     """
     entries = list(parse(keys.text_of(FLAG, file)))
     return keys.gathered(FLAG, file, entries, _KEYS, _WITHOUT_EFFECT)
 
 
 def parse(text: str) -> Iterator[Entry]:
-    """Java's properties, in order; white space behind a value is left out."""
+    """Yield the entries of a properties file, in order. White space at the end of a value is removed."""
     for number, line in _logical_lines(text):
         found = _KEY_AND_VALUE.fullmatch(line)
         assert found is not None, "every part of it may be empty"
@@ -38,7 +39,10 @@ _KEY_AND_VALUE = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)",
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with the number of the first of each, continued ones joined, comments and blank ones left out."""
+    """Yield each logical line with the number of its first line. Comments and blank lines are left out.
+
+    A logical line consists of a line and the lines that continue it.
+    """
     first, joined = 0, ""
     for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = raw.lstrip(" \t\f")
@@ -71,7 +75,7 @@ _ALIASES = {
     "max_rolling_batch_prefill_tokens": "max_num_batched_tokens",
     "quantize": "quantization",
 }
-"""LMI's own names → vLLM's."""
+"""vLLM's names of the keys that LMI calls by other names."""
 _KEYS = {
     **{f"option.{name}": key for name, key in keys.KEYS.items() if name != "model"},
     **{f"option.{alias}": keys.KEYS[name] for alias, name in _ALIASES.items()},
@@ -88,4 +92,4 @@ _OPTIONS = (
     "pipeline_parallel_degree", "cpu_offload_gb_per_gpu", "adapters",
 )  # fmt: skip
 _WITHOUT_EFFECT = frozenset([*_SERVER, *(f"option.{name}" for name in (*_OPTIONS, *keys.WITHOUT_EFFECT))])
-"""What steers a server, and what this engine settles itself."""
+"""Keys that are known but have no effect: they control a server, or this engine decides their value itself."""

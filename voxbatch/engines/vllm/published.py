@@ -1,11 +1,11 @@
-"""The published Voxtral Mini 4B Realtime, as far as arithmetic needs it before its files are there."""
+"""Values of the published Voxtral Mini 4B Realtime, for calculations before the files of the model are there."""
 
 from __future__ import annotations
 
 from typing import Any
 
 OWN_DELAY_MS = 480
-"""tekken.json, audio.transcription_delay_ms."""
+"""The model's own transcription delay: tekken.json, audio.transcription_delay_ms."""
 PARAMS: dict[str, Any] = {
     "dim": 3072, "n_layers": 26, "head_dim": 128, "hidden_dim": 9216, "n_heads": 32, "n_kv_heads": 8,
     "vocab_size": 131_072, "tied_embeddings": True,
@@ -13,4 +13,4 @@ PARAMS: dict[str, Any] = {
         "dim": 1280, "n_layers": 32, "head_dim": 64, "hidden_dim": 5120, "n_heads": 32, "n_kv_heads": 32,
         "ffn_type": "swiglu", "sliding_window": 750}}},
 }  # fmt: skip
-"""Of params.json, what `memory` and `speed` read."""
+"""The part of params.json that `memory` and `speed` read."""

@@ -1,7 +1,7 @@
-"""What can be set of this engine: `--engine-option NAME=VALUE`, a profile's engine_options, or a file for vLLM
-(`properties`, `vllm_config`).
+"""The options of this engine. They come from `--engine-option NAME=VALUE`, from the engine_options of a profile, or
+from a file for vLLM (`properties`, `vllm_config`).
 
-A value that nobody gives comes from the profile that is made for the model's family, so the reason for each stands in
+An option that is not given gets its value from the profile for the model's family. So the reason for each value is in
 one place, `profiles/*.yaml`.
 """
 
@@ -19,12 +19,12 @@ from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER
 from voxbatch.errors import ConfigError
 
 PROFILES = {REALTIME: "ctx512-batch", INSTRUCT: "mini-3b", WHISPER: "whisper"}
-"""Whose engine options are a family's defaults."""
+"""The profile of each family. Its engine options are the defaults of the family."""
 ALL_CARDS = "max"
-"""As a tensor_parallel_size: one engine over all visible GPUs."""
+"""The value of tensor_parallel_size for one engine over all visible GPUs."""
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 CUDAGRAPH_MODES = ("auto", "NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
-"""vLLM's CUDAGraphMode, and our auto."""
+"""The values of vLLM's CUDAGraphMode, and "auto" of voxbatch."""
 AUTO, TRUE, FALSE = "auto", "true", "false"
 DECODER, ENCODER, KV = "decoder", "encoder", "kv"
 FP8_PARTS = (DECODER, ENCODER, KV)
@@ -32,69 +32,84 @@ LEAST = {
     "max_model_len": 1, "max_num_seqs": 0, "tensor_parallel_size": 1, "restarts": 0, "block_size": 0,
     "attention_splits": 0,
 }  # fmt: skip
+"""Smallest allowed values."""
 TRAINED_DELAYS_MS = (*range(80, 1201, 80), 2400)
-"""The transcription delays that Voxtral Realtime was trained with, says its card."""
+"""The transcription delays with which Voxtral Realtime was trained, according to its model card."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """The options of this engine.
+
+    Raises:
+        ConfigError: a value makes no sense with any model.
+    """
+
     max_model_len: int = 512
-    """Context positions of one request."""
+    """Number of context positions of one request."""
     dtype: str = "bfloat16"
     """One of DTYPES."""
     gpu_memory_utilization: float = 0.95
-    """Share of the card's memory that may be in use at most, all that is on it included: not what vLLM means by it …"""
+    """Largest share of the GPU's memory that may be in use, by everything on the GPU together. vLLM's option of the
+    same name means something else."""
     gpu_memory_gb: float = 0.0
-    """… or so many GB (10^9 bytes) of it; 0 means the share. See memory for the arithmetic."""
+    """Largest amount of the GPU's memory that may be in use, in GB (10^9 bytes). 0 means that gpu_memory_utilization
+    applies. See `memory` for the arithmetic."""
     max_num_seqs: int = 0
-    """Requests at a time; 0 means as many as the memory admits."""
+    """Number of requests at a time. 0 means as many as the memory admits."""
     max_num_batched_tokens: int = 0
-    """Positions in one step; 0 leaves it to vLLM."""
+    """Number of positions in one step. 0 means that vLLM chooses."""
     enforce_eager: bool = False
     cudagraph_mode: str = "auto"
-    """One of CUDAGRAPH_MODES; auto: the fullest that this vLLM can do with the model."""
+    """One of CUDAGRAPH_MODES. "auto" means the fullest mode in which this vLLM can run the model."""
     lift_encoder_cache: bool = True
-    """Let every running request keep its audio in the encoder cache, which vLLM sizes by max_num_batched_tokens."""
+    """Make the encoder cache large enough for the audio of every running request. vLLM itself sizes the cache by
+    max_num_batched_tokens."""
     prefill_encoder: str = AUTO
-    """Run Voxtral Realtime's encoder once a chunk, in place of inside every step: true, false, or auto, which is true
-    where that was proven (see prefill)."""
+    """Run Voxtral Realtime's encoder once per chunk, and not inside every step: true, false or auto. "auto" means true
+    if the plugin was proven with the installed vLLM and these settings (see `prefill`)."""
     block_size: int = 0
-    """Positions in a K/V block, a multiple of 16; 0 leaves it to vLLM, whose blocks are 16 on GPUs. Requests are given
-    blocks for their whole length, so that larger ones cost no memory and spare the scheduler work."""
+    """Number of positions in a K/V block, a multiple of 16. 0 means that vLLM chooses; its blocks have 16 positions on
+    GPUs. Requests get blocks for their whole length. So larger blocks cost no memory, and save work of the
+    scheduler."""
     attention_backend: str = ""
-    """vLLM's name of one, e.g. FLASH_ATTN or TRITON_ATTN; empty means voxbatch's own where the encoder runs once a
-    chunk, and else leaves it to vLLM."""
+    """vLLM's name of an attention backend, e.g. FLASH_ATTN or TRITON_ATTN. Empty means voxbatch's own backend if the
+    encoder runs once per chunk; otherwise vLLM chooses."""
     attention_splits: int = 0
-    """Into how many parts at most FlashAttention 3 splits a request's K/V within CUDA graphs; 0 leaves it to vLLM (32).
-    Many short requests fill the GPU by themselves, and 1 saves adding up the parts. Our own attention has none."""
+    """Largest number of parts into which FlashAttention 3 splits the K/V of a request within CUDA graphs. 0 means that
+    vLLM chooses (32). Many short requests fill the GPU without splitting, and 1 saves the addition of the parts.
+    voxbatch's own attention does not split."""
     delay_ms: int = 0
-    """Voxtral Realtime's transcription delay, one of TRAINED_DELAYS_MS; 0 means the model's own."""
+    """Transcription delay of Voxtral Realtime, one of TRAINED_DELAYS_MS. 0 means the model's own delay."""
     ignore_eos: bool = False
-    """Listen to the end of the audio, whatever the model says."""
+    """Continue to the end of the audio even if the model writes EOS before."""
     watch: bool = True
-    """Decode a suspect chunk once more."""
+    """Decode a chunk with a suspect text a second time."""
     tensor_parallel_size: int = 1
-    """GPUs that one engine takes; ALL_CARDS is resolved before."""
+    """Number of GPUs that one engine uses. `resolve` replaces ALL_CARDS by that number."""
     devices: str = ""
-    """GPUs to use, such as 0,1; empty means all that are visible."""
+    """Ids of the GPUs to use, such as 0,1. Empty means all visible GPUs."""
     limit_mm_per_prompt: str = "audio=1"
-    """A ceiling: a request here holds one recording. It is an option because serving.properties may say it."""
+    """Largest number of inputs of each kind in a request. Only audio=1 or more is accepted, because a request holds one
+    piece of audio. The option exists because a serving.properties may contain it."""
     config_format: str = ""
     load_format: str = ""
     tokenizer_mode: str = ""
-    """These three: empty means what the model's files call for. `load_format=dummy` makes up weights, for
-    benchmarks."""
+    """vLLM's options config_format, load_format and tokenizer_mode. Empty means the value that fits the files of the
+    model. `load_format=dummy` means random weights, for benchmarks."""
     quantization: str = ""
-    """A method of vLLM's own, for all it applies to; most want weights that were made for it."""
+    """One of vLLM's quantization methods, for all layers to which the method applies. Most methods need weights that
+    were made for the method."""
     fp8: str = ""
-    """Parts that compute in 8 bits, of FP8_PARTS with commas: the matrices of the decoder and of the encoder, made from
-    the weights while they load, and the decoder's K/V cache. What that does to the words was never measured."""
+    """Parts that compute in 8 bits, from FP8_PARTS, separated by commas: the matrices of the decoder, the matrices of
+    the encoder, and the decoder's K/V cache. The matrices are quantised while the weights load. The effect on the word
+    error rate was never measured."""
     revision: str = ""
-    """Of a hub's model: branch, tag or commit."""
+    """Branch, tag or commit of a model of the hub."""
     restarts: int = 6
-    """How often the engine may die without one result in between."""
+    """Number of deaths of the engine, without a result between them, that are answered with a restart."""
     scheduler_cls: str = ""
-    """module.Class in place of voxbatch's own; for tests and experiments."""
+    """module.Class of a scheduler that replaces voxbatch's own, for tests and experiments."""
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -124,6 +139,7 @@ class Settings:
 
     @property
     def fp8_parts(self) -> frozenset[str]:
+        """Return the parts in the option `fp8`."""
         return frozenset(part for each in self.fp8.split(",") if (part := each.strip()))
 
 
@@ -138,10 +154,10 @@ def _require_one_audio(text: str) -> None:
 
 
 def check_mm_limits(text: str) -> None:
-    """Check limits such as 'audio=1,image=0', 'audio:8' or '{"audio": 1}'.
+    """Check the limits of inputs per request, such as 'audio=1,image=0', 'audio:8' or '{"audio": 1}'.
 
     Raises:
-        ValueError: the text has another form, or admits no audio.
+        ValueError: the text has another form, or allows no audio.
     """
     if text.startswith("{"):
         limits = json.loads(text)
@@ -155,10 +171,14 @@ def check_mm_limits(text: str) -> None:
 
 
 def resolve(family: str, given: Mapping[str, str]) -> Settings:
-    """What was given, completed by the family's profile.
+    """Return the given options, completed by the profile of the family.
+
+    Args:
+        family: REALTIME, INSTRUCT or WHISPER.
+        given: the options by name, as text.
 
     Raises:
-        ConfigError: an unknown name, or a value of the wrong type or size.
+        ConfigError: a name is unknown, or a value has the wrong type or size.
     """
     defaults = load_profile(PROFILES[family])["engine_options"]
     values = {**{name: str(value) for name, value in defaults.items()}, **given}

@@ -1,15 +1,19 @@
-"""How fast Voxtral Realtime ought to be on a card: seconds of a step from FLOPs, bytes and launches.
+"""Calculate the speed of Voxtral Realtime on a GPU: the seconds of a step follow from FLOPs, bytes and kernel launches.
 
-    audio seconds a second = requests x seconds of a chunk / (steps of a chunk x seconds of a step)
+    audio seconds per second = requests x seconds of a chunk / (steps of a chunk x seconds of a step)
 
-A chunk takes a step for each 80 ms and for its pads (`limits`). In stock vLLM a step holds, for each request, four
-frames of the encoder and one position of the decoder; with voxbatch's plugin the decoder alone, and the encoder runs
-once for the whole chunk but for the silence that it begins with (`vllm_plugin.silence`, `beginning`).
+A chunk takes one step for each 80 ms and for its pads (`limits`). In stock vLLM a step computes, for each request, four
+frames of the encoder and one position of the decoder. With voxbatch's plugin a step computes the decoder alone. The
+encoder then runs once for the whole chunk, except for the silence at its beginning (`vllm_plugin.silence`,
+`beginning`).
 
 The few constants were fitted to profiles of single steps and of the encoder alone, *with the plugin*, on one H200 with
-vLLM 0.26 (`bench_plugin.py --profile` and `--idle`, 2026-11-21 and 22; milliseconds are quoted). No whole run's speed
-and nothing of stock vLLM was used, so benchmarks/gpu/model.py holds this against them: all are met within 20 %. What
-the model does not know: other hosts' processors, other versions' kernels, quantization, several cards for one engine.
+vLLM 0.26 (`bench_plugin.py --profile` and `--idle`, 2026-11-21 and 22). The docstrings quote the milliseconds. No speed
+of a whole run and no measurement of stock vLLM was used for the fit. So benchmarks/gpu/model.py can compare the
+formulas with these measurements: all agree within 20 %.
+
+The formulas do not cover the processors of other hosts, the kernels of other versions, quantization, or several GPUs
+for one engine.
 """
 
 from __future__ import annotations
@@ -24,116 +28,129 @@ from voxbatch.engines.vllm.cards import Capacity
 from voxbatch.records import SAMPLING_RATE
 
 MATRIX = 0.95
-"""Of Capacity.flops, in the model's own products: 512 requests, 2 x 3.43e9 x 512 FLOP in 4.68 ms, 750e12 a second; the
-encoder, 3.29e12 FLOP a chunk in 4.33 to 4.47 ms, 740 to 760e12; 3.05e12 in 3.86 later."""
+"""Share of Capacity.flops that the model's matrix products reach. The decoder with 512 requests: 2 x 3.43e9 x 512 FLOP
+in 4.68 ms, 750e12 per second. The encoder: 3.29e12 FLOP per chunk in 4.33 to 4.47 ms, 740e12 to 760e12 per second; in a
+later measurement 3.05e12 FLOP in 3.86 ms."""
 STREAM = 0.9
-"""Of Capacity.bytes_per_s, when memory is the limit: 4.3 of 4.8 TB/s."""
+"""Share of Capacity.bytes_per_s that is reached if the memory is the limit: 4.3 of 4.8 TB/s."""
 PRODUCT_S = 5.3e-6
-"""To fill and drain one matrix product that only streams its weights: 1 request, 6.86 GB in 2.295 ms, of which 1.59 at
-4.3 TB/s, over the 131 products of a step."""
+"""Seconds to start and finish one matrix product that only streams its weights. With 1 request, 6.86 GB take 2.295 ms.
+Of these, 1.59 ms are the reading at 4.3 TB/s. The rest is shared by the 131 products of a step."""
 SHARPNESS = 3
-"""How sharply what is limited by memory turns into what is limited by arithmetic: 256 requests 2.98 ms, where either
-alone is 2.3."""
+"""Sharpness of the transition from the limit by memory to the limit by arithmetic. With 256 requests the products take
+2.98 ms, while each limit alone gives 2.3 ms."""
 TILE_S = 3.35e-6
-"""Before and after the first key, for one tile of attention on a multiprocessor …"""
+"""Seconds that one tile of attention takes on a multiprocessor besides its scores."""
 SCORE_FLOP = 483
-"""… and what one score in it (a query times a key, needed or not) takes from the multiprocessor's share of
-Capacity.flops: 512 requests, 128 keys, 4.0 ms; the running mixture, 216 positions, 5.2; the encoder, 1.19 a chunk."""
+"""Cost of one score in a tile of attention (a query times a key, needed or not), in FLOP of the multiprocessor's share
+of Capacity.flops. 512 requests with 128 keys take 4.0 ms; the mixture of a running engine, with 216 positions, takes
+5.2 ms; the encoder takes 1.19 ms per chunk."""
 WINDOW = 0.36
-"""Of Capacity.flops, in the encoder's attention by our own kernel (vllm_plugin.window_kernel), scores that are needed
-counted alone: 282e12 a second, 0.86 ms for a chunk of 30 s."""
+"""Share of Capacity.flops that the encoder's attention reaches with voxbatch's own kernel (vllm_plugin.window_kernel).
+Only the scores that are needed are counted: 282e12 FLOP per second, 0.86 ms for a chunk of 30 s."""
 KEYS_ROUNDED = 64
-"""Keys come in blocks of 128: on average half a block is computed for nothing."""
+"""Number of keys per tile that are computed without need: keys come in blocks of 128, and on average half of the last
+block is not needed."""
 ATTENTION_S = 13.3e-6
-"""A layer's attention with hardly any work in it: 0.345 ms in 26 layers, 1 request."""
+"""Seconds of a layer's attention with almost no work: with 1 request, 26 layers take 0.345 ms."""
 WALK_S = 16.5e-6
-"""A layer's attention by our own kernel (vllm_plugin.decode_kernel) beside what it takes to read the K/V cache: 512
-requests of 220 positions, 12.0 GB in 3.26 ms in 26 layers; of 100, 1.72; 221 of 220, 1.64."""
+"""Seconds that a layer's attention by voxbatch's own kernel (vllm_plugin.decode_kernel) takes besides reading the K/V
+cache. In 26 layers, 512 requests of 220 positions read 12.0 GB in 3.26 ms; 512 requests of 100 positions take 1.72 ms;
+221 requests of 220 positions take 1.64 ms."""
 REST_S, REST_BYTES = 0.26e-3, 5.6e6
-"""Norms, activations, copies and the choice of a token: 0.259 ms for 1 request, 0.922 for 512, as bytes moved for
-each."""
+"""Cost of norms, activations, copies and the choice of a token: seconds per step, and bytes moved per request. Measured
+were 0.259 ms for 1 request and 0.922 ms for 512."""
 FRAME_BYTES = 92e3
-"""Likewise a layer and frame of the encoder: 1.08 ms a chunk of 1,572 frames, 32 layers."""
+"""Bytes moved by the same operations per layer and frame of the encoder: a chunk of 1,572 frames takes 1.08 ms in 32
+layers."""
 BUSY = 0.93
-"""Share of the wall in which the GPU works while it is the limit: 4.09 of 4.38 ms with 128 requests, 5.72 of 6.06 with
-256, 6.81 of 7.38 for a chunk encoded."""
+"""Share of the wall time in which the GPU works, if the GPU is the limit: 4.09 of 4.38 ms with 128 requests, 5.72 of
+6.06 ms with 256, 6.81 of 7.38 ms for the encoding of a chunk."""
 HOST_REQUEST_S = 15e-6
-"""Of the host for a request in a step, beside the GPU, at most: a step of 512 takes 7.7 ms with all of vLLM in one
-process, in which the GPU never waits (2026-11-22; 12.7 before `steady` and vllm_plugin.books)."""
+"""Largest number of seconds that the host needs for a request in a step, while the GPU works. With all of vLLM in one
+process, a step of 512 requests takes 7.7 ms, and the GPU never waits (2026-11-22). It took 12.7 ms before the scheduler
+fast path (`steady`) and vllm_plugin.books."""
 PREPARE_S = 0.66e-3
-"""Of the host for a chunk that is let in, before the GPU hears of it, which meanwhile does what is left of the step
-before: 36 chunks 14 ms beyond a step of 9.5, 54 chunks 23 beyond 13 (`bench_plugin.py --idle`)."""
+"""Seconds that the host needs to prepare an admitted chunk before the GPU gets it. Meanwhile the GPU finishes the step
+before. 36 chunks took 14 ms more than a step of 9.5 ms; 54 chunks took 23 ms more than a step of 13 ms
+(`bench_plugin.py --idle`)."""
 LAYER_LAUNCH_S = 0.4e-3
-"""Of the host to launch a layer kernel by kernel: 12.7 ms for the encoder's 32 (25.6 on a slower host)."""
+"""Seconds that the host needs to launch a layer kernel by kernel: 12.7 ms for the 32 layers of the encoder (25.6 ms on
+a slower host)."""
 ENCODED_TOGETHER = 4
-"""Chunks; see vllm_plugin.GROUP_FRAMES."""
+"""Number of chunks that are encoded together; see vllm_plugin.GROUP_FRAMES."""
 SHARED = limits.LEFT_PAD - 1
-"""Positions of silence that are not computed for each chunk anew, where the encoder runs once a chunk."""
+"""Number of positions of silence that are not computed for each chunk, if the encoder runs once per chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The encoder's or the decoder's layers."""
+    """The layers of the encoder or of the decoder."""
 
     layers: int
     weights: float
-    """Numbers in its matrices, embedding or adapter included."""
+    """Number of parameters in the matrices, with the adapter (encoder) or the embedding (decoder)."""
     heads: int
-    """Of keys and values."""
+    """Number of key-value heads."""
     queries: int
-    """Heads of queries for each of these."""
+    """Number of query heads per key-value head."""
     head_dim: int
     position_bytes: float
-    """Of K/V cache."""
+    """Bytes of K/V cache per position, in all layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
+    """The sizes of a model that determine its speed."""
+
     encoder: Part
     decoder: Part
     window: int
-    """Frames that the encoder looks back."""
+    """Number of frames that the encoder looks back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How the engine runs the model."""
+    """The way in which the engine runs the model."""
 
     requests: int
-    """At a time."""
+    """Number of requests at a time."""
     delay: int
-    """In tokens."""
+    """Transcription delay in tokens."""
     prefilled: bool = False
-    """The encoder runs once a chunk."""
+    """True if the encoder runs once per chunk."""
     eager: bool = False
-    """Without CUDA graphs."""
+    """True if there are no CUDA graphs."""
     walks: bool = False
-    """Attention is our own kernels', the decoder's and the encoder's."""
+    """True if voxbatch's own kernels compute the attention of the decoder and of the encoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A typical one."""
+    """A typical chunk."""
 
     seconds: float
     prompt: int
+    """Number of tokens of the prompt."""
     positions: int
+    """Number of positions of prompt and text together."""
 
     @property
     def steps(self) -> int:
+        """Return the number of steps after the prompt."""
         return self.positions - self.prompt
 
     @property
     def context(self) -> float:
-        """Positions behind a step's own, on average."""
+        """Return the average number of positions before the position of a step."""
         return (self.prompt + self.positions) / 2
 
 
 def shape(params: Mapping[str, Any]) -> Shape:
-    """Of a params.json."""
+    """Return the sizes of a model from the content of its params.json."""
     encoder = params["multimodal"]["whisper_model_args"]["encoder_args"]
     pooled = encoder["dim"] * memory.FRAMES_PER_TOKEN
-    adapter = (pooled + params["dim"]) * params["dim"] / memory.FRAMES_PER_TOKEN  # it runs once in four frames
+    adapter = (pooled + params["dim"]) * params["dim"] / memory.FRAMES_PER_TOKEN  # it runs once per four frames
     embedding = params["vocab_size"] * params["dim"]
     return Shape(_part(encoder, adapter), _part(params, embedding), encoder["sliding_window"])
 
@@ -146,6 +163,7 @@ def _part(args: Mapping[str, Any], more: float) -> Part:
 
 
 def chunk(seconds: float, delay: int) -> Chunk:
+    """Return a chunk of so many seconds, at a transcription delay in tokens."""
     return Chunk(seconds, limits.prompt_tokens(delay), limits.positions(round(seconds * SAMPLING_RATE), delay))
 
 
@@ -153,12 +171,16 @@ def rtfx(
     card: Capacity, model: Shape, way: Way, seconds: float, chunks: float = math.inf,
     between: tuple[float, float] | None = None,
 ) -> float:  # fmt: skip
-    """Audio seconds a second, for so many chunks of so many seconds on average; of endlessly many, while they last.
+    """Return the seconds of audio per second.
 
-    At a run's end fewer and fewer requests are left, until the longest is through.
+    At the end of a run fewer and fewer requests are left, until the longest one has ended.
 
     Args:
-        between: the seconds of the shortest chunk and of the longest, where they are evenly spread; else all are alike.
+        way: the way in which the engine runs the model.
+        seconds: average length of a chunk.
+        chunks: number of chunks. Infinity gives the speed while chunks are available.
+        between: seconds of the shortest and of the longest chunk, if the lengths are spread evenly. None means that all
+            chunks have the same length.
     """
     at_once = min(way.requests, chunks)
     each = chunk(seconds, way.delay)
@@ -171,15 +193,18 @@ def rtfx(
 
 
 def _thinning(each: Chunk, between: tuple[float, float], delay: int) -> float:
-    """Chunks' worth of steps at a run's end, in which nobody takes the place of those that have ended: the longest's,
-    less those that requests of random age have left (a mean of E[s²] / 2 E[s]). Where all are alike and did not begin
-    together, half a chunk's."""
+    """Return the length of the end of a run, in steps of an average chunk.
+
+    In this phase no new request replaces a request that has ended. The phase has the steps of the longest chunk, less
+    the steps that requests of random age have left (a mean of E[s²] / 2 E[s]). If all chunks have the same length and
+    did not begin together, it has half the steps of a chunk.
+    """
     short, long = (chunk(seconds, delay).steps / each.steps for seconds in between)
     return long - (1 + (long - short) ** 2 / 12) / 2
 
 
 def step_s(card: Capacity, model: Shape, way: Way, each: Chunk, requests: float) -> float:
-    """Seconds of a step in which so many requests run, its share of admissions included."""
+    """Return the seconds of a step with a number of requests, with the step's share of the admissions."""
     layers = model.decoder.layers + (0 if way.prefilled else model.encoder.layers)
     host = requests * HOST_REQUEST_S + (layers * LAYER_LAUNCH_S if way.eager else 0.0)
     gpu = decoder_s(card, model.decoder, requests, each.context, way.walks)
@@ -190,14 +215,20 @@ def step_s(card: Capacity, model: Shape, way: Way, each: Chunk, requests: float)
 
 
 def _waiting_s(way: Way, step: float) -> float:
-    """For each request that is let in, in which the GPU waits for the host to prepare its burst (of bursts.size, in
-    fractions)."""
+    """Return the seconds, per admitted request, in which the GPU waits until the host has prepared a burst.
+
+    The size of a burst is that of bursts.size, but not rounded.
+    """
     size = max(1.0, min(bursts.LARGEST, way.requests / bursts.BURSTS))
     return max(0.0, size * PREPARE_S - step) / size if way.prefilled else 0.0
 
 
 def admission_s(card: Capacity, model: Shape, way: Way, each: Chunk) -> float:
-    """What a new request takes besides: its prompt, in stock vLLM through both parts, or its whole chunk's encoding."""
+    """Return the seconds that the admission of a request takes.
+
+    In stock vLLM the prompt passes through the encoder and the decoder. With the plugin the prompt passes through the
+    decoder, and the whole chunk through the encoder.
+    """
     shared = SHARED if way.prefilled else 0
     prompt = 2 * model.decoder.weights * (each.prompt - shared) / (MATRIX * card.flops)
     if not way.prefilled:
@@ -208,13 +239,18 @@ def admission_s(card: Capacity, model: Shape, way: Way, each: Chunk) -> float:
 
 
 def decoder_s(card: Capacity, part: Part, requests: float, context: float, walks: bool = False) -> float:
-    """A position of each request, on the GPU."""
+    """Return the seconds that the GPU needs to decode one position of each request.
+
+    Args:
+        context: average number of positions in the K/V cache of a request.
+        walks: see Way.
+    """
     attention = walk_s(card, part, requests, context) if walks else attention_s(card, part, requests, 1, context)
     return products_s(card, part, requests) + attention + REST_S + requests * REST_BYTES / (STREAM * card.bytes_per_s)
 
 
 def frames_s(card: Capacity, model: Shape, requests: float, each: Chunk) -> float:
-    """Stock's encoder in a step: four frames of each request."""
+    """Return the seconds that stock vLLM's encoder takes in a step, for four frames of each request."""
     part, frames = model.encoder, memory.FRAMES_PER_TOKEN
     behind = sum(min(frames * at, model.window) for at in range(each.prompt, each.positions)) / each.steps
     return (
@@ -226,10 +262,11 @@ def frames_s(card: Capacity, model: Shape, requests: float, each: Chunk) -> floa
 
 
 def encoding_s(card: Capacity, model: Shape, positions: int, shared: int = 0, walks: bool = False) -> float:
-    """A whole chunk through the encoder, on the GPU, with others beside it.
+    """Return the seconds that the GPU needs to encode a whole chunk, together with other chunks.
 
     Args:
-        shared: positions at its beginning whose keys and values are there already.
+        positions: number of positions of the chunk.
+        shared: number of positions at the beginning whose keys and values are already known.
         walks: see Way.
     """
     part, known = model.encoder, shared * memory.FRAMES_PER_TOKEN
@@ -243,7 +280,7 @@ def encoding_s(card: Capacity, model: Shape, positions: int, shared: int = 0, wa
 
 
 def _flash_window_s(card: Capacity, model: Shape, frames: int, known: int) -> float:
-    """The encoder's attention over frames behind `known` ones, by FlashAttention."""
+    """Return the seconds of the encoder's attention by FlashAttention, for `frames` frames after `known` frames."""
     rows = _tile_rows(card, model.encoder)
     tiles = math.ceil(frames / rows)
     keys = sum(min(model.window + rows, known + end) for end in range(rows, frames + rows, rows)) / tiles
@@ -251,35 +288,56 @@ def _flash_window_s(card: Capacity, model: Shape, frames: int, known: int) -> fl
 
 
 def _own_window_s(card: Capacity, model: Shape, frames: int, known: int) -> float:
-    """Likewise, by our own kernel."""
+    """Return the seconds of the encoder's attention by voxbatch's own kernel.
+
+    The arguments are those of `_flash_window_s`.
+    """
     part = model.encoder
-    grown = max(0, min(frames, model.window - known))  # frames that see all before them
+    grown = max(0, min(frames, model.window - known))  # frames that see all frames before them
     scores = grown * (known + (grown + 1) / 2) + (frames - grown) * model.window
     return part.layers * part.heads * scores * 4 * part.head_dim / (WINDOW * card.flops)
 
 
 def products_s(card: Capacity, part: Part, rows: float) -> float:
-    """All matrix products of so many rows: to read the weights, or to compute, whichever is slower."""
-    kernels = 5 * part.layers + 1  # queries with keys and values, out, gate with up, down; what pieces them together
+    """Return the seconds of all matrix products for a number of rows.
+
+    The slower one of two counts, with a smooth transition: reading the weights, or computing.
+    """
+    kernels = 5 * part.layers + 1  # QKV, output, gate with up, down, joining partial results; the logits
     reading = memory.BYTES * part.weights / (STREAM * card.bytes_per_s) + kernels * PRODUCT_S
     computing = 2 * part.weights * rows / (MATRIX * card.flops)
     return float((reading**SHARPNESS + computing**SHARPNESS) ** (1 / SHARPNESS))
 
 
 def attention_s(card: Capacity, part: Part, requests: float, queries: int, keys: float) -> float:
-    """A few new queries of each request over its K/V cache: to read that, or to compute whole tiles of it."""
+    """Return the seconds of attention for a few new queries of each request over its K/V cache.
+
+    The slower one of two counts: reading the cache, or computing whole tiles of scores.
+
+    Args:
+        queries: number of new positions per request.
+        keys: number of positions in the K/V cache of a request.
+    """
     tiles = math.ceil(queries * part.queries / _tile_rows(card, part))
     reading = requests * keys * part.position_bytes / (STREAM * card.bytes_per_s)
     return part.layers * ATTENTION_S + max(reading, _tiles_s(card, part, requests * tiles, keys))
 
 
 def walk_s(card: Capacity, part: Part, requests: float, keys: float) -> float:
-    """One new query of each request over its K/V cache, by our own kernel: to read that."""
+    """Return the seconds of attention for one new query of each request, by voxbatch's own kernel.
+
+    Only reading the K/V cache counts.
+    """
     return part.layers * WALK_S + requests * keys * part.position_bytes / (STREAM * card.bytes_per_s)
 
 
 def _tiles_s(card: Capacity, part: Part, tiles: float, keys: float) -> float:
-    """So many tiles for each head of keys in each layer, spread over the card."""
+    """Return the seconds of attention tiles that are spread over the GPU.
+
+    Args:
+        tiles: number of tiles for each key-value head in each layer.
+        keys: number of keys per tile.
+    """
     scores = _tile_rows(card, part) * (keys + KEYS_ROUNDED)
     busy = TILE_S + scores * SCORE_FLOP * card.multiprocessors / card.flops
     return tiles * part.heads * part.layers * busy / card.multiprocessors

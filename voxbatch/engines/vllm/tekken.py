@@ -1,4 +1,4 @@
-"""A Mistral tokenizer (tekken.json) as the families need it: the prompt's first ids, padded audio, the text of ids."""
+"""A Mistral tokenizer (tekken.json) with the functions that the families need: prompts, padded audio, and text."""
 
 from __future__ import annotations
 
@@ -12,32 +12,42 @@ from voxbatch.errors import EngineError
 
 @dataclass(frozen=True, slots=True)
 class Tekken:
+    """A Mistral tokenizer."""
+
     instruct: Any
-    """mistral-common's InstructTokenizer."""
+    """The InstructTokenizer of mistral-common."""
 
     @property
     def start(self) -> list[int]:
+        """Return the first token ids of every prompt."""
         return list(self.instruct.start())
 
     @property
     def audio_encoder(self) -> Any:
+        """Return the AudioEncoder of mistral-common, which pads audio and makes its token ids."""
         return self.instruct.audio_encoder
 
     def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text, without [BOS] and [EOS]."""
         return list(self.instruct.tokenizer.encode(text, bos=False, eos=False))
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of ids; control tokens say nothing."""
+        """Return the text of token ids. Control tokens give no text."""
         from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
 
         return str(self.instruct.tokenizer.decode(list(token_ids), special_token_policy=SpecialTokenPolicy.IGNORE))
 
 
 def require_agreement(agrees: bool, folder: Path, difference: str) -> None:
-    """Raise EngineError where mistral-common counts otherwise than voxbatch: one token too many kills vLLM.
+    """Check that mistral-common counts tokens as voxbatch does, because one token too many kills vLLM.
 
     Args:
-        difference: both counts, in words.
+        agrees: true if the counts are equal.
+        folder: the folder of tekken.json, for the message.
+        difference: both counts as text, for the message.
+
+    Raises:
+        EngineError: the counts differ.
     """
     if not agrees:
         from importlib.metadata import version
@@ -50,6 +60,7 @@ def require_agreement(agrees: bool, folder: Path, difference: str) -> None:
 
 
 def load_tekken(folder: Path) -> Tekken:
+    """Return the tokenizer in the tekken.json of a folder."""
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 
     return Tekken(MistralTokenizer.from_file(str(folder / "tekken.json")).instruct_tokenizer)

@@ -1,7 +1,7 @@
-"""A YAML file as vLLM's own `--config` reads it → our model and engine options.
+"""Read a YAML file for vLLM's own `--config`, and return the model and the engine options.
 
-The keys are vLLM's options, with - or _ between the words; a nested mapping stands for JSON (vllm/utils,
-argparse_utils.py: load_config_file). `keys` gives them their meaning. Only the top level is read here.
+The keys are vLLM's options, with - or _ between the words. A nested mapping stands for JSON (vllm/utils,
+argparse_utils.py: load_config_file). This module reads only the top level; `keys` interprets the keys.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ FLAG = "--vllm-config"
 
 
 def read(file: str) -> Properties:
-    """Read a configuration file of vLLM's.
+    """Read a configuration file of vLLM.
 
-    A `model` that begins with a dot, or is a folder beside the file, is relative to the file: published submissions
-    hold the file and the weights in one repository. Other names are a hub's or a bucket's.
+    A `model` that begins with a dot, or that is a folder beside the file, is relative to the file, because published
+    submissions hold the file and the weights in one repository. Other names belong to the hub or to a bucket.
 
     Raises:
-        ConfigError: it cannot be read, is no YAML mapping, or a value makes no sense; with file and line.
+        ConfigError: the file cannot be read, is no YAML mapping, or has a value that makes no sense. The message names
+            file and line.
     """
     entries = list(parse(file, keys.text_of(FLAG, file)))
     found = keys.gathered(FLAG, file, entries, keys.KEYS, _WITHOUT_EFFECT)
@@ -37,10 +38,10 @@ def read(file: str) -> Properties:
 
 
 def parse(file: str, text: str) -> Iterator[Entry]:
-    """Yield the entries of the top level, as vLLM would write them on its command line; nulls are left out.
+    """Yield the entries of the top level, with values as on vLLM's command line. Nulls are left out.
 
     Raises:
-        ConfigError: the text is no YAML mapping.
+        ConfigError: the text is not a YAML mapping.
     """
     try:
         loader = yaml.SafeLoader(text)
@@ -60,7 +61,7 @@ def parse(file: str, text: str) -> Iterator[Entry]:
 
 
 def _written(loader: yaml.SafeLoader, node: yaml.Node) -> str:
-    """Return a value as text. A number stays as the file has it, so that a revision such as 007 keeps its zeros."""
+    """Return a value as text. Numbers stay as they are in the file, so that a revision such as 007 keeps its zeros."""
     if isinstance(node, yaml.ScalarNode):
         is_bool = node.tag == "tag:yaml.org,2002:bool"
         return str(loader.construct_yaml_bool(node)).lower() if is_bool else str(node.value)
@@ -68,7 +69,7 @@ def _written(loader: yaml.SafeLoader, node: yaml.Node) -> str:
 
 
 def _beside(file: str, model: str) -> str:
-    """Resolve a relative folder against the folder of the file."""
+    """Return the folder of a model that is relative to the file. Return other names unchanged."""
     folder = os.path.abspath(Path(file).parent / model)
     is_relative = model.startswith(".") or os.path.isdir(folder)
     return folder if is_relative and not is_bucket(model) else model
@@ -81,4 +82,4 @@ _WITHOUT_EFFECT = frozenset([
     "allowed_local_media_path", "distributed_executor_backend", "async_scheduling", "scheduling_policy",
     "generation_config", "optimization_level", "skip_mm_profiling",
 ])  # fmt: skip
-"""What steers a server, and what this engine settles itself."""
+"""Keys that are known but have no effect: they control a server, or this engine decides their value itself."""

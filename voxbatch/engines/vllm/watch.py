@@ -1,8 +1,9 @@
-"""Watches what a model made of a chunk, and says what is suspect: text lost, or text invented.
+"""Find texts that are suspect, because text may be lost or invented.
 
-Speech models fail in a few known ways: they fall silent over speech (Voxtral Realtime says [STREAMING_PAD] for
-minutes), stop early, repeat themselves, or say more than anybody could speak. Each leaves a trace that costs nothing to
-look at. What is suspect is decoded once more, differently cut, and the better one kept; this module only judges.
+Speech models fail in a few known ways. They write nothing over speech (Voxtral Realtime writes [STREAMING_PAD] for
+minutes), stop early, repeat themselves, or write more than anybody can speak. Each failure leaves a trace that costs
+almost nothing to check. `drive` decodes a suspect chunk a second time, cut differently, and keeps the better text. This
+module only judges a text.
 """
 
 from __future__ import annotations
@@ -17,37 +18,48 @@ from voxbatch.engines.vllm.families import Heard
 from voxbatch.records import SAMPLING_RATE, Samples
 
 PAUSE_S = 10.0
-"""Nobody who speaks is silent for so long without the level showing it."""
+"""Seconds without text from which a pause is checked for speech. If nobody speaks for so long, the level shows it."""
 PAUSE_SPEECH_S = 4.0
-"""So much speech in it makes a pause suspect: of 107 chunks of real speech, none has less than 4.4 s in its middle
-10 s."""
+"""Seconds of speech in a pause that make the pause suspect. Of 107 chunks of real speech, none has less than 4.4 s of
+speech in its middle 10 s."""
 EMPTY_S = 2.0
-"""Speech of this length has at least one word."""
+"""Seconds of speech without text that are suspect: speech of this length has at least one word."""
 MOST_CHARACTERS_A_SECOND = 35.0
-"""The fastest speakers say 10 syllables a second, some 30 characters."""
+"""Number of characters per second of audio above which a text is suspect. The fastest speakers say 10 syllables per
+second, about 30 characters."""
 FEWEST_CHARACTERS_A_SECOND = 1.0
-"""Over speech of SLOW_S or more. Chinese has about 4 a second, counted as characters."""
+"""Number of characters per second of speech below which a text is suspect. Chinese has about 4 characters per
+second."""
 SLOW_S = 8.0
+"""Seconds of speech from which FEWEST_CHARACTERS_A_SECOND applies."""
 COMPRESSION = 2.4
-"""Text that zlib makes smaller than this is repetition (openai/whisper, transcribe.py:
+"""Compression ratio by zlib above which a text is repetitive (openai/whisper, transcribe.py:
 compression_ratio_threshold)."""
 COMPRESSION_CHARACTERS = 60
-"""Shorter texts compress badly whatever they say."""
+"""Number of characters from which COMPRESSION applies. Shorter texts compress badly, whether they repeat or not."""
 
 SPEECH_BELOW_PEAK_DB, SPEECH_ABOVE_DB = 25.0, -50.0
-"""A frame is taken for speech when it is at most so far below the chunk's loudest frames, and above this level."""
+"""Levels from which a frame counts as speech: at most SPEECH_BELOW_PEAK_DB below the 95th percentile of the chunk's
+frames, and above SPEECH_ABOVE_DB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
+    """One reason why a text is suspect."""
+
     what: str
-    """For a person, as in "no text over 12.4 s of speech"."""
+    """The reason as text for people, e.g. "no text over 12.4 s of speech"."""
     weight: float
-    """To compare two decodings of one chunk."""
+    """The weight of the reason. The text with the smaller sum of weights is the better one of two."""
 
 
 def suspicions(samples: Samples, heard: Heard) -> list[Suspicion]:
-    """What is suspect about `heard`, from `samples` of shape (num_samples,); empty for most chunks."""
+    """Return the reasons why a text is suspect. The list is empty for most chunks.
+
+    Args:
+        samples: the audio of the chunk, of shape (num_samples,).
+        heard: the text and what is known about it.
+    """
     speech = _speech_seconds(samples)
     characters = len(heard.text.strip())
     found = [_fast(characters, len(samples) / SAMPLING_RATE), _repetitive(heard.text), _truncated(heard)]
@@ -76,7 +88,7 @@ def _slow(characters: int, speech: float) -> Suspicion | None:
 
 def _repetitive(text: str) -> Suspicion | None:
     ranks = {character: i % 256 for i, character in enumerate(dict.fromkeys(text))}
-    data = bytes(ranks[character] for character in text)  # UTF-8 would make all text in Devanagari look repetitive
+    data = bytes(ranks[character] for character in text)  # in UTF-8 every text in Devanagari would look repetitive
     if len(text) < COMPRESSION_CHARACTERS or (ratio := len(data) / len(zlib.compress(data))) <= COMPRESSION:
         return None
     return Suspicion(f"the text repeats itself (it compresses {ratio:.1f} times)", 2)
@@ -108,7 +120,15 @@ def _stopped(samples: Samples, heard: Heard) -> Suspicion | None:
 
 
 def _speech_seconds(samples: Samples, start: int = 0, end: int | None = None) -> float:
-    """How much of [start, end) is likely speech: loud for this recording, and neither silence nor steady noise."""
+    """Return the seconds of [start, end) that are likely speech.
+
+    Such frames are loud for this chunk, and neither silence nor steady noise.
+
+    Args:
+        samples: the audio of the chunk.
+        start: first sample.
+        end: sample after the last one; None means the end of the chunk.
+    """
     stretch = samples[start:end]
     if is_silent(stretch):
         return 0.0

@@ -1,10 +1,10 @@
-"""Voxtral Realtime's tokens → words with times.
+"""Convert the tokens of Voxtral Realtime into words with times.
 
-The model says one token each 80 ms: [STREAMING_PAD] while it listens, [STREAMING_WORD] when it has heard a word to its
-end, and then that word's text. The prompt holds the left pads and the delay, so its last position has heard
-80 × (delay + 1) ms of the audio, and the k-th token said (from 0) speaks of what ended 80 × (k + 1) ms after the
-chunk's first sample: the delay has been taken off already. A word's end is therefore known to about ±0.1 s; its start
-is an estimate from its length.
+The model writes one token for each 80 ms of audio: [STREAMING_PAD] while it listens, [STREAMING_WORD] when it has heard
+a word to its end, and then the text of that word. The prompt holds the left pads and the delay, so the last position of
+the prompt has heard 80 × (delay + 1) ms of the audio. The k-th token of the text (from 0) therefore describes audio
+that ended 80 × (k + 1) ms after the first sample of the chunk: the delay is already subtracted. So the end of a word is
+known to about ±0.1 s. The start of a word is an estimate from its length.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from voxbatch.records import Word
 
 EOS, STREAMING_PAD, STREAMING_WORD = 2, 32, 33
 FIRST_TEXT_ID = 1000
-"""Ids below are control tokens: tekken.json, config.default_num_special_tokens."""
+"""The lowest id of a text token. Lower ids are control tokens: tekken.json, config.default_num_special_tokens."""
 CHARACTER_S = 0.07
-"""Read English has about 14 characters a second."""
+"""Estimated seconds per character of a word. English that is read aloud has about 14 characters per second."""
 SHORTEST_S = 0.1
 LONGEST_S = 1.5
 
 TOKEN_S = TOKEN_MS / 1000
 
 TORN = "\N{REPLACEMENT CHARACTER}"
-"""What bytes decode to that are no whole character."""
+"""The character to which incomplete bytes of a character are decoded."""
 
 
 def groups(token_ids: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-    """Text tokens that belong together, with the index of the token that opened them: [STREAMING_WORD], or their own
-    first one where there was none."""
+    """Yield each group of consecutive text tokens, with the index of the token that opens the group.
+
+    The opening token is [STREAMING_WORD]. If there is none before the group, it is the first text token of the group.
+    """
     opened, ids = 0, list[int]()
     for k, token in enumerate(token_ids):
         if token >= FIRST_TEXT_ID:
@@ -51,8 +53,15 @@ def _opened_at(token_ids: Sequence[int], first: int) -> int:
 
 
 def decoded(token_ids: Sequence[int], decode: Callable[[list[int]], str]) -> list[tuple[int, str]]:
-    """Each group's opening index and text. Groups that one character's bytes lie in become one, opened where the last
-    of them was; so the texts join to the text of all ids."""
+    """Return the index of the opening token and the text of each group.
+
+    If the bytes of one character are spread over several groups, these groups become one, with the opening index of the
+    last of them. So the texts, joined, are the text of all ids.
+
+    Args:
+        token_ids: the tokens of a text.
+        decode: function that returns the text of token ids.
+    """
     found: list[tuple[int, str]] = []
     last: list[int] = []
     for at, ids in groups(token_ids):
@@ -66,9 +75,15 @@ def decoded(token_ids: Sequence[int], decode: Callable[[list[int]], str]) -> lis
 
 
 def timed_words(pieces: Sequence[tuple[int, str]], duration: float) -> Iterator[Word]:
-    """(index of the opening token, text) → words in order, inside [0, duration], each starting where the last one
-    ended or later. A text of several words shares its stretch out by their lengths; white space alone waits for the
-    next word."""
+    """Yield the words in order, with times in seconds inside [0, duration].
+
+    Each word starts at the end of the word before, or later. The words of a text with several words share its time by
+    their lengths. A text of white space only is put before the next word.
+
+    Args:
+        pieces: (index of the opening token, text); see `decoded`.
+        duration: seconds of audio.
+    """
     free_from, blank, last = 0.0, "", int(duration * 1000) / 1000
     for k, text in pieces:
         tokens = split_words(blank + text)
@@ -86,10 +101,14 @@ def timed_words(pieces: Sequence[tuple[int, str]], duration: float) -> Iterator[
 
 
 def text_after_end(token_ids: Sequence[int], pieces: Sequence[tuple[int, str]]) -> tuple[int, int] | None:
-    """(index of the first EOS, characters of text after it); None where no text follows an EOS.
+    """Return the index of the first EOS and the number of characters of text after it.
 
     Args:
-        pieces: what `decoded` makes of the ids.
+        token_ids: the tokens of a text.
+        pieces: the result of `decoded` for the same tokens.
+
+    Returns:
+        None if no text follows an EOS.
     """
     if EOS not in token_ids:
         return None
@@ -99,8 +118,11 @@ def text_after_end(token_ids: Sequence[int], pieces: Sequence[tuple[int, str]]) 
 
 
 def spaced(pieces: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-    """The first word with a space before it, as all others have, so that it does not stick to the chunk before; but
-    not in scripts that put none between words."""
+    """Return the pieces with a space before the first word, as all other words have one.
+
+    Without the space, the word would stick to the last word of the chunk before. Scripts that put no spaces between
+    words are left unchanged.
+    """
     first = pieces[0][1][:1] if pieces else ""
     if not first or first.isspace() or _stands_close(first):
         return list(pieces)
@@ -108,13 +130,19 @@ def spaced(pieces: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
 
 
 def _stands_close(character: str) -> bool:
-    """Chinese and Japanese characters are wide; so are Korean ones, but Korean has spaces."""
+    """Return whether a character belongs to a script without spaces between words.
+
+    Chinese and Japanese characters are wide. Korean characters are wide too, but Korean has spaces.
+    """
     return unicodedata.east_asian_width(character) in "WF" and "HANGUL" not in unicodedata.name(character, "")
 
 
 def split_words(text: str) -> list[str]:
-    """ " one two" → [" one", " two"]: joined they give the text. White space at the end stays with the last word; a
-    text that has nothing else has no words. No-break spaces do not part words."""
+    """Split a text into words that, joined, give the text: " one two" → [" one", " two"].
+
+    White space at the end stays with the last word. A text of white space only has no words. No-break spaces do not
+    separate words.
+    """
     words: list[str] = re.findall(r"\s*\S+", text, re.ASCII) if text.strip() else []
     if words:
         words[-1] += text[sum(map(len, words)) :]
@@ -122,7 +150,7 @@ def split_words(text: str) -> list[str]:
 
 
 def longest_pause(token_ids: Sequence[int], duration: float) -> tuple[float, float]:
-    """The longest stretch of the audio, in seconds, that no text speaks of; (0, 0) for none."""
+    """Return the start and end, in seconds, of the longest stretch of audio without text."""
     spoken = [k for k, token in enumerate(token_ids) if token >= FIRST_TEXT_ID]
     ends = [0.0, *(min((k + 1) * TOKEN_S, duration) for k in spoken), duration]
     return max(pairwise(ends), key=lambda stretch: stretch[1] - stretch[0])

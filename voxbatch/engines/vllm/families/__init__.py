@@ -1,7 +1,7 @@
-"""What differs between the models: how a piece of audio becomes a request, and how its tokens become text.
+"""The differences between the models: each family makes requests from audio, and text from tokens, in its own way.
 
-A Family is made from a model's small files, without loading weights; `load` brings its tokenizer when the engine
-starts. It knows nothing of scheduling, memory or faults.
+A Family is made from the small files of a model, without its weights. Its method `load` loads the tokenizer when the
+engine starts. Scheduling, memory and faults are handled elsewhere.
 """
 
 from __future__ import annotations
@@ -16,68 +16,94 @@ from voxbatch.records import Samples, Word
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """A stretch of a chunk's audio that makes one request."""
+    """A part of a chunk's audio that becomes one request."""
 
     samples: Samples
-    """Never longer than the family's limit."""
+    """Samples of shape (num_samples,), at most `max_chunk_samples` of the family."""
     lang: str | None = None
-    """Primary subtag."""
+    """Primary subtag of the language. None means that the language is unknown."""
     lead: int = 0
-    """So many of the samples, at the front, are silence that is not the chunk's."""
+    """Number of samples of silence at the front that are not part of the chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
+    """A request to vLLM."""
+
     prompt: Mapping[str, Any]
-    """As vLLM's `LLM.generate` takes it."""
+    """The prompt in the form that vLLM's `LLM.generate` takes."""
     max_tokens: int
     ignore_eos: bool = False
     allowed_token_ids: tuple[int, ...] = ()
-    """Empty means all."""
+    """The only tokens that the text may have. Empty means all tokens."""
     suppressed_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a model made of one piece."""
+    """The text of one piece, and what is known about it."""
 
     text: str
     words: tuple[Word, ...] = ()
-    """Times from the piece's first sample; empty where the model gives none."""
+    """Words with times from the first sample of the piece. Empty if the model gives no word times."""
     quiet: tuple[float, float] | None = None
-    """The longest stretch, in seconds from the piece's first sample, in which a model that speaks as it listens said
-    nothing; None for a model that does not."""
+    """Start and end of the longest stretch without text, in seconds from the first sample of the piece. None for models
+    that do not write text while they listen."""
     unheard: tuple[float, float] | None = None
-    """From where such a model said that it had ended, to the piece's end; None where it listened to the end."""
+    """Start and end of the audio after the point at which the model ended its text, in seconds from the first sample of
+    the piece. None if the model listened to the end, or does not write text while it listens."""
     truncated: bool = False
-    """The text ended because no more tokens were allowed."""
+    """True if the text ended because no more tokens were allowed."""
     after_end: tuple[tuple[float, int], ...] = ()
-    """Where such a model said that it had ended and yet went on: seconds from the piece's first sample, and characters
-    of text that follow. At most one for each request."""
+    """Points at which the model wrote EOS and then more text: seconds from the first sample of the piece, and number of
+    characters that follow. Each request gives at most one."""
 
 
 class Unfit(Exception):
-    """A piece that this model cannot take: longer than its context (never a reason to truncate), or in a language that
-    it does not know."""
+    """The model cannot take a piece: it is too long for the model, or in a language that the model does not know.
+
+    A piece that is too long is never truncated.
+    """
 
 
 class Family(Protocol):
+    """The interface of a family of models."""
+
     max_chunk_samples: int
+    """Length of the longest piece, in samples."""
     word_times: bool
+    """See EngineSpec.word_times."""
     languages: frozenset[str] | None
     """See EngineSpec.languages."""
     uses_language: bool
     """See EngineSpec.uses_language."""
     prompt_tokens: int
-    """The most that its prompt alone takes of a step."""
+    """The largest number of positions that a prompt, with its audio, takes in a step of the engine."""
     decoding: Mapping[str, Any]
-    """What else decides the text, for the run's identity."""
+    """The family's options that influence the text. They are part of a run's identity."""
 
     def load(self, folder: Path) -> None:
-        """Bring the tokenizer of the model in `folder`."""
+        """Load the tokenizer of the model in `folder`.
+
+        Raises:
+            EngineError: the tokenizer counts tokens differently than voxbatch.
+        """
 
     def request(self, piece: Piece) -> Request:
-        """Raises Unfit."""
+        """Return the request for a piece.
+
+        Raises:
+            Unfit: the model cannot take the piece.
+        """
 
     def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> Heard | Piece:
-        """What was heard; or the piece, with what was learnt of it, to be asked again."""
+        """Return the text of the tokens that the model wrote for a piece.
+
+        Args:
+            piece: the audio of the request.
+            token_ids: the tokens of the text.
+            finish_reason: vLLM's "stop" or "length".
+
+        Returns:
+            The text; or a Piece if another request is needed: the same piece with its language, for example.
+        """

@@ -1,4 +1,4 @@
-"""Voxtral Mini 3B and Small 24B: whole 30 s windows behind an instruct prompt that names the language."""
+"""Voxtral Mini 3B and Small 24B: whole windows of 30 s in an instruct prompt that may name the language."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ from voxbatch.records import SAMPLING_RATE
 WINDOW_S = 30
 WINDOW = WINDOW_S * SAMPLING_RATE
 WINDOW_TOKENS = 375
-"""Audio tokens of a started 30 s window: 12.5 a second."""
+"""Number of audio tokens of each window of 30 s, full or not: 12.5 per second."""
 PROMPT_TOKENS = 8
-"""Beside the audio: [BOS] [INST] [BEGIN_AUDIO] [/INST], two or three of `lang:xx`, [TRANSCRIBE]."""
+"""The largest number of prompt tokens besides the audio: [BOS] [INST] [BEGIN_AUDIO] [/INST], two or three tokens of
+`lang:xx`, [TRANSCRIBE]."""
 TEXT_TOKENS = 448
-"""Room for the text of 30 s: as much as Whisper's decoder has, three times what the fastest speaker needs."""
+"""Number of tokens allowed for the text of 30 s. Whisper's decoder has as many, and the fastest speaker needs a
+third of them."""
 
 
 class Instruct:
+    """The family of Voxtral Mini 3B and Small 24B: see `Family` for its methods."""
+
     languages: frozenset[str] | None = ISO_639_1
     uses_language = True
     word_times = False
@@ -44,11 +48,16 @@ class Instruct:
             )
 
     def load(self, folder: Path) -> None:
+        """Load the tokenizer and check its counts; see `Family.load`."""
         self._tekken: Tekken = load_tekken(folder)
         self._check_counts(folder)
 
     def _check_counts(self, folder: Path) -> None:
-        """Raise EngineError where mistral-common's windows and prompts are longer or shorter than ours."""
+        """Check that a window of mistral-common has WINDOW_TOKENS, and a prompt at most PROMPT_TOKENS besides.
+
+        Raises:
+            EngineError: a number differs.
+        """
         encoder = self._tekken.audio_encoder
         for samples in (1, SAMPLING_RATE, WINDOW - 1, WINDOW):
             padded = len(encoder.pad(np.zeros(samples, np.int8), SAMPLING_RATE))
@@ -56,7 +65,7 @@ class Instruct:
             require_agreement(
                 tokens == WINDOW_TOKENS, folder, f"a window has {tokens} tokens, and voxbatch counts {WINDOW_TOKENS}"
             )
-        besides = len(self.prompt(WINDOW, None)) - WINDOW_TOKENS  # a language's tokens depend on the vocabulary
+        besides = len(self.prompt(WINDOW, None)) - WINDOW_TOKENS  # a language has 2 or 3 tokens, by the vocabulary
         require_agreement(
             besides <= PROMPT_TOKENS,
             folder,
@@ -64,6 +73,7 @@ class Instruct:
         )
 
     def request(self, piece: Piece) -> Request:
+        """Return a request with a whole window of audio; see `Family.request`."""
         if len(piece.samples) > WINDOW:
             raise Unfit(f"{len(piece.samples) / SAMPLING_RATE:.2f} s of audio; {WINDOW_S} s are one window")
         padded = self._tekken.audio_encoder.pad(_not_empty(piece.samples), SAMPLING_RATE)
@@ -74,8 +84,14 @@ class Instruct:
         )
 
     def prompt(self, num_samples: int, lang: str | None) -> list[int]:
-        """mistral-common's transcription prompt (InstructTokenizerV7.encode_transcription) for audio that is padded
-        already."""
+        """Return the token ids of a transcription prompt, as mistral-common makes them.
+
+        They are those of InstructTokenizerV7.encode_transcription, for audio that is already padded.
+
+        Args:
+            num_samples: length of the padded audio.
+            lang: primary subtag of the language; None leaves the language out.
+        """
         instruct, encoder = self._tekken.instruct, self._tekken.audio_encoder
         audio = [encoder.audio_token] * encoder.audio_config.num_audio_tokens(num_samples)
         said = self._tekken.encode(f"lang:{lang}") if lang else []
@@ -83,6 +99,7 @@ class Instruct:
         return [*begin, *audio, instruct.END_INST, *said, instruct.TRANSCRIBE]
 
     def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> Heard:
+        """Return the text, without times; see `Family.read`."""
         return Heard(self._tekken.decode(token_ids), truncated=finish_reason == "length")
 
 

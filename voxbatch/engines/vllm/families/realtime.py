@@ -1,4 +1,4 @@
-"""Voxtral Realtime, whole chunks at a time: one token of text for each 80 ms of audio."""
+"""Voxtral Realtime with whole chunks of audio: the model writes one token of text for each 80 ms."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from voxbatch.records import SAMPLING_RATE
 
 
 class Realtime:
+    """The family of Voxtral Realtime: see `Family` for its methods."""
+
     languages: frozenset[str] | None = None
     uses_language = False
     word_times = True
@@ -40,19 +42,24 @@ class Realtime:
             )
 
     def load(self, folder: Path) -> None:
+        """Load the tokenizer and check its counts; see `Family.load`."""
         self._tekken: Tekken = load_tekken(folder)
         self._prompt = self._tekken.start + self._tekken.audio_encoder.encode_streaming_tokens()
         self._check_counts(folder)
 
     def _check_counts(self, folder: Path) -> None:
-        """Raise EngineError where mistral-common's prompt and pads are not those of `limits`."""
+        """Check that the prompt and the pads of mistral-common have the lengths that `limits` calculates.
+
+        Raises:
+            EngineError: a length differs.
+        """
         require_agreement(
             len(self._prompt) == self.prompt_tokens,
             folder,
             f"the prompt has {len(self._prompt)} tokens, and voxbatch counts {self.prompt_tokens}",
         )
         for samples in (0, 1, limits.SAMPLES_PER_TOKEN, limits.SAMPLES_PER_TOKEN + 1, self.max_chunk_samples):
-            silence = np.zeros(samples, np.int8)  # small, however long the context is
+            silence = np.zeros(samples, np.int8)  # one byte per sample: small even for a long context
             padded = len(self._tekken.audio_encoder.pad(silence, SAMPLING_RATE))
             counted = limits.positions(samples, self._delay, self._left_pad) * limits.SAMPLES_PER_TOKEN
             require_agreement(
@@ -62,6 +69,7 @@ class Realtime:
             )
 
     def request(self, piece: Piece) -> Request:
+        """Return a request with padded audio; see `Family.request`."""
         samples = len(piece.samples)
         if samples > self.max_chunk_samples:
             raise Unfit(
@@ -76,6 +84,7 @@ class Realtime:
         )
 
     def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> Heard:
+        """Return the text with word times, pauses and early ends; see `Family.read`."""
         duration = len(piece.samples) / SAMPLING_RATE
         pieces = decoded(token_ids, self._tekken.decode)
         words = tuple(timed_words(spaced(pieces), duration))

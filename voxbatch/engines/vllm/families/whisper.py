@@ -1,4 +1,4 @@
-"""Whisper in Hugging Face form: 30 s windows, the language asked of the model itself where nobody says it."""
+"""Whisper in Hugging Face's format, with windows of 30 s. If the language is unknown, the model itself detects it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE
 
 WINDOW_S = 30
-"""Whisper's encoder always takes 30 s (openai/whisper, audio.py: CHUNK_LENGTH)."""
+"""Length of the audio that Whisper's encoder always takes (openai/whisper, audio.py: CHUNK_LENGTH)."""
 CONTEXT = 448
-"""Whisper's decoder has so many positions (openai/whisper, n_text_ctx)."""
+"""Number of positions of Whisper's decoder (openai/whisper, n_text_ctx)."""
 ENCODER_POSITIONS = 1500
-"""Of a window (openai/whisper, n_audio_ctx), all in one step: vLLM does not cut an encoder's input."""
+"""Number of encoder positions of a window (openai/whisper, n_audio_ctx). All are computed in one step, because vLLM
+does not split the input of an encoder."""
 TEXT_TOKENS = CONTEXT // 2
-"""What openai/whisper itself lets a window say (decoding.py: sample_len)."""
+"""Number of tokens allowed for the text of a window, as in openai/whisper (decoding.py: sample_len)."""
 
 
 class Whisper:
+    """The family of Whisper: see `Family` for its methods."""
+
     languages: frozenset[str] | None = None
     uses_language = True
     word_times = False
@@ -39,18 +42,23 @@ class Whisper:
             )
 
     def load(self, folder: Path) -> None:
+        """Load the tokenizer and the special tokens; see `Family.load`."""
         from transformers import AutoTokenizer
 
         generation = json.loads((folder / "generation_config.json").read_text())
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
         self._start = json.loads((folder / "config.json").read_text())["decoder_start_token_id"]
         self._languages: dict[str, int] = generation.get("lang_to_id", {})
-        """By token, e.g. {"<|en|>": 50259}; empty for an English-only model."""
+        """Ids of the language tokens, e.g. {"<|en|>": 50259}. Empty for an English-only model."""
         self._transcribe = [generation["task_to_id"]["transcribe"]] if self._languages else []
         self._no_timestamps = generation["no_timestamps_token_id"]
         self._suppressed = tuple(generation.get("suppress_tokens") or ())
 
     def request(self, piece: Piece) -> Request:
+        """Return a request; see `Family.request`.
+
+        If the model is multilingual and the language of the piece is unknown, the request asks for the language only.
+        """
         if len(piece.samples) > self.max_chunk_samples:
             raise Unfit(f"{len(piece.samples) / SAMPLING_RATE:.2f} s of audio; {WINDOW_S} s are one window")
         if self._languages and piece.lang is None:
@@ -68,6 +76,7 @@ class Whisper:
             raise Unfit(f"this Whisper does not know the language {lang!r}; it knows {known}") from None
 
     def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> Heard | Piece:
+        """Return the text; or the piece with its language, if the request asked for the language."""
         if self._languages and piece.lang is None:
             tokens = {token_id: token for token, token_id in self._languages.items()}
             return replace(piece, lang=tokens[token_ids[0]].strip("<|>"))

@@ -1,10 +1,12 @@
-"""Steps in which hundreds of requests only go on, which are nearly all: what vLLM's scheduler need not ask of each.
+"""The scheduler fast path: cheaper scheduling of the steps in which hundreds of requests only continue.
 
-A request of ours is plain: it says one token a step until a known token or a known length ends it, holds its audio that
-long, and only its whole text is wanted. vLLM's scheduler, which is made for everything else too, takes some 17 µs a
-step for it; 512 requests are 9 ms of the one process that also has to keep the GPU busy, and the GPU needs as much.
+Nearly all steps are of this kind. A request of voxbatch is plain: it writes one token per step until a known token or a
+known length ends it. It keeps its audio until then, and only its whole text is needed. vLLM's scheduler also handles
+all other kinds of requests, and takes about 17 µs per step for each request. For 512 requests that is 9 ms of the
+process that must also keep the GPU busy, and the GPU needs about as long.
 
-`plain` says where this holds, `schedule` and `update` are the two halves of such a step, `scheduler` puts them into
-vLLM's class, and `shortcuts` help in the other steps. The rule throughout: vLLM's own code does whatever is not that
-plain, and all that is not done once a request; only the loop over the plain requests is ours.
+`plain` checks the conditions, `schedule` and `update` are the two halves of such a step, `scheduler` adds them to
+vLLM's class, and `shortcuts` help in the other steps. One rule applies throughout. vLLM's own code handles all requests
+that are not plain, and everything that is not done for each request. Only the loop over the plain requests is
+voxbatch's own.
 """

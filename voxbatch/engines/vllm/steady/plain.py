@@ -1,4 +1,4 @@
-"""Which of vLLM's schedulers, requests and outputs are so plain that most questions have one answer."""
+"""Check whether vLLM's scheduler, requests and outputs are plain enough for the scheduler fast path."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNUSED = (
     "finished_req_ids_dict",
     "log_stats",
 )
-"""Attributes of a scheduler that stand for what voxbatch does not use; 0.26 and 0.32 have not the same ones."""
+"""Attributes of a scheduler for features that voxbatch does not use. vLLM 0.26 and 0.32 differ in these attributes."""
 EXTRAS = (
     "logprobs",
     "prompt_logprobs_dict",
@@ -40,11 +40,11 @@ EXTRAS = (
     "routed_experts",
     "sampling_masks",
 )
-"""What a step of the model may bring beside tokens."""
+"""Attributes of a model's output for results other than tokens."""
 
 
 def scheduler_is_plain(scheduler: Any) -> bool:
-    """Nothing is in use that has a say in a step, and a request's K/V blocks only ever grow."""
+    """Return whether a scheduler uses no feature that affects a step, and the K/V blocks of a request only grow."""
     manager = scheduler.kv_cache_manager
     groups = manager.coordinator.single_type_managers
     return (
@@ -58,18 +58,25 @@ def scheduler_is_plain(scheduler: Any) -> bool:
 
 
 def slides(spec: Any, longest: int) -> bool:
-    """Whether K/V blocks are thrown away on the way.
+    """Return whether K/V blocks are freed while a request runs, because of a sliding window.
 
     Args:
-        longest: context of a request, in tokens.
+        spec: vLLM's specification of the K/V cache.
+        longest: longest context of a request, in tokens.
     """
     window = getattr(spec, "sliding_window", None)
     return window is not None and window < longest
 
 
 def request_is_plain(request: Any, longest: int) -> bool:
-    """It ends by a token or by its length and for no other reason, within its audio and the context; and its text is
-    wanted when it has ended, and not before."""
+    """Return whether a request is plain.
+
+    A plain request ends by a token or by its length only, within its audio and the context. Its text is needed only
+    after its end.
+
+    Args:
+        longest: longest context of a request, in tokens.
+    """
     asked = request.sampling_params
     return (
         asked is not None
@@ -90,16 +97,16 @@ def request_is_plain(request: Any, longest: int) -> bool:
 def _fits(request: Any, longest: int) -> bool:
     end = request.num_prompt_tokens + request.max_tokens
     places = [feature.mm_position for feature in request.mm_features]
-    # the last token said is not heard with; where the audio ends before, vLLM lets go of it before
+    # The last token needs no audio. If the audio ended earlier, vLLM would free it earlier.
     return end <= longest and len(places) <= 1 and all(place.offset + place.length >= end - 1 for place in places)
 
 
 def stops(request: Any) -> set[int]:
-    """The tokens that may end it."""
+    """Return the ids of the tokens that end a request."""
     asked = request.sampling_params
     return {*(asked.stop_token_ids or ()), *([] if asked.eos_token_id is None else [asked.eos_token_id])}
 
 
 def output_is_plain(output: Any) -> bool:
-    """The model brings tokens and nothing else."""
+    """Return whether an output of the model holds tokens and nothing else."""
     return bool(output.sampled_token_ids) and not any(getattr(output, name, None) for name in EXTRAS)

@@ -1,4 +1,4 @@
-"""The first half of a steady step: every request that runs is given one more token to say."""
+"""The first half of a step on the scheduler fast path: every running request is scheduled for one more token."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from vllm.v1.core.sched.output import CachedRequestData
 
 
 def going_on(running: Iterable[Any]) -> list[Any] | None:
-    """Those of `running` that say one more token; None where anyone's turn is not that simple.
+    """Return the requests that get one more token, or None if the state of any running request is not that simple.
 
-    Asynchronous scheduling runs ahead of the model: a request has placeholders for tokens that the model has yet to
-    say. One whose last token is among them is left out.
+    Asynchronous scheduling runs ahead of the model, so a request has placeholders for tokens that the model has not
+    returned yet. A request whose last token is among these placeholders is left out.
     """
     found = []
     for request in running:
@@ -28,8 +28,12 @@ def going_on(running: Iterable[Any]) -> list[Any] | None:
 
 
 def blocks(manager: Any, requests: list[Any]) -> list[tuple[list[int], ...] | None] | None:
-    """For each of the requests, the ids of the K/V blocks that it gets, by group, if it needs any; None where there are
-    not enough for all."""
+    """Allocate the K/V blocks that the requests need for one more token.
+
+    Returns:
+        For each request, the ids of its new blocks by group, or None if it needs no block. None in place of the list if
+        there are not enough free blocks for all requests; then nothing is allocated.
+    """
     [group] = manager.coordinator.single_type_managers
     held, size = group.req_to_blocks, group.block_size
     full = [
@@ -47,7 +51,16 @@ def blocks(manager: Any, requests: list[Any]) -> list[tuple[list[int], ...] | No
 
 
 def enter(output: Any, requests: list[Any], new_blocks: list[Any]) -> list[str]:
-    """Into the output of a step in which nobody runs, the requests; and into them, that they do. Their ids."""
+    """Add the requests to the output of a step without requests, and update the counters of the requests.
+
+    Args:
+        output: the scheduler's output of an empty step.
+        requests: the requests that get one more token.
+        new_blocks: the result of `blocks` for these requests.
+
+    Returns:
+        The ids of the requests.
+    """
     ids = [request.request_id for request in requests]
     output.num_scheduled_tokens = dict.fromkeys(ids, 1)
     output.total_num_scheduled_tokens = len(ids)

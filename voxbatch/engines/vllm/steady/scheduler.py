@@ -1,4 +1,4 @@
-"""Steady steps in vLLM's asynchronous scheduler."""
+"""vLLM's asynchronous scheduler with the scheduler fast path."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from voxbatch.engines.vllm.steady import plain, schedule, update
 
 
 class SteadyScheduler(AsyncScheduler):  # type: ignore[misc]
+    """vLLM's asynchronous scheduler, with a fast path for steps in which all requests only continue."""
+
     _shortens: ClassVar[bool] = True
-    """Off, everything goes vLLM's way: for comparison."""
+    """Switch of the fast path. False means that vLLM schedules every step, for comparison."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._steadies = self._shortens and vllm_plugin.asked() and plain.scheduler_is_plain(self)
         self._odd = set[str]()
-        """Requests that are not plain. While there is one, all go vLLM's way."""
+        """Ids of the requests that are not plain. While there is such a request, vLLM schedules every step."""
         self._stops = set[int]()
-        """Tokens that may end a request, of all plain ones so far."""
+        """Ids of the tokens that may end a request, of all plain requests until now."""
 
     def add_request(self, request: Any) -> None:
+        """Add a request, and note whether it is plain."""
         if self._steadies and request.request_id not in self.requests:
             if plain.request_is_plain(request, self.max_model_len):
                 self._stops |= plain.stops(request)
@@ -33,8 +36,13 @@ class SteadyScheduler(AsyncScheduler):  # type: ignore[misc]
         super().add_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
+        """Return the output of the next step.
+
+        The fast path schedules the step if no request can be admitted, all running requests are plain, and there are
+        K/V blocks for all of them. Otherwise vLLM schedules the step.
+        """
         requests = schedule.going_on(self.running) if self._nobody_comes() and not throttle_prefills else None
-        # whoever was not in the step before is unknown to the runner's batch
+        # the model runner's batch does not know requests that were not in the step before
         if not requests or not self.prev_step_scheduled_req_ids.issuperset(each.request_id for each in requests):
             return super().schedule(throttle_prefills)
         if (blocks := schedule.blocks(self.kv_cache_manager, requests)) is None:
@@ -53,15 +61,21 @@ class SteadyScheduler(AsyncScheduler):  # type: ignore[misc]
         return (full or not waiting) and running <= self.max_num_scheduled_tokens
 
     def _of_nobody(self) -> Any:
-        """vLLM's output of a step in which nobody runs, with all that is to be said beside: what ended, what was
-        freed."""
-        self._pause_state = PauseState.PAUSED_ALL  # 0.32's setter writes to the log
+        """Return vLLM's output of a step without requests.
+
+        The output holds the other messages to the model runner, such as the requests that ended and what was freed.
+        """
+        self._pause_state = PauseState.PAUSED_ALL  # not by the property: its setter in 0.32 writes to the log
         try:
             return super().schedule()
         finally:
             self._pause_state = PauseState.UNPAUSED
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """Update the requests with the model's output, and return the outputs for the front end.
+
+        Plain requests that continue are updated on the fast path. vLLM updates all others.
+        """
         if not self._steadies:
             return super().update_from_output(scheduler_output, model_runner_output)
         if not self._odd and plain.output_is_plain(model_runner_output):

@@ -1,6 +1,8 @@
-"""The second half of a steady step: what the model has said is added to the requests, and nothing else is done with
-those that go on. A request's tokens leave for the front end when it has ended, all at once, which is when they are
-wanted: so neither process handles hundreds of messages a step."""
+"""The second half of a step on the scheduler fast path: the tokens of the model are added to the requests.
+
+Nothing else is done with the requests that continue. The tokens of a request are sent to the front end all at once when
+the request has ended, because they are not needed before. So neither process handles hundreds of messages per step.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,17 @@ from vllm.v1.request import RequestStatus
 
 
 def go_on(requests: Mapping[str, Any], step: Any, output: Any, stops: set[int]) -> dict[str, int]:
-    """Add the tokens of `output`, which is plain, to the requests that go on after it. Those of the step that are left
-    over, with their number of tokens: what ends, begins, has ended or was thrown out meanwhile is vLLM's to see to.
+    """Add the tokens of a plain output to the requests that continue after it.
 
     Args:
-        stops: tokens that may end a request.
+        requests: the scheduler's requests, by id.
+        step: the scheduler's output for the step.
+        output: the model's output for the step. It must be plain.
+        stops: ids of the tokens that may end a request.
+
+    Returns:
+        The other requests of the step, with their number of scheduled tokens. They begin or end in this step, have
+        ended, or were preempted. vLLM's own code handles them.
     """
     said, places, running = output.sampled_token_ids, output.req_id_to_index, RequestStatus.RUNNING
     left = {}
@@ -37,12 +45,17 @@ def go_on(requests: Mapping[str, Any], step: Any, output: Any, stops: set[int]) 
 
 
 def whole_texts(outputs: dict[int, Any], requests: Mapping[str, Any]) -> dict[int, Any]:
-    """Of the outputs for the front end: nothing of the plain requests that go on, the whole text of those that ended.
-    A message is sent in any case, for the front end takes in new work, and knows that the engine lives, by each.
+    """Remove the plain requests that continue from the outputs for the front end, and complete those that ended.
+
+    A plain request that has ended gets its whole text. The first client gets a message in any case, because with each
+    message the front end accepts new work, and knows that the engine is alive.
 
     Args:
-        outputs: by client; those of plain requests are the first one's.
-        requests: the plain ones of the step, by id.
+        outputs: vLLM's outputs by client. Plain requests belong to the first client.
+        requests: the plain requests of the step, by id.
+
+    Returns:
+        `outputs`, changed in place.
     """
     message = outputs.setdefault(0, EngineCoreOutputs())
     message.outputs = [each for each in message.outputs if each.finished or each.request_id not in requests]
