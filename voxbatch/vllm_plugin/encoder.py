@@ -230,16 +230,19 @@ class _Plain:
     """Small operations of a layer in PyTorch, as stock vLLM runs them on a CPU."""
 
     def norm(self, module: Any, x: torch.Tensor) -> torch.Tensor:
+        """Return the RMS norm of x."""
         found: torch.Tensor = module.forward_native(x)
         return found
 
     def add_and_norm(
         self, module: Any, delta: torch.Tensor, residual: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the norm of the sum `residual + delta`, and the sum."""
         residual = residual + delta
         return self.norm(module, residual), residual
 
     def gate(self, module: Any, x: torch.Tensor) -> torch.Tensor:
+        """Return SwiGLU's product: SiLU of the left half of x times its right half."""
         found: torch.Tensor = module.forward_native(x)
         return found
 
