@@ -1,4 +1,4 @@
-"""Requests are admitted in bursts, and every one of them at last."""
+"""Requests are admitted in bursts, and every request is admitted in the end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from voxbatch.engines.vllm.bursts import LARGEST, opens, size
 @pytest.mark.parametrize("crowd", [0, 0.01, 0.5, 1, 10.1])
 @pytest.mark.parametrize("at_once", [3, 1_000])
 def test_nobody_waits_for_ever(most: int, crowd: float, at_once: int) -> None:
-    """However few wait, however many a step takes at most, and whenever those that run end: as long as somebody waits,
-    it goes on. And the steps that admit somebody are few: one for each burst."""
+    """Waiting requests are always admitted in the end, in few steps: one for each burst.
+
+    This holds for any number of waiting requests, any maximum of a step, and any ends of the running requests.
+    """
     rng = np.random.default_rng(most)
     total = waiting = round(crowd * most)
     running, steps, admitting = list[int](), 0, 0
@@ -29,7 +31,10 @@ def test_nobody_waits_for_ever(most: int, crowd: float, at_once: int) -> None:
 
 
 def test_the_door() -> None:
-    """28 may run, so a burst is 2: it opens for two, and so for an empty house. Of 1,024 it is as large as it gets."""
+    """Admission opens when a whole burst fits, or when nothing runs.
+
+    Of 28 requests a burst is 2. Of 1,024 requests a burst has its maximum size.
+    """
     assert not opens(27, 28)
     assert opens(26, 28)
     assert opens(0, 28)
