@@ -154,7 +154,7 @@ class Model:
 
     def __init__(self, say: Say):
         self._say, self._known = say, dict[str, list[int]]()
-        """For each request: the numbers of its prompt tokens, computed tokens and generated tokens."""
+        """Numbers of prompt tokens, computed tokens and generated tokens of each request."""
 
     def answer(self, step: Any) -> Any:
         """Return the runner's output for a step."""

@@ -42,6 +42,7 @@ def ran(folder: Path, script: str, *arguments: str) -> str:
 
 
 def tables(folder: Path, lines: list[dict[str, Any]]) -> str:
+    """Return the tables that tables.py prints for these lines."""
     (folder / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = [sys.executable, GPU / "tables.py", folder / "lines.jsonl"]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout

@@ -68,7 +68,7 @@ def test_chunks_do_not_hear_each_other() -> None:
 
 
 def test_in_bfloat16() -> None:
-    """In bfloat16 the product is as close to the float32 result as PyTorch's convolution: each rounds once, after the
+    """The product in bfloat16 is as close to the float32 result as PyTorch's convolution: each rounds once, after the
     sum."""
     torch.manual_seed(0)
     first, second = Conv1d(128, 320, 3).bfloat16(), Conv1d(320, 320, 3, 2).bfloat16()

@@ -33,11 +33,13 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _EngineLog:
+    """Return an engine's log in a folder of the test."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return _EngineLog()
 
 
 def write_errors(log: _EngineLog) -> None:
+    """Write the errors that an engine would log."""
     (log.file.parent / "errors.log").write_text(TRACEBACK)
 
 

@@ -147,6 +147,7 @@ class StandIn:
 
 
 def full(chunks: list[Chunk], closed: bool = True) -> Feed:
+    """Return a feed that holds these chunks, closed or open."""
     feed = Feed(10**9)
     for each in chunks:
         feed.put(each)
@@ -165,18 +166,22 @@ def driven(world: World, count: int, ears: Ears | None = None, **settings: int) 
 
 
 def told(results: list[Result]) -> list[str]:
+    """Return the texts of all warnings."""
     return [result.text for result in results if isinstance(result, Notice) and result.is_warning]
 
 
 def heard(results: list[Result]) -> dict[int, str]:
+    """Return the text of each chunk that has one."""
     return {result.item: result.text for result in results if isinstance(result, Hypothesis)}
 
 
 def failed(results: list[Result]) -> dict[int, str]:
+    """Return the message of each chunk that failed."""
     return {result.item: result.message for result in results if isinstance(result, ChunkFailure)}
 
 
 def one_each(results: list[Result], count: int) -> bool:
+    """Return whether each of `count` chunks has exactly one result."""
     items = Counter(result.item for result in results if not isinstance(result, Notice))
     return items == Counter(range(count))
 
@@ -435,6 +440,7 @@ def watched(ears: Ears, samples: Samples = SPEECH, world: World | None = None) -
 
 
 def hears(*answers: Heard) -> Ears:
+    """Return a family that hears these answers in turn."""
     ears = Ears()
     ears.answers = list(answers)
     return ears

@@ -79,7 +79,7 @@ def test_lengths_are_rounded_up() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_cpu_has_no_memory_of_a_gpu() -> None:
-    """On a CPU the worker reports no GPU memory, and nothing fails."""
+    """The worker reports no GPU memory on a CPU, and nothing fails."""
     assert Usage().voxbatch_memory() == {}
 
 

@@ -110,7 +110,7 @@ def test_kv_where_auto_takes_stock(on_gpus: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_plugin_stays(on_gpus: Any) -> None:
-    """With `auto`, a part in 8 bits keeps the plugin, its attention and the memory for its requests."""
+    """A part in 8 bits with `auto` keeps the plugin, its attention and the memory for its requests."""
     model = on_gpus(L4)
     for parts in ("decoder", "encoder", "kv"):
         given, auto = (asked(parts, prefill_encoder=each) for each in ("true", "auto"))

@@ -55,7 +55,7 @@ def test_the_fullest_of_an_engines_gpus(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_the_variable(given: str | None, visible: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the variable all GPUs are visible; with it, those that it names, in its order, up to the first unknown
+    """All GPUs are visible without the variable; with it, those that it names, in its order, up to the first unknown
     one."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if given is not None:

@@ -53,6 +53,7 @@ def saved(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tensors(folder: Path, pattern: str) -> dict[str, np.ndarray]:
+    """Return all tensors of the matching files, by name."""
     from safetensors.numpy import load_file
 
     return {name: tensor for file in folder.glob(pattern) for name, tensor in load_file(file).items()}

@@ -71,7 +71,7 @@ def test_a_position() -> None:
 
 
 def test_a_position_when_the_encoder_runs_once_a_chunk() -> None:
-    """With the plugin a position takes 104 KiB of decoder cache (52 in 8 bits) and 6 KiB of encoder output.
+    """A position takes, with the plugin, 104 KiB of decoder cache (52 in 8 bits) and 6 KiB of encoder output.
 
     The encoder has no cache of its own.
     """
@@ -177,7 +177,7 @@ def test_an_option_says_what_a_card_may_hold(card: gpu.Card, asked: dict[str, An
 
 
 def test_an_l4() -> None:
-    """By default 1.2 GB of an L4 stay free, beside memory that is known to be used without being planned."""
+    """An L4 keeps 1.2 GB free by default, beside memory that is known to be used without being planned."""
     assert planned_bytes(Settings(), L4) == pytest.approx(21.28e9, rel=1e-3)
 
 

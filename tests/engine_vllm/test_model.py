@@ -37,6 +37,7 @@ AUDIO = {"sampling_rate": 16_000, "transcription_delay_ms": 480, "streaming_n_le
 
 
 def params(transcription_format: str | None = "streaming") -> dict[str, Any]:
+    """Return the keys of params.json that tell the family of a model."""
     audio = {"transcription_format": transcription_format} if transcription_format else {}
     return {"dim": 64, "multimodal": {"whisper_model_args": {"encoder_args": {"audio_encoding_args": audio}}}}
 

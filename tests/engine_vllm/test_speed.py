@@ -78,7 +78,7 @@ def test_the_shape() -> None:
 
 
 def test_by_hand() -> None:
-    """On a card with slow memory one request takes the time to read the decoder's weights, and little more."""
+    """One request on a card with slow memory takes the time to read the decoder's weights, and little more."""
     slow = replace(H200, bytes_per_s=1e9)
     read_s = 2 * MODEL.decoder.weights / (speed.STREAM * 1e9)
     assert speed.decoder_s(slow, MODEL.decoder, 1, 100) == pytest.approx(read_s, rel=0.01)

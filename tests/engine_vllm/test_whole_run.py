@@ -42,6 +42,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def options(realtime: Path) -> list[str]:
+    """Return the options of a run with the tiny Realtime."""
     given = ["dtype=float32", "enforce_eager=true", "max_num_batched_tokens=2048", "max_num_seqs=4", "watch=false"]
     flags = [flag for option in given for flag in ("--engine-option", option)]
     return ["--engine", "vllm", "--model", str(realtime), "--part-items", "2", "--log-format", "json", *flags]
@@ -66,6 +67,7 @@ def wait_for(what: Callable[[], object]) -> None:
 
 
 def parts(out: Path) -> int:
+    """Return the number of committed parts."""
     return len(list(out.glob("parts/*/part-*.jsonl")))
 
 
