@@ -1,8 +1,8 @@
-"""Writes tiny random checkpoints of the two Voxtral architectures, in Mistral's own format.
+"""Write tiny random checkpoints of the two Voxtral architectures, in Mistral's own format.
 
-They have the real ones' structure, tensor names, prompt and special tokens, at a few megabytes. What they say means
-nothing, but it depends on the audio at every position, so that one wrong frame shows in the tokens. Running them is
-left to `generate.py`.
+They have the structure, tensor names, prompt and special tokens of the real models, at a few megabytes. Their output
+means nothing, but it depends on the audio at every position, so that one wrong frame changes the tokens. `generate.py`
+runs them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 Weights = dict[str, np.ndarray]
 
-VOCAB_SIZE = 8_192  # the real one, cut: the first 1000 ids are special, text begins after them
+VOCAB_SIZE = 8_192  # the real vocabulary, cut: the first 1000 ids are special, text begins after them
 NUM_SPECIAL = 1_000
 EOS, PAD, WORD = 2, 32, 33
 SPECIAL = (
@@ -27,14 +27,14 @@ SPECIAL = (
     "<SPECIAL_20> <SPECIAL_21> <SPECIAL_22> <SPECIAL_23> [AUDIO] [BEGIN_AUDIO] <SPECIAL_26> <SPECIAL_27> <SPECIAL_28> "
     "<SPECIAL_29> <SPECIAL_30> <SPECIAL_31> [STREAMING_PAD] [STREAMING_WORD] [TRANSCRIBE] [ARGS] [CALL_ID] [THINK] "
     "[/THINK]"
-)  # those of ranks 0 to 38
+)  # ranks 0 to 38
 
 MEL = {"num_mel_bins": 128, "hop_length": 160, "window_size": 400}
 RATES = {"sampling_rate": 16_000, "frame_rate": 12.5}
 DECODER = {
     "dim": 64,
     "n_layers": 2,
-    "head_dim": 64,  # as in the real encoder; vLLM's attention for CPUs knows none below 32
+    "head_dim": 64,  # as in the real encoder; vLLM's attention for CPUs supports 32 and more
     "hidden_dim": 128,
     "n_heads": 2,
     "n_kv_heads": 1,
@@ -44,7 +44,7 @@ DECODER = {
     "vocab_size": VOCAB_SIZE,
     "model_parallel": 1,
 }
-ENCODER = {  # the published instruct models state no key more
+ENCODER = {  # the published instruct models have no other keys
     "dim": 64,
     "n_layers": 2,
     "head_dim": 64,
@@ -53,15 +53,15 @@ ENCODER = {  # the published instruct models state no key more
     "vocab_size": VOCAB_SIZE,
 }
 DOWNSAMPLE = 4
-FOCUS = 1.7  # of queries and keys: at 1 attention is near the mean of all it sees, and order and windows hardly matter
-CONDITION_DIM = 32  # of the norm that is told the delay; transformers knows no other
+FOCUS = 1.7  # gain of queries and keys: at 1 attention is near the mean, and order and windows hardly matter
+CONDITION_DIM = 32  # width of the norm that depends on the delay; transformers supports no other
 
 
 def write_realtime(path: Path, delay_ms: int = 480, seed: int = 0, hf: bool = False) -> None:
-    """A tiny Voxtral Realtime in the folder `path`, which is made; `hf` adds the same model as transformers reads it.
+    """Write a tiny Voxtral Realtime to the new folder `path`. With `hf`, add the same model in transformers' format.
 
     Greedy output mixes [STREAMING_PAD], [STREAMING_WORD] and text, and never ends by itself. `delay_ms` is a multiple
-    of 80; with the same seed, two delays share all weights.
+    of 80. With the same seed, two delays share all weights.
     """
     weights = _realtime_weights(np.random.default_rng(seed))
     _write(path, realtime_params(), weights)
@@ -71,7 +71,7 @@ def write_realtime(path: Path, delay_ms: int = 480, seed: int = 0, hf: bool = Fa
 
 
 def write_tekken(path: Path, delay_ms: int = 480) -> None:
-    """A Voxtral Realtime's tekken.json in the folder `path`: all that its tokenizer is made from."""
+    """Write a Voxtral Realtime's tekken.json to the folder `path`. The tokenizer is made from this file alone."""
     streaming = {
         "transcription_format": "streaming",
         "transcription_delay_ms": delay_ms,
@@ -83,9 +83,9 @@ def write_tekken(path: Path, delay_ms: int = 480) -> None:
 
 
 def write_voxtral(path: Path, seed: int = 0) -> None:
-    """A tiny Voxtral of the instruct kind (as Voxtral-Mini-3B-2507) in the folder `path`, which is made.
+    """Write a tiny Voxtral of the instruct kind (like Voxtral-Mini-3B-2507) to the new folder `path`.
 
-    It hears windows of 30 s, 375 tokens each. Greedy output is text that ends now and then.
+    The model takes windows of 30 s, 375 tokens each. Greedy output is text that ends now and then.
     """
     weights = _voxtral_weights(np.random.default_rng(seed))
     _write(path, voxtral_params(), weights)
@@ -93,7 +93,7 @@ def write_voxtral(path: Path, seed: int = 0) -> None:
 
 
 def realtime_params() -> dict[str, Any]:
-    """What params.json says of the Realtime architecture."""
+    """Return the params.json of the Realtime architecture."""
     audio = {**MEL, **RATES, "chunk_length_s": None, "global_log_mel_max": 1.5, "transcription_format": "streaming"}
     encoder = {
         **ENCODER,
@@ -108,7 +108,7 @@ def realtime_params() -> dict[str, Any]:
         "max_source_positions": None,
         "ffn_type": "swiglu",
         "norm_type": "rms_norm",
-        "sliding_window": 750,  # 15 s, as the real one: a chunk of 30 s must notice it
+        "sliding_window": 750,  # 15 s, as in the real encoder, so that it matters for a chunk of 30 s
     }
     return {
         **DECODER,
@@ -124,7 +124,7 @@ def realtime_params() -> dict[str, Any]:
 
 
 def voxtral_params() -> dict[str, Any]:
-    """What params.json says of the instruct architecture."""
+    """Return the params.json of the instruct architecture."""
     audio = {**MEL, **RATES, "chunk_length_s": 30.0}
     encoder = {**ENCODER, "audio_encoding_args": audio, "max_source_positions": 1_500}
     return {
@@ -149,7 +149,7 @@ def _write(path: Path, params: dict[str, Any], weights: Weights) -> None:
 
 
 def _tekken(audio: dict[str, Any]) -> dict[str, Any]:
-    """A tokenizer: the beginning of a real vocabulary, Voxtral's special tokens, and an audio section."""
+    """Return a tokenizer: the beginning of a real vocabulary, Voxtral's special tokens, and an audio section."""
     source = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
     real = json.loads(source.read_text(encoding="utf-8"))
     sizes = {"default_vocab_size": VOCAB_SIZE, "num_vocab_tokens": VOCAB_SIZE - NUM_SPECIAL}
@@ -194,7 +194,7 @@ def _voxtral_weights(rng: np.random.Generator) -> Weights:
         f"{root}.whisper_encoder.transformer.norm.weight": _norm(rng, ENCODER["dim"]),
         f"{root}.whisper_encoder.transformer.norm.bias": _bias(rng, ENCODER["dim"]),
     }
-    weights["output.weight"][EOS] *= 1.8  # said now and then
+    weights["output.weight"][EOS] *= 1.8  # makes EOS appear now and then
     for i in range(ENCODER["n_layers"]):
         layer = f"{root}.whisper_encoder.transformer.layers.{i}"
         weights |= _layer(rng, layer, ENCODER, gated=False, biased=True)
@@ -211,7 +211,7 @@ def _decoder(rng: np.random.Generator) -> Weights:
 
 
 def _layer(rng: np.random.Generator, name: str, size: dict[str, Any], *, gated: bool, biased: bool) -> Weights:
-    """One transformer layer: attention and a feed-forward, which for Whisper's has no gate (`w3`)."""
+    """Return one transformer layer: attention and a feed-forward network. Whisper's network has no gate (`w3`)."""
     dim, hidden = size["dim"], size["hidden_dim"]
     query = size["n_heads"] * size["head_dim"]
     key = size.get("n_kv_heads", size["n_heads"]) * size["head_dim"]
@@ -227,7 +227,7 @@ def _layer(rng: np.random.Generator, name: str, size: dict[str, Any], *, gated: 
     }
     if gated:
         weights[f"{name}.feed_forward.w3.weight"] = _matrix(rng, hidden, dim)
-    if biased:  # the key has none, as in Whisper
+    if biased:  # the key has no bias, as in Whisper
         biases = {"attention.wq": query, "attention.wv": key, "attention.wo": dim, "feed_forward.w2": dim}
         biases |= {} if gated else {"feed_forward.w1": hidden}
         weights |= {f"{name}.{part}.bias": _bias(rng, length) for part, length in biases.items()}
@@ -235,7 +235,7 @@ def _layer(rng: np.random.Generator, name: str, size: dict[str, Any], *, gated: 
 
 
 def _conv(rng: np.random.Generator, name: str) -> Weights:
-    """Two convolutions over 3 frames; `name` has a place for the number."""
+    """Return two convolutions over 3 frames. `name` has a placeholder for the number."""
     first = rng.standard_normal((ENCODER["dim"], MEL["num_mel_bins"], 3)) * 0.3
     second = rng.standard_normal((ENCODER["dim"], ENCODER["dim"], 3)) * 0.2
     weights = {f"{name.format(i)}.weight": _balanced(each) for i, each in enumerate((first, second))}
@@ -243,9 +243,10 @@ def _conv(rng: np.random.Generator, name: str) -> Weights:
 
 
 def _projection(rng: np.random.Generator, root: str) -> Weights:
-    """From 4 encoder frames to one embedding, loud enough to lead the decoder wherever the sound goes.
+    """Return the projection of 4 encoder frames to one embedding, large enough to make the decoder follow the sound.
 
-    Its coordinate 0 is positive whatever the sound: what a row of the vocabulary has there counts for it at any time.
+    Coordinate 0 of the embedding is positive for every sound. So the value that a row of the vocabulary has there
+    always counts for that row.
     """
     inner = _matrix(rng, DECODER["dim"], DOWNSAMPLE * ENCODER["dim"], 2.0)
     outer = _balanced(_matrix(rng, DECODER["dim"], DECODER["dim"], 2.0))
@@ -257,19 +258,21 @@ def _projection(rng: np.random.Generator, root: str) -> Weights:
 
 
 def _balanced(filters: np.ndarray) -> np.ndarray:
-    """Filters ([outputs, …]) that sum to zero, for inputs that are positive on the whole (log-mel, GELU).
+    """Return filters ([outputs, …]) that sum to zero, for inputs that are mostly positive (log-mel, GELU).
 
-    What all sounds have in common would else drown what they differ in, and the model would repeat itself.
+    Otherwise the part that all sounds share would hide their differences, and the model would repeat itself.
     """
     axes = tuple(range(1, filters.ndim))
     return (filters - filters.mean(axis=axes, keepdims=True)).astype(np.float32)
 
 
 def _rows(rng: np.random.Generator, scale: float, favoured: dict[int, float]) -> np.ndarray:
-    """An embedding, [vocabulary, dim]: random rows, those of special tokens faint but for the `favoured`.
+    """Return an embedding, [vocabulary, dim], of random rows. The rows of special tokens are small, except the
+    `favoured`.
 
-    Text rows have nothing in coordinate 0; what a favoured one has there (in units of `scale`) sets how often it wins
-    against thousands of them. A longer row would win as well, but then, tied, feed its own repetition.
+    Text rows are 0 in coordinate 0. The value of a favoured row there (in units of `scale`) sets how often that row
+    wins against thousands of text rows. A longer row would win as well, but a tied embedding would then feed its own
+    repetition.
     """
     rows = rng.standard_normal((VOCAB_SIZE, DECODER["dim"]))
     special = np.arange(VOCAB_SIZE) < NUM_SPECIAL
@@ -281,7 +284,7 @@ def _rows(rng: np.random.Generator, scale: float, favoured: dict[int, float]) ->
 
 
 def _matrix(rng: np.random.Generator, outputs: int, inputs: int, gain: float = 1.0) -> np.ndarray:
-    """[outputs, inputs] that keeps an input's variance, times gain²."""
+    """Return [outputs, inputs] that keeps the variance of an input, times gain²."""
     return (rng.standard_normal((outputs, inputs)) * gain / np.sqrt(inputs)).astype(np.float32)
 
 

@@ -1,11 +1,13 @@
-"""What the plugin's encoder makes of chunks (npz): rows (npz), of all at once, of each alone, and by ways of a GPU.
+"""Encode chunks (npz) with the plugin's encoder into rows (npz): all at once, each alone, and with the code paths of a
+GPU.
 
     python encode.py MODEL_DIR CHUNKS.npz OUT.npz
 
 The chunks are padded already. OUT holds, for each name, [tokens, width] as NAME.together, NAME.alone, NAME.fused and
-NAME.products. NAME.fused is by the kernels that a GPU takes, attention and our own kernel apart: vLLM's have twins of
-the same name for CPUs. NAME.products is with the convolutions as matrix products, as on a GPU. These two encode the
-silence that chunks begin with each time, as the others do not: `known` is how many frames they spare.
+NAME.products. NAME.fused uses the kernels that a GPU uses, except attention and our own kernel: vLLM's kernels have CPU
+versions of the same name. NAME.products computes the convolutions as matrix products, as on a GPU. Unlike the other
+two, these two ways encode the silence at the beginning of each chunk every time. `known` is the number of frames that
+the others save.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from voxbatch.vllm_plugin import SWITCH
 
 
 def main(model: str, chunks: str, out: str) -> None:
+    """Encode the chunks of the npz `chunks` with the model in the folder `model`, and write the rows to `out`."""
     os.environ.update({**generate.ENVIRONMENT, SWITCH: "1"})
     with np.load(chunks) as archive:
         waveforms = {name: archive[name] for name in archive.files}
@@ -28,9 +31,10 @@ def main(model: str, chunks: str, out: str) -> None:
 
 
 def rows(model: str, waveforms: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the rows of each chunk, [tokens, width], by NAME.WAY."""
     import torch
 
-    llm = generate._engine(model, 512)  # ends its worker when it is forgotten
+    llm = generate._engine(model, 512)  # its worker ends when it is garbage collected
     worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
     made = worker.model_runner.get_model()
     audio = [torch.from_numpy(each) for each in waveforms.values()]
@@ -46,6 +50,7 @@ def rows(model: str, waveforms: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def fused(model: Any) -> Any:
+    """Return an encoder with vLLM's fused kernels, in their CPU versions."""
     import torch
 
     from voxbatch.vllm_plugin.encoder import Encoder, _Fused
@@ -53,11 +58,12 @@ def fused(model: Any) -> Any:
     encoder = Encoder(model.whisper_encoder, model.audio_language_adapter)
     encoder._ops = _Fused()
     for layer in model.whisper_encoder.whisper_encoder.layers:
-        layer.mlp.act_fn.op = torch.ops._C.silu_and_mul  # which the CPU build has, and does not use
+        layer.mlp.act_fn.op = torch.ops._C.silu_and_mul  # the CPU build has this kernel, but does not use it
     return encoder
 
 
 def products(model: Any) -> Any:
+    """Return an encoder whose convolutions are matrix products."""
     from voxbatch.vllm_plugin.convolution import Causal
     from voxbatch.vllm_plugin.encoder import Encoder
 

@@ -1,6 +1,6 @@
-"""Schedulers that go wrong inside vLLM's process, on purpose: given to the engine by its option `scheduler_cls`.
+"""Schedulers that fail on purpose inside vLLM's process. The engine gets them by its option `scheduler_cls`.
 
-VOXBATCH_TEST_MARK names a file that each death adds a line to, so that a later engine knows of it.
+VOXBATCH_TEST_MARK names a file. Each death adds a line to this file, so that a later engine can count the deaths.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from voxbatch.engines.vllm.scheduler import Lifted
 
 POISON_POSITIONS = 32 + 6 + 11 + 63
-"""What a chunk of 5.0 s (63 tokens of audio) takes at a delay of 480 ms."""
+"""Positions of a chunk of 5.0 s (63 tokens of audio) at a delay of 480 ms."""
 
 
 class _Counting(Lifted):
@@ -28,9 +28,11 @@ class _Counting(Lifted):
 
 
 class Unlucky(_Counting):
-    """The first engine dies of an exception at its 40th step, the second of a lack of memory."""
+    """Scheduler whose first engine dies of an exception at its 40th step, and whose second engine dies of a lack of
+    memory."""
 
     def look(self) -> None:
+        """Die at step 40, in the first two engines."""
         if self.steps == 40:
             import torch
 
@@ -40,9 +42,10 @@ class Unlucky(_Counting):
 
 
 class Poisoned(_Counting):
-    """Dies whenever a chunk of exactly 5.0 s is among those that run."""
+    """Scheduler that dies whenever a chunk of exactly 5.0 s is running."""
 
     def look(self) -> None:
+        """Die if a chunk of 5.0 s is running."""
         if any(_positions(request) == POISON_POSITIONS for request in self.running):
             _die(RuntimeError("poisoned"))
 

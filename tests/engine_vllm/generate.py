@@ -1,10 +1,10 @@
-"""Stock vLLM, one request at a time: chunks (npz) in, tokens (json) out.
+"""Transcribe chunks (npz) with stock vLLM, one request at a time, into tokens (json).
 
     python generate.py MODEL_DIR CHUNKS.npz OUT.json
 
-The npz holds mono chunks at 16 kHz, one array each, under any names; the JSON is {name: [token, …]}, in their order.
-This is the reference that other ways of running a model are held against, so it takes the official prompt, adds no
-request while another runs, and imports nothing of ours.
+The npz holds mono chunks at 16 kHz, one array each, under any names. The JSON is {name: [token, …]}, in the same order.
+Other ways of running a model are compared with this reference. So it uses the official prompt, runs one request at a
+time, and imports nothing of voxbatch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-# Threads bound to cores fight over a small machine: one thread, unbound, is ten times as fast there. And everything in
-# this process, so that whoever ends it has ended the engine.
+# Threads that are bound to cores compete on a small machine: one unbound thread is ten times as fast there. The engine
+# runs in this process, so that it ends with this process.
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
@@ -34,7 +34,8 @@ LANGUAGE = "en"
 
 
 def main(model: str, chunks: str, out: str) -> None:
-    """Transcribes every chunk of the npz `chunks` with the model in the folder `model`; the tokens go to `out`."""
+    """Transcribe every chunk of the npz `chunks` with the model in the folder `model`, and write the tokens to
+    `out`."""
     os.environ.update(ENVIRONMENT)
     with np.load(chunks) as archive:
         waveforms = {name: archive[name] for name in archive.files}
@@ -42,7 +43,8 @@ def main(model: str, chunks: str, out: str) -> None:
 
 
 def generate(model: str, waveforms: dict[str, np.ndarray]) -> dict[str, list[int]]:
-    """Each waveform's ([samples], float32, 16 kHz) generated tokens, without the prompt; ENVIRONMENT must be set."""
+    """Return the generated tokens of each waveform ([samples], float32, 16 kHz), without the prompt. ENVIRONMENT must
+    be set."""
     instruct = tokenizer(model)
     streaming = instruct.audio_encoder.audio_config.is_streaming
     llm = _engine(model, max_model_len=512 if streaming else 1_024)
@@ -50,7 +52,7 @@ def generate(model: str, waveforms: dict[str, np.ndarray]) -> dict[str, list[int
 
 
 def tokenizer(model: str) -> Any:
-    """mistral_common's instruct tokenizer of the folder `model`."""
+    """Return mistral_common's instruct tokenizer of the folder `model`."""
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 
     return MistralTokenizer.from_file(str(Path(model) / "tekken.json")).instruct_tokenizer
@@ -88,7 +90,8 @@ def _transcribe(llm: Any, instruct: Any, waveform: np.ndarray) -> list[int]:
 
 
 def encode(instruct: Any, waveform: np.ndarray) -> Any:
-    """The official way from a waveform to a prompt and the padded audio; it rounds the samples to 16 bits."""
+    """Return the prompt and the padded audio of a waveform, made in the official way, which rounds the samples to 16
+    bits."""
     from mistral_common.protocol.transcription.request import StreamingMode, TranscriptionRequest
     from mistral_common.tokens.tokenizers.audio import Audio
 
@@ -101,7 +104,8 @@ def encode(instruct: Any, waveform: np.ndarray) -> Any:
 
 
 def _max_tokens(instruct: Any, num_samples: int, prompt: int, max_model_len: int) -> int:
-    """Realtime may say one token for each 80 ms, and not one more: without audio for it, the engine dies."""
+    """Return the maximum number of tokens. Realtime may generate one for each 80 ms: one token more kills the
+    engine."""
     config = instruct.audio_encoder.audio_config
     if not config.is_streaming:
         return max_model_len - prompt

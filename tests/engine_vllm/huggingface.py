@@ -1,7 +1,7 @@
-"""Voxtral Realtime as transformers has it: the same weights in its names and layout, and its logits.
+"""Voxtral Realtime in transformers: the same weights in transformers' names and layout, and its logits.
 
-It shares no code with vLLM's model, so that what both say alike is what the architecture says. Prompts and padding
-come from `generate.py`.
+transformers shares no code with vLLM's model. So a result that both give is a property of the architecture. Prompts and
+padding come from `generate.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-FRAMES_PER_TOKEN = 8  # of 10 ms
+FRAMES_PER_TOKEN = 8  # frames of 10 ms
 ROOT = "mm_streams_embeddings.embedding_module."
 
 TOP = {
@@ -43,7 +43,8 @@ DECODER_LAYER = {
 
 
 def write_huggingface(path: Path, params: dict[str, Any], weights: dict[str, np.ndarray], delay_tokens: int) -> None:
-    """config.json and model.safetensors in the folder `path`, from params.json's content and Mistral's tensors."""
+    """Write config.json and model.safetensors to the folder `path`, from params.json's content and Mistral's
+    tensors."""
     encoder = params["multimodal"]["whisper_model_args"]["encoder_args"]
     renamed = {}
     for name, weight in weights.items():
@@ -66,9 +67,10 @@ def _rename(name: str) -> str:
 
 
 def _halves(name: str, weight: np.ndarray, head_dim: int) -> np.ndarray:
-    """Queries and keys with the even coordinates of each head first, then the odd ones; the rest as it is.
+    """Return queries and keys with the even coordinates of each head first, then the odd ones. Other tensors stay the
+    same.
 
-    Mistral turns neighbours (0 with 1), transformers the two halves (0 with head_dim / 2), by the same angles.
+    Mistral rotates neighbours (0 with 1), transformers the two halves (0 with head_dim / 2), by the same angles.
     """
     if ".attention.wq." not in name and ".attention.wk." not in name:
         return weight
@@ -100,7 +102,7 @@ def _config(params: dict[str, Any], encoder: dict[str, Any], delay_tokens: int) 
 
 
 def _sizes(size: dict[str, Any]) -> dict[str, Any]:
-    """What encoder and decoder tell alike, in transformers' words."""
+    """Return the settings that encoder and decoder have in common, by transformers' names."""
     return {
         "vocab_size": size["vocab_size"],
         "hidden_size": size["dim"],
@@ -115,21 +117,21 @@ def _sizes(size: dict[str, Any]) -> dict[str, Any]:
 
 
 class Reference:
-    """The model in `path` (written with `hf=True`) in float32, which is asked what it would say at each position."""
+    """Model in `path` (written with `hf=True`) in float32, which gives its logits at each position."""
 
     def __init__(self, path: Path) -> None:
         import torch
         from transformers import VoxtralRealtimeFeatureExtractor, VoxtralRealtimeForConditionalGeneration
 
-        torch.set_num_threads(1)  # for products this small, threads that wait for each other cost more than they bring
+        torch.set_num_threads(1)  # for products this small, threads cost more than they gain
         self._features = VoxtralRealtimeFeatureExtractor()
         self.model = VoxtralRealtimeForConditionalGeneration.from_pretrained(path, dtype=torch.float32).eval()
 
     def logits(self, prompt: list[int], audio: np.ndarray, tokens: list[int], delay_tokens: int) -> np.ndarray:
-        """[tokens, vocabulary], float32: before each of `tokens`, given those before it, whoever said them.
+        """Return the logits before each of `tokens`, given the tokens before it: [tokens, vocabulary], float32.
 
-        `audio` ([samples], 16 kHz) is padded already. The audio of positions not asked for is cut off: nothing in the
-        model looks ahead, and transformers wants as many frames as tokens.
+        `audio` ([samples], 16 kHz) is padded already. The audio after the last token is cut off: the model does not
+        look ahead, and transformers wants as many frames as tokens.
         """
         import torch
 
@@ -145,7 +147,7 @@ class Reference:
         return logits[0, len(prompt) - 1 :].numpy()
 
     def rows(self, audio: np.ndarray) -> np.ndarray:
-        """[tokens, width], float32: what the decoder is given of `audio` ([samples], 16 kHz, padded already)."""
+        """Return the decoder's input for `audio` ([samples], 16 kHz, padded already): [tokens, width], float32."""
         import torch
 
         features = self._features(audio, sampling_rate=16_000, return_tensors="pt").input_features

@@ -1,4 +1,4 @@
-"""A scheduler of vLLM's with no engine around it: requests like Voxtral Realtime's, and a model that is made up."""
+"""vLLM's scheduler without an engine: requests like those of Voxtral Realtime, and a made-up model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLUGIN_ON = {SWITCH: ON, "VLLM_USE_V2_MODEL_RUNNER": "0"}
 CONTEXT, BLOCK, EOS = 512, 16, 2
 
 Say = Callable[[str, int], int]
-"""The made-up model: a request and a number of tokens that it has said → the next."""
+"""Made-up model: a request's name and the number of its tokens so far → the next token."""
 
 
 def scheduler(
@@ -34,14 +34,15 @@ def scheduler(
     step_tokens: int = 16_384,
     silence: tuple[int, int] | None = None,
 ) -> Any:
-    """One that runs so many requests at a time.
+    """Return a scheduler that runs `requests` requests at a time.
 
     Args:
-        kind: of scheduler, with our Lifted in it.
-        blocks: of K/V cache, of BLOCK tokens.
-        crowded: so many run whether or not there are blocks for all of them to their ends.
-        step_tokens: most tokens in a step.
-        silence: that requests usually begin with, in samples, and the positions that depend on it alone.
+        kind: class of the scheduler, which derives from our Lifted.
+        blocks: number of K/V cache blocks, of BLOCK tokens each.
+        crowded: run so many requests even if the blocks do not suffice for all of them to their ends.
+        step_tokens: maximum number of tokens in a step.
+        silence: silence that requests usually begin with, in samples, and the number of positions that depend on it
+            alone.
     """
     from voxbatch.engines.vllm.beginning import Opening
 
@@ -58,7 +59,7 @@ def scheduler(
 
 @cache
 def stock() -> type[Any]:
-    """A scheduler that admits as ours does, and does all else in vLLM's own way."""
+    """Return a scheduler class that admits as ours does and otherwise works as vLLM's own."""
     from vllm.v1.core.sched.scheduler import Scheduler
 
     from voxbatch.engines.vllm.scheduler import LiftedAsync
@@ -110,7 +111,7 @@ def _arguments(requests: int, blocks: int, step_tokens: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _model_folder() -> Iterator[str]:
-    """Of any small model: its weights are not asked for."""
+    """Yield a folder with the configuration of a small model. Its weights are never read."""
     shape = {"hidden_size": 64, "ffn_dim": 64, "num_attention_heads": 1, "num_hidden_layers": 1, "vocab_size": 1_000}
     named = {"architectures": ["OPTForCausalLM"], "model_type": "opt", "max_position_embeddings": CONTEXT}
     with tempfile.TemporaryDirectory() as folder:
@@ -121,11 +122,13 @@ def _model_folder() -> Iterator[str]:
 def request(
     name: str, prompt: int, max_tokens: int, audio: int | None = None, sound: Any = None, **sampling: Any
 ) -> Any:
-    """One with `prompt` tokens in front, and audio for as many positions; to the end of its text if not said. Like
-    ours, it stops at EOS, and wants its text when it is whole.
+    """Return a request with `prompt` prompt tokens, and with audio for `audio` positions.
+
+    By default the audio lasts to the end of the text. Like our requests, it stops at EOS and wants its text only when
+    the text is complete.
 
     Args:
-        sound: samples, a tensor; None where they are not to be seen.
+        sound: samples, a tensor; None if the request has no data to look at.
     """
     from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
     from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -149,13 +152,14 @@ def request(
 
 
 class Model:
-    """What the model runner answers to a scheduler's steps: a token for each request whose prompt is through."""
+    """Stand-in for the model runner. It answers each step with a token for each request whose prompt is complete."""
 
     def __init__(self, say: Say):
         self._say, self._known = say, dict[str, list[int]]()
-        """By request: the tokens of its prompt, those computed, those said."""
+        """Numbers of prompt tokens, computed tokens and generated tokens of each request."""
 
     def answer(self, step: Any) -> Any:
+        """Return the runner's output for a step."""
         from vllm.v1.outputs import ModelRunnerOutput
 
         for new in step.scheduled_new_reqs:
@@ -175,7 +179,7 @@ class Model:
 
 
 class Side:
-    """A scheduler and its model: its steps run ahead of its model's answers, as vLLM's engine has them do."""
+    """Scheduler and its model. Steps run ahead of the model's answers, as in vLLM's engine."""
 
     def __init__(self, kind: type[Any], say: Any, **limits: Any):
         self.scheduler = scheduler(kind, **limits)
@@ -184,13 +188,14 @@ class Side:
         self.messages = self.thrown_out = 0
 
     def schedule(self) -> Any:
+        """Schedule a step, and queue it with the model's answer."""
         step = self.scheduler.schedule()
         self.thrown_out += len(step.preempted_req_ids or ())
         self._under_way.append((step, self.model.answer(step)))
         return step
 
     def update(self) -> bool:
-        """Whether there was anything under way."""
+        """Give the oldest queued answer to the scheduler, and return whether there was one."""
         if not self._under_way:
             return False
         for message in self.scheduler.update_from_output(*self._under_way.popleft()).values():
@@ -203,29 +208,31 @@ class Side:
         return True
 
     def abort(self, names: list[str]) -> None:
+        """Abort the requests of these names."""
         from vllm.v1.request import RequestStatus
 
         self.scheduler.finish_requests(names, RequestStatus.FINISHED_ABORTED)
 
     @property
     def under_way(self) -> int:
+        """Number of steps that are queued."""
         return len(self._under_way)
 
 
 def arrivals(rng: np.random.Generator, step: int, first: int) -> int:
-    """How many requests come before this step; all of the `first` before step 0, if any."""
+    """Return the number of requests that come before this step. If `first` is not 0, all `first` come before step 0."""
     if first:
         return 0 if step else first
     return int(rng.integers(0, 12)) if rng.random() < 0.15 or not step else 0
 
 
 def some_of(rng: np.random.Generator, names: list[str]) -> list[str]:
-    """A few, to be aborted."""
+    """Return one to three names, for requests to abort."""
     return [names[i] for i in rng.integers(0, len(names), rng.integers(1, 4))]
 
 
 def drawn_request(name: str, prompt: int, max_tokens: int, is_odd: bool, number: int, sound: Any = None) -> Any:
-    """A request of one kind or another, by its number."""
+    """Return a request whose kind depends on its number."""
     from vllm.sampling_params import RequestOutputKind
 
     if not is_odd:
@@ -242,7 +249,7 @@ def drawn_request(name: str, prompt: int, max_tokens: int, is_odd: bool, number:
 
 
 def machine() -> Mapping[str, Any]:
-    """vLLM's version, wherever it comes from, and the processor: to print beside figures."""
+    """Return the versions of vLLM and Python and the processor's name, to print beside measurements."""
     import platform
 
     import vllm

@@ -1,9 +1,9 @@
-"""Which of a model's matrices are in 8 bits where some parts are asked for, and what its encoder makes of a chunk.
+"""List the matrices of a model that are in 8 bits if some parts are asked for, and encode a chunk.
 
     python quantised.py MODEL_DIR CHUNK.npy OUT.npz [PART …]
 
-OUT holds `rows`, [tokens, width], and `methods`, JSON: module → vLLM's class for how its matrix is multiplied. In
-bfloat16, with the encoder once a chunk.
+OUT holds `rows`, [tokens, width], and `methods`, JSON: module → vLLM's class that multiplies by its matrix. The model
+runs in bfloat16, with the encoder once for each chunk.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from voxbatch.vllm_plugin import SWITCH
 
 
 def main(model: str, chunk: str, out: str, *parts: str) -> None:
+    """Load the model with `parts` in 8 bits, and write its methods and the rows of the chunk to `out`."""
     os.environ.update({**generate.ENVIRONMENT, SWITCH: "1"})
     import torch
 

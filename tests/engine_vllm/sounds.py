@@ -1,4 +1,4 @@
-"""Made-up chunks of sound that change as often as speech does, for models that need no sense in what they hear."""
+"""Made-up chunks of sound that change as often as speech does, for models with random weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ SYLLABLE_S = 0.2
 
 
 def babble(seconds: float, seed: int) -> np.ndarray:
-    """[samples], float32, 16 kHz, within ±1: syllables of varying pitch, timbre, loudness and noise, some silent."""
+    """Return syllables of varying pitch, timbre, loudness and noise, some silent: [samples], float32, 16 kHz, within
+    ±1."""
     rng = np.random.default_rng(seed)
     count = round(seconds * SAMPLING_RATE)
     syllables = [_syllable(rng) for _ in range(int(seconds / SYLLABLE_S) + 1)]
@@ -17,7 +18,8 @@ def babble(seconds: float, seed: int) -> np.ndarray:
 
 
 def chunks(count: int, shortest: float = 3.0, longest: float = 30.0, seed: int = 0) -> dict[str, np.ndarray]:
-    """`count` babbles by name, of lengths (in seconds) spread evenly by ratio over the range, in mixed order."""
+    """Return `count` babbles by name, in mixed order. Their lengths (in seconds) are spread evenly by ratio over the
+    range."""
     lengths = np.random.default_rng(seed).permutation(np.geomspace(shortest, longest, count))
     return {f"chunk{i:03d}": babble(seconds, seed=1_000 * seed + i) for i, seconds in enumerate(lengths)}
 

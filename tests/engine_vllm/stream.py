@@ -1,9 +1,10 @@
-"""voxbatch's vLLM engine, fed as a run feeds it: chunks (npz) in; tokens, texts and failures (json) out.
+"""Transcribe chunks (npz) with voxbatch's vLLM engine, fed as in a run, into tokens, texts and failures (json).
 
     python stream.py MODEL_DIR CHUNKS.npz OUT.json [NAME=VALUE …]
 
-The counterpart of generate.py: all chunks are offered at once, and results come in any order. The JSON holds, by
-chunk's name, "tokens" (a list for each request that the chunk made), "texts" and "failures"; and "notices".
+It is the counterpart of generate.py: all chunks are offered at once, and results come in any order. The JSON holds, by
+the chunk's name, "tokens" (a list for each request made for the chunk), "texts" and "failures". It also holds
+"notices".
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ LANGUAGE = "en"
 
 
 def main(model: str, npz: str, out: str, *options: str) -> None:
+    """Transcribe the chunks of `npz` with the model in the folder `model`, and write the results to `out`."""
     os.environ.update(ENVIRONMENT)
     with np.load(npz) as archive:
         waveforms = {name: archive[name] for name in archive.files}
@@ -39,6 +41,7 @@ def main(model: str, npz: str, out: str, *options: str) -> None:
 
 
 def transcribe(model: str, waveforms: dict[str, np.ndarray], options: dict[str, str]) -> dict[str, Any]:
+    """Return the tokens, texts, failures and notices of a run over the waveforms."""
     engine: Any = create("vllm", model, options)
     names = list(waveforms)
     tokens = _recorded(engine, {id(waveform): name for name, waveform in waveforms.items()})
@@ -64,7 +67,7 @@ def _fill(feed: Feed, waveforms: list[np.ndarray]) -> None:
 
 
 def _recorded(engine: Any, names: dict[int, str]) -> dict[str, list[list[int]]]:
-    """The token ids that the engine's family is given to read, by name of the chunk, from now on."""
+    """Record the token ids that the engine's family reads from now on, by the chunk's name."""
     tokens: dict[str, list[list[int]]] = defaultdict(list)
     read = engine._family.read
 

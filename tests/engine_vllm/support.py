@@ -1,7 +1,7 @@
-"""What the tests of the vLLM engine share: tiny checkpoints, and what stock vLLM makes of them.
+"""Shared parts of the vLLM engine's tests: tiny checkpoints, and stock vLLM's output for them.
 
-A test module here begins with `pytest_plugins = ["support"]`. It is no conftest.py, because tests/*.py import from
-theirs by that name, and would find this one when both folders are named on one command line.
+A test module here begins with `pytest_plugins = ["support"]`. This module is no conftest.py, because tests/*.py import
+from their own conftest by that name, and would find this one when both folders are named on one command line.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ HERE = Path(__file__).parent
 
 
 FLOAT32 = ("dtype=float32", "enforce_eager=true", "max_num_batched_tokens=2048", "delay_ms=0", "watch=false")
-"""Options under which two ways of running a model say the same, token for token."""
+"""Options with which two ways of running a model give the same tokens."""
 
 
 PATIENCE_S = 560
-"""For a process that loads vLLM once, or an engine some times: ten times as long as on a machine that is not busy."""
+"""Timeout of a process that loads vLLM once, or an engine several times: ten times the duration on an idle machine."""
 TOKENS = "tokens.json"
 
 
 class Spoken(NamedTuple):
-    """What stock vLLM says, and of what: by the chunk's name."""
+    """Waveforms, and the tokens that stock vLLM generates from them, by the chunk's name."""
 
     waveforms: dict[str, np.ndarray]
     tokens: dict[str, list[int]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where vLLM is not installed, the tests of the modules that begin so are skipped, and say so."""
-    # Not importorskip: with tests/ on the path, this very folder passes for a package `vllm`. It has no origin, though.
+    """Skip the tests of the modules that use this plugin if vLLM is not installed, and say so."""
+    # importorskip does not work: with tests/ on the path, a folder there passes for a package `vllm`. It has no origin.
     spec = find_spec("vllm")
     if spec is not None and spec.origin is not None:
         return
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def realtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny Voxtral Realtime (delay 480 ms), in Mistral's format and in transformers'."""
+    """Return the folder of a tiny Voxtral Realtime (delay 480 ms), in Mistral's format and in transformers'."""
     from checkpoints import write_realtime
 
     return once(tmp_path_factory, "realtime", lambda folder: write_realtime(folder, hf=True))
@@ -60,7 +60,7 @@ def realtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def voxtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny Voxtral of the instruct kind, in Mistral's format."""
+    """Return the folder of a tiny Voxtral of the instruct kind, in Mistral's format."""
     from checkpoints import write_voxtral
 
     return once(tmp_path_factory, "voxtral", write_voxtral)
@@ -68,7 +68,7 @@ def voxtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def realtime_spoken(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Spoken:
-    """40 chunks of 0.3 to 36 s through the tiny Realtime in stock vLLM, one at a time."""
+    """Return 40 chunks of 0.3 to 36 s, with the output of the tiny Realtime in stock vLLM, one at a time."""
     from sounds import chunks
 
     return _spoken(tmp_path_factory, realtime, _on_16_bits(chunks(40, 0.3, 36.0)))
@@ -76,14 +76,15 @@ def realtime_spoken(realtime: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="session")
 def voxtral_spoken(voxtral: Path, tmp_path_factory: pytest.TempPathFactory) -> Spoken:
-    """A few chunks, each within one window of 30 s, through the tiny instruct model in stock vLLM."""
+    """Return ten chunks, each within one window of 30 s, with the output of the tiny instruct model in stock vLLM."""
     from sounds import chunks
 
     return _spoken(tmp_path_factory, voxtral, _on_16_bits(chunks(10, shortest=1.0, longest=30.0)))
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that `make` filled, in whichever of the processes that test side by side asked for it first."""
+    """Return a folder that `make` filled. It is filled once for all test processes, by the first one that asks for
+    it."""
     base = factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder, finished = base / name, base / f"{name}.finished"
@@ -102,21 +103,26 @@ def _spoken(factory: pytest.TempPathFactory, model: Path, waveforms: dict[str, n
 
 
 def _on_16_bits(waveforms: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The official way to a prompt rounds to 16 bits, and ours does not: what is rounded already is the same to
-    both."""
+    """Round the samples to 16 bits, as the official way to a prompt does. Ours does not round, so both get the same
+    samples."""
     return {name: (np.rint(each * 32_767) / 32_768).astype(np.float32) for name, each in waveforms.items()}
 
 
 def caches(folder: Path) -> dict[str, str]:
-    """Variables: voxbatch's cache is in the folder, and vLLM's where it is for all, with what it learnt of a model's
-    class by a process of its own."""
+    """Return environment variables that put voxbatch's cache into the folder, and leave vLLM's cache in its usual
+    place.
+
+    vLLM keeps facts about a model's class there, which it otherwise finds by a process of its own.
+    """
     usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return {"XDG_CACHE_HOME": str(folder), "VLLM_CACHE_ROOT": str(usual / "vllm")}
 
 
 def installed(folder: Path) -> Path:
-    """A folder for the path in which voxbatch is installed as a package, as far as its entry points say so: they are
-    pyproject.toml's. (The tests' environment holds vLLM, not voxbatch, which is taken from the checkout.)"""
+    """Return a folder for the path in which voxbatch's entry points are installed, as pyproject.toml defines them.
+
+    The tests' environment holds vLLM but not voxbatch, which is imported from the checkout.
+    """
     project = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]
     info = folder / "site" / f"{project['name']}-0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
@@ -128,10 +134,10 @@ def installed(folder: Path) -> Path:
 
 
 def stock(model: Path, waveforms: dict[str, np.ndarray], folder: Path) -> None:
-    """generate.py in a process of its own; `folder` takes its files."""
+    """Run generate.py in its own process. Its files go to `folder`."""
     np.savez(folder / "chunks.npz", **waveforms)
     command = [sys.executable, HERE / "generate.py", model, folder / "chunks.npz", folder / TOKENS]
-    # PYTHONPATH may lead to tests/, where `vllm` is this folder; VLLM_* would change what "stock" is.
+    # PYTHONPATH may lead to tests/, where a folder passes for `vllm`; VLLM_* would change the stock model.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "VLLM_"))}
     process = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=folder, env=kept)
     assert process.returncode == 0, process.stderr[-4_000:]
@@ -140,7 +146,7 @@ def stock(model: Path, waveforms: dict[str, np.ndarray], folder: Path) -> None:
 def streamed(
     model: Path, waveforms: dict[str, np.ndarray], folder: Path, *options: str, **environment: str
 ) -> dict[str, Any]:
-    """stream.py in a process of its own: voxbatch's engine, all chunks at once."""
+    """Run stream.py in its own process, and return its result: voxbatch's engine with all chunks at once."""
     np.savez(folder / "chunks.npz", **waveforms)
     command = [sys.executable, HERE / "stream.py", model, folder / "chunks.npz", folder / "out.json", *options]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}

@@ -1,4 +1,4 @@
-"""Where mistral-common counts otherwise than the engine, the engine does not start: one token too many kills vLLM."""
+"""The engine does not start if mistral-common counts tokens differently: one token too many kills vLLM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ mistral_common = pytest.importorskip("mistral_common")
 
 
 def write(folder: Path, is_realtime: bool, **changes: Any) -> Model:
-    """Write the tokenizer of a tiny model, its audio section changed."""
+    """Write the tokenizer of a tiny model with these changes in its audio section."""
     pytest.importorskip("safetensors")
     from checkpoints import write_tekken, write_voxtral
 
@@ -30,22 +30,25 @@ def write(folder: Path, is_realtime: bool, **changes: Any) -> Model:
 
 
 def realtime(model: Model, **options: str) -> Realtime:
+    """Return the Realtime family of a model."""
     return Realtime(model, resolve("realtime", {"delay_ms": "0", **options}))
 
 
 def instruct(model: Model) -> Instruct:
+    """Return the instruct family of a model."""
     return Instruct(model, resolve("instruct", {}))
 
 
 @pytest.mark.parametrize("changes", [{}, {"streaming_n_left_pad_tokens": 16}, {"transcription_delay_ms": 2400.0}])
 @pytest.mark.parametrize("context", ["128", "512", "131072"])
 def test_what_both_read_alike_loads(tmp_path: Path, changes: dict[str, Any], context: str) -> None:
-    """Other pads, delays and contexts are counted alike."""
+    """Other pads, delays and contexts are accepted, because both count them alike."""
     model = write(tmp_path, True, **changes)
     realtime(model, max_model_len=context).load(tmp_path)
 
 
 def refused(family: Realtime | Instruct, folder: Path) -> str:
+    """Return the error of a family that refuses to load."""
     with pytest.raises(EngineError) as caught:
         family.load(folder)
     text = str(caught.value)
@@ -54,13 +57,13 @@ def refused(family: Realtime | Instruct, folder: Path) -> str:
 
 
 def test_another_frame_rate_is_refused(tmp_path: Path) -> None:
-    """Realtime tokens of 40 ms: mistral-common makes a prompt of 45 tokens where voxbatch counts 39."""
+    """Realtime tokens of 40 ms are refused: mistral-common makes a prompt of 45 tokens, and voxbatch counts 39."""
     model = write(tmp_path, True, frame_rate=25.0)
     assert "the prompt has 45 tokens, and voxbatch counts 39" in refused(realtime(model), tmp_path)
 
 
 def test_another_word_buffer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version of mistral-common with more silence behind the audio."""
+    """A version of mistral-common that adds more silence after the audio is refused."""
     from mistral_common.tokens.tokenizers import audio
 
     model = write(tmp_path, True)
@@ -70,13 +73,13 @@ def test_another_word_buffer_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_folder_with_another_delay_is_refused(tmp_path: Path) -> None:
-    """The engine counts with one delay, and the folder that vLLM serves says another."""
+    """A folder is refused if its delay differs from the one that the engine counts with."""
     model = write(tmp_path, True)
     assert "has 39 tokens, and voxbatch counts 63" in refused(realtime(model, delay_ms="2400"), tmp_path)
 
 
 def test_the_published_tokenizers_load(tmp_path: Path) -> None:
-    """The vocabulary of the published size, with an instruct model's audio section and with Realtime's."""
+    """A vocabulary of the published size loads, with an instruct model's audio section and with Realtime's."""
     from test_shapes import full_size
 
     for name, family in {"mini-4b-realtime": realtime, "mini-3b": instruct}.items():
@@ -89,14 +92,14 @@ def test_the_published_tokenizers_load(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("changes", "tokens"), [({"frame_rate": 25.0}, 750), ({"chunk_length_s": 40.0}, 500)])
 def test_another_window_is_refused(tmp_path: Path, changes: dict[str, Any], tokens: int) -> None:
-    """An instruct model's started window of 30 s has 375 tokens."""
+    """An instruct model is refused unless a started window of 30 s has 375 tokens."""
     model = write(tmp_path, False, **changes)
     told = refused(instruct(model), tmp_path)
     assert f"a window has {tokens} tokens, and voxbatch counts 375" in told
 
 
 def test_a_longer_instruct_prompt_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More tokens beside the audio than PROMPT_TOKENS."""
+    """An instruct prompt with more tokens beside the audio than PROMPT_TOKENS is refused."""
     family = instruct(write(tmp_path, False))
     family.load(tmp_path)
     monkeypatch.setattr("voxbatch.engines.vllm.families.instruct.PROMPT_TOKENS", 4)

@@ -1,4 +1,4 @@
-"""What all chunks begin with is computed once by the decoder, and each request has it among its K/V blocks in time."""
+"""The decoder computes the shared prefix of all chunks once, and each request finds it in its K/V blocks in time."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ import pytest
 from modelless import BLOCK, EOS, Side, arrivals, drawn_request, request, some_of
 
 pytest_plugins = ["support"]
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM brings many
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM warns
 
 SAMPLES, SHARED, PROMPT = 50, 21, 30
 HELD, FULL = 2, 1
-"""Blocks of 16 in which 21 positions lie, and how many of them hold nothing else."""
+"""Number of blocks of 16 that 21 positions take, and the number of these blocks that hold nothing else."""
 WALKS, STEPS = 30, 120
 
 
 def kind() -> type[Any]:
+    """Return our scheduler's class."""
     from voxbatch.engines.vllm.scheduler import LiftedAsync
 
     return LiftedAsync
 
 
 def side(requests: int = 8, blocks: int = 400, **limits: Any) -> Side:
+    """Return our scheduler with a model that always says token 7."""
     return Side(kind(), lambda name, number: 7, requests=requests, blocks=blocks, silence=(SAMPLES, SHARED), **limits)
 
 
 def sound(loud: int | None = None) -> Any:
-    """Silence and a little noise; one sample is not zero if `loud` says which."""
+    """Return silence and a little noise. If `loud` is given, the sample at that index is not zero."""
     import torch
 
     found = torch.zeros(SAMPLES + 10)
@@ -41,18 +43,21 @@ def sound(loud: int | None = None) -> Any:
 
 
 def let_in(step: Any) -> dict[str, int]:
-    """New requests, and so many of their positions need not be computed."""
+    """Return the admitted requests, each with the number of positions that need not be computed."""
     return {new.req_id: new.num_computed_tokens for new in step.scheduled_new_reqs}
 
 
 def blocks_of(step: Any, name: str) -> list[int]:
+    """Return the K/V blocks of an admitted request."""
     [found] = [new.block_ids[0] for new in step.scheduled_new_reqs if new.req_id == name]
     return list(found)
 
 
 def test_the_first_goes_the_whole_way() -> None:
-    """So do those of the same step; the next ones begin behind it: they are told of its first blocks, of which the last
-    one is copied to their own, in its place."""
+    """The requests of the first step are computed in full, and later ones begin after the shared prefix.
+
+    A later request gets the first one's full blocks. The last shared block is copied to a block of its own.
+    """
     one = side()
     for name in "ab":
         one.scheduler.add_request(request(name, PROMPT, 50, sound=sound()))
@@ -76,8 +81,10 @@ def test_the_first_goes_the_whole_way() -> None:
 
 
 def test_what_is_held_outlives_the_first() -> None:
-    """When it has ended, nobody else is given its first blocks as their own, and they are still shared; all others are
-    free, and those of the next when it has ended too."""
+    """The shared blocks stay shared after the first request has ended, and no other request gets them as its own.
+
+    All other blocks are free again, also after the end of a request that shared them.
+    """
     one = side()
     free = one.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     one.scheduler.add_request(request("a", PROMPT, 5, sound=sound()))
@@ -98,9 +105,11 @@ def test_what_is_held_outlives_the_first() -> None:
 
 
 def test_one_that_begins_otherwise() -> None:
-    """Another token, a sample that is not zero, audio that begins later, is not there, or lies on a device, two pieces
-    of it, too short a prompt, or a wish for something of each position: each goes the whole way; and so does the first
-    one that the next ones could have followed, in vain."""
+    """A request that begins differently is computed in full, and a shared prefix is never made from it.
+
+    It differs in a token, a sample that is not zero, audio that begins later, is missing or lies on a device, two
+    pieces of audio, audio or a prompt that is too short, or a wish for a result at each position.
+    """
     import torch
 
     one = side(requests=20)
@@ -130,7 +139,8 @@ def test_one_that_begins_otherwise() -> None:
 
 
 def test_one_that_has_no_room_in_its_step() -> None:
-    """Not all shared positions of the first one are computed in its first step, so it is not held; the next is."""
+    """A request that computes only a part of the shared positions in its first step is not used as the shared
+    prefix."""
     one = side(step_tokens=45)
     one.scheduler.add_request(request("other", PROMPT, 50, sound=sound(loud=0)))
     one.scheduler.add_request(request("a", PROMPT, 50, sound=sound()))
@@ -143,7 +153,8 @@ def test_one_that_has_no_room_in_its_step() -> None:
 
 
 def test_thrown_out_and_let_in_again() -> None:
-    """It begins behind the silence again, which it shares and has copied as at first; its text has to be computed."""
+    """A preempted request begins after the shared prefix again, with shared and copied blocks. Its text is computed
+    again."""
     one = side()
     for name in "ab":
         one.scheduler.add_request(request(name, PROMPT, 50, sound=sound()))
@@ -167,20 +178,23 @@ def test_thrown_out_and_let_in_again() -> None:
 
 
 def test_no_more_are_let_in_at_a_time() -> None:
-    """A step takes as many chunks as their whole prompts have room, as it would if all were computed."""
+    """A step admits as many chunks as if their whole prompts were computed."""
     one = side(requests=40, blocks=2_000, step_tokens=100)
     for name in map(str, range(40)):
         one.scheduler.add_request(request(name, PROMPT, 50, sound=sound()))
     steps = [one.schedule() for _ in range(30)]
-    assert [len(step.scheduled_new_reqs) for step in steps[:4]] == [4, 3, 3, 3]  # of the first step's last one 10
-    assert len(one.scheduler.running) == 39  # and the last one waits until a burst of two has room
+    assert [len(step.scheduled_new_reqs) for step in steps[:4]] == [4, 3, 3, 3]  # 10 tokens of the fourth fit
+    assert len(one.scheduler.running) == 39  # and the last one waits until a burst of two fits
 
 
 @pytest.mark.parametrize(
     ("blocks", "shares", "admitted"), [(34, False, 1), (35, True, 1), (66, True, 1), (67, True, 2)]
 )
 def test_what_is_held_is_counted(blocks: int, shares: bool, admitted: int) -> None:
-    """A request of full length takes 32 blocks and vLLM one; where no two are left, nothing is shared."""
+    """Admission counts the shared blocks.
+
+    A request of full length takes 32 blocks, and vLLM takes one. Without two more blocks, nothing is shared.
+    """
     scheduler = side(blocks=blocks).scheduler
     assert (scheduler._beginning is not None) is shares
     assert scheduler._reservations.fitting == admitted
@@ -188,7 +202,7 @@ def test_what_is_held_is_counted(blocks: int, shares: bool, admitted: int) -> No
 
 @pytest.mark.parametrize(("most", "shares"), [(BLOCK, True), (BLOCK - 1, False)])
 def test_too_much_to_copy(most: int, shares: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is shared where one block, which is copied whole, is too much."""
+    """Nothing is shared if one block, which is copied whole, is larger than the limit."""
     from voxbatch.engines.vllm import beginning
 
     monkeypatch.setattr(beginning, "COPIED", most)
@@ -196,7 +210,7 @@ def test_too_much_to_copy(most: int, shares: bool, monkeypatch: pytest.MonkeyPat
 
 
 def test_nothing_to_copy() -> None:
-    """What is shared ends where a block does."""
+    """Nothing is copied if the shared positions end at the end of a block."""
     one = Side(kind(), lambda name, number: 7, requests=8, blocks=400, silence=(SAMPLES, 2 * BLOCK))
     one.scheduler.add_request(request("a", 2 * BLOCK + 9, 50, sound=sound()))
     first = blocks_of(one.schedule(), "a")
@@ -208,7 +222,7 @@ def test_nothing_to_copy() -> None:
 
 
 def test_for_comparison() -> None:
-    """A scheduler may be told to share nothing."""
+    """A scheduler can be told to share nothing."""
 
     class Alone(kind()):  # type: ignore[misc]
         _shares = False
@@ -220,11 +234,11 @@ def test_for_comparison() -> None:
     assert let_in(step) == {"b": 0}
 
 
-# ── what lies in the K/V cache ────────────────────────────────────────────────────────────────────────────────────────
+# ── content of the K/V cache ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Memory:
-    """A K/V cache of one number a position: what it was computed from. It does what a step says, as the GPU would."""
+    """K/V cache with one number for each position, which tells its origin. It executes a step as the GPU would."""
 
     def __init__(self, blocks: int):
         self.cells = np.zeros((blocks, BLOCK), np.int64)
@@ -232,7 +246,7 @@ class Memory:
         self.shared = 0
 
     def run(self, step: Any, silent: set[str]) -> None:
-        """One step; and each of its requests finds all of its positions, up to those of the step."""
+        """Execute a step, and check that each of its requests finds all of its positions."""
         self._take_blocks(step)
         if copies := step.kv_cache_block_copies:
             source, target = (np.array(each) for each in zip(*copies, strict=True))
@@ -262,14 +276,18 @@ class Memory:
 
 
 def content(name: str, position: int, is_silent: bool) -> int:
+    """Return the number that belongs into the K/V cache for a request's position."""
     return crc32(f"{'' if is_silent and position < SHARED else name} {position}".encode())
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
 @pytest.mark.parametrize("crowded", [False, True])
 def test_each_finds_its_own(seed: int, crowded: bool) -> None:
-    """Random walks with aborts, steps ahead of their answers, requests that begin otherwise, and, where they are
-    crowded, such as are thrown out: nobody ever reads what was not computed for it, or for all."""
+    """A request never reads a position that was not computed for it or for all, in random walks.
+
+    The walks contain aborts, steps that run ahead of their answers, requests that begin differently, and preemptions if
+    there are few blocks.
+    """
     rng = np.random.default_rng(seed)
 
     def say(name: str, number: int) -> int:
@@ -301,13 +319,15 @@ def test_each_finds_its_own(seed: int, crowded: bool) -> None:
 @pytest.mark.parametrize("number", ["float32", "bfloat16", "float8_e4m3fn"])
 @pytest.mark.parametrize("apart", [False, True])
 def test_vllm_copies_whole_blocks(number: str, apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its runner's way of doing what a step says of copies, with each layer's memory apart, or a block's of all layers
-    together: in each layer and each number format every block is what its source was, and the others are left alone."""
+    """vLLM's runner copies whole blocks, in each layer and each number format, and leaves the other blocks alone.
+
+    The memory of each layer is separate, or a block holds all layers.
+    """
     import torch
     from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
     from vllm.v1.worker.utils import copy_kv_cache_blocks_inplace
 
-    monkeypatch.setattr("vllm.utils.torch_utils.PIN_MEMORY", False, raising=False)  # which needs a GPU
+    monkeypatch.setattr("vllm.utils.torch_utils.PIN_MEMORY", False, raising=False)  # pinning needs a GPU
     generator = torch.Generator().manual_seed(0)
     whole = torch.randn(9, 3, 4, BLOCK, 8, generator=generator).to(getattr(torch, number))
     layers = [each.clone() for each in whole.unbind(1)] if apart else list(whole.unbind(1))
@@ -318,8 +338,10 @@ def test_vllm_copies_whole_blocks(number: str, apart: bool, monkeypatch: pytest.
 
 
 def test_which_positions_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By hand, of the real model's shape: 32 tokens of 1,280 samples, of which 31 do not hear the recording; without
-    such a beginning, or of another model, none."""
+    """The real model shares 31 of its 32 pad tokens, as computed by hand; models without such pads share none.
+
+    The pads are 32 tokens of 1,280 samples. 31 of them do not depend on the recording.
+    """
     from voxbatch.engines.vllm import beginning
     from voxbatch.vllm_plugin.private import ARCHITECTURE
 

@@ -1,4 +1,4 @@
-"""The scripts for GPUs, rehearsed: what they print on a machine that is lent for half an hour must be worth it."""
+"""Rehearsal of the GPU scripts on a CPU: a GPU is rented for half an hour only, so the output must be useful there."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ pytest_plugins = ["support"]
 pytestmark = pytest.mark.timeout(600)
 
 SHORT = "max_model_len=128"
-"""Chunks of 7 s at most."""
+"""Options for chunks of at most 7 s."""
 GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
 
 
 def printed(model: Path, folder: Path, *flags: str) -> list[dict[str, Any]]:
-    """bench_plugin.py's lines, of a model with made-up weights."""
+    """Return the lines that bench_plugin.py prints for a model with made-up weights."""
     small = ("--option", "enforce_eager=true", "--option", "max_num_batched_tokens=2048")
     said = ran(folder, "bench_plugin.py", str(model), *small, *flags)
     return [json.loads(line) for line in said.splitlines()]
@@ -42,6 +42,7 @@ def ran(folder: Path, script: str, *arguments: str) -> str:
 
 
 def tables(folder: Path, lines: list[dict[str, Any]]) -> str:
+    """Return the tables that tables.py prints for these lines."""
     (folder / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = [sys.executable, GPU / "tables.py", folder / "lines.jsonl"]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -49,8 +50,10 @@ def tables(folder: Path, lines: list[dict[str, Any]]) -> str:
 
 @pytest.mark.slow
 def test_tokens(realtime: Path, tmp_path: Path) -> None:
-    """With its made-up weights tokens vary by the dozen, within a chunk too; and plugin and stock, in company and
-    alone, say the same in float32."""
+    """Plugin and stock give the same tokens in float32, in company and alone.
+
+    With the made-up weights tokens vary by the dozen, also within a chunk.
+    """
     options = ("--option", "dtype=float32", "--option", "max_model_len=256")
     lines = printed(realtime, tmp_path, "--tokens", "--chunks", "5", "--alone", "1", *options)
     assert [line for line in lines if "failed" in line] == []
@@ -67,8 +70,8 @@ def test_tokens(realtime: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_soak(realtime: Path, tmp_path: Path) -> None:
-    """Twenty stretches with their speed and memory, then what changed, through an engine that is a process of its
-    own."""
+    """A soak run prints twenty stretches with their speed and memory, then the changes. Its engine is a separate
+    process."""
     lines = printed(realtime, tmp_path, "--soak", "0.005", "--option", "max_num_seqs=8", "--option", SHORT)
     ready, *stretches, drift = lines
     assert ready["ready_s"] > 0
@@ -81,7 +84,7 @@ def test_soak(realtime: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_idle(realtime: Path, tmp_path: Path) -> None:
-    """What was waited for is asked of an engine that is a process of its own, in the middle of a run."""
+    """The causes of idle time are asked of an engine in a separate process, in the middle of a run."""
     flags = ("--idle", "--lengths", "2-35", "--option", "max_num_seqs=4", "--option", SHORT)
     [line] = lines = printed(realtime, tmp_path, *flags)
     assert 0 < line["busy_ms"] <= line["wall_ms"]
@@ -93,8 +96,10 @@ def test_idle(realtime: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_latency(realtime: Path, tmp_path: Path) -> None:
-    """Both profiles over clips of noise: every clip is completed, percentiles ascend, and the table has both beside the
-    published line, without a WER or GPU memory here."""
+    """Both profiles complete every clip of noise, with ascending percentiles.
+
+    The table has both profiles beside the published line, without a WER and without GPU memory here.
+    """
     small = [f"--engine-option={each}" for each in ("enforce_eager=true", "max_num_batched_tokens=2048")]
     flags = ("--clips", "4", "--batch-clips", "12", "--median-s", "3", "--out", str(tmp_path / "lines.jsonl"))
     said = ran(tmp_path, "bench_latency.py", str(realtime), *flags, *small)
@@ -113,7 +118,7 @@ def test_latency(realtime: Path, tmp_path: Path) -> None:
 
 
 def test_lengths_follow_the_published_latencies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few the clips, their lengths have the published table's proportions."""
+    """The lengths of any number of clips have the proportions of the published table."""
     monkeypatch.syspath_prepend(GPU)
     bench = importlib.import_module("bench_latency")
     for clips in (24, 500):
@@ -124,8 +129,10 @@ def test_lengths_follow_the_published_latencies(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_weights_are_made_by_name() -> None:
-    """The same name gives the same numbers, another gives others; in float32 they are those of bfloat16; and a matrix
-    keeps the size of what goes through."""
+    """The same name gives the same numbers, and another name gives others.
+
+    In float32 the numbers are those of bfloat16. A matrix keeps the size of its inputs.
+    """
     code = f"""
 import sys; sys.path.insert(0, {str(GPU)!r})
 import torch, bench_plugin
@@ -143,14 +150,14 @@ print("right")
 
 
 def test_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each length as many as were asked for it, the last number for those that are left."""
+    """Each length gets as many chunks as were asked for it, and the last number holds for all further lengths."""
     monkeypatch.syspath_prepend(GPU)
     bench = importlib.import_module("bench_plugin")
     assert list(bench.with_rounds(["30", "20-35", "2-35"], [3.0, 2.0])) == [("30", 3), ("20-35", 2), ("2-35", 2)]
 
 
 def test_idle_time_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the GPU waited for: of two things at once, neither was waited for."""
+    """Idle time is attributed to the work that follows it; work that overlaps other work has none."""
     monkeypatch.syspath_prepend(GPU)
     bench = importlib.import_module("bench_plugin")
     busy, gaps = bench._waits([(0, 10, "a"), (12, 20, "b"), (15, 18, "c"), (25, 30, "b")])

@@ -1,5 +1,8 @@
-"""What the runner writes down of its requests column by column is what vLLM's writes row by row: two runners without a
-model side by side, through the same steps of a real scheduler, compared after each."""
+"""Our bookkeeping by column equals vLLM's bookkeeping by row.
+
+Two runners without a model go side by side through the same steps of a real scheduler, and are compared after each
+step.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ from modelless import BLOCK, CONTEXT, EOS, Side, arrivals, drawn_request, reques
 from voxbatch.vllm_plugin import books
 
 pytest_plugins = ["support"]
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM brings many
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM warns
 
 WALKS = 12
-"""Of each kind."""
+"""Number of walks of each kind."""
 STEPS = 100
 OURS = {
     "_update_states": books.updated,
@@ -38,14 +41,14 @@ Methods = Mapping[str, Callable[..., Any]]
 
 @pytest.fixture(autouse=True)
 def on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One without a GPU has no pinned memory; and nothing here is spread over several processes."""
+    """Run without pinned memory, which needs a GPU, and in one process."""
     monkeypatch.setattr("vllm.v1.worker.gpu_input_batch.PIN_MEMORY", False)
     alone = SimpleNamespace(is_last_rank=True, world_size=1)
     monkeypatch.setattr("vllm.v1.worker.gpu_model_runner.get_pp_group", lambda: alone)
 
 
 def originals() -> Methods:
-    """vLLM's own, whether or not ours have taken their place in this process."""
+    """Return vLLM's own methods, even if ours have replaced them in this process."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     found = {name: getattr(GPUModelRunner, name) for name in OURS}
@@ -54,7 +57,7 @@ def originals() -> Methods:
 
 @cache
 def runner_kind() -> type[Any]:
-    """vLLM's runner without a model, an attention backend or a device: what remains are its books."""
+    """Return vLLM's runner class without a model, an attention backend or a device: only its bookkeeping remains."""
     import torch
     from vllm.v1.pool.late_interaction_runner import LateInteractionRunner
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
@@ -62,7 +65,7 @@ def runner_kind() -> type[Any]:
     class Runner(GPUModelRunner):  # type: ignore[misc]
         speculative_config = None
         is_pooling_model = uses_mrope = use_async_spec_decode = routed_experts_initialized = False
-        uses_xdrope_dim = 0  # by 0.26
+        uses_xdrope_dim = 0  # for vLLM 0.26
         device = torch.device("cpu")
         parallel_config = SimpleNamespace(pipeline_parallel_size=1)
         kv_cache_config = SimpleNamespace(kv_cache_groups=["attention"])
@@ -78,7 +81,7 @@ def runner_kind() -> type[Any]:
             self.discard_request_mask = column(rows, np.bool_)
 
         def begin(self, step: Any) -> Any:
-            """Up to the model's turn; which rows' tokens are thrown away is found out as in `_prepare_inputs`."""
+            """Run a step up to the model's turn. The rows of discarded tokens are found as in `_prepare_inputs`."""
             later = self._methods["_update_states"](self, step)
             batch = self.input_batch
             scheduled = np.array([step.num_scheduled_tokens[name] for name in batch.req_ids], dtype=np.int32)
@@ -89,11 +92,11 @@ def runner_kind() -> type[Any]:
             return later
 
         def end(self, step: Any, sampled: Any, proposed: Any) -> Any:
-            """From the model's turn on.
+            """Run a step from the model's turn on.
 
             Args:
                 sampled: tokens.
-                proposed: those for the next step that are known already, if any.
+                proposed: tokens of the next step that are known already, if any.
             """
             from vllm.v1.outputs import SamplerOutput
 
@@ -113,11 +116,12 @@ def runner_kind() -> type[Any]:
 
 
 def column(rows: int, kind: type[Any]) -> Any:
+    """Return a zeroed column of a runner's table."""
     return SimpleNamespace(np=np.zeros(rows, dtype=kind))
 
 
 def input_batch(rows: int, context: int) -> Any:
-    """vLLM's own."""
+    """Return vLLM's own InputBatch."""
     import torch
     from vllm.v1.worker.gpu_input_batch import InputBatch
 
@@ -136,12 +140,12 @@ def input_batch(rows: int, context: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What became of one step."""
+    """Facts about one step."""
 
     told: bool
-    """Something of requests that it knows."""
+    """The scheduler updated requests that the runner knows."""
     in_place: bool
-    """All of these were in the batch, and none began again."""
+    """All of these requests were in the batch, and none was resumed."""
     resumed: int
     discarded: int
     rows: int
@@ -151,7 +155,7 @@ class Turn:
 
 
 class Pair:
-    """The two runners; ours tells what it left to vLLM's methods."""
+    """Two runners, ours and stock. Ours records which steps it leaves to vLLM's methods."""
 
     def __init__(self, rows: int, is_async: bool = True, split: int | None = None, context: int = CONTEXT):
         self._left, theirs = dict[str, tuple[Any, ...]](), originals()
@@ -166,11 +170,11 @@ class Pair:
         return watched
 
     def turn(self, step: Any, width: int = 1, proposed: Any = None) -> Turn | None:
-        """Both through one step; None where it was for nobody.
+        """Run both through one step, and return its facts; None if the step has no requests.
 
         Args:
-            width: tokens sampled of each request.
-            proposed: as Runner.end has it.
+            width: number of tokens sampled for each request.
+            proposed: see Runner.end.
         """
         import torch
 
@@ -201,6 +205,7 @@ class Pair:
         )
 
     def compare(self) -> None:
+        """Check that both runners have the same state."""
         ours, stock = of_runner(self.ours), of_runner(self.stock)
         for name, expected in stock.items():
             if isinstance(expected, np.ndarray):
@@ -211,7 +216,8 @@ class Pair:
 
 
 def of_runner(runner: Any) -> dict[str, Any]:
-    """All that the runner will go by in its next steps. Rows that nobody has are there too: nobody writes there."""
+    """Return all state that the runner's next steps depend on. Unused rows are included, because nothing may write
+    there."""
     batch, [table] = runner.input_batch, runner.input_batch.block_table.block_tables
     return {
         "requests": {
@@ -241,12 +247,12 @@ def walk(
     is_async: bool = True,
     drafts: bool = False,
 ) -> list[Turn]:
-    """Random steps of both.
+    """Run both through random steps.
 
     Args:
-        prompt: longest.
-        is_async: how the runners are told to keep their books. The steps run ahead only where they are so kept.
-        drafts: steps bring drafts, and two tokens are sampled of each request.
+        prompt: maximum number of prompt tokens.
+        is_async: run the bookkeeping asynchronously. Only then the steps run ahead.
+        drafts: steps bring draft tokens, and two tokens are sampled for each request.
     """
     rng = np.random.default_rng(seed)
     shortness = rng.choice([0.0, 0.01, 0.1])
@@ -277,14 +283,14 @@ def walk(
 
 
 def lifted() -> type[Any]:
-    """Our scheduler."""
+    """Return our scheduler's class."""
     from voxbatch.engines.vllm.scheduler import LiftedAsync
 
     return LiftedAsync
 
 
 def known(rng: np.random.Generator) -> Any:
-    """Now and then the next step's tokens are known before the books are kept: they stay."""
+    """Return the next step's tokens in some steps, as if they were known before the bookkeeping. They must stay."""
     import torch
 
     return torch.zeros(1, 1) if rng.random() < 0.1 else None
@@ -294,19 +300,19 @@ def drafted(pair: Pair, rng: np.random.Generator, step: Any) -> Turn | None:
     import torch
 
     told = [name for name in step.scheduled_cached_reqs.req_ids if rng.random() < 0.5]
-    step = deepcopy(step)  # the scheduler goes by it once more
+    step = deepcopy(step)  # the scheduler uses the step again
     step.scheduled_spec_decode_tokens = {name: [7] * int(rng.integers(1, 3)) for name in told}
     return pair.turn(step, width=2, proposed=torch.zeros(1, 1))
 
 
 def counted(turns: list[Turn]) -> Counter[str]:
-    """How often it came to what."""
+    """Return the number of steps for which each fact of Turn holds."""
     return Counter(name for turn in turns for name in Turn.__slots__ if getattr(turn, name))
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_as_they_run_in_production(seed: int) -> None:
-    """The same books after each step; and all but the first steps are written down in columns."""
+    """The bookkeeping is the same after each step, and all steps but the first are recorded in columns."""
     turns = walk(seed)
     assert all(turn.in_place and turn.short_note and turn.short_update == turn.told for turn in turns)
     found = counted(turns)
@@ -315,7 +321,7 @@ def test_as_they_run_in_production(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_long_prompts_in_pieces(seed: int) -> None:
-    """Some rows' tokens are thrown away in most steps: the same books, in columns too."""
+    """The bookkeeping is the same, in columns too, if the tokens of some rows are discarded in most steps."""
     turns = walk(1_000 + seed, step_tokens=[24, 40, 100][seed % 3], prompt=300)
     assert all(turn.in_place and turn.short_note and turn.short_update == turn.told for turn in turns)
     assert counted(turns)["discarded"] > 0.5 * len(turns) > 20
@@ -324,8 +330,7 @@ def test_long_prompts_in_pieces(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_where_blocks_run_out(seed: int) -> None:
-    """Requests are thrown out and begin again: vLLM's own method sees to the whole step in which one does, and only to
-    such a step."""
+    """vLLM's own method handles the whole step in which a preempted request is resumed, and only these steps."""
     turns = walk(2_000 + seed, blocks=40 - seed, crowded=True, step_tokens=[60, 16_384][seed % 2])
     assert all(turn.in_place == (not turn.resumed) for turn in turns)
     assert all(turn.short_note and turn.short_update == (turn.told and turn.in_place) for turn in turns)
@@ -344,14 +349,14 @@ def test_with_drafts(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_where_steps_do_not_run_ahead(seed: int) -> None:
-    """The tokens come to the host after each step, and vLLM's own method writes them down."""
+    """vLLM's own method records the tokens if they come to the host after each step."""
     turns = walk(4_000 + seed, is_async=False, step_tokens=[100, 16_384][seed % 2])
     assert not any(turn.short_note or turn.short_place for turn in turns)
     assert counted(turns)["short_update"] > 0.8 * len(turns) > 20
 
 
 def under_way(requests: int, steps: int, **of_pair: Any) -> tuple[Side, Pair]:
-    """After so many steps of requests that all began in the first."""
+    """Return a pair after `steps` steps of requests that all began in the first step."""
     side, pair = Side(lifted(), lambda name, number: 7, requests=4, blocks=200), Pair(4, **of_pair)
     for name in map(str, range(requests)):
         side.scheduler.add_request(request(name, 10, 50, ignore_eos=True))
@@ -361,13 +366,16 @@ def under_way(requests: int, steps: int, **of_pair: Any) -> tuple[Side, Pair]:
 
 
 def test_a_request_at_the_longest_context() -> None:
-    """It has room for two tokens more: vLLM's runner refuses a third, and so does ours, with as much written down."""
+    """Both runners refuse a token beyond the context, with the same state.
+
+    The requests have two tokens left when the steps begin.
+    """
     torch = pytest.importorskip("torch")
     side, pair = under_way(3, 2, context=12)
     step, sampled = side.schedule(), torch.zeros(3, 1, dtype=torch.int32)
     for runner in (pair.ours, pair.stock):
         runner.begin(deepcopy(step))
-        runner.input_batch.num_tokens_no_spec[0] = 11  # so that one row is written before another is refused
+        runner.input_batch.num_tokens_no_spec[0] = 11  # one row is written before another is refused
         with pytest.raises(AssertionError, match="exceed the max model length"):
             runner.end(step, sampled, None)
         assert [len(each.output_token_ids) for each in runner.requests.values()] == [3, 2, 2]
@@ -375,7 +383,7 @@ def test_a_request_at_the_longest_context() -> None:
 
 
 def test_tokens_taken_back() -> None:
-    """A step may say that a request has said fewer tokens than are written down: vLLM's own method strikes them out."""
+    """vLLM's own method removes tokens if a step says that a request has fewer of them."""
     side, pair = under_way(3, 6)
     step = deepcopy(side.schedule())
     step.scheduled_cached_reqs.num_output_tokens[1] -= 2
@@ -388,7 +396,7 @@ def test_tokens_taken_back() -> None:
 
 
 def test_one_left_out_for_a_step() -> None:
-    """It leaves the batch and comes back, though nobody threw it out: vLLM's own method puts it there."""
+    """vLLM's own method returns a request to the batch if it was left out of a step without a preemption."""
     side, pair = under_way(3, 6)
     step = deepcopy(side.schedule())
     told = step.scheduled_cached_reqs
@@ -412,7 +420,10 @@ def test_one_left_out_for_a_step() -> None:
 
 
 def test_one_that_begins_again_while_in_the_batch() -> None:
-    """As where all are thrown out at once, for the cache is emptied: vLLM's own method gives it its new blocks."""
+    """vLLM's own method gives new blocks to a request that is resumed while it is in the batch.
+
+    This happens when all requests are preempted at once because the cache is emptied.
+    """
     side, pair = under_way(3, 6)
     step = deepcopy(side.schedule())
     told = step.scheduled_cached_reqs
@@ -426,7 +437,7 @@ def test_one_that_begins_again_while_in_the_batch() -> None:
 
 
 def test_a_model_spread_over_stages() -> None:
-    """Not all of them say the tokens: vLLM's own method hands these on."""
+    """vLLM's own method passes on the tokens of a model that is spread over several stages."""
     side, pair = under_way(3, 2)
     pair.ours.parallel_config = pair.stock.parallel_config = SimpleNamespace(pipeline_parallel_size=2)
     turn = pair.turn(side.schedule())

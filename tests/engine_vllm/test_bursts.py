@@ -1,4 +1,4 @@
-"""Requests are admitted in bursts, and every one of them at last."""
+"""Requests are admitted in bursts, and every request is admitted in the end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from voxbatch.engines.vllm.bursts import BURSTS, LARGEST, size
 @pytest.mark.parametrize("crowd", [0, 0.01, 0.5, 1, 10.1])
 @pytest.mark.parametrize("at_once", [3, 1_000])
 def test_nobody_waits_for_ever(most: int, crowd: float, at_once: int) -> None:
-    """However few wait, however many a step takes at most, and whenever those that run end: as long as somebody waits,
-    it goes on. And the steps that admit somebody are few: one for each burst."""
+    """Waiting requests are always admitted in the end, in few steps: one for each burst.
+
+    This holds for any number of waiting requests, any maximum of a step, and any ends of the running requests.
+    """
     rng = np.random.default_rng(most)
     total = waiting = round(crowd * most)
     running, steps, admitting = list[int](), 0, 0
@@ -29,5 +31,5 @@ def test_nobody_waits_for_ever(most: int, crowd: float, at_once: int) -> None:
 
 
 def test_the_size() -> None:
-    """A fourteenth of those that may run, at least one and at most LARGEST."""
+    """A burst is a fourteenth of the requests that may run, at least one and at most LARGEST."""
     assert [size(most) for most in (1, 13, 28, 36 * BURSTS, 1_024)] == [1, 1, 2, LARGEST, LARGEST]

@@ -1,4 +1,4 @@
-"""The tiny checkpoints load in stock vLLM, and what they say is varied enough to tell a right feed from a wrong one."""
+"""The tiny checkpoints load in stock vLLM, and their output varies enough to show a wrong input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_a_checkpoint_is_the_same_each_time(tmp_path: Path) -> None:
-    """Two writings of a checkpoint are equal byte for byte, and two delays differ in tekken.json alone."""
+    """A checkpoint that is written twice is equal byte for byte, and two delays differ in tekken.json alone."""
     from checkpoints import write_realtime
 
     for name, delay_ms in {"first": 480, "again": 480, "later": 2_400}.items():
@@ -28,7 +28,7 @@ def test_a_checkpoint_is_the_same_each_time(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_realtime_is_varied(realtime_spoken: Spoken) -> None:
-    """The tiny Realtime says pads, word marks and many kinds of text, each often, and speaks to the end of a chunk."""
+    """The tiny Realtime often gives pads, word marks and many kinds of text, and continues to the end of a chunk."""
     counts = Counter(token for tokens in realtime_spoken.tokens.values() for token in tokens)
     said = counts.total()
     text = {token: count for token, count in counts.items() if token >= 1_000}
@@ -42,7 +42,7 @@ def test_realtime_is_varied(realtime_spoken: Spoken) -> None:
 
 @pytest.mark.slow
 def test_voxtral_is_varied(voxtral_spoken: Spoken) -> None:
-    """The tiny instruct model says many kinds of text, something else of each chunk, and ends most by itself."""
+    """The tiny instruct model gives many kinds of text, a different text for each chunk, and usually ends by itself."""
     spoken = list(voxtral_spoken.tokens.values())
     assert len({token for tokens in spoken for token in tokens if token >= 1_000}) > 100
     assert len({tuple(tokens) for tokens in spoken}) == len(spoken)

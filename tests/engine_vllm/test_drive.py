@@ -1,5 +1,7 @@
-"""Every chunk gets one result, whatever the engine does, and the engine stays full. The engine is a stand-in that dies,
-fails and reorders as told; all else is real."""
+"""Every chunk gets one result, whatever the engine does, and the engine stays full.
+
+The engine is a stand-in that dies, fails and reorders as the test says. All other parts are real.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,13 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory."
 
 
 def chunk(item: int, samples: Samples | None = None) -> Chunk:
-    """One that says which it is: silence is none."""
+    """Return a chunk whose samples hold its number. Silence has no number."""
     samples = np.full(100, item + 1, np.float32) if samples is None else samples
     return Chunk(item, 0, samples, Span(0, len(samples), 0, len(samples)))
 
 
 class Ears:
-    """A family whose requests name the chunk, and whose text is the chunk's number, unless told otherwise."""
+    """Family whose requests name the chunk, and whose text is the chunk's number, unless `answers` says otherwise."""
 
     max_chunk_samples = 30 * SAMPLING_RATE
     languages = None
@@ -51,7 +53,7 @@ class Ears:
         self.unfit, self.refused = unfit, refused
         self.asks_twice = False
         self.answers: list[Heard] = []
-        """What is heard next; when it is empty, the chunk's number."""
+        """Next texts; when the list is empty, the text is the chunk's number."""
         self.pieces: list[Piece] = []
 
     def load(self, folder: Path) -> None:
@@ -74,26 +76,27 @@ class Ears:
 
 @dataclass
 class World:
-    """What befalls the engines of one test."""
+    """Faults that happen to the engines of one test."""
 
     seed: int = 0
     killers: frozenset[int] = frozenset()
-    """Chunks that the engine dies of when it comes to finish them."""
+    """Chunks that kill the engine when it is about to finish them."""
     failing: frozenset[int] = frozenset()
     """Chunks whose requests end with "error"."""
     death_rate: float = 0.0
     causes: tuple[str, ...] = ("it fell over",)
     before_step: Callable[[StandIn], None] = lambda core: None
     stillborn: tuple[int, ...] = ()
-    """Which starts (from 0) fail."""
+    """Starts (from 0) that fail."""
     started: list[StandIn] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    """How many requests at a time each start was asked for."""
+    """Number of requests at a time that each start asked for."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
 
     def start(self, requests: int) -> StandIn:
+        """Start an engine, or fail."""
         assert all(each.closed for each in self.started), "two engines at a time"
         self.sizes.append(requests)
         if len(self.sizes) - 1 in self.stillborn:
@@ -106,7 +109,7 @@ class World:
 
 
 class StandIn:
-    """An engine core: finishes what it has in hand a few at a time, in any order, or dies."""
+    """Engine core that finishes its requests a few at a time, in any order, or dies."""
 
     def __init__(self, world: World, requests: int):
         self.world, self.requests = world, requests
@@ -148,6 +151,7 @@ class StandIn:
 
 
 def full(chunks: list[Chunk], closed: bool = True) -> Feed:
+    """Return a feed that holds these chunks, closed or open."""
     feed = Feed(10**9)
     for each in chunks:
         feed.put(each)
@@ -157,7 +161,7 @@ def full(chunks: list[Chunk], closed: bool = True) -> Feed:
 
 
 def driven(world: World, count: int, ears: Ears | None = None, **settings: int) -> list[Result]:
-    """What a driver makes of so many chunks; what it leaves running is closed."""
+    """Return a driver's results for this many chunks, and close the engine that it leaves running."""
     driver = Driver(ears or Ears(), world.starter(**settings), watched=False)
     results = list(driver.run(full([chunk(i) for i in range(count)])))
     if driver.core is not None:
@@ -166,18 +170,22 @@ def driven(world: World, count: int, ears: Ears | None = None, **settings: int) 
 
 
 def told(results: list[Result]) -> list[str]:
+    """Return the texts of all warnings."""
     return [result.text for result in results if isinstance(result, Notice) and result.is_warning]
 
 
 def heard(results: list[Result]) -> dict[int, str]:
+    """Return the text of each chunk that has one."""
     return {result.item: result.text for result in results if isinstance(result, Hypothesis)}
 
 
 def failed(results: list[Result]) -> dict[int, str]:
+    """Return the message of each chunk that failed."""
     return {result.item: result.message for result in results if isinstance(result, ChunkFailure)}
 
 
 def one_each(results: list[Result], count: int) -> bool:
+    """Return whether each of `count` chunks has exactly one result."""
     items = Counter(result.item for result in results if not isinstance(result, Notice))
     return items == Counter(range(count))
 
@@ -187,7 +195,7 @@ def one_each(results: list[Result], count: int) -> bool:
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_an_engine_stays_from_stream_to_stream(dies: bool) -> None:
-    """What the first stream leaves running is what the second one asks; one that has died meanwhile is replaced."""
+    """The second stream uses the engine that the first one leaves running, or a new one if that engine has died."""
     world = World()
     first = Driver(Ears(), world.starter(), watched=False)
     assert one_each(list(first.run(full([chunk(i) for i in range(9)]))), 9)
@@ -225,7 +233,8 @@ def test_a_stream_waits_for_the_one_before() -> None:
 
 
 def test_an_engine_that_was_made_smaller_does_not_stay() -> None:
-    """After it ran out of memory once, the next stream tries it with all requests again."""
+    """An engine that was made smaller after a lack of memory is not reused: the next stream tries all requests
+    again."""
     world = World(causes=("CUDA out of memory",))
     world.before_step = lambda core: setattr(world, "death_rate", float(core.requests == 16))
     driver = Driver(Ears(), world.starter(), watched=False)
@@ -234,7 +243,7 @@ def test_an_engine_that_was_made_smaller_does_not_stay() -> None:
     assert all(each.closed for each in world.started)
 
 
-# -- every chunk, whatever happens -------------------------------------------------------------------------------------
+# -- every chunk gets a result -----------------------------------------------------------------------------------------
 
 items = st.frozensets(st.integers(0, 99), max_size=3)
 
@@ -243,7 +252,7 @@ items = st.frozensets(st.integers(0, 99), max_size=3)
 def test_one_result_each(
     count: int, concurrency: int, seed: int, failing: frozenset[int], unfit: frozenset[int], twice: bool
 ) -> None:
-    """In any order, with requests that end in an error and chunks that do not fit, each the text of its own audio."""
+    """Each chunk gets the text of its own audio, in any order, among requests that fail and chunks that do not fit."""
     ears = Ears(unfit)
     ears.asks_twice = twice
     world = World(seed, failing=failing)
@@ -257,7 +266,7 @@ def test_one_result_each(
 
 @given(st.integers(1, 100), st.integers(1, 40), st.integers(0, 10**6), st.sampled_from((0.02, 0.2, 0.5)))
 def test_one_result_each_however_often_it_dies(count: int, concurrency: int, seed: int, death_rate: float) -> None:
-    """Deaths at any time: no chunk is lost, none comes twice, every engine is closed."""
+    """No chunk is lost or returned twice when the engine dies at any time, and every engine is closed."""
     world = World(seed, death_rate=death_rate)
     results = driven(world, count, concurrency=concurrency, restarts=1000)
     assert one_each(results, count)
@@ -268,7 +277,7 @@ def test_one_result_each_however_often_it_dies(count: int, concurrency: int, see
 
 @given(st.integers(1, 100), st.integers(1, 40), st.integers(0, 10**6), items)
 def test_only_killers_fail(count: int, concurrency: int, seed: int, killers: frozenset[int]) -> None:
-    """A chunk that always kills is at last alone with the engine, fails, and lets all others live."""
+    """A chunk that always kills the engine is isolated in the end and fails, and all others succeed."""
     world = World(seed, killers=killers)
     results = driven(world, count, concurrency=concurrency)
     assert one_each(results, count)
@@ -279,8 +288,8 @@ def test_only_killers_fail(count: int, concurrency: int, seed: int, killers: fro
 
 @given(st.integers(1, 100), st.integers(1, 40), st.integers(0, 6), st.integers(0, 10**6))
 def test_an_engine_that_never_lives(count: int, concurrency: int, restarts: int, seed: int) -> None:
-    """After `restarts` deaths in a row it is given up, and no chunk is blamed: there is not one failure on record, even
-    where there were fewer chunks than deaths."""
+    """An engine that dies `restarts` times in a row is given up, and no chunk fails for it, even if there are few
+    chunks."""
     world, results = World(seed, death_rate=1.0), list[Result]()
     driver = Driver(Ears(), world.starter(concurrency, restarts), watched=False)
     with pytest.raises(EngineError, match=r"^vLLM died: it fell over$"):
@@ -291,7 +300,7 @@ def test_an_engine_that_never_lives(count: int, concurrency: int, restarts: int,
 
 
 def test_an_engine_that_does_not_start() -> None:
-    """The first time, that is final: nothing speaks for another attempt."""
+    """A failed first start is final."""
     world = World(stillborn=(0,))
     with pytest.raises(EngineError, match=r"^vLLM died: it fell over$"):
         driven(world, 3)
@@ -299,7 +308,7 @@ def test_an_engine_that_does_not_start() -> None:
 
 
 def test_an_engine_that_does_not_start_again() -> None:
-    """Once it has lived, a failed start is one more death: the memory of the one before may not be free yet."""
+    """A failed start counts as one more death after the engine has worked once: old memory may not be free yet."""
     world = World(killers=frozenset({5}), stillborn=(1, 3))
     results = driven(world, 40)
     assert one_each(results, 40)
@@ -307,7 +316,7 @@ def test_an_engine_that_does_not_start_again() -> None:
 
 
 def test_out_of_memory_halves() -> None:
-    """Fewer requests at a time, and the log says so; nobody is blamed."""
+    """A lack of memory halves the number of requests at a time, and the log says so; no chunk fails."""
     world = World(causes=(OOM,), before_step=lambda core: core.die() if core.requests > 4 else None)
     results = driven(world, 50)
     assert one_each(results, 50)
@@ -318,7 +327,8 @@ def test_out_of_memory_halves() -> None:
 
 
 def test_out_of_memory_while_loading() -> None:
-    """The same: fewer requests need fewer buffers. With one at a time, there is nothing left to try."""
+    """A lack of memory while loading halves the number of requests too, which need buffers; at one request it is
+    final."""
     world = World(causes=(OOM,), stillborn=(0, 1))
     assert one_each(driven(world, 20), 20)
     assert world.sizes == [16, 8, 4]
@@ -329,14 +339,14 @@ def test_out_of_memory_while_loading() -> None:
 
 
 def test_a_refused_request() -> None:
-    """What vLLM does not take fails with its words, and costs nobody else anything."""
+    """A request that vLLM refuses fails with vLLM's message, and affects no other chunk."""
     results = driven(World(), 5, Ears(refused=frozenset({3})))
     assert failed(results) == {3: "vllm: no such prompt"}
     assert len(heard(results)) == 4
 
 
 def test_trouble_of_any_kind_is_the_chunks_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tokenizer that falls over one chunk fails that chunk, with the error's name, and not the run."""
+    """A chunk whose tokenizer raises fails with the error's name, and the run goes on."""
     ears = Ears()
     read = ears.read
 
@@ -352,7 +362,7 @@ def test_trouble_of_any_kind_is_the_chunks_own(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_run_that_is_being_stopped() -> None:
-    """The engine heard the signal too: its death is no news, and no other is started."""
+    """A death during a stop is not reported and starts no other engine, because the engine got the signal too."""
     feed = full([chunk(0), chunk(1)], closed=False)
 
     def stop(core: StandIn) -> None:
@@ -367,7 +377,7 @@ def test_a_run_that_is_being_stopped() -> None:
 
 
 def test_a_run_that_is_left() -> None:
-    """Whoever stops listening has the engine closed."""
+    """The engine is closed when the consumer stops listening."""
     world = World()
     results = Driver(Ears(), world.starter(), watched=False).run(full([chunk(i) for i in range(9)]))
     assert isinstance(next(results), Notice)
@@ -380,14 +390,16 @@ def test_a_run_that_is_left() -> None:
 
 
 def opened(concurrency: int) -> int:
-    """How many requests an engine is given at a time."""
+    """Return the number of requests that an engine is given at a time."""
     return concurrency + max(1, int(concurrency * AHEAD)) if concurrency > 1 else 1
 
 
 @given(st.integers(0, 200), st.integers(1, 60), st.integers(0, 10**6))
 def test_the_engine_is_kept_full(count: int, concurrency: int, seed: int) -> None:
-    """Whenever it works, it has as many requests as it runs and an eighth more, or all that there are; never more. One
-    that runs alone has none behind it, so that its latency is its own."""
+    """The engine always has the requests that it runs and an eighth more, or all that exist, and never more.
+
+    An engine that runs one request has none waiting, so that its latency is its own.
+    """
     feed = full([chunk(i) for i in range(count)])
     window = opened(concurrency)
 
@@ -401,23 +413,23 @@ def test_the_engine_is_kept_full(count: int, concurrency: int, seed: int) -> Non
 
 @given(st.integers(1, 60), st.integers(0, 10**6), st.integers(0, 99))
 def test_suspects_are_few_at_a_time(concurrency: int, seed: int, killer: int) -> None:
-    """After a death an eighth of what was in hand goes in together, and nobody new."""
+    """After a death an eighth of the running requests are retried together, without new ones."""
     world = World(seed, killers=frozenset({killer}))
     driven(world, 100, concurrency=concurrency)
     window = opened(concurrency)
     assert world.started[0].most == min(window, 100)
-    if len(world.started) > 2:  # the last but one dies of the suspect alone, or of few
+    if len(world.started) > 2:  # the second engine gets few suspects
         assert world.started[1].most <= max(1, window // 8)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 199))
 def test_few_go_alone(seed: int, killer: int) -> None:
-    """Each death clears those that were not in it: the others do not wait while one after another goes alone."""
+    """Each death clears the requests that were not running, so that few requests run alone."""
     alone: set[int] = set()
     world = World(seed, frozenset({killer}), before_step=lambda core: _note_alone(core, alone))
     results = driven(world, 200, concurrency=100)
     assert set(failed(results)) == {killer}
-    assert len(alone) <= 112 // 8 + 2  # the last of the run is alone, too, and so is the proof of life
+    assert len(alone) <= 112 // 8 + 2  # the last chunk of the run is alone too, and so is the first after a death
 
 
 def _note_alone(core: StandIn, alone: set[int]) -> None:
@@ -426,7 +438,7 @@ def _note_alone(core: StandIn, alone: set[int]) -> None:
 
 
 def test_it_waits_for_a_slow_feed() -> None:
-    """With nothing in hand it waits for a chunk, and takes each as it comes."""
+    """An idle driver waits for a chunk, and takes each chunk as it comes."""
     feed, world = full([chunk(0)], closed=False), World()
     results = Driver(Ears(), world.starter(), watched=False).run(feed)
     assert [next(results) for _ in range(2)][1] == Hypothesis(0, 0, "0")
@@ -435,16 +447,16 @@ def test_it_waits_for_a_slow_feed() -> None:
     assert list(results) == [Hypothesis(1, 0, "1")]
 
 
-# -- a second opinion --------------------------------------------------------------------------------------------------
+# -- second decoding ---------------------------------------------------------------------------------------------------
 
 SPEECH = babble(20.0, seed=3)
-SPEECH[0] = 8.0  # of chunk 7
+SPEECH[0] = 8.0  # the number of the chunk
 GOOD = "what was said, more or less, in all of these many seconds of babble"
 LATE = (Word(" late", 1.0, 1.5),)
 
 
 def watched(ears: Ears, samples: Samples = SPEECH, world: World | None = None) -> Hypothesis:
-    """The result of one chunk of number 7."""
+    """Return the result of one chunk, number 7."""
     world = world or World()
     driver = Driver(ears, world.starter(), watched=True)
     (result,) = (each for each in driver.run(full([chunk(7, samples)])) if not isinstance(each, Notice))
@@ -453,26 +465,28 @@ def watched(ears: Ears, samples: Samples = SPEECH, world: World | None = None) -
 
 
 def hears(*answers: Heard) -> Ears:
+    """Return a family that hears these answers in turn."""
     ears = Ears()
     ears.answers = list(answers)
     return ears
 
 
 def in_order(world: World) -> World:
-    """Requests finish one by one, in the order in which they were asked."""
+    """Make requests finish one by one, in the order in which they were added."""
     world.random.sample = lambda population, k: list(population)[:1]  # type: ignore[method-assign, assignment]
     return world
 
 
 def test_what_is_not_suspect_is_asked_once() -> None:
-    """One request, and its text is the result."""
+    """A chunk without suspicion is decoded once, and its text is the result."""
     ears = hears(Heard(GOOD))
     assert watched(ears) == Hypothesis(7, 0, GOOD)
     assert len(ears.pieces) == 1
 
 
 def test_text_after_the_end_is_kept_and_flagged() -> None:
-    """The model said that it had ended, and went on: a warning says where and how much. Nothing is decoded again."""
+    """Text after the model's end token is kept, with a warning that says where and how much, and is not decoded
+    again."""
     ears = hears(Heard(GOOD, after_end=((4.16, 30),)))
     warning = "30 characters of text after the model said that it had ended, at 4.2 s"
     assert watched(ears) == Hypothesis(7, 0, GOOD, warnings=(warning,))
@@ -480,7 +494,7 @@ def test_text_after_the_end_is_kept_and_flagged() -> None:
 
 
 def test_halves_are_kept_when_they_are_better() -> None:
-    """Joined, with the second half's times shifted by the first's length, and a warning of it."""
+    """Better halves are joined, with the second half's times shifted by the first's length, and with a warning."""
     ears = hears(Heard(""), Heard(" left half", LATE), Heard(" right half, not so short", LATE))
     result = watched(ears, world=in_order(World()))
     whole, left, right = ears.pieces
@@ -495,7 +509,7 @@ def test_halves_are_kept_when_they_are_better() -> None:
 
 
 def test_the_first_is_kept_when_the_second_is_no_better() -> None:
-    """With a warning all the same."""
+    """The first text is kept, with a warning, if the second one is no better."""
     result = watched(hears(Heard("Yes."), Heard(""), Heard("")))
     assert result.text == "Yes."
     (warning,) = result.warnings
@@ -503,7 +517,7 @@ def test_the_first_is_kept_when_the_second_is_no_better() -> None:
 
 
 def test_a_short_one_goes_behind_silence() -> None:
-    """420 ms of it, which its times do not show."""
+    """A short suspect chunk is decoded again after 420 ms of silence, which its times do not include."""
     ears = hears(Heard(""), Heard(" short and late", (Word(" short", 0.2, 0.52), Word(" late", 1.42, 1.92))))
     result = watched(ears, SPEECH[: 5 * SAMPLING_RATE])
     _, again = ears.pieces
@@ -516,8 +530,11 @@ def test_a_short_one_goes_behind_silence() -> None:
 
 
 def test_the_silence_changes_what_a_token_of_audio_is_made_of() -> None:
-    """A token pools four frames of the convolutions. Behind the silence no token of speech pools the same four, and
-    behind a whole number of tokens each would."""
+    """The silence changes which frames of speech a token pools.
+
+    A token pools four frames of the convolutions. After this silence no token pools the same four frames of speech as
+    before. After a whole number of tokens each would.
+    """
     torch = pytest.importorskip("torch")
     from tower import POOL, tower
 
@@ -539,13 +556,13 @@ def test_the_silence_changes_what_a_token_of_audio_is_made_of() -> None:
 
 @pytest.mark.parametrize("fault", ["error", "death", "refusal"])
 def test_a_second_opinion_that_fails(fault: str) -> None:
-    """What was heard the first time stands: a doubtful text is more than none."""
+    """The first text is kept if the second decoding fails: a doubtful text is better than none."""
     ears, world = hears(Heard("Yes.")), World()
 
     def go_wrong(core: StandIn) -> None:
         if fault == "refusal":
             ears.refused = frozenset({7})
-        elif len(ears.pieces) > 1:  # the second round has begun
+        elif len(ears.pieces) > 1:  # the second decoding has begun
             world.killers = frozenset({7}) if fault == "death" else frozenset()
             world.failing = frozenset({7}) if fault == "error" else frozenset()
 
@@ -560,7 +577,7 @@ def test_a_second_opinion_that_fails(fault: str) -> None:
 
 
 def test_a_pause_across_both_halves() -> None:
-    """Two stretches of silence that meet at the cut are one."""
+    """Two stretches of silence that meet at the cut count as one."""
     halves = [Piece(SPEECH[: 10 * SAMPLING_RATE]), Piece(SPEECH[10 * SAMPLING_RATE :])]
     met = joined(halves, [Heard(" one", LATE, (4.0, 10.0)), Heard(" two", LATE, (0.0, 6.0))])
     assert met.quiet == (4.0, 16.0)
@@ -570,7 +587,7 @@ def test_a_pause_across_both_halves() -> None:
 
 @given(st.lists(st.integers(1, 300_000), min_size=1, max_size=4), st.integers(0, SHIFT), st.randoms())
 def test_joined_words_are_in_order_and_inside(sizes: list[int], lead: int, rng: random.Random) -> None:
-    """Whatever is heard in each piece: times never go back, and the text is that of the words."""
+    """Times never go back in joined pieces, and the text is that of the words."""
     pieces = [Piece(np.zeros(size, np.float32)) for size in sizes]
     pieces[0] = replace(pieces[0], samples=np.zeros(sizes[0] + lead, np.float32), lead=lead)
     answers = []
@@ -588,14 +605,14 @@ def test_joined_words_are_in_order_and_inside(sizes: list[int], lead: int, rng: 
 
 
 def test_joined_ends_are_on_the_chunks_clock() -> None:
-    """Each half may say that it had ended; the second half's time is shifted by the first's length."""
+    """The end in the second half is shifted by the first half's length."""
     halves = [Piece(SPEECH[: 10 * SAMPLING_RATE]), Piece(SPEECH[10 * SAMPLING_RATE :])]
     met = joined(halves, [Heard("one", after_end=((4.0, 1),)), Heard("two", after_end=((5.0, 2),))])
     assert met.after_end == ((4.0, 1), (15.0, 2))
 
 
 def test_joined_without_times() -> None:
-    """Texts of models that give no times are parted by a space; in scripts that have none, times tell."""
+    """Texts without times are joined by a space, except in scripts without spaces, where times decide."""
     halves = [Piece(SPEECH), Piece(SPEECH)]
     assert joined(halves, [Heard("one"), Heard("two", truncated=True)]) == Heard("one two", truncated=True)
     close = (Heard("你", (Word("你", 1, 2),)), Heard("好", (Word("好", 1, 2),)))
@@ -604,7 +621,7 @@ def test_joined_without_times() -> None:
 
 @given(st.integers(0, 30 * SAMPLING_RATE), st.integers(0, 100))
 def test_recut_keeps_all_audio(size: int, seed: int) -> None:
-    """The pieces are the chunk's audio, whole and in order, each within the limit."""
+    """The pieces contain all of the chunk's audio, in order, each within the limit."""
     limit = 30 * SAMPLING_RATE
     samples = np.resize(SPEECH[seed * 1000 :], size)
     pieces = recut(Piece(samples, "en"), limit)

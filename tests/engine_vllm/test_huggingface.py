@@ -1,4 +1,4 @@
-"""Voxtral Realtime in Hugging Face's format says what the same model says in Mistral's."""
+"""Voxtral Realtime in Hugging Face's format gives the same output as the same model in Mistral's format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_defaults_are_those_of_transformers() -> None:
-    """What config.json leaves out is what transformers takes for it."""
+    """A key that config.json leaves out has the default of transformers."""
     from transformers import VoxtralRealtimeConfig, VoxtralRealtimeFeatureExtractor
 
     found, mel = VoxtralRealtimeConfig(text_config={}, audio_config={}), VoxtralRealtimeFeatureExtractor()
@@ -35,7 +35,7 @@ def test_defaults_are_those_of_transformers() -> None:
 
 @pytest.fixture(scope="module")
 def saved(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny Realtime as transformers' save_pretrained writes it, in several files, and its tekken.json."""
+    """Save the tiny Realtime with transformers' save_pretrained, in several files, beside its tekken.json."""
     from support import once
 
     def save(folder: Path) -> None:
@@ -53,14 +53,17 @@ def saved(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tensors(folder: Path, pattern: str) -> dict[str, np.ndarray]:
+    """Return all tensors of the matching files, by name."""
     from safetensors.numpy import load_file
 
     return {name: tensor for file in folder.glob(pattern) for name, tensor in load_file(file).items()}
 
 
 def test_translated_is_what_mistral_has(realtime: Path, saved: Path) -> None:
-    """Each tensor is that of Mistral's file, bit for bit, whichever version of transformers named it; and params.json
-    says the same, as far as it says anything that is read."""
+    """Each translated tensor equals that of Mistral's file, bit for bit, for the names of any version of transformers.
+
+    params.json has the same values too, for all keys that are read.
+    """
     expected, shape = tensors(realtime, "consolidated.safetensors"), json.loads((realtime / "params.json").read_text())
     found = params(json.loads((saved / "config.json").read_text()), saved / "config.json")
     unread = ("model_parallel", "model_max_length", "use_cache")
@@ -82,8 +85,10 @@ def _flat(content: dict[str, Any], above: str = "") -> dict[str, Any]:
 
 @pytest.mark.parametrize("prefilled", ["true", "false"])
 def test_tokens(prefilled: str, saved: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:
-    """40 chunks with many in flight, with the plugin's encoder and with stock's: each one's tokens are those of stock
-    vLLM, one at a time, with Mistral's files. The folder is left as it was."""
+    """40 chunks with many at a time give the tokens of stock vLLM with Mistral's files, one request at a time.
+
+    This holds with the plugin's encoder and with stock's. The folder stays unchanged.
+    """
     from support import FLOAT32, streamed
 
     before = sorted(path.name for path in saved.iterdir())
@@ -96,7 +101,7 @@ def test_tokens(prefilled: str, saved: Path, realtime_spoken: Spoken, tmp_path: 
 
 
 def test_transformers_says_the_same(saved: Path, realtime: Path, realtime_spoken: Spoken) -> None:
-    """transformers, which reads the very files, chooses the same tokens, near ties aside."""
+    """transformers reads the same files and chooses the same tokens, except for near ties."""
     import generate
     from huggingface import Reference
 
@@ -109,7 +114,7 @@ def test_transformers_says_the_same(saved: Path, realtime: Path, realtime_spoken
 
 @pytest.fixture
 def some(realtime_spoken: Spoken) -> dict[str, np.ndarray]:
-    """Four chunks of some seconds."""
+    """Return four chunks of some seconds."""
     by_length = sorted(realtime_spoken.waveforms.items(), key=lambda pair: len(pair[1]))
     return dict(by_length[8:20:3])
 
@@ -118,7 +123,7 @@ def some(realtime_spoken: Spoken) -> dict[str, np.ndarray]:
 def test_other_settings(
     options: tuple[str, ...], saved: Path, realtime: Path, some: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
-    """Another delay, and weights that are rounded while they load: the tokens are those of Mistral's files."""
+    """Another delay, and weights that are rounded while they load, give the tokens of Mistral's files."""
     from support import FLOAT32, streamed
 
     said = []
@@ -134,7 +139,7 @@ def test_other_settings(
 def test_published_names(
     saved: Path, realtime: Path, realtime_spoken: Spoken, some: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
-    """One file, by the published names, with a copy of the tied embedding as the output matrix: the same tokens."""
+    """One file with the published names and a copy of the tied embedding as the output matrix gives the same tokens."""
     from safetensors.numpy import save_file
     from support import FLOAT32, streamed
 
@@ -156,7 +161,7 @@ def test_published_names(
 
 
 def test_made_up_weights(saved: Path, some: dict[str, np.ndarray], tmp_path: Path) -> None:
-    """load_format=dummy takes the small files only."""
+    """load_format=dummy needs only the small files."""
     from support import FLOAT32, streamed
 
     small, work = tmp_path / "small", tmp_path / "work"

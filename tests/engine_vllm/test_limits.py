@@ -1,4 +1,4 @@
-"""What fits into a Voxtral Realtime context, to the sample: what fits is taken, and nothing longer gets through."""
+"""The limit of a Voxtral Realtime context is exact to the sample: all that fits is accepted, and nothing longer."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ samples = st.integers(0, 10**7)
     ("delay_ms", "prompt", "longest", "seconds"), [(480, 39, 592_640, 37.04), (2400, 63, 561_920, 35.12)]
 )
 def test_a_context_of_512(delay_ms: int, prompt: int, longest: int, seconds: float) -> None:
-    """The published figures: the longest clip fills the context to its last position, and one sample more does not
-    fit."""
+    """The longest clip fills the context to its last position, as published, and one sample more does not fit."""
     delay = delay_tokens(delay_ms)
     assert prompt_tokens(delay) == prompt
     assert longest_chunk(512, delay) == longest == round(seconds * SAMPLING_RATE)
@@ -40,13 +39,13 @@ def test_a_context_of_512(delay_ms: int, prompt: int, longest: int, seconds: flo
 
 @given(samples, delays)
 def test_positions_by_hand(num_samples: int, delay: int) -> None:
-    """32 tokens of silence, the audio up to a whole token, the delay, one more, and ten for the last word."""
+    """Positions are 32 tokens of silence, the audio up to a whole token, the delay, one, and ten for the last word."""
     assert positions(num_samples, delay) == -(-num_samples // 1280) + 32 + delay + 1 + 10
 
 
 @given(st.integers(1, 200_000), delays, st.integers(0, 64))
 def test_the_longest_chunk_is_the_longest(max_model_len: int, delay: int, left_pad: int) -> None:
-    """It fits, and one sample more does not; where not even the pads fit, there is none."""
+    """The longest chunk fits, and one sample more does not; if not even the pads fit, there is no longest chunk."""
     longest = longest_chunk(max_model_len, delay, left_pad)
     pads = positions(0, delay, left_pad)
     assert (longest > 0) == (max_model_len > pads)
@@ -57,7 +56,7 @@ def test_the_longest_chunk_is_the_longest(max_model_len: int, delay: int, left_p
 
 @given(samples, delays, st.integers(0, 64))
 def test_text_never_goes_beyond_the_audio(num_samples: int, delay: int, left_pad: int) -> None:
-    """Prompt and text leave one position free: a token without audio would kill the engine."""
+    """Prompt and text leave one position free, because a token without audio would kill the engine."""
     tokens = max_tokens(num_samples, delay, left_pad)
     assert tokens >= 1
     assert prompt_tokens(delay, left_pad) + tokens <= positions(num_samples, delay, left_pad) - 1
@@ -65,7 +64,7 @@ def test_text_never_goes_beyond_the_audio(num_samples: int, delay: int, left_pad
 
 @given(samples, samples, delays, delays)
 def test_more_takes_more(one: int, other: int, short: int, long: int) -> None:
-    """Longer audio and a longer delay never take fewer positions, and a longer delay leaves no more room."""
+    """Longer audio and a longer delay never take fewer positions, and a longer delay never admits a longer chunk."""
     one, other = sorted((one, other))
     short, long = sorted((short, long))
     assert positions(one, short) <= positions(other, short) <= positions(other, long)
@@ -75,13 +74,14 @@ def test_more_takes_more(one: int, other: int, short: int, long: int) -> None:
 
 @given(samples, delays)
 def test_all_of_the_audio_is_spoken_of(num_samples: int, delay: int) -> None:
-    """The k-th token speaks of what ended 80 × (k + 1) ms after the start: the last ones lie behind the audio's end."""
+    """The k-th token covers the audio up to 80 × (k + 1) ms, and the last tokens reach beyond its end."""
     assert max_tokens(num_samples, delay) * SAMPLES_PER_TOKEN >= num_samples
 
 
 @pytest.mark.parametrize("delay_ms", [80, 480, 1200, 2400])
 def test_mistral_common_pads_to_as_much(delay_ms: int, tmp_path: Path) -> None:
-    """Its own padding of real audio has as many tokens as positions() says, and its prompt as prompt_tokens() says."""
+    """mistral-common pads real audio to as many tokens as positions() says, and its prompt has prompt_tokens()
+    tokens."""
     pytest.importorskip("mistral_common")
     from checkpoints import write_tekken
 

@@ -1,5 +1,7 @@
-"""How many requests a card admits follows from the model's published shape, and what vLLM is told leaves room for what
-it does not count."""
+"""The number of requests that a card admits follows from the model's published shape.
+
+vLLM's budget leaves memory for everything that vLLM does not count.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def params(**encoder: Any) -> dict[str, Any]:
-    """Voxtral-Mini-4B-Realtime-2602."""
+    """Return the params.json of Voxtral-Mini-4B-Realtime-2602."""
     shape = {"dim": 1280, "n_layers": 32, "head_dim": 64, "hidden_dim": 5120, "n_heads": 32, "n_kv_heads": 32}
     return {
         "dim": 3072, "n_layers": 26, "head_dim": 128, "hidden_dim": 9216, "n_heads": 32, "n_kv_heads": 8,
@@ -37,15 +39,17 @@ def params(**encoder: Any) -> dict[str, Any]:
 
 
 def footprint(max_model_len: int = 512, is_realtime: bool = True, **others: Any) -> Footprint:
+    """Return the footprint of this model."""
     return Footprint(params(), is_realtime, max_model_len, **others)
 
 
 def prefilled(*fp8: str) -> Footprint:
+    """Return the footprint with the encoder once for each chunk."""
     return footprint(prefilled=True, fp8=frozenset(fp8))
 
 
 def test_the_weights() -> None:
-    """8.86 GB in bfloat16, to 3 %; in 8 bits half of all but the embedding's 0.8."""
+    """The weights take 8.86 GB in bfloat16, to 3 %; 8 bits halve all of them but the embedding's 0.8 GB."""
     assert footprint().weights_bytes == pytest.approx(8.86e9, rel=0.03)
     embedding = 131_072 * 3_072 * 2
     assert prefilled("decoder", "encoder").weights_bytes == (footprint().weights_bytes + embedding) / 2
@@ -54,7 +58,10 @@ def test_the_weights() -> None:
 
 
 def test_a_position() -> None:
-    """104 KiB of decoder cache and 10 KiB of encoder cache; 1 MiB of the encoder's own, as far as it looks back."""
+    """A position takes 104 KiB of decoder cache and 10 KiB of encoder cache.
+
+    The encoder's own K/V cache takes 1 MiB for each position within its window.
+    """
     per_position = (footprint(4096).request_bytes - footprint(2048).request_bytes) / 2048
     assert per_position == (104 + 10) * KIB
     in_window = (footprint(96).request_bytes - footprint(48).request_bytes) / 48
@@ -64,22 +71,29 @@ def test_a_position() -> None:
 
 
 def test_a_position_when_the_encoder_runs_once_a_chunk() -> None:
-    """104 KiB of decoder cache, 52 in 8 bits, and 6 KiB of what the encoder left, and none of its own."""
+    """A position takes, with the plugin, 104 KiB of decoder cache (52 in 8 bits) and 6 KiB of encoder output.
+
+    The encoder has no cache of its own.
+    """
     assert prefilled().request_bytes == 512 * 110 * KIB
     assert prefilled("kv").request_bytes == 512 * 58 * KIB
     assert prefilled("decoder", "encoder").request_bytes == 512 * 110 * KIB
 
 
 def test_a_request_takes_whole_blocks() -> None:
-    """Of 16 positions, or of more where more were asked for; its encoded audio lies elsewhere."""
+    """A request takes whole blocks of 16 positions, or of more if requested. Its encoded audio is not in these
+    blocks."""
     assert footprint(500, prefilled=True).request_bytes == (512 * 104 + 500 * 6) * KIB
     assert footprint(500, prefilled=True, block_size=128).request_bytes == (512 * 104 + 500 * 6) * KIB
     assert footprint(513, prefilled=True, block_size=128).request_bytes == (640 * 104 + 513 * 6) * KIB
 
 
 def test_cards() -> None:
-    """What vLLM plans with on an L4 takes some 190 of full length at a time and 214 of usual length, stock's way some
-    45, and in 8 bits half a thousand; an H200 some 460 in stock's way; a card that is too small still one."""
+    """An L4 admits about 190 requests of full length with the plugin, 214 of typical length, about 45 in stock's way,
+    and about 500 in 8 bits.
+
+    An H200 admits about 460 in stock's way. A card that is too small still admits one.
+    """
     assert 180 < prefilled().fitting(21.3e9) < 200
     assert 205 < prefilled().admitted(21.3e9) < 220
     assert 40 < footprint().admitted(21.3e9) < 50
@@ -103,7 +117,7 @@ footprints = st.builds(
 
 @given(footprints, budgets, budgets)
 def test_more_memory_admits_more(found: Footprint, one: float, other: float) -> None:
-    """From 1 to MOST, whatever the budget; what fits does, where more than one does."""
+    """More memory admits more requests, from 1 to MOST, and they fit whenever more than one does."""
     budgets = sorted((one, other))
     small, large = (found.admitted(budget) for budget in budgets)
     assert 1 <= small <= large <= MOST
@@ -114,7 +128,7 @@ def test_more_memory_admits_more(found: Footprint, one: float, other: float) -> 
 
 @given(budgets, st.integers(1, 100_000), st.integers(1, 100_000))
 def test_a_longer_context_admits_fewer(budget: float, short: int, long: int) -> None:
-    """Or as many."""
+    """A longer context admits fewer requests, or as many."""
     short, long = sorted((short, long))
     assert footprint(long).admitted(budget) <= footprint(short).admitted(budget)
 
@@ -125,7 +139,7 @@ INSTRUCT_ENCODER = {
     "dim": 1280, "n_layers": 32, "head_dim": 64, "hidden_dim": 5120, "n_heads": 20, "n_kv_heads": 20,
 }  # fmt: skip
 TEXT_OF_A_WINDOW = 100
-"""Tokens that are said of 30 s of read speech."""
+"""Text tokens of 30 s of read speech."""
 
 
 @pytest.mark.parametrize(
@@ -136,8 +150,7 @@ TEXT_OF_A_WINDOW = 100
     ],
 )
 def test_a_step_of_an_instruct_profile(profile: str, shape: dict[str, int], fitting: int) -> None:
-    """It has room for all requests that L4s admit and for the prompts of those that take another's place, and leaves
-    all memory to their K/V cache."""
+    """A step holds all requests that L4s admit and the prompts of new ones, and all memory is left to the K/V cache."""
     settings = parse(Settings, "vllm", {n: str(v) for n, v in load_profile(profile)["engine_options"].items()})
     model = {**params(), **shape, "tied_embeddings": False}
     model["multimodal"] = {"whisper_model_args": {"encoder_args": INSTRUCT_ENCODER}}
@@ -159,7 +172,7 @@ H200 = gpu.Card("0", "NVIDIA H200", 150_754_820_096, 150_000_000_000, 640_000_00
 @pytest.mark.parametrize("card", [L4, H200])
 @pytest.mark.parametrize("asked", [{}, {"gpu_memory_utilization": 1.0}, {"gpu_memory_gb": 22.0}])
 def test_an_option_says_what_a_card_may_hold(card: gpu.Card, asked: dict[str, Any]) -> None:
-    """vLLM's plan, what it does not count and what the driver keeps come to just that; by default 95 % of the card."""
+    """vLLM's plan, uncounted memory and the driver's memory add up to the limit; the default is 95 % of the card."""
     limit = asked.get("gpu_memory_gb", 0) * 1e9 or asked.get("gpu_memory_utilization", 0.95) * card.total_bytes
     settings = Settings(prefill_encoder="false", lift_encoder_cache=False, **asked)
     planned = share(model(Path()), settings, card, 100) * (card.total_bytes - card.reserved_bytes)
@@ -167,12 +180,12 @@ def test_an_option_says_what_a_card_may_hold(card: gpu.Card, asked: dict[str, An
 
 
 def test_an_l4() -> None:
-    """By default 1.2 GB stay free, beside what is known to be filled without being planned."""
+    """An L4 keeps 1.2 GB free by default, beside memory that is known to be used without being planned."""
     assert planned_bytes(Settings(), L4) == pytest.approx(21.28e9, rel=1e-3)
 
 
 def test_more_or_less_than_a_card() -> None:
-    """More than it has is refused, and so little that CUDA alone fills it."""
+    """A limit above the card's memory is refused, and so is one that CUDA alone would fill."""
     with pytest.raises(ConfigError, match=r"gpu_memory_gb=25\.0: NVIDIA L4 has 24\.2 GB"):
         planned_bytes(Settings(gpu_memory_gb=25.0), L4)
     with pytest.raises(ConfigError, match=r"1\.5 GB of NVIDIA L4 may be filled, and driver, CUDA and graphs alone"):
@@ -180,7 +193,8 @@ def test_more_or_less_than_a_card() -> None:
 
 
 def test_it_is_refused_whoever_says_how_many(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Also where the number of requests does not follow from the memory, and of whichever card that is visible."""
+    """An impossible limit is refused for any visible card, even if the number of requests does not depend on the
+    memory."""
     monkeypatch.setattr(gpu, "cards", lambda: [H200, L4])
     refused = pytest.raises(ConfigError, match=r"gpu_memory_gb=100\.0: NVIDIA L4 has 24\.2 GB")
     with refused:
@@ -190,12 +204,13 @@ def test_it_is_refused_whoever_says_how_many(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def model(folder: Path) -> Model:
+    """Return a Voxtral Realtime in this folder."""
     return Model("a model", folder, REALTIME, is_mistral=True)
 
 
 @pytest.fixture
 def voxtral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
-    """On a machine with an L4 and vLLM for it."""
+    """Return a model on a machine with an L4 and vLLM for it."""
     (tmp_path / "params.json").write_text(json.dumps(params()))
     monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.26.0"))
     monkeypatch.setattr(gpu, "cards", lambda: [L4])
@@ -204,8 +219,10 @@ def voxtral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
 
 
 def test_encoded_audio_that_vllm_does_not_count(voxtral: Model) -> None:
-    """5 MiB a request in stock's way: for so many as have room, not for so many as were asked for. With the encoder
-    once a chunk it is part of the model."""
+    """Stock's way reserves 5 MiB for each admitted request, not for each requested one.
+
+    With the encoder once for each chunk, encoded audio is part of the model.
+    """
     stock, plugin = Settings(prefill_encoder="false"), Settings(prefill_encoder="true")
     usable, planned = L4.total_bytes - L4.reserved_bytes, planned_bytes(stock, L4)
     requests = footprint().fitting(planned)
@@ -215,7 +232,8 @@ def test_encoded_audio_that_vllm_does_not_count(voxtral: Model) -> None:
 
 
 def test_what_vllm_is_told(voxtral: Model) -> None:
-    """Its share of what CUDA shows of the card, and the plugin's attention; of the rest only what was asked for."""
+    """vLLM gets its share of the memory that CUDA reports, the plugin's attention, and otherwise only requested
+    settings."""
     plain = arguments(voxtral, Settings(prefill_encoder="true"), voxtral.path, 192)
     assert plain["gpu_memory_utilization"] == round(21.275e9 / (L4.total_bytes - L4.reserved_bytes), 4)
     assert plain["attention_backend"] == "CUSTOM"
@@ -229,7 +247,7 @@ def test_what_vllm_is_told(voxtral: Model) -> None:
 
 
 def test_graphs_for_all_requests(voxtral: Model) -> None:
-    """Beyond what vLLM makes by itself, too, where somebody asks for so many; and where there are graphs at all."""
+    """CUDA graphs cover all requested requests, also beyond vLLM's own limit, if there are graphs at all."""
     for options, told in (
         ({}, None),
         ({"max_num_seqs": 768}, 768),
@@ -242,7 +260,7 @@ def test_graphs_for_all_requests(voxtral: Model) -> None:
 
 
 def test_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Grows what it has, on one GPU, and unless the user has set it by either of its names."""
+    """The allocator gets expandable segments on one GPU, unless the user has set it by either of its names."""
     for name in ALLOCATOR:
         monkeypatch.delenv(name, raising=False)
     assert allocator(1) == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
@@ -254,7 +272,7 @@ def test_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_host_of_a_gpu_counts_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless the user has said otherwise; an engine on a CPU has its threads."""
+    """The host of a GPU uses one thread unless the user says otherwise; an engine on a CPU keeps its threads."""
     monkeypatch.delenv(THREADS, raising=False)
     assert threads(on_gpu=True) == {"OMP_NUM_THREADS": "1"}
     assert threads(on_gpu=False) == {}

@@ -1,4 +1,4 @@
-"""A model is found and described before a GPU is touched; what is missing or half there is named, with what to do."""
+"""A model is found and described before a GPU is used; anything missing or incomplete is named, with a solution."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ AUDIO = {"sampling_rate": 16_000, "transcription_delay_ms": 480, "streaming_n_le
 
 
 def params(transcription_format: str | None = "streaming") -> dict[str, Any]:
+    """Return the keys of params.json that tell the family of a model."""
     audio = {"transcription_format": transcription_format} if transcription_format else {}
     return {"dim": 64, "multimodal": {"whisper_model_args": {"encoder_args": {"audio_encoding_args": audio}}}}
 
 
 def write(folder: Path, **files: Any) -> Path:
-    """write(folder, params={…}) → folder/params.json, and so on."""
+    """Write JSON files: write(folder, params={…}) → folder/params.json, and so on."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
@@ -50,7 +51,7 @@ def write(folder: Path, **files: Any) -> Path:
 
 
 def safetensors(path: Path, size: int = 64) -> Path:
-    """A file of one tensor of bytes, by hand: length of the header, header, data."""
+    """Return a file of one tensor of bytes, made by hand: length of the header, header, data."""
     header = json.dumps(
         {"__metadata__": {"format": "pt"}, "w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
     ).encode()
@@ -59,7 +60,7 @@ def safetensors(path: Path, size: int = 64) -> Path:
 
 
 def realtime(folder: Path) -> Path:
-    """A whole Voxtral Realtime, as far as anybody looks before loading it."""
+    """Write a complete Voxtral Realtime, with the files that are read before loading."""
     write(folder, params=params(), tekken={"audio": AUDIO, "vocab": ["é", "你"]})
     (folder / "README.md").write_text("---\nlanguage:\n- en\nlicense: apache-2.0\n---\n# A model\n")
     safetensors(folder / "consolidated.safetensors")
@@ -67,7 +68,7 @@ def realtime(folder: Path) -> Path:
 
 
 def translated(folder: Path) -> Path:
-    """A whole Voxtral Realtime in Hugging Face's format."""
+    """Write a complete Voxtral Realtime in Hugging Face's format."""
     rope = {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}
     config = {"architectures": ["VoxtralRealtimeForConditionalGeneration"], "audio_config": rope}
     write(folder, config=config, tekken={"audio": AUDIO, "vocab": ["é", "你"]})
@@ -76,17 +77,18 @@ def translated(folder: Path) -> Path:
 
 
 def whisper(folder: Path) -> Path:
+    """Write a complete Whisper."""
     write(folder, config={"architectures": ["WhisperForConditionalGeneration"]}, generation_config={})
     write(folder, preprocessor_config={})
     safetensors(folder / "model.safetensors")
     return folder
 
 
-# -- what it is --------------------------------------------------------------------------------------------------------
+# -- family and format -------------------------------------------------------------------------------------------------
 
 
 def test_a_local_folder(tmp_path: Path) -> None:
-    """Its family, format and licence, from its small files."""
+    """The family, format and licence of a local folder are read from its small files."""
     folder = realtime(tmp_path / "m")
     assert locate(str(folder), None) == Model(str(folder), folder, REALTIME, True, None, "apache-2.0")
     assert locate(str(folder), None).audio_settings() == AUDIO
@@ -97,8 +99,10 @@ def test_a_local_folder(tmp_path: Path) -> None:
 
 
 def test_realtime_in_hugging_faces_format(tmp_path: Path) -> None:
-    """It is found by its config.json, and described by the params.json that is made from it. A folder with both is
-    taken for Mistral's."""
+    """Realtime in Hugging Face's format is found by its config.json and described by the params.json made from it.
+
+    A folder with both formats is read in Mistral's.
+    """
     folder = translated(tmp_path / "m")
     model = locate(str(folder), None)
     assert (model.family, model.is_mistral, model.is_translated) == (REALTIME, False, True)
@@ -110,7 +114,7 @@ def test_realtime_in_hugging_faces_format(tmp_path: Path) -> None:
 
 
 def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is found from anywhere afterwards; a folder goes before a hub's name."""
+    """A relative folder is found from any directory afterwards, and has priority over a hub's name."""
     realtime(tmp_path / "mistralai" / "m")
     monkeypatch.chdir(tmp_path)
     assert locate("mistralai/m", None).path == tmp_path / "mistralai" / "m"
@@ -118,7 +122,7 @@ def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("name", ["./m", "/nowhere/m", "~/m", "m", "a/b/c"])
 def test_no_such_folder(name: str) -> None:
-    """What cannot be a hub's name is not asked for there."""
+    """A name that cannot be a hub's name is not looked up there."""
     with pytest.raises(ConfigError, match=f"--model {name}: there is no such folder; give a folder, a hub name"):
         locate(name, None)
 
@@ -126,7 +130,7 @@ def test_no_such_folder(name: str) -> None:
 @needs_hub
 @pytest.mark.parametrize("name", ["owner/na..me", "owner/-name", "ow ner/name", "owner/name.git", f"owner/{'x' * 99}"])
 def test_no_name_of_a_hub(name: str) -> None:
-    """What the hub's rules do not allow is refused without asking it, in our words."""
+    """A name that breaks the hub's rules is refused without a request, in our words."""
     with pytest.raises(ConfigError, match=f"--model {name}: there is no such folder here, and a hub name "):
         locate(name, None)
 
@@ -148,7 +152,7 @@ def test_no_name_of_a_hub(name: str) -> None:
     ],
 )  # fmt: skip
 def test_what_it_does_not_run(files: dict[str, Any], message: str, tmp_path: Path) -> None:
-    """Another kind of model, or one that is not whole: the folder, and what it lacks."""
+    """Another kind of model, or an incomplete one, is refused with the folder and the missing part."""
     with pytest.raises(ConfigError) as caught:
         locate(str(write(tmp_path / "m", **files)), None)
     assert str(tmp_path / "m") in str(caught.value)
@@ -156,7 +160,7 @@ def test_what_it_does_not_run(files: dict[str, Any], message: str, tmp_path: Pat
 
 
 def test_a_damaged_json(tmp_path: Path) -> None:
-    """The file, what is wrong with it, and what to do."""
+    """The error for a damaged JSON file names the file, the damage and a solution."""
     write(tmp_path, params={})
     (tmp_path / "params.json").write_text('{"dim": ')
     with pytest.raises(ConfigError, match=r"params\.json cannot be read as JSON \(Expecting value.*\): bring it again"):
@@ -164,14 +168,14 @@ def test_a_damaged_json(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_without_audio(tmp_path: Path) -> None:
-    """It is that of a model for text."""
+    """A tokenizer without audio is refused as that of a text model."""
     write(tmp_path, params=params(), tekken={})
     with pytest.raises(ConfigError, match=r"tekken\.json has no `audio` section"):
         locate(str(tmp_path), None).audio_settings()
 
 
 def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
-    """Asking for one is a mistake that must not pass."""
+    """A revision of a local folder is refused."""
     with pytest.raises(ConfigError, match="only a hub's model has revisions"):
         locate(str(realtime(tmp_path / "m")), "main")
 
@@ -180,7 +184,7 @@ def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
 
 
 def test_whole_weights(tmp_path: Path) -> None:
-    """Are taken, in one file or several."""
+    """Complete weights are accepted, in one file or several."""
     for model in (locate(str(realtime(tmp_path / "r")), None), locate(str(whisper(tmp_path / "w")), None)):
         assert complete(model) == model
         assert weights_bytes(model) == sum(file.stat().st_size for file in model.path.glob("*.safetensors"))
@@ -188,7 +192,7 @@ def test_whole_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", [1, 63])
 def test_half_a_file(missing: int, tmp_path: Path) -> None:
-    """Named, with what is there and what should be."""
+    """An incomplete file is named, with its size and the size it should have."""
     model = locate(str(realtime(tmp_path / "m")), None)
     file = model.path / "consolidated.safetensors"
     whole = file.stat().st_size
@@ -201,7 +205,7 @@ def test_half_a_file(missing: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 7, 8, 40])
 def test_not_even_the_header(size: int, tmp_path: Path) -> None:
-    """Nor is what a broken header says believed."""
+    """A file with a broken header is refused."""
     model = locate(str(realtime(tmp_path / "m")), None)
     os.truncate(model.path / "consolidated.safetensors", size)
     with pytest.raises(EngineError, match="is no whole safetensors file"):
@@ -212,7 +216,7 @@ def test_not_even_the_header(size: int, tmp_path: Path) -> None:
 
 
 def test_a_missing_shard(tmp_path: Path) -> None:
-    """The index says which files there are; those that are not here are named."""
+    """The files that the index names and the folder lacks are named."""
     model = locate(str(whisper(tmp_path / "m")), None)
     (model.path / "model.safetensors").unlink()
     with pytest.raises(EngineError, match=r"has no model\*\.safetensors: bring the whole model, with its weights"):
@@ -233,11 +237,15 @@ def test_a_missing_shard(tmp_path: Path) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
+    """Return the content of each file of a folder."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_a_folder_with_another_delay(tmp_path: Path) -> None:
-    """Links to all files, and a tekken.json that differs in the delay alone; the model's own is not touched."""
+    """The folder for another delay has links to all files and its own tekken.json; the model's folder is not touched.
+
+    Only the delay differs in tekken.json.
+    """
     model = locate(str(realtime(tmp_path / "m")), None)
     before = contents(model.path)
     folder = linked_folder(model, 2400, tmp_path / "cache")
@@ -254,7 +262,7 @@ def test_a_folder_with_another_delay(tmp_path: Path) -> None:
 
 
 def test_the_same_folder_each_time(tmp_path: Path) -> None:
-    """For one model and delay, and another for another; none at all where the model has this delay."""
+    """A model and a delay always have the same folder, and no folder is made if the model has this delay."""
     model = locate(str(realtime(tmp_path / "m")), None)
     folder = linked_folder(model, 960, tmp_path / "cache")
     before = contents(folder)
@@ -271,7 +279,7 @@ def test_the_same_folder_each_time(tmp_path: Path) -> None:
 
 
 def test_a_model_that_has_changed(tmp_path: Path) -> None:
-    """A file that the model has no more is no more in the folder either: an engine would stumble over the link."""
+    """A file that the model no longer has disappears from the folder, because the engine would fail at the link."""
     model = locate(str(realtime(tmp_path / "m")), None)
     folder = linked_folder(model, 960, tmp_path / "cache")
     (model.path / "consolidated.safetensors").rename(model.path / "consolidated-00001-of-00001.safetensors")
@@ -281,8 +289,10 @@ def test_a_model_that_has_changed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("delay_ms", [0, 480, 960])
 def test_a_folder_with_params_json(delay_ms: int, tmp_path: Path) -> None:
-    """A model in Hugging Face's format is served from a folder with a params.json, and a tekken.json of its own only
-    where it gives another delay; weights are linked, and other files of tensors are left out."""
+    """A model in Hugging Face's format is served from a folder with a params.json of its own.
+
+    The folder has its own tekken.json only for another delay. The weights are linked. Other tensor files are left out.
+    """
     model = locate(str(translated(tmp_path / "m")), None)
     safetensors(model.path / "adapter.safetensors")
     before = contents(model.path)
@@ -295,7 +305,7 @@ def test_a_folder_with_params_json(delay_ms: int, tmp_path: Path) -> None:
 
 
 def test_two_at_once(tmp_path: Path) -> None:
-    """Processes and threads that make the folder at the same time all find it whole, and leave nothing behind."""
+    """Processes and threads that make the folder at the same time all find it complete, and leave nothing behind."""
     model = locate(str(realtime(tmp_path / "m")), None)
     script = (
         "import sys, threading; from pathlib import Path; from voxbatch.engines.vllm.model import *\n"
@@ -322,11 +332,11 @@ TOKEN = "hf_notarealtoken"
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the hub's protocol as a download takes: /api/models/…/revision/…, …/tree/…, and …/resolve/…."""
+    """Stand-in for the hub's download protocol: /api/models/…/revision/…, …/tree/…, and …/resolve/…."""
 
     files: dict[str, bytes]
     translated: dict[str, bytes]
-    """Of the model in Hugging Face's format only."""
+    """Files of the model in Hugging Face's format only."""
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
@@ -341,7 +351,7 @@ class Hub(BaseHTTPRequestHandler):
 
     def _api(self, owner: str, name: str, what: str, revision: str) -> None:
         if name == "rude":
-            self.close_connection = True  # without an answer
+            self.close_connection = True  # no answer
         elif name == "private":
             self._error(401, "RepoNotFound")
         elif name not in ("good", "translated", "gated", "fleeting"):
@@ -388,7 +398,7 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a hub with two good models."""
+    """Yield the address of a hub with two good models."""
     folder = realtime(tmp_path_factory.mktemp("hub") / "good")
     Hub.files = {**contents(folder), "model.safetensors": b"the same in another format"}
     sharded = translated(tmp_path_factory.mktemp("hub") / "translated")
@@ -418,7 +428,7 @@ for name, revision in json.loads(sys.argv[1]):
 
 
 def ask(endpoint: str, home: Path, *models: tuple[str, str | None]) -> list[Any]:
-    """In a process of its own: the client reads its variables when it is imported."""
+    """Ask in a separate process, because the client reads its variables when it is imported."""
     kept = {name: value for name, value in environment().items() if not name.lower().endswith("_proxy")}
     env = {**kept, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_TELEMETRY": "1",
            "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}  # fmt: skip
@@ -433,8 +443,10 @@ def ask(endpoint: str, home: Path, *models: tuple[str, str | None]) -> list[Any]
 @needs_hub
 @pytest.mark.slow
 def test_a_model_of_a_hub(hub: str, tmp_path: Path) -> None:
-    """Small files first, weights of its own format later; a branch or tag stands for its commit. What is here already
-    is found when the hub is gone."""
+    """Small files are fetched first and weights of the model's format later; a branch or tag stands for its commit.
+
+    A model that is here already is found without the hub.
+    """
     small = ["README.md", "params.json", "tekken.json"]
     whole = sorted([*small, "consolidated.safetensors"])
     assert ask(hub, tmp_path, ("owner/good", "v1")) == [[COMMIT, REALTIME, "apache-2.0", small, whole]]
@@ -446,7 +458,7 @@ def test_a_model_of_a_hub(hub: str, tmp_path: Path) -> None:
 @needs_hub
 @pytest.mark.slow
 def test_a_model_of_a_hub_in_hugging_faces_format(hub: str, tmp_path: Path) -> None:
-    """Where a repository has no params.json, the weights are those of Hugging Face's format, with their index."""
+    """A repository without params.json gives the weights in Hugging Face's format, with their index."""
     small = ["config.json", "tekken.json"]
     whole = sorted([*small, "model-00001-of-00001.safetensors", "model.safetensors.index.json"])
     assert ask(hub, tmp_path, ("owner/translated", None)) == [[COMMIT, REALTIME, "unknown", small, whole]]
@@ -455,7 +467,7 @@ def test_a_model_of_a_hub_in_hugging_faces_format(hub: str, tmp_path: Path) -> N
 @needs_hub
 @pytest.mark.slow
 def test_what_a_hub_refuses(hub: str, tmp_path: Path) -> None:
-    """Each in its own words, with what to do about it."""
+    """Each refusal of the hub has its own message with a solution."""
     gated, revision, absent, private = ask(
         hub, tmp_path, ("owner/gated", None), ("owner/good", "v9"), ("owner/absent", None), ("owner/private", None)
     )
@@ -472,7 +484,7 @@ def test_what_a_hub_refuses(hub: str, tmp_path: Path) -> None:
 @needs_hub
 @pytest.mark.slow
 def test_a_hub_that_cannot_be_reached(hub: str, tmp_path: Path) -> None:
-    """Machines without a network, or behind one that drops connections, are told of the other ways."""
+    """The error for an unreachable hub, or a network that drops connections, names the other ways to get a model."""
     for found in (*ask(_nowhere(), tmp_path, ("owner/good", None)), *ask(hub, tmp_path, ("owner/rude", None))):
         assert found.startswith("ConfigError: --model owner/")
         assert ": the hub cannot be reached (" in found
@@ -482,13 +494,13 @@ def test_a_hub_that_cannot_be_reached(hub: str, tmp_path: Path) -> None:
 @needs_hub
 @pytest.mark.slow
 def test_a_hub_that_fails_before_the_weights_are_here(hub: str, tmp_path: Path) -> None:
-    """Whoever asked for the model is not to blame: the run, or the listener, ends and may be started again."""
+    """A hub that fails during a download is no fault of the user: the run or listener ends and may be restarted."""
     (found,) = ask(hub, tmp_path, ("owner/fleeting", None))
     assert found.startswith("EngineError: --model owner/fleeting: the hub cannot be reached (")
 
 
 def _nowhere() -> str:
-    """An address where nobody listens."""
+    """Return an address where no server listens."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{s.getsockname()[1]}"

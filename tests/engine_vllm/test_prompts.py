@@ -1,4 +1,4 @@
-"""Prompts built from arrays are mistral-common's official ones: token for token, and sample for sample."""
+"""Prompts built from arrays equal mistral-common's official prompts, token for token and sample for sample."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ LENGTHS = (1, 159, 160, 1_279, 1_280, 1_281, 16_000, 100_001, 479_999, 480_000)
 
 
 def noise(num_samples: int) -> np.ndarray:
-    """Float32 on the 16-bit grid, which is all that the official way through a WAV file keeps."""
+    """Return float32 noise on the 16-bit grid. The official way through a WAV file keeps no more."""
     values = np.random.default_rng(num_samples).integers(-20_000, 20_000, num_samples)
     return (values / 32_768).astype(np.float32)
 
 
 def official(model: Path, samples: np.ndarray, lang: str | None) -> Any:
+    """Return the official prompt and audio."""
     from mistral_common.protocol.transcription.request import StreamingMode, TranscriptionRequest
     from mistral_common.tokens.tokenizers.audio import Audio
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
@@ -41,7 +42,8 @@ def official(model: Path, samples: np.ndarray, lang: str | None) -> Any:
 
 @pytest.mark.parametrize("delay_ms", [480, 2400])
 def test_realtime(tmp_path: Path, delay_ms: int) -> None:
-    """At each length and both delays; and the request asks for as many tokens as the audio has room for."""
+    """The prompt is the official one at each length and both delays, and the request asks for all tokens of the
+    audio."""
     from checkpoints import write_realtime
 
     write_realtime(tmp_path, delay_ms=delay_ms)
@@ -62,7 +64,7 @@ def test_realtime(tmp_path: Path, delay_ms: int) -> None:
 
 
 def test_realtime_text_after_the_end(tmp_path: Path) -> None:
-    """It is kept, with the place of the first EOS and the number of characters that follow; inside the audio."""
+    """Text after the first EOS is kept, with the time of that EOS, inside the audio, and the number of characters."""
     from checkpoints import write_realtime
 
     write_realtime(tmp_path)
@@ -80,7 +82,7 @@ def test_realtime_text_after_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lang", [None, "en", "pt", "hi"])
 def test_instruct(voxtral: Path, lang: str | None) -> None:
-    """At each length, with and without a language; the text has room in the context."""
+    """The prompt is the official one at each length, with and without a language, and leaves space for the text."""
     family = Instruct(locate(str(voxtral), None), resolve("instruct", {}))
     family.load(voxtral)
     for length in LENGTHS:
@@ -95,7 +97,7 @@ def test_instruct(voxtral: Path, lang: str | None) -> None:
 
 
 def test_languages(voxtral: Path, realtime: Path) -> None:
-    """An instruct model takes what mistral-common takes; Realtime is not told the language, and so refuses none."""
+    """An instruct model accepts mistral-common's languages; Realtime does not get the language, and so refuses none."""
     import pycountry
 
     spec = engines.create("vllm", str(voxtral), {}).spec
@@ -107,7 +109,7 @@ def test_languages(voxtral: Path, realtime: Path) -> None:
 
 
 def test_nothing_is_changed_in_place(voxtral: Path) -> None:
-    """A chunk's samples are needed again after a death of the engine: padding leaves them as they are."""
+    """Padding leaves a chunk's samples unchanged, because they are needed again after a death of the engine."""
     family = Instruct(locate(str(voxtral), None), resolve("instruct", {}))
     family.load(voxtral)
     samples = noise(16_000)

@@ -1,7 +1,7 @@
-"""transformers' own Voxtral Realtime says the same as vLLM's: two implementations that share no code.
+"""transformers' own Voxtral Realtime agrees with vLLM's: two implementations that share no code.
 
-transformers is fed vLLM's tokens and asked for its choice at each position, so that one near tie does not make all
-that follows differ.
+transformers gets vLLM's tokens, and is asked for its choice at each position. So one near tie does not change
+everything after it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-if TYPE_CHECKING:  # both are imported later: one needs what only vLLM brings, the other is a plugin, which pytest loads
+if TYPE_CHECKING:  # imported later: one needs packages that vLLM brings, the other is a plugin that pytest loads
     from huggingface import Reference
     from support import Spoken
 
@@ -21,7 +21,7 @@ pytest_plugins = ["support"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 DELAY_TOKENS = 6
-# In float32 the two differ by 1e-5 in log-probability at most (measured over 8,630 positions); ten times that is a tie.
+# In float32 both differ by at most 1e-5 in log-probability (measured over 8,630 positions); ten times that is a tie.
 TIE = 1e-4
 
 Judge = Callable[..., tuple[np.ndarray, np.ndarray]]
@@ -29,7 +29,7 @@ Judge = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 @pytest.fixture(scope="module")
 def reference(realtime: Path) -> Reference:
-    """The tiny Realtime in transformers."""
+    """Return the tiny Realtime in transformers."""
     from huggingface import Reference
 
     return Reference(realtime)
@@ -37,9 +37,10 @@ def reference(realtime: Path) -> Reference:
 
 @pytest.fixture
 def judge(realtime: Path, realtime_spoken: Spoken, reference: Reference) -> Judge:
-    """judge(delay_tokens=6, late=0) → for every position that vLLM spoke at: do both agree, and transformers' lead.
+    """Return judge(delay_tokens=6, late=0) → agreement and lead at every position of vLLM's output.
 
-    The lead is how far its best logit is above that of vLLM's token. `late` shifts the audio, in samples.
+    Agreement tells whether both choose the same token. The lead is the distance from transformers' best logit to that
+    of vLLM's token. `late` shifts the audio, in samples.
     """
     import generate
 
@@ -59,7 +60,7 @@ def judge(realtime: Path, realtime_spoken: Spoken, reference: Reference) -> Judg
 
 
 def test_transformers_agrees(judge: Judge) -> None:
-    """Both choose the same token at 99 % of positions or more, and elsewhere transformers has a near tie."""
+    """Both choose the same token at 99 % of positions or more, and transformers has a near tie at the others."""
     agree, lead = judge()
     assert len(agree) > 2_000
     assert agree.mean() > 0.99
@@ -74,7 +75,7 @@ def test_transformers_agrees(judge: Judge) -> None:
     ],
 )
 def test_a_wrong_input_shows(judge: Judge, wrong: dict[str, int]) -> None:
-    """The comparison is no empty one: another delay, or audio 10 ms late, changes many a choice."""
+    """A wrong input shows: another delay, or audio 10 ms late, changes many choices."""
     agree, lead = judge(**wrong)
     assert agree.mean() < 0.95
     assert lead.max() > 100 * TIE
@@ -82,7 +83,7 @@ def test_a_wrong_input_shows(judge: Judge, wrong: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("window", [749, 751, 10_000])
 def test_a_wrong_window_shows(judge: Judge, reference: Reference, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An encoder that looked back one frame less or more than 750, or without limit, would choose otherwise."""
+    """A wrong window shows: one frame less or more than 750, or no limit, changes the choices."""
     monkeypatch.setattr(reference.model.config.audio_config, "sliding_window", window)
     _, lead = judge()
     assert lead.max() > 10 * TIE

@@ -1,4 +1,4 @@
-"""Our scheduler's accounts: what it keeps of requests that have ended, and whom it admits."""
+"""Our scheduler keeps nothing of ended requests, and admits requests within its limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from modelless import BLOCK, CONTEXT, EOS, Side, request
 
 pytest_plugins = ["support"]
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM brings many
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM warns
 
 
 def scheduler_kind() -> type[Any]:
@@ -27,7 +27,7 @@ def side(**limits: Any) -> Side:
 
 
 def run_to_the_end(one: Side, count: int) -> int:
-    """The most requests that ran at a time, until `count` have ended."""
+    """Run until `count` requests have ended, and return the highest number of requests that ran at a time."""
     most = 0
     while len(one.ends) < count:
         one.schedule()
@@ -39,7 +39,7 @@ def run_to_the_end(one: Side, count: int) -> int:
 
 
 def test_nothing_is_kept_of_ended_requests() -> None:
-    """Neither their audio nor an entry in any table of the encoder cache."""
+    """The scheduler keeps neither the audio of ended requests nor an entry in any table of the encoder cache."""
     one = side(requests=8, blocks=400)
     for i in range(40):
         one.scheduler.add_request(request(str(i), prompt=20, max_tokens=10))
@@ -52,7 +52,7 @@ def test_nothing_is_kept_of_ended_requests() -> None:
 
 
 def test_a_cache_without_a_table_of_sizes() -> None:
-    """vLLM before 0.31 has no num_embeds_by_hash."""
+    """The scheduler works with vLLM before 0.31, whose encoder cache has no num_embeds_by_hash."""
     from voxbatch.engines.vllm.scheduler import _forget_ended
 
     cache = SimpleNamespace(cached={"a": set(), "b": {"1"}}, freeable=OrderedDict(a=7), freed=[], num_free_slots=3)

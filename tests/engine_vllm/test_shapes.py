@@ -1,4 +1,4 @@
-"""The published params.json files are read as they are, whatever keys they leave out."""
+"""The published params.json files are read unchanged, whatever keys they leave out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from voxbatch.engines.vllm.settings import resolve
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT.parent / "shared" / "world" / "params"
 WEIGHTS = {"mini-3b": 9.36e9, "small-24b": 48.5e9}
-"""Bytes in bfloat16, by the shapes of full_size.py."""
+"""Bytes of the weights in bfloat16, by the shapes of full_size.py."""
 H100 = gpu.Card("0", "NVIDIA H100 80GB HBM3", 85_899_345_920, 85_000_000_000, 640_000_000, (9, 0))
 
 
@@ -41,13 +41,13 @@ def keys(part: Any) -> Any:
 
 @pytest.fixture
 def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with four H100 and vLLM for them."""
+    """Pretend that the machine has four H100 and vLLM for them."""
     monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.26.0"))
     monkeypatch.setattr(gpu, "cards", lambda: [H100] * 4)
 
 
 def made_ready(model: Model, options: dict[str, str]) -> dict[str, Any]:
-    """Do what the engine does before vLLM starts; return the arguments for `LLM`."""
+    """Do the engine's work before vLLM starts, and return the arguments for `LLM`."""
     settings = resolve(model.family, options)
     check(model, settings)
     requests = concurrency(model, settings)
@@ -57,7 +57,7 @@ def made_ready(model: Model, options: dict[str, str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("shape", WEIGHTS)
 def test_full_size_writes_the_published_params(shape: str) -> None:
-    """Key by key and value by value."""
+    """full_size.py writes the published params.json, key by key and value by value."""
     file = PUBLISHED / f"{shape.replace('-', '_')}.json"
     if not file.is_file():
         pytest.skip(f"the published shapes are absent: {file.name}")
@@ -66,7 +66,7 @@ def test_full_size_writes_the_published_params(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", WEIGHTS)
 def test_the_weights_of_the_instruct_models(shape: str) -> None:
-    """Weights take the published 9.36 GB and 48.5 GB, to 1.5 %: the adapter and the norms are left out."""
+    """The weights take the published 9.36 GB and 48.5 GB, to 1.5 %: the adapter and the norms are left out."""
     footprint = Footprint(full_size().params(shape), is_realtime=False, max_model_len=1024)
     assert footprint.weights_bytes == pytest.approx(WEIGHTS[shape], rel=0.015)
 
@@ -74,7 +74,7 @@ def test_the_weights_of_the_instruct_models(shape: str) -> None:
 @pytest.mark.usefixtures("four_gpus")
 @pytest.mark.parametrize(("shape", "sizes"), [("mini-3b", (1, 2, 4)), ("small-24b", (1, 2, 4))])
 def test_the_instruct_models_pass_all_checks(tmp_path: Path, shape: str, sizes: tuple[int, ...]) -> None:
-    """A folder that full_size.py writes passes everything that precedes the start of vLLM, with made-up weights."""
+    """A folder that full_size.py writes passes all checks before the start of vLLM, with made-up weights."""
     pytest.importorskip("mistral_common")
     full_size().write(tmp_path, shape)
     model = locate(str(tmp_path), None)
@@ -88,7 +88,7 @@ def test_the_instruct_models_pass_all_checks(tmp_path: Path, shape: str, sizes: 
 @pytest.mark.usefixtures("four_gpus")
 @pytest.mark.parametrize("name", ["mini_3b", "small_24b"])
 def test_the_published_files_pass_all_checks(tmp_path: Path, name: str) -> None:
-    """The same holds for the published files themselves."""
+    """The published files themselves pass all checks before the start of vLLM."""
     file = PUBLISHED / f"{name}.json"
     if not file.is_file():
         pytest.skip(f"the published shapes are absent: {file.name}")
@@ -98,7 +98,7 @@ def test_the_published_files_pass_all_checks(tmp_path: Path, name: str) -> None:
 
 
 def test_tiny_checkpoints_have_the_published_keys() -> None:
-    """The tests' checkpoints state what the published files state and no key more."""
+    """The tests' checkpoints have the keys of the published files and no others."""
     pytest.importorskip("mistral_common")
     pytest.importorskip("safetensors")
     from checkpoints import realtime_params, voxtral_params

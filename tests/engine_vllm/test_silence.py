@@ -1,4 +1,4 @@
-"""The silence that chunks begin with is encoded once, and what comes out is what would have come out without that."""
+"""The silence that chunks begin with is encoded once, and the output is the same as without this shortcut."""
 
 from __future__ import annotations
 
@@ -24,31 +24,36 @@ from voxbatch.vllm_plugin.silence import settled_frames  # noqa: E402
 
 CPU, TOKEN, LEFT_PAD = torch.device("cpu"), 1_280, 32
 SETTLED = 124
-"""Frames of LEFT_PAD tokens: 255 mels end before the recording begins, 127 frames are made of those, 31 tokens are
-whole."""
+"""Frames of LEFT_PAD tokens: 255 mels end before the recording begins, they make 127 frames, and these make 31 whole
+tokens."""
 
 
 @pytest.fixture(autouse=True)
 def no_gradients() -> Any:
+    """Run each test without gradients."""
     with torch.no_grad():
         yield
 
 
 def chunk(tokens: int, seed: int = 0, left_pad: int = LEFT_PAD) -> Any:
-    """[samples]: noise of so many tokens behind the silence."""
+    """Return [samples]: the silence, then noise of this many tokens."""
     noise = np.random.default_rng(seed).standard_normal(tokens * TOKEN).astype(np.float32) * 0.1
     return torch.from_numpy(np.concatenate([np.zeros(left_pad * TOKEN, np.float32), noise]))
 
 
 @pytest.mark.parametrize(("tokens", "frames"), [(0, 0), (1, 0), (2, 4), (3, 8), (32, SETTLED)])
 def test_settled_frames(tokens: int, frames: int) -> None:
-    """By hand: the last mel that a recording does not reach is centred half a window before it."""
+    """The number of settled frames equals one computed by hand: the last such mel is half a window before the
+    recording."""
     assert settled_frames(tokens * TOKEN, 400, 160, 4) == frames
 
 
 def test_no_frame_more_is_settled() -> None:
-    """Of the convolutions' frames, those that are settled are the same whatever follows, and so are three more, less
-    than a token; the next one is not."""
+    """The settled frames of the convolutions are the same for any recording, and so are three more; the next one is
+    not.
+
+    Three frames are less than a token.
+    """
     encoder = Encoder(*tower(750))
     silent, loud = (encoder._convolved([each], [160], 0) for each in (torch.zeros(40 * TOKEN), chunk(8)))
     assert torch.equal(silent[: SETTLED + 3], loud[: SETTLED + 3])
@@ -57,7 +62,10 @@ def test_no_frame_more_is_settled() -> None:
 
 @pytest.mark.parametrize("window", [20, SETTLED - 1, SETTLED, SETTLED + 1, SETTLED + 4, 200, 750])
 def test_the_short_way_is_the_whole_way(window: int) -> None:
-    """Chunks from the silence alone to more than a window behind it, each alone and all together."""
+    """The shortcut gives the full encoding's rows, for chunks from the silence alone to more than a window after it.
+
+    The chunks are encoded each alone and all together.
+    """
     whole, short = Encoder(*tower(window)), Encoder(*tower(window), LEFT_PAD)
     audio = [chunk(tokens, tokens) for tokens in (0, 1, 18, 19, 50, 156, 157)]
     expected = whole(audio)
@@ -69,15 +77,18 @@ def test_the_short_way_is_the_whole_way(window: int) -> None:
 
 @pytest.mark.parametrize("left_pad", [0, 1, 2, 3, 31, 33])
 def test_other_silences(left_pad: int) -> None:
-    """A tokenizer may put any number of tokens there, too few for anything to be settled among them."""
+    """The shortcut holds for any number of tokens of silence, also for too few to settle a frame."""
     audio = [chunk(5, 1, left_pad), chunk(40, 2, left_pad)]
     for rows, others in zip(Encoder(*tower(30), left_pad)(audio), Encoder(*tower(30))(audio), strict=True):
         torch.testing.assert_close(rows, others, atol=1e-5, rtol=0)
 
 
 def test_audio_that_begins_otherwise() -> None:
-    """One sample before the recording's that is not zero, at either end or not even a number, a recording without
-    silence, and one shorter than it: each goes the whole way, and in company of others it does not disturb them."""
+    """A chunk that begins differently is encoded in full, and does not disturb the chunks beside it.
+
+    Before the recording, one sample at either end is not zero or is NaN; or the recording has no silence, or is shorter
+    than it.
+    """
     parts = tower(100)
     whole, short = Encoder(*parts), Encoder(*parts, LEFT_PAD)
     audio = [chunk(20, i) for i in range(4)]
@@ -98,14 +109,14 @@ def test_audio_that_begins_otherwise() -> None:
 
 
 def test_audio_on_a_device_is_not_looked_at() -> None:
-    """For that would wait for the device."""
+    """Audio on a device is not checked for silence, because the check would wait for the device."""
     silence = Encoder(*tower(100), LEFT_PAD)._silence
     assert silence.begins(torch.zeros(LEFT_PAD * TOKEN))
     assert not silence.begins(torch.zeros(LEFT_PAD * TOKEN, device="meta"))
 
 
 def test_another_rotation_is_refused() -> None:
-    """One that turns a head by halves: when the encoder is made, and with the way out."""
+    """A rotation of a head by halves is refused when the encoder is created, with a solution."""
     whole, adapter = tower(100)
     whole.whisper_encoder.layers[0].self_attn.rotary_emb.is_neox_style = True
     with pytest.raises(ValueError, match=r"turns 8 of a head's 8 numbers, by halves; .*--no-prefill-encoder"):
@@ -113,7 +124,7 @@ def test_another_rotation_is_refused() -> None:
 
 
 def test_packed_behind_known_frames() -> None:
-    """By hand."""
+    """The layout of packed chunks after known frames equals one computed by hand."""
     layout = packed([2, 1], CPU, known=3)
     assert (layout.lengths, layout.key_lengths, layout.longest) == ([2, 1], [5, 4], 2)
     assert (layout.starts.tolist(), layout.key_starts.tolist()) == ([0, 2, 3], [0, 5, 9])
@@ -124,7 +135,7 @@ def test_packed_behind_known_frames() -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 12), st.integers(1, 12))
 def test_a_frame_sees_known_keys(frames: list[int], known: int, window: int) -> None:
-    """What comes out for a chunk's own frames is what comes out for them among all of its frames."""
+    """Attention over a chunk's own frames with known keys equals attention over all of its frames."""
     generator = torch.Generator().manual_seed(known)
     layout, whole = packed(frames, CPU, known), packed([known + count for count in frames], CPU)
     q, k, v = (torch.randn(len(whole.places), 2, 4, generator=generator, dtype=torch.float64) for _ in range(3))
@@ -133,7 +144,7 @@ def test_a_frame_sees_known_keys(frames: list[int], known: int, window: int) -> 
 
 
 def _placed(how: Any, layout: Packed, dtype: Any, queries: int, keys: int) -> Sequence[Any]:
-    """Queries, and keys and values laid out, of two heads and more of 16; what was there before is not a number."""
+    """Return queries, and keys and values in their layout, of two heads and more of 16. Unwritten numbers are NaN."""
     generator = torch.Generator().manual_seed(0)
     qkv = torch.randn(sum(layout.lengths), queries + 2 * keys, generator=generator).to(dtype)
     pads = torch.randn(2, layout.known, keys, generator=generator).to(dtype)
@@ -147,7 +158,7 @@ def _placed(how: Any, layout: Packed, dtype: Any, queries: int, keys: int) -> Se
 
 
 def test_placed() -> None:
-    """As complex numbers: a pair times its position's; and each row where it belongs."""
+    """Rotation equals the product of complex numbers, and each row is in its place."""
     layout = packed([3, 5], CPU, known=2)
     before, pads, turns, q, kv = _placed(place, layout, torch.float32, 64, 32)
 
@@ -167,7 +178,10 @@ def test_placed() -> None:
 def test_the_kernel_places_as_pytorch_does(
     known: int, queries: int, keys: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By Triton's interpreter, where there is Triton; benchmarks/gpu compares them on a GPU."""
+    """The kernel, run by Triton's interpreter if Triton is installed, equals the PyTorch version.
+
+    benchmarks/gpu compares them on a GPU.
+    """
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     pytest.importorskip("triton")
     from voxbatch.vllm_plugin import kernels
@@ -180,8 +194,10 @@ def test_the_kernel_places_as_pytorch_does(
 
 
 def test_what_a_step_admits_is_encoded_from_the_host() -> None:
-    """All of it at once and in order, into the runner's cache; nothing is left to vLLM, unless the model is not ours
-    or a request's audio is not there."""
+    """Admitted audio is encoded from the host, all at once and in order, into the runner's cache.
+
+    vLLM's method is used if the model is not ours or a request's audio is missing.
+    """
     given: list[Any] = []
 
     def encoded(audio: list[Any]) -> list[Any]:
@@ -207,7 +223,7 @@ def _feature(name: str, samples: Any) -> SimpleNamespace:
 
 
 def test_rehearsal() -> None:
-    """A rehearsal runs, and rows are as wide as the adapter says."""
+    """A rehearsal runs, and rows have the adapter's width."""
     encoder = Encoder(*tower(100), LEFT_PAD)
     encoder.rehearse(60 * TOKEN)
     assert encoder([chunk(2)])[0].shape == (34, WIDTH)

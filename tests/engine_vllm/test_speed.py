@@ -1,4 +1,4 @@
-"""How fast a card ought to be: what was measured is met, and what can only help does not hurt."""
+"""The estimated speed of a card agrees with measurements, and an improvement never lowers it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODEL = speed.shape(PARAMS)
 
 
 def script(name: str) -> Any:
-    """A module of benchmarks/gpu."""
+    """Return a module of benchmarks/gpu."""
     spec = importlib.util.spec_from_file_location(f"gpu_{name}", ROOT / "benchmarks" / "gpu" / f"{name}.py")
     assert spec
     assert spec.loader
@@ -38,14 +38,15 @@ MEASURED = script("model")
 
 @pytest.mark.parametrize("run", MEASURED.RUNS, ids=lambda run: run.name)
 def test_what_was_measured(run: Any) -> None:
-    """Within a fifth, each whole run, none of which the constants were fitted to; and the requests at a time."""
+    """The estimate is within a fifth of each whole run, and has its number of requests. No constant was fitted to these
+    runs."""
     requests, rtfx = MEASURED.predicted(run)
     assert rtfx == pytest.approx(run.rtfx, rel=MEASURED.BAR)
     assert run.running is None or requests == pytest.approx(run.running, rel=0.1)
 
 
 def test_what_it_was_fitted_to() -> None:
-    """Steps of 1 to 512 requests, our own attention, and the encoder, within a tenth."""
+    """The estimate is within a tenth for steps of 1 to 512 requests, for our own attention, and for the encoder."""
     for requests, ms in MEASURED.STEPS:
         seconds = speed.decoder_s(H200, MODEL.decoder, requests, MEASURED.CONTEXT)
         assert 1000 * seconds == pytest.approx(ms, rel=0.1), requests
@@ -56,15 +57,17 @@ def test_what_it_was_fitted_to() -> None:
 
 
 def test_the_tables_are_those_of_the_results() -> None:
-    """What the script prints stands in RESULTS.md, line for line."""
+    """The tables that the script prints are in RESULTS.md, line for line."""
     results = (ROOT / "benchmarks" / "RESULTS.md").read_text().splitlines()
     for table in (MEASURED.runs, MEASURED.steps, MEASURED.cards):
         assert [line for line in table() if line not in results] == []
 
 
 def test_the_shape() -> None:
-    """970 M and 3.43 G numbers of 2 bytes are the 8.8 GB of `memory`, and the published parameters are those that
-    benchmarks/gpu/full_size.py writes."""
+    """The model's shape has the weights of `memory` and the published parameters that full_size.py writes.
+
+    970 M and 3.43 G numbers of 2 bytes are 8.8 GB.
+    """
     assert MODEL.encoder.weights == pytest.approx(0.97e9, rel=0.01)
     assert MODEL.decoder.weights == pytest.approx(3.43e9, rel=0.01)
     assert 2 * (MODEL.encoder.weights + MODEL.decoder.weights) == pytest.approx(
@@ -75,14 +78,15 @@ def test_the_shape() -> None:
 
 
 def test_by_hand() -> None:
-    """One request on a card whose memory alone is slow: the time to read the decoder's weights, and little else."""
+    """One request on a card with slow memory takes the time to read the decoder's weights, and little more."""
     slow = replace(H200, bytes_per_s=1e9)
     read_s = 2 * MODEL.decoder.weights / (speed.STREAM * 1e9)
     assert speed.decoder_s(slow, MODEL.decoder, 1, 100) == pytest.approx(read_s, rel=0.01)
 
 
 def test_a_chunk() -> None:
-    """30 s are 375 tokens, and 32 + 6 + 11 of pads; 39 of these are the prompt. The rest are steps."""
+    """A chunk of 30 s has 375 tokens and 32 + 6 + 11 pads; 39 of these positions are the prompt, and the rest are
+    steps."""
     each = speed.chunk(30, 6)
     assert (each.positions, each.prompt, each.steps) == (424, 39, 385)
 
@@ -98,7 +102,7 @@ lengths = st.floats(1, 35)
 
 
 def ratio(one: float, other: float) -> float:
-    """Rounding aside."""
+    """Return one divided by the other, less a tolerance for rounding."""
     return one / other - 1e-9
 
 
@@ -106,21 +110,21 @@ def ratio(one: float, other: float) -> float:
 def test_a_better_card_is_never_slower(
     card: Any, way: speed.Way, seconds: float, memory: float, compute: float
 ) -> None:
-    """More bytes or more FLOPs a second."""
+    """A card with more bytes or FLOPs a second is never slower."""
     better = replace(card, bytes_per_s=card.bytes_per_s * memory, flops=card.flops * compute)
     assert ratio(speed.rtfx(card, MODEL, way, seconds), speed.rtfx(better, MODEL, way, seconds)) <= 1
 
 
 @given(cards, ways, lengths, st.integers(1, 1024))
 def test_more_requests_never_give_less(card: Any, way: speed.Way, seconds: float, other: int) -> None:
-    """Audio seconds a second, as long as memory lets them in."""
+    """More requests never give less audio a second, as long as they fit into memory."""
     few, many = (replace(way, requests=count) for count in sorted((way.requests, other)))
     assert ratio(speed.rtfx(card, MODEL, few, seconds), speed.rtfx(card, MODEL, many, seconds)) <= 1
 
 
 @given(cards, ways, lengths)
 def test_a_short_run_is_not_faster_than_an_endless_one(card: Any, way: speed.Way, seconds: float) -> None:
-    """It has an end, at which fewer requests are left; a long one comes near."""
+    """A short run is not faster than an endless one, because fewer requests run at its end; a long run comes near."""
     endless = speed.rtfx(card, MODEL, way, seconds)
     assert math.isfinite(endless)
     assert ratio(speed.rtfx(card, MODEL, way, seconds, 3 * way.requests), endless) <= 1
@@ -128,8 +132,11 @@ def test_a_short_run_is_not_faster_than_an_endless_one(card: Any, way: speed.Way
 
 
 def test_the_end_of_a_run() -> None:
-    """By hand: of chunks alike, half of one's steps; where some are next to nothing and some twice the mean, what the
-    longest needs, two means, less two thirds of one that random ages leave."""
+    """The end of a run costs the steps computed by hand.
+
+    Chunks of equal length cost half the steps of one chunk. If lengths vary from almost nothing to twice the mean, the
+    end costs two means for the longest chunk, less two thirds of a mean that random ages leave.
+    """
     each = speed.chunk(30, 6)
     assert speed._thinning(each, (30, 30), 6) == pytest.approx(0.5)
     assert speed._thinning(each, (-0.8, 60.8), 6) == pytest.approx(2 - 2 / 3, rel=0.01)
@@ -137,8 +144,11 @@ def test_the_end_of_a_run() -> None:
 
 @pytest.mark.parametrize("name", CARDS)
 def test_short_chunks_cost_more(name: str) -> None:
-    """Their pads are the same. (From 16 s on a longer context costs as much as is gained; in stock vLLM the encoder's
-    makes up for the pads from the start.)"""
+    """Shorter chunks cost more, because they have as many pads.
+
+    From 16 s on a longer context costs as much as is gained. In stock vLLM the encoder's context makes up for the pads
+    from the start.
+    """
     way = speed.Way(200, 6, prefilled=True)
     found = [speed.rtfx(CARDS[name], MODEL, way, seconds) for seconds in (2, 4, 8, 16)]
     assert found == sorted(found)

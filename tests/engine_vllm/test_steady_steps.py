@@ -1,5 +1,8 @@
-"""Our shortcuts through vLLM's scheduler change nothing: random walks of two schedulers side by side, one with them and
-one without, through the same requests, aborts and answers, compared after each step."""
+"""The scheduler fast path changes nothing in vLLM's scheduler.
+
+In random walks two schedulers, one with the fast path and one without, get the same requests, aborts and answers, and
+are compared after each step.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ import pytest
 from modelless import EOS, Side, arrivals, drawn_request, request, some_of
 
 pytest_plugins = ["support"]
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM brings many
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM warns
 
 WALKS = 60
-"""Of each kind."""
+"""Number of walks of each kind."""
 STEPS = 100
 SILENCE = (50, 21)
-"""Samples, and the positions that depend on them: more than one block of K/V."""
+"""Samples of silence, and the number of positions that depend on them: more than one K/V block."""
 STATE = (
     "num_computed_tokens",
     "num_in_flight_tokens",
@@ -37,7 +40,7 @@ QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
 
 @cache
 def ours_counted() -> type[Any]:
-    """Our scheduler, which counts its steady steps."""
+    """Return our scheduler's class, which counts the steps on the fast path."""
     from voxbatch.engines.vllm.scheduler import LiftedAsync
 
     class Ours(LiftedAsync):  # type: ignore[misc]
@@ -51,7 +54,7 @@ def ours_counted() -> type[Any]:
 
 
 def of_step(step: Any) -> dict[str, Any]:
-    """A scheduler's output, for comparison. In the order in which the runner would go through it."""
+    """Return a scheduler's output for comparison, in the order in which the runner reads it."""
     found = {each.name: getattr(step, each.name) for each in fields(step)}
     found["num_scheduled_tokens"] = list(step.num_scheduled_tokens.items())
     found["scheduled_new_reqs"] = [
@@ -61,7 +64,7 @@ def of_step(step: Any) -> dict[str, Any]:
 
 
 def of_state(vllm: Any) -> dict[str, Any]:
-    """All that a scheduler will go by in its next steps."""
+    """Return all state that a scheduler's next steps depend on."""
     manager, cache = vllm.kv_cache_manager, vllm.encoder_cache_manager
     [group] = manager.coordinator.single_type_managers
     return {
@@ -92,12 +95,12 @@ def walk(
     first: int = 0,
     shares: bool = False,
 ) -> Side:
-    """Random steps of both; ours at the end.
+    """Run both schedulers through random steps, and return ours at the end.
 
     Args:
-        odd: share of requests that are not plain, all in the same way.
-        shares: most requests begin alike, so that this is computed once, by both.
-        first: so many come at the start and no others; 0 means that they come now and then.
+        odd: share of requests that do not qualify for the fast path. All of them differ in the same way.
+        shares: most requests begin alike, so that both schedulers compute their prefix once.
+        first: number of requests that come at the start, without later ones; 0 means that requests come now and then.
     """
     rng = np.random.default_rng(seed)
     shortness = rng.choice([0.0, 0.01, 0.1])
@@ -129,7 +132,7 @@ def walk(
         for _ in range(answers):
             assert ours.update() == stock.update()
             assert of_state(ours.scheduler) == of_state(stock.scheduler)
-            assert ours.messages >= stock.messages  # the front end is woken as often
+            assert ours.messages >= stock.messages  # the front end is woken at least as often
             assert [ours.texts[name] for name in at_once] == [stock.texts[name] for name in at_once]
     while ours.update() and stock.update():
         pass
@@ -138,7 +141,7 @@ def walk(
 
 
 def sounds(rng: np.random.Generator) -> Any:
-    """Samples that begin with the silence, most of them."""
+    """Return samples that begin with the silence in most cases."""
     import torch
 
     found = torch.ones(SILENCE[0] + 10)
@@ -147,12 +150,14 @@ def sounds(rng: np.random.Generator) -> Any:
 
 
 def compare_steps(ours: Side, stock: Side) -> None:
+    """Schedule a step in both, and check that steps and states are equal."""
     if stock.scheduler.has_requests():
         assert of_step(ours.schedule()) == of_step(stock.schedule())
         assert of_state(ours.scheduler) == of_state(stock.scheduler)
 
 
 def compare_texts(ours: Side, stock: Side) -> None:
+    """Check that both have the same ends and texts."""
     assert ours.ends == stock.ends
     for name in stock.ends:
         assert ours.texts[name] == stock.texts[name]
@@ -160,41 +165,46 @@ def compare_texts(ours: Side, stock: Side) -> None:
 
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_as_they_run_in_production(seed: int) -> None:
-    """Blocks for all to their ends: the same steps, states and texts; nearly all of the steps that could be are
-    steady."""
+    """Steps, states and texts are the same if the blocks suffice, and nearly all possible steps take the fast path."""
     ours = walk(seed)
     assert ours.scheduler.steady > STEPS // 10 or len(ours.texts) < 5
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_where_blocks_run_out(seed: int) -> None:
-    """Requests are thrown out and begin again: the same."""
+    """Steps, states and texts are the same if requests are preempted and resumed."""
     walk(1_000 + seed, blocks=60 - seed // 2, crowded=True)
     walk(1_500 + seed, blocks=60 - seed // 2, crowded=True, first=16)
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_among_requests_of_other_kinds(seed: int) -> None:
-    """Some want every token at once, or probabilities, or outlive their audio: the same, for them and for all."""
+    """Steps, states and texts are the same among requests of other kinds.
+
+    Such requests want every token at once, or probabilities, or outlive their audio.
+    """
     walk(2_000 + seed, odd=0.1)
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_all_at_once(seed: int) -> None:
-    """Few blocks, odd requests, and few at a time."""
+    """Steps, states and texts are the same with few blocks, few requests at a time, and requests of other kinds."""
     walk(3_000 + seed, blocks=60, crowded=True, odd=0.05, requests=6)
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_where_requests_begin_alike(seed: int) -> None:
-    """Most begin behind what another has computed: the same, with blocks enough and without."""
+    """Steps, states and texts are the same if most requests begin after the shared prefix, with enough blocks or too
+    few."""
     walk(4_000 + seed, odd=[0.0, 0.1][seed % 2], shares=True)
     walk(4_500 + seed, blocks=60 - seed // 2, crowded=True, shares=True)
 
 
 def test_what_the_front_end_is_told() -> None:
-    """Nothing of a request until it has ended, then all of its text; but a message after each step, by which the front
-    end takes in new work and knows that the engine lives."""
+    """The front end gets a request's text only when it has ended, and a message after each step.
+
+    By these messages the front end takes new work and knows that the engine lives.
+    """
     ours = Side(ours_counted(), lambda name, number: 7 + number, requests=4, blocks=200)
     for name in "01":
         ours.scheduler.add_request(request(name, 10, 5 + 5 * int(name)))
@@ -210,7 +220,7 @@ def test_what_the_front_end_is_told() -> None:
 
 
 def test_aborted_ones_leave_nothing_behind() -> None:
-    """Their tokens that were held back are forgotten with them, and so is what made them odd."""
+    """An aborted request leaves neither its withheld tokens nor the effect of its kind behind."""
     from vllm.sampling_params import RequestOutputKind
 
     ours = Side(ours_counted(), lambda name, number: 7, requests=4, blocks=200)
@@ -232,14 +242,16 @@ def test_aborted_ones_leave_nothing_behind() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_tokens_on_their_way_to_the_next_step(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests that stay in their places, move, or are new; one token each, or more: the model's input is as vLLM's
-    runner prepares it."""
+    """The model's input is the one that vLLM's runner prepares.
+
+    Requests stay in their places, move, or are new, with one token each or more.
+    """
     torch = pytest.importorskip("torch")
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     from voxbatch.vllm_plugin.said import at_once
 
-    monkeypatch.setattr("vllm.v1.worker.gpu_model_runner.PIN_MEMORY", False)  # which a machine without a GPU has not
+    monkeypatch.setattr("vllm.v1.worker.gpu_model_runner.PIN_MEMORY", False)  # pinning needs a GPU
     rng = np.random.default_rng(seed)
     before, now = int(rng.integers(1, 20)), int(rng.integers(1, 20))
     places = np.arange(now) if seed % 3 == 0 and now <= before else rng.permutation(max(before, now))[:now]

@@ -1,4 +1,4 @@
-"""Voxtral Realtime's config.json and tensors, from Hugging Face's format to Mistral's."""
+"""Voxtral Realtime's config.json and tensors are translated from Hugging Face's format to Mistral's."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ CONFIG = Path("config.json")
 
 
 def config(**audio: Any) -> dict[str, Any]:
-    """As much of a config.json as differs from transformers' defaults in the published model."""
+    """Return a config.json with the values of the published model that differ from transformers' defaults."""
     rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
     return {"audio_config": {**rope, **audio}}
 
 
 def test_params() -> None:
-    """The published model's shape, in the terms of params.json."""
+    """params.json has the published model's shape."""
     found = params(config(), CONFIG)
     encoder = found["multimodal"]["whisper_model_args"]["encoder_args"]
     decoder_sizes = (found[name] for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim"))
@@ -57,29 +57,29 @@ def test_a_head_of_its_own() -> None:
     ],
 )
 def test_what_vllm_cannot_compute(content: dict[str, Any], message: str) -> None:
-    """It is refused by name, because the text would be wrong."""
+    """A setting that vLLM cannot compute is refused by name, because the text would be wrong."""
     with pytest.raises(ConfigError) as caught:
         params(content, CONFIG)
     assert str(caught.value).startswith("config.json")
     assert message in str(caught.value)
 
 
-# -- what vLLM is told -------------------------------------------------------------------------------------------------
+# -- vLLM's settings ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("given", "load_format"), [("", LOAD_FORMAT), ("auto", LOAD_FORMAT), ("safetensors", LOAD_FORMAT), ("dummy",) * 2]
 )
 def test_stated(given: str, load_format: str) -> None:
-    """vLLM reads params.json and tekken.json, and the weights by the plugin's load format, whatever the files were said
-    to be."""
+    """vLLM reads params.json and tekken.json, and the weights by the plugin's load format, whatever the user's settings
+    say."""
     found = stated(REALTIME, False, Settings(load_format=given, config_format="hf", tokenizer_mode="auto"))
     assert [found[name] for name in ("config_format", "tokenizer_mode")] == ["mistral", "mistral"]
     assert found["load_format"] == load_format
 
 
 def test_where_vllm_would_not_find_the_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said before a GPU is touched; made-up weights need no plugin."""
+    """A missing plugin is reported before a GPU is used; made-up weights need no plugin."""
     model = Model("a model", tmp_path, REALTIME, is_mistral=False)
     monkeypatch.setattr(vllm_plugin, "is_installed", lambda: False)
     with pytest.raises(EngineError, match="a model is in Hugging Face's format, which voxbatch's plugin translates"):
@@ -115,13 +115,13 @@ def test_names(name: str, found: str) -> None:
 
 @pytest.mark.parametrize("name", ["model.vision_tower.norm.weight", "language_model.model.layers.0.mlp.experts.weight"])
 def test_a_tensor_of_another_model(name: str) -> None:
-    """It is refused by name."""
+    """A tensor of another model is refused by name."""
     with pytest.raises(ValueError, match=f"{name}: Voxtral Realtime in Hugging Face's format has no such tensor"):
         mistral_name(name)
 
 
 def test_rows_of_queries() -> None:
-    """The two halves of a head become neighbours, in weights and biases; other tensors stay as they are."""
+    """The two halves of a head become neighbours, in weights and biases; other tensors stay unchanged."""
     shape = params(config(head_dim=4), CONFIG)
     bias = np.arange(8)
     names = [f"audio_tower.layers.0.self_attn.{each}_proj.bias" for each in "qv"]
@@ -133,7 +133,7 @@ def test_rows_of_queries() -> None:
 
 
 def test_a_second_output_matrix() -> None:
-    """It is handed on, for vLLM to compare; in a model whose embedding is tied, one that differs is refused."""
+    """A second output matrix is passed on for vLLM to compare; if the embedding is tied, a different one is refused."""
     embedding = np.ones((3, 2))
     names = ["lm_head.weight", "model.language_model.embed_tokens.weight"]
     tied, untied = params(config(), CONFIG), params({**config(), "tie_word_embeddings": False}, CONFIG)

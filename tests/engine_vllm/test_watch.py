@@ -1,4 +1,4 @@
-"""Each watchdog barks at what it is for, and none at what real speakers say."""
+"""Each watchdog fires on its own fault, and none fires on the speech of real speakers."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ from voxbatch.storage import open_recording
 
 SPEECH = babble(30.0, seed=1)
 LIMIT = 561_920
-"""The longest chunk of Voxtral Realtime at 2,400 ms in a context of 512."""
+"""Samples of the longest chunk of Voxtral Realtime at 2,400 ms in a context of 512."""
 
 
 def text_of(length: int) -> str:
-    """So many characters that repeat nothing and mean nothing."""
+    """Return this many characters without repetition and without meaning."""
     letters = np.random.default_rng(length).choice(list("etaoinshrdlu "), max(0, length - 2))
     return f"a{''.join(letters)}a"[:length]
 
 
 def said(samples: Samples, heard: Heard) -> str:
-    """What is suspect, as a person reads it."""
+    """Return the suspicions as a person reads them."""
     return "; ".join(each.what for each in suspicions(samples, heard))
 
 
 def of(seconds: float) -> Samples:
+    """Return the first seconds of the speech."""
     return SPEECH[: round(seconds * SAMPLING_RATE)]
 
 
 def test_an_ordinary_text() -> None:
-    """Fifteen characters a second with a breath now and then: nothing to say."""
+    """Fifteen characters a second with a short pause are not suspect."""
     assert suspicions(SPEECH, Heard(text_of(450), quiet=(12.0, 13.5))) == []
 
 
@@ -69,7 +70,7 @@ def test_an_ordinary_text() -> None:
     ],
 )
 def test_each_fires(samples: Samples, heard: Heard, what: str) -> None:
-    """Each on the fault that it is for, alone, in words that say what and where."""
+    """Each watchdog fires alone on its own fault, with a message that says what and where."""
     assert said(samples, heard).startswith(what)
     assert len(suspicions(samples, heard)) == 1
 
@@ -90,12 +91,12 @@ def test_each_fires(samples: Samples, heard: Heard, what: str) -> None:
     ],
 )
 def test_each_is_silent(samples: Samples, heard: Heard) -> None:
-    """Just below its bound."""
+    """No watchdog fires just below its bound."""
     assert said(samples, heard) == ""
 
 
 def test_a_long_pause_is_no_fault_where_nobody_speaks() -> None:
-    """Twelve seconds of silence or of steady noise between two sentences."""
+    """Twelve seconds of silence or of steady noise between two sentences are not suspect."""
     for level in (0.0, 0.003):
         noise = np.random.default_rng(0).standard_normal(12 * SAMPLING_RATE).astype(np.float32) * np.float32(level)
         samples = np.concatenate([of(8), noise, of(8)])
@@ -105,7 +106,7 @@ def test_a_long_pause_is_no_fault_where_nobody_speaks() -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 200_000), st.text(max_size=500), st.booleans(), st.floats(0, 1), st.floats(0, 1))
 def test_it_never_fails(num_samples: int, text: str, truncated: bool, one: float, other: float) -> None:
-    """Whatever the audio and the text, it judges, and weighs what it suspects."""
+    """Any audio with any text is judged, and each suspicion has a weight."""
     samples = SPEECH[:num_samples]
     start, end = sorted((one * len(samples) / SAMPLING_RATE, other * len(samples) / SAMPLING_RATE))
     for quiet in (None, (start, end)):
@@ -126,12 +127,12 @@ ARTICLES = {
     "en": "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen twenty twenty one twenty two twenty three twenty four twenty five twenty six twenty seven",
 }
-"""Of the Universal Declaration of Human Rights; in English somebody counts."""
+"""Articles of the Universal Declaration of Human Rights. The English text is somebody who counts."""
 
 
 @pytest.mark.parametrize("lang", ARTICLES)
 def test_no_script_is_suspect(lang: str) -> None:
-    """Text in any script is judged by its characters: in UTF-8, Devanagari would all look like repetition."""
+    """Text in any script is judged by its characters: in UTF-8 bytes all Devanagari would look like repetition."""
     assert said(SPEECH, Heard(ARTICLES[lang])) == ""
 
 
@@ -139,7 +140,7 @@ def test_no_script_is_suspect(lang: str) -> None:
 
 
 class Real(NamedTuple):
-    """A recording's chunks, and its reference spread evenly over them."""
+    """Chunks of a recording, and its reference spread evenly over them."""
 
     row: dict[str, Any]
     chunks: list[tuple[Samples, str]]
@@ -147,6 +148,7 @@ class Real(NamedTuple):
 
 @pytest.fixture(scope="module")
 def recordings(corpus: Path) -> list[Real]:
+    """Return the real recordings of the corpus."""
     rows = [json.loads(line) for line in (corpus / "speech" / "manifest.jsonl").read_text().splitlines()]
     return [Real(row, list(_spread(corpus / "speech" / row["audio_filepath"], row["text"].split()))) for row in rows]
 
@@ -161,7 +163,7 @@ def _spread(path: Path, words: list[str]) -> Iterator[tuple[Samples, str]]:
 
 
 def _suspect(recordings: list[Real], heard: Callable[[Samples, str], Heard]) -> list[str]:
-    """Those of which any chunk is suspect."""
+    """Return the recordings that have a suspect chunk."""
     return [
         f"{real.row['audio_filepath']}: {why}"
         for real in recordings
@@ -170,7 +172,7 @@ def _suspect(recordings: list[Real], heard: Callable[[Samples, str], Heard]) -> 
 
 
 def _evenly(samples: Samples, text: str) -> Heard:
-    """Said at one pace: the longest pause is one word's share."""
+    """Return a text spoken at an even pace: its longest pause is one word's share."""
     return Heard(text, quiet=(0.0, len(samples) / SAMPLING_RATE / (len(text.split()) + 1)))
 
 
@@ -180,23 +182,24 @@ def _lost(samples: Samples, text: str) -> Heard:
 
 @pytest.mark.slow
 def test_real_speech_is_not_suspect(recordings: list[Real]) -> None:
-    """True references of real recordings, single digits and telephone prompts full of numbers too: at most one in a
-    hundred is decoded for nothing. (Measured: none of 371.)"""
+    """True references of real recordings are not suspect: at most one in a hundred is decoded again for nothing.
+
+    The recordings include single digits, and telephone prompts full of numbers. (Measured: none of 371.)
+    """
     found = _suspect(recordings, _evenly)
     assert len(found) <= 0.01 * len(recordings), found
 
 
 @pytest.mark.slow
 def test_real_speech_without_text_is_suspect(recordings: list[Real]) -> None:
-    """Of recordings of 4 s or more, a lost text is noticed."""
+    """A lost text is noticed in recordings of 4 s or more."""
     long = [real for real in recordings if real.row["duration"] >= 4]
     assert len(_suspect(long, _lost)) >= 0.99 * len(long)
 
 
 @pytest.mark.slow
 def test_ten_seconds_lost_are_suspect(recordings: list[Real]) -> None:
-    """Of chunks of 12 s or more, the same when 10 s in the middle are passed over in silence. (Measured: all
-    of 107.)"""
+    """A text that omits 10 s in the middle is noticed in chunks of 12 s or more. (Measured: all of 107.)"""
 
     def gap(samples: Samples, text: str) -> Heard:
         middle = len(samples) / SAMPLING_RATE / 2

@@ -35,7 +35,7 @@ ENVIRONMENT = {
 
 @pytest.fixture(scope="module")
 def whisper() -> Path:
-    """The folder of multilingual Whisper tiny; made once, and kept in the user's cache."""
+    """Return the folder of multilingual Whisper tiny. It is made once, and kept in the user's cache."""
     import whisper_tiny
 
     try:
@@ -46,12 +46,12 @@ def whisper() -> Path:
 
 @pytest.fixture(scope="module")
 def rows(corpus: Path) -> list[dict[str, Any]]:
-    """Every tenth row of speech/'s manifest; all of them if VOXBATCH_TEST_ALL is set."""
+    """Return every tenth row of speech/'s manifest, or all of them if VOXBATCH_TEST_ALL is set."""
     return _speech(corpus) if os.environ.get("VOXBATCH_TEST_ALL") else _speech(corpus)[5::10]
 
 
 def _speech(corpus: Path) -> list[dict[str, Any]]:
-    """With absolute paths."""
+    """Return the rows of speech/'s manifest with absolute paths."""
     folder = corpus / "speech"
     found = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
     return [
@@ -61,7 +61,7 @@ def _speech(corpus: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def reference(whisper: Path, rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What transformers makes of each row, chunk by chunk; minutes of work, so it is kept in the user's cache."""
+    """Return transformers' text of each row, chunk by chunk. It takes minutes, so it is kept in the user's cache."""
     chunks = [(i, samples) for i, row in enumerate(rows) for samples in _chunks(row["audio_filepath"])]
     given = {
         "samples": np.concatenate([samples for _, samples in chunks]),
@@ -81,7 +81,7 @@ def reference(whisper: Path, rows: list[dict[str, Any]], tmp_path_factory: pytes
 
 
 def _chunks(path: str) -> list[np.ndarray]:
-    """As the main job cuts them for an engine without word times."""
+    """Return the chunks that the main job cuts for an engine without word times."""
     with closing(open_recording(path)) as recording:
         return [samples for samples, _ in cut(decode(recording, path), WINDOW, 0)]
 
@@ -99,8 +99,11 @@ def _transcribe(model: Path, given: dict[str, np.ndarray], kept: Path, folder: P
 def test_the_main_job_is_as_good_as_transformers(
     voxbatch: Voxbatch, whisper: Path, rows: list[dict[str, Any]], reference: list[str], tmp_path: Path
 ) -> None:
-    """Real recordings through `voxbatch run --engine vllm`: every row done, and a word error rate within half a point
-    of the same weights through transformers."""
+    """Every row of real recordings is done, with a word error rate within half a point of transformers on the same
+    weights.
+
+    The job is `voxbatch run --engine vllm`.
+    """
     score = CorpusScore()
     for row, text in zip(rows, reference, strict=True):
         score.add(row["lang"], count_errors(row["text"], text, row["lang"]))
@@ -122,8 +125,8 @@ def test_the_main_job_is_as_good_as_transformers(
 def test_the_language_is_heard_where_nobody_says_it(
     voxbatch: Voxbatch, whisper: Path, corpus: Path, tmp_path: Path
 ) -> None:
-    """Without `lang`, the model is asked for the language first: French and German come out as such; a language that
-    it does not know fails its own item."""
+    """The model detects the language of a row without `lang`, such as French and German; an unknown language fails its
+    item."""
     picked = [
         next(r for r in _speech(corpus) if r["lang"] == lang and r["duration"] > 5) for lang in ("fr", "de", "en")
     ]

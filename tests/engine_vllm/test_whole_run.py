@@ -1,4 +1,4 @@
-"""`voxbatch run --engine vllm` as a user starts it: whatever is killed, the ledger is right in the end."""
+"""`voxbatch run --engine vllm` as a user starts it ends with a correct ledger, whatever process is killed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def register():
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A manifest of ITEMS recordings of 4 to 40 s, one of them missing."""
+    """Write a manifest of ITEMS recordings of 4 to 40 s, one of them missing."""
     from sounds import babble
 
     folder = tmp_path_factory.mktemp("recordings")
@@ -54,6 +54,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def options(realtime: Path) -> list[str]:
+    """Return the options of a run with the tiny Realtime."""
     given = ["dtype=float32", "enforce_eager=true", "max_num_batched_tokens=2048", "max_num_seqs=4", "watch=false"]
     flags = [flag for option in given for flag in ("--engine-option", option)]
     return ["--engine", "vllm", "--model", str(realtime), "--part-items", "2", "--log-format", "json", *flags]
@@ -61,7 +62,7 @@ def options(realtime: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(recordings: Path, options: list[str], tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """transcripts.jsonl of a run that nobody killed."""
+    """Return the transcripts.jsonl of a run without a kill."""
 
     out = tmp_path_factory.mktemp("undisturbed") / "out"
     command = [sys.executable, "-m", "voxbatch", "run", str(recordings), "-o", str(out), *options]
@@ -78,11 +79,12 @@ def wait_for(what: Callable[[], object]) -> None:
 
 
 def parts(out: Path) -> int:
+    """Return the number of committed parts."""
     return len(list(out.glob("parts/*/part-*.jsonl")))
 
 
 def engine_of(pid: int) -> psutil.Process:
-    """The process that vLLM's engine core runs in."""
+    """Return the process of vLLM's engine core."""
     found = [child for child in psutil.Process(pid).children(recursive=True) if "EngineCore" in _title(child)]
     assert len(found) == 1
     return found[0]
@@ -113,7 +115,7 @@ def _title(process: psutil.Process) -> str:
 def test_the_engine_killed_in_mid_run(
     start: Starter, recordings: Path, options: list[str], undisturbed: bytes, tmp_path: Path
 ) -> None:
-    """An engine process that is killed is started again; the run ends by itself, with the bytes of one undisturbed."""
+    """A killed engine process is started again, and the run ends by itself with the bytes of an undisturbed run."""
     out = tmp_path / "out"
     run = start("run", recordings, "-o", out, *options, env=ENVIRONMENT)
     wait_for(lambda: parts(out) >= 2)
@@ -128,7 +130,7 @@ def test_the_engine_killed_in_mid_run(
 def test_the_run_killed_in_mid_run(
     start: Starter, voxbatch: Voxbatch, recordings: Path, options: list[str], undisturbed: bytes, tmp_path: Path
 ) -> None:
-    """Of a run that is killed no engine is left to hold the GPU; the next run goes on, and ends with the same bytes."""
+    """A killed run leaves no engine that holds the GPU, and the next run resumes and ends with the same bytes."""
     out = tmp_path / "out"
     run = start("run", recordings, "-o", out, *options, env=ENVIRONMENT)
     wait_for(lambda: parts(out) >= 2)
@@ -145,7 +147,7 @@ def test_the_run_killed_in_mid_run(
 def test_the_run_killed_while_the_model_loads(
     start: Starter, recordings: Path, options: list[str], tmp_path: Path
 ) -> None:
-    """An engine that has not even loaded when its run is killed does not stay either."""
+    """An engine that is still loading when its run is killed ends too."""
     run = start("run", recordings, "-o", tmp_path / "out", *options, env=ENVIRONMENT)
     wait_for(lambda: [child for child in psutil.Process(run.pid).children(True) if "spawn_main" in _title(child)])
     processes = all_of(run)
@@ -154,8 +156,10 @@ def test_the_run_killed_while_the_model_loads(
 
 
 def test_interrupted_at_the_terminal(start: Starter, recordings: Path, options: list[str], tmp_path: Path) -> None:
-    """Ctrl-C reaches the engine's process too; the run still ends as interrupted, what was in hand committed, and
-    leaves no process behind."""
+    """A run ends as interrupted on Ctrl-C, which reaches the engine's process too.
+
+    Finished items are committed, and no process remains.
+    """
     out = tmp_path / "out"
     run = start("run", recordings, "-o", out, *options, env=ENVIRONMENT, start_new_session=True)
     wait_for(lambda: parts(out) >= 2)
@@ -232,7 +236,7 @@ def test_a_run_over_two_cards_that_ends_in_mid_run(
 def test_nothing_but_results_on_standard_output(
     voxbatch: Voxbatch, recordings: Path, options: list[str], tmp_path: Path
 ) -> None:
-    """What vLLM and its processes print goes to the engine's own log, and not among the results."""
+    """The output of vLLM and its processes goes to the engine's own log, and not among the results."""
     ended = voxbatch("run", recordings, "-o", tmp_path / "out", "--limit", 3, *options, env=ENVIRONMENT)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert "INFO" not in ended.stdout
@@ -242,7 +246,7 @@ def test_nothing_but_results_on_standard_output(
 
 
 def test_a_model_that_is_half_there(voxbatch: Voxbatch, recordings: Path, realtime: Path, tmp_path: Path) -> None:
-    """A file of weights that was cut off is named with both sizes before vLLM is even loaded."""
+    """A truncated file of weights is named with both sizes before vLLM is loaded."""
     model = tmp_path / "model"
     model.mkdir()
     for file in ("params.json", "tekken.json"):
@@ -255,14 +259,14 @@ def test_a_model_that_is_half_there(voxbatch: Voxbatch, recordings: Path, realti
 
 
 def test_a_folder_that_is_no_model(voxbatch: Voxbatch, recordings: Path, tmp_path: Path) -> None:
-    """It is refused with exit code 2 and what is missing."""
+    """A folder without a model is refused with exit code 2 and the missing files."""
     ended = voxbatch("run", recordings, "-o", tmp_path / "out", "--engine", "vllm", "--model", tmp_path)
     assert ended.returncode == 2
     assert "neither params.json (Mistral's format) nor config.json" in ended.stderr
 
 
 def test_a_published_serving_properties(voxbatch: Voxbatch, recordings: Path, voxtral: Path, tmp_path: Path) -> None:
-    """AWS's file for Voxtral runs as it is, on another model and without its four GPUs."""
+    """AWS's file for Voxtral runs unchanged, on another model and without its four GPUs."""
     file = tmp_path / "serving.properties"
     file.write_text(
         "option.model_id=mistralai/Voxtral-Small-24B-2507\n"
@@ -289,7 +293,8 @@ def test_a_published_serving_properties(voxbatch: Voxbatch, recordings: Path, vo
 
 
 def test_a_published_vllm_config(voxbatch: Voxbatch, recordings: Path, realtime: Path, tmp_path: Path) -> None:
-    """A published submission's file runs as it is from beside the weights, without a model on the command line."""
+    """A published submission's file runs unchanged from the folder of the weights, without a model on the command
+    line."""
     folder = tmp_path / "submission"
     folder.mkdir()
     for each in realtime.iterdir():
@@ -308,6 +313,6 @@ def test_a_published_vllm_config(voxbatch: Voxbatch, recordings: Path, realtime:
     done = voxbatch("run", recordings, "--vllm-config", file, *few, env=ENVIRONMENT, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "2 done + 0 failed = 2 items" in done.stdout
-    assert '"vllm_config"' not in done.stderr  # nothing is without effect
+    assert '"vllm_config"' not in done.stderr  # every setting has an effect
     identity = json.loads((tmp_path / "out" / "run.json").read_text())
     assert str(folder) in json.dumps(identity)

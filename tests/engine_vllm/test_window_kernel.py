@@ -1,4 +1,5 @@
-"""The kernel of the encoder's attention, by Triton's interpreter: without a GPU. It cannot multiply bfloat16."""
+"""The kernel of the encoder's attention, run by Triton's interpreter without a GPU. The interpreter cannot multiply
+bfloat16."""
 
 from __future__ import annotations
 
@@ -69,22 +70,28 @@ for lengths in ([3, 90], [70]):  # tiles are those of the group that is there
 
 @pytest.mark.slow
 def test_it_is_causal_attention_within_a_window() -> None:
-    """Whatever the lengths, one frame included; with known frames and without; a window of one frame, within a tile,
-    longer than any chunk, and beginning among the known frames; queries one after the other or within wider rows."""
+    """The kernel computes causal attention within a window for any lengths, with and without known frames.
+
+    The window is one frame, within a tile, longer than any chunk, or begins among the known frames. A chunk may have
+    one frame. Queries are contiguous or in wider rows.
+    """
     settings = environment(TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
     done = subprocess.run([sys.executable, "-c", CASES], env=settings, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_tiles() -> None:
-    """By hand: every frame in one tile; those that see most come first, and of these a chunk's in their order."""
+    """Every frame is in one tile, as computed by hand, and tiles that see most keys come first.
+
+    Among equal tiles those of a chunk keep their order.
+    """
     found = tiles(packed([5, 3], CPU, known=2), window=4, rows=2)
     assert found.dtype == torch.int32
     assert found.tolist() == [[2, 2, 0, 4], [0, 2, 0, 2], [4, 1, 0, 6], [5, 2, 7, 2], [7, 1, 7, 4]]
 
 
 def test_it_says_what_it_is_not_made_for() -> None:
-    """Other number formats and head sizes are FlashAttention's."""
+    """Other number formats and head sizes are left to FlashAttention."""
     assert fits(64, torch.bfloat16)
     assert fits(128, torch.float16)
     assert not fits(80, torch.bfloat16)
@@ -117,7 +124,8 @@ for capability in (80, 86, 89, 90):
 
 @pytest.mark.slow
 def test_it_compiles_for_the_cards_that_are_named() -> None:
-    """To machine code, with no more shared memory than a program may have on the smallest (see test_decode_kernel)."""
+    """The kernel compiles to machine code, within the shared memory of the smallest named card (see
+    test_decode_kernel)."""
     done = subprocess.run(
         [sys.executable, "-c", COMPILED], env=environment(), capture_output=True, text=True, timeout=300
     )

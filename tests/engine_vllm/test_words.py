@@ -1,4 +1,4 @@
-"""Tokens become words in order, inside the audio, that join to the text; times follow from the tokens' places."""
+"""Tokens become words in order, inside the audio, that join to the text; times follow from the tokens' positions."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ texts = st.text(st.sampled_from(" \n.aé你नि🙂"), max_size=40)
 
 
 def spelt(text: str) -> list[int]:
-    """One token a byte: the finest tokenizer there is."""
+    """Return one token for each byte: the finest possible tokenizer."""
     return [FIRST_TEXT_ID + byte for byte in text.encode()]
 
 
 def bytewise(ids: Sequence[int]) -> str:
+    """Decode the bytes of the tokens."""
     return bytes(each - FIRST_TEXT_ID for each in ids).decode(errors="replace")
 
 
 def test_groups_by_hand() -> None:
-    """A group is opened by [STREAMING_WORD], or by its own first token, and closed by any control token."""
+    """[STREAMING_WORD] or a group's own first token opens the group, and any control token closes it."""
     assert list(groups([P, W, A, B, P, W, C, W, A, P, B])) == [(1, [A, B]), (5, [C]), (7, [A]), (10, [B])]
     assert list(groups([A, P])) == [(0, [A])]
     assert list(groups([W, W, A])) == [(1, [A])]
@@ -60,7 +61,7 @@ def test_groups_keep_all_text(token_ids: list[int]) -> None:
 
 
 def test_text_after_end() -> None:
-    """The characters of all text after the first EOS; neither white space alone nor control tokens are text."""
+    """All text characters after the first EOS count; white space alone and control tokens are no text."""
     ids = [W, *spelt("one"), P, EOS, P, W, *spelt(" two"), EOS, *spelt(" 你")]
     assert text_after_end(ids, decoded(ids, bytewise)) == (5, 5)
     for ids in ([W, *spelt("one"), P], [W, *spelt("one"), EOS], [*spelt("one"), EOS, P, W, *spelt(" ")]):
@@ -68,7 +69,8 @@ def test_text_after_end() -> None:
 
 
 def test_timed_words_by_hand() -> None:
-    """[STREAMING_WORD] at k says that the word ended 80 × (k + 1) ms after the start; 70 ms a character lie before."""
+    """[STREAMING_WORD] at k means that the word ended 80 × (k + 1) ms after the start, and began 70 ms a character
+    before."""
     pieces = [(9, " one"), (24, " three"), (30, " four")]
     assert list(timed_words(pieces, 10.0)) == [
         Word(" one", 0.52, 0.8),
@@ -78,7 +80,8 @@ def test_timed_words_by_hand() -> None:
 
 
 def test_a_group_of_several_words_shares_its_stretch() -> None:
-    """By length, up to the group's end; what is said fast begins where the word before ended."""
+    """The words of a group share its time by their length, up to its end; fast words begin at the end of the word
+    before."""
     pair = list(timed_words([(24, " one three")], 10.0))
     assert pair == [Word(" one", 1.3, 1.58), Word(" three", 1.58, 2.0)]
     close = list(timed_words([(9, " zero"), (10, " one three")], 10.0))
@@ -86,7 +89,7 @@ def test_a_group_of_several_words_shares_its_stretch() -> None:
 
 
 def test_words_behind_the_audio_end_with_it() -> None:
-    """The pads behind the audio let the last words be said late; their times stay inside."""
+    """Words that the model says during the pads after the audio have times inside the audio."""
     assert list(timed_words([(11, " late"), (20, " later")], 1.0)) == [
         Word(" late", 0.61, 0.96),
         Word(" later", 0.96, 1),
@@ -95,7 +98,7 @@ def test_words_behind_the_audio_end_with_it() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 9), texts), max_size=12), st.integers(1, 50_000))
 def test_words_are_in_order_and_inside(steps: list[tuple[int, str]], num_samples: int) -> None:
-    """Whatever is said when: times never go back, never leave the audio, and the words join to the text."""
+    """Times never go back and never leave the audio, and the words join to the text."""
     places = np.cumsum([step for step, _ in steps]).tolist()
     pieces = [(at, text) for at, (_, text) in zip(places, steps, strict=True)]
     duration = num_samples / 16_000
@@ -109,14 +112,14 @@ def test_words_are_in_order_and_inside(steps: list[tuple[int, str]], num_samples
 
 @given(texts)
 def test_split_words_join_again(text: str) -> None:
-    """They join to the text, no word is blank, and none has a space inside."""
+    """Split words join to the text, no word is blank, and none has a space inside."""
     words = split_words(text)
     assert "".join(words) == (text if text.strip() else "")
     assert all(word.strip() and " " not in word.strip() for word in words)
 
 
 def test_split_words_by_hand() -> None:
-    """Each word brings the space before it; white space at the end stays with the last one."""
+    """Each word keeps the space before it, and white space at the end stays with the last word."""
     assert split_words(" one two") == [" one", " two"]
     assert split_words("one  two ") == ["one", "  two "]
     assert split_words(" \n one") == [" \n one"]
@@ -125,19 +128,19 @@ def test_split_words_by_hand() -> None:
 
 @pytest.mark.parametrize("first", ["one", "é", "один", "एक", "'t", "안녕"])
 def test_the_first_word_gets_a_space(first: str) -> None:
-    """As all others have, so that it does not stick to the chunk before."""
+    """The first word gets a space, as all others have, so that it does not join the chunk before."""
     assert spaced([(3, first), (5, " two")]) == [(3, f" {first}"), (5, " two")]
 
 
 @pytest.mark.parametrize("first", [" one", "\none", "你好", "こ", "カ", "。", ""])
 def test_the_first_word_gets_no_space(first: str) -> None:
-    """Where it has one, and in scripts that put none between words."""
+    """The first word gets no space if it has one, or in scripts without spaces between words."""
     assert spaced([(3, first), (5, "x")]) == [(3, first), (5, "x")]
     assert spaced([]) == []
 
 
 def test_a_character_in_two_groups() -> None:
-    """These two become one, at the later's place; all others keep their own."""
+    """Two groups that share a character become one, at the later position, and all others keep their own."""
     one, dumpling, end = spelt(" one"), spelt(" 🥟"), spelt(" end")
     said = [P, W, *one, P, W, *dumpling[:3], P, W, *dumpling[3:], W, *end]
     late = said.index(W, said.index(dumpling[2]))
@@ -145,14 +148,14 @@ def test_a_character_in_two_groups() -> None:
 
 
 def test_bytes_that_are_no_character() -> None:
-    """They do not hold back what follows."""
+    """Bytes that are no character do not delay the text after them."""
     said = [W, *spelt(" one"), FIRST_TEXT_ID + 0xFF, P, W, *spelt(" two")]
     assert decoded(said, bytewise) == [(0, " one�"), (7, " two")]
 
 
 @given(texts, st.lists(st.integers(0, 200), max_size=30))
 def test_groups_decode_to_the_text(text: str, breaks: list[int]) -> None:
-    """Wherever the groups part, they join to the text of all ids: no character is lost or torn."""
+    """Groups join to the text of all ids, wherever they are split: no character is lost or broken."""
     said = spelt(text)
     for at in breaks:
         said.insert(min(at, len(said)), P)
@@ -160,7 +163,7 @@ def test_groups_decode_to_the_text(text: str, breaks: list[int]) -> None:
 
 
 def test_the_longest_pause_by_hand() -> None:
-    """Between texts, before the first or after the last, in seconds of the audio."""
+    """The longest pause is between texts, before the first or after the last, in seconds of the audio."""
     assert longest_pause([P] * 100, 8.0) == (0.0, 8.0)
     assert longest_pause([A, *[P] * 49, A, *[P] * 10], 5.0) == pytest.approx((0.08, 4.08))
     assert longest_pause([*[P] * 9, A], 10.0) == pytest.approx((0.8, 10.0))
@@ -170,7 +173,8 @@ def test_the_longest_pause_by_hand() -> None:
 
 @given(tokens, st.integers(0, 200_000))
 def test_the_longest_pause_is_inside(token_ids: list[int], num_samples: int) -> None:
-    """And at least as long as the silence that is left when all text is said without a pause."""
+    """The longest pause is inside the audio, and at least the duration divided by the number of text tokens plus
+    one."""
     duration = num_samples / 16_000
     start, end = longest_pause(token_ids, duration)
     spoken = sum(each >= FIRST_TEXT_ID for each in token_ids)
@@ -179,8 +183,7 @@ def test_the_longest_pause_is_inside(token_ids: list[int], num_samples: int) -> 
 
 
 def test_reading_with_the_real_tokenizer(tmp_path: Path) -> None:
-    """Realtime.read: an emoji whose bytes lie in two groups costs nobody else their time, and the words join to the
-    text."""
+    """Realtime.read gives right times if an emoji's bytes lie in two groups, and its words join to the text."""
     pytest.importorskip("mistral_common")
     from checkpoints import write_tekken
 

@@ -1,11 +1,11 @@
-"""What a model says of audio (npz) that is padded already, or begins otherwise: tokens (json).
+"""Generate tokens (json) for audio (npz) that is padded already or has an unusual beginning.
 
     python together.py MODEL_DIR AUDIO.npz OUT.json SCHEDULER [NAME=VALUE …]
 
-SCHEDULER is one of this module's, all requests at once and the encoder once a chunk; or "stock", one at a time. The
-others are arguments of vLLM's LLM. The JSON holds "tokens" and "told", by name, the latter what the scheduler told the
-runner: for each time that a request was let in, how many of its positions were computed already; and "copies", of K/V
-blocks.
+SCHEDULER is one of this module's classes, which runs all requests at once and the encoder once for each chunk; or
+"stock", which runs one request at a time. The other arguments go to vLLM's LLM. The JSON holds "tokens" and "told" by
+name, and "copies", the number of copied K/V blocks. "told" is what the scheduler tells the runner: for each time that a
+request is admitted, the number of its positions that are computed already.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from voxbatch.vllm_plugin import SWITCH
 
 STOCK = "stock"
 THROWS_OUT = 30
-"""The step before which Watched throws out the last that came."""
+"""Step before which Watched preempts the last request that came."""
 
 
 def main(model: str, audio: str, out: str, scheduler: str, *options: str) -> None:
+    """Generate the tokens for the npz `audio` with the model in the folder `model`, and write them to `out`."""
     os.environ.update({**generate.ENVIRONMENT, **({} if scheduler == STOCK else {SWITCH: "1"})})
     with np.load(audio) as archive:
         heard = {name: archive[name] for name in archive.files}
@@ -37,6 +38,7 @@ def main(model: str, audio: str, out: str, scheduler: str, *options: str) -> Non
 
 
 def said(model: str, heard: dict[str, np.ndarray], scheduler: str, given: dict[str, int]) -> dict[str, Any]:
+    """Return the tokens of each audio, and the scheduler's records."""
     named = {} if scheduler == STOCK else {"scheduler_cls": f"{Path(__file__).stem}.{scheduler}"}
     llm = generate._engine(model, 512, **named, **given)
     prompt = generate.encode(generate.tokenizer(model), np.zeros(16_000, np.float32)).tokens
@@ -48,7 +50,7 @@ def said(model: str, heard: dict[str, np.ndarray], scheduler: str, given: dict[s
         found["tokens"] |= {name: list(each.outputs[0].token_ids) for name, each in zip(names, results, strict=True)}
     if scheduler != STOCK:
         watched = llm.llm_engine.engine_core.engine_core.scheduler
-        # vLLM adds to the ids that it numbers requests by
+        # vLLM appends text to its request numbers
         found["told"] = {name: watched.told[str(number)] for number, name in enumerate(heard)}
         found["copies"] = watched.copies
     return found
@@ -62,7 +64,7 @@ def _request(prompt: list[int], samples: np.ndarray) -> tuple[dict[str, Any], An
     return asked, SamplingParams(temperature=0, max_tokens=most, ignore_eos=True, detokenize=False)
 
 
-if SWITCH in os.environ:  # in the process of an engine that is to have the plugin
+if SWITCH in os.environ:  # the engine of this process uses the plugin
     from voxbatch.engines.vllm.scheduler import Lifted
 
     class Watched(Lifted):

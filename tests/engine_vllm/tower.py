@@ -1,4 +1,5 @@
-"""A tiny encoder and adapter of random numbers, with the names and ways of vLLM's but no vLLM."""
+"""Tiny encoder and adapter with random weights. They have the names and the interface of vLLM's, but do not use
+vLLM."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ MELS = 20
 
 
 def tower(window: int, seed: int = 0) -> tuple[Any, Any]:
-    """vLLM's VoxtralEncoderModel, with so many frames of window, and the adapter."""
+    """Return a stand-in for vLLM's VoxtralEncoderModel, with a window of `window` frames, and the adapter."""
     torch.manual_seed(seed)
     config = SimpleNamespace(
         block_pool_size=POOL, hop_length=160, window_size=400, global_log_mel_max=1.5, sliding_window=window
@@ -49,7 +50,7 @@ def _rotary(positions: int) -> Any:
 
 
 class _Convolution(nn.Conv1d):
-    """Of 3, looking back only."""
+    """Causal convolution over 3 frames."""
 
     def __init__(self, inputs: int, stride: int):
         super().__init__(inputs, DIM, 3, stride)
@@ -59,7 +60,7 @@ class _Convolution(nn.Conv1d):
 
 
 class _Product(nn.Linear):
-    """`rows` is how many it was given since it was last set to 0."""
+    """Linear layer that counts its input rows in `rows` since `rows` was last set to 0."""
 
     rows = 0
 

@@ -1,13 +1,14 @@
 """Transcribe chunks with transformers' Whisper: the independent reference for the vLLM engine on the same weights.
 
-Greedy, in float32, without time stamps, each chunk by itself in its given language: no context from chunk to chunk and
-no second try at another temperature. Knows neither manifests nor references; it scores nothing.
+Decoding is greedy, in float32, without time stamps. Each chunk is decoded by itself in its given language: without
+context from chunk to chunk, and without a second attempt at another temperature. The script reads no manifests and no
+references, and scores nothing.
 
     python tests/engine_vllm/whisper_reference.py MODEL_DIR CHUNKS.npz OUT.json
 
 CHUNKS.npz holds `samples` (float32 at 16 kHz, all chunks joined), `lengths` (samples of each chunk, at most 30 s) and
-`languages` (a code such as "en" for each). OUT.json becomes a list with one object a chunk, in the same order: `text`,
-and `tokens`, the ids that were generated, without prompt and end.
+`languages` (a code such as "en" for each chunk). OUT.json becomes a list with one object for each chunk, in the same
+order. The object has `text`, and `tokens`, the generated ids without prompt and end.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ from numpy.typing import NDArray
 
 SAMPLING_RATE = 16_000
 BATCH = 8
-"""Chunks at a time in each process. At 16 the encoder spends a quarter more, in page faults of its large buffers."""
+"""Chunks at a time in each process. At 16 the encoder takes a quarter more time, for page faults of its large
+buffers."""
 
 Chunks = list[NDArray[np.float32]]
 
 _loaded: tuple[Any, Any] | None = None
-"""This worker's model and processor."""
+"""Model and processor of this worker."""
 
 
 def transcribe(model_dir: Path, chunks: Chunks, languages: list[str], workers: int) -> list[dict[str, Any]]:
-    """{"text", "tokens"} of each chunk: float32 of shape (samples,) at 16 kHz, at most 30 s.
+    """Return {"text", "tokens"} of each chunk: float32 of shape (samples,) at 16 kHz, at most 30 s.
 
-    Processes of one thread each, since steps of the decoder are too short to share and threads would wait for each
-    other. A batch ends with its longest transcript, so chunks of like duration go together, the longest first.
+    Each worker process has one thread, since steps of the decoder are too short to share and threads would wait for
+    each other. A batch ends with its longest transcript. So chunks of similar duration go together, the longest first.
     """
     results: list[dict[str, Any]] = [{}] * len(chunks)
     order = sorted(range(len(chunks)), key=lambda i: len(chunks[i]), reverse=True)
@@ -56,7 +58,7 @@ def _load(model_dir: Path) -> None:
     import torch
     from transformers import AutoProcessor, WhisperForConditionalGeneration
 
-    global _loaded  # noqa: PLW0603 a worker of the pool has no other place that lasts
+    global _loaded  # noqa: PLW0603 a worker of the pool has no other place that outlives a task
     torch.set_num_threads(1)
     model = WhisperForConditionalGeneration.from_pretrained(model_dir, dtype=torch.float32)
     _loaded = model.eval(), AutoProcessor.from_pretrained(model_dir)
@@ -79,6 +81,7 @@ def _transcribe(chunks: Chunks, languages: list[str]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model_dir", type=Path)
     parser.add_argument("chunks", type=Path)

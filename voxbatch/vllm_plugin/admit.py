@@ -1,6 +1,6 @@
-"""What a step admits is encoded from the samples as they lie on the host, before vLLM has sent them to the GPU.
+"""Encoding of admitted requests from the samples on the host, before vLLM sends them to the GPU.
 
-There the encoder can look at them without waiting for it (see `silence`).
+On the host the encoder can check the samples for silence without waiting for the GPU (see `silence`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ Execute = Callable[..., list[torch.Tensor]]
 
 
 def samples(feature: Any) -> torch.Tensor:
-    """[samples] of a request's audio, on the host."""
+    """Return the samples of a request's audio, [samples], on the host."""
     found: torch.Tensor = feature.data["audio_arrays"].data
     return found
 
 
 def from_the_host(encode: Execute) -> Execute:
-    """The runner's `_execute_mm_encoder`, for our model; any other is left to vLLM's own."""
+    """Return the runner's `_execute_mm_encoder` for our model. For any other model it calls `encode`, vLLM's own
+    method."""
 
     def execute(runner: Any, scheduler_output: Any) -> list[torch.Tensor]:
         model = runner.get_model()
@@ -31,6 +32,6 @@ def from_the_host(encode: Execute) -> Execute:
         rows = model.encoded([samples(feature) for feature in features]) if features else []
         for feature, each in zip(features, rows, strict=True):
             runner.encoder_cache[feature.identifier] = each
-        return []  # which nobody reads of a model that has a decoder alone
+        return []  # vLLM reads this result only for models with an encoder and a decoder
 
     return execute

@@ -1,7 +1,7 @@
 """Causal attention within a window, over chunks of different lengths laid end to end.
 
-A frame attends to itself and to `window - 1` frames before it in its own chunk, of which the first ones may be there as
-keys and values alone: the last query belongs to the last key.
+A frame attends to itself and to the `window - 1` frames before it in its own chunk. The first frames of a chunk may be
+present as keys and values only. So a chunk may have more keys than queries, and its last query belongs to its last key.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from voxbatch.vllm_plugin.packing import Packed
 
 
 class Attention(Protocol):
+    """Attention of one layer over all chunks of a group. The window and the scale are the implementation's."""
+
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
-        """
+        """Return the attended values of each frame, [frames, heads, head_dim].
+
         Args:
-            q: [frames, heads, head_dim], the result too.
-            k: [keys, heads, head_dim], v too.
+            q: [frames, heads, head_dim].
+            k, v: [keys, heads, head_dim].
+            packed: the positions of the chunks among frames and keys.
         """
 
 
 class Masked:
-    """In PyTorch's own words, chunk by chunk, for any device and number format."""
+    """Attention with PyTorch's own functions, chunk by chunk, for any device and number format."""
 
     def __init__(self, window: int, scale: float):
         self._window, self._scale = window, scale
@@ -34,8 +38,11 @@ class Masked:
         return torch.cat([self._one(*chunk) for chunk in zip(*parts, strict=True)])
 
     def _one(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """By stretches of a window's length, each of which sees itself and the one before: less work and memory than
-        one mask over all."""
+        """Attend within one chunk, in stretches of a window's length.
+
+        A stretch sees only itself and the stretch before it. This takes less work and memory than one mask over the
+        whole chunk.
+        """
         known = len(k) - len(q)
         begins = range(0, len(q), self._window)
         return torch.cat([self._stretch(q[i : i + self._window], k, v, known + i) for i in begins])
@@ -50,7 +57,7 @@ class Masked:
 
 
 class Flash:
-    """vLLM's FlashAttention, all chunks in one kernel; bfloat16 and float16 only."""
+    """Attention with vLLM's FlashAttention, all chunks in one kernel; bfloat16 and float16 only."""
 
     def __init__(self, window: int, scale: float, version: int):
         from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func
@@ -68,7 +75,7 @@ class Flash:
 
 
 class Windowed:
-    """By our own kernel (`window_kernel`), all chunks in one; bfloat16 and float16 only."""
+    """Attention with our own kernel (`window_kernel`), all chunks in one launch; bfloat16 and float16 only."""
 
     def __init__(self, window: int, scale: float):
         from voxbatch.vllm_plugin import window_kernel
@@ -82,7 +89,8 @@ class Windowed:
         return found
 
     def _tiles(self, packed: Packed) -> torch.Tensor:
-        """Counted in a group's first layer; the others have the same."""
+        """Return the tiles of a group. They are computed in the group's first layer and reused in the others, which
+        have the same."""
         if self._tiled[0] is not packed:
             self._tiled = packed, self._kernel.tiles(packed, self._window, self._kernel.TUNING.rows)
         found: torch.Tensor = self._tiled[1]

@@ -1,7 +1,7 @@
-"""What vLLM's runner writes down of every request in every step, for all of them at once where they only go on.
+"""Bookkeeping of vLLM's runner in every step, for all requests at once if they only continue.
 
-It goes through the requests one by one, some ten lines of Python each: with 512 of them that is 4 ms a step, in which
-a GPU that has done its own part waits. Here the columns of its tables are written as columns.
+vLLM's runner goes through the requests one by one, with about ten lines of Python for each. With 512 requests this
+takes 4 ms a step, and the GPU waits after its own part. Here the columns of the runner's tables are written as columns.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from typing import Any
 import numpy as np
 
 YET_UNKNOWN = -1
-"""Stands for a token that the GPU has said and the host has not seen yet."""
+"""Placeholder for a token that the GPU has sampled and the host has not seen yet."""
 
 
 def updated(each: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The runner's `_update_states`: before a step, what the scheduler has to say of the requests. `each` is the
-    original, which sees to those that come and leave, and to all where one's turn is not that simple."""
+    """Return the runner's `_update_states`, which applies the scheduler's output to the requests before a step.
+
+    Args:
+        each: vLLM's own method. It handles the requests that come and leave, and all requests in steps that are not so
+            simple.
+    """
 
     def update(runner: Any, step: Any) -> Any:
         if runner.speculative_config is None and runner.parallel_config.pipeline_parallel_size == 1:
@@ -30,6 +34,10 @@ def updated(each: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _without_those_that_go_on(runner: Any, step: Any) -> Any:
+    """Update the running requests, and return the step without them.
+
+    Return the step unchanged, and update nothing, if a request was resumed, is not in the batch, or has lost tokens.
+    """
     told, batch = step.scheduled_cached_reqs, runner.input_batch
     places = [batch.req_id_to_index.get(name) for name in told.req_ids]
     if not places or told.resumed_req_ids or None in places:
@@ -51,12 +59,17 @@ def _without_those_that_go_on(runner: Any, step: Any) -> Any:
 
 
 def noted(each: Callable[..., Any]) -> Callable[..., Any]:
-    """The runner's `_bookkeeping_sync`: after a step, that each request has one token more. `each` is the original,
-    which is given no tokens to write down where they are written here."""
+    """Return the runner's `_bookkeeping_sync`, which records after a step that each request has one token more.
+
+    Args:
+        each: vLLM's own method. If the tokens are recorded here, it gets no tokens to record.
+    """
 
     def note(runner: Any, step: Any, sampled: Any, *rest: Any) -> Any:
+        """Record the step here if scheduling is asynchronous and each request has one token and is below its limit."""
         batch, said = runner.input_batch, sampled.sampled_token_ids
-        rows = np.flatnonzero(~runner.discard_request_mask.np[: len(said)])  # others are still within their prompt
+        # the discarded rows are of requests that are still within their prompt
+        rows = np.flatnonzero(~runner.discard_request_mask.np[: len(said)])
         ends = batch.num_tokens_no_spec[rows]
         if not runner.use_async_scheduling or said.shape[1] != 1 or (ends >= runner.max_model_len).any():
             return each(runner, step, sampled, *rest)
@@ -71,6 +84,7 @@ def noted(each: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _one_more(runner: Any, rows: np.ndarray, ends: np.ndarray) -> None:
+    """Append an unknown token to the requests in these rows. `ends` holds their numbers of tokens before the step."""
     batch, requests = runner.input_batch, runner.requests
     batch.token_ids_cpu[rows, ends] = YET_UNKNOWN
     batch.is_token_ids[rows, ends] = True
@@ -80,7 +94,11 @@ def _one_more(runner: Any, rows: np.ndarray, ends: np.ndarray) -> None:
 
 
 def placed(each: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
-    """The runner's `_compute_prev_positions`: where in the batch before each request was."""
+    """Return the runner's `_compute_prev_positions`, which finds each request's row in the batch of the previous step.
+
+    Args:
+        each: vLLM's own method. It is called if there was no previous batch.
+    """
 
     def place(runner: Any, count: int) -> None:
         before = runner.input_batch.prev_req_id_to_index

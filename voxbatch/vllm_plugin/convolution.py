@@ -1,11 +1,12 @@
-"""The encoder's causal convolutions, of frames whose channels lie together: by vLLM's modules, or as matrix products.
+"""Causal convolutions of the encoder, for frames whose channels are contiguous: by vLLM's modules, or as matrix
+products.
 
-The modules want [chunks, channels, frames], and cuDNN turns all of these round, and back. As a product (`Causal`) a
-window of frames is a row, and the weights are a matrix. Windows of neighbours share frames, which no matrix product
-takes as they lie (its rows may not overlap): they are written out, 14 MB for a chunk of 30 s in 16 bits.
+vLLM's modules want [chunks, channels, frames], and cuDNN transposes these tensors before its work and after it. As a
+product (`Causal`), a window of frames is a row, and the weights are a matrix. The windows of neighbours share frames,
+and the rows of a matrix product may not overlap. So the windows are written out: 14 MB for a chunk of 30 s in 16 bits.
 
-In 16 bits both round alike. Float32 is there for comparing, and is left to the modules: on a CPU products differ from
-them by rounding, which silence can make much of; on a GPU cuDNN takes TF32 where products do not.
+In 16 bits both ways round alike. Float32 is there for comparisons and uses the modules. There products differ from the
+modules: on a CPU by rounding, which silence can amplify much; on a GPU because cuDNN uses TF32 and products do not.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ import torch
 from torch.nn import functional
 
 Convolution = Callable[[torch.Tensor], torch.Tensor]
-"""[chunks, frames, channels], of any number format and as many frames as the stride goes into, to [chunks,
-frames / stride, out], in the weights' number format."""
+"""Function from [chunks, frames, channels] to [chunks, frames / stride, out], in the weights' number format. The input
+may have any number format. Its number of frames is a multiple of the stride."""
 
 
 class Turned:
-    """vLLM's own module."""
+    """vLLM's own module, with its input and output transposed."""
 
     def __init__(self, module: Any):
         self._module = module
 
     def __call__(self, frames: torch.Tensor) -> torch.Tensor:
-        """See Convolution."""
+        """Convolve the frames (see Convolution)."""
         found: torch.Tensor = self._module(frames.transpose(1, 2).to(self._module.weight.dtype))
         return found.transpose(1, 2)
 
 
 class Causal:
-    """As a product. It looks back only: each window ends with the `stride` frames that are new to it.
+    """Causal convolution as a matrix product. Each window ends with the `stride` frames that are new to it.
 
     Args:
-        module: torch's Conv1d, whose weights are copied; `kernel - stride` zeros stand before the first frame.
+        module: torch's Conv1d, whose weights are copied. `kernel - stride` zeros stand before the first frame.
     """
 
     def __init__(self, module: Any):
@@ -46,13 +47,16 @@ class Causal:
         self._bias = module.bias.detach()
 
     def __call__(self, frames: torch.Tensor) -> torch.Tensor:
-        """See Convolution."""
+        """Convolve the frames (see Convolution)."""
         found: torch.Tensor = functional.linear(self._windows(frames).flatten(2), self._weight, self._bias)
         return found
 
     def _windows(self, frames: torch.Tensor) -> torch.Tensor:
-        """[chunks, frames / stride, kernel, channels]. What is not new to a window stands in the one before it,
-        `stride` places further on."""
+        """Return the windows, [chunks, frames / stride, kernel, channels].
+
+        A frame that is not new to a window is also in the window before it, `stride` places further on. It is copied
+        from there.
+        """
         new = frames.unflatten(1, (-1, self._stride))
         chunks, count, _, channels = new.shape
         behind = self._kernel - self._stride

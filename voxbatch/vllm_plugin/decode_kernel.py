@@ -1,9 +1,8 @@
-"""Attention of one new position a request to all that its K/V cache holds, for CUDA: what each layer of a step that
-only decodes does.
+"""CUDA kernel for decode-only steps: attention of one new position for each request over all of its K/V cache.
 
-A request's context is short here, some 220 positions on average, and hundreds of requests decode together: it is a walk
-through memory. FlashAttention 3 fetches 2.4 TB/s of it on an H200 (1.3 at 100 positions), this 3.7 (3.1); a copy
-reaches 4.1 (benchmarks/gpu/bench_kernels.py).
+Each layer of the decoder runs the kernel. A request's context is short here, about 220 positions on average, and
+hundreds of requests decode together. So memory bandwidth is the limit. FlashAttention 3 reads 2.4 TB/s on an H200 (1.3
+at 100 positions), and this kernel reads 3.7 (3.1). A plain copy reaches 4.1 (benchmarks/gpu/bench_kernels.py).
 """
 
 from __future__ import annotations
@@ -16,25 +15,27 @@ import triton
 import triton.language as tl
 
 KEYS = 64
-"""Fetched at a time. With WARPS the fastest on an H200 of 32 to 128, and 2 to 8."""
+"""Keys fetched at a time. This value and WARPS are the fastest on an H200, of 32 to 128 keys and 2 to 8 warps."""
 WARPS, STAGES = 4, 2
 QUERIES = 16
-"""The least that a matrix product takes; the query heads that share a key's are padded to it."""
+"""Minimum number of rows of a matrix product. The query heads that share a key head are padded to this number."""
 
 
 def attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: torch.Tensor, lengths: torch.Tensor, scale: float,
     out: torch.Tensor,
 ) -> None:  # fmt: skip
-    """softmax(q · kᵀ · scale) · v for each request and head, in float32 within. A request of length 0 gets zeros.
+    """Write softmax(q · kᵀ · scale) · v for each request and head to `out`. The sums are in float32.
+
+    A request of length 0 gets zeros.
 
     Args:
-        q: [requests, heads, head_dim], bfloat16 or float16; a row's heads end to end.
-        k, v: [blocks, block_size, kv_heads, head_dim], any strides but the last, which is 1.
+        q: [requests, heads, head_dim], bfloat16 or float16. The heads of a row are contiguous.
+        k, v: [blocks, block_size, kv_heads, head_dim], with any strides, except that the last one is 1.
         blocks: [requests, …], int32: the blocks of each request, in their order.
         lengths: [requests], int32: positions in the cache, the new one included.
-        scale: of the products, 1 / sqrt(head_dim) as a rule.
-        out: like q.
+        scale: factor of the products, usually 1 / sqrt(head_dim).
+        out: the result, in the form of q.
     """
     requests, heads, head_dim = q.shape
     kv_heads = k.shape[2]
@@ -50,7 +51,7 @@ def _attend(
     q, k, v, blocks, lengths, out, scale, q_row, out_row, k_block, k_row, k_head, v_block, v_row, v_head, blocks_row,
     BLOCK: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
-    """A program for each head of keys and each request; softmax as it goes (Milakov and Gimelshein, 2018), base 2."""
+    """Attend for one key head of one request per program: online softmax (Milakov and Gimelshein, 2018), in base 2."""
     head, request = tl.program_id(0), tl.program_id(1)
     length = tl.load(lengths + request)
     which, column = tl.arange(0, QUERIES), tl.arange(0, SIZE)
@@ -83,10 +84,10 @@ def _attend(
 
 
 def fits(head_dim: int, group: int, dtype: torch.dtype) -> bool:
-    """Whether `attend` is made for it.
+    """Return whether `attend` supports this shape and number format.
 
     Args:
-        group: query heads that share a key's.
+        group: number of query heads that share a key head.
     """
     powers: tuple[Any, ...] = (head_dim, max(QUERIES, group))
     return dtype in (torch.bfloat16, torch.float16) and all(each & (each - 1) == 0 for each in powers)

@@ -1,7 +1,7 @@
-"""vLLM's FlashAttention with a kernel of our own for steps that only decode; a step with a prompt in it goes
-FlashAttention's way, over the same K/V cache.
+"""Attention backend for the decoder: vLLM's FlashAttention, with our own kernel for steps that only decode.
 
-The engine names it (attention backend CUSTOM), on CUDA and for a K/V cache in the model's own number format.
+A step that contains a prompt uses FlashAttention, on the same K/V cache. The engine selects this backend by its name
+(attention backend CUSTOM), on CUDA and for a K/V cache in the model's own number format.
 """
 
 from __future__ import annotations
@@ -17,12 +17,21 @@ from voxbatch.vllm_plugin.decode_kernel import attend, fits
 
 
 class Decoding(FlashAttentionBackend):  # type: ignore[misc]
+    """vLLM's FlashAttention backend with DecodingImpl as its implementation."""
+
     @staticmethod
     def get_impl_cls() -> type[DecodingImpl]:
+        """Return the implementation's class."""
         return DecodingImpl
 
 
 class DecodingImpl(FlashAttentionImpl):  # type: ignore[misc]
+    """FlashAttention that calls `decode_kernel.attend` in steps that only decode.
+
+    The kernel is used only for decoder self-attention over the whole context: without a sliding window shorter than the
+    context, ALiBi, a soft cap, sinks or context parallelism.
+    """
+
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         config = get_current_vllm_config().model_config
@@ -47,19 +56,22 @@ class DecodingImpl(FlashAttentionImpl):  # type: ignore[misc]
         *others: Any,
         **named: Any,
     ) -> torch.Tensor:
-        """As FlashAttentionImpl's; keys and values are in the cache by now.
+        """Write the attention of a step to `output`, and return it, as FlashAttentionImpl does.
+
+        The new keys and values are in the cache already.
 
         Args:
             query, output: [positions, heads, head_dim].
-            kv_cache: [blocks, kv_heads, block_size, 2 * head_dim], in memory by block, position, head.
+            kv_cache: [blocks, kv_heads, block_size, 2 * head_dim], laid out in memory by block, position, head.
         """
         if not self._is_ours or attn_metadata is None or attn_metadata.max_query_len > 1:
             found: torch.Tensor = super().forward(
                 layer, query, key, value, kv_cache, attn_metadata, output, *others, **named
             )
             return found
-        count = attn_metadata.num_actual_tokens  # one a request, those included that fill up a CUDA graph: they are
-        k, v = kv_cache.transpose(1, 2).split(self.head_size, dim=-1)  # of length 0
+        # one position for each request; requests that only pad the batch of a CUDA graph are included, with length 0
+        count = attn_metadata.num_actual_tokens
+        k, v = kv_cache.transpose(1, 2).split(self.head_size, dim=-1)
         lengths, blocks = attn_metadata.seq_lens, attn_metadata.block_table
         attend(query[:count], k, v, blocks, lengths, self.scale, output[:count])
         return output

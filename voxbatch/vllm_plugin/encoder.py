@@ -1,8 +1,8 @@
-"""The audio encoder over whole chunks: audio in, one row for each 80 ms out, as wide as the decoder.
+"""Audio encoder for whole chunks: audio in, one row for each 80 ms out, as wide as the decoder.
 
-The modules and weights are those that vLLM made and loaded; here is only another way through them, in which a chunk's
-frames see each other without a K/V cache, and the silence that chunks begin with is encoded once for all of them
-(`silence`). Nothing in it waits for the GPU.
+The modules and weights are those that vLLM made and loaded. This module only computes with them in another way. The
+frames of a chunk attend to each other without a K/V cache. The silence that chunks begin with is encoded once for all
+chunks (`silence`). Nothing here waits for the GPU.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ from voxbatch.vllm_plugin.silence import Silence, extent
 from voxbatch.vllm_plugin.spectrogram import Spectrogram, rounded
 
 BEHIND = 2
-"""Frames before a frame whose sound the two convolutions look at: three mels."""
+"""Number of earlier frames that the two convolutions read for a frame: they read three mels before the frame's own."""
 
 Shelve = Callable[[torch.Tensor], torch.Tensor]
+"""Function that takes the rows of a chunk, stores them, and returns the stored rows."""
 Keep = Callable[[torch.Tensor], None]
-"""Given each layer's keys and values, [2, rows, k], in the layers' order."""
+"""Function that takes the keys and values of a layer, [2, rows, k]. It is called for each layer, in the layers' order.
+"""
 
 
 class Encoder:
-    """Made once the weights are loaded.
+    """Encoder and adapter over groups of chunks. Create it after the weights are loaded.
 
     Args:
         tower: vLLM's VoxtralEncoderModel.
-        adapter: from `pool` frames to a row.
-        left_pad: tokens of silence that chunks usually begin with. Those that do are cheaper; all are right.
+        adapter: module that turns `pool` frames into a row.
+        left_pad: number of tokens of silence that chunks usually begin with. A chunk that begins so is cheaper to
+            encode. All other chunks are encoded correctly too.
     """
 
     def __init__(self, tower: Any, adapter: Any, left_pad: int = 0):
@@ -65,16 +68,16 @@ class Encoder:
             self._silence = self._heard(samples, settled) if settled > BEHIND else self._nothing
 
     def __call__(self, audio: Sequence[torch.Tensor], shelve: Shelve = lambda rows: rows) -> list[torch.Tensor]:
-        """[tokens, width] for each chunk, in their order.
+        """Return the rows of each chunk, [tokens, width], in the order of `audio`.
 
         Args:
-            audio: [samples] each, 16 kHz, a whole number of tokens; on the host, where it is seen whether it begins
-                with silence, or on the encoder's device.
-            shelve: takes a chunk's rows to where they stay, as soon as its group is done, so that those of a whole
-                burst are never held twice.
+            audio: [samples] for each chunk, 16 kHz, a whole number of tokens. A chunk is on the host or on the
+                encoder's device. Only on the host is it checked for silence at its beginning.
+            shelve: stores the rows of a chunk as soon as its group is encoded, so that the rows of a whole burst are
+                never in memory twice.
 
         Raises:
-            ValueError: it is not.
+            ValueError: a chunk is empty or not a whole number of tokens.
         """
         frames = [self._frames(len(each)) for each in audio]
         found: dict[int, torch.Tensor] = {}
@@ -84,13 +87,14 @@ class Encoder:
         return [found[i] for i in range(len(frames))]
 
     def rehearse(self, samples: int) -> None:
-        """Encode the largest group that there will be, of silence, so that whoever measures memory sees it used.
+        """Encode the largest possible group, of silence, so that vLLM includes its memory when it measures the peak.
 
         Args:
-            samples: of the longest chunk.
+            samples: length of the longest chunk.
         """
         chunks = max(1, GROUP_FRAMES // self._spread(samples, self._nothing))
-        self([torch.zeros(samples, device=self.device)] * chunks)  # the whole way, as on a GPU it cannot be seen
+        # audio on a GPU is not checked for silence, so it is encoded in full
+        self([torch.zeros(samples, device=self.device)] * chunks)
         self([torch.zeros(samples)])
 
     def _frames(self, samples: int) -> int:
@@ -100,12 +104,12 @@ class Encoder:
         return samples // self._per_frame
 
     def _spread(self, samples: int, silence: Silence) -> int:
-        """Frames that a chunk takes in a group, its spectrogram's padding included."""
+        """Return the number of frames that a chunk takes in a group, with the padding of its spectrogram."""
         known = max(0, silence.frames - BEHIND) * self._per_frame
         return self._frames(rounded(samples - known))
 
     def _groups(self, audio: Sequence[torch.Tensor]) -> Iterator[tuple[list[int], Silence]]:
-        """Indexes of chunks to encode together, and what is known of their beginnings."""
+        """Yield the indexes of the chunks of each group, and the silence that these chunks begin with."""
         silent = [self._silence.begins(each) for each in audio]
         for silence, want in ((self._silence, True), (self._nothing, False)):
             members = [i for i, it_is in enumerate(silent) if it_is is want]
@@ -129,7 +133,7 @@ class Encoder:
         return Silence(0, keys, torch.empty(0))
 
     def _heard(self, samples: int, frames: int) -> Silence:
-        """So many samples of silence, and their first frames, once through all layers."""
+        """Encode `samples` samples of silence, and return their first `frames` frames as the shared silence."""
         keys: list[torch.Tensor] = []
         audio = torch.zeros(samples, device=self.device)
         layout = packed([frames], self.device)
@@ -137,8 +141,12 @@ class Encoder:
         return Silence(samples, keys, self._adapted(hidden))
 
     def _convolved(self, audio: list[torch.Tensor], frames: list[int], first: int) -> torch.Tensor:
-        """[frames, dim], so many of each chunk from its frame `first` on, end to end. The convolutions look back only,
-        so that what is behind a chunk's end does not reach it; and BEHIND frames are made to be looked at."""
+        """Return the convolved frames of all chunks end to end, [total frames, dim].
+
+        `frames[i]` frames of chunk i are returned, from frame `first` on. The convolutions only look back, so the
+        padding after the end of a chunk does not reach its frames. The spectrogram begins up to BEHIND frames earlier,
+        because the convolutions read these frames too.
+        """
         behind = min(first, BEHIND)
         here, skipped = [moved(each, self.device) for each in audio], (first - behind) * self._layers.total_stride
         heard = functional.gelu(self._conv1(self._spectrogram(here, skipped)))
@@ -148,7 +156,8 @@ class Encoder:
     def _attended(
         self, residual: torch.Tensor, layout: Packed, known: Sequence[torch.Tensor], keep: Keep | None = None
     ) -> torch.Tensor:
-        """[frames, dim] to [frames, dim], through all layers, each with the keys that are `known` to it."""
+        """Run [frames, dim] through all layers. Each layer first gets its keys and values of the shared silence,
+        `known`."""
         delta, layers = None, self._layers.layers
         for layer, pads in zip(layers, known, strict=True):
             normed, residual = self._normed(layer.self_attn_layer_norm, delta, residual)
@@ -160,7 +169,7 @@ class Encoder:
     def _normed(
         self, module: Any, delta: torch.Tensor | None, residual: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What a layer reads, and to what it adds."""
+        """Return the input of a layer, and the residual that the layer's output is added to."""
         if delta is None:
             return self._ops.norm(module, residual), residual
         return self._ops.add_and_norm(module, delta, residual)
@@ -183,10 +192,10 @@ class Encoder:
 
 
 def _interleaved(rotary: Any, head_dim: int) -> torch.Tensor:
-    """[positions, head_dim]: its cosines, then its sines.
+    """Return the rotary embedding's table, [positions, head_dim]: cosines, then sines.
 
     Raises:
-        ValueError: it turns otherwise than `placing` does.
+        ValueError: the embedding rotates in another way than `placing` does.
     """
     if rotary.is_neox_style or rotary.rotary_dim != head_dim:
         raise ValueError(
@@ -218,26 +227,31 @@ def _flash_version(head_dim: int) -> int | None:
 
 
 class _Plain:
-    """A layer's small steps in PyTorch's words, as stock vLLM takes them on a CPU."""
+    """Small operations of a layer in PyTorch, as stock vLLM runs them on a CPU."""
 
     def norm(self, module: Any, x: torch.Tensor) -> torch.Tensor:
+        """Return the RMS norm of x."""
         found: torch.Tensor = module.forward_native(x)
         return found
 
     def add_and_norm(
         self, module: Any, delta: torch.Tensor, residual: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the norm of the sum `residual + delta`, and the sum."""
         residual = residual + delta
         return self.norm(module, residual), residual
 
     def gate(self, module: Any, x: torch.Tensor) -> torch.Tensor:
+        """Return SwiGLU's product: SiLU of the left half of x times its right half."""
         found: torch.Tensor = module.forward_native(x)
         return found
 
 
 class _Fused(_Plain):
-    """The same by vLLM's own CUDA kernels, which it leaves to the compiler where a model is compiled; this code is
-    not. They write into `delta` and `residual`."""
+    """The same operations by vLLM's own CUDA kernels. They write into `delta` and `residual`.
+
+    In a compiled model vLLM leaves these operations to the compiler. This code is not compiled.
+    """
 
     def __init__(self) -> None:
         from vllm import _custom_ops

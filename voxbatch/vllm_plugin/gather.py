@@ -1,8 +1,8 @@
-"""The audio of a step's positions, by one indexed copy from the shelf.
+"""Audio rows of a step's positions, fetched from the encoder output pool (`shelf`) by one indexed copy.
 
-vLLM's runner cuts a slice for each request in each step and joins them again: with 512 requests that is 1.5 ms of
-Python and as many tensors. Here the host computes one row number for each position, in NumPy, and the GPU fetches all
-rows at once.
+vLLM's runner cuts a slice for each request in each step and joins the slices again. With 512 requests this takes 1.5 ms
+of Python and as many tensors. Here the host computes one row number for each position, in NumPy, and the GPU fetches
+all rows at once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ Gather = Callable[..., tuple[Any, torch.Tensor]]
 
 
 class Rows(list[torch.Tensor]):
-    """In the place of the runner's list of slices: row numbers on the shelf, one for each position of the step."""
+    """Row numbers in the encoder output pool, one for each position of the step. They replace the runner's list of
+    slices."""
 
 
 def indexed(slices: Gather) -> Gather:
-    """The runner's `_gather_mm_embeddings`, for a model that has a shelf; `slices` is the original, which is asked
-    where anything lies elsewhere."""
+    """Return the runner's `_gather_mm_embeddings` for a model that has an encoder output pool.
+
+    Args:
+        slices: vLLM's own method. It is called if any audio of the step is outside the pool.
+    """
 
     def gather(runner: Any, scheduler_output: Any, shift_computed_tokens: int = 0) -> tuple[Any, torch.Tensor]:
         shelf = getattr(runner.get_model(), "shelf", None)
@@ -38,7 +42,7 @@ def indexed(slices: Gather) -> Gather:
 
 
 def _rows(runner: Any, scheduler_output: Any, shelf: Shelf) -> np.ndarray | None:
-    """[positions], int64; None where a request's audio is not on the shelf."""
+    """Return the row number of each position, [positions], int64; None if a request's audio is outside the pool."""
     names = runner.input_batch.req_ids
     counts = _counts(scheduler_output, names)
     done = runner.input_batch.num_computed_tokens_cpu[: len(names)]
@@ -53,21 +57,24 @@ def _rows(runner: Any, scheduler_output: Any, shelf: Shelf) -> np.ndarray | None
     if counts.max() > 1:
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         first = np.repeat(first, counts) + within
-    # A step ahead of a request's end may ask for more; nobody reads what it gets.
+    # A step that runs ahead may go past a request's end. Nobody reads those rows, so any existing row will do.
     found: np.ndarray = np.minimum(first, shelf.last)
     return found
 
 
 def _let_in(scheduler_output: Any) -> Iterator[str]:
-    """Requests in their first step, also after they were thrown out. What they begin with may be computed already."""
+    """Yield the requests in their first step, and those that resume after a preemption.
+
+    Their first positions may be computed already.
+    """
     for new in scheduler_output.scheduled_new_reqs:
         yield new.req_id
     yield from scheduler_output.scheduled_cached_reqs.resumed_req_ids
 
 
 def _counts(scheduler_output: Any, names: Sequence[str]) -> np.ndarray:
-    """[names], int64: positions of each in the step."""
-    if scheduler_output.total_num_scheduled_tokens == len(names):  # none has less than one
+    """Return the number of positions of each request in the step, [names], int64."""
+    if scheduler_output.total_num_scheduled_tokens == len(names):  # each request has at least one position
         return np.ones(len(names), np.int64)
     return np.fromiter((scheduler_output.num_scheduled_tokens[name] for name in names), np.int64, len(names))
 

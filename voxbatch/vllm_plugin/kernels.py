@@ -1,8 +1,8 @@
-"""One kernel between an attention layer's first product and FlashAttention, for CUDA: turn by position, and lay out.
+"""CUDA kernel between an attention layer's first product and FlashAttention: it rotates by position and lays out.
 
-FlashAttention wants each chunk's keys and values in one piece, and a chunk's begin with those that all chunks share
-(see `silence`). So they have to be moved, and are turned on the way: each number is read once and written once.
-`placing` says the same in PyTorch's words.
+FlashAttention wants each chunk's keys and values in one piece, and a chunk begins with those that all chunks share (see
+`silence`). So keys and values must be moved. The kernel rotates the keys on the way: each number is read once and
+written once. `placing` computes the same in PyTorch.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ import triton.language as tl
 from voxbatch.vllm_plugin.packing import Packed
 
 WARPS = 8
-"""Of a program, which has a row: 16 bytes of q, of k and of v for each thread, where they are 2,048 numbers wide."""
+"""Warps of a program. A program has one row: if q, k and v are 2,048 numbers wide, each thread has 16 bytes of each."""
 
 
 def place(
     qkv: torch.Tensor, kv: torch.Tensor, pads: torch.Tensor, cos_sin: torch.Tensor, layout: Packed, head_dim: int
 ) -> None:
-    """Turn the queries where they are; keys, turned, and values go to `kv`, those of `pads` in front of each chunk's.
+    """Rotate the queries in place, and write the rotated keys and the values to `kv`, after the shared ones of `pads`.
 
     Args:
-        qkv: [frames, q + k + v], any stride between rows. Its first columns, the queries, are overwritten.
-        kv: [2, rows, k], of qkv's number format, contiguous. Every row is written: `rows` is frames, and `pads` once
-            a chunk.
-        pads: [2, known, k], contiguous; known may be 0.
-        cos_sin: [positions, head_dim], contiguous, the cosines in the left half; numbers 2i and 2i + 1 of a head are
-            turned together.
+        qkv: [frames, q + k + v], with any stride between rows. Its first columns, the queries, are overwritten.
+        kv: [2, rows, k], of qkv's number format, contiguous. Every row is written: `rows` is the number of frames, plus
+            `known` for each chunk.
+        pads: [2, known, k], contiguous: the keys and values that each chunk begins with. `known` may be 0.
+        cos_sin: [positions, head_dim], contiguous, with the cosines in the left half. Numbers 2i and 2i + 1 of a head
+            are rotated together.
+        layout: the positions of the chunks among frames and keys.
         head_dim: a power of two. The widths of queries and keys are multiples of it.
     """
     frames, keys, known = len(qkv), kv.shape[2], pads.shape[1]
@@ -44,11 +45,11 @@ def place(
 
 
 @triton.jit(do_not_specialize=["frames", "known"])  # type: ignore[untyped-decorator]
-def _place(  # type: ignore[no-untyped-def] # the compiler reads annotations, and knows its own only
+def _place(  # type: ignore[no-untyped-def] # the compiler reads annotations, and knows only its own
     qkv, k_out, v_out, pads, cos_sin, positions, places, key_starts, frames, known, stride,
     q_width: tl.constexpr, k_width: tl.constexpr, head: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """A program for each frame, and one for each row of each chunk's pads."""
+    """Move one row in each program: a program for each frame, and one for each row of each chunk's pads."""
     number = tl.program_id(0)
     columns = tl.arange(0, block)
     if number < frames:
@@ -74,7 +75,7 @@ def _place(  # type: ignore[no-untyped-def] # the compiler reads annotations, an
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _turned(x, cos, sin, size: tl.constexpr):  # type: ignore[no-untyped-def]
-    """x: [size]; cos, sin: [size / 2], float32. Rounded once, to x's format."""
+    """Rotate x, [size], by cos and sin, [size / 2], float32. The result is rounded once, to x's format."""
     left, right = tl.split(tl.reshape(x.to(tl.float32), [size // 2, 2]))
     turned = tl.join(left * cos - right * sin, right * cos + left * sin)
     return tl.reshape(turned, [size]).to(x.dtype)

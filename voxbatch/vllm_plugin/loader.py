@@ -1,7 +1,8 @@
-"""Registers a load format with vLLM: Voxtral Realtime's weights in Hugging Face's format, translated while they load.
+"""Load format for vLLM: Voxtral Realtime's weights in Hugging Face's format, translated while they load.
 
-The files are read by vLLM's own loader, tensor by tensor; see `weights` for the translation. vLLM finds params.json and
-tekken.json in the model's folder, as voxbatch makes it (`voxbatch.engines.vllm.model.linked_folder`).
+vLLM's own loader reads the files, tensor by tensor. `weights` translates the names and the layout. vLLM finds
+params.json and tekken.json in the model's folder, because voxbatch links them there
+(`voxbatch.engines.vllm.model.linked_folder`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from voxbatch.vllm_plugin.weights import translated
 
 @register_model_loader(LOAD_FORMAT)
 class TranslatingLoader(DefaultModelLoader):  # type: ignore[misc]
+    """vLLM's safetensors loader with each tensor translated to Mistral's names and layout."""
+
     def __init__(self, load_config: Any):
         super().__init__(replace(load_config, load_format="safetensors"))
 
     def get_all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, Any]]:
+        """Yield (name, tensor) for each tensor of the files, by Mistral's names."""
         params = json.loads((Path(model_config.model) / "params.json").read_text())
         return translated(super().get_all_weights(model_config, model), params)

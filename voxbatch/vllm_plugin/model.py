@@ -1,9 +1,14 @@
-"""Voxtral Realtime as vLLM runs it here: the encoder when a chunk is admitted, the decoder alone in every step.
+"""Voxtral Realtime as vLLM runs it with the plugin: the encoder runs when a chunk is admitted, the decoder in every
+step.
 
-Against stock: (1) the encoder's attention layers are taken out of the list by which vLLM gives layers their K/V cache,
-so that they have none; (2) `embed_multimodal` runs encoder and adapter to their end, where stock's stops behind the
-convolutions; (3) `forward` holds the decoder alone, so that a step that only decodes is one CUDA graph. What is loaded,
-the prompt and the logits are stock's.
+Three things differ from the stock model:
+
+1. The encoder's attention layers are removed from the list by which vLLM gives layers their K/V cache. So they have
+none.
+2. `embed_multimodal` runs the whole encoder and the adapter. The stock model stops after the convolutions.
+3. `forward` runs the decoder alone, so that a step that only decodes is one CUDA graph.
+
+The weights, the prompt and the logits are those of the stock model.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from voxbatch.vllm_plugin.gather import Rows
 from voxbatch.vllm_plugin.shelf import Shelf
 
 SAMPLES_PER_TOKEN = 1_280
+"""Samples of audio for each text token: 80 ms at 16 kHz."""
 RUNNER: dict[str, Callable[[Any], Any]] = {
     "_update_states": books.updated,
     "_execute_mm_encoder": admit.from_the_host,
@@ -33,10 +39,12 @@ RUNNER: dict[str, Callable[[Any], Any]] = {
     "_sample": greedy.likeliest,
     "_bookkeeping_sync": books.noted,
 }
-"""Methods of vLLM's runner, and what makes ours of them."""
+"""Methods of vLLM's runner, and the functions that wrap them."""
 
 
 class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
+    """Voxtral Realtime for whole chunks. It replaces vLLM's model of the same architecture."""
+
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):
         with _graphs_allowed(vllm_config.compilation_config):
             super().__init__(vllm_config=vllm_config, prefix=prefix)
@@ -53,16 +61,18 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         _teach_the_runner()
 
     def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:
-        """Audio → [tokens, width] for each chunk. The first call is vLLM's when it measures memory; the requests' own
-        audio comes by `encoded`."""
+        """Encode audio from vLLM, and return the rows of each chunk, [tokens, width].
+
+        vLLM calls this when it measures memory. The audio of requests comes through `encoded`.
+        """
         audio = self._parse_and_validate_audio_arrays(**kwargs)
         return self.encoded(audio) if audio else []
 
     def encoded(self, audio: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """[tokens, width] for each chunk, on the shelf.
+        """Encode chunks, and return the rows of each, [tokens, width], in the encoder output pool.
 
         Args:
-            audio: [samples] each, best on the host; see Encoder.
+            audio: [samples] for each chunk, preferably on the host; see Encoder.
         """
         encoder = self._encoder or self._made_ready()
         return encoder(audio, self.shelf.put)
@@ -80,8 +90,10 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         *,
         is_multimodal: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """[positions, as wide as the runner's buffer]: the audio of a step's positions, in their order. Text comes in
-        `forward`."""
+        """Return the audio of a step's positions, in their order, [positions, width of the runner's buffer].
+
+        The embedding of the text is added in `forward`.
+        """
         if not multimodal_embeddings:
             return input_ids.new_zeros(len(input_ids), self._buffer_width, dtype=self.whisper_encoder.dtype)
         of_rows = isinstance(multimodal_embeddings, Rows)
@@ -96,6 +108,12 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: object,
     ) -> torch.Tensor | IntermediateTensors:
+        """Run the decoder on the sum of audio and text, and return the hidden states, [positions, width].
+
+        Args:
+            input_ids: [positions], the text.
+            inputs_embeds: [positions, width of the runner's buffer], the audio.
+        """
         assert inputs_embeds is not None
         assert input_ids is not None
         heard = inputs_embeds[:, : self._width] + self.language_model.embed_input_ids(input_ids)
@@ -106,7 +124,7 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
 
 
 def _teach_the_runner() -> None:
-    """Into vLLM's runner, of which there is one in each process that holds a model, and once."""
+    """Wrap the methods of vLLM's runner, once. Each process that holds a model has one runner class."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     for name, ours in RUNNER.items():
@@ -119,8 +137,8 @@ def _teach_the_runner() -> None:
 
 @contextlib.contextmanager
 def _graphs_allowed(config: Any) -> Iterator[None]:
-    """Meanwhile the configuration asks for no full CUDA graphs: the stock model refuses them, for its forward holds the
-    encoder."""
+    """Ask for no full CUDA graphs while this context lasts. The stock model refuses them, because its `forward` runs
+    the encoder."""
     asked = config.cudagraph_mode
     if asked.has_full_cudagraphs():
         config.cudagraph_mode = CUDAGraphMode.PIECEWISE

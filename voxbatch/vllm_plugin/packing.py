@@ -1,6 +1,6 @@
-"""Which chunks are encoded together, and where each lies when they are laid end to end.
+"""Groups of chunks that are encoded together, and the position of each chunk when they are laid end to end.
 
-All counting is done here on the host, so that nothing has to be asked of the GPU.
+All counting is done here on the host, so that nothing waits for the GPU.
 """
 
 from __future__ import annotations
@@ -14,31 +14,43 @@ import torch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """Frames of some chunks end to end. Their keys and values lie likewise, but before each chunk's own is room for
-    those of the `known` frames that it begins with and that are not encoded again (see `silence`)."""
+    """Layout of the frames of some chunks end to end, and of their keys and values.
+
+    Keys and values lie in the same order. Before each chunk's own there is space for those of the `known` frames that
+    the chunk begins with and that are not encoded again (see `silence`).
+    """
 
     lengths: list[int]
-    """Frames of each chunk, without the known ones."""
+    """Frames of each chunk, without the known frames."""
     known: int
+    """Number of frames that every chunk begins with and that are encoded already."""
     starts: torch.Tensor
-    """[chunks + 1], int32: where each chunk's frames begin, and where the last one's end."""
+    """[chunks + 1], int32: the first frame of each chunk, and the total number of frames."""
     key_starts: torch.Tensor
-    """The same of its keys."""
+    """[chunks + 1], int32: the first key of each chunk, and the total number of keys."""
     positions: torch.Tensor
-    """[frames], int64: of each frame within its chunk, the known ones counted."""
+    """[frames], int64: the position of each frame within its chunk, with the known frames counted."""
     places: torch.Tensor
-    """[frames], int64: of each frame's key among the keys."""
+    """[frames], int64: the index of each frame's key among all keys."""
 
     @property
     def longest(self) -> int:
+        """Number of frames of the longest chunk, without the known frames."""
         return max(self.lengths)
 
     @property
     def key_lengths(self) -> list[int]:
+        """Keys of each chunk, with the known frames."""
         return [self.known + count for count in self.lengths]
 
 
 def packed(lengths: Sequence[int], device: torch.device, known: int = 0) -> Packed:
+    """Return the layout of chunks of these lengths, with its tensors on `device`.
+
+    Args:
+        lengths: frames of each chunk, without the known frames.
+        known: number of frames that every chunk begins with and that are encoded already.
+    """
     starts = np.cumsum([0, *lengths])
     key_starts = starts + known * np.arange(len(starts))
     positions = known + np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
@@ -50,8 +62,10 @@ def packed(lengths: Sequence[int], device: torch.device, known: int = 0) -> Pack
 
 
 def groups(lengths: Sequence[int], most: int) -> list[list[int]]:
-    """Indexes of chunks, those of like length together: each group padded to its longest has at most `most` frames,
-    or is one chunk."""
+    """Group chunks of similar length, and return the indexes of each group.
+
+    A group padded to its longest chunk has at most `most` frames, or it is one chunk.
+    """
     found: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True):
         last = found[-1] if found else []
@@ -63,12 +77,12 @@ def groups(lengths: Sequence[int], most: int) -> list[list[int]]:
 
 
 def sent(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """A host array on the device, without waiting for it."""
+    """Copy a host array to the device, without waiting for the copy."""
     return moved(torch.from_numpy(array), device)
 
 
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The same there, without waiting for it."""
+    """Copy a tensor to the device, without waiting for the copy."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

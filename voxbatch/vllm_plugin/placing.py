@@ -1,5 +1,8 @@
-"""Between a layer's first product and its attention: queries and keys are turned by position, and keys and values laid
-out chunk by chunk, behind those that all chunks share. In PyTorch's words; `kernels` has the same as one kernel."""
+"""Rotation and layout of queries, keys and values, between a layer's first product and its attention.
+
+Queries and keys are rotated by position. Keys and values are laid out chunk by chunk, after those that all chunks
+share. This module uses PyTorch; `kernels` computes the same in one kernel.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from voxbatch.vllm_plugin.packing import Packed
 
 
 class Place(Protocol):
+    """Function that rotates queries and keys and lays out keys and values."""
+
     def __call__(
         self,
         qkv: torch.Tensor,
@@ -20,20 +25,24 @@ class Place(Protocol):
         layout: Packed,
         head_dim: int,
     ) -> None:
-        """Turn the queries where they are; keys, turned, and values go to `kv`, those of `pads` before each chunk's.
+        """Rotate the queries in place, and write the rotated keys and the values to `kv`, after the shared ones of
+        `pads`.
 
         Args:
             qkv: [frames, q + k + v]. Its first columns, the queries, are overwritten.
-            kv: [2, rows, k], contiguous. All of it is written: `rows` is frames, and `known` more for each chunk.
-            pads: [2, known, k], contiguous.
-            cos_sin: [positions, head_dim], cosines in the left half. Numbers 2i and 2i + 1 of a head turn together.
+            kv: [2, rows, k], contiguous. All of it is written: `rows` is the number of frames, plus `known` for each
+                chunk.
+            pads: [2, known, k], contiguous: the keys and values that each chunk begins with.
+            cos_sin: [positions, head_dim], with the cosines in the left half. Numbers 2i and 2i + 1 of a head are
+                rotated together.
+            layout: the positions of the chunks among frames and keys.
         """
 
 
 def place(
     qkv: torch.Tensor, kv: torch.Tensor, pads: torch.Tensor, cos_sin: torch.Tensor, layout: Packed, head_dim: int
 ) -> None:
-    """See Place."""
+    """Rotate and lay out with PyTorch (see Place)."""
     width = kv.shape[2]
     q, k, v = qkv.split([qkv.shape[1] - 2 * width, width, width], dim=1)
     angles = cos_sin[layout.positions].unsqueeze(1)
@@ -45,7 +54,8 @@ def place(
 
 
 def _turned(x: torch.Tensor, angles: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """
+    """Return x rotated by position.
+
     Args:
         x: [frames, heads * head_dim].
         angles: [frames, 1, head_dim].

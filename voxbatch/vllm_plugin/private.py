@@ -1,7 +1,7 @@
-"""Every name of vLLM's insides that the plugin touches, the versions they were read in, and what to say of others.
+"""List of every internal name of vLLM that the plugin uses, with the versions in which the names were read.
 
-Nothing here is promised by vLLM. Whoever widens READ_IN reads these again there, and runs tests/engine_vllm and, for
-GPUs, benchmarks/gpu/bench_plugin.py --tokens.
+vLLM promises none of these names. To add a version to READ_IN, read all names again in that version. Then run
+tests/engine_vllm and, for GPUs, benchmarks/gpu/bench_plugin.py --tokens.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import re
 from importlib import metadata
 
 READ_IN = ("0.26", "0.32")
-"""vLLM's versions whose source was read for the names below. Those between are likely the same, and are not taken."""
+"""Versions of vLLM in whose source the names below were read. Versions between them are likely the same, but are
+refused."""
 ARCHITECTURE = "VoxtralRealtimeGeneration"
-"""As params.json of a causal encoder is translated (transformers_utils/configs/mistral.py)."""
+"""Architecture that vLLM derives from the params.json of a causal encoder (transformers_utils/configs/mistral.py)."""
 
 MODELS = "vllm.model_executor.models"
 NAMES = {
-    # the model that ours derives from: its weights, loading, prompt and logits are used as they are
+    # the model that ours derives from: its weights, loading, prompt and logits are used unchanged
     f"{MODELS}.voxtral_realtime:VoxtralRealtimeGeneration": (
         "language_model, whisper_encoder, audio_language_adapter, time_embedding, n_delay_tokens, audio_config; "
         "_parse_and_validate_audio_arrays; its __init__ refuses full CUDA graphs, because its forward holds the encoder"
@@ -37,20 +38,20 @@ NAMES = {
         "qkv_proj, rotary_emb, out_proj, attn.layer_name, head_dim, q_size, kv_size, scaling"
     ),
     f"{MODELS}.voxtral:AudioLanguageAdapter": "w_out; called with [tokens, pool * dim]",
-    # what reads the weights' files
+    # the loader of the weights' files
     "vllm.model_executor.model_loader:register_model_loader": "(load_format), a decorator of a class",
     "vllm.model_executor.model_loader.default_loader:DefaultModelLoader": (
         "__init__(load_config), a dataclass whose load_format safetensors takes *.safetensors of a folder, as far as "
         "model.safetensors.index.json names them; get_all_weights(model_config, model) → (name, tensor); "
         "model_config.model is the folder"
     ),
-    # what a layer is made of, called outside of the compiled graph
+    # the parts of a layer, called outside of the compiled graph
     "vllm.model_executor.layers.layernorm:RMSNorm": "weight, variance_epsilon; forward_native on a CPU",
     "vllm.model_executor.layers.activation:SiluAndMul": "forward_cuda, forward_native",
     "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding": (
         "cos_sin_cache, [positions, rotary_dim], cosines first; is_neox_style, rotary_dim"
     ),
-    # whose methods for a step's audio and tokens are wrapped; the originals are kept for all that is not so plain
+    # the runner: our code wraps its methods for a step's audio and tokens, and calls the originals in all complex cases
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner": (
         "_gather_mm_embeddings(scheduler_output, shift_computed_tokens=0), called when the step's order is settled; "
         "_execute_mm_encoder(scheduler_output), before it: scheduled_encoder_inputs (by request) into encoder_cache; "
@@ -77,7 +78,7 @@ NAMES = {
     "vllm.v1.sample.logits_processor:LogitBiasLogitsProcessor": "biases, empty while no request has any",
     "vllm.v1.sample.logits_processor:MinTokensLogitsProcessor": "min_toks, likewise",
     "vllm.v1.outputs:SamplerOutput": "sampled_token_ids [requests, 1], int32; logprobs_tensors",
-    # what voxbatch.engines.vllm.scheduler and steady derive from and look into
+    # the classes that voxbatch.engines.vllm.scheduler and steady (the scheduler fast path) derive from and read
     "vllm.v1.core.sched.scheduler:Scheduler": (
         "schedule; _try_schedule_encoder_inputs(request, num_computed_tokens, num_new_tokens, encoder_compute_budget, "
         "…) → (list, tokens, budget, further lists); running, waiting (in the order of admission), "
@@ -140,7 +141,7 @@ NAMES = {
     "vllm.tokenizers:cached_tokenizer_from_config": (
         "(model_config), as the model's own; instruct.audio_encoder.audio_config.streaming_n_left_pad_tokens"
     ),
-    # where an attention layer is found to be given a K/V cache
+    # the list of attention layers that get a K/V cache
     "vllm.config:CompilationConfig": "static_forward_context, by layer name; cudagraph_mode",
     "vllm.config:CUDAGraphMode": "PIECEWISE, has_full_cudagraphs",
     "vllm.v1.attention.backends.fa_utils:get_flash_attn_version": "head_size=; None where there is no FlashAttention",
@@ -156,7 +157,7 @@ NAMES = {
         "max_query_len, num_actual_tokens, seq_lens, block_table: requests that fill up a CUDA graph have seq_lens 0"
     ),
 }
-"""module:name → what of it is used."""
+"""Names used on every device: module:name → the parts of it that the plugin uses."""
 ON_GPU = {
     "vllm._custom_ops:rms_norm": "(out, input, weight, epsilon)",
     "vllm._custom_ops:fused_add_rms_norm": "(input, residual, weight, epsilon), both in place",
@@ -166,7 +167,7 @@ ON_GPU = {
         "the last query's own is the last key"
     ),
 }
-"""The same; only there where CUDA is."""
+"""Further names, in the same form, that exist only on machines with CUDA."""
 BY_CONVENTION = (
     (
         "vllm.v1.worker.gpu_model_runner: calls embed_multimodal with audio_arrays (a list of [samples], or a tensor "
@@ -177,23 +178,32 @@ BY_CONVENTION = (
     "the worker's requests: mm_features[0], its identifier and data['audio_arrays'].data, on the host",
     "triton, which vLLM brings along where CUDA is: 3.6",
 )
-"""What is relied on and has no name to look for. The second model runner (VLLM_USE_V2_MODEL_RUNNER) was not read."""
+"""Behaviour that the plugin relies on and that no name stands for, so that a program cannot check it. The second model
+runner (VLLM_USE_V2_MODEL_RUNNER) was not read."""
 
 
 def minor(version: str) -> str:
-    """ "0.26.0+cu130" → "0.26"."""
+    """Return the first two parts of a version: "0.26.0+cu130" → "0.26"."""
     found = re.match(r"\d+\.\d+", version)
     return found[0] if found else version
 
 
 def require() -> None:
-    """Raises RuntimeError where this vLLM is another, or lacks one of the names."""
+    """Check the version of vLLM and its names.
+
+    Raises:
+        RuntimeError: the version is not in READ_IN, or vLLM lacks one of the names.
+    """
     require_version()
     require_names()
 
 
 def require_version() -> None:
-    """Raises RuntimeError where this vLLM is another."""
+    """Check the version of vLLM.
+
+    Raises:
+        RuntimeError: the version is not in READ_IN.
+    """
     version = _version()
     if minor(version) not in READ_IN:
         raise RuntimeError(
@@ -203,7 +213,11 @@ def require_version() -> None:
 
 
 def require_names() -> None:
-    """Raises RuntimeError where one is missing. Imports them all, which only a process that holds a model should."""
+    """Check that vLLM has all NAMES. Call this only in a process that holds a model, because it imports every module.
+
+    Raises:
+        RuntimeError: a name is missing.
+    """
     if missing := [name for name in NAMES if not _is_there(name)]:
         raise RuntimeError(
             f"vLLM {_version()} has no {', '.join(missing)}, which voxbatch's encoder plugin needs: run without it "

@@ -1,7 +1,7 @@
-"""The tokens that the model said in its last step, given to the next one on the GPU by one indexed copy.
+"""Input tokens of a decode step: the tokens sampled in the previous step, copied on the GPU by one indexed copy.
 
-With asynchronous scheduling they never reach the host in time. vLLM's runner asks of each request where in the batch it
-was; in a step that only decodes, that is one array already.
+With asynchronous scheduling these tokens do not reach the host in time. vLLM's runner looks up the row of each request
+in the previous batch, one by one. In a step that only decodes, these rows are one array already.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ Prepare = Callable[[Any, Any, int, int, np.ndarray], None]
 
 
 def at_once(each: Prepare) -> Prepare:
-    """The runner's `_prepare_input_ids`; `each` is the original, which is asked where a request is new, or says other
-    than one token."""
+    """Return the runner's `_prepare_input_ids`.
+
+    Args:
+        each: vLLM's own method. It is called if a request is new or takes another number of tokens than one.
+    """
 
     def prepare(runner: Any, step: Any, requests: int, tokens: int, ends: np.ndarray) -> None:
         said, places = runner.input_batch.prev_sampled_token_ids, runner.prev_positions.np[:requests]

@@ -1,11 +1,11 @@
-"""The silence that every chunk begins with. What the encoder makes of it is made once, and kept.
+"""Silence that every chunk begins with. It is encoded once, and its encoding is kept.
 
-Voxtral Realtime's tokenizer puts the same tokens of silence before each recording, 32 of some 425 in a chunk of 30 s.
-The encoder looks back only, so that its frames of them, and in each layer their keys and values, are the same in every
-chunk, but for the last ones, which the recording reaches.
+Voxtral Realtime's tokenizer puts the same tokens of silence before each recording: 32 of about 425 tokens in a chunk of
+30 s. The encoder only looks back. So the frames of this silence, and their keys and values in each layer, are the same
+in every chunk. The last frames are the exception, because their windows reach into the recording.
 
-Nothing is taken on trust: each chunk's samples are looked at, on the host, where that takes microseconds and nobody
-has to wait for a GPU. A chunk that begins otherwise, or whose samples are on a GPU already, goes the whole way.
+The code assumes nothing: it checks the samples of each chunk on the host. The check takes microseconds there and waits
+for no GPU. A chunk that begins otherwise, or whose samples are on a GPU already, is encoded in full.
 """
 
 from __future__ import annotations
@@ -16,52 +16,58 @@ from typing import Any
 import torch
 
 MELS_PER_FRAME = 2
+"""Mels per encoder frame: the second convolution has stride 2."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Silence:
+    """Encoding of the silence that chunks begin with."""
+
     samples: int
-    """That a chunk must begin with, all zero."""
+    """Number of samples at a chunk's beginning that must be zero."""
     keys: list[torch.Tensor]
-    """[2, frames, k] for each layer: the keys, turned by position, and the values."""
+    """[2, frames, k] for each layer: the keys, rotated by position, and the values."""
     rows: torch.Tensor
-    """[tokens, width]: what the adapter makes of the frames."""
+    """[tokens, width]: the adapter's output for the frames."""
 
     @property
     def frames(self) -> int:
+        """Number of frames of the silence."""
         found: int = self.keys[0].shape[1]
         return found
 
     def begins(self, audio: torch.Tensor) -> bool:
-        """Whether these samples are known to begin with it. Never waits for a GPU."""
+        """Return whether these samples are known to begin with this silence. Never waits for a GPU."""
         return begins_silent(audio, self.samples)
 
 
 def begins_silent(audio: torch.Tensor, samples: int) -> bool:
-    """Whether the first so many samples are known to be zero. Never waits for a GPU."""
+    """Return whether the first `samples` samples are known to be zero. Never waits for a GPU."""
     if audio.device.type != "cpu" or len(audio) < samples:
         return False
     return not audio[:samples].any()
 
 
 def extent(left_pad: int, config: Any) -> tuple[int, int]:
-    """Samples of so many tokens of silence, and the frames that depend on them alone: see settled_frames.
+    """Return the number of samples in `left_pad` tokens of silence, and of frames that depend on them alone.
+
+    `settled_frames` counts these frames.
 
     Args:
-        config: the encoder's.
+        config: the encoder's configuration.
     """
     samples = left_pad * config.block_pool_size * config.hop_length * MELS_PER_FRAME
     return samples, settled_frames(samples, config.window_size, config.hop_length, config.block_pool_size)
 
 
 def settled_frames(samples: int, window: int, hop: int, pool: int) -> int:
-    """How many of a chunk's frames depend on its first `samples` samples alone, in whole tokens.
+    """Return the number of a chunk's frames that depend on its first `samples` samples alone, in whole tokens.
 
-    Mel i is of samples i·hop ± window / 2. A frame is of two mels, its own and no later ones: the first convolution
-    sees a mel and the two before it, the second, of stride 2, ends at an odd one.
+    Mel i is computed from samples i·hop ± window / 2. A frame depends on its own two mels and on no later ones: the
+    first convolution reads a mel and the two before it, and the second, of stride 2, ends at an odd mel.
 
     Args:
-        window: samples, of the spectrogram.
+        window: samples in the window of the spectrogram.
         hop: samples from mel to mel.
         pool: frames in a token.
     """

@@ -1,6 +1,7 @@
-"""What a worker of vLLM's has on its GPU: what it planned, beside what is really there.
+"""Memory of a vLLM worker on its GPU: the planned memory beside the memory in use.
 
-Added to vLLM's worker class by its own setting for that (worker_extension_cls), plugin or not.
+The engine adds `Usage` to vLLM's worker class by vLLM's own setting (worker_extension_cls), with the plugin or without
+it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,18 @@ import torch
 
 
 class Usage:
+    """Extra methods of vLLM's worker class."""
+
     def voxbatch_memory(self) -> dict[str, int]:
-        """Bytes, nothing where there is no GPU. `planned` is vLLM's plan, and `weights`, `activations`, `libraries`,
-        `graphs` and `blocks` what it is made of, as far as this vLLM says so. `used` is what CUDA sees on the card now,
-        other processes included, what the driver keeps for itself not; `allocated` and `reserved` are the most that
-        tensors took, and PyTorch's allocator for them, since vLLM began to measure."""
+        """Return the GPU memory of this worker in bytes, by name; an empty dict without a GPU.
+
+        - `planned` is vLLM's plan. `weights`, `activations`, `libraries`, `graphs` and `blocks` are its parts. A value
+          that this vLLM does not report is 0.
+        - `total` is the memory of the card, and `used` is the part that CUDA reports as taken now. `used` includes
+          other processes, but not the memory that the driver keeps for itself.
+        - `allocated` is the peak memory of tensors since vLLM began to measure, and `reserved` is the peak memory that
+          PyTorch's allocator took for them.
+        """
         if not torch.cuda.is_available():
             return {}
         free, total = torch.cuda.mem_get_info()
@@ -37,11 +45,11 @@ PLAN = {
     "graphs": "cudagraph_memory_estimate",
     "blocks": "available_kv_cache_memory_bytes",
 }
-"""Attributes of vLLM's GPU worker (v1/worker/gpu_worker.py)."""
+"""Our names for the parts of the plan → attributes of vLLM's GPU worker (v1/worker/gpu_worker.py)."""
 
 
 def _of(worker: Any, path: str) -> Any:
-    """0 for what is not there."""
+    """Return the attribute at a dotted path, or 0 if a level of the path is missing."""
     for name in path.split("."):
         worker = getattr(worker, name, 0)
     return worker

@@ -1,10 +1,11 @@
-"""Translates Voxtral Realtime's tensors from transformers' names and layout to those of Mistral's own files.
+"""Translation of Voxtral Realtime's tensors from transformers' names and layout to those of Mistral's own files.
 
 "model.language_model.layers.3.self_attn.q_proj.weight" → "layers.3.attention.wq.weight"
 
-vLLM's model loads Mistral's names only. The tensors are the same, except that queries and keys order the coordinates of
-a head differently: Mistral's rotary embedding turns neighbours (0 with 1), transformers' turns the two halves (0 with
-head_dim / 2). Works on numpy arrays and on torch tensors, and imports neither.
+vLLM's model loads Mistral's names only. The tensors are the same, with one difference: queries and keys order the
+coordinates of a head differently. Mistral's rotary embedding rotates neighbours (0 with 1). The one in transformers
+rotates the two halves (0 with head_dim / 2). The code works on numpy arrays and on torch tensors, and imports neither
+library.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 EMBEDDING = "mm_streams_embeddings.embedding_module"
+"""Prefix of Mistral's names for the audio encoder, the adapter and the token embedding."""
 ENCODER = f"{EMBEDDING}.whisper_encoder"
 INPUT, OUTPUT = f"{EMBEDDING}.tok_embeddings.weight", "output.weight"
+"""Mistral's names of the token embedding and of the output matrix. A tied model shares one matrix between them."""
 ROTATED = re.compile(r".*\.attention\.w[qk]\.(weight|bias)")
+"""Mistral's names of the tensors that the rotary embedding acts on: queries and keys."""
 TOP = {
     "lm_head": "output",
     "language_model.lm_head": "output",
@@ -28,7 +32,9 @@ TOP = {
     "audio_tower.embedder.conv2": f"{ENCODER}.conv_layers.1.conv",
     "audio_tower.norm": f"{ENCODER}.transformer.norm",
 }
+"""Modules outside of the layers: transformers' name → Mistral's name."""
 LAYERS = {"language_model": "layers", "audio_tower": f"{ENCODER}.transformer.layers"}
+"""Prefixes of the layers' names: transformers' → Mistral's."""
 LAYER = {
     "self_attn.q_proj": "attention.wq",
     "self_attn.k_proj": "attention.wk",
@@ -44,21 +50,22 @@ LAYER = {
     "ada_rms_norm.linear1": "ada_rms_norm_t_cond.0",
     "ada_rms_norm.linear2": "ada_rms_norm_t_cond.2",
 }
-"""The decoder's layers and the encoder's. Their norms have different names in transformers."""
+"""Modules of a layer, in the decoder and in the encoder. transformers has different names for the norms of the two."""
 
 
 def translated(tensors: Iterable[tuple[str, Any]], params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield each tensor by Mistral's name and in Mistral's layout.
 
-    A file may hold a copy of a tied embedding as the output matrix. It is yielded too: vLLM 0.26 skips it, and 0.32,
-    which has seen its name in the file, takes the two for untied until it finds them equal.
+    A file may hold a copy of a tied embedding as the output matrix. The copy is yielded too. vLLM 0.26 skips it. vLLM
+    0.32 sees the copy's name in the file and treats the two matrices as untied, until it finds them equal.
 
     Args:
         tensors: by transformers' names, in any order.
         params: the model's params.json.
 
     Raises:
-        ValueError: a tensor is not one of this model's, or a model with a tied embedding has another output matrix.
+        ValueError: a tensor does not belong to this model, or a model with a tied embedding has a different output
+            matrix.
     """
     encoder = params["multimodal"]["whisper_model_args"]["encoder_args"]
     shared: dict[str, Any] = {}
@@ -81,11 +88,11 @@ def mistral_name(name: str) -> str:
     """Return Mistral's name of a tensor.
 
     Levels called "model" are skipped, because they differ between versions of transformers: the published files have
-    "language_model.model.layers", the modules of 5.19 are "model.language_model.layers", and its save_pretrained writes
-    "language_model.model.model.layers".
+    "language_model.model.layers", the modules of 5.19 are "model.language_model.layers", and the save_pretrained of
+    5.19 writes "language_model.model.model.layers".
 
     Raises:
-        ValueError: Voxtral Realtime has no such tensor.
+        ValueError: Voxtral Realtime has no tensor of this name.
     """
     module, _, kind = ".".join(level for level in name.split(".") if level != "model").rpartition(".")
     if module in TOP:
@@ -97,6 +104,9 @@ def mistral_name(name: str) -> str:
 
 
 def _neighbours(tensor: Any, head_dim: int) -> Any:
-    """Rows of queries or keys (a matrix or a bias), in each head 0, head_dim / 2, 1, head_dim / 2 + 1, …"""
+    """Return the rows of queries or keys in Mistral's order: in each head 0, head_dim / 2, 1, head_dim / 2 + 1, …
+
+    `tensor` is a matrix or a bias.
+    """
     halves = tensor.reshape(-1, 2, head_dim // 2, *tensor.shape[1:])
     return halves.swapaxes(1, 2).reshape(tensor.shape)

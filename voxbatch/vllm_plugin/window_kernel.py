@@ -1,9 +1,9 @@
-"""Causal attention within a window over chunks laid end to end, for CUDA: what each layer of the encoder does.
+"""CUDA kernel for each layer of the encoder: causal attention within a window, over chunks laid end to end.
 
-Heads are small there (64 numbers) and a frame sees 750 others at most: a tile of rows sees few blocks of keys, of which
-those at the window's beginning and at the diagonal are seen in part, and exponentials take as long as products. So
-tiles are small, four programs share a multiprocessor and fill each other's waits, and only blocks that are seen in part
-are masked. `attention` says the same in PyTorch's words.
+The encoder's heads are small (64 numbers), and a frame sees at most 750 others. A tile of rows sees few blocks of keys.
+Some of these blocks, at the beginning of the window and at the diagonal, are seen in part. Exponentials take as long as
+products. So tiles are small, four programs share a multiprocessor and fill each other's waiting times, and only blocks
+that are seen in part are masked. `attention` computes the same in PyTorch.
 """
 
 from __future__ import annotations
@@ -22,28 +22,31 @@ from voxbatch.vllm_plugin.packing import Packed, sent
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What changes the speed and nothing else; `benchmarks/gpu/bench_kernels.py --sweep` tries them."""
+    """Settings that change the speed and nothing else. `benchmarks/gpu/bench_kernels.py --sweep` tries them."""
 
     rows: int = 64
-    """Queries of a program, a power of two from 16 on."""
+    """Queries of a program: a power of two, at least 16."""
     keys: int = 64
-    """Fetched at a time, likewise."""
+    """Keys fetched at a time: a power of two, at least 16."""
     warps: int = 4
     stages: int = 3
-    """Of fetches: with 2 each is waited for at once, on a Hopper."""
+    """Pipeline stages of the fetches. With 2, a Hopper GPU waits for each fetch at once."""
     registers: int | None = 128
-    """The most that a thread may have: with 128 four programs of four warps share a multiprocessor."""
+    """Maximum number of registers of a thread. With 128, four programs of four warps share a multiprocessor."""
 
 
 TUNING = Tuning()
-"""The fastest of all that bench_kernels.py --sweep tries, on an H200."""
+"""Fastest setting on an H200, of all that bench_kernels.py --sweep tries."""
 
 
 def tiles(packed: Packed, window: int, rows: int) -> torch.Tensor:
-    """[tiles, 4], int32, on the device: `rows` queries of a chunk or its last ones. Their first frame, how many there
-    are, the chunk's first key, and the position of the first one in the chunk.
+    """Cut the frames into tiles, and return [tiles, 4], int32, on the device.
 
-    Those that see most keys come first, so that short ones fill the end; of those alike, a chunk's are neighbours.
+    A tile is `rows` queries of a chunk, or the chunk's last ones. Its four numbers are its first frame, its number of
+    frames, the chunk's first key, and the position of the first frame in the chunk.
+
+    Tiles that see most keys come first, so that short ones fill the end. Among equal tiles, those of a chunk are
+    neighbours.
     """
     found = [
         (frame + begin, min(rows, count - begin), key, packed.known + begin)
@@ -55,7 +58,7 @@ def tiles(packed: Packed, window: int, rows: int) -> torch.Tensor:
 
 
 def _begins(packed: Packed) -> tuple[list[int], list[int]]:
-    """Each chunk's first frame, and its first key."""
+    """Return the first frame of each chunk, and the first key of each chunk."""
     frames = [0, *np.cumsum(packed.lengths).tolist()][:-1]
     return frames, [frame + packed.known * chunk for chunk, frame in enumerate(frames)]
 
@@ -64,14 +67,15 @@ def attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tiles: torch.Tensor, window: int, scale: float,
     tuning: Tuning = TUNING,
 ) -> torch.Tensor:  # fmt: skip
-    """softmax(q · kᵀ · scale) · v over itself and `window - 1` frames before it, for each frame and head, in float32
-    within and rounded once: [frames, heads, head_dim], contiguous.
+    """Return softmax(q · kᵀ · scale) · v for each frame and head, [frames, heads, head_dim], contiguous.
+
+    A frame sees itself and the `window - 1` frames before it. The sums are in float32, and the result is rounded once.
 
     Args:
-        q: [frames, heads, head_dim], bfloat16 or float16; any strides but the last, which is 1.
-        k, v: [keys, heads, head_dim], likewise. A chunk's own are less than 2³¹ numbers apart.
-        tiles: of `tiles`, with the same window and `tuning.rows`.
-        scale: of the products, more than 0.
+        q: [frames, heads, head_dim], bfloat16 or float16, with any strides, except that the last one is 1.
+        k, v: [keys, heads, head_dim], likewise. The keys of one chunk are less than 2³¹ numbers apart.
+        tiles: the result of `tiles`, with the same window and `tuning.rows`.
+        scale: factor of the products, more than 0.
     """
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     launch(q, k, v, tiles, window, scale, out, tuning)
@@ -82,9 +86,9 @@ def launch(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tiles: torch.Tensor, window: int, scale: float,
     out: torch.Tensor, tuning: Tuning,
 ) -> Any:  # fmt: skip
-    """As `attend`, into `out`. What comes back is Triton's: the kernel as compiled."""
+    """Run `attend` into `out`, and return Triton's compiled kernel."""
     _, heads, head_dim = q.shape
-    fetches, registers = (2, None) if head_dim > 64 else (tuning.stages, tuning.registers)  # each has twice the size
+    fetches, registers = (2, None) if head_dim > 64 else (tuning.stages, tuning.registers)  # a fetch has twice the size
     return _attend[(len(tiles) * heads,)](
         q, k, v, tiles, out, scale * math.log2(math.e), *q.stride()[:2], *k.stride()[:2], *v.stride()[:2],
         WINDOW=window, HEADS=heads, SIZE=head_dim, ROWS=tuning.rows, KEYS=tuning.keys,
@@ -97,11 +101,13 @@ def _attend(
     q, k, v, tiles, out, scale, q_row, q_head, k_row, k_head, v_row, v_head,
     WINDOW: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """A program for each tile and head: softmax as it goes (Milakov and Gimelshein, 2018), base 2. Keys are counted
-    from their chunk's first.
+    """Attend for one tile and head per program: online softmax (Milakov and Gimelshein, 2018), in base 2.
 
-    A row that has seen nothing but masked keys yet counts none of them: what is taken from their scores is 0 then, and
-    not their own size, of which a fused multiplication and subtraction leaves 10²², whose power is infinite.
+    Keys are counted from the first key of their chunk.
+
+    A row may have seen only masked keys so far. Then 0 is subtracted from their scores, not their own value, so that
+    the masked keys count nothing. A fused multiplication and subtraction of their own value would leave 10²², and its
+    power is infinite.
     """
     head, tile = tl.program_id(0) % HEADS, tiles + 4 * (tl.program_id(0) // HEADS)
     frame, rows = tl.load(tile).to(tl.int64), tl.load(tile + 1)
@@ -117,7 +123,7 @@ def _attend(
     found = tl.zeros([ROWS, SIZE], tl.float32)
     row, end = position + which, position + rows
     first = tl.maximum(position - (WINDOW - 1), 0)
-    early = end - WINDOW  # the last row does not see those up to here any more
+    early = end - WINDOW  # the last row no longer sees the keys before this position
     for at in range(first, end, KEYS):
         key = at + tl.arange(0, KEYS)
         is_key = (key < end)[:, None]
@@ -139,5 +145,5 @@ def _attend(
 
 
 def fits(head_dim: int, dtype: torch.dtype) -> bool:
-    """Whether `attend` is made for it."""
+    """Return whether `attend` supports this head size and number format."""
     return dtype in (torch.bfloat16, torch.float16) and head_dim in (64, 128)
