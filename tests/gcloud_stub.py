@@ -1,8 +1,8 @@
-"""A stand-in for gcloud that remembers: what it is told to make, its describe and list show afterwards.
+"""A fake gcloud with a memory: `describe` and `list` show the resources that earlier commands created.
 
-What a script finds on PATH is a few lines of bash that hand their words to the test's own process. Each call goes into
-a record, so that tests can hold it against the real gcloud. It knows the commands of jobs/cloudrun alone, and none of
-Google's rules.
+The program on PATH is a short bash script that sends its arguments to the test process. Each call is recorded, so that
+tests can compare it with the real gcloud. The fake knows only the commands of jobs/cloudrun, and none of Google's
+rules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import yaml
 
 Thing = dict[str, Any]
 
-GROUPS = (  # the longer of two with the same beginning first
+GROUPS = (  # the longer of two groups with the same start comes first
     "storage buckets notifications", "storage buckets", "storage", "beta run worker-pools", "run jobs",
     "beta services identity", "services", "alpha monitoring policies", "logging metrics", "artifacts docker images",
     "artifacts repositories", "pubsub subscriptions", "pubsub topics", "iam service-accounts", "secrets versions",
@@ -32,11 +32,11 @@ AGENT = "service-42@gs-project-accounts.iam.gserviceaccount.com"
 
 
 class Refused(Exception):
-    """What gcloud says before it ends with 1."""
+    """The error message of gcloud before it exits with 1."""
 
 
 class Absent(Refused):
-    """What is asked for is not there."""
+    """A missing resource."""
 
 
 # ── one call ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -69,12 +69,12 @@ class Call:
 
     @property
     def key(self) -> str:
-        """A thing's name however it is given: in full, as an address, or short."""
+        """Return the key of a resource, whose name may be given in full, as an address, or short."""
         return f"{self.group}/{self.names[0].removeprefix('gs://').rsplit('/', 1)[-1].split('@')[0]}"
 
 
 class World:
-    """All that has been made."""
+    """All resources that were created."""
 
     def __init__(self) -> None:
         self.things: dict[str, Any] = {}
@@ -83,7 +83,7 @@ class World:
         return [thing for key, thing in self.things.items() if key.startswith(prefix)]
 
 
-# ── what each command does; the answer is the resource that gcloud would show ─────────────────────────────────────────
+# ── the effect of each command; the answer is the resource that gcloud would show ─────────────────────────────────────
 
 
 def found(world: World, key: str) -> Thing:
@@ -305,13 +305,13 @@ COMMON: dict[str, Callable[[Call, World, str], Answer]] = {
 }  # fmt: skip
 
 
-# ── how it is shown ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the output ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 FORMAT = re.compile(r'^value(?:\[separator="(?P<separator>.*?)"\])?\((?P<fields>.*)\)$', re.DOTALL)
 
 
 def shown(answer: Answer, flags: dict[str, str]) -> str:
-    """The answer as --flatten and --format would have it. Of the formats, value() is known."""
+    """Return the answer in the form of --flatten and --format. value() is the only supported format."""
     if isinstance(answer, str):
         return answer + "\n"
     rows = answer if isinstance(answer, list) else [answer] if answer is not None else []
@@ -337,7 +337,7 @@ def value(row: Any, field: str) -> str:
     return text.lower() if lower else text
 
 
-# ── the program, and whom it talks to ─────────────────────────────────────────────────────────────────────────────────
+# ── the program and its server ────────────────────────────────────────────────────────────────────────────────────────
 
 CLIENT = """#!/usr/bin/env bash
 stdin=""
@@ -355,7 +355,7 @@ exit "$code"
 
 @dataclass
 class Trouble:
-    """The next `times` commands that match `at` fail, saying `say`; `skip` of them go well before."""
+    """A fault: the next `times` commands that match `at` fail with the message `say`, after `skip` successful ones."""
 
     at: str
     say: str
@@ -375,7 +375,7 @@ class Trouble:
 
 @dataclass
 class Gcloud:
-    """What it knows, what it was told, and what goes wrong."""
+    """The state of the fake gcloud, its recorded calls, and the planned fault."""
 
     folder: Path
     world: World = field(default_factory=World)
@@ -383,7 +383,7 @@ class Gcloud:
     trouble: Trouble | None = None
 
     def __call__(self, argv: list[str], stdin: str, environment: str) -> tuple[int, str, str]:
-        """Exit code, standard error, standard output."""
+        """Run one command and return exit code, standard error and standard output."""
         call, resource, out, error, code = Call(argv), None, "", "", 0
         kept = self.kept(argv)
         try:
@@ -403,7 +403,9 @@ class Gcloud:
         return code, error, out
 
     def kept(self, argv: list[str]) -> list[str]:
-        """The same words, with a copy of each file that they name: the script's own are gone when it ends."""
+        """Return the same words with copies of the files that they name, because the scripts delete their files at the
+        end.
+        """
         words = []
         for word in argv:
             flag, _, path = word.rpartition("=") if word.startswith("--") else ("", "", word)
@@ -416,7 +418,7 @@ class Gcloud:
 
 
 class _Server(socketserver.TCPServer):
-    """One call at a time, as the scripts give them."""
+    """A server for one call at a time, because the scripts issue them one after the other."""
 
     gcloud: Gcloud
     allow_reuse_address = True
@@ -439,7 +441,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
 @contextmanager
 def gcloud(programs: Path, files: Path) -> Iterator[Gcloud]:
-    """A gcloud in the folder `programs` that remembers; copies of the files it is given go into `files`."""
+    """Install a fake gcloud in the folder `programs`; copies of the files that it receives are stored in `files`."""
     files.mkdir()
     with _Server(("127.0.0.1", 0), _Handler) as server:
         server.gcloud = Gcloud(files)

@@ -350,7 +350,7 @@ def test_dry_run(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -
 
 
 def test_quiet(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
-    """--quiet prints nothing after a run without errors in the configuration; the exit code reports failed items."""
+    """--quiet prints nothing on either stream; the exit code shows whether items failed."""
     for seconds, code in (([0.5], 0), ([0.5, None], 3)):
         done = voxbatch("run", manifest(*seconds), "-o", f"out{code}", *SCRIPTED, "--quiet")
         assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
