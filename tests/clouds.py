@@ -1,5 +1,7 @@
-"""Endpoints of the clouds' task engines on this machine, for their real clients. Each holds every request against the
-API's own description (`discovery`, botocore's service model), and remembers what was wrong with it.
+"""Local endpoints of the cloud platforms for their real clients.
+
+Each endpoint checks every request against the API's own description (`discovery`, botocore's service model) and records
+faults.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from servers import Reply
 
 
 class ServiceModel:
-    """botocore's model of a service. Its own validation leaves out what the service would refuse: lengths, patterns and
-    enumerations."""
+    """botocore's model of a service, with checks of lengths, patterns and enumerations that botocore leaves to the
+    service.
+    """
 
     def __init__(self, name: str):
         from botocore.loaders import Loader
@@ -59,7 +62,9 @@ def _faults_of(value: Any, shape: Any, at: str) -> Iterator[str]:
 
 
 def _matches(pattern: str, value: str) -> bool:
-    """Java's classes of letters and the like are not Python's; a pattern that has them is not judged."""
+    """Return whether the value matches; patterns with Java's character classes, which Python lacks,
+    count as a match.
+    """
     return "\\p{" in pattern or re.fullmatch(pattern, value, re.DOTALL) is not None
 
 
@@ -74,14 +79,14 @@ def _size(value: int, shape: Any, at: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request that came."""
+    """A received request."""
 
     method: str
     path: str
     headers: dict[str, str]
-    """Names in lower case."""
+    """Headers, with names in lower case."""
     body: Any
-    """Of JSON; None where it is empty."""
+    """The parsed JSON body; None if it is empty."""
 
 
 class Endpoint(ThreadingHTTPServer):
@@ -93,9 +98,11 @@ class Endpoint(ThreadingHTTPServer):
         self.answer = answer
         self.calls: list[Call] = []
         self.wrong: list[str] = []
-        """What was wrong with requests, by the API's description."""
+        """Faults of requests by the API description."""
         self.replies: list[Reply | str] = []
-        """In place of the next answers, one each; "reset": none comes; "lost": none comes, though it is done."""
+        """Replies in place of the next answers, one each. "reset": no reply; "lost": the request is executed, but no
+        reply is sent.
+        """
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -156,7 +163,7 @@ def amazon_refusal(status: int, code: str, message: str) -> Reply:
 
 
 class CloudRunApi:
-    """The v2 API with some jobs; an execution runs until a test ends it."""
+    """The v2 API of Cloud Run with some jobs; an execution runs until the test ends it."""
 
     page_size = 2
 
@@ -164,7 +171,7 @@ class CloudRunApi:
         self.api = discovery.api("run.v2")
         self.jobs = jobs or ("projects/p/locations/us-central1/jobs/voxbatch",)
         self.executions: list[dict[str, Any]] = []
-        """The latest first, as they are listed."""
+        """The latest execution first, in the order of listings."""
         self.endpoint = Endpoint(self._answer)
 
     def end_all(self) -> None:
@@ -213,7 +220,7 @@ class CloudRunApi:
 
 
 class SageMakerApi:
-    """Processing jobs; one runs until a test ends it."""
+    """The processing jobs of SageMaker; a job runs until the test ends it."""
 
     def __init__(self) -> None:
         self.model = ServiceModel("sagemaker")

@@ -326,7 +326,7 @@ def test_deaf_store(place: Place) -> None:
 @pytest.mark.parametrize("before", [[], ["503"], ["lost"]], ids=["first", "retry", "both"])
 @pytest.mark.parametrize("fault", ["lost", "lost-503", "cut"])
 def test_lost_reply(place: Place, before: list[Fault], fault: Fault) -> None:
-    """A creation whose reply is lost is known again as our own, and another's is not, at whichever attempt."""
+    """A creation whose reply is lost is recognized as our own at any attempt, and another writer's object is not."""
     store = place.store()
     place.proxy.faults["a"] = [*before, fault]
     assert store.create("a", [b"ours"])
