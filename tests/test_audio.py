@@ -255,7 +255,7 @@ def outcome(recording: Recording, path: Path, offset: float) -> tuple[bytes, lis
 @pytest.mark.slow
 @pytest.mark.parametrize("offset", [0.0, 3.3])
 def test_distant_recordings_are_the_same(corpus: Path, ffmpeg: dict[str, str], offset: float) -> None:
-    """For every format and damage, a remote recording gives the samples, warnings and errors of a local one."""
+    """A remote recording gives the samples, warnings and errors of a local one, for every format and damage."""
     odd = [path for path in sorted((corpus / "odd").rglob("*")) if path.is_file() and path.parent.name != "manifests"]
     for path in [*odd, *sorted((corpus / "speech" / "longform").iterdir())[::4]]:
         with closing(open_recording(str(path))) as local, closing(Distant(os.open(path, os.O_RDONLY))) as distant:

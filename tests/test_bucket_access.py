@@ -66,8 +66,8 @@ def calls(store: BucketStore) -> dict[str, Callable[[], Any]]:
 
 @either
 def test_denied(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without permission, each call fails at its first request, with the account, the missing permission, the object
-    and the store's words.
+    """Each call that lacks a permission fails at its first request, with the account, the missing permission, the
+    object and the store's words.
     """
     with token_server(monkeypatch, tmp_path, place):
         store = place.store()
@@ -157,7 +157,7 @@ def test_bad_place(uri: str) -> None:
 
 @pytest.mark.parametrize(("uri", "missing"), [("gs://bucket/m", "google.cloud.storage"), ("s3://bucket/m", "boto3")])
 def test_no_library(uri: str, missing: str, tmp_path: Path) -> None:
-    """Without the client library, the error names the extra to install."""
+    """The error names the extra to install if the client library is missing."""
     code = f"""
 import sys
 sys.modules[{missing!r}] = None

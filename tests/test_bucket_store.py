@@ -92,7 +92,7 @@ def test_create_only_once(place: Place) -> None:
 
 
 def test_one_request(place: Place) -> None:
-    """Without faults, each call is one request: the clients add neither retries nor other requests."""
+    """Each call is one request if there are no faults: the clients add neither retries nor other requests."""
     store = place.store()
     store.create("a", [b"x"])
     store.read("a")
@@ -361,9 +361,7 @@ PARTS = {"gs": 200, "s3": 30}
 
 
 def test_racing_writers(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 16 writers that race for the same parts, exactly one wins each part, and the others read
-    the winner's bytes.
-    """
+    """If 16 writers race for the same parts, exactly one wins each part, and the others read the winner's bytes."""
     for name, value in place.server.settings(f"http://127.0.0.1:{place.server.port}").items():
         monkeypatch.setenv(name, value)
     stores = [place.store() for _ in range(WRITERS)]

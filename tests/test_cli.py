@@ -510,7 +510,9 @@ def test_doctor(voxbatch: Voxbatch) -> None:
 
 
 def test_doctor_without_a_gpu_or_a_token(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Without a GPU, `doctor` marks what is missing with the remedy; that is no failure. A token is never printed."""
+    """`doctor` marks what a machine lacks without a GPU, with the remedy; that is no failure. A
+    token is never printed.
+    """
     env = {"HF_TOKEN": "", "HF_HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     done = voxbatch("doctor", env=env)
     missing = {line.split()[1]: line for line in done.stdout.splitlines() if line.startswith("missing")}
@@ -621,7 +623,7 @@ def test_modules_in_the_current_folder_are_not_imported(
 
 
 def test_an_engine_without_word_times_doubles_nothing(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Without word times, forced cuts do not overlap, because words in the overlap could not be matched."""
+    """Forced cuts do not overlap without word times, because words in the overlap could not be matched."""
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, 70 * 16_000) * np.tile([1.0, 0.6], 35 * 16_000)
     soundfile.write(tmp_path / "noise.wav", noise * np.repeat(np.linspace(0.2, 1, 70), 16_000), 16_000)
     (tmp_path / "m.jsonl").write_text('{"audio_filepath": "noise.wav"}\n')

@@ -59,8 +59,8 @@ def test_senseless_settings_are_refused(setting: dict[str, Any], message: str) -
 
 
 def test_access_is_the_stores() -> None:
-    """Without storage options, the default options are used, for which clients are shared; each setting is stored in
-    its field.
+    """The default storage options are used if none is set, and share their clients; each setting is stored in its
+    field.
     """
     assert Config(source="m.jsonl", out="out").access == USUAL
     url = "http://127.0.0.1:9000"

@@ -290,7 +290,7 @@ def test_weights_from_a_hub(tmp_path: Path, hub: tuple[str, list[tuple[str, str]
 
 
 def test_no_weights(tmp_path: Path) -> None:
-    """Without a model name an empty folder is created, which the next build step copies."""
+    """An empty folder is created without a model name, which the next build step copies."""
     module("weights").main("", "main", str(tmp_path / "models"))
     assert list((tmp_path / "models").iterdir()) == []
 
@@ -402,7 +402,7 @@ class TestGpu:
         assert names >= {"google_cloud_storage", "boto3", "google_cloud_pubsub", "google_cloud_run", "voxbatch"}
 
     def test_doctor(self, gpu: images.Container) -> None:
-        """Without a GPU, `doctor` reports only the engine as failed, and names vLLM."""
+        """`doctor` reports only the engine as failed without a GPU, and names vLLM."""
         done = gpu.run("doctor")
         assert done.returncode == 1
         assert re.search(r"^ok +vllm +0\.26\.0 ", done.stdout, re.MULTILINE)

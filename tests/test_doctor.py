@@ -54,7 +54,7 @@ def test_the_plugin_is_off(diagnosed: Any) -> None:
 
 
 def test_no_gpu_build(diagnosed: Any) -> None:
-    """For a vLLM that voxbatch does not know, there is no finding about the plugin."""
+    """There is no finding about the plugin for a vLLM that voxbatch does not know."""
     assert "vllm-plugin" not in diagnosed(vllm="0.40.0")
 
 

@@ -77,7 +77,7 @@ def test_scripted_words_are_counted_off_the_recording(start: int, size: int) -> 
 
 
 def test_a_scripted_engine_without_word_times() -> None:
-    """Without word times, the scripted engine returns only the text."""
+    """The scripted engine returns only the text if word times are off."""
     (result,) = fed(Scripted(None, {"words": "false"}), [chunk(0)])
     assert result == Hypothesis(0, 0, " w0 w1 w2 w3")
 
@@ -146,7 +146,7 @@ def test_choosing() -> None:
 
 @needs_model
 def test_choosing_without_a_gpu() -> None:
-    """Without a GPU, `auto` selects the embedded engine."""
+    """`auto` selects the embedded engine on a machine without a GPU."""
     assert engines.choose("auto").reason.startswith("faster-whisper: ")
 
 

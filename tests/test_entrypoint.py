@@ -106,12 +106,12 @@ def test_without_a_library_path(started: Started) -> None:
 
 @pytest.mark.parametrize("version", [None, "", "NVRM version: unknown\n"])
 def test_no_driver(started: Started, version: str | None) -> None:
-    """Without a driver, as on the machine that builds the image, nothing is set."""
+    """Nothing is set without a driver, as on the machine that builds the image."""
     assert started(version, CUDA_VERSION="13.0.2") is None
 
 
 def test_an_image_without_the_libraries(started: Started, tmp_path: Path) -> None:
-    """Without the libraries nothing is set; voxbatch itself then reports the fault."""
+    """Nothing is set without the libraries; voxbatch itself then reports the fault."""
     (tmp_path / "usr/local/cuda/compat/libcuda.so.1").unlink()
     assert started(CLOSED_MODULE.format("535.216.03"), CUDA_VERSION="13.0.2") is None
 

@@ -34,7 +34,7 @@ def filler(feed: Feed, chunks: list[Chunk], taken: list[bool]) -> threading.Thre
 
 @given(st.lists(st.integers(1, 300), max_size=30), st.integers(1, 500))
 def test_every_chunk_arrives_once_and_in_order(sizes: list[int], capacity: int) -> None:
-    """For all sizes and capacities, the chunks come out in order, and then always None."""
+    """The chunks come out in order for all sizes and capacities, and then always None."""
     feed, taken = Feed(capacity), []
     chunks = [chunk(i, size) for i, size in enumerate(sizes)]
     putter = filler(feed, chunks, taken)
@@ -49,7 +49,7 @@ def test_every_chunk_arrives_once_and_in_order(sizes: list[int], capacity: int) 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=30), st.integers(1, 500))
 def test_it_holds_no_more_than_its_capacity(sizes: list[int], capacity: int) -> None:
-    """Without a reader, the feed accepts chunks up to its capacity, and always one chunk of any length."""
+    """The feed accepts chunks up to its capacity if none is taken, and always one chunk of any length."""
     feed, held, count = Feed(capacity), 0, 0
     for size in sizes:
         if count and held + size > capacity:

@@ -227,7 +227,7 @@ def test_erasing_takes_only_what_runs_wrote(store: Store) -> None:
 
 
 def test_erasing_a_place_of_others_does_nothing(store: Store) -> None:
-    """Without run.json, `erase` removes nothing, whatever the names of the files are."""
+    """`erase` removes nothing if there is no run.json, whatever the names of the files are."""
     store.write("transcripts.jsonl", [b"mine"])
     finalize.erase(store)
     assert snapshot(store.place) == {"transcripts.jsonl": b"mine"}

@@ -189,7 +189,7 @@ def test_a_word_that_seems_to_last_for_a_minute_is_shown_for_seven_seconds() -> 
 
 
 def test_segments_serve_where_there_are_no_words() -> None:
-    """Without words, the text of a segment is spread over its time by length, within the segment's limits."""
+    """The text of a segment without words is spread over its time by length, within the segment's limits."""
     half = len(STORY) // 2
     first, second = STORY[: STORY.index(" ", half)], STORY[STORY.index(" ", half) + 1 :]
     result = cues(Transcript(STORY, (), (Segment(first, 3.0, 13.0), Segment(second, 20.0, 30.0))))

@@ -226,7 +226,7 @@ def test_deploy_with_the_real_program(moto: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_permission(deployment: Deployment) -> None:
-    """Without a permission, deploy.sh stops at once with the command and the reason. Deployed again with the
+    """deploy.sh stops at once at a missing permission, with the command and the reason. Deployed again with the
     permission, it continues.
     """
     assert deployment.fake is not None

@@ -280,7 +280,7 @@ def test_the_token_is_never_seen(cloud: Cloud) -> None:
 
 @pytest.mark.slow
 def test_without_a_token_there_is_no_secret(cloud: Cloud) -> None:
-    """Without HF_TOKEN there is no secret, and the job requests none."""
+    """There is no secret if HF_TOKEN is not set, and the job requests none."""
     cloud.deploy()
     assert not any("secrets" in change for change in cloud.changes())
     (container,) = containers(cloud.world["run jobs/voxbatch"])
@@ -356,8 +356,8 @@ def test_a_dry_run_changes_nothing(cloud: Cloud) -> None:
 
 @pytest.mark.slow
 def test_an_image_that_is_not_built_stops_it_late(cloud: Cloud) -> None:
-    """Without a built image, deploy.sh creates the repository, stops, and prints the command that builds and pushes. An
-    image from another registry is used as given.
+    """deploy.sh creates the repository, stops, and prints the build command if the image does not exist. An image from
+    another registry is used as given.
     """
     cloud.put(image=None)
     cloud.trouble("docker images describe", "Image not found.")
@@ -409,7 +409,7 @@ def test_help_asks_nothing(cloud: Cloud, script: str) -> None:
 
 @pytest.mark.slow
 def test_the_project_may_be_gclouds_own(cloud: Cloud) -> None:
-    """Without PROJECT, deploy.sh uses the configured project of gcloud."""
+    """deploy.sh uses the configured project of gcloud if PROJECT is not set."""
     assert "in project configured," in cloud.run("deploy.sh", "--dry-run", PROJECT="").stdout
 
 

@@ -75,5 +75,5 @@ def test_the_ends() -> None:
 
 
 def test_nothing_was_measured() -> None:
-    """Without durations there are no percentiles."""
+    """An empty histogram has no percentiles."""
     assert Histogram().describe() == {"count": 0, "p50_s": None, "p90_s": None, "p95_s": None}

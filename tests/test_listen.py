@@ -496,9 +496,7 @@ def test_attributes_that_are_not_taken(desk: Desk) -> None:
 
 
 def test_a_lease_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without permission to read the lease time, the listener assumes the shortest one and extends
-    the lease in time.
-    """
+    """The listener assumes the shortest lease time if it may not read it, and extends the lease in time."""
     with pubsub.refusing() as strict:
         monkeypatch.setenv(pubsub.HOST, strict)
         subscription = Subscription("uploads", "test", "dead", Log(True, True))

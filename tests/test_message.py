@@ -72,7 +72,7 @@ def test_what_is_not_ours(message: Message) -> None:
 
 
 def test_own_outputs_start_nothing() -> None:
-    """Without a prefix, everything in the bucket is accepted except for our own outputs."""
+    """Everything in the bucket is accepted if no prefix is set, except for our own outputs."""
     assert isinstance(read(told("out/x.jsonl"), Rules(OUT)), Foreign)
     assert read(told("x.jsonl"), Rules(OUT)) == Run("gs://calls/x.jsonl", "gs://calls/out/calls/x")
 
@@ -142,7 +142,7 @@ def test_a_signed_address_stays_secret(rules: Rules) -> None:
 
 
 def test_without_an_out_messages_must_say() -> None:
-    """Without -o OUT, an upload is refused with a hint to set it; a message may give its own output."""
+    """An upload is refused without -o OUT, with a hint to set it; a message may give its own output."""
     with pytest.raises(MessageError, match="start voxbatch listen with -o OUT"):
         read(told("in/day.jsonl"), Rules(None))
     given = {"manifest": "gs://calls/in/m.jsonl", "output": "s3://elsewhere/x"}

@@ -323,7 +323,7 @@ def test_errors_of_every_kind_come_through(
 
 
 def test_a_soft_stop_commits_what_is_in_hand(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
-    """When asked to stop, the pipeline commits the finished items within a second and raises Interrupted."""
+    """A soft stop commits the finished items within a second and raises Interrupted."""
     made = bench(60, part_items=100)
     asked: list[float] = []
 

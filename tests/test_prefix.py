@@ -282,9 +282,7 @@ def test_swept(model: Model) -> None:
 
 @slow
 def test_two_processes(model: Model) -> None:
-    """Of two processes that start together, one fetches and the other waits and logs it; both end
-    with the same folder.
-    """
+    """If two processes start together, one fetches, and the other waits and logs it; both end with the same folder."""
     model.proxy.faults["weights.bin"] = ["hold"]
     first = model.script()
     assert model.proxy.held.wait(20)
@@ -369,7 +367,7 @@ def test_accepted_names_stay_inside(name: str) -> None:
 
 @slow
 def test_not_let_in(model: Model) -> None:
-    """Without permission, the first attempt fails with an error that names the object and the missing permission."""
+    """A missing permission fails the first attempt with an error that names the object and the permission."""
     model.proxy.faults["weights.bin"] = ["403"] * 9
     with pytest.raises(
         StorageError, match=rf"{model.uri}/weights\.bin: permission denied: .+ lacks (\S+get|s3:GetObject) "
@@ -446,7 +444,7 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("nobody")
 @slow
 def test_no_credentials(uri: str, way: str, tmp_path: Path) -> None:
-    """Without credentials, the error says how to set them."""
+    """The error says how to set credentials if there are none."""
     with pytest.raises(StorageError, match=rf"cannot (read|list) {uri[:11]}.*: no usable credentials .*set {way}"):
         fetch_prefix(uri, tmp_path)
 
@@ -464,7 +462,7 @@ def test_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("uri", "missing"), [("gs://models/m", "google.cloud.storage"), ("s3://models/m", "boto3")])
 def test_no_library(uri: str, missing: str, tmp_path: Path) -> None:
-    """Without the client library, the error names the extra to install."""
+    """The error names the extra to install if the client library is missing."""
     code = f"""
 import sys
 from pathlib import Path

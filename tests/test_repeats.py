@@ -16,8 +16,8 @@ from voxbatch.manifest.repeats import Repeats
     st.integers(1, 9),
 )
 def test_finds_the_earliest_repeats_and_counts_the_others(values: list[int], share: int, limit: int) -> None:
-    """For every share size, `first` returns the hashes of the first `limit` duplicates and the number of the other
-    duplicates.
+    """`first` returns the hashes of the first `limit` duplicates and the number of the other duplicates, for every
+    share size.
     """
     hashes = Repeats(share)
     for value in values:

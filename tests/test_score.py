@@ -247,7 +247,7 @@ def test_words_and_characters_are_never_added_together() -> None:
 
 
 def test_an_empty_corpus_has_no_rates() -> None:
-    """Without scored items there is no rate, rather than a perfect one."""
+    """An empty corpus has no rate, rather than a perfect one."""
     summary = CorpusScore().to_dict()
     assert (summary["wer"], summary["cer"], summary["items"], summary["by_language"]) == (None, None, 0, {})
 

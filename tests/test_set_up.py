@@ -89,7 +89,7 @@ def test_pytorchs_own_index_comes_next(checkout: Path) -> None:
 
 @only_on_x86
 def test_the_cuda_build_is_taken_with_its_libraries(checkout: Path) -> None:
-    """Without a CPU build, PyTorch is installed with its CUDA libraries, and the user is told their size."""
+    """PyTorch is installed with its CUDA libraries if there is no CPU build, and the user is told their size."""
     code, told, calls = make(checkout, "vllm")
     assert code == 0, told
     assert "taking the CUDA build and its libraries (2.3 GB more to download)" in told

@@ -40,7 +40,7 @@ def test_balance(durations: np.ndarray, shards: int) -> None:
 
 @given(st.integers(0, 300), SHARDS)
 def test_counts_where_nothing_is_known(num_items: int, shards: int) -> None:
-    """Without any duration, the sizes of shards differ by at most one item."""
+    """The sizes of shards differ by at most one item if no duration is known."""
     counts = np.bincount(assign(np.full(num_items, np.nan), shards), minlength=shards)
     assert counts.max() - counts.min() <= 1
 

@@ -57,9 +57,7 @@ def test_create_only_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_racing_processes(tmp_path: Path) -> None:
-    """Of 16 processes that create the same object at the same time, exactly one wins, and its bytes
-    are stored whole.
-    """
+    """If 16 processes create the same object at the same time, exactly one wins, and its bytes are stored whole."""
     racer = """
         name = sys.argv[2].encode()
         print("ready", flush=True)

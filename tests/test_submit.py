@@ -356,7 +356,7 @@ def test_where_the_job_is(cloud_run: CloudRunApi, monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_google_credentials(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without credentials, the message says how to set them."""
+    """The message says how to set credentials if there are none."""
     monkeypatch.setenv("CLOUDSDK_RUN_REGION", "us-central1")
     with pytest.raises(StartError, match=r"no usable credentials \(.*\): set GOOGLE_APPLICATION_CREDENTIALS"):
         submit.start(ORDER, CLOUD_RUN)
