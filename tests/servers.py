@@ -318,7 +318,7 @@ Fault = str | Reply
 
 BUSY = Reply(429, (("Retry-After", "1"),), b"too many")
 WEATHER: tuple[Fault, ...] = ("503", BUSY, "reset", "lost", "lost-503", "cut", "stall")
-"""Faults of a bad day."""
+"""Faults that random fault tests inject."""
 
 
 def share(part: float, faults: Sequence[Fault], seed: int) -> Callable[[Asked], Fault]:

@@ -275,7 +275,7 @@ def test_names(place: Place) -> None:
 
 
 def test_pages(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pages of a listing are joined correctly, whatever names stand at their boundaries."""
+    """The pages of a listing are joined correctly, whatever names are at their boundaries."""
     names = sorted(f"{a}{b}{c}" for a in ("a", "b") for b in ("!", "-", "/", "0", "z/", "ü") for c in ("1", "2"))
     store = place.store()
     for name in names:

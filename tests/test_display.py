@@ -69,7 +69,7 @@ def test_more_audio_than_the_manifest_says_leaves_nothing() -> None:
 
 
 def test_events_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events come at most once in EVENT_S, and not for each chunk."""
+    """A first event comes soon, and further events at most once in EVENT_S, not for each chunk."""
     lines: list[str] = []
     monkeypatch.setattr(display, "EVENT_S", 0.05)
     with display.events(Log(as_json=True, write=lines.append)) as observe:

@@ -304,8 +304,8 @@ WITHOUT_RESOURCES = {"ecr:GetAuthorizationToken", "cloudwatch:PutMetricData"}
 
 @pytest.mark.parametrize("path", sorted((SAGEMAKER / "policies").glob("*.json")), ids=lambda path: path.stem)
 def test_policies(path: Path) -> None:
-    """Each statement allows named actions on named resources. "*" stands only for actions that support no resource, and
-    a service may assume a role only under a condition.
+    """Each statement allows named actions on named resources. "*" is used only for actions that support no resource,
+    and the condition of each trust policy limits the service to this account.
     """
     policy = rendered(f"policies/{path.name}")
     assert policy["Version"] == "2012-10-17"

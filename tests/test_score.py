@@ -20,7 +20,7 @@ SENTENCES = st.lists(st.sampled_from(["one", "day", "red", "dog", "ran", "home",
 COUNTS = st.builds(ErrorCounts, *[st.integers(0, 50)] * 4)
 
 
-# normalization
+# --- normalization
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_units() -> None:
     assert {unit(lang) for lang in ["en", "ko", "vi", "hi", "ar", None, ""]} == {"word"}
 
 
-# counts
+# --- counts
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_long_and_repeated_transcripts_are_counted_quickly() -> None:
     assert time.perf_counter() - started < 5
 
 
-# sums
+# --- sums
 
 
 def test_corpus_rate_is_not_the_mean_of_rates() -> None:

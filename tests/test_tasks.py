@@ -188,7 +188,7 @@ def test_whatever_is_there(environ: dict[str, str]) -> None:
 
 
 def test_as_many_tasks_as_shards() -> None:
-    """`tasks` lies in a lower layer than `shard` and cannot import its limit, but has the same limit."""
+    """`tasks` and `shard` have the same limit, although `tasks` is in a lower layer and cannot import it."""
     assert tasks.MOST == MAX_SHARDS
 
 
