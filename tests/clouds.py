@@ -32,6 +32,7 @@ class ServiceModel:
         self.model = ServiceModel(Loader().load_service_model(name, "service-2"), name)
 
     def faults(self, operation: str, body: Any) -> list[str]:
+        """Return the faults of a request body for an operation."""
         from botocore.validate import ParamValidator
 
         if operation not in self.model.operation_names:
@@ -90,6 +91,8 @@ class Call:
 
 
 class Endpoint(ThreadingHTTPServer):
+    """A local server that answers by `answer` or by planned replies, and records calls and faults."""
+
     daemon_threads = True
 
     def __init__(self, answer: Callable[[Call, bytes], Reply]):
@@ -141,6 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def served(endpoint: Endpoint) -> Iterator[None]:
+    """Serve an endpoint on a thread for the duration of the context."""
     threading.Thread(target=endpoint.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:
         yield
@@ -154,11 +158,13 @@ def _json(status: int, body: Any, kind: str = "application/json") -> Reply:
 
 
 def google_refusal(status: int, message: str, reason: str = "") -> Reply:
+    """Return an error reply of a Google API."""
     details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason}] if reason else []
     return _json(status, {"error": {"code": status, "message": message, "status": "X", "details": details}})
 
 
 def amazon_refusal(status: int, code: str, message: str) -> Reply:
+    """Return an error reply of an AWS API."""
     return _json(status, {"__type": code, "message": message}, "application/x-amz-json-1.1")
 
 
@@ -175,6 +181,7 @@ class CloudRunApi:
         self.endpoint = Endpoint(self._answer)
 
     def end_all(self) -> None:
+        """Mark all executions as finished."""
         for each in self.executions:
             each["completionTime"] = "2026-11-21T12:00:00Z"
 

@@ -196,6 +196,7 @@ def new_clients() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def google() -> Iterator[servers.Server]:
+    """Yield the fake Cloud Storage of the session."""
     with servers.google_server() as server:
         yield server
 
@@ -209,17 +210,20 @@ def letters() -> Iterator[Callable[..., pubsub.Post]]:
 
 @pytest.fixture(scope="session")
 def amazon() -> Iterator[servers.Server]:
+    """Yield the moto S3 server of the session."""
     with servers.amazon_server() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    """Yield the SeaweedFS server of the session, which checks signatures."""
     with servers.seaweed_server(tmp_path_factory.mktemp("seaweed")) as server:
         yield server
 
 
 @pytest.fixture(params=["google", "amazon", "seaweed"])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[servers.Place]:
+    """Yield an OUT in a new bucket on each of the three servers."""
     with servers.placed(request.getfixturevalue(request.param), monkeypatch) as found:
         yield found

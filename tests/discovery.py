@@ -30,6 +30,8 @@ def api(name: str) -> Api:
 
 
 class Api:
+    """The methods and schemas of one discovery document."""
+
     def __init__(self, document: Schema):
         self._parameters: Schema = document["parameters"]
         self._schemas: Schema = document["schemas"]

@@ -143,6 +143,7 @@ def pairs(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def value(shape: Shape, flag: str, given: list[str]) -> Any:
+    """Return the value of a flag by the type of its shape."""
     if shape.type_name == "boolean":
         return True
     if shape.type_name == "list" and not (given and given[0].startswith("[")):
@@ -177,6 +178,7 @@ def parameters(operation: OperationModel, flags: Mapping[str, list[str]]) -> dic
 
 
 def shown(answer: dict[str, Any], settings: Mapping[str, str]) -> str:
+    """Return the answer as the real program prints it, with --query and --output applied."""
     if "--query" in settings:
         chosen = jmespath.search(settings["--query"], answer)
         return f"{chosen}\n" if settings.get("--output") == "text" else f"{json.dumps(chosen, default=str)}\n"

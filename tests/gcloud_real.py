@@ -27,6 +27,7 @@ class Refused(Exception):
 
 
 def refuse(parser, status=0, message=None, exception=None):
+    """Raise instead of ending the process; replaces the parser's `exit`."""
     raise Refused(exception or message)
 
 

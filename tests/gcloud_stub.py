@@ -65,6 +65,7 @@ class Call:
 
     @property
     def reads(self) -> bool:
+        """Tell whether the command only reads."""
         return self.verb in READING
 
     @property
@@ -80,6 +81,7 @@ class World:
         self.things: dict[str, Any] = {}
 
     def under(self, prefix: str) -> list[Thing]:
+        """Return the resources whose key starts with `prefix`."""
         return [thing for key, thing in self.things.items() if key.startswith(prefix)]
 
 
@@ -87,6 +89,11 @@ class World:
 
 
 def found(world: World, key: str) -> Thing:
+    """Return the resource of this key.
+
+    Raises:
+        Absent: there is none.
+    """
     if key not in world.things:
         raise Absent(NOT_FOUND.get(key.split("/", 1)[0], "NOT_FOUND: Requested entity was not found."))
     thing: Thing = world.things[key]
@@ -134,6 +141,7 @@ def shown_bucket(call: Call) -> Thing:
 
 
 def seconds(duration: str) -> str:
+    """Convert a duration such as `31d` to seconds with the unit: `2678400s`."""
     return f"{int(duration[:-1]) * {'s': 1, 'd': 86400}[duration[-1]]}s"
 
 
@@ -157,6 +165,8 @@ def shown_labelled(call: Call) -> Thing:
 
 
 def shown_file(flag: str) -> Callable[[Call], Thing]:
+    """Return a function that reads the resource from the file of this flag."""
+
     def shown(call: Call) -> Thing:
         return yaml_of(Path(call.flags[flag]))
 
@@ -195,6 +205,7 @@ def deploy_workflow(call: Call, world: World, stdin: str) -> Thing | None:
 
 
 def bind(call: Call, world: World, stdin: str) -> Thing | None:
+    """Add or remove an IAM binding."""
     if call.group != "projects":
         found(world, call.key)
     bindings = world.things.setdefault("policy:" + call.key, [])
@@ -267,6 +278,7 @@ def list_objects(call: Call, world: World, stdin: str) -> str:
 
 
 def access(call: Call, world: World, stdin: str) -> str:
+    """Return the latest version of the secret."""
     if not world.things.get("versions"):
         raise Absent("NOT_FOUND: Secret [projects/42/secrets/voxbatch-hf-token] has no versions.")
     latest: str = world.things["versions"][-1]
@@ -329,6 +341,7 @@ def shown(answer: Answer, flags: dict[str, str]) -> str:
 
 
 def value(row: Any, field: str) -> str:
+    """Return a field of a resource as gcloud's value() format prints it."""
     parts = [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|([^."]+)', field)]
     lower = parts[-1] == "lower()"
     for part in parts[: len(parts) - lower]:
@@ -364,6 +377,7 @@ class Trouble:
     changing_only: bool = False
 
     def befalls(self, call: Call) -> bool:
+        """Return whether this call fails, and count it."""
         if self.times == 0 or (self.changing_only and call.reads) or not re.search(self.at, " ".join(call.argv)):
             return False
         if self.skip > 0:
@@ -428,6 +442,7 @@ class _Handler(socketserver.StreamRequestHandler):
     server: _Server
 
     def word(self) -> str:
+        """Read one argument, which ends in a NUL byte."""
         text = bytearray()
         while (byte := self.rfile.read(1)) != b"\0":
             text += byte

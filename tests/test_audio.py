@@ -126,6 +126,7 @@ FFMPEG_ONLY = {
 
 
 def correlation(one: Samples, other: Samples) -> float:
+    """Return the correlation of the common length of two signals."""
     size = min(len(one), len(other))
     return float(np.corrcoef(one[:size], other[:size])[0, 1])
 
@@ -277,6 +278,7 @@ def test_the_network_fails(wav: Path, good: int) -> None:
 
 
 def written(tmp_path: Path, samples: Samples, rate: int = 16_000) -> Path:
+    """Write the samples to a file of 32-bit floats."""
     soundfile.write(path := tmp_path / "odd.wav", samples, rate, subtype="FLOAT")
     return path
 

@@ -205,6 +205,7 @@ def token_server(monkeypatch: pytest.MonkeyPatch, folder: Path, place: Place, *a
 
 
 def bearer(asked: Asked) -> str:
+    """Return the Authorization header of a request."""
     return asked.headers.get("authorization", "")
 
 
@@ -263,6 +264,8 @@ def test_token_server_in_trouble(place: Place, monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.fixture
 def on_a_container(monkeypatch: pytest.MonkeyPatch) -> Callable[[Vendor], None]:
+    """Return a function that makes the S3 client get its credentials from a server, as in a container."""
+
     def enter(vendor: Vendor) -> None:
         for name in (KEY_ID, "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.delenv(name, raising=False)

@@ -97,6 +97,7 @@ def outputs(store: Store) -> dict[str, bytes]:
 
 
 def committed(store: Store) -> Counter[int]:
+    """Return the number of parts that contain each item."""
     return Counter(entry.index for name in part_names(store) for entry in read_part(store, name))
 
 

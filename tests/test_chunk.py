@@ -40,14 +40,17 @@ def with_pauses(seconds: float, pauses: list[float], length: float = 0.5) -> Sam
 
 
 def blocked(samples: Samples, size: int, start: int = 0) -> list[Waveform]:
+    """Split the samples into Waveforms of `size` samples."""
     return [Waveform(samples[at : at + size], start + at) for at in range(0, len(samples), size)]
 
 
 def spans(samples: Samples, limit: int = LIMIT, size: int = 10 * SECOND) -> list[Span]:
+    """Return the spans of the chunks."""
     return [span for _, span in cut(blocked(samples, size), limit)]
 
 
 def is_forced(left: Span, right: Span) -> bool:
+    """Return whether the cut between two chunks was forced, so that they overlap."""
     return left.end > right.start
 
 

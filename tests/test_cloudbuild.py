@@ -111,6 +111,7 @@ class Machine:
         )  # fmt: skip
 
     def told(self) -> list[str]:
+        """Return the recorded command lines."""
         return self.record.read_text().splitlines()
 
 

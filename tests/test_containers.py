@@ -61,6 +61,7 @@ def dockerfile(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]
 
 
 def stages(instructions: list[dict[str, Any]]) -> dict[str, list[tuple[str, str]]]:
+    """Return the instructions of each build stage by its name."""
     found: dict[str, list[tuple[str, str]]] = {}
     for each in instructions:
         if each["instruction"] == "FROM":
@@ -424,6 +425,7 @@ class TestGpu:
 
 
 def until(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Wait until the condition is true, for at most `seconds`."""
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit

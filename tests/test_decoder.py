@@ -26,6 +26,7 @@ LIMIT = 15 * 16_000
 
 
 def tasks(paths: Iterable[Path | str]) -> Iterator[Task]:
+    """Yield a task for each recording, without offset and duration."""
     for i, path in enumerate(paths):
         yield Task(i, str(path), 0.0, None, None, None, LIMIT)
 

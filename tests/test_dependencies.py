@@ -74,6 +74,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def foreign() -> set[str]:
+    """Return the third-party modules that voxbatch imports."""
     found = {name for path in (ROOT / "voxbatch").rglob("*.py") for name in imported(path)}
     return found - sys.stdlib_module_names - {"voxbatch", "_typeshed"}
 

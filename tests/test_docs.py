@@ -269,6 +269,7 @@ def split(output: str) -> tuple[list[str], list[str]]:
 
 
 def error_rate(output: str) -> float:
+    """Return the WER in percent that the output shows."""
     found = re.search(r"^WER ([\d.]+)%", output, re.MULTILINE)
     assert found
     return float(found[1])

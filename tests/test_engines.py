@@ -42,6 +42,7 @@ def chunk(item: int, start: int = 0, end: int = 32_000, lang: str | None = None)
 
 
 def fed(engine: engines.Engine, chunks: list[Chunk]) -> list[Hypothesis | ChunkFailure]:
+    """Return all results of the engine for these chunks."""
     feed = Feed(10**9)
     for each in chunks:
         feed.put(each)

@@ -44,6 +44,7 @@ def failure(index: int, reference: str | None = None) -> Entry:
 def commit(
     store: Store, batches: Sequence[Sequence[Entry]], items: int, shard: int = 0, shards: int = 1, worker: int = 0
 ) -> None:
+    """Commit each batch as a part of 2 s."""
     made = Ledger(store, "run", items, shard, shards, worker)
     for batch in batches:
         made.commit(batch, 2.0)
@@ -54,6 +55,7 @@ def merged(store: Store, items: int, formats: Sequence[str] = ()) -> dict[str, A
 
 
 def snapshot(place: str) -> dict[str, bytes]:
+    """Return the bytes of all files below a folder, by relative path."""
     return {str(path.relative_to(place)): path.read_bytes() for path in Path(place).rglob("*") if path.is_file()}
 
 

@@ -42,10 +42,12 @@ def spoken(text: str, *, seconds: float = 0.3, gap: float = 0.0, start: float = 
 
 
 def ink(text: str) -> str:
+    """Return the text without white space."""
     return "".join(text.split())
 
 
 def shown(result: list[Cue]) -> str:
+    """Return the joined lines of all cues."""
     return "".join(line for cue in result for line in cue.lines)
 
 

@@ -395,6 +395,7 @@ ASKED = ("s3://in/calls.jsonl", "-o", "s3://out/calls", "--image", "i:1", "--rol
 
 
 def requested(*arguments: str) -> dict[str, Any]:
+    """Return the request of submit.py for these arguments, checked against the service model."""
     body = submit.request(submit.options(arguments))
     validated("sagemaker", "CreateProcessingJobRequest", body)
     return dict(body)
@@ -459,6 +460,7 @@ def program(tmp_path: Path) -> str:
 
 
 def entry(base: Path, path: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run entry.sh with the SageMaker files below `base`."""
     env = environment(SAGEMAKER_BASE_DIR=str(base), PATH=path)
     return subprocess.run([SAGEMAKER / "entry.sh", *options], env=env, capture_output=True, text=True, timeout=240)
 
@@ -569,6 +571,7 @@ def test_a_host_whose_user_may_not_write(tmp_path: Path) -> None:
 
 @cache
 def manifests() -> dict[str, Any]:
+    """Return the parsed Kubernetes manifests by file name."""
     return {path.stem: yaml.safe_load(path.read_text()) for path in sorted((JOBS / "kubernetes").glob("*.yaml"))}
 
 
@@ -680,6 +683,7 @@ class Array:
         self.started: list[subprocess.Popen[bytes]] = []
 
     def begin(self, index: int, restarts: int = 0) -> subprocess.Popen[bytes]:
+        """Start a task of the array; `restarts` is Slurm's count of restarts."""
         array = {"ARRAY_JOB_ID": 17, "ARRAY_TASK_ID": index + 5, "ARRAY_TASK_COUNT": TASKS, "ARRAY_TASK_MIN": 5}
         array |= {"ARRAY_TASK_MAX": 4 + TASKS, "ARRAY_TASK_STEP": 1, "JOB_ID": 20 + index}
         array |= {"RESTART_COUNT": restarts} if restarts else {}
@@ -698,6 +702,7 @@ class Array:
         return process
 
     def requeued(self) -> list[str]:
+        """Return the recorded arguments of `scontrol`, one line per call."""
         log = self.folder / "scontrol.log"
         return log.read_text().splitlines() if log.exists() else []
 
@@ -850,6 +855,7 @@ class Cluster:
 
 @contextmanager
 def cluster_in(folder: Path) -> Iterator[Cluster]:
+    """Start a Slurm cluster, or skip the test without root, Slurm and VOXBATCH_TEST_SLURM=1."""
     if not os.environ.get("VOXBATCH_TEST_SLURM") or os.geteuid() != 0 or not shutil.which("slurmctld"):
         pytest.skip("takes root, slurmctld, slurmd, munge, and VOXBATCH_TEST_SLURM=1")
     for each in folder.parents:

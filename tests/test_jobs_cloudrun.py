@@ -54,6 +54,7 @@ class Cloud:
         return subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
     def deploy(self, *args: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """Run deploy.sh and assert that it succeeds."""
         done = self.run("deploy.sh", *args, **settings)
         assert done.returncode == 0, done.stdout + done.stderr
         return done
@@ -65,6 +66,7 @@ class Cloud:
         return calls
 
     def changes(self) -> list[str]:
+        """Return the calls since the last one of `calls` that change something, as command lines."""
         return [" ".join(call["argv"]) for call in self.calls() if not call["reads"]]
 
     @property
@@ -76,9 +78,11 @@ class Cloud:
         self.gcloud.world.things.update(things)
 
     def trouble(self, at: str, say: str, **when: Any) -> None:
+        """Let the next matching gcloud commands fail."""
         self.gcloud.trouble = Trouble(at, say, **when)
 
     def roles(self, thing: str) -> set[tuple[str, str]]:
+        """Return the (account, role) pairs of a resource's policy."""
         bindings = self.world.get(f"policy:{thing}", [])
         return {(member.split(":")[1].split("@")[0], b["role"]) for b in bindings for member in b["members"]}
 
@@ -567,6 +571,7 @@ def test_gcloud_can_send_every_document(all_calls: list[dict[str, Any]]) -> None
 
 
 def containers(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the containers of a Cloud Run job or worker pool."""
     spec = document["spec"]["template"]["spec"]
     found: list[dict[str, Any]] = (spec["template"]["spec"] if "template" in spec else spec)["containers"]
     return found
@@ -711,6 +716,7 @@ def execution(*args: str, **fields: str) -> dict[str, Any]:
 
 
 def upload(name: str, executions: Executions, bucket: str = "p-in") -> str:
+    """Run the workflow for an uploaded object and return its result."""
     event = {
         "data": {"bucket": bucket, "name": name, "generation": "1"},
         "type": "google.cloud.storage.object.v1.finalized",

@@ -30,6 +30,7 @@ def entry(index: int, kind: str = "transcript", **row: object) -> Entry:
 
 
 def ledger(store: Store, shard: int = 0, shards: int = 1, run: str = RUN) -> Ledger:
+    """Return a loaded Ledger of a shard."""
     made = Ledger(store, run, ITEMS, shard, shards)
     made.load()
     return made

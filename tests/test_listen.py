@@ -65,6 +65,7 @@ class Listening:
         return sum(each["done"] for each in self.told("run_finished"))
 
     def until(self, happened: Callable[[], object]) -> None:
+        """Wait until `happened` is true, and assert that the process still runs."""
         while not happened():
             assert self.process.poll() is None, self.said
             time.sleep(0.02)
@@ -107,6 +108,7 @@ class Desk:
         return f"{BUCKET}/{key}"
 
     def generation(self, key: str) -> int:
+        """Return the generation of an object."""
         return int(stat(f"{BUCKET}/{key}").tag)
 
     def told(self, count: int) -> None:
@@ -115,6 +117,7 @@ class Desk:
             time.sleep(0.02)
 
     def listen(self, *options: str, **variables: str) -> Listening:
+        """Start `voxbatch listen` on the desk's subscription."""
         where = ("--subscription", "uploads", "--project", self.post.project, "-o", OUT)
         where += () if "--recordings" in options else ("--prefix", f"{BUCKET}/in/")
         engine = () if "--engine" in options else SCRIPTED
@@ -143,6 +146,7 @@ class Desk:
 
 
 def outputs(store: Store) -> dict[str, bytes | None]:
+    """Return the merged outputs and subtitles."""
     return {name: store.read(name) for name in ("transcripts.jsonl", "failures.jsonl", *store.names("srt"))}
 
 
@@ -691,6 +695,7 @@ THERE = ("--to", "cloudrun", "--engine", "vllm")
 
 
 def arguments(execution: dict[str, Any]) -> list[str]:
+    """Return the arguments of the container of an execution."""
     found: list[str] = execution["template"]["containers"][0]["args"]
     return found
 

@@ -57,6 +57,7 @@ ROWS = st.lists(
 
 
 def write(folder: Path, *lines: str | bytes, name: str = "m.jsonl", end: bytes = b"\n") -> Path:
+    """Write a manifest of these lines."""
     path = folder / name
     path.write_bytes(b"".join((line.encode() if isinstance(line, str) else line) + end for line in lines))
     return path
@@ -68,6 +69,7 @@ def surveyed(path: Path, policy: PathPolicy = INSIDE, limit: int | None = None) 
 
 
 def complaints(path: Path, policy: PathPolicy = INSIDE) -> list[tuple[int, str]]:
+    """Return the line number and reason of each bad line; assert that there are any."""
     with pytest.raises(ManifestError) as caught:
         surveyed(path, policy)
     return [(bad.line, bad.reason) for bad in caught.value.bad_lines]
@@ -79,10 +81,12 @@ def read(path: Path, **options: Any) -> list[Item]:
 
 
 def parse(row: object, policy: PathPolicy = INSIDE) -> Item:
+    """Parse a row as line 7 and item 3 of a manifest in /base."""
     return parse_line(row if isinstance(row, bytes) else json.dumps(row).encode(), 7, 3, "/base", policy)
 
 
 def refusal(row: object, policy: PathPolicy = INSIDE) -> str:
+    """Return the reason for which a row is refused."""
     with pytest.raises(LineError) as caught:
         parse(row, policy)
     return str(caught.value)

@@ -33,6 +33,7 @@ def mix(channels: NativeBlock, *sizes: int, channel: int | None = None) -> NDArr
 
 
 def decibels(samples: NDArray[np.float32]) -> float:
+    """Return the mean power in dB."""
     return float(10 * np.log10(np.mean(np.square(samples, dtype=np.float64)) + 1e-20))
 
 

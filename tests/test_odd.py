@@ -37,6 +37,8 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Ran:
+    """Exit code, output and results of the run."""
+
     code: int
     out: str
     err: str
@@ -65,6 +67,7 @@ def made_here(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def memory(process: psutil.Process) -> int:
+    """Return the resident memory of a process and its children in bytes."""
     total = 0
     for each in [process, *process.children(recursive=True)]:
         try:
@@ -217,6 +220,7 @@ OUTSIDE: dict[str, dict[int, str]] = {
 
 
 def complaints(path: Path, stderr: str) -> dict[int, str]:
+    """Return the reasons in stderr by line number; 0 is the manifest as a whole."""
     found = {}
     for line in stderr.splitlines():
         where, _, reason = line.removeprefix("Error: ").removeprefix(f"{path}: ").partition(": ")

@@ -13,6 +13,7 @@ HERE, THERE = "gs://here/", "https://there/"
 
 
 def silent(since: float, place: str = HERE) -> Fault:
+    """Return a fault of a place that has not answered since `since`."""
     return Fault(place, f"cannot read {place}x.wav: no answer", since)
 
 

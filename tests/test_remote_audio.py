@@ -66,6 +66,7 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 def samples(uri: str, offset: float = 0.0, duration: float | None = None, block_bytes: int = BLOCK_BYTES) -> bytes:
+    """Return the bytes of the decoded samples."""
     with closing(open_recording(uri, block_bytes=block_bytes)) as recording:
         blocks = decode(recording, uri, offset=offset, duration=duration)
         return b"".join(block.samples.tobytes() for block in blocks)
@@ -76,6 +77,7 @@ def task(item: int, uri: str) -> Task:
 
 
 def decoded(*uris: str, workers: int = 2) -> list[Message]:
+    """Return all messages of a decoder pool for these recordings."""
     with DecoderPool(workers) as pool:
         return list(pool.run(task(i, uri) for i, uri in enumerate(uris)))
 
@@ -89,6 +91,7 @@ def done(messages: list[Message]) -> set[int]:
 
 
 def asked(bucket: Bucket, key: str) -> int:
+    """Return the number of requests for an object."""
     return sum(count for (_, name), count in bucket.proxy.counts().items() if name == key)
 
 

@@ -48,11 +48,13 @@ def last_line(text: str) -> str:
 
 
 def counts(out: Path) -> tuple[int, int, int]:
+    """Return (items, done, failed) of the summary."""
     summary = json.loads((out / "summary.json").read_text())
     return summary["items"], summary["done"], summary["failed"]
 
 
 def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    """Wait until the condition is true, for at most `seconds`."""
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit

@@ -26,6 +26,7 @@ DATA = b"0123456789" * 10
 
 
 def crc32c(data: bytes) -> str:
+    """Return the checksum in the form of a store's checksum."""
     digest = Digest("crc32c:")
     digest.update(data)
     return digest.text()
@@ -106,6 +107,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def busy(seconds: float = 0.0) -> Interrupted:
+    """Return the error of a busy server, with its Retry-After in seconds."""
     return Interrupted("cannot read gs://b/a: the server is busy", seconds)
 
 

@@ -78,6 +78,7 @@ def heard(span: Span, *words: tuple[str, float] | tuple[str, float, float]) -> H
 
 
 def joined(left: Hypothesis, right: Hypothesis) -> str:
+    """Return the stitched text of two chunks that overlap around CUT."""
     return stitch([LEFT, RIGHT], [left, right]).text
 
 

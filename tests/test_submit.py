@@ -211,6 +211,7 @@ def test_bad_targets(made: Callable[[], object], message: str) -> None:
 
 
 def started_once(api: CloudRunApi) -> list[str]:
+    """Return the paths of all POST requests."""
     return [call.path.partition("?")[0] for call in api.endpoint.calls if call.method == "POST"]
 
 

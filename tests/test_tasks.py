@@ -401,6 +401,7 @@ def on_kubernetes(folder: Path, count: int) -> Environment:
 
 
 def outputs(store: Store) -> dict[str, bytes | None]:
+    """Return the merged outputs and subtitles."""
     return {name: store.read(name) for name in ("transcripts.jsonl", "failures.jsonl", *store.names("srt"))}
 
 
@@ -417,6 +418,7 @@ class Crew:
         self._environment, self._more = environment, more
 
     def begin(self, index: int, attempt: int = 0, delay_s: float = 0.02) -> Popen[str]:
+        """Start a task, which takes `delay_s` per chunk and commits each item as a part."""
         slowly = ("--engine-option", f"delay_s={delay_s}", "--engine-option", "concurrency=1", "--part-items", "1")
         env = self._environment(index, attempt) | self._more
         return self._start("run", self._manifest, "-o", self._out, *FAST, *slowly, env=env)
@@ -435,6 +437,7 @@ def strike(first: Mapping[int, Popen[str]], numbers: Mapping[int, signal.Signals
 
 
 def ended(processes: Iterable[Popen[str]]) -> list[int]:
+    """Wait for the processes and return their exit codes."""
     codes = []
     for process in processes:
         said = process.communicate(timeout=120)
@@ -460,6 +463,7 @@ def disturbed(crew: Crew, store: Store, count: int, killed: set[int], zombie: in
 
 
 def prove(crew: Crew, store: Store, count: int, killed: set[int], zombie: int, alone: dict[str, bytes | None]) -> None:
+    """Assert that kills, restarts and a zombie task leave the outputs of one process."""
     asleep = disturbed(crew, store, count, killed, zombie)
     assert asleep.poll() is None
     assert outputs(store) == alone

@@ -51,6 +51,8 @@ Answer = Callable[["Handler"], None]
 
 
 class Handler(BaseHTTPRequestHandler):
+    """A handler that sends the next answer of the requested path."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: Any
@@ -81,6 +83,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
+    """A web server that counts its connections."""
+
     daemon_threads = True
     connections = 0
 
@@ -94,6 +98,8 @@ class Server(ThreadingHTTPServer):
 
 @dataclass
 class Site:
+    """A running server with the answers of each path and the requests that it received."""
+
     server: Server
     scheme: str = "http"
     host: str = "127.0.0.1"
@@ -134,10 +140,13 @@ def file(body: bytes = BODY, ranges: bool = True, **headers: str) -> Answer:
 
 
 def said(status: int, body: bytes = b"", length: int | None = None, **headers: str) -> Answer:
+    """Return an answer with this status and body."""
     return lambda handler: handler.reply(status, body, length, **headers)
 
 
 def chunked(*chunks: bytes, end: bytes = b"0\r\n\r\n") -> Answer:
+    """Return an answer in chunked encoding; `end` replaces its final chunk."""
+
     def answer(handler: Handler) -> None:
         handler.send_response(200)
         handler.send_header("Transfer-Encoding", "chunked")
@@ -170,6 +179,7 @@ PAUSE = threading.Event()
 
 @contextlib.contextmanager
 def running(context: ssl.SSLContext | None = None) -> Iterator[Site]:
+    """Run a site, with TLS if a context is given."""
     server = Server(("127.0.0.1", 0), Handler)
     if context:
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -198,10 +208,12 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def open_recording(uri: str, access: Access) -> recording.Recording:
+    """Open a recording with small blocks of BLOCK bytes."""
     return storage.open_recording(uri, access, BLOCK)
 
 
 def whole(found: recording.Recording) -> bytes:
+    """Return all bytes of a recording and close it."""
     with contextlib.closing(found):  # type: ignore[type-var]
         return found.pread(1 << 30, 0)
 
@@ -684,6 +696,7 @@ def test_nobody_there() -> None:
 
 
 def chain(site: Site, count: int) -> str:
+    """Set up a chain of `count` redirects of all kinds and return its first address."""
     for i in range(count):
         status = (301, 302, 303, 307, 308)[i % 5]
         site.put(f"/{i}", said(status, b"moved", Location=f"{i + 1}?n={i}"))

@@ -58,6 +58,11 @@ class Ended(Exception):
 
 
 def tree(text: str) -> ast.expr:
+    """Return the syntax tree of an expression.
+
+    Raises:
+        Bad: the expression is too long, or is no expression.
+    """
     if len(text) > LONGEST:
         raise Bad(f"longer than {LONGEST} characters: {text}")
     if "'" in text:
@@ -70,6 +75,7 @@ def tree(text: str) -> ast.expr:
 
 
 def dotted(node: ast.expr) -> str:
+    """Return the dotted name of a called function."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     if isinstance(node, ast.Name):
@@ -78,6 +84,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """Return the value of an expression, with `names` as its variables."""
     match node:
         case ast.Constant(value=str() | int() | float() as value):
             return value
@@ -102,6 +109,7 @@ def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def same_kind(does: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """Apply an operator to two values, which must both be strings or both not."""
     if isinstance(left, str) != isinstance(right, str):
         raise Bad(f"a text and no text: {left!r}, {right!r}")
     return does(left, right)
@@ -124,6 +132,8 @@ def filled(value: Any, names: Mapping[str, Any]) -> Any:
 
 
 class Run:
+    """One run of a workflow with its environment variables and a fake cloud."""
+
     def __init__(self, environment: dict[str, str], cloud: Cloud):
         self.environment, self.cloud = environment, cloud
         self.returned: Any = None
