@@ -367,7 +367,7 @@ class Proxy(ThreadingHTTPServer):
         """
         self.spoil: Callable[[Asked], Fault] = _no_fault
         self.rewrite: Callable[[Asked], Asked] = lambda asked: asked
-        """Replaces a request before it is forwarded to the server."""
+        """A function that changes a request before it is forwarded to the server."""
         self.log: list[Asked] = []
         self.spoilt = 0
         self.held = threading.Event()

@@ -323,7 +323,7 @@ def test_connections_are_kept(site: Site) -> None:
 
 
 def test_many_at_once(site: Site) -> None:
-    """Threads share a limited number of connections to a server, and no request is lost."""
+    """Threads share a limited number of connections to a server, and an error reply does not lose one."""
     site.put("/x", file(), said(503), file(ranges=False), said(404), file())
     reader = SteadyReader(site.web())
     results: list[bytes] = []
