@@ -1,5 +1,7 @@
-"""Endpoints of the clouds' task engines on this machine, for their real clients. Each holds every request against the
-API's own description (`discovery`, botocore's service model), and remembers what was wrong with it.
+"""Local endpoints of the cloud platforms for their real clients.
+
+Each endpoint checks every request against the API's own description (`discovery`, botocore's service model) and records
+faults.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from servers import Reply
 
 
 class ServiceModel:
-    """botocore's model of a service. Its own validation leaves out what the service would refuse: lengths, patterns and
-    enumerations."""
+    """botocore's model of a service, with checks of lengths, patterns and enumerations that botocore leaves to the
+    service.
+    """
 
     def __init__(self, name: str):
         from botocore.loaders import Loader
@@ -29,6 +32,7 @@ class ServiceModel:
         self.model = ServiceModel(Loader().load_service_model(name, "service-2"), name)
 
     def faults(self, operation: str, body: Any) -> list[str]:
+        """Return the faults of a request body for an operation."""
         from botocore.validate import ParamValidator
 
         if operation not in self.model.operation_names:
@@ -59,7 +63,9 @@ def _faults_of(value: Any, shape: Any, at: str) -> Iterator[str]:
 
 
 def _matches(pattern: str, value: str) -> bool:
-    """Java's classes of letters and the like are not Python's; a pattern that has them is not judged."""
+    """Return whether the value matches; patterns with Java's character classes, which Python lacks,
+    count as a match.
+    """
     return "\\p{" in pattern or re.fullmatch(pattern, value, re.DOTALL) is not None
 
 
@@ -74,17 +80,19 @@ def _size(value: int, shape: Any, at: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request that came."""
+    """A received request."""
 
     method: str
     path: str
     headers: dict[str, str]
-    """Names in lower case."""
+    """Headers, with names in lower case."""
     body: Any
-    """Of JSON; None where it is empty."""
+    """The parsed JSON body; None if it is empty."""
 
 
 class Endpoint(ThreadingHTTPServer):
+    """A local server that answers by `answer` or by planned replies, and records calls and faults."""
+
     daemon_threads = True
 
     def __init__(self, answer: Callable[[Call, bytes], Reply]):
@@ -93,9 +101,11 @@ class Endpoint(ThreadingHTTPServer):
         self.answer = answer
         self.calls: list[Call] = []
         self.wrong: list[str] = []
-        """What was wrong with requests, by the API's description."""
+        """Faults of requests by the API description."""
         self.replies: list[Reply | str] = []
-        """In place of the next answers, one each; "reset": none comes; "lost": none comes, though it is done."""
+        """Replies in place of the next answers, one each. "reset": no reply; "lost": the request is executed, but no
+        reply is sent.
+        """
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -134,6 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def served(endpoint: Endpoint) -> Iterator[None]:
+    """Serve an endpoint on a thread for the duration of the context."""
     threading.Thread(target=endpoint.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:
         yield
@@ -147,16 +158,18 @@ def _json(status: int, body: Any, kind: str = "application/json") -> Reply:
 
 
 def google_refusal(status: int, message: str, reason: str = "") -> Reply:
+    """Return an error reply of a Google API."""
     details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason}] if reason else []
     return _json(status, {"error": {"code": status, "message": message, "status": "X", "details": details}})
 
 
 def amazon_refusal(status: int, code: str, message: str) -> Reply:
+    """Return an error reply of an AWS API."""
     return _json(status, {"__type": code, "message": message}, "application/x-amz-json-1.1")
 
 
 class CloudRunApi:
-    """The v2 API with some jobs; an execution runs until a test ends it."""
+    """The v2 API of Cloud Run with some jobs; an execution runs until the test ends it."""
 
     page_size = 2
 
@@ -164,10 +177,11 @@ class CloudRunApi:
         self.api = discovery.api("run.v2")
         self.jobs = jobs or ("projects/p/locations/us-central1/jobs/voxbatch",)
         self.executions: list[dict[str, Any]] = []
-        """The latest first, as they are listed."""
+        """The latest execution first, in the order of listings."""
         self.endpoint = Endpoint(self._answer)
 
     def end_all(self) -> None:
+        """Mark all executions as finished."""
         for each in self.executions:
             each["completionTime"] = "2026-11-21T12:00:00Z"
 
@@ -213,7 +227,7 @@ class CloudRunApi:
 
 
 class SageMakerApi:
-    """Processing jobs; one runs until a test ends it."""
+    """The processing jobs of SageMaker; a job runs until the test ends it."""
 
     def __init__(self) -> None:
         self.model = ServiceModel("sagemaker")

@@ -1,4 +1,4 @@
-"""What several test modules share: recordings made on the spot, the program as a user starts it, servers of stores."""
+"""Shared fixtures: generated recordings, the program as a user starts it, and storage servers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from voxbatch.audio.ffmpeg import executable, version
 from voxbatch.cli import cli
 from voxbatch.storage import connect
 
-# Machines are shared: how long an example takes says nothing.
+# Machines are shared, so the duration of an example means nothing.
 settings.register_profile("voxbatch", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("voxbatch")
 
-# A shell starts what runs in its background deaf to Ctrl-C, and so would be all that is started here.
+# A shell makes its background processes ignore Ctrl-C, and the processes started here would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -37,11 +37,11 @@ LONGEST_FIRST = (
     "test_containers", "test_engine", "test_listen", "test_whisper", "test_bucket_run", "test_plugin", "test_whole_run",
     "test_odd", "test_jobs", "test_benchmarks", "test_run", "test_audio",
 )  # fmt: skip
-"""Modules that take minutes: begun last, one would run alone in the end."""
+"""Modules that take minutes. They start first, because otherwise one would run alone at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order in which modules are begun; that of the tests within one stays."""
+    """Order the modules by LONGEST_FIRST; the order of tests within a module stays."""
 
     def place(item: pytest.Item) -> int:
         return LONGEST_FIRST.index(item.path.stem) if item.path.stem in LONGEST_FIRST else len(LONGEST_FIRST)
@@ -56,16 +56,21 @@ ManifestWriter = Callable[..., Path]
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """This checkout first, none of the caller's own VOXBATCH_* settings, and no task engine that runs the tests."""
+    """Return an environment with this checkout first on PYTHONPATH, without the caller's VOXBATCH_* settings and the
+    variables of a platform that runs the tests.
+    """
     own = ("VOXBATCH_", "CLOUD_RUN_", "SAGEMAKER_", "AWS_BATCH_", "JOB_COMPLETION", "SLURM_", "RANK")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     return {**kept, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **extra}
 
 
 def understood(name: str, *arguments: str) -> None:
-    """Have a command's own parser read `arguments`, below the program's context as in use; raises click's errors.
+    """Parse `arguments` with a command's own parser, below the context of the program as in use.
 
-    A command keeps the help option of the first context it is in: one without a parent would leave `-h` out for good.
+    A command keeps the help option of its first context: a context without a parent would remove `-h` permanently.
+
+    Raises:
+        click.ClickException: the parser refuses the arguments.
     """
     with cli.make_context("voxbatch", [name]) as program:
         cli.commands[name].make_context(name, list(arguments), parent=program)
@@ -73,7 +78,7 @@ def understood(name: str, *arguments: str) -> None:
 
 @pytest.fixture
 def voxbatch(tmp_path: Path) -> Voxbatch:
-    """voxbatch("run", path, env={…}) → the ended process, its output as text."""
+    """Return a function: voxbatch("run", path, env={…}) gives the ended process with its output as text."""
 
     def run(*args: object, env: dict[str, str] | None = None, **settings: Any) -> subprocess.CompletedProcess[str]:
         settings = {"cwd": tmp_path, "timeout": 240, "capture_output": True, "text": True, **settings}
@@ -85,7 +90,7 @@ def voxbatch(tmp_path: Path) -> Voxbatch:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Starter]:
-    """start("run", path) → the running process; killed when the test is over."""
+    """Return a function: start("run", path) gives a running process, which is killed at the end of the test."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(*args: object, env: dict[str, str] | None = None, **settings: Any) -> subprocess.Popen[str]:
@@ -103,7 +108,9 @@ def start(tmp_path: Path) -> Iterator[Starter]:
 
 @pytest.fixture(params=["wheel", "system"])
 def ffmpeg(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """The ffmpeg that recordings are read by: the wheel's, then the system's. Gives the variables that select it."""
+    """Select the ffmpeg that reads recordings: that of the wheel, then the system's. Yield the variables that select
+    it.
+    """
     chosen = "" if request.param == "wheel" else shutil.which("ffmpeg")
     if chosen is None:
         pytest.skip("there is no system ffmpeg on PATH: apt-get install ffmpeg")
@@ -117,7 +124,7 @@ def ffmpeg(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Recorder:
-    """recording("a.wav", 2.5) → a WAV file of noise that swells and fades as syllables do."""
+    """Return a function: recording("a.wav", 2.5) writes a WAV file of noise whose loudness varies like syllables."""
 
     def record(name: str, seconds: float, folder: Path = tmp_path, rate: int = 16_000) -> Path:
         count = round(seconds * rate)
@@ -134,7 +141,9 @@ def recording(tmp_path: Path) -> Recorder:
 
 @pytest.fixture
 def manifest(tmp_path: Path, recording: Recorder) -> ManifestWriter:
-    """manifest(1.0, 2.5, None) → m.jsonl of recordings r0.wav, r1.wav, …; None is a recording that is missing."""
+    """Return a function: manifest(1.0, 2.5, None) writes m.jsonl with recordings r0.wav, r1.wav, …; None is a missing
+    recording.
+    """
 
     def write(*seconds: float | None, name: str = "m.jsonl", **row: Any) -> Path:
         rows = []
@@ -151,7 +160,7 @@ def manifest(tmp_path: Path, recording: Recorder) -> ManifestWriter:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB."""
+    """Mount a file system of 1 MB."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
@@ -167,19 +176,19 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def corpus() -> Path:
-    """The folder of real recordings (speech/) and odd ones (odd/), which is no part of the project."""
+    """Return the folder of real recordings (speech/) and odd ones (odd/), which are not part of the project."""
     folder = Path(os.environ.get("VOXBATCH_TEST_DATA", ROOT.parent / "shared" / "data"))
     if not (folder / "speech" / "manifest.jsonl").is_file():
         pytest.skip(f"no recordings in {folder}: set VOXBATCH_TEST_DATA to a folder that has them")
     return folder
 
 
-# Each server starts when the first test asks for it and serves the whole suite; each test makes buckets of its own.
+# Each server starts at its first use and serves the whole suite; each test makes its own buckets.
 
 
 @pytest.fixture(autouse=True)
 def new_clients() -> Iterator[None]:
-    """A client keeps the environment that it was made in; the next test has another."""
+    """Clear the cached clients after each test, because a client keeps the environment in which it was made."""
     yield
     connect.bucket.cache_clear()
     connect._web.cache_clear()
@@ -187,30 +196,34 @@ def new_clients() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def google() -> Iterator[servers.Server]:
+    """Yield the fake Cloud Storage of the session."""
     with servers.google_server() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def letters() -> Iterator[Callable[..., pubsub.Post]]:
-    """letters() → a Pub/Sub project of the test's own."""
+    """Return a function that makes a Pub/Sub project for one test."""
     with pubsub.emulator() as host, pubsub.posts(host) as make:
         yield make
 
 
 @pytest.fixture(scope="session")
 def amazon() -> Iterator[servers.Server]:
+    """Yield the moto S3 server of the session."""
     with servers.amazon_server() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    """Yield the SeaweedFS server of the session, which checks signatures."""
     with servers.seaweed_server(tmp_path_factory.mktemp("seaweed")) as server:
         yield server
 
 
 @pytest.fixture(params=["google", "amazon", "seaweed"])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[servers.Place]:
+    """Yield an OUT in a new bucket on each of the three servers."""
     with servers.placed(request.getfixturevalue(request.param), monkeypatch) as found:
         yield found

@@ -1,7 +1,8 @@
-"""Holds documents and requests against Google's discovery documents, which say what each of its APIs takes.
+"""Checks of documents and requests against Google's discovery documents, which describe the input of its APIs.
 
-They come with google-api-python-client. Stricter than the APIs: a field that is not known or that the server alone
-sets, a value of another type, and the lack of a field whose description begins with "Required" are each a fault.
+The documents come with google-api-python-client. The checks are stricter than the APIs: an unknown field, a field that
+only the server sets, a value of another type, and a missing field whose description starts with "Required" are each a
+fault.
 """
 
 from __future__ import annotations
@@ -18,33 +19,39 @@ Schema = dict[str, Any]
 REQUIRED = re.compile(r"required(?! if)", re.IGNORECASE)
 TYPES = {"string": str, "integer": int, "boolean": bool, "number": (int, float), "array": list, "object": dict}
 FORMATS = {"int64": r"-?\d+", "uint64": r"\d+", "google-duration": r"-?\d+(\.\d{1,9})?s"}
-"""Of texts. JSON has no int64, so that travels as text; as a number it is taken too."""
+"""Patterns of string formats. JSON has no int64, so that it is sent as a string; a number is accepted, too."""
 
 
 @cache
 def api(name: str) -> Api:
-    """`run.v2` → what it takes."""
+    """Return the API of this name, such as `run.v2`."""
     path = resources.files("googleapiclient") / "discovery_cache" / "documents" / f"{name}.json"
     return Api(json.loads(path.read_text(encoding="utf-8")))
 
 
 class Api:
+    """The methods and schemas of one discovery document."""
+
     def __init__(self, document: Schema):
         self._parameters: Schema = document["parameters"]
         self._schemas: Schema = document["schemas"]
         self._methods = {each["id"]: each for each in _methods(document)}
 
     def method(self, id: str) -> Schema:
-        """`run.projects.locations.jobs.run` → its parameters, its request and its answer."""
+        """Return the parameters, request and response of a method such as `run.projects.locations.jobs.run`."""
         found: Schema = self._methods[id]
         return found
 
     def faults(self, value: Any, schema: str, *, sent: bool = True) -> list[str]:
-        """What is wrong with a value, by the schema of that name; `sent`: by a client, and not by the server."""
+        """Return the faults of a value by the schema of that name.
+
+        Args:
+            sent: the value comes from a client, not from the server.
+        """
         return list(self._faults(value, self._schemas[schema], schema, sent))
 
     def faults_of_request(self, verb: str, path: str, body: bytes) -> list[str]:
-        """The method is found as the server finds it, by verb and path."""
+        """Return the faults of a request; its method is found by verb and path, as on the server."""
         parts = urlsplit(path)
         called = next((each for each in self._methods.values() if _is_called(each, verb, parts.path)), None)
         if called is None:

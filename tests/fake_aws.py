@@ -1,7 +1,7 @@
-"""Stands in for the `aws` program: it takes a command only if the published model of the service has it, with these
-flags, and their values fit its shapes; writes it down; and lets a local server (moto) answer.
+"""A fake `aws` program that validates and records commands, and forwards them to a local server (moto).
 
-What a script starts as `aws` only hands its arguments over a socket: a script of fifty commands takes seconds.
+It accepts a command only if the published model of the service has it with these flags, and their values fit the
+shapes. The program on PATH only sends its arguments over a socket, so that a script of fifty commands takes seconds.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ sys.exit(code)
 GLOBAL = {"--query", "--output", "--region"}
 SERVICES = {"s3api": "s3"}
 UNPARSED, REFUSED = 252, 254
-"""Exit codes of the real one."""
+"""Exit codes of the real program."""
 
 
 class Unparsed(Exception):
-    """No command of the real program."""
+    """A command that the real program does not accept."""
 
 
 @dataclass
 class FakeAws:
-    """`aws` on a PATH, before a server."""
+    """A fake `aws` for a PATH, in front of a server."""
 
     endpoint: str
     log: list[list[str]] = field(default_factory=list)
     deny: str = ""
-    """service:operation that nobody may call, such as iam:create-role."""
+    """The service:operation that is denied, such as iam:create-role."""
     _clients: dict[str, Any] = field(default_factory=dict)
     _models: dict[str, ServiceModel] = field(default_factory=dict)
     _events: set[str] = field(default_factory=set)
-    """Buckets whose events go to EventBridge: moto takes that setting, and does not tell of it."""
+    """Buckets whose events go to EventBridge: moto accepts that setting but does not report it."""
 
     def answer(self, arguments: Sequence[str]) -> tuple[int, str, str]:
-        """(exit code, standard output, standard error)"""
+        """Execute a command and return exit code, standard output and standard error."""
         service, command, rest = arguments[0], arguments[1], arguments[2:]
         if (service, command) == ("configure", "get"):
             return 1, "", ""
@@ -101,7 +101,7 @@ class FakeAws:
 
     @contextmanager
     def on_path(self, folder: Path) -> Iterator[str]:
-        """The folder to put first on PATH; it has this very Python, too."""
+        """Yield the folder to put first on PATH; it also contains this Python."""
         address = str(folder / "aws.socket")
         program = folder / "aws"
         program.write_text(PROGRAM.format(python=sys.executable, address=address))
@@ -129,7 +129,7 @@ class FakeAws:
 
 
 def pairs(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """(flag, its values)"""
+    """Yield each flag with its values."""
     at = 0
     while at < len(arguments):
         flag, values = arguments[at], []
@@ -143,6 +143,7 @@ def pairs(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def value(shape: Shape, flag: str, given: list[str]) -> Any:
+    """Return the value of a flag by the type of its shape."""
     if shape.type_name == "boolean":
         return True
     if shape.type_name == "list" and not (given and given[0].startswith("[")):
@@ -158,7 +159,8 @@ def value(shape: Shape, flag: str, given: list[str]) -> Any:
 
 
 def parameters(operation: OperationModel, flags: Mapping[str, list[str]]) -> dict[str, Any]:
-    """
+    """Return the parameters of an operation.
+
     Raises:
         Unparsed: a flag is unknown, or its value does not fit.
     """
@@ -169,13 +171,14 @@ def parameters(operation: OperationModel, flags: Mapping[str, list[str]]) -> dic
     found = {known[flag]: value(shape.members[known[flag]], flag, given) for flag, given in flags.items()}
     if shape:
         tokens = {each: "x" * 32 for each in shape.members if each in operation.idempotent_members}
-        report = ParamValidator().validate({**tokens, **found}, shape)  # the real one makes tokens up
+        report = ParamValidator().validate({**tokens, **found}, shape)  # the real program generates idempotency tokens
         if report.has_errors():
             raise Unparsed(f"Parameter validation failed:\n{report.generate_report()}")
     return found
 
 
 def shown(answer: dict[str, Any], settings: Mapping[str, str]) -> str:
+    """Return the answer as the real program prints it, with --query and --output applied."""
     if "--query" in settings:
         chosen = jmespath.search(settings["--query"], answer)
         return f"{chosen}\n" if settings.get("--output") == "text" else f"{json.dumps(chosen, default=str)}\n"

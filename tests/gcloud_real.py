@@ -1,14 +1,15 @@
-"""Asks the real gcloud what it thinks, offline: run by gcloud's own Python, with its lib folders as arguments.
+"""Offline checks by the real gcloud, run by gcloud's own Python with its lib folders as arguments.
 
-Reads a JSON object from standard input and answers with a list of complaints:
-- "commands": command lines, parsed by gcloud's own parser: unknown commands and flags, missing arguments, bad values;
-- "shown": what a test's stand-in showed of a resource, against gcloud's own printer;
-- "messages": documents, against the messages that gcloud sends to Google.
+The script reads a JSON object from standard input and writes a list of faults:
+- "commands": command lines, checked by gcloud's own parser for unknown commands and flags, missing arguments, bad
+  values;
+- "shown": the fake gcloud's output of resources, compared with gcloud's own printer;
+- "messages": documents, checked against the messages that gcloud sends to Google.
 """
 
 import io
 
-# ruff: noqa: E402 -- where its libraries are is said by the arguments
+# ruff: noqa: E402 -- the arguments name the folders of its libraries
 import json
 import sys
 
@@ -26,20 +27,21 @@ class Refused(Exception):
 
 
 def refuse(parser, status=0, message=None, exception=None):
+    """Raise instead of ending the process; replaces the parser's `exit`."""
     raise Refused(exception or message)
 
 
 def parsed(argv):
-    """None, or why gcloud would not take this command line."""
+    """Return None, or the reason for which gcloud refuses this command line."""
     try:
         PARSER.parse_args(list(argv))
-    except Exception as e:  # noqa: BLE001 -- whatever it is, it is the answer
+    except Exception as e:  # noqa: BLE001 -- any exception is the answer
         return f"{' '.join(argv)}: {e}"
     return None
 
 
 def shown(each):
-    """What gcloud's printer makes of a resource, if the stand-in showed something else."""
+    """Return None, or the difference between gcloud's output of a resource and the fake's."""
     out = io.StringIO()
     resources = each["resource"] if isinstance(each["resource"], list) else [each["resource"]]
     if "flatten" in each["flags"]:
@@ -52,12 +54,12 @@ def shown(each):
 
 
 def message(each):
-    """None, or what is wrong with a document, by gcloud's own classes."""
+    """Return None, or the fault that gcloud's own classes find in a document."""
     api, version, name = each["message"]
     module = apis.GetMessagesModule(api or global_methods.SERVERLESS_API_NAME, version)
     try:
         messages.DictToMessageWithErrorCheck(each["document"], getattr(module, name))
-    except Exception as e:  # noqa: BLE001 -- likewise
+    except Exception as e:  # noqa: BLE001 -- any exception is the answer
         return f"{name}: {e}"
     return None
 

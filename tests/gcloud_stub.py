@@ -1,8 +1,8 @@
-"""A stand-in for gcloud that remembers: what it is told to make, its describe and list show afterwards.
+"""A fake gcloud with a memory: `describe` and `list` show the resources that earlier commands created.
 
-What a script finds on PATH is a few lines of bash that hand their words to the test's own process. Each call goes into
-a record, so that tests can hold it against the real gcloud. It knows the commands of jobs/cloudrun alone, and none of
-Google's rules.
+The program on PATH is a short bash script that sends its arguments to the test process. Each call is recorded, so that
+tests can compare it with the real gcloud. The fake knows only the commands of jobs/cloudrun, and none of Google's
+rules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import yaml
 
 Thing = dict[str, Any]
 
-GROUPS = (  # the longer of two with the same beginning first
+GROUPS = (  # the longer of two groups with the same start comes first
     "storage buckets notifications", "storage buckets", "storage", "beta run worker-pools", "run jobs",
     "beta services identity", "services", "alpha monitoring policies", "logging metrics", "artifacts docker images",
     "artifacts repositories", "pubsub subscriptions", "pubsub topics", "iam service-accounts", "secrets versions",
@@ -32,11 +32,11 @@ AGENT = "service-42@gs-project-accounts.iam.gserviceaccount.com"
 
 
 class Refused(Exception):
-    """What gcloud says before it ends with 1."""
+    """The error message of gcloud before it exits with 1."""
 
 
 class Absent(Refused):
-    """What is asked for is not there."""
+    """A missing resource."""
 
 
 # ── one call ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -65,28 +65,35 @@ class Call:
 
     @property
     def reads(self) -> bool:
+        """Tell whether the command only reads."""
         return self.verb in READING
 
     @property
     def key(self) -> str:
-        """A thing's name however it is given: in full, as an address, or short."""
+        """Return the key of a resource, whose name may be given in full, as an address, or short."""
         return f"{self.group}/{self.names[0].removeprefix('gs://').rsplit('/', 1)[-1].split('@')[0]}"
 
 
 class World:
-    """All that has been made."""
+    """All resources that were created."""
 
     def __init__(self) -> None:
         self.things: dict[str, Any] = {}
 
     def under(self, prefix: str) -> list[Thing]:
+        """Return the resources whose key starts with `prefix`."""
         return [thing for key, thing in self.things.items() if key.startswith(prefix)]
 
 
-# ── what each command does; the answer is the resource that gcloud would show ─────────────────────────────────────────
+# ── the effect of each command; the answer is the resource that gcloud would show ─────────────────────────────────────
 
 
 def found(world: World, key: str) -> Thing:
+    """Return the resource of this key.
+
+    Raises:
+        Absent: there is none.
+    """
     if key not in world.things:
         raise Absent(NOT_FOUND.get(key.split("/", 1)[0], "NOT_FOUND: Requested entity was not found."))
     thing: Thing = world.things[key]
@@ -134,6 +141,7 @@ def shown_bucket(call: Call) -> Thing:
 
 
 def seconds(duration: str) -> str:
+    """Convert a duration such as `31d` to seconds with the unit: `2678400s`."""
     return f"{int(duration[:-1]) * {'s': 1, 'd': 86400}[duration[-1]]}s"
 
 
@@ -157,6 +165,8 @@ def shown_labelled(call: Call) -> Thing:
 
 
 def shown_file(flag: str) -> Callable[[Call], Thing]:
+    """Return a function that reads the resource from the file of this flag."""
+
     def shown(call: Call) -> Thing:
         return yaml_of(Path(call.flags[flag]))
 
@@ -195,6 +205,7 @@ def deploy_workflow(call: Call, world: World, stdin: str) -> Thing | None:
 
 
 def bind(call: Call, world: World, stdin: str) -> Thing | None:
+    """Add or remove an IAM binding."""
     if call.group != "projects":
         found(world, call.key)
     bindings = world.things.setdefault("policy:" + call.key, [])
@@ -267,6 +278,7 @@ def list_objects(call: Call, world: World, stdin: str) -> str:
 
 
 def access(call: Call, world: World, stdin: str) -> str:
+    """Return the latest version of the secret."""
     if not world.things.get("versions"):
         raise Absent("NOT_FOUND: Secret [projects/42/secrets/voxbatch-hf-token] has no versions.")
     latest: str = world.things["versions"][-1]
@@ -305,13 +317,13 @@ COMMON: dict[str, Callable[[Call, World, str], Answer]] = {
 }  # fmt: skip
 
 
-# ── how it is shown ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the output ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 FORMAT = re.compile(r'^value(?:\[separator="(?P<separator>.*?)"\])?\((?P<fields>.*)\)$', re.DOTALL)
 
 
 def shown(answer: Answer, flags: dict[str, str]) -> str:
-    """The answer as --flatten and --format would have it. Of the formats, value() is known."""
+    """Return the answer in the form of --flatten and --format. value() is the only supported format."""
     if isinstance(answer, str):
         return answer + "\n"
     rows = answer if isinstance(answer, list) else [answer] if answer is not None else []
@@ -329,6 +341,7 @@ def shown(answer: Answer, flags: dict[str, str]) -> str:
 
 
 def value(row: Any, field: str) -> str:
+    """Return a field of a resource as gcloud's value() format prints it."""
     parts = [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|([^."]+)', field)]
     lower = parts[-1] == "lower()"
     for part in parts[: len(parts) - lower]:
@@ -337,7 +350,7 @@ def value(row: Any, field: str) -> str:
     return text.lower() if lower else text
 
 
-# ── the program, and whom it talks to ─────────────────────────────────────────────────────────────────────────────────
+# ── the program and its server ────────────────────────────────────────────────────────────────────────────────────────
 
 CLIENT = """#!/usr/bin/env bash
 stdin=""
@@ -355,7 +368,7 @@ exit "$code"
 
 @dataclass
 class Trouble:
-    """The next `times` commands that match `at` fail, saying `say`; `skip` of them go well before."""
+    """A fault: the next `times` commands that match `at` fail with the message `say`, after `skip` successful ones."""
 
     at: str
     say: str
@@ -364,6 +377,7 @@ class Trouble:
     changing_only: bool = False
 
     def befalls(self, call: Call) -> bool:
+        """Return whether this call fails, and count it."""
         if self.times == 0 or (self.changing_only and call.reads) or not re.search(self.at, " ".join(call.argv)):
             return False
         if self.skip > 0:
@@ -375,7 +389,7 @@ class Trouble:
 
 @dataclass
 class Gcloud:
-    """What it knows, what it was told, and what goes wrong."""
+    """The state of the fake gcloud, its recorded calls, and the planned fault."""
 
     folder: Path
     world: World = field(default_factory=World)
@@ -383,7 +397,7 @@ class Gcloud:
     trouble: Trouble | None = None
 
     def __call__(self, argv: list[str], stdin: str, environment: str) -> tuple[int, str, str]:
-        """Exit code, standard error, standard output."""
+        """Run one command and return exit code, standard error and standard output."""
         call, resource, out, error, code = Call(argv), None, "", "", 0
         kept = self.kept(argv)
         try:
@@ -403,7 +417,9 @@ class Gcloud:
         return code, error, out
 
     def kept(self, argv: list[str]) -> list[str]:
-        """The same words, with a copy of each file that they name: the script's own are gone when it ends."""
+        """Return the same words with copies of the files that they name, because the scripts delete their files at the
+        end.
+        """
         words = []
         for word in argv:
             flag, _, path = word.rpartition("=") if word.startswith("--") else ("", "", word)
@@ -416,7 +432,7 @@ class Gcloud:
 
 
 class _Server(socketserver.TCPServer):
-    """One call at a time, as the scripts give them."""
+    """A server for one call at a time, because the scripts issue them one after the other."""
 
     gcloud: Gcloud
     allow_reuse_address = True
@@ -426,6 +442,7 @@ class _Handler(socketserver.StreamRequestHandler):
     server: _Server
 
     def word(self) -> str:
+        """Read one argument, which ends in a NUL byte."""
         text = bytearray()
         while (byte := self.rfile.read(1)) != b"\0":
             text += byte
@@ -439,7 +456,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
 @contextmanager
 def gcloud(programs: Path, files: Path) -> Iterator[Gcloud]:
-    """A gcloud in the folder `programs` that remembers; copies of the files it is given go into `files`."""
+    """Install a fake gcloud in the folder `programs`; copies of the files that it receives are stored in `files`."""
     files.mkdir()
     with _Server(("127.0.0.1", 0), _Handler) as server:
         server.gcloud = Gcloud(files)

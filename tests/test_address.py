@@ -1,4 +1,4 @@
-"""Addresses are taken apart, put together and shown: pure, and the same whichever way they are spelt."""
+"""Tests for addresses: they are parsed, joined and shown without I/O, with one result for every spelling."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WEB = st.builds(
 )
 
 
-# ── one spelling ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── normal form ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ WEB = st.builds(
     ],
 )
 def test_one_spelling(uri: str, spelling: str) -> None:
-    """Schemes and hosts in small letters, no usual port, no fragment; a key is never changed."""
+    """Schemes and hosts become lower case, default ports and fragments are dropped; a key is never changed."""
     assert tidied(uri) == spelling
 
 
@@ -90,7 +90,7 @@ def test_one_spelling(uri: str, spelling: str) -> None:
     ],
 )
 def test_what_nothing_can_be_called(uri: str, says: str) -> None:
-    """It is refused with the reason, in which no password stands."""
+    """An invalid address is refused with a reason that contains no password."""
     with pytest.raises(ValueError, match=says) as caught:
         tidied(uri)
     assert "secret" not in str(caught.value)
@@ -99,7 +99,7 @@ def test_what_nothing_can_be_called(uri: str, says: str) -> None:
 @given(WEB | st.builds("{}{}".format, FOLDERS, KEYS))
 @example("http://0:80?")
 def test_a_spelling_is_its_own(uri: str) -> None:
-    """Tidied twice is tidied once; the place, the name and the kind of address stay."""
+    """Normalizing is idempotent, and keeps the place, the name and the kind of an address."""
     once = tidied(uri)
     assert tidied(once) == once
     assert once.startswith(place_of(uri))
@@ -111,7 +111,7 @@ def test_a_spelling_is_its_own(uri: str) -> None:
 
 @given(WEB)
 def test_a_web_address_can_be_sent(uri: str) -> None:
-    """What comes out is printable ASCII without blanks, as a request's line wants it."""
+    """A normalized web address is printable ASCII without blanks, as a request line requires."""
     assert tidied(uri).isascii()
     assert tidied(uri).isprintable()
     assert " " not in tidied(uri)
@@ -119,7 +119,7 @@ def test_a_web_address_can_be_sent(uri: str) -> None:
 
 @given(st.sampled_from(["gs://", "s3://", "http://", "HTTPS://"]), st.text(max_size=30))
 def test_any_text_is_an_address_or_a_reason(scheme: str, text: str) -> None:
-    """Nothing that begins like an address crashes one of these."""
+    """No text with the scheme of an address makes these functions crash."""
     uri = scheme + text
     assert is_remote(uri)
     name_of(uri), shown(uri), place_of(uri), folder_of(uri), is_folder(uri), is_endpoint(uri)
@@ -144,12 +144,12 @@ def test_any_text_is_an_address_or_a_reason(scheme: str, text: str) -> None:
     ],
 )
 def test_parts(uri: str, folder: str, name: str, place: str) -> None:
-    """Of a bucket's key ? and # are part; of a web server's path they end it."""
+    """ "?" and "#" are part of a bucket's key, but end the path on a web server."""
     assert (folder_of(uri), name_of(uri), place_of(uri)) == (folder, name, place)
 
 
 def test_a_local_path_has_no_place() -> None:
-    """So that all local recordings are of one place, whatever they are called."""
+    """A local path has the empty place, so that all local recordings are in one place."""
     assert place_of("/data/a.wav") == place_of("a.wav") == ""
 
 
@@ -166,13 +166,13 @@ def test_a_local_path_has_no_place() -> None:
     ],
 )
 def test_folders_end_in_a_slash(uri: str, folder: bool) -> None:
-    """Or are a whole bucket; what is asked for with a query may be a file."""
+    """A folder ends in a slash or is a whole bucket; an address with a query may be a file."""
     assert is_folder(uri) == folder
 
 
 @given(FOLDERS, KEYS)
 def test_a_bucket_address_is_its_parts(folder: str, key: str) -> None:
-    """Scheme, bucket and key put together again are the address."""
+    """The scheme, bucket and key of an address, joined again, are the address."""
     found = in_bucket(folder + key)
     assert str(found) == folder + key
     assert found.bucket in place_of(folder + key)
@@ -192,7 +192,7 @@ def test_a_bucket_address_is_its_parts(folder: str, key: str) -> None:
     ],
 )
 def test_endpoints(uri: str, is_one: bool) -> None:
-    """An endpoint is a web server's address, without a query."""
+    """An endpoint is the address of a web server without a query."""
     assert is_endpoint(uri) == is_one
 
 
@@ -216,7 +216,7 @@ def test_endpoints(uri: str, is_one: bool) -> None:
     ],
 )
 def test_join(folder: str, path: str, joined: str) -> None:
-    """A relative path is resolved, the folder's own key is left as it is."""
+    """A relative path is resolved, and the key of the folder is not changed."""
     assert join(folder, path) == joined
 
 
@@ -224,14 +224,14 @@ def test_join(folder: str, path: str, joined: str) -> None:
     ("folder", "path"), [("gs://calls/", "../a.wav"), ("gs://calls/x/", "../../calls/a.wav"), ("https://h/", "x/../..")]
 )
 def test_no_path_leads_out_of_its_place(folder: str, path: str) -> None:
-    """Not even where it would come back in."""
+    """A path must not leave the bucket or host, even if it leads back in."""
     with pytest.raises(ValueError, match="it leads out of "):
         join(folder, path)
 
 
 @given(FOLDERS, st.lists(PARTS, min_size=1, max_size=4))
 def test_what_is_below_a_folder_is_joined_to_it(folder: str, parts: list[str]) -> None:
-    """folder + path, where the path has nothing to resolve; and folder_of takes the last part off again."""
+    """A path without dots is appended to the folder, and folder_of removes its last part."""
     joined = join(folder, "/".join(parts))
     assert joined == folder + "/".join(parts)
     assert folder_of(join(folder, parts[0])) == folder
@@ -239,7 +239,7 @@ def test_what_is_below_a_folder_is_joined_to_it(folder: str, parts: list[str]) -
 
 @given(FOLDERS | st.just("https://host/x/y/"), st.lists(st.sampled_from(["a", "..", ".", "", "b.wav"]), max_size=7))
 def test_join_stays_inside(folder: str, parts: list[str]) -> None:
-    """Whatever a path holds: what comes out is in the bucket or on the host, and needs no resolving."""
+    """A joined address lies in the bucket or on the host, and is in normal form."""
     try:
         joined = join(folder, "/".join(parts))
     except ValueError:
@@ -248,7 +248,7 @@ def test_join_stays_inside(folder: str, parts: list[str]) -> None:
     assert tidied(joined) == joined
 
 
-# ── showing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── display ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -265,13 +265,13 @@ def test_join_stays_inside(folder: str, parts: list[str]) -> None:
     ],
 )
 def test_shown(uri: str, text: str) -> None:
-    """Neither a query nor a password is shown, however broken the address is."""
+    """Neither a query nor a password is shown, even if the address is broken."""
     assert shown(uri) == text
 
 
 @given(WEB, st.from_regex("[a-z]{9}", fullmatch=True))
 def test_no_secret_is_shown(uri: str, secret: str) -> None:
-    """Wherever an address can carry one."""
+    """No secret is shown from any part of an address that can carry one."""
     assume(secret not in uri)
     scheme, _, rest = uri.partition("://")
     bare = rest.partition("?")[0]

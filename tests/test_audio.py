@@ -1,6 +1,7 @@
-"""Any recording, read in blocks, becomes what reading it whole would give; bad files end plainly and touch nothing.
+"""Tests for audio decoding: reading in blocks gives the samples of reading at once, and bad files end in a plain error
+without side effects.
 
-Tests that use the fixtures `ffmpeg` or `wav` run twice: with the wheel's ffmpeg and with the system's.
+Tests that use the fixtures `ffmpeg` or `wav` run twice: with the ffmpeg of the wheel and with the system's.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from voxbatch.storage.spool import spool
 
 
 def signal(rate: int, seconds: float = 12.0, channels: int = 1) -> Samples:
-    """A rising tone that swells and fades, and a little noise: no two places alike. Shape (frames, channels)."""
+    """Return a rising tone of varying loudness with a little noise, so that no two places are alike. Shape (frames,
+    channels).
+    """
     t = np.arange(round(seconds * rate)) / rate
     sweep = 0.3 * np.sin(2 * np.pi * (150 + 40 * t) * t) * (0.5 + 0.5 * np.sin(2 * np.pi * 3 * t))
     noise = np.random.default_rng(rate).standard_normal((len(t), channels))
@@ -41,7 +44,7 @@ def signal(rate: int, seconds: float = 12.0, channels: int = 1) -> Samples:
 
 
 def decoded(path: Path | str, **options: object) -> tuple[Samples, list[str]]:
-    """All samples, after checking that the blocks join, and the warnings."""
+    """Return all samples and the warnings, and assert that the blocks are contiguous."""
     warnings: list[str] = []
     with closing(open_recording(str(path))) as recording:
         blocks = list(decode(recording, str(path), warn=warnings.append, **options))  # type: ignore[arg-type]
@@ -52,7 +55,7 @@ def decoded(path: Path | str, **options: object) -> tuple[Samples, list[str]]:
 
 
 def by_ffmpeg(source: Path, name: str, *options: str) -> Path:
-    """The source in another format, written by the ffmpeg that reads it."""
+    """Convert the source to another format with the ffmpeg that reads it."""
     target = source.with_name(name)
     subprocess.run([executable(), "-y", "-loglevel", "error", "-i", source, *options, target], check=True)
     return target
@@ -60,7 +63,7 @@ def by_ffmpeg(source: Path, name: str, *options: str) -> Path:
 
 @pytest.fixture
 def wav(tmp_path: Path, ffmpeg: dict[str, str]) -> Path:
-    """12 s, 16 kHz, 16 bit."""
+    """Return a file of 12 s, 16 kHz, 16 bit."""
     soundfile.write(tmp_path / "source.wav", signal(16_000), 16_000, subtype="PCM_16")
     return tmp_path / "source.wav"
 
@@ -71,7 +74,7 @@ def wav(tmp_path: Path, ffmpeg: dict[str, str]) -> Path:
 @pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 44_101, 48_000, 96_000])
 @pytest.mark.parametrize("channels", [1, 2])
 def test_rates(tmp_path: Path, rate: int, channels: int) -> None:
-    """Block by block gives what one call of the resampler gives for the whole mono mix."""
+    """Resampling block by block gives the samples of one call of the resampler for the whole mono mix."""
     samples = signal(rate, 21.3, channels)
     soundfile.write(path := tmp_path / "a.wav", samples, rate, subtype="FLOAT")
     out, warnings = decoded(path)
@@ -84,7 +87,7 @@ def test_rates(tmp_path: Path, rate: int, channels: int) -> None:
 
 @pytest.mark.slow
 def test_as_librosa(tmp_path: Path) -> None:
-    """The resampling is librosa's soxr_hq."""
+    """The resampling equals librosa's soxr_hq."""
     librosa = pytest.importorskip("librosa")
     soundfile.write(path := tmp_path / "a.wav", samples := signal(44_100), 44_100, subtype="FLOAT")
     wanted = librosa.resample(samples[:, 0], orig_sr=44_100, target_sr=SAMPLING_RATE, res_type="soxr_hq")
@@ -104,7 +107,7 @@ def test_as_librosa(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_native_formats(tmp_path: Path, name: str, subtype: str) -> None:
-    """What libsndfile reads in one go comes out sample by sample, whatever the name says."""
+    """Formats that libsndfile reads give its exact samples, whatever the file name says."""
     path = tmp_path / name
     soundfile.write(path, signal(16_000), 16_000, subtype=subtype, format=path.suffix[1:].upper())
     wanted, _ = soundfile.read(path, dtype="float32")
@@ -123,13 +126,14 @@ FFMPEG_ONLY = {
 
 
 def correlation(one: Samples, other: Samples) -> float:
+    """Return the correlation of the common length of two signals."""
     size = min(len(one), len(other))
     return float(np.corrcoef(one[:size], other[:size])[0, 1])
 
 
 @pytest.mark.parametrize("name", FFMPEG_ONLY)
 def test_ffmpeg_formats(wav: Path, name: str) -> None:
-    """What libsndfile cannot read comes through ffmpeg; a slice of it is that stretch of the whole."""
+    """Formats that libsndfile cannot read are decoded by ffmpeg; a slice equals that range of the whole recording."""
     path = by_ffmpeg(wav, name, *FFMPEG_ONLY[name])
     out, warnings = decoded(path)
     assert warnings == []
@@ -143,7 +147,7 @@ def test_ffmpeg_formats(wav: Path, name: str) -> None:
 
 
 def test_lossless_through_ffmpeg(wav: Path) -> None:
-    """A lossless format is sample by sample what was put in, slices too."""
+    """A lossless format gives back the exact samples, also in slices."""
     wanted, _ = soundfile.read(wav, dtype="float32")
     path = by_ffmpeg(wav, "a.tta")
     assert np.array_equal(decoded(path)[0], wanted)
@@ -151,7 +155,7 @@ def test_lossless_through_ffmpeg(wav: Path) -> None:
 
 
 def test_au_header(wav: Path) -> None:
-    """ffmpeg's pipe format carries tags in its header; they are no samples."""
+    """Tags in the header of ffmpeg's pipe format are not read as samples."""
     path = by_ffmpeg(wav, "a.tta", "-metadata", "title=" + "x" * 5_001)
     assert np.array_equal(decoded(path)[0], soundfile.read(wav, dtype="float32")[0])
 
@@ -162,7 +166,7 @@ def test_au_header(wav: Path) -> None:
 @pytest.mark.parametrize("suffix", ["wav", "flac"])
 @pytest.mark.parametrize(("offset", "duration"), [(0.0, 1.0), (3.3, 4.0), (9.99, 2.0), (11.5, None), (0.0001, 0.5)])
 def test_slices(wav: Path, suffix: str, offset: float, duration: float | None) -> None:
-    """At 16 kHz a slice is exactly the whole's samples."""
+    """At 16 kHz, a slice has exactly the samples of the whole recording."""
     path = by_ffmpeg(wav, f"a.{suffix}")
     whole, _ = decoded(path)
     begin = round(offset * SAMPLING_RATE)
@@ -172,7 +176,9 @@ def test_slices(wav: Path, suffix: str, offset: float, duration: float | None) -
 
 @pytest.mark.parametrize(("rate", "suffix"), [(8_000, "wav"), (44_100, "wav"), (44_100, "mp3"), (48_000, "ogg")])
 def test_slices_of_other_rates(tmp_path: Path, rate: int, suffix: str) -> None:
-    """At other rates it is them but for the resampler's edges; the offset lies on the file's own grid."""
+    """At other rates, a slice has the samples of the whole recording except for the edges of the resampler. The offset
+    lies on the sample grid of the file.
+    """
     soundfile.write(path := tmp_path / f"a.{suffix}", signal(rate), rate)
     whole, _ = decoded(path)
     part, _ = decoded(path, offset=5.25, duration=3.0)
@@ -183,7 +189,7 @@ def test_slices_of_other_rates(tmp_path: Path, rate: int, suffix: str) -> None:
 
 
 def test_past_the_end(wav: Path) -> None:
-    """An offset behind the end is an error that gives both; a duration behind it is a warning."""
+    """An offset after the end is an error with both times; a duration beyond the end is a warning."""
     with pytest.raises(AudioError, match=r"^offset 12 s is past the recording's end \(12\.00 s\)$"):
         decoded(wav, offset=12.0)
     with pytest.raises(AudioError, match="no audio after 60 s"):
@@ -194,7 +200,7 @@ def test_past_the_end(wav: Path) -> None:
 
 
 def test_bare_duration(wav: Path) -> None:
-    """A duration without an offset that leaves speech out is worth a warning; 50 ms are not."""
+    """A duration without an offset that leaves out more than 50 ms of audio is a warning."""
     assert decoded(wav, duration=7.0)[1] == ["the recording goes on after the manifest's duration of 7 s"]
     assert decoded(wav, duration=10.0)[1] == ["the recording goes on after the manifest's duration of 10 s"]
     assert decoded(wav, duration=11.96)[1] == []
@@ -203,7 +209,7 @@ def test_bare_duration(wav: Path) -> None:
 
 
 def test_channels(tmp_path: Path) -> None:
-    """A channel that is asked for comes alone; one that is not there is an error that says which are."""
+    """A requested channel is returned alone; a missing channel is an error that lists the channels."""
     both = signal(16_000, 3.0, channels=2)
     soundfile.write(path := tmp_path / "a.wav", both, 16_000, subtype="FLOAT")
     for channel in (0, 1):
@@ -213,21 +219,23 @@ def test_channels(tmp_path: Path) -> None:
 
 
 def test_probe(wav: Path) -> None:
-    """The header's duration, without decoding; None for what libsndfile does not know."""
+    """`probe` returns the duration of the header without decoding, and None for formats that
+    libsndfile does not know.
+    """
     for path, wanted in ((wav, 12.0), (by_ffmpeg(wav, "a.m4a"), None)):
         with closing(open_recording(str(path))) as recording:
             assert probe(recording) == wanted
 
 
-# ── recordings that are fetched as they are read ─────────────────────────────────────────────────────────────────────
+# ── recordings that are fetched while they are read ───────────────────────────────────────────────────────────────────
 
 
 class Distant(FileRecording):
-    """A local file that is read as a large remote one is: a stretch at a time, and as a file only by ffmpeg."""
+    """A local file that is read like a large remote recording: range by range, and as a file only by ffmpeg."""
 
     is_file = False
     fails_after = 1 << 60
-    """Bytes."""
+    """Number of bytes after which reads fail."""
 
     def pread(self, count: int, at: int) -> bytes:
         if at + count > self.fails_after:
@@ -236,7 +244,7 @@ class Distant(FileRecording):
 
 
 def outcome(recording: Recording, path: Path, offset: float) -> tuple[bytes, list[str]]:
-    """All samples and the warnings; or the error."""
+    """Return the bytes of all samples and the warnings, or the error."""
     warnings: list[str] = []
     try:
         blocks = list(decode(recording, str(path), offset=offset, warn=warnings.append))
@@ -248,8 +256,7 @@ def outcome(recording: Recording, path: Path, offset: float) -> tuple[bytes, lis
 @pytest.mark.slow
 @pytest.mark.parametrize("offset", [0.0, 3.3])
 def test_distant_recordings_are_the_same(corpus: Path, ffmpeg: dict[str, str], offset: float) -> None:
-    """Whatever the format or the damage, a recording that is fetched as it is read gives the samples, warnings and
-    errors of a local one."""
+    """A remote recording gives the samples, warnings and errors of a local one, for every format and damage."""
     odd = [path for path in sorted((corpus / "odd").rglob("*")) if path.is_file() and path.parent.name != "manifests"]
     for path in [*odd, *sorted((corpus / "speech" / "longform").iterdir())[::4]]:
         with closing(open_recording(str(path))) as local, closing(Distant(os.open(path, os.O_RDONLY))) as distant:
@@ -258,7 +265,9 @@ def test_distant_recordings_are_the_same(corpus: Path, ffmpeg: dict[str, str], o
 
 @pytest.mark.parametrize("good", [0, 30_000])
 def test_the_network_fails(wav: Path, good: int) -> None:
-    """Where a distant recording's place fails, at its header or later, it is not taken for damaged or ended."""
+    """If the storage of a remote recording fails, at the header or later, the recording is not reported as damaged or
+    ended.
+    """
     with closing(Distant(os.open(wav, os.O_RDONLY))) as distant:
         distant.fails_after = good
         with pytest.raises(StorageError, match="the network is down"):
@@ -269,12 +278,13 @@ def test_the_network_fails(wav: Path, good: int) -> None:
 
 
 def written(tmp_path: Path, samples: Samples, rate: int = 16_000) -> Path:
+    """Write the samples to a file of 32-bit floats."""
     soundfile.write(path := tmp_path / "odd.wav", samples, rate, subtype="FLOAT")
     return path
 
 
 def test_not_finite(tmp_path: Path) -> None:
-    """A few broken numbers become silence, with a warning; where most are broken it is no recording."""
+    """A few invalid samples become silence with a warning; if most samples are invalid, the recording is refused."""
     samples = signal(16_000)[:, 0]
     broken = samples.copy()
     broken[[5, 100_000, 170_000]] = [np.nan, np.inf, -np.inf]
@@ -287,7 +297,7 @@ def test_not_finite(tmp_path: Path) -> None:
 
 
 def test_one_absurd_sample(tmp_path: Path) -> None:
-    """One sample of 1e30 does not scale all the rest down to silence."""
+    """One sample of 1e30 does not scale the others down to silence."""
     samples = signal(16_000)[:, 0]
     broken = samples.copy()
     broken[50_000] = 1e30
@@ -298,7 +308,7 @@ def test_one_absurd_sample(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scale", [32_768.0, 1e30])
 def test_never_normalised(tmp_path: Path, scale: float) -> None:
-    """A float file on an integer's scale is brought to ±1, with a warning, and is the same sound."""
+    """A float file on an integer scale is scaled down to ±1 with a warning, and the sound stays the same."""
     samples = signal(16_000)[:, 0]
     out, warnings = decoded(written(tmp_path, samples * np.float32(scale)))
     assert 0.5 < np.abs(out).max() <= 1
@@ -308,7 +318,7 @@ def test_never_normalised(tmp_path: Path, scale: float) -> None:
 
 
 def test_overshoot(tmp_path: Path) -> None:
-    """What a lossy decoder makes of loud music, a little beyond full scale, stays as it is."""
+    """Samples slightly above full scale, as lossy decoders produce them, stay unchanged."""
     samples = signal(16_000)[:, 0] * 5
     out, warnings = decoded(written(tmp_path, samples))
     assert np.array_equal(out, samples)
@@ -320,7 +330,7 @@ def test_overshoot(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg", "aac", "mka", "ts"])
 def test_truncated(wav: Path, suffix: str) -> None:
-    """Half a file gives about half the recording, the same sound."""
+    """Half a file gives about half of the recording."""
     path = by_ffmpeg(wav, f"a.{suffix}")
     whole, _ = decoded(path)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -330,7 +340,7 @@ def test_truncated(wav: Path, suffix: str) -> None:
 
 
 def test_damaged_in_the_middle(wav: Path) -> None:
-    """What lies behind the damage is read, and a warning tells of it, also when only a part was asked for."""
+    """Audio after a damaged section is read with a warning, also if only a part was requested."""
     path = by_ffmpeg(wav, "a.flac")
     whole, _ = decoded(path)
     data = bytearray(path.read_bytes())
@@ -348,7 +358,7 @@ def test_damaged_in_the_middle(wav: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["mp3", "ogg"])
 def test_appended(wav: Path, suffix: str) -> None:
-    """Two files appended to each other are read to the end; an offset into the second one finds it."""
+    """Two concatenated files are read to the end; an offset in the second file works."""
     path = by_ffmpeg(wav, f"a.{suffix}")
     single, _ = decoded(path)
     path.write_bytes(path.read_bytes() * 2)
@@ -362,7 +372,7 @@ def test_appended(wav: Path, suffix: str) -> None:
 
 @pytest.mark.slow
 def test_short_file_appended_to_a_long_one(wav: Path) -> None:
-    """Two seconds behind three minutes of MP3 are not taken for a tag; a tag is not taken for audio."""
+    """Two seconds after three minutes of MP3 are not mistaken for a tag, and a tag is not mistaken for audio."""
     long = by_ffmpeg(wav, "long.mp3", "-af", "aloop=loop=14:size=192000", "-b:a", "320k", "-ar", "44100")
     tail = by_ffmpeg(wav, "tail.mp3", "-t", "2", "-b:a", "320k", "-ar", "44100")
     seconds = len(decoded(long)[0]) / SAMPLING_RATE
@@ -377,7 +387,7 @@ def test_short_file_appended_to_a_long_one(wav: Path) -> None:
 
 
 def test_raw_format_of_an_address(wav: Path) -> None:
-    """A format that only the extension tells is told by an address too, whatever its query is."""
+    """A format that only the extension reveals is recognized in an address, too, whatever its query is."""
     path = by_ffmpeg(wav, "a.g722", "-c:a", "g722")
     with closing(open_recording(str(path))) as recording:
         assert list(decode(recording, "https://host/a.g722?signature=b.wav"))
@@ -386,7 +396,7 @@ def test_raw_format_of_an_address(wav: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"x", b"RIFF", b"<!DOCTYPE html><html></html>", b"\0" * 5000, b"{}" * 900])
 @pytest.mark.parametrize("name", ["a.wav", "a.mp3", "a.g722x"])
 def test_no_audio(tmp_path: Path, ffmpeg: dict[str, str], content: bytes, name: str) -> None:
-    """What is no audio ends in one plain line, whatever it calls itself."""
+    """A file without audio gives a plain error of one line, whatever its name is."""
     (tmp_path / name).write_bytes(content)
     with pytest.raises(AudioError) as told:
         decoded(tmp_path / name)
@@ -411,7 +421,9 @@ def test_no_audio(tmp_path: Path, ffmpeg: dict[str, str], content: bytes, name: 
 def test_no_message_names_a_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complaint: str, wanted: str
 ) -> None:
-    """Versions of ffmpeg name what they were given, which is a descriptor; a message names the recording."""
+    """Some versions of ffmpeg name the file descriptor that they read; the error message names the
+    recording instead.
+    """
     (program := tmp_path / "ffmpeg").write_text(f"#!/bin/sh\necho '{complaint}' >&2\nexit 1\n")
     program.chmod(0o755)
     (path := tmp_path / "a.m4a").write_bytes(b"RIFF")
@@ -422,7 +434,7 @@ def test_no_message_names_a_descriptor(
 
 
 def test_no_message_names_a_temporary_file(tmp_path: Path, wav: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing temporary can be kept, the message names the recording and the folder, the same each time."""
+    """If temporary files cannot be kept, the message names the recording and the folder, and is the same each time."""
     path = by_ffmpeg(wav, "a.m4a")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     for read in (lambda: decoded(path), lambda: spool(str(path), [b"x"])):
@@ -436,14 +448,14 @@ def test_no_message_names_a_temporary_file(tmp_path: Path, wav: Path, monkeypatc
     ("rate", "channels", "wanted"), [(1, 1, "1 Hz"), (4_000_000, 1, "4000000 Hz"), (8_000, 65, "65")]
 )
 def test_absurd_headers(tmp_path: Path, rate: int, channels: int, wanted: str) -> None:
-    """Rates and channel counts that no speech has are refused with what is allowed."""
+    """Sampling rates and channel counts outside of the permitted range are refused with that range."""
     soundfile.write(path := tmp_path / "a.wav", np.zeros((100, channels), np.float32), rate, subtype="PCM_16")
     with pytest.raises(AudioError, match=rf"the header claims {wanted}.*are allowed"):
         decoded(path)
 
 
 def test_no_samples(tmp_path: Path) -> None:
-    """A header without samples says so."""
+    """A header without samples is reported as such."""
     soundfile.write(path := tmp_path / "a.wav", np.zeros(0, np.float32), 16_000)
     with pytest.raises(AudioError, match="no audio: the file holds a header but no samples"):
         decoded(path)
@@ -454,7 +466,7 @@ def test_no_samples(tmp_path: Path) -> None:
 
 @pytest.fixture
 def server(wav: Path) -> Iterator[tuple[str, list[str]]]:
-    """A web server on this machine that would serve the recordings, and the requests it got."""
+    """Start a local web server that serves the recordings, and list the requests that it gets."""
     asked: list[str] = []
 
     class Recorder(http.server.SimpleHTTPRequestHandler):
@@ -486,7 +498,7 @@ SCRIPTS = {
 
 @pytest.mark.parametrize("kind", SCRIPTS)
 def test_confined(server: tuple[str, list[str]], wav: Path, kind: str) -> None:
-    """A file that names another file or an address, under any name, neither opens nor fetches it."""
+    """A file that names another file or an address, under any extension, neither opens nor fetches it."""
     url, asked = server
     for target in (url, str(wav), wav.name, f"file:{wav}"):
         for name in ("x.m3u8", "x.wav", "x.mp3", "x.mka", "x.g722z"):
@@ -498,7 +510,7 @@ def test_confined(server: tuple[str, list[str]], wav: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("closed", ["formats", "protocols", None])
 def test_each_layer(server: tuple[str, list[str]], wav: Path, closed: str | None) -> None:
-    """Were ffmpeg told outright that the file is a playlist, either whitelist alone would stop it; none would not."""
+    """If ffmpeg is forced to read a playlist, either whitelist alone stops it; without both, it is read."""
     url, asked = server
     segment = by_ffmpeg(wav, "segment.ts", "-c:a", "aac")
     (path := wav.with_name("x.m3u8")).write_text(SCRIPTS["hls"].format(url.replace(wav.name, segment.name)))
@@ -516,11 +528,11 @@ def test_each_layer(server: tuple[str, list[str]], wav: Path, closed: str | None
     assert bool(asked) == bool(done.stdout) == (closed is None)
 
 
-# ── which ffmpeg ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── choice of ffmpeg ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def program(folder: Path, told: str) -> Path:
-    """A program named ffmpeg that says its version."""
+    """Write a program named ffmpeg that prints this version."""
     folder.mkdir(parents=True)
     (path := folder / "ffmpeg").write_text(f"#!/bin/sh\necho '{told}'\n")
     path.chmod(0o755)
@@ -529,7 +541,7 @@ def program(folder: Path, told: str) -> Path:
 
 @pytest.fixture
 def unread() -> Iterator[None]:
-    """No ffmpeg was looked for yet."""
+    """Clear the cached path and version of ffmpeg."""
     executable.cache_clear()
     version.cache_clear()
     yield
@@ -539,7 +551,7 @@ def unread() -> Iterator[None]:
 
 @pytest.mark.usefixtures("unread")
 def test_the_wheels_ffmpeg_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wheel's ffmpeg is used before the system's, the system's without the wheel, and a chosen one before both."""
+    """The ffmpeg of the wheel has priority over the system's, and VOXBATCH_FFMPEG over both."""
     system = program(tmp_path / "system", "ffmpeg version 5.1.9-0+deb12u1 Copyright (c) 2000-2026")
     chosen = program(tmp_path / "chosen", "ffmpeg version n8.0 Copyright")
     monkeypatch.setenv("PATH", f"{system.parent}:{os.environ['PATH']}")
@@ -561,7 +573,7 @@ def test_the_wheels_ffmpeg_comes_first(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("unread")
 def test_without_an_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run without ffmpeg is possible; one that names an ffmpeg which is not there, or does not run, is refused."""
+    """A run without ffmpeg is possible; a VOXBATCH_FFMPEG that is missing or does not run is refused."""
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("VOXBATCH_FFMPEG", raising=False)
@@ -579,7 +591,7 @@ def test_without_an_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 def test_long_recording_needs_little_memory(tmp_path: Path) -> None:
-    """Two hours of 8 kHz FLAC, nearly all silence, decode within 150 MB more than a second of it needs."""
+    """Two hours of 8 kHz FLAC, nearly all silence, need at most 150 MB more memory than one second."""
     short, long = tmp_path / "short.flac", tmp_path / "long.flac"
     soundfile.write(short, signal(8_000, 1.0), 8_000)
     with soundfile.SoundFile(long, "w", 8_000, 1) as file:

@@ -1,4 +1,4 @@
-"""Who may use a bucket, who is charged, and what happens when credentials run out: errors name all but the secrets."""
+"""Tests for permissions, requester-pays and expiring credentials of buckets: errors name everything but the secrets."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from voxbatch.storage.bucket import BucketStore
 
 pytestmark = [
     pytest.mark.slow,  # starts servers
-    # Clients leave the socket of a reply that broke off to the garbage collector, which the fixture here calls.
+    # Clients leave the socket of an interrupted reply to the garbage collector, which the fixture here runs.
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
 either = pytest.mark.parametrize("place", ["google", "amazon"], indirect=True)
-"""Where a third server would tell nothing new."""
+"""Parameters for tests in which a third server would show nothing new."""
 google_only = pytest.mark.parametrize("place", ["google"], indirect=True)
 amazon_only = pytest.mark.parametrize("place", ["amazon"], indirect=True)
 
@@ -36,13 +36,13 @@ amazon_only = pytest.mark.parametrize("place", ["amazon"], indirect=True)
 
 
 def google_error(status: int, message: str) -> Reply:
-    """As Cloud Storage's JSON API answers."""
+    """Return an error reply of Cloud Storage's JSON API."""
     error = {"code": status, "message": message, "errors": [{"message": message, "domain": "global"}]}
     return Reply(status, (("Content-Type", "application/json"),), json.dumps({"error": error}).encode())
 
 
 def amazon_error(status: int, code: str, message: str) -> Reply:
-    """As S3 answers."""
+    """Return an error reply of S3."""
     text = f"<Error><Code>{code}</Code><Message>{message}</Message><RequestId>4442587FB7D0A2F9</RequestId></Error>"
     return Reply(status, (("Content-Type", "application/xml"),), f'<?xml version="1.0"?>\n{text}'.encode())
 
@@ -55,7 +55,7 @@ UNKNOWN_KEY = amazon_error(403, "InvalidAccessKeyId", "The AWS Access Key Id you
 
 
 def calls(store: BucketStore) -> dict[str, Callable[[], Any]]:
-    """By the permission that each takes."""
+    """Return a call for each permission."""
     return {
         "get": lambda: store.read("a"),
         "list": lambda: store.names("a"),
@@ -66,7 +66,9 @@ def calls(store: BucketStore) -> dict[str, Callable[[], Any]]:
 
 @either
 def test_denied(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without permission each call fails at its first request, with who lacks what, where, and the store's words."""
+    """Each call that lacks a permission fails at its first request, with the account, the missing permission, the
+    object and the store's words.
+    """
     with token_server(monkeypatch, tmp_path, place):
         store = place.store()
         is_google = place.server.scheme == "gs"
@@ -89,7 +91,9 @@ KEY_ID = "AWS_ACCESS_KEY_ID"
 
 @either
 def test_no_bucket(place: Place) -> None:
-    """A bucket that is not there fails the first call, by its name, as the servers here and the real ones say it."""
+    """A missing bucket fails the first call with its name, with the replies of the test servers and of the real
+    services.
+    """
     missing = f"{place.server.scheme}://nowhere-{uuid.uuid4().hex[:8]}/run"
     for call in (open_store(missing).prepare, lambda: open_store(missing).names("")):
         place.proxy.forget()
@@ -105,7 +109,7 @@ def test_no_bucket(place: Place) -> None:
 
 @either
 def test_not_implemented(place: Place) -> None:
-    """A service that knows no create-if-absent, and says so, is not asked again."""
+    """A service that rejects create-if-absent as unsupported is not retried."""
     is_google = place.server.scheme == "gs"
     words = "A header you provided implies functionality that is not implemented"
     reply = google_error(501, words) if is_google else amazon_error(501, "NotImplemented", words)
@@ -118,7 +122,7 @@ def test_not_implemented(place: Place) -> None:
 @amazon_only
 @pytest.mark.parametrize("status", [301, 307, 308])
 def test_elsewhere(place: Place, status: int) -> None:
-    """An endpoint that redirects, as from http to https, is a wrong address."""
+    """An endpoint that redirects, as from http to https, is reported as a wrong address."""
     place.proxy.spoil = lambda asked: Reply(status, (("Location", "https://127.0.0.1:1/"),))
     for call in calls(place.store()).values():
         assert "the server sends its clients elsewhere: check the endpoint's address" in refused(call)
@@ -126,7 +130,7 @@ def test_elsewhere(place: Place, status: int) -> None:
 
 @amazon_only
 def test_unknown_key(place: Place) -> None:
-    """A key that S3 does not know is named by its id, at once."""
+    """A key that S3 does not know fails at once with its id."""
     place.proxy.spoil = lambda asked: UNKNOWN_KEY
     text = refused(lambda: place.store().create("a", [b"x"]))
     assert "the access key AKIDMOTO or its secret is not valid there: set AWS_ACCESS_KEY_ID" in text
@@ -136,7 +140,7 @@ def test_unknown_key(place: Place) -> None:
 
 @pytest.mark.parametrize("place", ["seaweed"], indirect=True)
 def test_wrong_secret(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that checks signatures refuses a wrong secret, and the error does not tell it."""
+    """A server that checks signatures refuses a wrong secret, and the error does not show it."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET-OF-another")
     text = refused(lambda: place.store().create("a", [b"x"]))
     assert "the access key AKIDWEED or its secret is not valid there: set AWS_ACCESS_KEY_ID" in text
@@ -145,7 +149,7 @@ def test_wrong_secret(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("uri", ["gs://a", "s3://ü/x", "gs://-a-/x", "s3://a b/x", "gs://bucket/a/../b"])
 def test_bad_place(uri: str) -> None:
-    """An address that can be no bucket's is a mistake on the command line."""
+    """An invalid bucket address is a ConfigError of the command line."""
     with pytest.raises(ConfigError, match=r"no bucket can be called|write the name that is meant") as told:
         open_store(uri)
     assert str(told.value).startswith(f"-o {uri}: ")
@@ -153,7 +157,7 @@ def test_bad_place(uri: str) -> None:
 
 @pytest.mark.parametrize(("uri", "missing"), [("gs://bucket/m", "google.cloud.storage"), ("s3://bucket/m", "boto3")])
 def test_no_library(uri: str, missing: str, tmp_path: Path) -> None:
-    """Without the client library the error says which extra has it."""
+    """The error names the extra to install if the client library is missing."""
     code = f"""
 import sys
 sys.modules[{missing!r}] = None
@@ -173,13 +177,13 @@ except StorageError as e:
 
 
 def token(name: str) -> Reply:
-    """As Google's token server answers."""
+    """Return a reply of Google's token server."""
     grant = {"access_token": f"TOKEN-OF-{name}", "expires_in": 3600, "token_type": "Bearer"}
     return Reply(200, (), json.dumps(grant).encode())
 
 
 def role(name: str) -> Reply:
-    """As a container's credentials come on ECS and EKS."""
+    """Return a reply with container credentials, as on ECS and EKS."""
     until = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     login = {"AccessKeyId": f"AKID{name}", "SecretAccessKey": f"SECRET-OF-{name}", "Token": f"TOKEN-OF-{name}"}
     return Reply(200, (), json.dumps({**login, "Expiration": until}).encode())
@@ -187,7 +191,9 @@ def role(name: str) -> Reply:
 
 @contextmanager
 def token_server(monkeypatch: pytest.MonkeyPatch, folder: Path, place: Place, *answers: Reply) -> Iterator[Vendor]:
-    """The client of Cloud Storage takes a service account's key file; that of S3 stays as it is."""
+    """Start a token server and give the client of Cloud Storage a service account key file; the client of S3 is
+    unchanged.
+    """
     with vending(*(answers or [token("OLD")])) as vendor:
         if place.server.scheme == "gs":
             key = folder / "key.json"
@@ -199,11 +205,12 @@ def token_server(monkeypatch: pytest.MonkeyPatch, folder: Path, place: Place, *a
 
 
 def bearer(asked: Asked) -> str:
+    """Return the Authorization header of a request."""
     return asked.headers.get("authorization", "")
 
 
 def never(name: str, from_number: int = 0) -> Callable[[Asked], Fault]:
-    """Credentials of this name are refused from some request on, as the two stores do it."""
+    """Return a function that refuses credentials of this name from a request number on, like the two stores."""
     expired = amazon_error(400, "ExpiredToken", "The provided token has expired.")
     no = google_error(401, "Invalid Credentials")
 
@@ -217,7 +224,7 @@ def never(name: str, from_number: int = 0) -> Callable[[Asked], Fault]:
 
 @google_only
 def test_token_runs_out(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A token that is refused in mid-run is renewed, once, and nobody notices."""
+    """A token that is refused during a run is renewed once, without an error."""
     with token_server(monkeypatch, tmp_path, place, token("OLD"), token("NEW")) as vendor:
         store = place.store()
         place.proxy.spoil = never("OLD", from_number=4)
@@ -230,18 +237,20 @@ def test_token_runs_out(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 @google_only
 def test_token_refused(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where the new token is refused too, the error says that the credentials are not valid, after few requests."""
+    """If the new token is refused, too, the error says after few requests that the credentials are invalid."""
     with token_server(monkeypatch, tmp_path, place):
         place.proxy.spoil = never("OLD")
         text = refused(lambda: place.store().create("a", [b"x"]))
         assert "the credentials are not valid (any more): set GOOGLE_APPLICATION_CREDENTIALS" in text
-        assert place.asked() <= 6  # the client asks three times by itself, with a token each; we once more
+        # the client makes three attempts by itself, each with a new token, and voxbatch makes one more
+        assert place.asked() <= 6
 
 
 @google_only
 def test_token_server_in_trouble(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A token server that fails once is asked again; one that refuses is so too, as the key file may be a new one by
-    then, and is an error with its words."""
+    """A token server that fails once is retried. A refusal is retried once, too, because the key file may be new by
+    then, and then is an error with the server's words.
+    """
     down = Reply(503, (), b'{"error": "temporarily_unavailable"}')
     with token_server(monkeypatch, tmp_path, place, down, token("OLD")) as vendor:
         assert place.store().create("a", [b"x"])
@@ -255,6 +264,8 @@ def test_token_server_in_trouble(place: Place, monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.fixture
 def on_a_container(monkeypatch: pytest.MonkeyPatch) -> Callable[[Vendor], None]:
+    """Return a function that makes the S3 client get its credentials from a server, as in a container."""
+
     def enter(vendor: Vendor) -> None:
         for name in (KEY_ID, "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.delenv(name, raising=False)
@@ -265,7 +276,7 @@ def on_a_container(monkeypatch: pytest.MonkeyPatch) -> Callable[[Vendor], None]:
 
 @amazon_only
 def test_role_runs_out(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
-    """Credentials that expire in mid-run are looked for anew, once, however many threads meet it."""
+    """Credentials that expire during a run are renewed once, however many threads notice it."""
     with vending(role("OLD"), role("NEW")) as vendor:
         on_a_container(vendor)
         store = place.store()
@@ -279,7 +290,7 @@ def test_role_runs_out(place: Place, on_a_container: Callable[[Vendor], None]) -
 
 @amazon_only
 def test_role_runs_out_unsaid(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
-    """The same where a request that gets no words in reply meets it first."""
+    """Expired credentials are renewed, too, if a request without an error body (HEAD) notices it first."""
     with vending(role("OLD"), role("NEW")) as vendor:
         on_a_container(vendor)
         place.proxy.spoil = never("OLD")
@@ -290,7 +301,7 @@ def test_role_runs_out_unsaid(place: Place, on_a_container: Callable[[Vendor], N
 
 @amazon_only
 def test_role_refused(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
-    """Where the new credentials have expired too, one clear error says so."""
+    """If the new credentials have expired, too, one clear error says so."""
     with vending(role("OLD")) as vendor:
         on_a_container(vendor)
         place.proxy.spoil = never("OLD")
@@ -301,19 +312,19 @@ def test_role_refused(place: Place, on_a_container: Callable[[Vendor], None]) ->
 
 @amazon_only
 def test_role_in_trouble(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
-    """A role's server that fails for a moment is asked again."""
+    """A credential server that fails once is retried."""
     with vending(Reply(500), role("NEW")) as vendor:
         on_a_container(vendor)
         assert place.store().create("a", [b"x"])
         assert vendor.asked == 2
 
 
-# ── who is charged, and who asks ──────────────────────────────────────────────────────────────────────────────────────
+# ── requester-pays and anonymous access ───────────────────────────────────────────────────────────────────────────────
 
 
 @either
 def test_requester_pays(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each request says that we are charged."""
+    """Each request states that the requester pays."""
     with token_server(monkeypatch, tmp_path, place):
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "payer-1")
         store = place.store(Access(requester_pays=True))
@@ -329,7 +340,7 @@ def test_requester_pays(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 @google_only
 def test_requester_without_project(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cloud Storage charges a project: one must be known."""
+    """Cloud Storage charges a project, so one must be known."""
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
     text = refused(lambda: place.store(Access(requester_pays=True)))
     assert text.endswith("--requester-pays charges a project, and none is known: set GOOGLE_CLOUD_PROJECT")
@@ -337,11 +348,13 @@ def test_requester_without_project(place: Place, monkeypatch: pytest.MonkeyPatch
 
 @either
 def test_anonymous(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nobody's requests carry no credentials, though there are some; and a refusal says that nobody may."""
+    """Anonymous requests carry no credentials, even if some are configured, and a refusal names the missing permission
+    of anonymous callers.
+    """
     with token_server(monkeypatch, tmp_path, place) as vendor:
         store = place.store(Access(anonymous=True))
         for right, call in calls(store).items():
-            if (right, place.server.scheme) != ("delete", "s3"):  # this server's one refusal
+            if (right, place.server.scheme) != ("delete", "s3"):  # the only call that this server refuses
                 call()
         assert not [asked for asked in place.proxy.log if bearer(asked)]
         assert vendor.asked == 0

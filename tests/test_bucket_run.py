@@ -1,5 +1,6 @@
-"""A whole run with manifest, recordings and outputs in a bucket is what it is with files, whatever goes wrong on the
-way."""
+"""Tests for whole runs with the manifest, recordings and outputs in a bucket: the results equal those with files, also
+under faults.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ OUTPUTS = ("transcripts.jsonl", "failures.jsonl")
 
 
 class Job:
-    """Recordings and a manifest, here and in a bucket behind a proxy; one of them is missing."""
+    """Recordings and a manifest, in files and in a bucket behind a proxy; one recording is missing."""
 
     def __init__(self, server: servers.Server, proxy: servers.Proxy, folder: Path):
         self.server, self.proxy, self.folder = server, proxy, folder
@@ -74,13 +75,13 @@ class Job:
         )
 
     def run(self, source: str, out: str, *options: str, **variables: str) -> tuple[int, str]:
-        """(exit code, all that was said)"""
+        """Run to the end and return the exit code and all output."""
         process = self.start(source, out, *options, **variables)
         said = "".join(process.communicate())
         return process.returncode, said
 
     def local(self) -> dict[str, bytes]:
-        """What a run over files gives."""
+        """Return the outputs of a run with files."""
         out = self.folder / "out"
         if not out.exists():
             assert self.run(str(self.folder / "m.jsonl"), str(out))[0] == 3
@@ -88,7 +89,7 @@ class Job:
 
 
 def outputs(store: Store) -> dict[str, bytes]:
-    """The merged outputs and subtitles. What an error says of its place is left out of failures."""
+    """Return the merged outputs and subtitles, without the error messages, which contain paths."""
     found = {name: store.read(name) or b"" for name in (*OUTPUTS, *store.names("srt"))}
     failures = [json.loads(line) for line in found["failures.jsonl"].splitlines()]
     found["failures.jsonl"] = json.dumps([{**row, "message": "…"} for row in failures]).encode()
@@ -96,6 +97,7 @@ def outputs(store: Store) -> dict[str, bytes]:
 
 
 def committed(store: Store) -> Counter[int]:
+    """Return the number of parts that contain each item."""
     return Counter(entry.index for name in part_names(store) for entry in read_part(store, name))
 
 
@@ -107,7 +109,9 @@ def job(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_as_with_files(job: Job) -> None:
-    """The same bytes come out as from a run over files; summary.json comes last; doing it again does nothing."""
+    """A run in a bucket produces the bytes of a run with files and writes summary.json last; a
+    second run does nothing.
+    """
     out = f"{job.root}/out"
     code, said = job.run(f"{job.root}/m.jsonl", out)
     assert code == 3, said
@@ -122,8 +126,9 @@ def test_as_with_files(job: Job) -> None:
 
 
 def test_other_commands(job: Job) -> None:
-    """status, merge, score and --dry-run take addresses; so does a run of two shards; a second one of another kind is
-    refused."""
+    """status, merge, score, --dry-run and sharded runs accept addresses; a second run with other
+    settings is refused.
+    """
     out = f"{job.root}/out"
     assert job.run(f"{job.root}/m.jsonl", out, "--shard", "0/2")[0] == 0
     status = [sys.executable, "-m", "voxbatch", "status", out, "--json"]
@@ -143,14 +148,14 @@ def test_other_commands(job: Job) -> None:
 
 
 def test_a_plan_of_what_cannot_be_reached(job: Job) -> None:
-    """--dry-run says why it cannot ask recordings how long they are, rather than plan for none."""
+    """If --dry-run cannot read the durations of recordings, it gives the reason instead of a plan for no audio."""
     job.proxy.spoil = lambda request: "503" if request.key.startswith("audio/") else ""
     code, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out", "--dry-run")
     assert (code, "the server is busy or failing" in said) == (1, True)
 
 
 def test_overwrite(job: Job) -> None:
-    """--overwrite erases what a run wrote, and nothing else."""
+    """--overwrite erases only files that a run wrote."""
     out = f"{job.root}/out"
     job.put("out/notes.txt", b"mine")
     assert job.run(f"{job.root}/m.jsonl", out)[0] == 3
@@ -162,7 +167,7 @@ def test_overwrite(job: Job) -> None:
 
 
 def test_killed(job: Job) -> None:
-    """Killed in mid-run and started again, it ends in the same bytes, no item twice."""
+    """A run that is killed and restarted produces the same files, and no item twice."""
     out = f"{job.root}/out"
     slow = ("--engine-option", "delay_s=0.2")
     process = job.start(f"{job.root}/m.jsonl", out, *slow)
@@ -179,8 +184,9 @@ def test_killed(job: Job) -> None:
 
 @pytest.mark.parametrize("name", ["m.jsonl", "00.txt"])
 def test_interrupted_while_it_asks(job: Job, name: str) -> None:
-    """A first Ctrl-C ends a run that waits for a store, be it in its own thread, and is not taken for a bad connection;
-    or in others, which are not waited for."""
+    """A first Ctrl-C ends a run that waits for the store in its own or in other threads. It does not wait for the
+    threads, and the signal is not mistaken for a failed connection.
+    """
     over = threading.Event()
     job.put("audio/00.txt", b"one two")
 
@@ -195,14 +201,14 @@ def test_interrupted_while_it_asks(job: Job, name: str) -> None:
     process = job.start(f"{job.root}/m.jsonl" if name == "m.jsonl" else f"{job.root}/audio/", f"{job.root}/out")
     assert job.proxy.held.wait(60)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=15)  # before `over`, and before the client gives up
+    _, said = process.communicate(timeout=15)  # before `over` is set, and before the client times out
     over.set()
     assert process.returncode == 130
     assert "nothing was begun" in said
 
 
 def test_a_listing_is_interrupted(job: Job) -> None:
-    """Nor does any other command wait for the threads that it has asked."""
+    """A Ctrl-C also ends `voxbatch manifest` without waiting for its threads."""
     over = threading.Event()
     job.put("audio/00.txt", b"one two")
 
@@ -222,7 +228,7 @@ def test_a_listing_is_interrupted(job: Job) -> None:
 
 
 def test_a_bad_day(job: Job) -> None:
-    """A tenth of all requests goes wrong, in every way there is: the outcome is the same, no item is in two parts."""
+    """With a tenth of all requests failing in every known way, the outputs are the same and no item is in two parts."""
     job.proxy.stall_s = 0.5
     job.proxy.spoil = servers.share(0.1, servers.WEATHER, seed=3)
     code, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out")
@@ -235,7 +241,7 @@ def test_a_bad_day(job: Job) -> None:
 
 
 def test_writes_fail_for_a_while(job: Job) -> None:
-    """Commits wait out a store that takes nothing for some attempts."""
+    """Commits are retried while the store rejects writes for some attempts."""
     left = 8
     lock = threading.Lock()
 
@@ -251,8 +257,9 @@ def test_writes_fail_for_a_while(job: Job) -> None:
 
 
 def test_the_store_goes_down(job: Job) -> None:
-    """A store that fails for good in mid-run stops the run with the place, the reason and what is safe; another start
-    goes on from there."""
+    """A store that fails permanently during a run stops it with the object, the reason and the number of safe items. A
+    restart resumes.
+    """
     out = f"{job.root}/out"
     job.proxy.spoil = lambda request: "503" if request.key.endswith("part-00002.jsonl") else ""
     code, said = job.run(f"{job.root}/m.jsonl", out)
@@ -265,7 +272,7 @@ def test_the_store_goes_down(job: Job) -> None:
 
 
 def test_recordings_are_out_of_reach(job: Job) -> None:
-    """Where no recording can be had the run stops, and nothing is recorded as failed, unless that is asked for."""
+    """If no recording can be fetched, the run stops without failed items, unless --fail-unreachable is given."""
     out = f"{job.root}/out"
     job.proxy.spoil = lambda request: "503" if request.key.startswith("audio/") else ""
     code, said = job.run(f"{job.root}/m.jsonl", out)
@@ -277,7 +284,7 @@ def test_recordings_are_out_of_reach(job: Job) -> None:
 
 
 def test_a_store_that_replaces(job: Job) -> None:
-    """A store that ignores create-if-absent is named at the start: two writers would be unsafe there."""
+    """A run warns at the start if the store ignores create-if-absent, because two writers would be unsafe there."""
 
     def ignored(request: servers.Asked) -> servers.Asked:
         headers = {name: value for name, value in request.headers.items() if name != "if-none-match"}
@@ -291,7 +298,7 @@ def test_a_store_that_replaces(job: Job) -> None:
 
 
 def test_no_secrets(job: Job) -> None:
-    """Neither what is printed nor what is written holds the secret key."""
+    """Neither the output nor the written files contain the secret key."""
     _, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out", "--s3-endpoint-url", "http://me:hush@127.0.0.1:9")
     secrets = [value for name, value in job.server.settings("").items() if "SECRET" in name] + ["hush"]
     store = open_store(f"{job.root}/out") if job.server.scheme == "gs" else None
@@ -302,8 +309,9 @@ def test_no_secrets(job: Job) -> None:
 
 
 def test_recordings_on_a_web_server(tmp_path: Path) -> None:
-    """A manifest names recordings by address; those that lead into a private network fail, unless that is allowed. No
-    signature is shown or written but in the rows themselves."""
+    """A manifest can name recordings by address; addresses in a private network fail unless they are allowed.
+    Signatures are shown and written only in the rows themselves.
+    """
     soundfile.write(tmp_path / "a.wav", np.random.default_rng(0).normal(0, 0.05, 8_000), 16_000)
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

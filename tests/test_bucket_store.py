@@ -1,4 +1,6 @@
-"""OUT in a bucket keeps a store's promises on three real servers, whatever the network and the servers do meanwhile."""
+"""Tests for OUT in a bucket: the promises of a store hold on three real servers, also when the network or a server
+fails.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,18 @@ from voxbatch.storage.steady import ATTEMPTS
 
 pytestmark = [
     pytest.mark.slow,  # starts servers
-    # Clients leave the socket of a reply that broke off to the garbage collector, which the fixture here calls.
+    # Clients leave the socket of an interrupted reply to the garbage collector, which the fixture here runs.
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
 either = pytest.mark.parametrize("place", ["google", "amazon"], indirect=True)
-"""Where a third server would tell nothing new."""
+"""Parameters for tests in which a third server would show nothing new."""
 amazon_only = pytest.mark.parametrize("place", ["amazon"], indirect=True)
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small blocks, so that small objects have many."""
+    """Use small blocks, so that small objects have many."""
     monkeypatch.setattr(bucket, "HEAD_BYTES", 100)
     monkeypatch.setattr(bucket, "BLOCK_BYTES", 300)
     monkeypatch.setattr(bucket, "IN_MEMORY_BYTES", 1000)
@@ -43,7 +45,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uploads to S3 in parts of the least size that it takes. Cloud Storage's client does so from 8 MB on."""
+    """Upload to S3 in parts of the smallest permitted size. The client of Cloud Storage uploads in
+    parts from 8 MB on.
+    """
     monkeypatch.setattr(s3, "SINGLE_BYTES", 5 << 20)
     monkeypatch.setattr(s3, "PART_BYTES", 5 << 20)
 
@@ -52,11 +56,11 @@ LARGE = bytes(range(256)) * (9 << 12)
 """9 MiB: more than is kept in memory."""
 
 
-# ── what a store promises ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── promises of a store ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_round_trip(place: Place) -> None:
-    """What is written is read, whole or by lines; what is absent is None, and deleting it is nothing."""
+    """Written data is read back, whole or by lines; an absent object is None, and deleting it does nothing."""
     store = open_store(place.uri)
     assert store.prepare() is None
     assert store.names("") == []
@@ -75,7 +79,7 @@ def test_round_trip(place: Place) -> None:
 
 
 def test_create_only_once(place: Place) -> None:
-    """The second creation does nothing and says so; the same bytes are the same creation; writing replaces."""
+    """A second creation does nothing and returns False, unless its bytes are the same; `write` replaces the object."""
     store = place.store()
     assert store.create("a", [b"first"])
     assert not store.create("a", [b"other"])
@@ -88,7 +92,7 @@ def test_create_only_once(place: Place) -> None:
 
 
 def test_one_request(place: Place) -> None:
-    """When nothing goes wrong each call is one request: the clients repeat and add nothing."""
+    """Each call is one request if there are no faults: the clients add neither retries nor other requests."""
     store = place.store()
     store.create("a", [b"x"])
     store.read("a")
@@ -102,7 +106,7 @@ def test_one_request(place: Place) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_sizes(place: Place) -> None:
-    """Objects of every size about the edges of blocks come back, and their lines do, however long."""
+    """Objects of all sizes near block boundaries are read back correctly, and so are their lines of any length."""
     store = place.store()
     for size in (0, 1, 99, 100, 101, 399, 400, 401, 1000, 1001, 1400, 2500):
         lines = [b"%d\n" % i if i % 5 else b"long" * i + b"\n" for i in range(size)]
@@ -114,7 +118,7 @@ def test_sizes(place: Place) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_lines_left_early(place: Place) -> None:
-    """Whoever wants the first line only pays for the first block."""
+    """A reader that stops after the first line fetches only the first block."""
     store = place.store()
     store.create("a", [b"line\n" * 10_000])
     lines = store.lines("a")
@@ -125,15 +129,18 @@ def test_lines_left_early(place: Place) -> None:
 
 @pytest.mark.usefixtures("parts")
 def test_large(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is too large for memory goes through a file and up in pieces, is created once too, and comes back."""
+    """Data too large for memory goes through a temporary file and is uploaded in parts, created only once, and read
+    back.
+    """
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     store = place.store()
     assert store.create("large.bin", [LARGE[:1000], LARGE[1000:]])
-    assert place.asked("put") == (2 if place.server.scheme == "gs" else 4)  # to begin, the parts, and to end
+    # one request to begin, the parts, and one to end
+    assert place.asked("put") == (2 if place.server.scheme == "gs" else 4)
     assert store.read("large.bin") == LARGE
     assert b"".join(store.lines("large.bin")) == LARGE
     assert place.server.look(place.bucket, "run 1/large.bin") == (LARGE, "application/octet-stream")
-    if place.server.scheme == "gs":  # as the real one answers; the emulator asks nothing of an upload in pieces
+    if place.server.scheme == "gs":  # answer like the real service; the emulator does not check uploads in parts
         place.proxy.spoil = lambda asked: Reply(412) if asked.verb == "put" else ""
     assert not store.create("large.bin", [LARGE[1000:], LARGE[:1000]])
     assert store.create("large.bin", [LARGE])
@@ -142,7 +149,7 @@ def test_large(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_gathered_on_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is too large for memory goes to the disk while it comes: merged outputs have no bound."""
+    """Data too large for memory is written to disk while it arrives, because merged outputs have no size limit."""
     monkeypatch.setattr(bucket, "IN_MEMORY_BYTES", 1 << 20)
     peaks = []
 
@@ -159,7 +166,7 @@ def test_gathered_on_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_one_client(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that come together share one client: each other one would log in again."""
+    """Threads that start together share one client, because each additional client would log in again."""
     place.put("a", b"abc")
     made = []
     for kind in (gcs.GoogleBucket, s3.AmazonBucket):
@@ -176,7 +183,7 @@ def test_one_client(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_connections_are_kept(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """As many connections are kept open as there are calls at a time."""
+    """As many connections are kept open as there are concurrent calls."""
     store = place.store()
     together = threading.Barrier(STREAMS)
     place.proxy.spoil = lambda asked: "" if together.wait() < STREAMS else "503"
@@ -185,7 +192,7 @@ def test_connections_are_kept(place: Place, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_large_in_one(place: Place) -> None:
-    """What goes up in one request though it is large comes back: a store may keep it in pieces, without a checksum."""
+    """A large object uploaded in one request is read back; the store may keep it in parts without a checksum."""
     store = place.store()
     assert store.create("a", [LARGE])
     assert store.read("a") == LARGE
@@ -196,7 +203,7 @@ def test_large_in_one(place: Place) -> None:
 
 
 def test_past_the_end(place: Place) -> None:
-    """Bytes behind the end of an object, or of an empty one, are none; the revision is told all the same."""
+    """Reading behind the end of an object, or in an empty one, gives no bytes, but still gives the revision."""
     objects = place.store()._objects
     for key, data in (("full", b"0123456789"), ("empty", b"")):
         place.server.put(place.bucket, key, data)
@@ -212,7 +219,7 @@ def test_past_the_end(place: Place) -> None:
 
 
 def test_content_types(place: Place) -> None:
-    """Outputs open in a browser as what they are."""
+    """Outputs have content types with which a browser displays them correctly."""
     store = place.store()
     kinds = {
         "a.json": "application/json",
@@ -241,7 +248,7 @@ ODD = [
 
 
 def test_odd_names(place: Place) -> None:
-    """A name is taken as it is, in whichever way an address would have to be written."""
+    """A name with special characters is used unchanged, whatever escaping an address would need."""
     store = place.store()
     for name in ODD:
         assert store.create(name, [name.encode()])
@@ -254,7 +261,9 @@ def test_odd_names(place: Place) -> None:
 
 
 def test_names(place: Place) -> None:
-    """Names below a folder come sorted and relative to the place; neighbours' do not, nor what shows a folder."""
+    """Names below a folder are sorted and relative to OUT; names of neighbouring prefixes and folder placeholders are
+    left out.
+    """
     store = place.store()
     store.prepare()
     for name in ("parts/b", "parts/a/2", "parts/a/1", "parts-2/x", "other"):
@@ -266,7 +275,7 @@ def test_names(place: Place) -> None:
 
 
 def test_pages(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages of a listing join, whatever stands at their seams."""
+    """The pages of a listing are joined correctly, whatever names are at their boundaries."""
     names = sorted(f"{a}{b}{c}" for a in ("a", "b") for b in ("!", "-", "/", "0", "z/", "ü") for c in ("1", "2"))
     store = place.store()
     for name in names:
@@ -277,7 +286,7 @@ def test_pages(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_whole_bucket(place: Place) -> None:
-    """A bucket may itself be OUT."""
+    """A whole bucket can be OUT."""
     store = open_store(f"{place.server.scheme}://{place.bucket}/")
     assert store.prepare() is None
     store.create("a/b", [b"x"])
@@ -285,11 +294,11 @@ def test_whole_bucket(place: Place) -> None:
     assert place.server.look(place.bucket, "a/b")[0] == b"x"
 
 
-# ── creation, when others create or replies are lost ──────────────────────────────────────────────────────────────────
+# ── creation with concurrent writers and lost replies ─────────────────────────────────────────────────────────────────
 
 
 def test_prepared(place: Place) -> None:
-    """A store that creates only what is absent gives no warning, to the first run nor to the next, which asks once."""
+    """A store that supports create-if-absent gives no warning; a second run needs one request for the check."""
     assert place.store().prepare() is None
     place.proxy.forget()
     assert place.store().prepare() is None
@@ -299,7 +308,7 @@ def test_prepared(place: Place) -> None:
 
 @either
 def test_deaf_store(place: Place) -> None:
-    """A store that replaces what it was told to leave alone is found out at the start, each time."""
+    """A store that ignores create-if-absent is detected at the start of each run."""
 
     def unconditional(asked: Asked) -> Asked:
         headers = {name: value for name, value in asked.headers.items() if name != "if-none-match"}
@@ -317,7 +326,7 @@ def test_deaf_store(place: Place) -> None:
 @pytest.mark.parametrize("before", [[], ["503"], ["lost"]], ids=["first", "retry", "both"])
 @pytest.mark.parametrize("fault", ["lost", "lost-503", "cut"])
 def test_lost_reply(place: Place, before: list[Fault], fault: Fault) -> None:
-    """A creation whose reply is lost is known again as our own, and another's is not, at whichever attempt."""
+    """A creation whose reply is lost is recognized as our own at any attempt, and another writer's object is not."""
     store = place.store()
     place.proxy.faults["a"] = [*before, fault]
     assert store.create("a", [b"ours"])
@@ -331,7 +340,7 @@ def test_lost_reply(place: Place, before: list[Fault], fault: Fault) -> None:
 @pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("fault", ["lost", "lost-503"])
 def test_lost_reply_of_parts(place: Place, fault: Fault) -> None:
-    """The same for what goes up in pieces: the reply to the last of them counts."""
+    """The same holds for an upload in parts, where the reply to the last request counts."""
     is_google = place.server.scheme == "gs"
     pieces: list[Fault] = [""] if is_google else ["", "", ""]
     refusal: list[Fault] = [Reply(412)] if is_google else []  # see test_large
@@ -348,18 +357,18 @@ def test_lost_reply_of_parts(place: Place, fault: Fault) -> None:
 
 WRITERS = 16
 PARTS = {"gs": 200, "s3": 30}
-"""200 on each took 85 s in all, and ended alike."""
+"""Number of parts per server. 200 on each took 85 s in total, with the same result."""
 
 
 def test_racing_writers(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 16 writers that race for the same parts one wins each, and whoever lost reads what the winner wrote."""
+    """If 16 writers race for the same parts, exactly one wins each part, and the others read the winner's bytes."""
     for name, value in place.server.settings(f"http://127.0.0.1:{place.server.port}").items():
         monkeypatch.setenv(name, value)
     stores = [place.store() for _ in range(WRITERS)]
     start = threading.Barrier(WRITERS)
 
     def race(writer: int) -> list[bytes | None]:
-        """The parts as this writer sees them, None where it won."""
+        """Return the parts as this writer reads them, with None for each part that it created."""
         own, seen = b"<%d>" % writer * 100, []
         start.wait()
         for i in range(PARTS[place.server.scheme]):
@@ -374,12 +383,12 @@ def test_racing_writers(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         assert set(seen) == {None, b"<%d>" % winner * 100}
 
 
-# ── bad days ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── faults ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits long for a server that says nothing."""
+    """Set short timeouts for silent servers."""
     monkeypatch.setattr(gcs, "TIMEOUT_S", (5, 0.5))
     monkeypatch.setattr(s3, "READ_S", 0.5)
 
@@ -387,7 +396,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_faults_everywhere(place: Place, seed: int) -> None:
-    """With one request in ten spoilt in every way there is, a run's parts are all written, once, and read."""
+    """With one request in ten failing in every known way, all parts of a run are written once and read back."""
     texts = {f"parts/{i:02}.jsonl": b"%d\n" % i * i * 50 for i in range(60)}
     place.proxy.spoil = share(0.1, WEATHER, seed)
     place.proxy.stall_s = 2
@@ -399,7 +408,8 @@ def test_faults_everywhere(place: Place, seed: int) -> None:
     assert store.names("parts") == sorted(texts)
     assert all(b"".join(store.lines(name)) == text for name, text in texts.items())
     assert place.proxy.spoilt > 10
-    # Of each object: two puts, a look for the second, two reads; so many and a tenth more, and a look for lost replies.
+    # Each object takes two puts, one look-up for the second, and two reads; a tenth more for faults, and look-ups for
+    # lost replies.
     assert place.asked() <= 60 * 5 * 1.5
     bounds = {"put": 2 * ATTEMPTS, "stat": 2 * ATTEMPTS, "get": 2 * ATTEMPTS, "list": ATTEMPTS}
     assert all(count <= bounds[verb] for (verb, _), count in place.proxy.counts().items())
@@ -407,7 +417,7 @@ def test_faults_everywhere(place: Place, seed: int) -> None:
 
 @either
 def test_outage(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes that fail for a while all succeed when it is over."""
+    """Writes that fail during an outage all succeed when it is over."""
     monkeypatch.delenv(steady.NO_WAIT)
     monkeypatch.setattr(steady, "FIRST_WAIT_S", 0.1)
     monkeypatch.setattr(steady, "LONGEST_WAIT_S", 0.5)
@@ -426,7 +436,7 @@ def test_outage(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 @either
 @pytest.mark.parametrize("fault", ["503", "429", BUSY, "500", "reset", "408"])
 def test_no_end(place: Place, fault: Fault) -> None:
-    """What goes on failing is given up after a known number of attempts; the error says how many, and the way out."""
+    """A call that keeps failing stops after a fixed number of attempts; the error gives that number and the remedy."""
     place.proxy.spoil = lambda asked: fault
     store = place.store()
     calls: list[tuple[str, Callable[[], Any]]] = [
@@ -448,7 +458,7 @@ def test_no_end(place: Place, fault: Fault) -> None:
 @pytest.mark.usefixtures("parts")
 @either
 def test_no_end_of_parts(place: Place) -> None:
-    """The same where only the last request of an upload fails; what lets others go on with it is not told."""
+    """The same holds if only the last request of an upload fails; the error does not show the upload id."""
     place.proxy.spoil = lambda asked: "reset" if asked.verb == "put" and asked.number % 2 == 0 else ""
     text = refused(lambda: place.store().create("a", [LARGE]))
     assert text.startswith(f"cannot write {place.uri}/a: the connection failed ")
@@ -459,7 +469,7 @@ def test_no_end_of_parts(place: Place) -> None:
 
 @either
 def test_half_bodies(place: Place) -> None:
-    """Half a body is never taken for the whole, whether the connection or the server's own count ends it."""
+    """Half a body is never accepted as the whole, whether the connection or a wrong length ends it."""
     store = place.store()
     store.create("a", [b"0123456789" * 100])
     for fault in ("cut", "short"):
@@ -473,7 +483,9 @@ def test_half_bodies(place: Place) -> None:
 
 @either
 def test_no_listing(place: Place) -> None:
-    """What is no listing, though a server says 200, is not taken for an empty one: a run would start anew on that."""
+    """A reply with status 200 that is no listing is not mistaken for an empty one, which would restart the run from
+    nothing.
+    """
     place.store().create("a", [b"x"])
     page = Reply(200, (("Content-Type", "text/html"),), b"<html>Welcome to our network</html>")
     place.proxy.spoil = lambda asked: page if asked.number < 5 else ""
@@ -484,7 +496,7 @@ def test_no_listing(place: Place) -> None:
 @pytest.mark.usefixtures("parts")
 @amazon_only
 def test_late_failure(place: Place) -> None:
-    """S3 may say "200 OK" first and then that an upload's last step failed: that is a failure."""
+    """S3 may answer "200 OK" and then report that the last step of an upload failed; this counts as a failure."""
     late = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>Please try again.</Message></Error>"
     place.proxy.faults["a"] = ["", "", "", Reply(200, (), late)]
     assert place.store().create("a", [LARGE])
@@ -495,7 +507,7 @@ def test_late_failure(place: Place) -> None:
 @pytest.mark.usefixtures("parts", "small")
 @amazon_only
 def test_half_a_block(place: Place) -> None:
-    """Nor is half a stretch taken for the end of an object, though a server gives no checksum of it."""
+    """Half a block is not mistaken for the end of an object, even without a checksum."""
     place.store().create("a", [LARGE])
     with closing(place.store().lines("a")) as lines:
         first = next(lines)
@@ -506,7 +518,7 @@ def test_half_a_block(place: Place) -> None:
 
 @either
 def test_long_listing(place: Place) -> None:
-    """A listing of several pages gives each object once and in order, though every second page breaks off."""
+    """A listing of several pages gives each object once and in order, although most of its replies break off."""
     keys = [f"run 1/{i:05}" for i in range(2_600)]
     place.server.fill(place.bucket, keys)
     place.proxy.spoil = lambda asked: ("cut", "503", "reset", "")[asked.number % 4]

@@ -1,4 +1,4 @@
-"""The workflow of the continuous integration and the pre-commit hooks name what there is."""
+"""Tests that the CI workflow and the pre-commit hooks name existing targets, versions and programs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def commands() -> list[str]:
 
 
 def test_every_supported_python_is_tested() -> None:
-    """The matrix has the versions that pyproject.toml names."""
+    """The matrix has the Python versions that pyproject.toml names."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [found[1] for each in project["classifiers"] if (found := re.search(r":: (3\.\d+)$", each))]
     assert WORKFLOW["jobs"]["checks"]["strategy"]["matrix"]["python"] == named
 
 
 def test_the_workflow_calls_targets_that_exist() -> None:
-    """`make` knows each target; the jobs run lint, the tests, the documentation and the vLLM tests."""
+    """Each target of the workflow exists; the jobs run lint, the tests, the documentation and the vLLM tests."""
     targets = [found[1] for command in commands() if (found := re.match(r"make ([a-z-]+)", command))]
     assert set(targets) == {"lint", "docs", "test-vllm"}
     for target in targets:
@@ -35,12 +35,12 @@ def test_the_workflow_calls_targets_that_exist() -> None:
 
 
 def test_the_workflow_may_only_read() -> None:
-    """Its token cannot write to the repository."""
+    """The token of the workflow cannot write to the repository."""
     assert WORKFLOW["permissions"] == {"contents": "read"}
 
 
 def test_the_hooks_use_the_locked_programs() -> None:
-    """Each hook runs a program of .venv that requirements-dev.lock pins, and fetches nothing."""
+    """Each hook runs a program of .venv that requirements-dev.lock pins, and downloads nothing."""
     locked = (ROOT / "requirements-dev.lock").read_text()
     hooks = [hook for repo in HOOKS["repos"] for hook in repo["hooks"]]
     assert {repo["repo"] for repo in HOOKS["repos"]} == {"local"}

@@ -1,4 +1,4 @@
-"""What a user types and what they are told: exit codes and exact words, and never a traceback."""
+"""Tests for the command line: exit codes, exact messages, and no tracebacks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(path: Path) -> list[dict[str, object]]:
 
 
 def test_version_and_help(voxbatch: Voxbatch) -> None:
-    """`python -m voxbatch` is the program, under its own name."""
+    """`python -m voxbatch` runs the program under the name voxbatch."""
     assert voxbatch("--version").stdout == f"voxbatch, version {package.__version__}\n"
     shown = voxbatch("--help")
     assert shown.returncode == 0
@@ -129,7 +129,7 @@ REFUSED = [
 def test_refusals(
     voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path, command: tuple[str, ...], message: str
 ) -> None:
-    """Usage, config and manifests that make no sense: exit 2, the last line says it all, and nothing is written."""
+    """Invalid usage, configuration and manifests exit with 2, with the reason in the last line, and write nothing."""
     manifest(0.1, text="one")
     extra = ("--log-format", "text") if command[0] in ("run", "listen") and "--log-format" not in command else ()
     done = voxbatch(*command, *extra)
@@ -140,14 +140,14 @@ def test_refusals(
 
 @pytest.mark.parametrize("command", ["merge", "status"])
 def test_a_folder_where_nothing_was_run(voxbatch: Voxbatch, tmp_path: Path, command: str) -> None:
-    """merge and status say that there is nothing, with exit 2."""
+    """merge and status report a folder without a run, with exit code 2."""
     done = voxbatch(command, tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"Error: {tmp_path}: no run was started there (it has no run.json)\n"
 
 
 def test_validate_reports_every_bad_line(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """All of them with number, what was seen and what is allowed: not the first only."""
+    """validate reports all bad lines with number, value and rule, not only the first one."""
     (tmp_path / "bad.jsonl").write_text(
         '{"audio_filepath": "a.wav"}\nx\n\n{"audio_filepath": 5}\n{"audio_filepath": "a.wav"}\n'
     )
@@ -161,7 +161,7 @@ def test_validate_reports_every_bad_line(voxbatch: Voxbatch, tmp_path: Path) -> 
 
 
 def test_validate_sums_up_a_good_manifest(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
-    """Items, hours, references, languages."""
+    """validate prints the items, hours, references and languages of a valid manifest."""
     manifest(0.1, 0.1, duration=1800, text="one", lang="en")
     done = voxbatch("validate", "m.jsonl")
     assert (done.returncode, done.stderr) == (0, "")
@@ -173,7 +173,9 @@ def test_validate_sums_up_a_good_manifest(voxbatch: Voxbatch, manifest: Manifest
 
 
 def test_a_run_tells_what_it_did(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """Transcripts' first lines, counts that add up, WER, RTFx, model, and where each output is."""
+    """A run prints the start of the transcripts, counts that add up, WER, RTFx, the model and the places of the
+    outputs.
+    """
     manifest(1.1, 1.1, None, text="w0 w1")
     done = voxbatch("run", "m.jsonl", *SCRIPTED, "--formats", "srt", "--model", "m")
     assert done.returncode == 3
@@ -190,7 +192,7 @@ def test_a_run_tells_what_it_did(voxbatch: Voxbatch, manifest: ManifestWriter, t
 
 
 def test_rows_pass_through(voxbatch: Voxbatch, tmp_path: Path, recording: Recorder) -> None:
-    """Every key of a line comes out again, beside what was found; a failure's line too."""
+    """Every key of an input line is in the output line of a transcript or a failure."""
     recording("a.wav", 1.1)
     given = [
         {"audio_filepath": "a.wav", "id": 7, "text": "w0", "mine": [{"é": None}], "duration": 1.1, "channel": 0},
@@ -212,7 +214,9 @@ def test_rows_pass_through(voxbatch: Voxbatch, tmp_path: Path, recording: Record
 
 @pytest.mark.slow
 def test_sources_of_every_kind(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """Plain, gzip, standard input and a folder with references give the same texts; OUT is named after each."""
+    """A plain and a compressed manifest, standard input and a folder with references give the same texts; OUT is named
+    after each source.
+    """
     manifest(1.1, 2.1, text="w0 w1")
     (tmp_path / "g.jsonl.gz").write_bytes(gzip.compress((tmp_path / "m.jsonl").read_bytes()))
     folder = tmp_path / "folder"
@@ -230,7 +234,7 @@ def test_sources_of_every_kind(voxbatch: Voxbatch, manifest: ManifestWriter, tmp
 
 
 def test_limit(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """Only the first N items, and later lines are not even read."""
+    """--limit runs only the first N items; later lines are not read."""
     path = manifest(0.5, 0.5, 0.5)
     with path.open("a") as file:
         file.write("no json\n")
@@ -255,7 +259,7 @@ AWKWARD = [
 
 @pytest.mark.slow
 def test_formats_have_safe_names(voxbatch: Voxbatch, tmp_path: Path, recording: Recorder) -> None:
-    """Awkward ids and a 244-byte file name: one file an item in each format, all inside OUT, none too long."""
+    """Unusual ids and a 244-byte file name give one file per item and format, all inside OUT and with valid lengths."""
     long = "n" * 240 + ".wav"
     given = [{"audio_filepath": recording("a.wav", 1.1).name, "id": each} for each in AWKWARD]
     given.append({"audio_filepath": recording(long, 1.1).name})
@@ -273,7 +277,7 @@ def test_formats_have_safe_names(voxbatch: Voxbatch, tmp_path: Path, recording: 
 
 @pytest.mark.slow
 def test_merge_status_and_score(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """After one of two shards: status shows it, merge refuses; after both, merge adds formats and score agrees."""
+    """After one of two shards, status shows it and merge refuses; after both, merge adds formats and `score` agrees."""
     manifest(1.1, 1.1, text="w0 w1")
     voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED, "--shard", "0/2")
     early = voxbatch("merge", "out")
@@ -307,7 +311,7 @@ DAMAGE = [
 def test_damaged_outputs(
     voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
-    """Exit 1 and a plain reason, whether one runs or merges; --overwrite mends it."""
+    """A damaged file gives exit code 1 and a plain reason for run and merge; --overwrite repairs it."""
     command = ("run", manifest(0.5), *SCRIPTED)
     voxbatch(*command)
     (tmp_path / "m.voxbatch" / name).write_bytes(content)
@@ -320,7 +324,7 @@ def test_damaged_outputs(
 
 
 def test_a_changed_transcripts_file_is_no_crash(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """What a user did to transcripts.jsonl is theirs; showing the outcome again goes on without its first lines."""
+    """A user may edit transcripts.jsonl; a second run prints the outcome without the start of the transcripts."""
     command = ("run", manifest(0.5), *SCRIPTED)
     voxbatch(*command)
     (tmp_path / "m.voxbatch" / "transcripts.jsonl").write_text("edited\n")
@@ -329,7 +333,7 @@ def test_a_changed_transcripts_file_is_no_crash(voxbatch: Voxbatch, manifest: Ma
 
 
 def test_dry_run(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """Items, hours, chunks, time and cost; nothing is written, no model loaded."""
+    """A dry run prints items, hours, chunks, time and cost; it writes nothing and loads no model."""
     manifest(90, 45, None)
     done = voxbatch(
         "run", "m.jsonl", "--engine", "scripted", "--dry-run", "--expected-rtfx", "50", "--usd-per-hour", "3600"
@@ -348,7 +352,7 @@ def test_dry_run(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -
 
 
 def test_quiet(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
-    """Nothing on either stream when all went well; the exit code says the rest."""
+    """--quiet prints nothing on either stream; the exit code shows whether items failed."""
     for seconds, code in (([0.5], 0), ([0.5, None], 3)):
         done = voxbatch("run", manifest(*seconds), "-o", f"out{code}", *SCRIPTED, "--quiet")
         assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
@@ -357,7 +361,7 @@ def test_quiet(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", [(), ("--log-format", "json"), ("--engine-option", "die_after=1"), ("--engine", "x")])
 def test_json_logs(voxbatch: Voxbatch, manifest: ManifestWriter, extra: tuple[str, ...]) -> None:
-    """Where stderr is no terminal, every line on it is an event: severity, time, message, errors included."""
+    """If stderr is no terminal, each line is an event with severity, time and message; errors are events, too."""
     done = voxbatch("run", manifest(0.5, None), "--engine", "scripted", *extra)
     events = [json.loads(line) for line in done.stderr.splitlines()]
     assert all({"severity", "time", "message"} <= event.keys() for event in events)
@@ -370,8 +374,9 @@ def test_json_logs(voxbatch: Voxbatch, manifest: ManifestWriter, extra: tuple[st
 
 @pytest.mark.slow
 def test_the_last_event(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """One event says what came of the run: counts that add up, hours, speed, score; also where nothing was left to do,
-    and where other shards are still at work."""
+    """The last event of a run has counts that add up, hours, speed and score. It is also written when no item was left
+    and when other shards are still running.
+    """
 
     def finished(*args: str) -> dict[str, object]:
         done = voxbatch("run", "m.jsonl", "-o", "out", "--engine", "scripted", "--log-format", "json", *args)
@@ -394,7 +399,7 @@ def test_the_last_event(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: 
 
 
 def test_json_logs_of_a_bad_manifest(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """One event a bad line."""
+    """Each bad line of a manifest is one event."""
     (tmp_path / "bad.jsonl").write_text("x\ny\n")
     done = voxbatch("run", "bad.jsonl", "--engine", "scripted", "--log-format", "json")
     assert done.returncode == 2
@@ -407,7 +412,9 @@ def test_json_logs_of_a_bad_manifest(voxbatch: Voxbatch, tmp_path: Path) -> None
 def test_flag_beats_environment_beats_profile_beats_default(
     voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
 ) -> None:
-    """The four sources of a setting, and the resolved config beside the outputs."""
+    """A flag has priority over a variable, a variable over the profile and the profile over the default. The resolved
+    configuration is in the summary.
+    """
 
     def planned(*args: str, **env: str) -> tuple[str, str]:
         shown = voxbatch("run", "m.jsonl", "--dry-run", *args, env=env).stdout.splitlines()
@@ -431,7 +438,7 @@ def test_flag_beats_environment_beats_profile_beats_default(
 
 
 def test_profiles(voxbatch: Voxbatch) -> None:
-    """The list, and what one resolves to."""
+    """`profiles` lists the profiles, and `profiles NAME` prints the resolved settings."""
     listed = voxbatch("profiles").stdout.splitlines()
     assert [line.split()[0] for line in listed] == profile_names()
     assert max(map(len, listed)) <= 100
@@ -460,19 +467,21 @@ def test_profiles(voxbatch: Voxbatch) -> None:
     ],
 )
 def test_where_outputs_go(source: str, out: str) -> None:
-    """Beside the source; in the current folder where nothing can be put beside it."""
+    """Outputs are placed beside the source, or in the current folder if that is impossible."""
     assert default_out(source) == out
 
 
 def test_profiles_leave_a_runs_own_settings_alone(voxbatch: Voxbatch) -> None:
-    """What a profile resolves to lists what a profile may set, and no more."""
+    """`profiles NAME` prints only settings that a profile may set."""
     shown = yaml.safe_load(voxbatch("profiles", "cpu").stdout)
     assert {"only_under", "max_http_gb", "formats"} <= shown.keys()
     assert not {"source", "include", "anonymous", "s3_endpoint_url", "allow_private_addresses"} & shown.keys()
 
 
 def test_include_and_access_as_variables(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
-    """VOXBATCH_* sets them as it sets all else, and a senseless one is refused before anything is opened."""
+    """VOXBATCH_* variables set --include and the storage options, and an invalid value is refused before a source is
+    opened.
+    """
     for name in ("a.wav", "x/b.wav"):
         recording(f"calls/{name}", 0.1)
     done = voxbatch("validate", "calls", env={"VOXBATCH_INCLUDE": "b.* *.flac"})
@@ -483,7 +492,9 @@ def test_include_and_access_as_variables(voxbatch: Voxbatch, recording: Recorder
 
 
 def test_manifest_of_a_folder(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
-    """Paths are relative to it, durations are read, and --include chooses."""
+    """Paths in the manifest of a folder are relative to it, durations are read from the headers, and --include selects
+    files.
+    """
     for name in ("a.wav", "x/b.wav"):
         recording(f"calls/{name}", 0.5)
     done = voxbatch("manifest", "calls", "--include", "x/*")
@@ -492,7 +503,7 @@ def test_manifest_of_a_folder(voxbatch: Voxbatch, recording: Recorder, tmp_path:
 
 
 def test_doctor(voxbatch: Voxbatch) -> None:
-    """One line a finding, and the engine that would run among them."""
+    """`doctor` prints one line per finding, with the default engine among them."""
     done = voxbatch("doctor")
     found = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()}
     assert found.keys() >= {"voxbatch", "python", "cores", "numpy", "ffmpeg", "gpu", "cuda", "vllm", "engine"}
@@ -501,7 +512,9 @@ def test_doctor(voxbatch: Voxbatch) -> None:
 
 
 def test_doctor_without_a_gpu_or_a_token(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """What a GPU would need is missing, with what mends it, and that is no failure; a token is never shown."""
+    """`doctor` marks what a machine lacks without a GPU, with the remedy; that is no failure. A
+    token is never printed.
+    """
     env = {"HF_TOKEN": "", "HF_HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     done = voxbatch("doctor", env=env)
     missing = {line.split()[1]: line for line in done.stdout.splitlines() if line.startswith("missing")}
@@ -513,7 +526,7 @@ def test_doctor_without_a_gpu_or_a_token(voxbatch: Voxbatch, tmp_path: Path) -> 
 
 
 def test_the_default_model_in_the_hubs_cache(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """doctor finds it where the hub's own client put it."""
+    """`doctor` finds the default model in the cache of the Hugging Face client."""
     repository = tmp_path / "hub" / "models--mistralai--Voxtral-Mini-4B-Realtime-2602"
     weights = repository / "snapshots" / "0" / "consolidated.safetensors"
     weights.parent.mkdir(parents=True)
@@ -525,7 +538,9 @@ def test_the_default_model_in_the_hubs_cache(voxbatch: Voxbatch, tmp_path: Path)
 
 
 def test_serving_properties(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """What a file says without effect is told before anything else; a bad value ends the run with file and line."""
+    """Ignored entries of a serving.properties file are reported first; an invalid value ends the run with file and
+    line.
+    """
     file = tmp_path / "serving.properties"
     file.write_text("engine=Python\noption.max_modl_len=512\n")
     command = ("run", manifest(0.1), "--serving-properties", "serving.properties", "--log-format", "text")
@@ -550,7 +565,7 @@ def test_a_reader_that_goes_away(manifest: ManifestWriter, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_terminal_sees_progress(manifest: ManifestWriter, tmp_path: Path) -> None:
-    """On a terminal: audio done of total, items, RTFx and time left, in place; and the outcome on stdout."""
+    """A terminal shows the hours done, items, RTFx and remaining time in place; the outcome is on stdout."""
     manifest(*[2] * 20, duration=2)
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "voxbatch", "run", "m.jsonl", "--engine", "scripted"]
@@ -589,7 +604,7 @@ def test_a_terminal_sees_progress(manifest: ManifestWriter, tmp_path: Path) -> N
 def test_refused_before_anything_is_done(
     voxbatch: Voxbatch, manifest: ManifestWriter, command: tuple[str, ...], message: str
 ) -> None:
-    """What would harm or cannot work is refused, and what is there stays."""
+    """Impossible or harmful commands are refused, and existing outputs stay."""
     manifest(0.5)
     assert voxbatch("run", "m.jsonl", *SCRIPTED).returncode == 0
     done = voxbatch(*command)
@@ -600,7 +615,7 @@ def test_refused_before_anything_is_done(
 def test_modules_in_the_current_folder_are_not_imported(
     voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
 ) -> None:
-    """A folder of data may hold a resource.py: the decoders do not run it."""
+    """A resource.py in the folder of the data is not imported by the decoder processes."""
     (tmp_path / "resource.py").write_text("raise SystemExit('imported')")
     manifest(0.5)
     entry = "from voxbatch.cli import main; main()"
@@ -610,7 +625,7 @@ def test_modules_in_the_current_folder_are_not_imported(
 
 
 def test_an_engine_without_word_times_doubles_nothing(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Forced cuts do not overlap where nobody could tell what both sides heard."""
+    """Forced cuts do not overlap without word times, because words in the overlap could not be matched."""
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, 70 * 16_000) * np.tile([1.0, 0.6], 35 * 16_000)
     soundfile.write(tmp_path / "noise.wav", noise * np.repeat(np.linspace(0.2, 1, 70), 16_000), 16_000)
     (tmp_path / "m.jsonl").write_text('{"audio_filepath": "noise.wav"}\n')
@@ -622,7 +637,7 @@ def test_an_engine_without_word_times_doubles_nothing(voxbatch: Voxbatch, tmp_pa
 def test_a_merge_does_not_take_anything_for_its_own(
     voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
 ) -> None:
-    """Where transcripts.jsonl is there but not what the parts say, merging says so."""
+    """merge refuses a transcripts.jsonl that does not match the parts."""
     manifest(0.5, 0.5)
     voxbatch("run", "m.jsonl", *SCRIPTED)
     (tmp_path / "m.voxbatch" / "transcripts.jsonl").write_text("")
@@ -634,14 +649,14 @@ def test_a_merge_does_not_take_anything_for_its_own(
 
 
 def test_the_language_stands_in_the_line(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """The run's language is written where the row gives none, so that the line scores alike anywhere."""
+    """The language of the run is written to lines without one, so that the line gets the same score anywhere."""
     manifest(0.5)
     voxbatch("run", "m.jsonl", *SCRIPTED, "--language", "en")
     assert json.loads((tmp_path / "m.voxbatch" / "transcripts.jsonl").read_text())["lang"] == "en"
 
 
 def test_a_manifest_gives_no_uncertain_duration(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """MP3 files are appended to each other and their header tells of the first: no duration rather than a short one."""
+    """An MP3 gets no duration in a manifest: files may be concatenated, and the header describes only the first one."""
     for name in ("a.wav", "b.mp3"):
         soundfile.write(tmp_path / name, np.zeros(16_000), 16_000)
     rows = [json.loads(line) for line in voxbatch("manifest", tmp_path).stdout.splitlines()]

@@ -1,4 +1,6 @@
-"""cloudbuild.yaml against Cloud Build's published schema, and its scripts against stand-ins for docker and gcloud."""
+"""Tests for cloudbuild.yaml against Cloud Build's published schema, and for its scripts with fakes of docker and
+gcloud.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ esac
 
 
 def config(token: bool = False) -> dict[str, Any]:
-    """The file as it is, or as its head says that it becomes for a model that takes a token."""
+    """Return the parsed file, or with the lines for a token uncommented, as the head of the file explains."""
     text = (ROOT / "cloudbuild.yaml").read_text()
     if token:
         text = re.sub(r"^( *)# (.*)  # token$", r"\1\2", text, flags=re.MULTILINE)
@@ -41,19 +43,21 @@ def steps(token: bool = False) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("token", [False, True])
 def test_schema(token: bool) -> None:
-    """Every field is one of Cloud Build's API and has its type, with the lines for a token and without."""
+    """Every field exists in Cloud Build's API and has its type, with and without the lines for a token."""
     assert discovery.api("cloudbuild.v1").faults(config(token), "Build") == []
 
 
 def test_the_schema_finds_faults() -> None:
-    """The check of the schema is one: a wrong name, type, choice or duration is found, and a step without its image."""
+    """The schema check finds a wrong name, type, choice and duration, and a step without its image."""
     wrong = {"step": [], "timeout": "1h", "options": {"machineType": "E3"}, "steps": [{"args": "run"}], "id": "x"}
     assert len(discovery.api("cloudbuild.v1").faults(wrong, "Build")) == 6
 
 
 @pytest.mark.parametrize("token", [False, True])
 def test_substitutions(token: bool) -> None:
-    """What is declared is used and what is used is declared, as Cloud Build wants it; scripts take all as variables."""
+    """Exactly the used substitutions are declared, as Cloud Build requires, and scripts get them as environment
+    variables.
+    """
     built = config(token)
     declared = set(built["substitutions"])
     values = [*built["substitutions"].values(), *(value for step in built["steps"] for value in step.get("env", ()))]
@@ -66,7 +70,7 @@ def test_substitutions(token: bool) -> None:
 
 
 def test_token() -> None:
-    """The token is read in the one step that may need it; no line of the file or argument of a command holds it."""
+    """Only the step that may need the token reads it; no line of the file and no argument of a command contains it."""
     built = config(token=True)
     assert [step["id"] for step in built["steps"] if "secretEnv" in step] == ["build-gpu"]
     assert built["availableSecrets"]["secretManager"][0]["env"] == "HF_TOKEN"
@@ -75,7 +79,7 @@ def test_token() -> None:
 
 @pytest.mark.parametrize("name", list(steps()))
 def test_scripts_are_clean(name: str) -> None:
-    """shellcheck finds nothing in a step's script."""
+    """shellcheck finds no fault in the script of a step."""
     beside = Path(sys.executable).parent / "shellcheck"
     program = str(beside) if beside.exists() else shutil.which("shellcheck")
     if not program:
@@ -85,7 +89,7 @@ def test_scripts_are_clean(name: str) -> None:
 
 
 class Machine:
-    """A build machine whose docker and gcloud only write down what they are told."""
+    """A build machine whose docker and gcloud only record their arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.record = folder, folder / "record"
@@ -95,7 +99,7 @@ class Machine:
             (folder / "bin" / name).chmod(0o755)
 
     def run(self, name: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """A step, with substitutions filled in as Cloud Build does, and these variables besides."""
+        """Run a step with Cloud Build's substitutions and additional variables."""
         built = config(token=True)
         values = {**built["substitutions"], "PROJECT_ID": "p", "COMMIT_SHA": "c0ffee", "_IMAGE": "registry/voxbatch"}
         given = [re.sub(r"\$\{(\w+)\}", lambda found: str(values[found[1]]), each) for each in steps()[name]["env"]]
@@ -107,6 +111,7 @@ class Machine:
         )  # fmt: skip
 
     def told(self) -> list[str]:
+        """Return the recorded command lines."""
         return self.record.read_text().splitlines()
 
 
@@ -116,7 +121,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_builds(machine: Machine) -> None:
-    """Both targets are built with version and commit, the larger one without a base, a model or a token of its own."""
+    """Both targets are built with version and commit; the larger one uses no base, model or token by default."""
     assert machine.run("build-cpu").returncode == 0
     assert machine.run("build-gpu").returncode == 0
     about = "--build-arg VERSION=latest --build-arg REVISION=c0ffee"
@@ -138,7 +143,7 @@ def test_builds_with_a_model(machine: Machine) -> None:
 
 
 def test_tries_the_small_image(machine: Machine) -> None:
-    """It transcribes the examples, and its exit code is the step's."""
+    """The small image transcribes the examples, and its exit code is that of the step."""
     assert machine.run("try-cpu").returncode == 0
     assert [line.split()[1] for line in machine.told()] == ["run", "create", "cp", "start", "rm"]
     assert machine.run("try-cpu", DOCTOR_CODE="1").returncode == 1
@@ -156,12 +161,12 @@ def test_tries_the_small_image(machine: Machine) -> None:
     ],
 )
 def test_tries_the_large_image(machine: Machine, said: str, code: str, result: int) -> None:
-    """No engine is what a machine without a GPU comes to; anything else that is missing or fails ends the build."""
+    """A missing engine is expected on a machine without a GPU; any other missing or failed finding ends the build."""
     assert machine.run("try-gpu", DOCTOR=said, DOCTOR_CODE=code).returncode == result
 
 
 def test_deploys_what_was_pushed(machine: Machine) -> None:
-    """With _DEPLOY=yes, deploy.sh gets project, region and the image by its digest; with no, nothing happens."""
+    """With _DEPLOY=yes, deploy.sh gets project, region and the image by its digest; with no, nothing is deployed."""
     assert machine.run("push").returncode == 0
     script = machine.folder / "jobs" / "cloudrun" / "deploy.sh"
     script.parent.mkdir(parents=True)
@@ -172,7 +177,7 @@ def test_deploys_what_was_pushed(machine: Machine) -> None:
 
 
 def test_order() -> None:
-    """Nothing is pushed before both images were tried, nothing deployed before it was pushed: steps run one by one."""
+    """The steps run one by one: images are pushed after both were tried, and deployed after the push."""
     order = ["build-cpu", "try-cpu", "build-gpu", "try-gpu", "repository", "push", "deploy"]
     assert list(steps()) == order
     assert not [step for step in config()["steps"] if "waitFor" in step or "allowFailure" in step]

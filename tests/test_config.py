@@ -1,4 +1,6 @@
-"""A config that makes no sense is never built; a run's identity is what decides its text."""
+"""Tests for the configuration: invalid values are refused, and the identity of a run is made of the settings that
+decide its text.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +52,16 @@ JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
     ],
 )
 def test_senseless_settings_are_refused(setting: dict[str, Any], message: str) -> None:
-    """What was seen and what is allowed."""
+    """An invalid setting is refused with its value and the rule."""
     with pytest.raises(ConfigError) as caught:
         Config(source="m.jsonl", out="out", **setting)
     assert str(caught.value) == message
 
 
 def test_access_is_the_stores() -> None:
-    """Nothing asked for is the usual access, for which clients are shared; each setting lands in its field."""
+    """The default storage options are used if none is set, and share their clients; each setting is stored in its
+    field.
+    """
     assert Config(source="m.jsonl", out="out").access == USUAL
     url = "http://127.0.0.1:9000"
     assert Config(source="m", out="out", s3_endpoint_url=url, anonymous=True).access == Access(url, anonymous=True)
@@ -66,7 +70,7 @@ def test_access_is_the_stores() -> None:
 
 
 def test_no_secret_is_written_down() -> None:
-    """Signatures and passwords stay out of what goes into run.json and summary.json."""
+    """Signatures and passwords are left out of run.json and summary.json."""
     config = Config(
         source="https://me:secret@host/m.jsonl?sig=secret",
         out="gs://b/out?",
@@ -84,7 +88,7 @@ def test_no_secret_is_written_down() -> None:
 
 @given(st.dictionaries(st.text(max_size=9), JSON, max_size=5), st.randoms())
 def test_a_digest_is_of_the_content(identity: dict[str, Any], random: Any) -> None:
-    """The order of the keys does not matter; any value does."""
+    """The digest does not depend on the order of keys, but on every value."""
     shuffled = list(identity.items())
     random.shuffle(shuffled)
     assert digest(identity) == digest(dict(shuffled))
@@ -93,13 +97,15 @@ def test_a_digest_is_of_the_content(identity: dict[str, Any], random: Any) -> No
 
 
 def test_a_digest_does_not_change_from_version_to_version() -> None:
-    """Runs are resumed by it: the sha256 of the canonical JSON, worked out by hand with sha256sum."""
+    """The digest is stable over versions, because runs are resumed by it: the sha256 of the canonical JSON, calculated
+    with sha256sum.
+    """
     assert digest({"b": 1, "a": "é"}) == "6d9eb45284090145"
 
 
 @pytest.mark.parametrize("name", profile_names())
 def test_every_profile_is_sound(name: str) -> None:
-    """It says what it is for, and sets what a profile may set, to values that make a Config."""
+    """Every profile has a description and sets only permitted keys to valid values."""
     settings = load_profile(name)
     assert settings.pop("description")
     assert settings.keys() <= PROFILE_KEYS
@@ -121,7 +127,7 @@ VLLM_PROFILES = [name for name in profile_names() if load_profile(name)["engine"
     ],
 )
 def test_a_vllm_profile_tells_what_vllm_is_told(name: str, longest_s: float, requests: int | str, mode: str) -> None:
-    """The engine arguments and the longest chunk, without a model, a GPU or vLLM."""
+    """`profiles NAME` prints the engine arguments and the longest chunk without a model, a GPU or vLLM."""
     found = yaml.safe_load(CliRunner().invoke(cli, ["profiles", name]).stdout)
     assert found["longest_chunk_s"] == longest_s
     arguments = found["engine_arguments"]
@@ -130,14 +136,16 @@ def test_a_vllm_profile_tells_what_vllm_is_told(name: str, longest_s: float, req
 
 
 def test_gpus_that_share_a_model_exchange_without_flashinfer() -> None:
-    """FlashInfer's fused exchange wants multicast memory, without which vLLM hangs while it loads."""
+    """FlashInfer's fused all-reduce is off for several GPUs, because it needs multicast memory, without which vLLM
+    hangs while it loads.
+    """
     alone, shared = (preview(None, {"tensor_parallel_size": size})["engine_arguments"] for size in ("1", "2"))
     assert "pass_config" not in alone["compilation_config"]
     assert shared["compilation_config"]["pass_config"] == {"fuse_allreduce_rms": False}
 
 
 def test_every_vllm_profile_is_previewed() -> None:
-    """The table above leaves none out, and a model that nobody knows by name is no error."""
+    """The table above contains every vLLM profile, and an unknown model is no error."""
     marks = test_a_vllm_profile_tells_what_vllm_is_told.pytestmark  # type: ignore[attr-defined]
     assert sorted(row[0] for row in marks[0].args[1]) == VLLM_PROFILES
     assert preview("/opt/ml/model", {}) == {"engine_arguments": "known when /opt/ml/model is read"}
@@ -152,14 +160,14 @@ def test_every_vllm_profile_is_previewed() -> None:
     ],
 )
 def test_what_depends_on_the_version(asked: str, mode: str, attention: str) -> None:
-    """Whether the encoder runs once a chunk decides which graphs there are, and who attends."""
+    """Running the encoder once per chunk decides which CUDA graphs and which attention backend are used."""
     arguments = preview(None, {"prefill_encoder": asked})["engine_arguments"]
     assert arguments["compilation_config"]["cudagraph_mode"] == mode
     assert str(arguments.get("attention_backend")).startswith(attention)
 
 
 def test_memory_may_be_given_in_gigabytes() -> None:
-    """Then the share is the card's to know."""
+    """If the memory is given in gigabytes, the share of the GPU's memory is known only on the GPU."""
     options = {"gpu_memory_gb": "24"}
     said = preview(None, options)["engine_arguments"]["gpu_memory_utilization"]
     assert said == "24 GB of the card, less what vLLM does not count"
@@ -167,6 +175,6 @@ def test_memory_may_be_given_in_gigabytes() -> None:
 
 
 def test_no_profile_decides_what_a_run_is_over() -> None:
-    """The manifest, OUT, the shard, and how the places of these are entered are the command's own."""
+    """The manifest, OUT, the shard and the storage options belong to the command, not to a profile."""
     assert not PROFILE_KEYS & {"source", "out", "shard", "shards", "limit", "overwrite", "profile", "include"}
     assert not PROFILE_KEYS & {"s3_endpoint_url", "anonymous", "requester_pays", "allow_private_addresses"}

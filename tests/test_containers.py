@@ -1,4 +1,4 @@
-"""The Dockerfile: what it promises, and its targets built and run where there is a builder."""
+"""Tests for the Dockerfile: its text, and its targets, which are built and run on machines that can build."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from voxbatch.engines.vllm.model import SMALL_FILES
 
 ROOT = Path(__file__).parents[1]
 PINNED = {"protobuf": "6.33.6", "grpcio": "1.83.0", "click": "8.4.2", "urllib3": "2.7.0"}
-"""Some of what vLLM 0.26.0 resolved to on the day of its release, each older than what we lock."""
+"""Some of the versions that vLLM 0.26.0 resolved to on its release day, each older than our locked version."""
 
 built = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def tool(name: str) -> str:
-    """A program that is installed with the development packages, or by the system."""
+    """Return the path of a program of the development packages or the system."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if not found:
@@ -43,7 +43,7 @@ def tool(name: str) -> str:
 
 
 def module(name: str) -> ModuleType:
-    """One of the scripts that run inside the build."""
+    """Import one of the scripts that run during the build."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "jobs" / "image" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -54,13 +54,14 @@ def module(name: str) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def dockerfile(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Its instructions, without comments."""
+    """Return the instructions of the Dockerfile without comments."""
     copy = tmp_path_factory.mktemp("parsed") / "Dockerfile"
     copy.write_text((ROOT / "Dockerfile").read_text())
     return [each for each in DockerfileParser(str(copy)).structure if each["instruction"] != "COMMENT"]
 
 
 def stages(instructions: list[dict[str, Any]]) -> dict[str, list[tuple[str, str]]]:
+    """Return the instructions of each build stage by its name."""
     found: dict[str, list[tuple[str, str]]] = {}
     for each in instructions:
         if each["instruction"] == "FROM":
@@ -70,11 +71,11 @@ def stages(instructions: list[dict[str, Any]]) -> dict[str, list[tuple[str, str]
     return found
 
 
-# ── what can be read ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the text of the Dockerfile ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_hadolint() -> None:
-    """The Dockerfile has no finding of hadolint, whatever its level."""
+    """hadolint reports nothing for the Dockerfile at any level."""
     found = subprocess.run(
         [tool("hadolint"), "--no-color", str(ROOT / "Dockerfile")], capture_output=True, text=True, env={}
     )
@@ -82,7 +83,7 @@ def test_hadolint() -> None:
 
 
 def test_shellcheck() -> None:
-    """No shell script of the project has a finding of shellcheck."""
+    """shellcheck reports nothing for any shell script of the project."""
     scripts = [ROOT / ".ci" / "run", *(ROOT / "tests").rglob("*.sh"), *(ROOT / "jobs").rglob("*.sh")]
     scripts += (ROOT / "jobs").rglob("*.sbatch")
     command = [tool("shellcheck"), "--color=never", "--external-sources", "--source-path=SCRIPTDIR", *map(str, scripts)]
@@ -92,8 +93,9 @@ def test_shellcheck() -> None:
 
 @pytest.mark.parametrize("target", ["cpu", "gpu"])
 def test_targets(dockerfile: list[dict[str, Any]], target: str) -> None:
-    """Both targets end as a user other than root, start voxbatch through tini without a shell that stays, and check no
-    health."""
+    """Both targets run as a user other than root, start voxbatch through tini without a remaining shell, and define no
+    health check.
+    """
     last = dict(stages(dockerfile)[target])
     assert re.fullmatch(r"[1-9]\d*:0", last["USER"])
     assert json.loads(last["ENTRYPOINT"]) == ["/usr/bin/tini", "--", "voxbatch"]
@@ -101,8 +103,9 @@ def test_targets(dockerfile: list[dict[str, Any]], target: str) -> None:
 
 
 def test_default_target(dockerfile: list[dict[str, Any]]) -> None:
-    """Who names no target gets the one with vLLM, of a version that voxbatch knows; every base can be given, by its
-    digest too."""
+    """The default target contains vLLM in a version that voxbatch knows; every base image can be replaced, also by
+    digest.
+    """
     assert list(stages(dockerfile))[-1] == "gpu"
     bases = {each["value"].split(" AS ")[0] for each in dockerfile if each["instruction"] == "FROM"}
     assert bases == {"${BASE_IMAGE}", "${PYTHON_IMAGE}"}
@@ -113,7 +116,7 @@ def test_default_target(dockerfile: list[dict[str, Any]]) -> None:
 
 
 def test_no_secret(dockerfile: list[dict[str, Any]]) -> None:
-    """A token is never an argument or a variable, which an image keeps, but a secret of one step."""
+    """A token is never an argument or a variable, which the image would keep, but a secret of one build step."""
     kept = [each["value"] for each in dockerfile if each["instruction"] in ("ARG", "ENV", "LABEL", "COPY", "ADD")]
     assert not [value for value in kept if re.search(r"token|secret|password|credential", value, re.IGNORECASE)]
     steps = [value for name, value in stages(dockerfile)["weights"] if name == "RUN"]
@@ -122,13 +125,13 @@ def test_no_secret(dockerfile: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("target", ["cpu", "gpu"])
 def test_order_of_layers(dockerfile: list[dict[str, Any]], target: str) -> None:
-    """The package comes after all that is large: a change of code fetches and installs nothing else again."""
+    """The package is the last layer, so that a change of code downloads and installs nothing else again."""
     lines = [value for name, value in stages(dockerfile)[target] if name in ("RUN", "COPY")]
     assert [("from=wheel" in line) for line in lines] == [*([False] * (len(lines) - 1)), True]
 
 
 def test_context() -> None:
-    """Everything that is copied reaches the builder, and nothing else: the rest of a checkout may hold anything."""
+    """The build context contains exactly the files that are copied, because a checkout may contain anything else."""
     admitted = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     lines = re.findall(
         r"^COPY (?!--from)(?:--chmod=\d+ )?(.*) \S+$", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE
@@ -139,7 +142,7 @@ def test_context() -> None:
 
 
 def test_locks() -> None:
-    """What both lock files of the target cpu name, they name in the same version."""
+    """Packages that several lock files of the target cpu name have the same version in each."""
     versions: dict[str, set[str]] = {}
     for name in ("requirements.lock", "requirements-clouds.lock", "requirements-build.lock"):
         for package, version in re.findall(r"^(\S+)==(\S+)", (ROOT / name).read_text(), flags=re.MULTILINE):
@@ -147,7 +150,7 @@ def test_locks() -> None:
     assert {package: found for package, found in versions.items() if len(found) > 1} == {}
 
 
-# ── what runs inside the build ────────────────────────────────────────────────────────────────────────────────────────
+# ── the scripts of the build ──────────────────────────────────────────────────────────────────────────────────────────
 
 Beside = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -161,7 +164,7 @@ def wheels(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def beside(tmp_path: Path, wheels: Path) -> Beside:
-    """beside(["engine==1"], lock) → the script's end in an environment that has these stubs already."""
+    """Return a function: beside(["engine==1"], lock) runs beside.py in an environment with these stub packages."""
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "image"], check=True)
     python = str(tmp_path / "image" / "bin" / "python")
     env = {
@@ -182,7 +185,9 @@ def beside(tmp_path: Path, wheels: Path) -> Beside:
 
 @pytest.mark.slow
 def test_beside_adds_what_is_missing(tmp_path: Path, wheels: Path, beside: Beside) -> None:
-    """Of a lock file only what the image lacks is installed, and what it has in another version stays."""
+    """Only packages of the lock file that the image lacks are installed; packages that it has in
+    another version stay.
+    """
     old, new = images.stub_wheel(wheels, "engine", "1.0"), images.stub_wheel(wheels, "engine", "2.0")
     addon = images.stub_wheel(wheels, "add_on", "1.0", "engine>=1")
     lock = tmp_path / "lock"
@@ -194,8 +199,9 @@ def test_beside_adds_what_is_missing(tmp_path: Path, wheels: Path, beside: Besid
 
 @pytest.mark.slow
 def test_beside_refuses(tmp_path: Path, wheels: Path, beside: Beside) -> None:
-    """What the image's own packages do not meet, and a wheel whose extras it does not meet, end the build with a
-    reason; what was broken in the image before does not."""
+    """Requirements that the image's packages do not meet end the build with a reason, also those of a wheel's extras.
+    Packages that were broken before do not.
+    """
     image = [images.stub_wheel(wheels, "engine", "1.0"), images.stub_wheel(wheels, "broken", "1.0", "nowhere>=1")]
     addon = images.stub_wheel(wheels, "addon", "1.0", "engine>=2")
     lock = tmp_path / "lock"
@@ -224,8 +230,9 @@ FILES = ["README.md", "params.json", "tekken.json", "model.safetensors", "onnx/m
     ],
 )
 def test_weights_in_one_format(files: list[str], left_out: set[str]) -> None:
-    """An image gets a model's weights once, in Mistral's own format where there is one, and every small file that the
-    engine reads."""
+    """An image gets the weights of a model once, in Mistral's own format if there is one, and every small file that the
+    engine reads.
+    """
     weights = module("weights")
     assert set(files) - set(weights.chosen(files)) == left_out
     small = [pattern.replace("*", "x") for pattern in SMALL_FILES]
@@ -234,7 +241,7 @@ def test_weights_in_one_format(files: list[str], left_out: set[str]) -> None:
 
 @pytest.fixture
 def hub() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """A hub with one model of two files, and what was asked of it, each with its token."""
+    """Serve a hub with one model of two files, and list the requests with their tokens."""
     content = {"params.json": b"{}", "consolidated.safetensors": b"weights", "model.safetensors": b"twice"}
     asked: list[tuple[str, str]] = []
     model = {"id": "o/m", "sha": "c" * 40, "siblings": [{"rfilename": each} for each in content]}
@@ -268,7 +275,7 @@ def hub() -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 @pytest.mark.slow
 def test_weights_from_a_hub(tmp_path: Path, hub: tuple[str, list[tuple[str, str]]]) -> None:
-    """The files lie in a folder of the model's name; the token goes to the hub, and into no file."""
+    """The files are stored in a folder with the model's name; the token is sent to the hub and written to no file."""
     endpoint, asked = hub
     (tmp_path / "secret").write_text("hf_of_a_test\n")
     script = (ROOT / "jobs" / "image" / "weights.py").read_text()
@@ -284,12 +291,12 @@ def test_weights_from_a_hub(tmp_path: Path, hub: tuple[str, list[tuple[str, str]
 
 
 def test_no_weights(tmp_path: Path) -> None:
-    """Without a model's name there is an empty folder, which the next step copies."""
+    """An empty folder is created without a model name, which the next build step copies."""
     module("weights").main("", "main", str(tmp_path / "models"))
     assert list((tmp_path / "models").iterdir()) == []
 
 
-# ── what is built ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── built images ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -307,8 +314,9 @@ def cpu(store: images.Store) -> Iterator[images.Container]:
 
 @pytest.fixture(scope="module")
 def gpu(store: images.Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[images.Container]:
-    """The target gpu on an image that is to voxbatch what vLLM's is: it has a vLLM and a PyTorch, here by name only,
-    and other versions of what we need than we lock."""
+    """Build the target gpu on a stand-in for vLLM's image, with stubs of vLLM and PyTorch and other versions than we
+    lock.
+    """
     folder = tmp_path_factory.mktemp("stand-in")
     for name, version in (("vllm", "0.26.0"), ("torch", "2.11.0")):
         images.stub_wheel(folder, name, version)
@@ -327,7 +335,7 @@ class TestCpu:
     pytestmark = built
 
     def test_runs_the_examples(self, cpu: images.Container, tmp_path: Path) -> None:
-        """The container transcribes the examples with nothing but what is in the image: no network, no root."""
+        """The container transcribes the examples with the contents of the image only, without network and root."""
         done = cpu.run(
             "run", "/examples/manifest.jsonl", "-o", "/tmp/out", "--formats", "srt",
             volumes={"/examples": ROOT / "examples"},
@@ -336,14 +344,14 @@ class TestCpu:
         assert "9 done + 0 failed = 9 items" in done.stdout
 
     def test_doctor(self, cpu: images.Container) -> None:
-        """The doctor finds the embedded engine and its model, and nothing failed."""
+        """`doctor` finds the embedded engine and its model, and reports no failure."""
         done = cpu.run("doctor")
         assert done.returncode == 0, done.stdout + done.stderr
         assert re.search(r"^ok +engine +faster-whisper", done.stdout, re.MULTILINE)
         assert "failed" not in done.stdout
 
     def test_settings(self, cpu: images.Container) -> None:
-        """The image says whom it runs as, how it starts and which version it is; it holds no secret and no cache."""
+        """The image declares its user, entry point and version; it contains no secret and no cache."""
         assert (cpu.config["User"], cpu.config["WorkingDir"]) == ("10001:0", "/data")
         assert cpu.config["Labels"]["org.opencontainers.image.version"] == "1.2.3"
         assert not [each for each in cpu.config["Env"] if "TOKEN" in each]
@@ -351,19 +359,19 @@ class TestCpu:
         assert [list((root / name).iterdir()) for name in ("cache", "data")] == [[], []]
 
     def test_extras(self, cpu: images.Container) -> None:
-        """The clients of the stores and services are there, and pip finds nothing amiss."""
+        """The clients of stores and services are installed."""
         versions = {path.name.split("-")[0] for path in Path(cpu.root, "opt/voxbatch/lib").glob("*/*/*.dist-info")}
         assert versions >= {"google_cloud_storage", "boto3", "google_cloud_pubsub", "google_cloud_run", "voxbatch"}
 
     def test_any_user(self, cpu: images.Container, tmp_path: Path) -> None:
-        """A platform may run it as a user of its own, whom no file of the image knows, in group 0."""
+        """A platform may run the image as any user id in group 0."""
         done = cpu.run("run", "/examples/manifest.jsonl", "-o", "out", "--limit", "1", user="54321:0",
                        volumes={"/examples": ROOT / "examples"})  # fmt: skip
         shutil.rmtree(Path(cpu.root, "data", "out"))
         assert done.returncode == 0, done.stderr
 
     def test_sigterm(self, cpu: images.Container, tmp_path: Path) -> None:
-        """SIGTERM to the container's first process reaches voxbatch, which commits and leaves with 143."""
+        """SIGTERM to the first process of the container reaches voxbatch, which commits and exits with 143."""
         out = tmp_path / "out"
         out.mkdir()
         out.chmod(0o777)
@@ -386,7 +394,7 @@ class TestGpu:
     pytestmark = built
 
     def test_leaves_the_image_alone(self, gpu: images.Container) -> None:
-        """vLLM, PyTorch and everything else that the base image had are the versions that it had."""
+        """vLLM, PyTorch and all other packages of the base image keep their versions."""
         done = gpu.run("--version")
         assert done.returncode == 0, done.stderr
         found = {path.name.removesuffix(".dist-info") for path in Path(gpu.root).glob("usr/local/lib/*/*/*.dist-info")}
@@ -395,14 +403,14 @@ class TestGpu:
         assert names >= {"google_cloud_storage", "boto3", "google_cloud_pubsub", "google_cloud_run", "voxbatch"}
 
     def test_doctor(self, gpu: images.Container) -> None:
-        """Where there is no GPU, as on a machine that builds, the doctor finds all but an engine; it names vLLM."""
+        """`doctor` reports only the engine as failed without a GPU, and names vLLM."""
         done = gpu.run("doctor")
         assert done.returncode == 1
         assert re.search(r"^ok +vllm +0\.26\.0 ", done.stdout, re.MULTILINE)
         assert re.findall(r"^failed +(\S+)", done.stdout, re.MULTILINE) == ["engine"]
 
     def test_settings(self, gpu: images.Container) -> None:
-        """Every cache is below /cache; without MODEL none is preset; the base's own entry point is gone."""
+        """Every cache is below /cache, no model is preset without MODEL, and the base's entry point is replaced."""
         given = dict(each.split("=", 1) for each in gpu.config["Env"])
         caches = [value for name, value in given.items() if re.search("CACHE|HF_HOME|WORKSPACE", name)]
         assert len(caches) == 7
@@ -417,6 +425,7 @@ class TestGpu:
 
 
 def until(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Wait until the condition is true, for at most `seconds`."""
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit
@@ -424,7 +433,7 @@ def until(condition: Callable[[], object], seconds: float = 60) -> None:
 
 
 def first_process(unshare: int) -> int:
-    """The process 1 of a container, by its number on this machine."""
+    """Return the process id on this machine of the container's process 1."""
     children = Path(f"/proc/{unshare}/task/{unshare}/children")
     until(children.read_text)
     return int(children.read_text().split()[0])

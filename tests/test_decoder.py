@@ -1,4 +1,6 @@
-"""Every task ends as its chunks and a Decoded, or as one Undecodable, whatever becomes of the worker processes."""
+"""Tests for the decoder pool: every task ends as its chunks and a Decoded, or as one Undecodable, whatever happens to
+the processes.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,19 @@ LIMIT = 15 * 16_000
 
 
 def tasks(paths: Iterable[Path | str]) -> Iterator[Task]:
+    """Yield a task for each recording, without offset and duration."""
     for i, path in enumerate(paths):
         yield Task(i, str(path), 0.0, None, None, None, LIMIT)
 
 
 def children(of: int | None = None) -> list[psutil.Process]:
-    """Running child processes, the dead that nobody has waited for aside."""
+    """Return running decoder processes, without ended ones that were not waited for."""
     found = psutil.Process(of).children(recursive=True)
     return [child for child in found if "voxbatch.decoder" in " ".join(child.cmdline())]
 
 
 def ends(messages: Iterable[Message]) -> dict[int, Decoded | Undecodable]:
-    """How each item ended; none ends twice."""
+    """Return how each item ended, and assert that no message follows the end."""
     found: dict[int, Decoded | Undecodable] = {}
     for message in messages:
         assert message.item not in found, "nothing comes after an item's end"
@@ -45,7 +48,7 @@ def ends(messages: Iterable[Message]) -> dict[int, Decoded | Undecodable]:
 
 
 def test_every_task_ends_once(recording: Recorder, tmp_path: Path) -> None:
-    """Several workers, more tasks than they hold: each item's chunks come in order and add up to its spans."""
+    """With several workers and more tasks than they hold, each item's chunks come in order and match its spans."""
     paths = [recording(f"{i}.wav", 0.2 + i % 4 * 17) for i in range(30)] + [tmp_path / "missing.wav"]
     chunks: dict[int, list[Chunk]] = {}
     ended: dict[int, Decoded | Undecodable] = {}
@@ -71,13 +74,13 @@ def test_every_task_ends_once(recording: Recorder, tmp_path: Path) -> None:
 
 
 def test_no_tasks(recording: Recorder) -> None:
-    """Nothing to do is done at once."""
+    """A run without tasks ends at once."""
     with DecoderPool(2) as pool:
         assert list(pool.run(iter(()))) == []
 
 
 def test_a_killed_worker_costs_the_item_in_hand(recording: Recorder) -> None:
-    """A decoder that dies in mid-file takes that item with it; those behind it are done by its successor."""
+    """A decoder process that dies fails its current item; the items behind it are done by a new process."""
     paths = [recording("long.wav", 900), *(recording(f"{i}.wav", 0.5) for i in range(5))]
     with DecoderPool(1) as pool:
         messages = pool.run(tasks(paths))
@@ -93,7 +96,7 @@ def test_a_killed_worker_costs_the_item_in_hand(recording: Recorder) -> None:
 
 @pytest.fixture
 def kept() -> Iterator[None]:
-    """Workers are kept from pool to pool."""
+    """Keep decoder processes from pool to pool."""
     with closing(spares):
         spares.are_kept = True
         yield
@@ -101,14 +104,16 @@ def kept() -> Iterator[None]:
 
 
 def decoded(paths: list[Path], pool: DecoderPool) -> set[int]:
-    """Decode them; the workers that were there for it."""
+    """Decode the recordings and return the process ids of the workers."""
     with pool:
         assert all(isinstance(end, Decoded) for end in ends(pool.run(tasks(paths))).values())
         return {child.pid for child in children()}
 
 
 def test_workers_are_kept(recording: Recorder, kept: None) -> None:
-    """A pool finds the workers of the one before, and others in the place of those that died; not of another access."""
+    """A pool reuses the workers of the previous one, replaces dead ones, and does not reuse workers with other storage
+    options.
+    """
     paths = [recording(f"{i}.wav", 0.5) for i in range(3)]
     first = decoded(paths, DecoderPool(2))
     assert decoded(paths, DecoderPool(2)) == first
@@ -120,14 +125,14 @@ def test_workers_are_kept(recording: Recorder, kept: None) -> None:
 
 
 def test_workers_at_work_are_not_kept(recording: Recorder, kept: None) -> None:
-    """What they are at is nobody's any more."""
+    """Workers with an unfinished task are ended, not kept."""
     with DecoderPool(2) as pool:
         next(pool.run(tasks([recording("long.wav", 900)])))
     assert len(children()) == 1
 
 
 def test_a_worker_that_dies_idle_costs_nothing(recording: Recorder) -> None:
-    """No item is blamed for a worker that was killed while it had nothing to do."""
+    """A worker that is killed while idle fails no item."""
     with DecoderPool(1) as pool:
         (worker,) = children()
         worker.kill()
@@ -138,7 +143,7 @@ def test_a_worker_that_dies_idle_costs_nothing(recording: Recorder) -> None:
 
 
 def test_leaving_the_context_ends_the_workers(recording: Recorder) -> None:
-    """Even in mid-file."""
+    """Leaving the context ends the workers, even within a file."""
     with DecoderPool(2) as pool:
         next(pool.run(tasks([recording("long.wav", 300)])))
         workers = children()
@@ -148,7 +153,7 @@ def test_leaving_the_context_ends_the_workers(recording: Recorder) -> None:
 
 @pytest.mark.slow
 def test_a_slow_consumer_holds_the_workers_back(recording: Recorder) -> None:
-    """While nobody listens a worker stands still, and its memory stays far below the recording's size."""
+    """While no message is read, a worker waits, and its memory stays far below the size of the recording."""
     with DecoderPool(1) as pool:
         messages = pool.run(tasks([recording("long.wav", 1200)]))  # 77 MB as float32
         next(messages)
@@ -176,7 +181,7 @@ time.sleep(60)
 
 @pytest.mark.slow
 def test_workers_end_with_their_parent(recording: Recorder) -> None:
-    """A parent that is killed outright leaves no decoder behind, be it idle or in mid-file."""
+    """If the parent is killed, its decoder processes end, idle or within a file."""
     command = [sys.executable, "-c", ORPHANS, str(recording("long.wav", 300))]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -190,7 +195,7 @@ def test_workers_end_with_their_parent(recording: Recorder) -> None:
 
 @pytest.mark.timeout(30)
 def test_a_hanging_worker_is_replaced(recording: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decoder that says nothing for too long is killed; its item fails, and those behind it are done."""
+    """A decoder process that is silent for too long is killed; its item fails, and the items behind it are done."""
     monkeypatch.setattr(process, "HANG_TIMEOUT_S", 0.3)
     paths = [recording("a.wav", 0.5), recording("b.wav", 0.5)]
     with DecoderPool(1) as pool:
@@ -205,7 +210,7 @@ def test_a_hanging_worker_is_replaced(recording: Recorder, monkeypatch: pytest.M
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_worker_that_nobody_listens_to_does_not_hang(recording: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine may take minutes to load its model: workers that wait meanwhile are not taken for dead."""
+    """Workers that wait while an engine loads its model for minutes do not count as hung."""
     monkeypatch.setattr(process, "HANG_TIMEOUT_S", 2.0)
     slept = 0
     ended: dict[int, Message] = {}

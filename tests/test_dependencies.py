@@ -1,4 +1,6 @@
-"""pyproject.toml: what is imported is declared; the extra `vllm` brings a version the plugin is proven with."""
+"""Tests for pyproject.toml: every import is declared, and the extra `vllm` installs a version for which the plugin is
+proven.
+"""
 
 from __future__ import annotations
 
@@ -43,18 +45,19 @@ BROUGHT = {
     "torch": ("torch", "vllm"),
     "triton": ("triton", "vllm"),
 }
-"""Modules that cannot be chosen apart from a declared distribution: (their distribution, the one that requires it)."""
+"""Modules that come with a declared distribution: (their distribution, the one that requires it)."""
 
 
 def requirements(*extras: str) -> list[Requirement]:
-    """The base dependencies, and those of these extras."""
+    """Return the base dependencies and those of these extras."""
     optional = PROJECT["optional-dependencies"]
     return [Requirement(line) for line in [*PROJECT["dependencies"], *(e for each in extras for e in optional[each])]]
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The modules that a file imports from elsewhere: top-level names, and of the namespace `google` enough to tell the
-    distribution."""
+    """Yield the modules that a file imports: top-level names, with enough parts of the namespace `google` to identify
+    the distribution.
+    """
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -71,12 +74,13 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def foreign() -> set[str]:
+    """Return the third-party modules that voxbatch imports."""
     found = {name for path in (ROOT / "voxbatch").rglob("*.py") for name in imported(path)}
     return found - sys.stdlib_module_names - {"voxbatch", "_typeshed"}
 
 
 def test_every_import_is_declared() -> None:
-    """Each third-party module that voxbatch imports belongs to a declared distribution, or comes with one by need."""
+    """Each third-party module that voxbatch imports belongs to a declared distribution, or is required by one."""
     declared = {each.name for each in requirements("cpu", "vllm", "gcs", "s3", "pubsub", "cloudrun")}
     wanted = {name: BROUGHT[name][1] if name in BROUGHT else DISTRIBUTIONS.get(name, name) for name in foreign()}
     assert {name: of for name, of in wanted.items() if of not in declared} == {}
@@ -85,7 +89,7 @@ def test_every_import_is_declared() -> None:
 
 @pytest.mark.parametrize(("distribution", "by"), BROUGHT.values())
 def test_what_comes_with_a_declared_distribution(distribution: str, by: str) -> None:
-    """The distribution that is declared does require the other one."""
+    """The declared distribution requires the other one."""
     try:
         required = metadata.requires(by) or []
     except metadata.PackageNotFoundError:
@@ -94,8 +98,9 @@ def test_what_comes_with_a_declared_distribution(distribution: str, by: str) -> 
 
 
 def test_the_vllm_extra_is_proven() -> None:
-    """`pip install 'voxbatch[vllm]'` gives a vLLM with which `prefill_encoder=auto` takes the plugin, and no other. A
-    user who wants another known version installs it on purpose."""
+    """`pip install 'voxbatch[vllm]'` installs only a vLLM with which `prefill_encoder=auto` uses the plugin. Another
+    known version must be installed explicitly.
+    """
     (vllm,) = (each for each in requirements("vllm") if each.name == "vllm")
     candidates = [f"0.{minor}" for minor in range(100)] + ["1.0"]
     admitted = {minor for minor in candidates if any(Version(f"{minor}.{n}") in vllm.specifier for n in (0, 1, 99))}
@@ -105,7 +110,7 @@ def test_the_vllm_extra_is_proven() -> None:
 
 
 def test_the_image_is_proven() -> None:
-    """The Dockerfile's base image has such a version, too."""
+    """The base image of the Dockerfile has a version of that range, too."""
     (vllm,) = (each for each in requirements("vllm") if each.name == "vllm")
     base = re.search(r"^ARG BASE_IMAGE=vllm/vllm-openai:v([0-9.]+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert base

@@ -1,4 +1,6 @@
-"""Progress in figures that are true, and an outcome that shows what was heard, how well and where it is."""
+"""Tests for the display: correct progress figures, and an outcome with the first texts, the quality and the places of
+the outputs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ SUMMARY: dict[str, Any] = {
 
 
 def progress(**fields: Any) -> Progress:
-    """Ten seconds old."""
+    """Return a Progress that started ten seconds ago."""
     made = Progress(fields.pop("items", 10), began=time.monotonic() - 10)
     for name, value in fields.items():
         setattr(made, name, value)
@@ -31,13 +33,13 @@ def progress(**fields: Any) -> Progress:
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0, "0.0 s"), (59.96, "1:00"), (75.4, "1:15"), (3675, "1:01:15")])
 def test_clock(seconds: float, shown: str) -> None:
-    """As people write durations."""
+    """Durations are shown in the usual forms."""
     assert display.clock(seconds) == shown
 
 
 @given(st.floats(60, 1e7))
 def test_clock_loses_no_second(seconds: float) -> None:
-    """What is shown is the duration to the nearest second."""
+    """The shown duration is correct to the nearest second."""
     total = 0
     for part in display.clock(seconds).split(":"):
         total = total * 60 + int(part)
@@ -45,29 +47,29 @@ def test_clock_loses_no_second(seconds: float) -> None:
 
 
 def test_progress_by_audio() -> None:
-    """Where every duration is known, the time left goes by audio: 100 of 400 s took 10 s, so 30 s are left."""
+    """With all durations known, the remaining time goes by audio: 100 of 400 s took 10 s, so 30 s are left."""
     shown = display.describe(progress(done=1, failed=1, resumed=3, audio_s=100.0, known_audio_s=400.0))
     assert shown == "1:40 / 6:40 audio · 5 / 10 items · RTFx 10.0 · 30.0 s left · 1 failed"
 
 
 def test_progress_by_items() -> None:
-    """Where one duration is unknown it goes by items: 2 of 7 took 10 s, so 25 s are left."""
+    """With an unknown duration, the remaining time goes by items: 2 of 7 took 10 s, so 25 s are left."""
     shown = display.describe(progress(done=2, resumed=3, audio_s=100.0, known_audio_s=400.0, unknown=1))
     assert shown == "1:40 audio · 5 / 10 items · RTFx 10.0 · 25.0 s left"
 
 
 def test_progress_at_the_start() -> None:
-    """Nothing is done yet, so nothing is divided by it."""
+    """Progress at the start causes no division by zero."""
     assert display.describe(progress()) == "0.0 s audio · 0 / 10 items · RTFx 0.0"
 
 
 def test_more_audio_than_the_manifest_says_leaves_nothing() -> None:
-    """Durations may be wrong; time left is never negative."""
+    """The remaining time is never negative, even if the durations are wrong."""
     assert display.remaining_s(progress(done=1, audio_s=500.0, known_audio_s=400.0)) == 0.0
 
 
 def test_events_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not one a chunk: a first soon enough, and no more than one in EVENT_S."""
+    """A first event comes soon, and further events at most once in EVENT_S, not for each chunk."""
     lines: list[str] = []
     monkeypatch.setattr(display, "EVENT_S", 0.05)
     with display.events(Log(as_json=True, write=lines.append)) as observe:
@@ -80,7 +82,9 @@ def test_events_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_outcome_shows_what_matters() -> None:
-    """First texts shortened, counts that add up by cause, audio, speed, model with licence, places aligned."""
+    """The outcome shows shortened first texts, counts by cause that add up, audio, speed, model with licence, and
+    aligned places.
+    """
     heads = [("a", "x" * 200), ("b", "")]
     lines = list(display.outcome(SUMMARY, heads, [("transcripts", "out/t"), ("srt", "out/srt/")]))
     assert lines == [
@@ -97,7 +101,7 @@ def test_the_outcome_shows_what_matters() -> None:
 
 
 def test_the_outcome_shows_latency_and_memory() -> None:
-    """Percentiles where chunks were measured, the peak where there was a GPU, on one line."""
+    """Percentiles are shown if chunks were measured, and the peak memory if there was a GPU, on one line."""
     chunk = {"count": 500, "p50_s": 2.641, "p90_s": 6.26, "p95_s": 7.73}
     measured = {**SUMMARY, "latency": {"chunk": chunk, "item": chunk}, "peak_gpu_bytes": 14_500_000_000}
     latency, memory = "latency of a chunk: P50 2.64 s, P90 6.26 s, P95 7.73 s", "peak GPU memory 14.5 GB"

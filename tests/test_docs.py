@@ -1,4 +1,4 @@
-"""The README, the documentation, the pictures and the Makefile say what the program does."""
+"""Tests that the README, the documentation, the pictures and the Makefile match the program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text()
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *sorted((ROOT / "jobs").rglob("*.md"))]
 GUIDES = [ROOT / "README.md", *(page for page in sorted(DOCS.glob("*.md")) if page.name != "cli.md")]
-"""Pages that show how voxbatch is used."""
+"""Pages that show how to use voxbatch."""
 
 MOST_LINES = 120
 READERS = {
@@ -43,24 +43,24 @@ FLAGS_OF_OTHERS = {
     "--auto-ack", "--build-arg", "--by-key", "--gpus", "--help", "--requeue", "--secret", "--shm-size",
     "--substitutions", "--with-data",
 }  # fmt: skip
-"""Of docker, gcloud, sbatch, and of the scripts in jobs/."""
+"""Flags of docker, gcloud, sbatch and the scripts in jobs/."""
 
 sys.path.append(str(DOCS))
 
 
 def blocks(page: Path) -> str:
-    """The text of a page's fenced blocks."""
+    """Return the text of a page's fenced blocks."""
     return "\n".join(re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
 
 
 def shown_commands() -> list[str]:
-    """Every command that a page shows at a prompt, without its comment."""
+    """Return every command that a page shows at a prompt, without its comment."""
     lines = [line for page in GUIDES for line in blocks(page).splitlines() if line.startswith("$ ")]
     return sorted({re.sub(r"\s+#.*", "", line[2:]).strip() for line in lines})
 
 
 def test_the_readme_is_short() -> None:
-    """A reader sees all of it; what is longer belongs to a page of docs/."""
+    """The README is short; longer text belongs to a page of docs/."""
     assert len(README.splitlines()) <= MOST_LINES
 
 
@@ -80,7 +80,7 @@ def test_the_h200_figure_says_how_it_was_measured() -> None:
 
 
 def test_the_cli_reference_is_what_the_commands_say() -> None:
-    """docs/cli.md equals the help texts; `make docs` writes it anew."""
+    """docs/cli.md equals the help texts; `make docs` updates it."""
     from make_cli_reference import PAGE, reference
 
     assert PAGE.read_text() == reference()
@@ -88,18 +88,19 @@ def test_the_cli_reference_is_what_the_commands_say() -> None:
 
 @pytest.mark.parametrize("command", [c for c in shown_commands() if c.startswith("voxbatch ")])
 def test_every_voxbatch_command_in_a_page_parses(command: str) -> None:
-    """A command that a page shows is one that the program takes."""
+    """The program accepts every command that a page shows."""
     command = command.split(" > ", maxsplit=1)[0]
     _, name, *arguments = shlex.split(command)
     if name == "score":
-        arguments = [str(ROOT / "README.md") if each.endswith(".jsonl") else each for each in arguments]  # must exist
+        # the file must exist
+        arguments = [str(ROOT / "README.md") if each.endswith(".jsonl") else each for each in arguments]
     if name in ("merge", "status", "manifest"):
         arguments = [each if each.startswith(("-", "gs:", "s3:", "vtt")) else str(ROOT) for each in arguments]
     understood(name, *arguments)
 
 
 def test_the_table_of_commands_has_all_of_them() -> None:
-    """docs/index.md names every command, and no other."""
+    """docs/index.md names exactly the commands of the program."""
     assert set(re.findall(r"^\| `voxbatch (\w+)", (DOCS / "index.md").read_text(), re.MULTILINE)) == set(cli.commands)
 
 
@@ -110,21 +111,21 @@ TARGETS = {
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_every_make_target_in_a_page_exists(target: str) -> None:
-    """make knows it."""
+    """Every make target that a page names exists in the Makefile."""
     done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
 def test_every_flag_in_a_page_exists(page: Path) -> None:
-    """Flags in a page's prose are the program's, or known to be another's."""
+    """Flags in the text of a page belong to voxbatch or to a known other program."""
     known = {name for command in cli.commands.values() for p in command.params for name in [*p.opts, *p.secondary_opts]}
     assert set(re.findall(r"`(--[a-z0-9-]+)", page.read_text())) <= known | FLAGS_OF_OTHERS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    """A relative link names a file that is there, and a heading of it."""
+    """A relative link leads to an existing file and heading."""
     wrong = []
     for target, _, anchor in re.findall(r"\]\((?!https?://)([^)#]*)(#?)([^)]*)\)", page.read_text()):
         file = page.parent / target if target else page
@@ -134,20 +135,20 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def anchors(page: Path) -> Iterator[str]:
-    """The anchors of a page's headings, as GitHub and mkdocs make them."""
+    """Yield the anchors of a page's headings, as GitHub and mkdocs make them."""
     for heading in re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE):
         yield re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading.strip().lower()))
 
 
 def test_every_option_and_command_says_what_it_does() -> None:
-    """No command without a docstring, no option without help."""
+    """Every command has a help text, and so has every option."""
     for name, command in cli.commands.items():
         assert command.help, name
         assert [p.name for p in command.params if isinstance(p, click.Option) and not p.help] == [], name
 
 
 def classes(above: type[errors.VoxbatchError]) -> Iterator[type[errors.VoxbatchError]]:
-    """An error class and all below it, as errors.py defines them."""
+    """Yield an error class and all of its subclasses in errors.py."""
     yield above
     for each in above.__subclasses__():
         if each.__module__ == errors.__name__:
@@ -156,19 +157,19 @@ def classes(above: type[errors.VoxbatchError]) -> Iterator[type[errors.VoxbatchE
 
 @pytest.mark.parametrize("error", sorted({each.__name__ for each in classes(errors.VoxbatchError)}))
 def test_troubleshooting_explains_every_error_class(error: str) -> None:
-    """A reader who sees an error's name finds it on the page."""
+    """docs/troubleshooting.md names every error class."""
     assert re.search(rf"\b{error}\b", (DOCS / "troubleshooting.md").read_text())
 
 
 def test_every_engine_option_is_explained() -> None:
-    """docs/gpus-and-models.md names the options of both engines for users."""
+    """docs/gpus-and-models.md names all options of both engines."""
     page = (DOCS / "gpus-and-models.md").read_text()
     named = {field.name for options in (Settings, Options) for field in dataclasses.fields(options)}
     assert {name for name in named if f"`{name}`" not in page} == set()
 
 
 def fields(value: Any) -> Iterator[str]:
-    """The names of a JSON value's fields, at every depth."""
+    """Yield the names of a JSON value's fields at every depth."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield name
@@ -179,13 +180,13 @@ def fields(value: Any) -> Iterator[str]:
 
 
 def test_the_outputs_page_names_every_field(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """All that a run writes of its own is explained: transcripts, failures, the summary, and the last log line."""
+    """docs/outputs.md explains every field of transcripts, failures, the summary and the last log line."""
     path = manifest(1.5, None, text="one two", lang="en")
     done = voxbatch("run", path, "-o", "out", "--engine", "scripted", "--log-format", "json", "--formats", "json")
     assert done.returncode == 3, done.stderr
     out = tmp_path / "out"
     summary = json.loads((out / "summary.json").read_text())
-    for free in ("config", "failures_by_error", "libraries"):  # by the names of options, errors and libraries
+    for free in ("config", "failures_by_error", "libraries"):  # their keys are names of options, errors and libraries
         summary[free] = None
     for free in ("decoding", "versions"):
         summary["engine"][free] = None
@@ -202,7 +203,7 @@ def test_the_outputs_page_names_every_field(manifest: ManifestWriter, voxbatch: 
 
 
 def test_the_site_is_built_with_strict_links(tmp_path: Path) -> None:
-    """`make docs` succeeds, and no page of the site loads anything from another."""
+    """`make docs` succeeds, and no page of the site loads anything from another site."""
     if importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("material") is None:
         pytest.skip("mkdocs-material is not installed")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
@@ -222,7 +223,7 @@ SHOWN = (DOCS / "quickstart.md").read_text().split("$ make demo\n")[1].split("``
 
 
 def test_the_picture_shows_the_demo() -> None:
-    """docs/images/demo.svg has the lines that the quickstart shows, times aside, and loads nothing."""
+    """docs/images/demo.svg shows the lines of the quickstart except for times, and loads nothing."""
     picture = (DOCS / "images" / "demo.svg").read_text()
     assert re.findall(r"url\((?!#)|@import|<image|@font-face", picture) == []
     rows: dict[str, list[str]] = {}
@@ -237,7 +238,7 @@ def test_the_picture_shows_the_demo() -> None:
 
 @pytest.mark.slow
 def test_the_demo_output_shown_is_real(tmp_path: Path) -> None:
-    """The demo's command prints what the quickstart shows, times aside, and all but the odd word."""
+    """The demo's command prints what the quickstart shows, except for times and a few words."""
     makefile = (ROOT / "Makefile").read_text()
     arguments = re.search(r"voxbatch (run examples/.*)", makefile)
     assert arguments
@@ -254,13 +255,13 @@ def test_the_demo_output_shown_is_real(tmp_path: Path) -> None:
     shown_heads, shown_rest = split(SHOWN)
     assert rest == shown_rest
     assert [head.partition(": ")[0] for head in heads] == [head.partition(": ")[0] for head in shown_heads]
-    # 8-bit arithmetic rounds differently on other processors, and a word in fifty may change
+    # 8-bit arithmetic rounds differently on other processors, so that one word in fifty may differ
     assert all(SequenceMatcher(None, a, b).ratio() > 0.8 for a, b in zip(heads, shown_heads, strict=True))
     assert error_rate(done.stdout) == pytest.approx(error_rate(SHOWN), abs=1.0)
 
 
 def split(output: str) -> tuple[list[str], list[str]]:
-    """(the transcripts' first lines, all other lines without what differs from run to run)."""
+    """Return the first lines of the transcripts, and all other lines without values that vary between runs."""
     lines = re.sub(r"in [\d:. s]+, RTFx [\d.]+|(?<=P\d\d )[\d.]+ s", "…", output).splitlines()
     lines = [re.sub(r"^WER .* over", "WER … over", line) for line in lines]
     more = next(i for i, line in enumerate(lines) if line.startswith("… and"))
@@ -268,6 +269,7 @@ def split(output: str) -> tuple[list[str], list[str]]:
 
 
 def error_rate(output: str) -> float:
+    """Return the WER in percent that the output shows."""
     found = re.search(r"^WER ([\d.]+)%", output, re.MULTILINE)
     assert found
     return float(found[1])

@@ -1,4 +1,4 @@
-"""`voxbatch doctor` on machines with GPUs: what it finds, what it warns of, and when it fails."""
+"""Tests for `voxbatch doctor` on machines with GPUs: its findings, warnings and failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from voxbatch.engines.vllm import gpu
 
 @pytest.fixture
 def diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """diagnosed(driver="535.216.03", …) → the findings on such a machine (see machines.gpu_machine), by name."""
+    """Return a function: diagnosed(driver="535.216.03", …) gives the findings on such a machine (machines.gpu_machine)
+    by name.
+    """
 
     def diagnose(**machine: Any) -> dict[str, Finding]:
         packages = machines.gpu_machine(tmp_path / "packages", **machine)
@@ -28,7 +30,7 @@ def diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setenv(name, value)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.syspath_prepend(packages)
-        monkeypatch.setitem(sys.modules, "pynvml", None)  # taken back in the end, with what is imported in its place
+        monkeypatch.setitem(sys.modules, "pynvml", None)  # monkeypatch restores the module at the end
         del sys.modules["pynvml"]
         monkeypatch.setattr(engines, "has_gpu", lambda: True)
         return {each.name: each for each in doctor.findings()}
@@ -37,12 +39,12 @@ def diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_plugin(diagnosed: Any) -> None:
-    """With the vLLM that the extra installs, the encoder runs once a chunk."""
+    """With the vLLM of the extra, the plugin runs the encoder once per chunk."""
     assert diagnosed()["vllm-plugin"].state == "ok"
 
 
 def test_the_plugin_is_off(diagnosed: Any) -> None:
-    """A vLLM with which `auto` takes stock is a warning, with the cost and what to do, and no failure."""
+    """A vLLM with which `auto` does not use the plugin is a warning with the cost and the remedy, not a failure."""
     found = diagnosed(vllm="0.32.0")
     assert found["vllm"].state == "ok"
     assert found["vllm-plugin"].state == "warning"
@@ -52,12 +54,12 @@ def test_the_plugin_is_off(diagnosed: Any) -> None:
 
 
 def test_no_gpu_build(diagnosed: Any) -> None:
-    """Of a vLLM that voxbatch does not know, nothing more is said."""
+    """There is no finding about the plugin for a vLLM that voxbatch does not know."""
     assert "vllm-plugin" not in diagnosed(vllm="0.40.0")
 
 
 def test_a_gpu_that_works(diagnosed: Any) -> None:
-    """A tensor was allocated on it, by the driver itself."""
+    """A working GPU is one on which PyTorch allocated a tensor with the installed driver."""
     found = diagnosed()
     assert found["cuda"] == Finding(
         "cuda", "ok", "driver 580.95.05 runs CUDA 13.0, and PyTorch for CUDA 13.0 allocates memory on each GPU"
@@ -66,7 +68,9 @@ def test_a_gpu_that_works(diagnosed: Any) -> None:
 
 
 def test_a_driver_that_is_too_old(diagnosed: Any) -> None:
-    """The engine fails as a run would, and the finding says which driver there is and which it takes."""
+    """With a driver that is too old the engine fails, as a run would, and the finding gives the installed and the
+    required driver.
+    """
     found = diagnosed(driver="535.216.03", cuda=12020, fault="CUDA error 35")
     assert found["cuda"].state == "failed"
     assert found["cuda"].detail.startswith(
@@ -77,7 +81,7 @@ def test_a_driver_that_is_too_old(diagnosed: Any) -> None:
 
 
 def test_compatibility_libraries(diagnosed: Any) -> None:
-    """With these an old driver is no fault: what counts is whether memory can be allocated."""
+    """With CUDA's compatibility libraries, an old driver is no fault: memory can be allocated."""
     found = diagnosed(driver="535.216.03", cuda=12020)
     assert (found["cuda"].state, found["engine"].state) == ("ok", "ok")
 
@@ -93,7 +97,7 @@ def test_compatibility_libraries(diagnosed: Any) -> None:
 def test_a_gpu_that_does_not_work(
     diagnosed: Any, monkeypatch: pytest.MonkeyPatch, machine: dict[str, Any], detail: str
 ) -> None:
-    """Whatever PyTorch says, also nothing for too long, is told, and the engine fails."""
+    """Any error of PyTorch, also a hang, is reported, and the engine fails."""
     monkeypatch.setattr(gpu.probe, "__defaults__", (2.0,))
     found = diagnosed(**machine)
     assert found["cuda"].state == "failed"
@@ -102,14 +106,14 @@ def test_a_gpu_that_does_not_work(
 
 
 def test_no_visible_gpu(diagnosed: Any) -> None:
-    """A driver without a GPU starts no vLLM either."""
+    """A driver without a visible GPU cannot start vLLM either."""
     found = diagnosed(cards=0)
     assert (found["gpu"].state, found["cuda"].state) == ("missing", "ok")
     assert found["engine"].detail == "vllm is installed and cannot start here: see gpu above"
 
 
 def test_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1 where the engine fails; a warning alone is none."""
+    """The exit code is 1 if the engine fails; a warning alone does not change it."""
     for state, code in (("ok", 0), ("failed", 1)):
         found = [Finding("vllm-plugin", "warning", "slow"), Finding("engine", state, "")]
         monkeypatch.setattr(doctor, "findings", lambda found=found: iter(found))
@@ -117,7 +121,7 @@ def test_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_says_the_same(tmp_path: Path, voxbatch: Voxbatch, recording: Recorder) -> None:
-    """It ends with 1 before a model is loaded, and with the same sentence, from PyTorch itself."""
+    """A run ends with 1 before a model is loaded, with the same message."""
     recording("a.wav", 0.5)
     (tmp_path / "m.jsonl").write_text('{"audio_filepath": "a.wav"}\n')
     machines.small_files(tmp_path / "model")

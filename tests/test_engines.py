@@ -1,4 +1,4 @@
-"""An engine takes chunks and gives each one result; the real one gives the same text every time."""
+"""Tests for engines: an engine returns one result per chunk, and the real engine returns the same text every time."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ def chunk(item: int, start: int = 0, end: int = 32_000, lang: str | None = None)
 
 
 def fed(engine: engines.Engine, chunks: list[Chunk]) -> list[Hypothesis | ChunkFailure]:
+    """Return all results of the engine for these chunks."""
     feed = Feed(10**9)
     for each in chunks:
         feed.put(each)
@@ -51,7 +52,7 @@ def fed(engine: engines.Engine, chunks: list[Chunk]) -> list[Hypothesis | ChunkF
 
 @given(st.integers(0, 40), st.integers(1, 9), st.booleans(), st.sets(st.integers(0, 40)))
 def test_every_chunk_gives_one_result(count: int, concurrency: int, shuffle: bool, failing: set[int]) -> None:
-    """In any order, failures included."""
+    """Each chunk gives one result, in any order, failures included."""
     options = {"concurrency": str(concurrency), "shuffle": str(shuffle), "fail_items": ",".join(map(str, failing))}
     results = fed(Scripted(None, options), [chunk(i) for i in range(count)])
     assert Counter(result.item for result in results) == Counter(range(count))
@@ -59,14 +60,16 @@ def test_every_chunk_gives_one_result(count: int, concurrency: int, shuffle: boo
 
 
 def test_shuffling_shuffles() -> None:
-    """The newest first of what is in flight: an order that a pipeline must not rely on."""
+    """Shuffled results come newest first of those in flight: a pipeline must not rely on the order."""
     results = fed(Scripted(None, {"concurrency": "3", "shuffle": "true"}), [chunk(i) for i in range(5)])
     assert [result.item for result in results] == [2, 3, 4, 1, 0]
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
 def test_scripted_words_are_counted_off_the_recording(start: int, size: int) -> None:
-    """Each word that the chunk holds whole, at its place: so that stitching can be checked exactly."""
+    """The scripted engine returns each word that lies whole in the chunk, at its time, so that stitching can be checked
+    exactly.
+    """
     words = list(count_words(chunk(0, start, start + size)))
     step = round(WORD_SECONDS * 16_000)
     held = [n for n in range((start + size) // step + 1) if start <= n * step and (n + 1) * step <= start + size]
@@ -75,13 +78,13 @@ def test_scripted_words_are_counted_off_the_recording(start: int, size: int) -> 
 
 
 def test_a_scripted_engine_without_word_times() -> None:
-    """It gives the text alone."""
+    """The scripted engine returns only the text if word times are off."""
     (result,) = fed(Scripted(None, {"words": "false"}), [chunk(0)])
     assert result == Hypothesis(0, 0, " w0 w1 w2 w3")
 
 
 def test_it_gives_results_before_it_is_fed_all() -> None:
-    """A stream, not a batch: the first result comes while the feed is open."""
+    """An engine is a stream, not a batch: its first result comes while the feed is open."""
     feed = Feed(10**9)
     feed.put(chunk(0))
     results = Scripted(None, {"concurrency": "8"}).stream(feed)
@@ -94,7 +97,7 @@ def test_it_gives_results_before_it_is_fed_all() -> None:
 
 
 def test_it_dies_as_told() -> None:
-    """After exactly so many results."""
+    """The scripted engine dies after exactly the given number of results."""
     feed = Feed(10**9)
     for i in range(5):
         feed.put(chunk(i))
@@ -105,7 +108,7 @@ def test_it_dies_as_told() -> None:
 
 
 def test_only_one_worker_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of one worker leaves the others alone; each knows itself by what the engine put into its environment."""
+    """A fault of one worker does not affect the others; each worker identifies itself by its environment variables."""
     options = {"workers": "2", "only_worker": "1", "die_after": "1"}
     environments = Scripted(None, options).spec.workers
     assert len(environments) == 2
@@ -123,20 +126,20 @@ def test_only_one_worker_dies(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("name", "text", "kind"), [("delay_s", "x", "float"), ("concurrency", "1.5", "int"),
                                                     ("shuffle", "yes", "bool")])  # fmt: skip
 def test_an_option_of_the_wrong_type(name: str, text: str, kind: str) -> None:
-    """The error gives the option, what was seen and what is allowed."""
+    """The error names the option, its value and the permitted type."""
     with pytest.raises(ConfigError) as caught:
         Scripted(None, {name: text})
     assert str(caught.value) == f"engine option {name}={text!r}: scripted takes a value of type {kind} here"
 
 
 def test_options_are_typed() -> None:
-    """Text from the command line becomes what the engine declares."""
+    """Option texts are converted to the types that the engine declares."""
     options = engines.options.parse(Script, "scripted", {"delay_s": "0.5", "shuffle": "TRUE", "concurrency": "3"})
     assert options == Script(delay_s=0.5, shuffle=True, concurrency=3)
 
 
 def test_choosing() -> None:
-    """By name or the best that is installed, with one line that says which and why."""
+    """The engine is chosen by name, or as the best installed one, with one line that says which and why."""
     assert engines.choose("scripted") == engines.Choice("scripted", "scripted: asked for")
     with pytest.raises(ConfigError, match="engine 'x' is unknown; known are auto, "):
         engines.choose("x")
@@ -144,13 +147,13 @@ def test_choosing() -> None:
 
 @needs_model
 def test_choosing_without_a_gpu() -> None:
-    """`auto` takes the embedded engine."""
+    """`auto` selects the embedded engine on a machine without a GPU."""
     assert engines.choose("auto").reason.startswith("faster-whisper: ")
 
 
 @needs_model
 def test_the_spec_needs_no_model() -> None:
-    """What the pipeline must know is there before anything heavy is loaded: a missing path is refused at once."""
+    """The spec is known before the model is loaded."""
     spec = engines.create("faster-whisper", None, {}).spec
     assert (spec.model, spec.max_chunk_samples, spec.languages) == ("tiny.en", 480_000, frozenset({"en"}))
     assert (spec.license, spec.word_times) == ("MIT", True)
@@ -160,7 +163,7 @@ def test_the_spec_needs_no_model() -> None:
 @needs_model
 @pytest.mark.parametrize("model", ["/nowhere/model", "./model", "a/b/c"])
 def test_a_missing_model_directory(model: str) -> None:
-    """What looks like a path is not asked for at a hub."""
+    """A value that looks like a path is not looked up on a hub; a missing folder is refused."""
     with pytest.raises(ConfigError) as caught:
         engines.create("faster-whisper", model, {})
     reason = "no such folder; give a CTranslate2 model directory or a hub name"
@@ -169,7 +172,7 @@ def test_a_missing_model_directory(model: str) -> None:
 
 @needs_model
 def test_a_directory_without_a_model(tmp_path: Path) -> None:
-    """It says what is missing there."""
+    """A folder without a model is refused with the name of the missing file."""
     with pytest.raises(ConfigError) as caught:
         engines.create("faster-whisper", str(tmp_path), {})
     assert str(caught.value) == f"--model {tmp_path}: no model.bin there; a CTranslate2 model directory has one"
@@ -178,7 +181,7 @@ def test_a_directory_without_a_model(tmp_path: Path) -> None:
 @needs_model
 @pytest.mark.slow
 def test_a_damaged_model(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
-    """The run ends with exit 1 and a plain reason; no thread's traceback, no hang."""
+    """A damaged model ends the run with exit code 1 and a plain reason, without a traceback or a hang."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.bin").write_bytes(b"not a model")
     recording("in/a.wav", 1)
@@ -191,7 +194,7 @@ def test_a_damaged_model(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path
 
 
 def speech(folder: Path) -> None:
-    """A manifest of a few short real recordings, one of them in a language that the model does not know."""
+    """Write a manifest of a few short real recordings, one of them in a language that the model does not support."""
     wanted = [json.loads(line) for line in (SPEECH / "manifest.jsonl").read_text().splitlines()]
     short = [row for row in wanted if row["lang"] == "en" and 2 < row["duration"] < 8][:12]
     rows = [{**row, "audio_filepath": str(SPEECH / row["audio_filepath"])} for row in short]
@@ -203,7 +206,9 @@ def speech(folder: Path) -> None:
 @needs_speech
 @pytest.mark.slow
 def test_the_same_bytes_every_time(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Two runs, whatever the number of threads: byte-equal transcripts; an unknown language fails its item only."""
+    """Two runs with different numbers of threads produce the same bytes; an unsupported language
+    fails only its item.
+    """
     speech(tmp_path)
     command = ("run", "m.jsonl", "--engine", "faster-whisper", "--allow-outside", "--formats", "srt")
     for out, threads in (("one", "1"), ("two", "2")):
@@ -220,21 +225,24 @@ def test_the_same_bytes_every_time(voxbatch: Voxbatch, tmp_path: Path) -> None:
 
 
 def test_an_engine_that_only_fails_is_broken() -> None:
-    """Failures are held back until a chunk succeeds; when all of the first fail, the run stops and records none."""
+    """Failures are held back until a chunk succeeds; if all of the first chunks fail, the run stops
+    and records none.
+    """
     from voxbatch.engines.failing import GIVE_UP_AFTER, unless_all_fail
 
     failures = [ChunkFailure(0, i, "no", retryable=True) for i in range(GIVE_UP_AFTER)]
     good = Hypothesis(0, 99, "yes")
     assert list(unless_all_fail([*failures[1:], good, *failures])) == [*failures[1:], good, *failures]
     assert list(unless_all_fail(failures[1:])) == failures[1:]
-    unfit = [ChunkFailure(0, i, "too long") for i in range(2 * GIVE_UP_AFTER)]  # these are the chunks' own
+    # permanent failures of the chunks themselves
+    unfit = [ChunkFailure(0, i, "too long") for i in range(2 * GIVE_UP_AFTER)]
     assert list(unless_all_fail(unfit)) == unfit
     with pytest.raises(EngineError, match="the first 8 chunks all failed, the last with: no"):
         list(unless_all_fail(failures))
 
 
 def test_an_engine_is_kept() -> None:
-    """The same question finds the same engine; another one closes it."""
+    """The engine cache returns the same engine for the same arguments, and closes it for others."""
     kept = engines.Kept()
     first = kept.create("scripted", None, {"delay_s": "0"}, USUAL)
     assert kept.create("scripted", None, {"delay_s": "0"}, USUAL) is first
@@ -250,7 +258,7 @@ def test_an_engine_is_kept() -> None:
 def test_a_run_says_when_the_language_is_not_used(
     manifest: ManifestWriter, tmp_path: Path, uses_language: bool, lang: str | None, language: str | None, told: int
 ) -> None:
-    """Once a run, and only where a language was given to a model that recognises it by itself."""
+    """A run warns once, and only if a language was given to a model that detects the language itself."""
     engine = Scripted(None, {})
     engine.spec = dataclasses.replace(engine.spec, uses_language=uses_language)
     kept = engines.Kept()
@@ -265,7 +273,7 @@ def test_a_run_says_when_the_language_is_not_used(
 @needs_model
 @pytest.mark.slow
 def test_a_kept_engine_is_loaded_once(recording: Recorder, tmp_path: Path) -> None:
-    """Two runs find the same model in memory; a run of its own unloads what it loaded."""
+    """Two runs with a shared engine cache load the model once; a run with its own cache unloads it."""
     recording("in/a.wav", 1)
     kept, log = engines.Kept(), Log(quiet=True)
     models = []

@@ -1,4 +1,4 @@
-"""jobs/image/entrypoint.sh: when the image loads CUDA's compatibility libraries; and that no job goes around it."""
+"""Tests for jobs/image/entrypoint.sh: it loads CUDA's compatibility libraries when needed, and no job bypasses it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ Started = Callable[..., "str | None"]
 
 @pytest.fixture
 def started(tmp_path: Path) -> Started:
-    """started(version, CUDA_VERSION="13.0.2", …) → LD_LIBRARY_PATH as voxbatch gets it, on a machine whose files of
-    the driver and of CUDA are below tmp_path."""
+    """Return a function: started(version, CUDA_VERSION="13.0.2", …) gives the LD_LIBRARY_PATH of voxbatch.
+
+    The machine's files of the driver and of CUDA lie below tmp_path.
+    """
     script = tmp_path / "entrypoint.sh"
     text = SCRIPT.read_text()
     for place in ("/proc/driver/nvidia", "/dev/nvidiactl", "/usr/local/cuda/compat"):
@@ -91,32 +93,34 @@ def started(tmp_path: Path) -> Started:
     ],
 )
 def test_the_driver_decides(started: Started, module: str, version: str, cuda: str, used: bool) -> None:
-    """The libraries are in front where the driver is older than PyTorch's CUDA takes, and left alone elsewhere."""
+    """The libraries come first if the driver is too old for PyTorch's CUDA, and are not used otherwise."""
     found = started(module.format(version), CUDA_VERSION=cuda, LD_LIBRARY_PATH="/usr/local/nvidia/lib64")
     front = "/usr/local/cuda/compat:" if used else ""
     assert found == f"{front}/usr/local/nvidia/lib64"
 
 
 def test_without_a_library_path(started: Started) -> None:
-    """No empty entry arises, which would mean the current folder."""
+    """No empty entry is created, because it would mean the current folder."""
     assert started(CLOSED_MODULE.format("535.216.03"), CUDA_VERSION="13.0.2") == "/usr/local/cuda/compat"
 
 
 @pytest.mark.parametrize("version", [None, "", "NVRM version: unknown\n"])
 def test_no_driver(started: Started, version: str | None) -> None:
-    """As on the machine that builds the image: nothing is set."""
+    """Nothing is set without a driver, as on the machine that builds the image."""
     assert started(version, CUDA_VERSION="13.0.2") is None
 
 
 def test_an_image_without_the_libraries(started: Started, tmp_path: Path) -> None:
-    """Nothing is set; voxbatch itself then says what is wrong."""
+    """Nothing is set without the libraries; voxbatch itself then reports the fault."""
     (tmp_path / "usr/local/cuda/compat/libcuda.so.1").unlink()
     assert started(CLOSED_MODULE.format("535.216.03"), CUDA_VERSION="13.0.2") is None
 
 
 @pytest.mark.parametrize(("torch_cuda", "used"), [("13.0", True), ("12.9", False), (None, False)])
 def test_pytorch_tells_its_cuda(started: Started, tmp_path: Path, torch_cuda: str | None, used: bool) -> None:
-    """Where the image does not, by its file, without being imported."""
+    """If the image does not give its CUDA version, the version is read from PyTorch's file, without
+    importing PyTorch.
+    """
     packages = machines.gpu_machine(tmp_path / "more", torch_cuda=torch_cuda)
     (packages / "torch" / "__init__.py").write_text("raise SystemExit('imported')")
     path = f"{tmp_path / 'packages'}:{packages}"
@@ -126,7 +130,7 @@ def test_pytorch_tells_its_cuda(started: Started, tmp_path: Path, torch_cuda: st
 
 @pytest.mark.parametrize(("driver", "used"), [("535.216.03", True), ("580.65.06", False)])
 def test_nvml_tells_the_driver(started: Started, tmp_path: Path, driver: str, used: bool) -> None:
-    """Where a sandbox shows a GPU and no file of the driver's."""
+    """In a sandbox that shows a GPU but no file of the driver, NVML gives the driver version."""
     packages = machines.gpu_machine(tmp_path / "more", driver=driver)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidiactl").touch()
@@ -135,21 +139,22 @@ def test_nvml_tells_the_driver(started: Started, tmp_path: Path, driver: str, us
 
 
 def test_the_same_drivers() -> None:
-    """The script and the doctor agree on which driver is old enough."""
+    """The script and `doctor` use the same minimum driver versions."""
     found = re.findall(r"^\s+(\d+)\) needed=(\d+) ;;$", SCRIPT.read_text(), re.MULTILINE)
     assert {int(cuda): int(driver) for cuda, driver in found} == FIRST_DRIVERS
 
 
 def test_it_is_posix() -> None:
-    """The image's sh is dash."""
+    """The script is valid POSIX sh, because the sh of the image is dash."""
     command = [tool("shellcheck"), "--color=never", "--shell=sh", "--severity=style", str(SCRIPT)]
     found = subprocess.run(command, capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (0, "")
 
 
 def test_no_job_goes_around_it() -> None:
-    """The image's entry point and every command of jobs/ start `voxbatch` by its name, which is the script's; no
-    manifest replaces the command."""
+    """The entry point of the image and every command of jobs/ start `voxbatch` by its name, which is the script. No
+    manifest replaces the command.
+    """
     dockerfile = (ROOT / "Dockerfile").read_text()
     assert "COPY --chmod=0755 jobs/image/entrypoint.sh /opt/voxbatch/bin/voxbatch\n" in dockerfile
     assert dockerfile.count("PATH=/opt/voxbatch/bin:$PATH") == 2, "the embedded engine's environment, and the script"

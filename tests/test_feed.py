@@ -1,4 +1,6 @@
-"""The feed hands every chunk over once, in order, holds a bounded amount of audio and lets nobody wait for ever."""
+"""Tests for the feed: it delivers every chunk once and in order, holds a limited amount of audio, and never blocks
+forever.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ def chunk(index: int, size: int = 100) -> Chunk:
 
 
 def filler(feed: Feed, chunks: list[Chunk], taken: list[bool]) -> threading.Thread:
-    """A thread that puts the chunks and notes what `put` said."""
+    """Start a thread that puts the chunks and records the results of `put`."""
 
     def fill() -> None:
         for each in chunks:
-            taken.append(feed.put(each))  # noqa: PERF401 seen while it goes on
+            taken.append(feed.put(each))  # noqa: PERF401 the list is read while it grows
 
     thread = threading.Thread(target=fill, daemon=True)
     thread.start()
@@ -32,7 +34,7 @@ def filler(feed: Feed, chunks: list[Chunk], taken: list[bool]) -> threading.Thre
 
 @given(st.lists(st.integers(1, 300), max_size=30), st.integers(1, 500))
 def test_every_chunk_arrives_once_and_in_order(sizes: list[int], capacity: int) -> None:
-    """Whatever the sizes and the capacity, what goes in comes out, and then None for ever."""
+    """The chunks come out in order for all sizes and capacities, and then always None."""
     feed, taken = Feed(capacity), []
     chunks = [chunk(i, size) for i, size in enumerate(sizes)]
     putter = filler(feed, chunks, taken)
@@ -47,7 +49,7 @@ def test_every_chunk_arrives_once_and_in_order(sizes: list[int], capacity: int) 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=30), st.integers(1, 500))
 def test_it_holds_no_more_than_its_capacity(sizes: list[int], capacity: int) -> None:
-    """Without a taker it takes what fits, and always one chunk, however long."""
+    """The feed accepts chunks up to its capacity if none is taken, and always one chunk of any length."""
     feed, held, count = Feed(capacity), 0, 0
     for size in sizes:
         if count and held + size > capacity:
@@ -67,7 +69,7 @@ def test_it_holds_no_more_than_its_capacity(sizes: list[int], capacity: int) -> 
 
 @pytest.mark.parametrize("discard", [False, True])
 def test_closing_wakes_who_waits_for_room(discard: bool) -> None:
-    """A decoder that waits for room hears that the run is over, and that its chunk was not taken."""
+    """Closing wakes a decoder that waits for capacity, and tells it that its chunk was not accepted."""
     feed, taken = Feed(100), []
     blocked = filler(feed, [chunk(0), chunk(1)], taken)
     while not taken:
@@ -80,7 +82,7 @@ def test_closing_wakes_who_waits_for_room(discard: bool) -> None:
 
 
 def test_closing_wakes_who_waits_for_a_chunk() -> None:
-    """An engine that waits hears that there will be none."""
+    """Closing wakes an engine that waits for a chunk; it gets None."""
     feed, got = Feed(100), []
     waiting = threading.Thread(target=lambda: got.append(feed.get()), daemon=True)
     waiting.start()
@@ -90,7 +92,7 @@ def test_closing_wakes_who_waits_for_a_chunk() -> None:
 
 
 def test_get_without_waiting() -> None:
-    """wait=False tells an engine with work in flight that there is nothing now, and is not the end."""
+    """With wait=False, an engine with work in flight gets None if there is no chunk now, which is not the end."""
     feed = Feed(100)
     assert feed.get(wait=False) is None
     assert not feed.closed
@@ -99,7 +101,9 @@ def test_get_without_waiting() -> None:
 
 
 def test_the_clock_counts_hunger_after_the_first_chunk_only() -> None:
-    """Time before the first chunk is start-up; time without a chunk after it is the decoders' fault."""
+    """Time before the first chunk is start-up; later time without a chunk counts as starvation, which the decoders
+    cause.
+    """
     feed = Feed(1000)
     threading.Timer(0.05, feed.put, [chunk(0)]).start()
     feed.get()
@@ -111,7 +115,7 @@ def test_the_clock_counts_hunger_after_the_first_chunk_only() -> None:
 
 
 def waited(feed: Feed, wait: bool) -> None:
-    """An engine asks for a chunk that comes 50 ms later, and takes it."""
+    """Let an engine ask for a chunk that arrives 50 ms later, and take it."""
     if wait:
         threading.Timer(0.05, feed.put, [chunk(1)]).start()
         assert feed.get() is not None
@@ -124,7 +128,9 @@ def waited(feed: Feed, wait: bool) -> None:
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_coming_short_is_counted_whether_it_waits_or_not(wait: bool) -> None:
-    """A busy engine that would take one chunk more comes short as an idle one does; only the idle one starves."""
+    """An engine that could take one more chunk is short of chunks, whether it waits or works; only a waiting engine is
+    starved.
+    """
     feed = Feed(1000)
     feed.put(chunk(0))
     feed.get()
@@ -134,7 +140,7 @@ def test_coming_short_is_counted_whether_it_waits_or_not(wait: bool) -> None:
 
 
 def test_nothing_is_short_before_the_first_chunk_or_after_the_last() -> None:
-    """Start-up is not counted, nor is what follows the end of the feed."""
+    """Start-up and the time after the end of the feed do not count as short."""
     feed = Feed(1000)
     waited(feed, wait=False)
     assert feed.short_s == 0.0
@@ -146,7 +152,7 @@ def test_nothing_is_short_before_the_first_chunk_or_after_the_last() -> None:
 
 
 def test_a_chunk_that_waits_is_not_short() -> None:
-    """It is there from when it is put, however late the engine, deep in a step, comes to take it."""
+    """A chunk that is in the feed does not count as missing, however late the engine takes it."""
     feed = Feed(1000)
     feed.put(chunk(0))
     feed.get()
@@ -158,7 +164,7 @@ def test_a_chunk_that_waits_is_not_short() -> None:
 
 
 def test_closing_ends_the_count() -> None:
-    """An engine that found nothing before the feed was closed came short until then, and no longer."""
+    """An engine that found no chunk before the feed was closed counts as short until then, and no longer."""
     feed = Feed(1000)
     feed.put(chunk(0))
     feed.get()
@@ -172,7 +178,7 @@ def test_closing_ends_the_count() -> None:
 
 
 def test_discarded_says_that_nobody_wants_results() -> None:
-    """Not after an ordinary end; and what is discarded is gone."""
+    """`discarded` is set only if results are no longer needed, not after a normal end; discarded chunks are gone."""
     feed = Feed(1000)
     assert not feed.discarded
     feed.put(chunk(0))

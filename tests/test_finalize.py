@@ -1,4 +1,6 @@
-"""Merging gives the manifest's order from any parts, the same bytes whoever merges, and erases nothing of others."""
+"""Tests for the merge: it restores manifest order from any parts, gives the same bytes in every process, and erases no
+other files.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +44,7 @@ def failure(index: int, reference: str | None = None) -> Entry:
 def commit(
     store: Store, batches: Sequence[Sequence[Entry]], items: int, shard: int = 0, shards: int = 1, worker: int = 0
 ) -> None:
+    """Commit each batch as a part of 2 s."""
     made = Ledger(store, "run", items, shard, shards, worker)
     for batch in batches:
         made.commit(batch, 2.0)
@@ -52,6 +55,7 @@ def merged(store: Store, items: int, formats: Sequence[str] = ()) -> dict[str, A
 
 
 def snapshot(place: str) -> dict[str, bytes]:
+    """Return the bytes of all files below a folder, by relative path."""
     return {str(path.relative_to(place)): path.read_bytes() for path in Path(place).rglob("*") if path.is_file()}
 
 
@@ -63,7 +67,7 @@ def store(tmp_path: Path) -> Store:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=30))
 def test_entries_are_in_manifest_order_over_any_partition(places: list[tuple[int, int]]) -> None:
-    """However shards and parts divide the items, the entries come in manifest order, each once."""
+    """Entries come in manifest order and each once, whatever shards and parts contain them."""
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(folder)
         for shard in range(4):
@@ -73,7 +77,7 @@ def test_entries_are_in_manifest_order_over_any_partition(places: list[tuple[int
 
 
 def test_an_item_done_under_two_shardings_counts_once(store: Store) -> None:
-    """Shards that ran side by side with another number of shards may both have an item: the first part counts."""
+    """An item that runs with different numbers of shards both committed counts once, from the first part."""
     commit(store, [[transcript(0), transcript(1)]], 3, shard=0, shards=2)
     commit(store, [[failure(1), transcript(2)]], 3)
     assert [(entry.index, entry.kind) for entry in finalize.entries(store)] == [
@@ -83,7 +87,7 @@ def test_an_item_done_under_two_shardings_counts_once(store: Store) -> None:
 
 
 def test_nothing_was_committed(store: Store) -> None:
-    """A place without parts has no entries, and merging it says what is missing."""
+    """An OUT without parts has no entries, and a merge reports the number of missing items."""
     assert list(finalize.entries(store)) == []
     with pytest.raises(LedgerError, match="3 of 3 items are not done yet"):
         merged(store, 3)
@@ -91,7 +95,7 @@ def test_nothing_was_committed(store: Store) -> None:
 
 @pytest.mark.parametrize("done", [(1, 2, 3), (0, 2, 3), (0, 1, 2), (2,)])
 def test_missing_items_are_counted(store: Store, done: tuple[int, ...]) -> None:
-    """Whether the first, the last or one between is missing: nothing is merged, and the error counts them."""
+    """If any item is missing, nothing is merged, and the error counts the missing items."""
     commit(store, [[transcript(i) for i in done]], 4)
     with pytest.raises(LedgerError) as caught:
         merged(store, 4)
@@ -101,7 +105,9 @@ def test_missing_items_are_counted(store: Store, done: tuple[int, ...]) -> None:
 
 
 def test_the_summary_adds_up(store: Store) -> None:
-    """done + failed = items; a failed item's reference counts as deleted; the longest shard is the wall time."""
+    """done + failed = items; the reference of a failed item counts as deletions; the slowest shard
+    gives the wall time.
+    """
     commit(store, [[transcript(0, "a b")], [failure(2, "c d e")]], 4, shard=0, shards=2)
     commit(store, [[transcript(1), transcript(3)]], 4, shard=1, shards=2)
     summary = merged(store, 4)
@@ -114,7 +120,7 @@ def test_the_summary_adds_up(store: Store) -> None:
 
 
 def test_workers_of_a_shard_run_side_by_side(store: Store) -> None:
-    """The one that took longest is the wall time, as among shards; all of them are the process time."""
+    """The slowest worker of a shard gives its wall time, and all workers add to the process time."""
     commit(store, [[transcript(0)], [transcript(1)]], 4, worker=0)
     commit(store, [[transcript(2)]], 4, worker=1)
     commit(store, [[transcript(3)]], 4, worker=2)
@@ -123,7 +129,7 @@ def test_workers_of_a_shard_run_side_by_side(store: Store) -> None:
 
 
 def latency(*chunks: float) -> Latency:
-    """Of one item."""
+    """Return latencies of one item with these chunks."""
     made = Latency()
     for seconds in chunks:
         made.chunk.add(seconds)
@@ -132,7 +138,7 @@ def latency(*chunks: float) -> Latency:
 
 
 def test_latencies_of_all_parts_are_merged(store: Store) -> None:
-    """Over parts, workers and shards; parts of versions that did not measure add nothing."""
+    """Latencies are merged over parts, workers and shards; parts of versions that did not measure add nothing."""
     first, second = Ledger(store, "run", 4, 0, 2, worker=0), Ledger(store, "run", 4, 0, 2, worker=1)
     first.commit([transcript(0)], 2.0, latency(1.0, 1.0, 1.0), 9_800_000_000)
     second.commit([transcript(1)], 2.0, latency(1.0, 8.0), 14_500_000_000)
@@ -148,7 +154,9 @@ def test_latencies_of_all_parts_are_merged(store: Store) -> None:
 
 
 def test_nothing_was_measured(store: Store) -> None:
-    """Parts of an older version alone: no percentiles, no memory; an empty manifest has no completion rate."""
+    """With only parts of an older version there are no percentiles and no memory; an empty manifest has no completion
+    rate.
+    """
     commit(store, [[transcript(0), failure(1)]], 2)
     summary = merged(store, 2)
     none = {"count": 0, "p50_s": None, "p90_s": None, "p95_s": None}
@@ -158,7 +166,7 @@ def test_nothing_was_measured(store: Store) -> None:
 
 
 def test_merged_lines_are_the_committed_bytes(store: Store) -> None:
-    """Transcripts and failures go to their files, in manifest order, byte for byte."""
+    """Transcripts and failures are copied to their files in manifest order, byte for byte."""
     entries = [transcript(0), failure(1), transcript(2), failure(3)]
     commit(store, [entries[2:], entries[:2]], 4)
     merged(store, 4)
@@ -168,7 +176,7 @@ def test_merged_lines_are_the_committed_bytes(store: Store) -> None:
 
 
 def test_merging_twice_changes_nothing(store: Store) -> None:
-    """Who merges again, or later with other facts, gets what stands there."""
+    """A second merge, even with other facts, returns the existing outputs unchanged."""
     commit(store, [[transcript(0), failure(1)]], 2)
     first, files = merged(store, 2, ["srt"]), snapshot(store.place)
     again = finalize.merge(store, 2, ["srt"], "en", {"engine": {"name": "other"}})
@@ -177,7 +185,7 @@ def test_merging_twice_changes_nothing(store: Store) -> None:
 
 
 def test_formats_can_be_added_later(store: Store) -> None:
-    """A second merge writes what the first did not; only transcripts have files."""
+    """A second merge writes additional formats; only transcripts have files."""
     commit(store, [[transcript(0), failure(1)]], 2)
     merged(store, 2)
     merged(store, 2, ["srt", "txt"])
@@ -190,7 +198,7 @@ def _merge_in_process(place: str, items: int, barrier: Any, results: Any) -> Non
 
 
 def test_two_processes_merge_at_once(store: Store, tmp_path: Path) -> None:
-    """Two last shards that finish together both merge: both succeed, and the outputs are those of one."""
+    """Two last shards that merge at the same time both succeed, and the outputs are those of one."""
     entries = [transcript(i, "a b") if i % 3 else failure(i) for i in range(60)]
     alone = open_store(str(tmp_path / "alone"))
     for each in (store, alone):
@@ -208,7 +216,7 @@ def test_two_processes_merge_at_once(store: Store, tmp_path: Path) -> None:
 
 
 def test_erasing_takes_only_what_runs_wrote(store: Store) -> None:
-    """A stranger's file stays, be it beside the outputs or in a folder that bears a format's name."""
+    """`erase` keeps files of others, beside the outputs or in the folder of a format."""
     finalize.write_run(store, RECORD)
     commit(store, [[transcript(0), failure(1)]], 2)
     merged(store, 2, ["srt", "txt"])
@@ -221,7 +229,7 @@ def test_erasing_takes_only_what_runs_wrote(store: Store) -> None:
 
 
 def test_erasing_a_place_of_others_does_nothing(store: Store) -> None:
-    """Without run.json nothing there is ours, whatever it is called."""
+    """`erase` removes nothing if there is no run.json, whatever the names of the files are."""
     store.write("transcripts.jsonl", [b"mine"])
     finalize.erase(store)
     assert snapshot(store.place) == {"transcripts.jsonl": b"mine"}
@@ -229,7 +237,7 @@ def test_erasing_a_place_of_others_does_nothing(store: Store) -> None:
 
 
 def test_erasing_survives_damaged_parts(store: Store) -> None:
-    """--overwrite is the way out of a damaged OUT, so it must not stumble over the damage."""
+    """`erase` works with damaged parts, because --overwrite is the remedy for a damaged OUT."""
     finalize.write_run(store, RECORD)
     commit(store, [[transcript(0)], [transcript(1)]], 2)
     merged(store, 2, ["srt"])
@@ -240,7 +248,7 @@ def test_erasing_survives_damaged_parts(store: Store) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version": 99}', b"\xff"])
 def test_a_run_json_of_others_is_refused(store: Store, content: bytes) -> None:
-    """What is not ours is not guessed at."""
+    """A run.json that voxbatch did not write is refused."""
     store.write("run.json", [content])
     with pytest.raises(LedgerError) as caught:
         finalize.read_run(store)
@@ -249,7 +257,7 @@ def test_a_run_json_of_others_is_refused(store: Store, content: bytes) -> None:
 
 
 def test_the_first_run_json_stays(store: Store) -> None:
-    """Two shards that start together agree on one record."""
+    """Two shards that start together use the record of the first."""
     first = RECORD
     assert finalize.write_run(store, first) == first
     assert finalize.write_run(store, {**first, "run": "b"}) == first
@@ -257,7 +265,7 @@ def test_the_first_run_json_stays(store: Store) -> None:
 
 
 def test_the_cost_of_all_machines(store: Store) -> None:
-    """A price is paid for each shard's time, and once for the workers that share a machine."""
+    """A price is paid for the time of each shard, and only once for workers that share a machine."""
     commit(store, [[transcript(0)]], 3, 0, 2, worker=0)
     commit(store, [[transcript(1)]], 3, 0, 2, worker=1)
     commit(store, [[transcript(2)]], 3, 1, 2)

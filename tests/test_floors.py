@@ -1,4 +1,4 @@
-"""The house stands on its floors: imports go strictly down, and nothing heavy is imported before it is needed."""
+"""Tests for the layers: imports go strictly down, and no heavy library is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FLOORS = (
     ("cli",),
     ("__main__",),
 )
-"""Ground floor first. A room may import from lower floors only, and from inside itself."""
+"""The layers, lowest first. A package may import only from lower layers and from itself."""
 HEAVY = (
     "torch", "vllm", "google.cloud", "boto3", "botocore", "librosa", "faster_whisper", "ctranslate2", "onnxruntime",
     "soundfile", "numpy", "soxr", "kaldialign", "pysubs2", "rich", "yaml", "urllib3",
@@ -44,7 +44,7 @@ def modules() -> list[Path]:
 
 
 def room_of(dotted: str) -> str:
-    """ "voxbatch.engines.feed" → "engines"; "voxbatch" → "__init__"."""
+    """Return the package or module below voxbatch: "voxbatch.engines.feed" → "engines", "voxbatch" → "__init__"."""
     parts = dotted.split(".")
     return parts[1] if len(parts) > 1 else "__init__"
 
@@ -54,7 +54,7 @@ def dotted_name(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """What a module imports from the package, lazily in a function or for type checking only included."""
+    """Yield the modules of voxbatch that a module imports, including lazy imports and imports for type checking."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "voxbatch")
@@ -71,20 +71,20 @@ def _is_room(name: str) -> bool:
 
 
 def test_every_module_belongs_to_a_room_of_the_table() -> None:
-    """A new room is entered in the table, where its floor is decided; a room that is gone is struck out."""
+    """Every package is in the table, which decides its layer, and every entry of the table exists."""
     assert {room_of(dotted_name(path)) for path in modules()} == set(FLOOR_OF)
 
 
 @pytest.mark.parametrize("path", modules(), ids=dotted_name)
 def test_imports_go_down(path: Path) -> None:
-    """A room imports from the floors below and from inside itself, never from beside or above."""
+    """A package imports from lower layers and from itself, never from its own or a higher layer."""
     room = room_of(dotted_name(path))
     wrong = [name for name in imports(path) if room_of(name) != room and FLOOR_OF[room_of(name)] >= FLOOR_OF[room]]
     assert not wrong, f"{dotted_name(path)} imports {wrong}"
 
 
 def test_the_check_can_fail() -> None:
-    """The table and the reading of imports do find an import that goes up, lazy ones too."""
+    """The check finds an import that goes up, also a lazy one."""
     found = set(imports(PACKAGE / "cli" / "__init__.py"))
     assert {"voxbatch.run", "voxbatch.plan", "voxbatch.errors"} <= found
     assert FLOOR_OF[room_of("voxbatch.run")] > FLOOR_OF[room_of("voxbatch.engines.feed")]
@@ -92,7 +92,7 @@ def test_the_check_can_fail() -> None:
 
 @pytest.mark.parametrize("module", ["voxbatch", "voxbatch.cli"])
 def test_importing_loads_nothing_heavy(module: str) -> None:
-    """`voxbatch --help` answers at once, on a machine that has none of the heavy libraries."""
+    """`voxbatch --help` answers at once, on a machine without the heavy libraries."""
     script = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("[]\n", "")
@@ -100,7 +100,7 @@ def test_importing_loads_nothing_heavy(module: str) -> None:
 
 @pytest.mark.parametrize("name", ["voxbatch", *cli.commands])
 def test_every_command_and_option_is_documented(name: str) -> None:
-    """Each command says what it does, and each of its options what it is for."""
+    """Each command and each of its options has a help text."""
     command = cli.commands.get(name, cli)
     assert command.help
     assert not [p.name for p in command.params if isinstance(p, click.Option) and not p.help]

@@ -1,4 +1,4 @@
-"""The formats room: subtitles that people can read, files that programs can read, and names that are safe."""
+"""Tests for the output formats: readable subtitles, files that programs can parse, and safe names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ NASTY = [*MARKUP, *TIMINGS, "…", "x" * 100, "好" * 50, "เก็บ", "{", "
 
 
 def spoken(text: str, *, seconds: float = 0.3, gap: float = 0.0, start: float = 0.0) -> Transcript:
-    """`text` said at an even pace, one Word for each word, or for each character where there are no spaces."""
+    """Return `text` spoken at an even pace, with one Word for each word, or for each character in a text without
+    spaces.
+    """
     tokens = re.findall(r"\s*\S+", text) if " " in text else list(text)
     step = seconds + gap
     words = tuple(Word(t, start + i * step, start + i * step + seconds) for i, t in enumerate(tokens))
@@ -40,10 +42,12 @@ def spoken(text: str, *, seconds: float = 0.3, gap: float = 0.0, start: float = 
 
 
 def ink(text: str) -> str:
+    """Return the text without white space."""
     return "".join(text.split())
 
 
 def shown(result: list[Cue]) -> str:
+    """Return the joined lines of all cues."""
     return "".join(line for cue in result for line in cue.lines)
 
 
@@ -53,7 +57,7 @@ TIMES = st.floats(-1, 40, allow_nan=False)
 
 @st.composite
 def transcripts(draw: st.DrawFn) -> Transcript:
-    """Any words, spaced or not, at times that mostly advance and sometimes make no sense at all."""
+    """Generate words with or without spaces, at times that mostly increase and are sometimes invalid."""
     space = draw(st.sampled_from([" ", ""]))
     words, now = [], 0.0
     for token in draw(st.lists(TOKENS, max_size=40)):
@@ -69,7 +73,9 @@ def transcripts(draw: st.DrawFn) -> Transcript:
 
 @given(transcripts())
 def test_cues_keep_within_the_limits(transcript: Transcript) -> None:
-    """One or two lines of 1 to 42 characters, at most 7 s, whole milliseconds, in order, none overlapping the next."""
+    """A cue has one or two lines of 1 to 42 characters, lasts at most 7 s in whole milliseconds, and never overlaps the
+    next.
+    """
     result = cues(transcript)
     for cue in result:
         assert 1 <= len(cue.lines) <= 2
@@ -82,13 +88,13 @@ def test_cues_keep_within_the_limits(transcript: Transcript) -> None:
 
 @given(transcripts())
 def test_cues_say_all_of_the_text_and_nothing_else(transcript: Transcript) -> None:
-    """The lines of all cues, joined, are the text, white space and control characters apart."""
+    """The joined lines of all cues are the text, apart from white space and control characters."""
     assert ink(shown(cues(transcript))) == ink(re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", transcript.text))
 
 
 @given(transcripts())
 def test_short_cues_are_short_for_want_of_room(transcript: Transcript) -> None:
-    """A cue stands at least a second, unless the next one begins before that."""
+    """A cue lasts at least a second, unless the next one starts earlier."""
     result = cues(transcript)
     assert all(cue.end_ms - cue.start_ms >= MIN_CUE_MS for cue in result[-1:])
     for cue, following in pairwise(result):
@@ -96,7 +102,7 @@ def test_short_cues_are_short_for_want_of_room(transcript: Transcript) -> None:
 
 
 def test_cues_by_hand() -> None:
-    """Two sentences a second apart make two cues, each shown from its first word; the short one stays a second."""
+    """Two sentences a second apart become two cues, each shown from its first word; the short one lasts a second."""
     words = [("Stop.", 1.0, 1.4), ("Look", 2.5, 2.8), ("both", 2.8, 3.1), ("ways.", 3.1, 3.6)]
     text = "Stop. Look both ways."
     assert cues(Transcript(text, tuple(Word(f" {w}", a, b) for w, a, b in words))) == [
@@ -106,12 +112,12 @@ def test_cues_by_hand() -> None:
 
 
 def test_cues_end_at_sentences_and_clauses() -> None:
-    """In plain prose every cue ends with punctuation, though none of its sentences but two fits a cue."""
+    """In plain prose every cue ends with punctuation, although most of its sentences do not fit into one cue."""
     assert all(cue.lines[-1][-1] in ".,;!" for cue in cues(spoken(STORY)))
 
 
 def test_cues_end_at_pauses() -> None:
-    """Where nothing is punctuated, a pause of a second divides, wherever it is."""
+    """In a text without punctuation, a pause of a second separates cues at any position."""
     for pause_after in range(2, 11):
         words = [Word(" word", i * 0.3 + (i >= pause_after), i * 0.3 + 0.3 + (i >= pause_after)) for i in range(12)]
         first, second = cues(Transcript(" word" * 12, tuple(words)))
@@ -120,25 +126,25 @@ def test_cues_end_at_pauses() -> None:
 
 
 def test_no_last_word_is_left_alone() -> None:
-    """A sentence slightly too long for a cue is divided into two of some size, not into a full one and a word."""
+    """A sentence slightly too long for a cue is divided into two long parts, not into a full cue and one word."""
     text = "we have been walking along the river since early in the morning and now we are rather tired indeed"
     assert all(len(" ".join(cue.lines)) > 20 for cue in cues(spoken(text)))
 
 
 def test_titles_do_not_end_sentences() -> None:
-    """The point in "Mr." ends no cue where there is another place."""
+    """The point in "Mr." ends no cue if there is another place to divide."""
     text = "Long ago there lived beside the mill, which turned day and night, a certain Mr. Marchbanks of Fenwick."
     assert not [cue for cue in cues(spoken(text)) if cue.lines[-1].endswith("Mr.")]
 
 
 def test_two_lines_are_balanced_and_break_at_spaces() -> None:
-    """43 to 84 characters take two lines of about the same length, and no word is divided."""
+    """A text of 43 to 84 characters takes two lines of similar length, and no word is divided."""
     (cue,) = cues(spoken("we have been walking along the river since early morning"))
     assert cue.lines == ("we have been walking along", "the river since early morning")
 
 
 def test_hyphenated_words_stay_together() -> None:
-    """A word that the engine gave in pieces ("ice", "-cream") is one word to the reader."""
+    """A word that the engine returned in pieces ("ice", "-cream") is not divided."""
     pieces = [" we", " would", " like", " just", " one", " pound", " of", " ice", "-cream", " right", " now", " please"]
     words = tuple(Word(piece, i * 0.3, i * 0.3 + 0.3) for i, piece in enumerate(pieces))
     (cue,) = cues(Transcript("".join(pieces).strip(), words))
@@ -146,7 +152,7 @@ def test_hyphenated_words_stay_together() -> None:
 
 
 def test_lines_break_at_punctuation_before_balance() -> None:
-    """A line ends with its clause, where that leaves the two lines only a little less alike."""
+    """A line ends with its clause, if the two lines then differ only slightly more in length."""
     (cue,) = cues(spoken("at noon he rested, then he walked on to the next town"))
     assert cue.lines == ("at noon he rested,", "then he walked on to the next town")
     (cue,) = cues(spoken("we walked on, until after many hours we saw the lights"))
@@ -154,14 +160,16 @@ def test_lines_break_at_punctuation_before_balance() -> None:
 
 
 def test_words_that_pile_up_at_one_moment_share_a_cue() -> None:
-    """Engines in trouble put many words at one time: they do not flash by one sentence after another."""
+    """Words with the same time share a cue, so that cues of a faulty engine do not flash by."""
     text = "Yes. No. Well. Fine. We shall see."
     words = tuple(Word(f" {word}", 3.0, 3.0) for word in text.split())
     assert cues(Transcript(text, words)) == [Cue(3000, 4700, (text,))]
 
 
 def test_scripts_without_spaces() -> None:
-    """Chinese is broken between characters, 21 of its wide ones to a line, and no line begins with a comma or stop."""
+    """Chinese text is divided between characters, with at most 21 per line, and no line starts with a comma or full
+    stop.
+    """
     for transcript in (spoken(CHINESE, seconds=0.25), Transcript(CHINESE, (), (Segment(CHINESE, 0.0, 11.0),))):
         lines = [line for cue in cues(transcript) for line in cue.lines]
         assert "".join(lines) == CHINESE
@@ -170,7 +178,7 @@ def test_scripts_without_spaces() -> None:
 
 
 def test_a_word_longer_than_a_line_is_split() -> None:
-    """100 letters without a space come out complete, over as few lines as hold them."""
+    """A word of 100 letters is shown completely, on as few lines as possible."""
     word = "".join(chr(97 + i % 26) for i in range(100))
     result = cues(Transcript(word, (Word(f" {word}", 0.0, 6.0),)))
     assert shown(result) == word
@@ -178,12 +186,12 @@ def test_a_word_longer_than_a_line_is_split() -> None:
 
 
 def test_a_word_that_seems_to_last_for_a_minute_is_shown_for_seven_seconds() -> None:
-    """Engines stretch a word over the silence after it; the subtitle does not stay."""
+    """A word of a minute is shown for seven seconds, because engines stretch a word over the following silence."""
     assert cues(Transcript("So", (Word(" So", 5.0, 65.0),))) == [Cue(5000, 12000, ("So",))]
 
 
 def test_segments_serve_where_there_are_no_words() -> None:
-    """Without words, a segment's text is spread over its time by length, and keeps the segment's limits."""
+    """The text of a segment without words is spread over its time by length, within the segment's limits."""
     half = len(STORY) // 2
     first, second = STORY[: STORY.index(" ", half)], STORY[STORY.index(" ", half) + 1 :]
     result = cues(Transcript(STORY, (), (Segment(first, 3.0, 13.0), Segment(second, 20.0, 30.0))))
@@ -194,7 +202,7 @@ def test_segments_serve_where_there_are_no_words() -> None:
 
 
 def test_text_without_times_is_spread_over_the_audio() -> None:
-    """Words that do not spell the text would drop some of it, so the text goes over the whole duration instead."""
+    """If the words do not spell the text, the text is spread over the whole duration, so that nothing is lost."""
     transcript = Transcript(STORY, (Word(" ferry", 1.0, 2.0),), (), audio_duration=20.0)
     result = cues(transcript)
     assert " ".join(line for cue in result for line in cue.lines) == STORY
@@ -202,7 +210,7 @@ def test_text_without_times_is_spread_over_the_audio() -> None:
 
 
 def test_spaces_stand_where_the_text_has_them() -> None:
-    """Whether an engine's words carry their leading space or not, the cues read like the text."""
+    """The cues have the spaces of the text, whether or not the engine's words have leading spaces."""
     bare = Transcript("It is 5 km.", tuple(Word(w, i, i + 1.0) for i, w in enumerate(["It", "is", "5", "km", "."])))
     assert cues(bare)[0].lines == ("It is 5 km.",)
 
@@ -216,7 +224,7 @@ def test_no_speech_no_cues() -> None:
 
 
 def test_an_hour_of_speech_is_cut_in_seconds() -> None:
-    """10,000 words take about a second, and the same passage is cut the same way every time."""
+    """10,000 words take about a second, and the same passage is always divided in the same way."""
     started = time.perf_counter()
     assert len(cues(spoken(" ".join([STORY] * 180)))) == 180 * len(cues(spoken(STORY)))
     assert time.perf_counter() - started < 10
@@ -226,14 +234,14 @@ def test_an_hour_of_speech_is_cut_in_seconds() -> None:
 
 
 def srt_blocks(text: str) -> list[tuple[str, str]]:
-    """(timing line, text) of every cue, read by the format's own rule: blocks between blank lines."""
+    """Return (timing line, text) of every cue, parsed by the rule of the format: blocks between blank lines."""
     blocks = [block.split("\n") for block in text.strip("\n").split("\n\n")]
     assert [block[0] for block in blocks] == [str(i) for i in range(1, len(blocks) + 1)]
     return [(block[1], "\n".join(block[2:])) for block in blocks]
 
 
 def test_srt_by_hand() -> None:
-    """Number, times with a comma, lines, a blank line."""
+    """An srt cue has a number, times with a comma, its lines and a blank line."""
     transcript = Transcript("Hi. Bye.", (Word(" Hi.", 0.5, 0.9), Word(" Bye.", 3661.25, 3662.5)))
     assert WRITERS["srt"]("x", transcript) == (
         "1\n00:00:00,500 --> 00:00:01,500\nHi.\n\n2\n01:01:01,250 --> 01:01:02,500\nBye.\n\n"
@@ -241,7 +249,7 @@ def test_srt_by_hand() -> None:
 
 
 def test_vtt_by_hand() -> None:
-    """A header, times with a point, and the three escapes of the specification."""
+    """A vtt file has a header, times with a point, and the three escapes of the specification."""
     transcript = Transcript("R&D <b> -->", (Word(" R&D", 0.5, 1.0), Word(" <b>", 1.0, 1.5), Word(" -->", 1.5, 2.0)))
     assert WRITERS["vtt"]("x", transcript) == (
         "WEBVTT\n\n1\n00:00:00.500 --> 00:00:02.000\nR&amp;D &lt;b&gt; --&gt;\n\n"
@@ -252,7 +260,7 @@ def test_vtt_by_hand() -> None:
 @example(spoken("x" * 40 + " 1984"))
 @example(spoken("{\\p1} is a drawing and <i> is a tag --> 00:00:01,000 --> 00:00:02,000"))
 def test_subtitles_read_back(transcript: Transcript) -> None:
-    """Another reader of srt and vtt finds the same cues, times and text, whatever the text looks like."""
+    """Another parser of srt and vtt reads the same cues, times and text, whatever the text contains."""
     expected = [(cue.start_ms, cue.end_ms, "\n".join(cue.lines)) for cue in cues(transcript)]
     for name in ("srt", "vtt"):
         events = pysubs2.SSAFile.from_string(WRITERS[name]("x", transcript), format_=name)
@@ -270,14 +278,16 @@ def _unjoined(text: str) -> str:
 
 @pytest.mark.parametrize("token", MARKUP)
 def test_srt_holds_no_markup(token: str) -> None:
-    """SubRip has no escapes: what a player would act on is held apart by an invisible character, all else is plain."""
+    """SubRip has no escapes: text that a player would interpret is split by an invisible character, and other text is
+    unchanged.
+    """
     ((_, text),) = srt_blocks(WRITERS["srt"]("x", spoken(f"so {token} then", seconds=1.0)))
     assert text.replace("\u2060", "") == f"so {token} then"
     assert not re.search(r"<[/a-z]|\{\\|\\[A-Za-z]|-->|&#|&\w+;", text)
 
 
 def test_plain_text_is_left_alone() -> None:
-    """Ampersands, numbers, times of day and dashes of everyday text get no invisible characters."""
+    """Ampersands, numbers, times of day and dashes in ordinary text get no invisible characters."""
     text = "At 9:30 AT&T paid 3.5% -- or 10 > 9 -- of R & D (1984)."
     ((_, srt_text),) = srt_blocks(WRITERS["srt"]("x", spoken(text, seconds=0.2)))
     assert srt_text.replace("\n", " ") == text
@@ -287,7 +297,7 @@ def test_plain_text_is_left_alone() -> None:
 
 
 def test_txt_is_one_line_a_segment() -> None:
-    """Segments are lines; without segments, or where they do not spell the text, the text is one line."""
+    """Each segment is a line; without segments that spell the text, the text is one line."""
     segments = (Segment(" One two.", 0.0, 1.0), Segment("Three\nfour.", 2.0, 3.0))
     assert WRITERS["txt"]("x", Transcript("One two. Three four.", (), segments)) == "One two.\nThree four.\n"
     assert WRITERS["txt"]("x", Transcript("One two. Three four.", (), segments[:1])) == "One two. Three four.\n"
@@ -295,7 +305,7 @@ def test_txt_is_one_line_a_segment() -> None:
 
 
 def test_ctm_by_hand() -> None:
-    """File, channel, start, duration, word, and confidence where there is one."""
+    """A ctm line has file, channel, start, duration, word, and a confidence if there is one."""
     words = (Word(" Hello", 0.5, 0.75, 0.9), Word(" New York", 1.0, 1.25), Word(" ", 2.0, 3.0))
     assert WRITERS["ctm"]("a/b c.wav", Transcript("Hello New York", words)) == (
         "a/b%20c.wav 1 0.500 0.250 Hello 0.900\na/b%20c.wav 1 1.000 0.250 New_York\n"
@@ -306,7 +316,7 @@ def test_ctm_by_hand() -> None:
 @example(spoken("one two"), ";; a comment")
 @example(spoken("one two"), "caf\udce9 %20\u3000\n")
 def test_ctm_lines_have_five_fields(transcript: Transcript, item_id: str) -> None:
-    """Every line has the five fields, UTF-8 can hold it, and its first field gives the id back."""
+    """Every line has the five fields, can be encoded as UTF-8, and decodes to the id in its first field."""
     for line in WRITERS["ctm"](item_id, transcript).encode().decode().split("\n")[:-1]:
         name, channel, start, duration, _ = line.split()
         assert unquote(name, errors="surrogatepass") == item_id
@@ -315,7 +325,7 @@ def test_ctm_lines_have_five_fields(transcript: Transcript, item_id: str) -> Non
 
 
 def test_transcript_dict_by_hand() -> None:
-    """Stripped words, seconds to the millisecond, confidence only where there is one."""
+    """Words are stripped, times rounded to milliseconds, and a confidence is included only if there is one."""
     words = (Word(" Hi", 0.12345, 0.5, 0.98765), Word(" you.", 0.5, 1.0))
     transcript = Transcript("Hi you.", words, (Segment(" Hi you.", 0.12345, 1.0),), 2.00049, ("low volume",))
     assert transcript_dict(transcript) == {
@@ -333,7 +343,7 @@ def test_transcript_dict_by_hand() -> None:
 @given(transcripts(), st.text(st.characters()))
 @example(Transcript("é"), "caf\udce9.wav")
 def test_json_reads_back(transcript: Transcript, item_id: str) -> None:
-    """The file, as UTF-8, is one line of JSON that holds the version, the id and the transcript's values."""
+    """The file is one line of UTF-8 JSON with the version, the id and the values of the transcript."""
     text = WRITERS["json"](item_id, transcript).encode().decode()
     assert text.index("\n") == len(text) - 1
     assert json.loads(text) == {"version": 1, "id": item_id, **transcript_dict(transcript)}
@@ -370,13 +380,15 @@ IDS = st.one_of(
     ],
 )
 def test_names_by_hand(item_id: str, path: str) -> None:
-    """A plain id stays as it is, its extension included; what is unsafe is percent-encoded, and nothing else."""
+    """A plain id stays unchanged with its extension; only unsafe characters are percent-encoded."""
     assert output_name(item_id, "srt") == path
 
 
 @given(IDS, st.sampled_from(sorted(WRITERS)))
 def test_names_are_safe(item_id: str, extension: str) -> None:
-    """A relative path in normal form, without dots for folders or control characters, within the limits of a disk."""
+    """A name is a relative path in normal form, without "." and ".." parts or control characters, within file system
+    limits.
+    """
     path = output_name(item_id, extension)
     parts = path.split("/")
     assert path.endswith(f".{extension}")
@@ -394,7 +406,7 @@ def test_names_are_safe(item_id: str, extension: str) -> None:
 @example(["a" * 300, "a" * 301, "a" * 299 + "/b"])
 @example(["d/" * 400 + "x", "d/" * 400 + "y", "d%2F" * 400 + "x"])
 def test_no_two_ids_share_a_path(ids: list[str]) -> None:
-    """Different ids have different files in any format, and no id's file is another's folder."""
+    """Different ids have different files in every format, and no file is the folder of another."""
     files = [output_name(item_id, extension) for item_id in ids for extension in WRITERS]
     folders = {str(parent) for file in files for parent in PurePosixPath(file).parents}
     assert len(set(files)) == len(files)
@@ -403,13 +415,15 @@ def test_no_two_ids_share_a_path(ids: list[str]) -> None:
 
 @given(IDS)
 def test_uncut_names_decode_to_the_id(item_id: str) -> None:
-    """Percent-decoding a name that was not cut gives the id."""
+    """Percent-decoding a name that was not shortened gives the id."""
     path = output_name(item_id, "srt").removesuffix(".srt")
     assert "%~" in path or unquote(path, errors="surrogatepass") == item_id
 
 
 def test_cut_names_keep_their_beginning() -> None:
-    """A name too long for a disk keeps what a person knows it by, whole characters, and the stem in every format."""
+    """A name too long for the file system keeps its start in whole characters, and has the same
+    stem in every format.
+    """
     item_id = "talks/" + "é" * 200
     stems = {output_name(item_id, extension).removesuffix(f".{extension}") for extension in WRITERS}
     (stem,) = stems
@@ -421,7 +435,7 @@ def test_cut_names_keep_their_beginning() -> None:
 
 
 def test_a_disk_takes_the_names(tmp_path: Path) -> None:
-    """The files of hostile ids can all be written side by side, below their folder."""
+    """The files of hostile ids can all be written side by side below their folder."""
     ids = ["a", "a.srt/b", "a/b", "../up", "/abs", "x//y", "n" * 400, "好" * 200, "d/" * 600, "caf\udce9", "A", "\0"]
     for item_id in ids:
         file = tmp_path / output_name(item_id, "srt")

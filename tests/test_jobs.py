@@ -1,5 +1,6 @@
-"""What starts runs on SageMaker, Kubernetes, Slurm and AWS Batch: scripts do what they say, twice, and descriptions are
-what the platforms take."""
+"""Tests for the job files of SageMaker, Kubernetes, Slurm and AWS Batch. Scripts work and can be run twice; the
+platforms accept the descriptions.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ SCRIPTS = sorted(path for path in JOBS.rglob("*") if path.suffix in {".sh", ".sb
 
 
 def validated(service: str, shape: str, value: Mapping[str, Any]) -> None:
-    """Against the published model of the service."""
+    """Assert that a request matches the service model that AWS publishes."""
     model = botocore.session.get_session().get_service_model(service)
     report = ParamValidator().validate(value, model.shape_for(shape))
     assert not report.has_errors(), report.generate_report()
@@ -61,7 +62,7 @@ submit = module(SAGEMAKER / "submit.py")
 
 
 def shellcheck() -> str:
-    """The one beside this Python, or on PATH."""
+    """Return the path of the shellcheck program beside this Python, else of the one on PATH."""
     beside = Path(sys.executable).with_name("shellcheck")
     found = str(beside) if beside.exists() else shutil.which("shellcheck")
     if found is None:
@@ -71,7 +72,7 @@ def shellcheck() -> str:
 
 @pytest.mark.slow
 def test_scripts_are_clean() -> None:
-    """shellcheck has nothing to say, however it is asked."""
+    """shellcheck finds no fault in any script, run in the folder of the script."""
     by_folder: dict[Path, list[str]] = {}
     for path in SCRIPTS:
         by_folder.setdefault(path.parent, []).append(path.name)
@@ -81,7 +82,7 @@ def test_scripts_are_clean() -> None:
 
 
 def test_scripts_can_be_started() -> None:
-    """All but what is only sourced are executable."""
+    """All scripts are executable, except for those that are only sourced."""
     sourced = [path.name for path in SCRIPTS if path.parent == SAGEMAKER and not os.access(path, os.X_OK)]
     assert sourced == ["common.sh", "settings.sh"]
     assert os.access(JOBS / "slurm" / "submit.sh", os.X_OK)
@@ -95,13 +96,13 @@ LOOKS = ("get-", "describe-", "list-", "head-")
 
 
 class Deployment:
-    """The two scripts before a server, with one `aws` or the other."""
+    """The scripts deploy.sh and teardown.sh, run against a server with the real `aws` program or the fake one."""
 
     def __init__(self, endpoint: str, path: str, fake: FakeAws | None):
         self.endpoint, self.path, self.fake = endpoint, path, fake
 
     def run(self, script: str, *arguments: str, code: int = 0, **settings: str) -> list[str]:
-        """Its lines; what was neither kept nor absent stands first in them."""
+        """Run a script, check its exit code, and return the lines of its output."""
         env = environment(
             PATH=f"{self.path}:{os.environ['PATH']}" if self.path else os.environ["PATH"],
             AWS_ENDPOINT_URL=self.endpoint, AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b", AWS_REGION=REGION,
@@ -120,13 +121,13 @@ class Deployment:
 
 
 def did(lines: list[str]) -> list[str]:
-    """What was made, changed or removed."""
+    """Return the lines that report a resource as made, changed or removed."""
     return [line for line in lines if line.startswith(("made", "changed", "gone"))]
 
 
 @pytest.fixture
 def moto() -> Iterator[str]:
-    """A server of its own: the suite's must not keep what a deployment leaves."""
+    """Start a separate moto server, so that the shared server of the test suite keeps no resources of a deployment."""
     with servers.amazon_server() as server:
         yield f"http://127.0.0.1:{server.port}"
 
@@ -139,7 +140,7 @@ def deployment(moto: str, tmp_path: Path) -> Iterator[Deployment]:
 
 
 def check_deployed(there: Deployment) -> None:
-    """What the scripts made is what they describe."""
+    """Assert that the resources on the server match what the scripts describe."""
     sagemaker = there.client("sagemaker").describe_pipeline(PipelineName="voxbatch")
     definition = json.loads(sagemaker["PipelineDefinition"])
     assert {each["Name"]: each.get("DefaultValue") for each in definition["Parameters"]} == {
@@ -160,8 +161,9 @@ def check_deployed(there: Deployment) -> None:
 
 @pytest.mark.slow
 def test_deploy(deployment: Deployment) -> None:
-    """It makes everything; run twice it only looks; a changed setting changes that alone; what another put into the
-    bucket's notifications stays; and teardown leaves nothing but data."""
+    """deploy.sh creates all resources; a second run changes nothing, and a changed setting changes only its own
+    resources. Notifications that somebody else put on the bucket stay, and teardown.sh leaves nothing but data.
+    """
     there, fake = deployment, deployment.fake
     assert fake is not None
     there.client("s3").create_bucket(Bucket=IN, CreateBucketConfiguration={"LocationConstraint": REGION})
@@ -203,12 +205,13 @@ def test_deploy(deployment: Deployment) -> None:
 
 @pytest.mark.slow
 def test_deploy_with_the_real_program(moto: str, tmp_path: Path) -> None:
-    """The AWS CLI itself takes every command of both scripts, and sees no difference the second time (but for the one
-    setting that the test server takes and does not tell of)."""
+    """The real AWS CLI accepts every command of both scripts and reports no difference at the second run. The exception
+    is the one setting that the test server accepts but does not report.
+    """
     real = shutil.which("aws")
     if real is None or not os.environ.get("VOXBATCH_TEST_AWS_CLI"):
         pytest.skip("takes the AWS CLI, some minutes, and VOXBATCH_TEST_AWS_CLI=1")
-    # Version 1 has an address of its own for queues, whatever AWS_ENDPOINT_URL says.
+    # Version 1 of the AWS CLI ignores AWS_ENDPOINT_URL for queues, which have an address of their own.
     (tmp_path / "aws").write_text(f'#!/bin/sh\nexec {real} --endpoint-url {moto} "$@"\n')
     (tmp_path / "aws").chmod(0o755)
     there = Deployment(moto, str(tmp_path), None)
@@ -223,7 +226,9 @@ def test_deploy_with_the_real_program(moto: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_permission(deployment: Deployment) -> None:
-    """It stops at once with the command and the reason; deployed again with the permission, it goes on from there."""
+    """deploy.sh stops at once at a missing permission, with the command and the reason. Deployed again with the
+    permission, it continues.
+    """
     assert deployment.fake is not None
     denials = {
         "sts:get-caller-identity": 0, "ecr:describe-repositories": 0, "iam:create-role": 4,
@@ -245,7 +250,7 @@ def test_no_permission(deployment: Deployment) -> None:
 
 @pytest.mark.slow
 def test_settings_that_cannot_be(deployment: Deployment) -> None:
-    """They are refused with the reason, before anything is made."""
+    """Invalid settings are refused with the reason, before any resource is made."""
     for settings, message in (
         ({"OUT_BUCKET": IN}, f"IN_BUCKET and OUT_BUCKET are both {IN}: outputs are .jsonl too, and would start runs"),
         ({"UPLOADS": "uploads"}, "UPLOADS is 'uploads'; it must end in / and hold no *"),
@@ -273,12 +278,12 @@ def test_settings_that_cannot_be(deployment: Deployment) -> None:
     ],
 )
 def test_the_stand_in_is_strict(command: str, message: str) -> None:
-    """A command that the real program would not take fails in the tests too."""
+    """The fake `aws` program rejects commands that the real program rejects."""
     code, _, said = FakeAws("http://127.0.0.1:1").answer(command.split())
     assert (code, message in said) == (252, True)
 
 
-# ── SageMaker: what it describes ──────────────────────────────────────────────────────────────────────────────────────
+# ── SageMaker: descriptions ───────────────────────────────────────────────────────────────────────────────────────────
 
 SETTINGS = {
     "NAME": "voxbatch", "REGION": REGION, "ACCOUNT": ACCOUNT, "PARTITION": "aws", "IN_BUCKET": "in",
@@ -294,13 +299,14 @@ def rendered(name: str, **more: str) -> Any:
 
 
 WITHOUT_RESOURCES = {"ecr:GetAuthorizationToken", "cloudwatch:PutMetricData"}
-"""Actions that know no resources: Amazon's table of them says so."""
+"""Actions that support no resource, according to AWS's table of actions."""
 
 
 @pytest.mark.parametrize("path", sorted((SAGEMAKER / "policies").glob("*.json")), ids=lambda path: path.stem)
 def test_policies(path: Path) -> None:
-    """Each statement allows named actions on named resources; * stands only where an action knows none; and a service
-    may take a role for this account only."""
+    """Each statement allows named actions on named resources. "*" is used only for actions that support no resource,
+    and the condition of each trust policy limits the service to this account.
+    """
     policy = rendered(f"policies/{path.name}")
     assert policy["Version"] == "2012-10-17"
     for statement in policy["Statement"]:
@@ -319,7 +325,7 @@ def test_policies(path: Path) -> None:
 
 
 def test_pipeline() -> None:
-    """With its parameters filled in, its step is a request that CreateProcessingJob takes."""
+    """The step of the pipeline, with its parameters filled in, is a valid CreateProcessingJob request."""
     pipeline = rendered("pipeline.json", VOXBATCH_FORMATS="srt,vtt", VOXBATCH_LANGUAGE="")
     given = {each["Name"]: each.get("DefaultValue", "x") for each in pipeline["Parameters"]}
     assert {type(given[name]) for name in ("InstanceCount", "DiskGB", "MaxSeconds")} == {int}
@@ -331,7 +337,7 @@ def test_pipeline() -> None:
 
 
 def filled(node: Any, given: Mapping[str, Any]) -> Any:
-    """With each {"Get": "Parameters.X"} replaced; anything else that is computed is unknown here."""
+    """Return `node` with each {"Get": "Parameters.X"} replaced; other computed values are not supported here."""
     if isinstance(node, dict) and set(node) == {"Get"}:
         return given[node["Get"].removeprefix("Parameters.")]
     if isinstance(node, dict):
@@ -349,7 +355,9 @@ def filled(node: Any, given: Mapping[str, Any]) -> Any:
     ],
 )
 def test_the_pipelines_command(tmp_path: Path, key: str, name: str, out: str) -> None:
-    """It names SOURCE and OUT/NAME, whatever characters the key has; and voxbatch itself gets the signals."""
+    """The command of the pipeline passes SOURCE and OUT/NAME unchanged, whatever characters the key has. voxbatch
+    replaces the shell, so that it receives the signals.
+    """
     program = tmp_path / "voxbatch"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$$" "$@"\n')
     program.chmod(0o755)
@@ -365,7 +373,7 @@ def test_the_pipelines_command(tmp_path: Path, key: str, name: str, out: str) ->
 
 
 def test_rules() -> None:
-    """Uploaded manifests start a run, and nothing else does; targets are what EventBridge takes."""
+    """Only uploaded manifests start a run, and EventBridge accepts the targets."""
     pattern = rendered("rules/uploads.json")["detail"]["object"]["key"]
     keys = {
         "uploads/a.jsonl": True, "uploads/2026/11/a.jsonl.gz": True, "uploads/a.wav": False, "a.jsonl": False,
@@ -387,13 +395,14 @@ ASKED = ("s3://in/calls.jsonl", "-o", "s3://out/calls", "--image", "i:1", "--rol
 
 
 def requested(*arguments: str) -> dict[str, Any]:
+    """Return the request of submit.py for these arguments, checked against the service model."""
     body = submit.request(submit.options(arguments))
     validated("sagemaker", "CreateProcessingJobRequest", body)
     return dict(body)
 
 
 def test_submit() -> None:
-    """Each way of dividing the work is a request that CreateProcessingJob takes."""
+    """Each way to divide the work is a valid CreateProcessingJob request."""
     body = requested(*ASKED, "--hosts", "4", "--", "--profile", "small-24b")
     said = body["AppSpecification"]["ContainerArguments"]
     assert said == ["run", "s3://in/calls.jsonl", "-o", "s3://out/calls", "--exit-zero", "--profile", "small-24b"]
@@ -417,7 +426,7 @@ def test_submit() -> None:
     ],
 )
 def test_submit_refuses(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What SageMaker would refuse, it refuses."""
+    """submit.py refuses what SageMaker would refuse."""
     with pytest.raises(SystemExit) as caught:
         submit.request(submit.options(arguments))
     assert message in capsys.readouterr().err + str(caught.value)
@@ -425,7 +434,7 @@ def test_submit_refuses(arguments: tuple[str, ...], message: str, capsys: pytest
 
 @pytest.mark.slow
 def test_submit_sends(moto: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The job is there afterwards, and so is the script that its hosts are to run."""
+    """submit.py creates the job and uploads the script that its hosts run."""
     for name, value in {"ENDPOINT_URL": moto, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     there = Deployment(moto, "", None)
@@ -442,7 +451,7 @@ def test_submit_sends(moto: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 @pytest.fixture
 def program(tmp_path: Path) -> str:
-    """A PATH on which `voxbatch` is this checkout's."""
+    """Return a PATH on which `voxbatch` is the version of this checkout."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "voxbatch").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m voxbatch "$@"\n')
@@ -451,6 +460,7 @@ def program(tmp_path: Path) -> str:
 
 
 def entry(base: Path, path: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run entry.sh with the SageMaker files below `base`."""
     env = environment(SAGEMAKER_BASE_DIR=str(base), PATH=path)
     return subprocess.run([SAGEMAKER / "entry.sh", *options], env=env, capture_output=True, text=True, timeout=240)
 
@@ -459,8 +469,9 @@ def entry(base: Path, path: str, *options: str) -> subprocess.CompletedProcess[s
 def test_hosts_of_the_pipeline(
     moto: str, tmp_path: Path, manifest: ManifestWriter, voxbatch: Voxbatch, program: str
 ) -> None:
-    """The job that an upload starts, on 3 hosts, as the pipeline describes it: what is merged in the bucket is what one
-    process makes of the same files; and the same event once more changes nothing."""
+    """Three hosts that run the pipeline's job produce the bytes of one process in the bucket. A second run of the same
+    event changes nothing.
+    """
     path = manifest(*[0.5 + i / 10 for i in range(7)], None, text="one two", lang="en")
     assert voxbatch("run", path, "-o", "alone", *FAST).returncode == 3
     names = ("transcripts.jsonl", *(f"srt/r{i}.wav.srt" for i in range(7)))
@@ -496,8 +507,9 @@ INPUTS = [
 
 @pytest.mark.slow
 def test_hosts_with_files_of_their_own(tmp_path: Path, recording: Recorder, program: str) -> None:
-    """Each transcribes all of its own into its own folder, one that got none has nothing to do, and what fails of an
-    item is no failure of the job."""
+    """With files of its own, each host transcribes them into its own folder. A host without files does nothing, and a
+    failed item does not fail the job.
+    """
     hosts = {"algo-1": ("a.wav", "b.wav"), "algo-2": ("c.wav",), "algo-3": ()}
     for host, names in hosts.items():
         base = tmp_path / host
@@ -520,7 +532,9 @@ def test_hosts_with_files_of_their_own(tmp_path: Path, recording: Recorder, prog
 
 @pytest.mark.slow
 def test_a_host_that_cannot_begin(tmp_path: Path, program: str) -> None:
-    """Exit code 2, and the reason as the job's ExitMessage; voxbatch's own exit codes come through."""
+    """A host that cannot start exits with 2 and writes the reason as the job's ExitMessage; voxbatch's own exit codes
+    are passed on.
+    """
     base = tmp_path / "host"
     assert "resourceconfig.json is not there" in entry(base, program).stderr
     container(base, "algo-1", ["algo-1"])
@@ -536,7 +550,7 @@ def test_a_host_that_cannot_begin(tmp_path: Path, program: str) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may write everywhere")
 def test_a_host_whose_user_may_not_write(tmp_path: Path) -> None:
-    """It says that the image's user is the reason."""
+    """If the user of the image may not write to the host's folders, entry.sh gives that as the reason."""
     base = tmp_path / "host"
     container(base, "algo-1", ["algo-1"])
     (base / "processing" / "input" / "recordings").mkdir(parents=True)
@@ -557,13 +571,14 @@ def test_a_host_whose_user_may_not_write(tmp_path: Path) -> None:
 
 @cache
 def manifests() -> dict[str, Any]:
+    """Return the parsed Kubernetes manifests by file name."""
     return {path.stem: yaml.safe_load(path.read_text()) for path in sorted((JOBS / "kubernetes").glob("*.yaml"))}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cronjob", "job", "listen", "serviceaccount"])
 def test_kubernetes_takes_it(name: str) -> None:
-    """By the schema of 1.30, in which no field may be unknown."""
+    """Each manifest is valid under the schema of Kubernetes 1.30, which allows no unknown field."""
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     kubernetes_validate.validate(manifests()[name], "1.30", strict=True)
     spoilt = {**manifests()[name], "spek": {}}
@@ -581,13 +596,14 @@ def container_of(spec: Mapping[str, Any]) -> Any:
 
 @pytest.mark.parametrize("name", ["job", "cronjob"])
 def test_kubernetes_jobs(name: str) -> None:
-    """As many tasks as pods; exit code 2 ends the job, a disruption counts for nothing; and what the API server asks
-    beyond the schema is there."""
+    """The number of tasks equals the number of pods, exit code 2 ends the job, and a disruption counts as no failure.
+    The rules of the API server beyond the schema hold, too.
+    """
     spec = jobs()[name]
     variables = {each["name"]: each.get("value") for each in container_of(spec)["env"]}
     assert variables["VOXBATCH_TASK_COUNT"] == str(spec["completions"])
     assert spec["completionMode"] == "Indexed"
-    assert spec["template"]["spec"]["restartPolicy"] == "Never"  # what podFailurePolicy asks for
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"  # podFailurePolicy requires it
     rules = spec["podFailurePolicy"]["rules"]
     said = [(rule["action"], rule.get("onExitCodes", {}).get("values")) for rule in rules]
     assert said == [("FailJob", [2]), ("Ignore", None), ("Ignore", [143])]
@@ -596,7 +612,7 @@ def test_kubernetes_jobs(name: str) -> None:
 
 
 def test_the_nightly_job_is_the_same_job() -> None:
-    """But for its folder."""
+    """The nightly job differs from the one-off job only in its folder."""
     job, nightly = copy.deepcopy(jobs()["job"]), copy.deepcopy(jobs()["cronjob"])
     for spec in (job, nightly):
         del container_of(spec)["args"]
@@ -606,7 +622,7 @@ def test_the_nightly_job_is_the_same_job() -> None:
 
 @pytest.mark.parametrize("name", ["job", "cronjob", "listen"])
 def test_kubernetes_pods_are_confined(name: str) -> None:
-    """No root, nothing to write to but folders of their own, for which there are mounts."""
+    """Pods run without root and can write only to their own mounted folders."""
     spec = manifests()["listen"]["spec"] if name == "listen" else jobs()[name]
     pod, inner = spec["template"]["spec"], container_of(spec)
     assert pod["securityContext"]["runAsNonRoot"]
@@ -625,7 +641,7 @@ def test_kubernetes_pods_are_confined(name: str) -> None:
 
 
 def test_aws_batch_takes_it() -> None:
-    """The definition, and the array that its page submits."""
+    """The job definition and the documented array submission are valid AWS Batch requests."""
     definition = json.loads((JOBS / "aws-batch" / "job-definition.json").read_text())
     validated("batch", "RegisterJobDefinitionRequest", definition)
     page = re.sub(r"\\\n\s*", "", (ROOT / "docs" / "kubernetes-slurm-batch.md").read_text())
@@ -647,14 +663,14 @@ TASKS = 3
 
 @pytest.fixture
 def whole(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> dict[str, bytes | None]:
-    """What one process makes of m.jsonl."""
+    """Return the outputs of m.jsonl that one process produces."""
     path = manifest(*[0.5 + i / 100 for i in range(23)], None, text="one two", lang="en")
     assert voxbatch("run", path, "-o", "alone", *FAST).returncode == 3
     return outputs(open_store(str(tmp_path / "alone")))
 
 
 class Array:
-    """Tasks of an array, each in a session of its own, as Slurm starts them; `scontrol` writes down its arguments."""
+    """Tasks of a job array, each in its own session as under Slurm; a fake `scontrol` logs its arguments."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -667,6 +683,7 @@ class Array:
         self.started: list[subprocess.Popen[bytes]] = []
 
     def begin(self, index: int, restarts: int = 0) -> subprocess.Popen[bytes]:
+        """Start a task of the array; `restarts` is Slurm's count of restarts."""
         array = {"ARRAY_JOB_ID": 17, "ARRAY_TASK_ID": index + 5, "ARRAY_TASK_COUNT": TASKS, "ARRAY_TASK_MIN": 5}
         array |= {"ARRAY_TASK_MAX": 4 + TASKS, "ARRAY_TASK_STEP": 1, "JOB_ID": 20 + index}
         array |= {"RESTART_COUNT": restarts} if restarts else {}
@@ -685,11 +702,12 @@ class Array:
         return process
 
     def requeued(self) -> list[str]:
+        """Return the recorded arguments of `scontrol`, one line per call."""
         log = self.folder / "scontrol.log"
         return log.read_text().splitlines() if log.exists() else []
 
     def committed(self, index: int) -> bool:
-        """Whether the task has, though it is not done."""
+        """Return whether the task has committed a part."""
         return any((self.folder / "out" / "parts").glob(f"shard-{index:05}-of-*/part-*.jsonl"))
 
 
@@ -705,8 +723,9 @@ def array(tmp_path: Path) -> Iterator[Array]:
 
 @pytest.mark.slow
 def test_slurm_array(array: Array, whole: dict[str, bytes | None], tmp_path: Path) -> None:
-    """One task's time is up and it puts itself back into the queue; another is preempted, of which all its processes
-    hear at once, and leaves that to Slurm; started again, all come to the bytes of one process."""
+    """A task whose time is up requeues itself; a preempted task, whose processes are all signalled at once, leaves that
+    to Slurm. Restarted, the tasks produce the bytes of one process.
+    """
     tasks = [array.begin(index) for index in range(TASKS)]
     for index, number, state in ((0, signal.SIGUSR1, "RUNNING"), (1, signal.SIGTERM, "COMPLETING")):
         while not array.committed(index):
@@ -724,7 +743,7 @@ def test_slurm_array(array: Array, whole: dict[str, bytes | None], tmp_path: Pat
 
 
 def plan_of(line: str, folder: Path) -> dict[str, str]:
-    """An environment in which `voxbatch … --dry-run` says the line, and sbatch its arguments."""
+    """Return an environment in which `voxbatch … --dry-run` prints the line and sbatch prints its arguments."""
     for name, text in {"voxbatch": f"echo 'items    9'\necho '{line}'", "sbatch": 'printf "%s\\n" "$@"'}.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
@@ -744,7 +763,9 @@ def plan_of(line: str, folder: Path) -> dict[str, str]:
     ],
 )
 def test_slurm_submit(tmp_path: Path, audio: str, options: tuple[str, ...], array: str) -> None:
-    """As many tasks as the hours ask for, or as were asked for; sbatch gets its own options, voxbatch the others."""
+    """The number of tasks follows from the hours of audio or from --tasks; sbatch receives its own options and voxbatch
+    the others.
+    """
     command = [JOBS / "slurm" / "submit.sh", *options, "m.jsonl", "-o", "out", "--limit", "9", "--", "--time=1:00"]
     done = subprocess.run(command, env=plan_of(audio, tmp_path), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -763,7 +784,7 @@ def test_slurm_submit(tmp_path: Path, audio: str, options: tuple[str, ...], arra
     ],
 )
 def test_slurm_submit_refuses(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    """What it cannot submit is refused with exit code 2."""
+    """Invalid arguments are refused with exit code 2."""
     command = [JOBS / "slurm" / "submit.sh", *arguments]
     done = subprocess.run(command, env=plan_of("", tmp_path), capture_output=True, text=True)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
@@ -771,7 +792,7 @@ def test_slurm_submit_refuses(tmp_path: Path, arguments: tuple[str, ...], messag
 
 @pytest.mark.slow
 def test_slurm_submit_reads_a_real_plan(manifest: ManifestWriter, tmp_path: Path) -> None:
-    """The line that it looks for is the one that --dry-run prints."""
+    """submit.sh finds the line with the hours in the real output of --dry-run."""
     path = manifest(0.5)
     path.write_text("".join(json.dumps({"audio_filepath": f"{i}.wav", "duration": 3600}) + "\n" for i in range(25)))
     env = plan_of("", tmp_path) | {"VOXBATCH": f"{sys.executable} -m voxbatch"}
@@ -780,7 +801,7 @@ def test_slurm_submit_reads_a_real_plan(manifest: ManifestWriter, tmp_path: Path
 
 
 class Cluster:
-    """A Slurm of this machine alone, started for one test."""
+    """A Slurm cluster of this machine alone, started for one test."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -822,7 +843,7 @@ class Cluster:
             each.wait()
 
     def submit(self) -> str:
-        """The array's id."""
+        """Submit the array and return its id."""
         command = [str(JOBS / "slurm" / "submit.sh"), "--tasks", str(TASKS), "m.jsonl", "-o", "out", *FAST, *SLOWLY]
         return self.ask(*command, "--", "--gres=none", "--mem=1", "--cpus-per-task=1", "--parsable").strip()
 
@@ -834,11 +855,12 @@ class Cluster:
 
 @contextmanager
 def cluster_in(folder: Path) -> Iterator[Cluster]:
+    """Start a Slurm cluster, or skip the test without root, Slurm and VOXBATCH_TEST_SLURM=1."""
     if not os.environ.get("VOXBATCH_TEST_SLURM") or os.geteuid() != 0 or not shutil.which("slurmctld"):
         pytest.skip("takes root, slurmctld, slurmd, munge, and VOXBATCH_TEST_SLURM=1")
     for each in folder.parents:
         if each.is_relative_to("/tmp") and each != Path("/tmp"):
-            each.chmod(0o755)  # munge trusts no folder that only its user may enter
+            each.chmod(0o755)  # munge refuses a folder that only its owner may enter
     with Cluster(folder) as cluster:
         yield cluster
 
@@ -846,8 +868,9 @@ def cluster_in(folder: Path) -> Iterator[Cluster]:
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["", "srun --ntasks=1 "])
 def test_a_real_slurm(whole: dict[str, bytes | None], tmp_path: Path, launcher: str) -> None:
-    """The same with Slurm itself: one task is told that its time is up and one is preempted, both come back with their
-    restart counted, and the array's bytes are those of one process."""
+    """Under a real Slurm, a task whose time is up and a preempted task both restart with their restart counted.
+    The array produces the bytes of one process.
+    """
     with cluster_in(tmp_path) as cluster:
         cluster.env["VOXBATCH"] = launcher + cluster.env["VOXBATCH"]
         job = cluster.submit()
@@ -856,7 +879,7 @@ def test_a_real_slurm(whole: dict[str, bytes | None], tmp_path: Path, launcher: 
             while not any((out / "parts").glob(f"shard-{index:05}-of-*/part-*.jsonl")):
                 time.sleep(0.05)
             cluster.ask(*command, f"{job}_{index}")
-        while cluster.ask("squeue", "--noheader"):  # Slurm itself waits for two minutes before it starts a task again
+        while cluster.ask("squeue", "--noheader"):  # Slurm waits for two minutes before it restarts a task
             time.sleep(1)
     logs = [(tmp_path / f"voxbatch-{job}_{index}.log").read_text() for index in range(TASKS)]
     assert outputs(open_store(str(out))) == whole, logs
@@ -867,7 +890,7 @@ def test_a_real_slurm(whole: dict[str, bytes | None], tmp_path: Path, launcher: 
 
 @pytest.mark.slow
 def test_a_real_slurm_cancels(manifest: ManifestWriter, tmp_path: Path) -> None:
-    """A task that is cancelled commits what it has in hand, and does not come back."""
+    """A cancelled task commits its finished items and is not requeued."""
     manifest(*[0.5] * 24)
     with cluster_in(tmp_path) as cluster:
         job = cluster.submit()

@@ -1,5 +1,7 @@
-"""jobs/cloudrun: its scripts against a gcloud that remembers and the real one's parser, its files against Google's own
-descriptions of its APIs, its workflow by a runner of that syntax.
+"""Tests for jobs/cloudrun.
+
+The scripts run against a fake gcloud with a memory and against the parser of the real gcloud. The files are checked
+against Google's published API descriptions, and the workflow runs in an interpreter of the Workflows syntax.
 """
 
 from __future__ import annotations
@@ -28,18 +30,18 @@ ROOT = Path(__file__).parents[1]
 JOBS = ROOT / "jobs" / "cloudrun"
 TOKEN = "hf_aSecretThatNobodyMaySee"
 
-# ── the scripts, before a gcloud that remembers ───────────────────────────────────────────────────────────────────────
+# ── the scripts, with the fake gcloud ─────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
 class Cloud:
-    """A project in which gcloud is our stand-in."""
+    """A project whose gcloud is the fake one."""
 
     programs: Path
     gcloud: Gcloud
 
     def run(self, script: str, *args: str, **settings: str) -> subprocess.CompletedProcess[str]:
-        """A script of jobs/cloudrun; its settings are all that it finds in the environment."""
+        """Run a script of jobs/cloudrun with only these settings in the environment."""
         kept = {name: os.environ[name] for name in ("HOME", "TMPDIR") if name in os.environ}
         environment = {
             **kept,
@@ -52,38 +54,42 @@ class Cloud:
         return subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
     def deploy(self, *args: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """Run deploy.sh and assert that it succeeds."""
         done = self.run("deploy.sh", *args, **settings)
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 
     def calls(self) -> list[dict[str, Any]]:
-        """What gcloud was told since this was last asked."""
+        """Return the gcloud calls since the last call of this method."""
         calls = list(self.gcloud.record)
         self.gcloud.record.clear()
         return calls
 
     def changes(self) -> list[str]:
+        """Return the calls since the last one of `calls` that change something, as command lines."""
         return [" ".join(call["argv"]) for call in self.calls() if not call["reads"]]
 
     @property
     def world(self) -> dict[str, Any]:
-        """A copy of what there is."""
+        """Return a copy of all resources that exist."""
         return copy.deepcopy(self.gcloud.world.things)
 
     def put(self, **things: Any) -> None:
         self.gcloud.world.things.update(things)
 
     def trouble(self, at: str, say: str, **when: Any) -> None:
+        """Let the next matching gcloud commands fail."""
         self.gcloud.trouble = Trouble(at, say, **when)
 
     def roles(self, thing: str) -> set[tuple[str, str]]:
+        """Return the (account, role) pairs of a resource's policy."""
         bindings = self.world.get(f"policy:{thing}", [])
         return {(member.split(":")[1].split("@")[0], b["role"]) for b in bindings for member in b["members"]}
 
 
 @contextmanager
 def project(folder: Path) -> Iterator[Cloud]:
-    """A project with nothing in it but an image that somebody built."""
+    """Create a project that contains only an image."""
     programs = folder / "bin"
     programs.mkdir()
     with gcloud(programs, folder / "files") as stub:
@@ -99,7 +105,7 @@ def cloud(tmp_path: Path) -> Iterator[Cloud]:
 
 
 def made(world: dict[str, Any]) -> dict[str, Any]:
-    """What a world is, without how often it took to get there."""
+    """Return the resources without counters, so that two deployments can be compared."""
     counted = {"notifications made", "versions"}
     things = {k: v for k, v in world.items() if k not in counted and not k.startswith("notification/")}
     told = sorted(
@@ -114,7 +120,9 @@ def _without_files(thing: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_deploy_makes_it_all_and_a_second_time_nothing(cloud: Cloud) -> None:
-    """From an empty project to all of it; the second run only looks, and says that there is nothing to change."""
+    """deploy.sh creates all resources in an empty project; a second run only reads, and reports
+    that nothing changes.
+    """
     first = cloud.deploy(HF_TOKEN=TOKEN)
     assert {key for key in cloud.world if "/" in key and not key.startswith(("policy:", "alert/"))} == {
         "artifacts repositories/voxbatch", "storage buckets/p-voxbatch-in", "storage buckets/p-voxbatch-out",
@@ -137,7 +145,9 @@ def test_deploy_makes_it_all_and_a_second_time_nothing(cloud: Cloud) -> None:
 
 @pytest.mark.slow
 def test_each_account_has_the_least_roles(cloud: Cloud) -> None:
-    """On resources; on the project only what knows no smaller place, and nothing to who transcribes."""
+    """Accounts get roles on single resources, and on the project only if no smaller scope exists. The account that
+    transcribes gets none on the project.
+    """
     cloud.deploy(HF_TOKEN=TOKEN)
     policies = [key.removeprefix("policy:") for key in cloud.world if key.startswith("policy:")]
     assert {thing: cloud.roles(thing) for thing in policies} == {
@@ -171,7 +181,9 @@ def test_each_account_has_the_least_roles(cloud: Cloud) -> None:
 
 @pytest.mark.slow
 def test_the_subscription_keeps_what_it_must(cloud: Cloud) -> None:
-    """Lease, retention, dead letters, back-off and lifetime are as said; what somebody changed is set right, alone."""
+    """The subscription has the specified lease, retention, dead-letter policy, backoff and expiration. A setting that
+    somebody changed is corrected, and nothing else is touched.
+    """
     cloud.deploy()
     there = cloud.world["pubsub subscriptions/voxbatch-uploads"]
     assert there["ackDeadlineSeconds"] == 600
@@ -195,7 +207,9 @@ def test_the_subscription_keeps_what_it_must(cloud: Cloud) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fails_at", [0, 15, 27, 41])
 def test_a_half_made_project_is_completed(cloud: Cloud, fails_at: int) -> None:
-    """Whatever change is refused, deploy.sh stops there with a clear line; the next run makes the rest, and no more."""
+    """If a change is refused, deploy.sh stops there with a clear message; the next run makes the
+    missing changes only.
+    """
     cloud.trouble(".", "PERMISSION_DENIED: Permission 'it' denied on resource", changing_only=True, skip=fails_at)
     failed = cloud.run("deploy.sh", HF_TOKEN=TOKEN)
     assert failed.returncode == 1
@@ -208,14 +222,14 @@ def test_a_half_made_project_is_completed(cloud: Cloud, fails_at: int) -> None:
 
     cloud.deploy(HF_TOKEN=TOKEN)
     after = cloud.changes()
-    assert after[0].split("--")[0] == before[-1].split("--")[0]  # it goes on with what failed
+    assert after[0].split("--")[0] == before[-1].split("--")[0]  # it continues with the failed change
     assert not {c.split("--")[0] for c in before[:-1] if " create" in c} & {c.split("--")[0] for c in after}
     cloud.deploy(HF_TOKEN=TOKEN)
     assert cloud.changes() == []
 
 
 def test_what_may_not_be_looked_at_stops_it(cloud: Cloud) -> None:
-    """A look that is denied is not taken for a thing that is not there."""
+    """A denied read is not mistaken for a missing resource."""
     cloud.trouble(
         "artifacts repositories describe", "PERMISSION_DENIED: Permission 'a.get' denied (or it may not exist)"
     )
@@ -228,7 +242,9 @@ def test_what_may_not_be_looked_at_stops_it(cloud: Cloud) -> None:
 
 @pytest.mark.slow
 def test_what_takes_a_while_is_tried_again(cloud: Cloud) -> None:
-    """A service account that not all of Google knows yet is waited for; one that never comes is an error."""
+    """A new service account that Google does not know everywhere yet is waited for; one that never
+    appears is an error.
+    """
     cloud.trouble("add-iam-policy-binding", "INVALID_ARGUMENT: Service account voxbatch-run@p does not exist.", times=3)
     assert cloud.deploy().stdout.count("… not yet: ERROR") == 3
 
@@ -241,8 +257,9 @@ def test_what_takes_a_while_is_tried_again(cloud: Cloud) -> None:
 
 @pytest.mark.slow
 def test_the_token_is_never_seen(cloud: Cloud) -> None:
-    """The hub token reaches Secret Manager through standard input: no argument, output or environment ever has it; the
-    same one is not stored twice, another one is, and later runs without it keep it."""
+    """The hub token reaches Secret Manager through standard input and is in no argument, output or environment
+    variable. The same token is not stored twice, a new one is, and later runs without a token keep it.
+    """
     said = cloud.deploy(HF_TOKEN=TOKEN)
     calls = cloud.calls()
     assert TOKEN not in said.stdout + said.stderr
@@ -267,7 +284,7 @@ def test_the_token_is_never_seen(cloud: Cloud) -> None:
 
 @pytest.mark.slow
 def test_without_a_token_there_is_no_secret(cloud: Cloud) -> None:
-    """No HF_TOKEN, no secret: the job asks for none."""
+    """There is no secret if HF_TOKEN is not set, and the job requests none."""
     cloud.deploy()
     assert not any("secrets" in change for change in cloud.changes())
     (container,) = containers(cloud.world["run jobs/voxbatch"])
@@ -279,7 +296,7 @@ def test_without_a_token_there_is_no_secret(cloud: Cloud) -> None:
 
 @pytest.mark.slow
 def test_one_alone_reacts_to_an_upload(cloud: Cloud) -> None:
-    """With a worker there are no trigger and no night, and none of their roles; back again there is no worker."""
+    """With a worker there are no trigger, no nightly job and none of their roles; switched back, there is no worker."""
     cloud.deploy()
     by_workflow = made(cloud.world)
     cloud.deploy(UPLOADS="worker")
@@ -307,7 +324,7 @@ def test_one_alone_reacts_to_an_upload(cloud: Cloud) -> None:
 
 @pytest.mark.slow
 def test_only_what_differs_is_updated(cloud: Cloud) -> None:
-    """A new image, schedule, bucket or channel changes what depends on it, and nothing else."""
+    """A new image, schedule or notification channel changes only the resources that depend on it."""
     cloud.deploy()
     cloud.changes()
     cloud.put(image={"image_summary": {"digest": "sha256:4567"}})
@@ -332,7 +349,7 @@ def test_only_what_differs_is_updated(cloud: Cloud) -> None:
 
 @pytest.mark.slow
 def test_a_dry_run_changes_nothing(cloud: Cloud) -> None:
-    """--dry-run says what it would do, on an empty project and on a whole one."""
+    """--dry-run prints the planned changes and makes none, in an empty project and in a complete one."""
     said = cloud.deploy("--dry-run", HF_TOKEN=TOKEN).stdout
     assert cloud.changes() == []
     assert "+ make bucket p-voxbatch-in" in said
@@ -343,7 +360,9 @@ def test_a_dry_run_changes_nothing(cloud: Cloud) -> None:
 
 @pytest.mark.slow
 def test_an_image_that_is_not_built_stops_it_late(cloud: Cloud) -> None:
-    """The repository is there to push to, and the line says how; an image from elsewhere is taken as it is named."""
+    """deploy.sh creates the repository, stops, and prints the build command if the image does not exist. An image from
+    another registry is used as given.
+    """
     cloud.put(image=None)
     cloud.trouble("docker images describe", "Image not found.")
     done = cloud.run("deploy.sh")
@@ -375,7 +394,7 @@ def test_an_image_that_is_not_built_stops_it_late(cloud: Cloud) -> None:
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(cloud: Cloud, setting: dict[str, str], said: str) -> None:
-    """Before anything is asked of Google, with what it may be."""
+    """An invalid setting is refused with its permitted values, before any request to Google."""
     done = cloud.run("deploy.sh", **setting)
     assert (done.returncode, cloud.calls()) == (1, [])
     assert done.stderr.startswith(f"deploy.sh: {said}")
@@ -383,7 +402,7 @@ def test_a_setting_that_cannot_be_is_refused(cloud: Cloud, setting: dict[str, st
 
 @pytest.mark.parametrize("script", ["deploy.sh", "teardown.sh"])
 def test_help_asks_nothing(cloud: Cloud, script: str) -> None:
-    """--help explains every setting that the script takes; another word is refused."""
+    """--help explains every setting of the script; an unknown argument is refused."""
     done = cloud.run(script, "--help")
     assert (done.returncode, cloud.calls()) == (0, [])
     taken = set(re.findall(r"\b([A-Z_]+)=\"\$\{\1:-", (JOBS / script).read_text()))
@@ -394,12 +413,12 @@ def test_help_asks_nothing(cloud: Cloud, script: str) -> None:
 
 @pytest.mark.slow
 def test_the_project_may_be_gclouds_own(cloud: Cloud) -> None:
-    """Without PROJECT it is the one that gcloud is set to."""
+    """deploy.sh uses the configured project of gcloud if PROJECT is not set."""
     assert "in project configured," in cloud.run("deploy.sh", "--dry-run", PROJECT="").stdout
 
 
 def test_a_bucket_of_another_region_is_refused(cloud: Cloud) -> None:
-    """Eventarc would not hear of its uploads."""
+    """A bucket in another region is refused, because Eventarc would not receive its uploads."""
     cloud.put(**{"storage buckets/p-voxbatch-in": {"location": "US", "public_access_prevention": "enforced"}})
     done = cloud.run("deploy.sh")
     assert done.returncode == 1
@@ -408,7 +427,7 @@ def test_a_bucket_of_another_region_is_refused(cloud: Cloud) -> None:
 
 @pytest.mark.slow
 def test_an_open_bucket_is_closed(cloud: Cloud) -> None:
-    """Uniform access, nothing public, for buckets that were there before, too."""
+    """An existing bucket gets uniform access and public access prevention, too."""
     open_bucket = {
         "location": "EUROPE-WEST4",
         "uniform_bucket_level_access": False,
@@ -423,7 +442,9 @@ def test_an_open_bucket_is_closed(cloud: Cloud) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("uploads", ["workflow", "worker"])
 def test_teardown_removes_what_deploy_made(cloud: Cloud, uploads: str) -> None:
-    """All of it but the APIs and Cloud Storage's own right to publish; a second time there is nothing to remove."""
+    """teardown.sh removes all resources except for the APIs and Cloud Storage's own permission to publish. A second run
+    finds nothing to remove.
+    """
     cloud.deploy(HF_TOKEN=TOKEN, UPLOADS=uploads)
     assert cloud.run("teardown.sh").returncode == 0
     left = {"apis", "image", "notifications made", "versions"} | (
@@ -438,7 +459,7 @@ def test_teardown_removes_what_deploy_made(cloud: Cloud, uploads: str) -> None:
 
 @pytest.mark.slow
 def test_teardown_keeps_data_until_told_otherwise(cloud: Cloud) -> None:
-    """A bucket with something in it stays; --with-data deletes it, too."""
+    """A bucket with objects is kept; --with-data deletes it, too."""
     cloud.deploy()
     cloud.put(**{"objects/p-voxbatch-out": ["gs://p-voxbatch-out/out/"]})
     assert "bucket p-voxbatch-out stays: there is something in it" in cloud.run("teardown.sh").stdout
@@ -449,7 +470,7 @@ def test_teardown_keeps_data_until_told_otherwise(cloud: Cloud) -> None:
 
 @pytest.mark.parametrize("script", sorted(JOBS.glob("*.sh")), ids=lambda path: path.name)
 def test_shellcheck_finds_nothing(script: Path) -> None:
-    """At its strictest default."""
+    """shellcheck finds no fault in any script at its default severity."""
     found = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if found is None:
         pytest.skip("shellcheck is not installed")
@@ -458,16 +479,16 @@ def test_shellcheck_finds_nothing(script: Path) -> None:
 
 
 def test_the_page_names_every_role() -> None:
-    """The table of roles in docs/cloud-run.md has those that deploy.sh gives, no more and no fewer."""
+    """The table of roles in docs/cloud-run.md lists exactly the roles that deploy.sh grants."""
     given = set(re.findall(r"roles/[\w.]+", (JOBS / "deploy.sh").read_text() + (JOBS / "settings.sh").read_text()))
     assert set(re.findall(r"`(roles/[\w.]+)`", (ROOT / "docs" / "cloud-run.md").read_text())) == given
 
 
-# ── what the real gcloud thinks of it ─────────────────────────────────────────────────────────────────────────────────
+# ── checks with the real gcloud ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def ask_gcloud(question: dict[str, Any]) -> list[str]:
-    """What gcloud's own parser, printer and messages complain of; skips the test where gcloud is not installed."""
+    """Return the faults that gcloud's own parser, printer and API messages find; skip the test without gcloud."""
     binary = shutil.which("gcloud")
     above = Path(binary).resolve().parents if binary else ()
     root = next((folder for folder in above if (folder / "lib/googlecloudsdk").is_dir()), None)
@@ -485,7 +506,7 @@ def ask_gcloud(question: dict[str, Any]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def all_calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Any]]]:
-    """Every kind of command that the scripts give, in all their moods."""
+    """Return every kind of command that the scripts issue, for all settings."""
     with project(tmp_path_factory.mktemp("calls")) as cloud:
         cloud.deploy(HF_TOKEN=TOKEN, MODEL="gs://weights/voxtral", CHANNEL="projects/p/notificationChannels/7")
         cloud.put(image={"image_summary": {"digest": "sha256:4567"}})
@@ -506,7 +527,7 @@ def all_calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[st
 
 @pytest.mark.slow
 def test_gcloud_takes_every_command(all_calls: list[dict[str, Any]]) -> None:
-    """Its parser knows each command, flag and value, and misses none; its printer shows what the stand-in did."""
+    """gcloud's parser accepts every command, flag and value, and its printer gives the output of the fake gcloud."""
     assert len(all_calls) > 200
     commands = sorted({tuple(call["kept"]) for call in all_calls})
     showing = [
@@ -518,7 +539,7 @@ def test_gcloud_takes_every_command(all_calls: list[dict[str, Any]]) -> None:
 
 @pytest.mark.slow
 def test_gcloud_is_really_asked() -> None:
-    """An unknown flag, a missing word, a wrong value, a wrong field: each is complained of."""
+    """The check finds an unknown flag, a missing argument, a wrong value and a wrong field."""
     commands = [
         ["pubsub", "topics", "create"],
         ["pubsub", "topics", "create", "t", "--colour=red"],
@@ -538,7 +559,7 @@ def test_gcloud_can_send_every_document(all_calls: list[dict[str, Any]]) -> None
     messages = []
     for path in {word.rpartition("=")[2] for call in all_calls for word in call["kept"] if word.endswith(".yaml")}:
         document = yaml.safe_load(Path(path).read_text())
-        if "main" in document:  # a workflow is sent as it is
+        if "main" in document:  # gcloud sends a workflow as plain text
             continue
         other = ["monitoring", "v3", "AlertPolicy"] if "conditions" in document else ["logging", "v2", "LogMetric"]
         messages.append({"message": kinds.get(document.get("kind"), other), "document": document})
@@ -546,10 +567,11 @@ def test_gcloud_can_send_every_document(all_calls: list[dict[str, Any]]) -> None
     assert ask_gcloud({"messages": messages}) == []
 
 
-# ── the files, against Google's descriptions of its APIs ──────────────────────────────────────────────────────────────
+# ── the files, against Google's API descriptions ──────────────────────────────────────────────────────────────────────
 
 
 def containers(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the containers of a Cloud Run job or worker pool."""
     spec = document["spec"]["template"]["spec"]
     found: list[dict[str, Any]] = (spec["template"]["spec"] if "template" in spec else spec)["containers"]
     return found
@@ -557,7 +579,7 @@ def containers(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """What Google would be sent, with each setting given."""
+    """Return the documents that would be sent to Google, with every setting given."""
     settings = {"HF_TOKEN": TOKEN, "MODEL": "gs://weights/voxtral", "CHANNEL": "projects/p/notificationChannels/7"}
     with project(tmp_path_factory.mktemp("documents")) as cloud:
         cloud.deploy(**settings)
@@ -568,7 +590,9 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, An
 
 @pytest.mark.slow
 def test_jobs_and_pool_are_what_cloud_run_takes(documents: dict[str, Any]) -> None:
-    """No unknown field, wrong type or missing field, by the Admin API's own description; an L4 with what it needs."""
+    """Jobs and the worker pool have no unknown, missing or mistyped field by the description of the Admin API. They
+    request an L4 with the CPUs and memory that it needs.
+    """
     kinds = {key: thing["kind"] for key, thing in documents.items() if isinstance(thing, dict) and "kind" in thing}
     assert kinds == {
         "run jobs/voxbatch": "Job",
@@ -596,7 +620,7 @@ def test_jobs_and_pool_are_what_cloud_run_takes(documents: dict[str, Any]) -> No
 
 
 def test_the_check_of_documents_is_strict() -> None:
-    """An unknown field, a wrong type, a missing name and a word that is none of an enum's are each told."""
+    """The check finds an unknown field, a wrong type, a missing name and an unknown enum value."""
     job = {"spec": {"template": {"spec": {"taskCount": "8", "template": {"spec": {"containers": [{"imag": "x"}]}}}}}}
     told = discovery.api("run.v1").faults(job, "Job")
     assert any("taskCount: int32, not '8'" in each for each in told)
@@ -608,7 +632,9 @@ def test_the_check_of_documents_is_strict() -> None:
 
 @pytest.mark.slow
 def test_alerts_and_metrics_are_what_monitoring_takes(documents: dict[str, Any]) -> None:
-    """By the APIs' own descriptions; each alert looks at a metric that is Google's, or that deploy.sh made."""
+    """Alerts and metrics are valid by the API descriptions; each alert uses a metric of Google's or one that deploy.sh
+    makes.
+    """
     own = {thing["name"] for key, thing in documents.items() if key.startswith("logging metrics/")}
     googles = {
         "run.googleapis.com/job/completed_execution_count",
@@ -625,12 +651,12 @@ def test_alerts_and_metrics_are_what_monitoring_takes(documents: dict[str, Any])
                 of = condition["conditionThreshold"]["filter"]
                 (metric,) = re.findall(r'metric\.type="([^"]+)"', of)
                 assert metric in googles | {f"logging.googleapis.com/user/{name}" for name in own}
-                assert len(re.findall(r'resource\.type="', of)) == 1  # Monitoring wants one kind of resource
+                assert len(re.findall(r'resource\.type="', of)) == 1  # Monitoring requires exactly one resource type
 
 
 @pytest.mark.slow
 def test_the_night_asks_for_what_the_api_takes(documents: dict[str, Any]) -> None:
-    """Cloud Scheduler posts a RunJobRequest to the nightly job, as voxbatch-start."""
+    """Cloud Scheduler posts a valid RunJobRequest to the nightly job as voxbatch-start."""
     schedule = documents["scheduler jobs/voxbatch-nightly"]
     assert discovery.api("run.v2").faults(json.loads(schedule["body"]), "GoogleCloudRunV2RunJobRequest") == []
     flags = schedule["flags"]
@@ -645,7 +671,9 @@ def test_the_night_asks_for_what_the_api_takes(documents: dict[str, Any]) -> Non
 
 @pytest.mark.slow
 def test_containers_are_told_what_voxbatch_understands(documents: dict[str, Any]) -> None:
-    """Each container's arguments are a command of voxbatch, its VOXBATCH_… variables options of `run` or `listen`."""
+    """The arguments of each container are a voxbatch command, and its VOXBATCH_… variables are options of `run` or
+    `listen`.
+    """
     from voxbatch.cli import cli
 
     known = {p.envvar for name in ("run", "listen") for p in cli.commands[name].params}
@@ -664,7 +692,7 @@ ARGUMENTS = ["run", "gs://p-in/in/day.jsonl", "-o", "gs://p-out/out/day"]
 
 
 class Executions:
-    """Cloud Run's answers, in pages, and what it was asked to run."""
+    """A fake of Cloud Run that lists executions in pages and records the runs that it is asked to start."""
 
     def __init__(self, *pages: list[dict[str, Any]]):
         self.pages = list(pages)
@@ -688,6 +716,7 @@ def execution(*args: str, **fields: str) -> dict[str, Any]:
 
 
 def upload(name: str, executions: Executions, bucket: str = "p-in") -> str:
+    """Run the workflow for an uploaded object and return its result."""
     event = {
         "data": {"bucket": bucket, "name": name, "generation": "1"},
         "type": "google.cloud.storage.object.v1.finalized",
@@ -706,7 +735,7 @@ def upload(name: str, executions: Executions, bucket: str = "p-in") -> str:
     ],
 )
 def test_an_uploaded_manifest_starts_the_job(name: str, out: str) -> None:
-    """With the arguments of its run, outputs under the manifest's own name."""
+    """An uploaded manifest starts the job with its run arguments, and the outputs get the name of the manifest."""
     cloud = Executions()
     assert upload(name, cloud) == f"started gs://p-in/{name}"
     assert cloud.started == [["run", f"gs://p-in/{name}", "-o", out]]
@@ -727,21 +756,21 @@ def test_an_uploaded_manifest_starts_the_job(name: str, out: str) -> None:
     ],
 )
 def test_other_uploads_start_nothing(name: str, said: str) -> None:
-    """Other suffixes and prefixes end the workflow before Cloud Run is asked anything."""
+    """Uploads with other suffixes or prefixes end the workflow before any request to Cloud Run."""
     cloud = Executions()
     assert upload(name, cloud) == said
     assert cloud.started == []
 
 
 def test_another_bucket_starts_nothing() -> None:
-    """A trigger that somebody pointed elsewhere does not run what it finds there."""
+    """An event of another bucket starts nothing."""
     assert upload("in/day.jsonl", cloud := Executions(), bucket="q") == "not ours, another bucket gs://q/in/day.jsonl"
     assert cloud.started == []
 
 
 @pytest.mark.parametrize("page", [0, 1])
 def test_a_manifest_at_work_is_not_started_again(page: int) -> None:
-    """An execution with the same arguments that has not ended, on whatever page it is listed."""
+    """A running execution with the same arguments, on any page of the list, prevents a second start."""
     others = [
         execution("run", "gs://p-in/in/other.jsonl", "-o", "x"),
         execution(*ARGUMENTS, completionTime="2026-11-21"),
@@ -753,7 +782,7 @@ def test_a_manifest_at_work_is_not_started_again(page: int) -> None:
 
 
 def test_a_manifest_that_was_done_may_be_run_again() -> None:
-    """Ended executions, executions of other manifests and those without arguments do not hold it back."""
+    """Finished executions, executions of other manifests and executions without arguments do not prevent a start."""
     bare = {"name": f"{JOB}/executions/0", "template": {"containers": [{"image": "i"}]}}
     pages = [[bare, execution("doctor")], [execution(*ARGUMENTS, completionTime="2026-11-21T00:00:00Z")]]
     cloud = Executions(*pages)
@@ -762,7 +791,9 @@ def test_a_manifest_that_was_done_may_be_run_again() -> None:
 
 
 def test_the_workflow_is_well_formed() -> None:
-    """Known words alone, steps to go to that are there, names that are set, calls as the API describes them."""
+    """The workflow uses only known words, existing steps and defined names, and its API calls match the API
+    description.
+    """
     assert workflows.problems(WORKFLOW) == []
     assert set(re.findall(r'get_env\("(\w+)"\)', (JOBS / "workflow.yaml").read_text())) == set(SETTINGS)
 
@@ -779,5 +810,5 @@ def test_the_workflow_is_well_formed() -> None:
     ],
 )
 def test_the_check_of_workflows_is_strict(step: dict[str, Any], problem: str) -> None:
-    """A word, a name, a function, a step or an argument that does not exist is told."""
+    """The check finds an unknown word, name, function, step or argument."""
     assert any(problem in told for told in workflows.problems({"main": {"params": ["event"], "steps": [{"s": step}]}}))

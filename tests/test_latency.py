@@ -1,4 +1,6 @@
-"""Percentiles of a latency histogram are those of the durations, however these were divided among parts."""
+"""Tests for latency histograms: their percentiles match those of the durations, however these were
+divided among parts.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def merged(*histograms: Histogram) -> Histogram:
 
 @given(DURATIONS, st.sampled_from(PERCENTILES))
 def test_percentiles_are_within_half_a_bucket_of_numpys(durations: list[float], percent: int) -> None:
-    """NumPy's nearest rank is the reference; a bucket's middle is at most √1.02 away from all that the bucket holds."""
+    """Percentiles match NumPy's nearest rank; the middle of a bucket differs by a factor of at most √1.02 from its
+    values.
+    """
     expected = float(np.percentile(durations, percent, method="inverted_cdf"))
     found = of(durations).percentile(percent)
     assert found is not None
@@ -39,7 +43,9 @@ def test_percentiles_are_within_half_a_bucket_of_numpys(durations: list[float], 
 
 
 def test_percentiles_of_a_usual_run() -> None:
-    """10,000 latencies spread as those of the published table: median 2.64 s, 90 % within 6.26 s."""
+    """10,000 latencies distributed as in the published table (median 2.64 s, 90 % within 6.26 s) give accurate
+    percentiles.
+    """
     durations = np.random.default_rng(0).lognormal(np.log(2.64), 0.674, 10_000)
     found = of(list(durations)).describe()
     assert found["count"] == 10_000
@@ -49,25 +55,25 @@ def test_percentiles_of_a_usual_run() -> None:
 
 @given(DURATIONS, DURATIONS, DURATIONS)
 def test_merging_is_the_histogram_of_all(one: list[float], two: list[float], three: list[float]) -> None:
-    """In whatever order and grouping: merging is associative and commutative, and loses nothing."""
+    """Merging is associative and commutative, and loses nothing."""
     a, b, c = of(one), of(two), of(three)
     assert merged(a, merged(b, c)) == merged(merged(c, a), b) == of(one + two + three)
 
 
 @given(DURATIONS)
 def test_json_and_back(durations: list[float]) -> None:
-    """A histogram in a header is the one that was measured."""
+    """A histogram read from a header equals the measured one."""
     latency = Latency(of(durations), of(durations[:1]))
     assert Latency.from_dict(json.loads(json.dumps(latency.to_dict()))) == latency
 
 
 def test_the_ends() -> None:
-    """What is out of range counts at its end, so that no histogram grows beyond BUCKETS entries."""
+    """Values out of range count in the first or last bucket, so that no histogram has more than BUCKETS entries."""
     assert of([0.0, -1.0, SHORTEST_S]).counts == {0: 3}
     assert of([LONGEST_S, 1e9]).counts == {BUCKETS - 1: 2}
     assert of(list(np.geomspace(1e-6, 1e7, 20_000))).counts.keys() == set(range(BUCKETS))
 
 
 def test_nothing_was_measured() -> None:
-    """Without durations there are no percentiles."""
+    """An empty histogram has no percentiles."""
     assert Histogram().describe() == {"count": 0, "p50_s": None, "p90_s": None, "p95_s": None}

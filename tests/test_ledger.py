@@ -1,4 +1,4 @@
-"""What a part holds is done: once, whoever committed it, and never half."""
+"""Tests for the ledger: items in a part are done, exactly once, in whichever process, and never partly."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ def entry(index: int, kind: str = "transcript", **row: object) -> Entry:
 
 
 def ledger(store: Store, shard: int = 0, shards: int = 1, run: str = RUN) -> Ledger:
+    """Return a loaded Ledger of a shard."""
     made = Ledger(store, run, ITEMS, shard, shards)
     made.load()
     return made
 
 
 def committed(store: Store) -> list[int]:
-    """Item.index of every entry in every part, with repetitions."""
+    """Return Item.index of every entry in every part, with repetitions."""
     return [each.index for name in part_names(store) for each in read_part(store, name)]
 
 
@@ -51,7 +52,7 @@ BATCHES = st.lists(st.tuples(st.integers(0, 3), st.sets(st.integers(0, ITEMS - 1
 @settings(max_examples=40, deadline=None)
 @given(BATCHES)
 def test_each_item_is_committed_once(batches: list[tuple[int, set[int]]]) -> None:
-    """Four processes on one shard commit overlapping sets in any order: every item is in exactly one part."""
+    """If four processes on one shard commit overlapping sets in any order, every item is in exactly one part."""
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(folder)
         ledgers = [ledger(store) for _ in range(4)]
@@ -66,7 +67,7 @@ def test_each_item_is_committed_once(batches: list[tuple[int, set[int]]]) -> Non
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(["transcript", "failure"]), st.dictionaries(st.text(), JSON))
 def test_an_entry_comes_back_byte_for_byte(index: int, kind: str, row: dict[str, object]) -> None:
-    """Whatever a row holds, lone surrogates and line separators included, a part gives the same bytes back."""
+    """A part returns the bytes of any row, also with lone surrogates and line separators."""
     written = Entry(index, kind, dump(row))
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(folder)
@@ -78,7 +79,7 @@ def test_an_entry_comes_back_byte_for_byte(index: int, kind: str, row: dict[str,
 
 
 class _Endless(dict[int, int]):
-    """A million items' marks that take no room."""
+    """A mark for any item index that uses no memory."""
 
     def __missing__(self, index: int) -> int:
         return 0
@@ -88,7 +89,9 @@ class _Endless(dict[int, int]):
 
 
 def test_a_loser_reads_the_winners_part(store: Store) -> None:
-    """Who finds its number taken takes those items for done and commits only the rest, under the next number."""
+    """A process that loses the race for a part number marks the winner's items as done and commits the rest under the
+    next number.
+    """
     first, second = ledger(store), ledger(store)
     assert len(first.commit([entry(1), entry(2)], 1.0)) == 2
     assert [each.index for each in second.commit([entry(2), entry(3)], 1.0)] == [3]
@@ -97,7 +100,7 @@ def test_a_loser_reads_the_winners_part(store: Store) -> None:
 
 
 def test_loading_again_tells_what_others_did_meanwhile(store: Store) -> None:
-    """And the next part's number is free."""
+    """Loading again marks the items that others committed, and finds the next free part number."""
     watching, working = ledger(store), ledger(store)
     working.commit([entry(1)], 1.0)
     working.commit([entry(2)], 1.0)
@@ -109,7 +112,7 @@ def test_loading_again_tells_what_others_did_meanwhile(store: Store) -> None:
 
 
 def test_committing_again_is_nothing(store: Store) -> None:
-    """A commit whose items are all done writes no part."""
+    """A commit of items that are all done writes no part."""
     mine = ledger(store)
     mine.commit([entry(1)], 1.0)
     assert mine.commit([entry(1)], 1.0) == []
@@ -117,7 +120,7 @@ def test_committing_again_is_nothing(store: Store) -> None:
 
 
 def test_a_part_is_in_manifest_order_and_says_what_it_holds(store: Store) -> None:
-    """The header's range lets a merge open parts only when their turn comes."""
+    """A part is in manifest order, and its header contains the range, so that a merge opens parts only when needed."""
     ledger(store, 3, 16).commit([entry(9), entry(2, "failure"), entry(5)], 1.23456)
     (name,) = part_names(store)
     assert name == "parts/shard-00003-of-00016/part-00000.jsonl"
@@ -135,7 +138,7 @@ def measured() -> Latency:
 
 
 def test_a_header_keeps_what_was_measured(store: Store) -> None:
-    """Latencies and the memory's peak come back as they were committed; without a measurement there is none."""
+    """Latencies and peak memory are read back as committed; without a measurement they are None."""
     made = ledger(store)
     made.commit([entry(1)], 1.0, measured(), 14_500_000_000)
     made.commit([entry(2)], 1.0)
@@ -145,7 +148,7 @@ def test_a_header_keeps_what_was_measured(store: Store) -> None:
 
 
 def test_a_part_of_an_older_version_is_read(store: Store) -> None:
-    """Parts that were written before latencies were measured, and before there were workers, are still parts."""
+    """Parts from before latencies or workers were recorded are still read."""
     ledger(store).commit([entry(1)], 1.5)
     spoil(store, lambda data: re.sub(rb', "worker".*?}\n', b"}\n", data, count=1))
     (name,) = part_names(store)
@@ -156,14 +159,14 @@ def test_a_part_of_an_older_version_is_read(store: Store) -> None:
 
 
 def test_failures_are_remembered(store: Store) -> None:
-    """A run that goes on knows which of the items that are done had failed: its exit code tells of all."""
+    """A resumed run knows which finished items had failed, because its exit code covers all items."""
     ledger(store).commit([entry(1), entry(2, "failure")], 1.0)
     again = ledger(store)
     assert [i for i in range(ITEMS) if again.failed[i]] == [2]
 
 
 def test_resume_reads_other_shard_counts(store: Store) -> None:
-    """What four shards began, one shard or another sixteen need not do again."""
+    """Items done by four shards are done for a run with another number of shards."""
     ledger(store, 1, 4).commit([entry(1), entry(5)], 1.0)
     alone = ledger(store)
     assert [i for i in range(ITEMS) if alone.done[i]] == [1, 5]
@@ -171,14 +174,16 @@ def test_resume_reads_other_shard_counts(store: Store) -> None:
 
 
 def test_sibling_shards_are_not_read(store: Store) -> None:
-    """The shards of one run hold different items: none reads the other's parts, so none trips over them."""
+    """Shards of one run contain different items, so none reads the parts of another, and damage
+    there does not stop it.
+    """
     ledger(store, 1, 4).commit([entry(1)], 1.0)
     spoil(store, lambda data: data[:-5])
     assert not any(ledger(store, 0, 4).done)
 
 
 def test_a_deleted_part_leaves_a_gap_that_harms_nothing(store: Store) -> None:
-    """The advice for a damaged part is to delete it: its items are open again, the others stay done."""
+    """The remedy for a damaged part is to delete it: its items are open again, and the others stay done."""
     first = ledger(store)
     for i in range(4):
         first.commit([entry(i)], 1.0)
@@ -190,7 +195,7 @@ def test_a_deleted_part_leaves_a_gap_that_harms_nothing(store: Store) -> None:
 
 
 def test_a_shard_is_complete_when_it_says_so(store: Store) -> None:
-    """The last of the shards, and only it, sees that all are complete; saying so twice is once."""
+    """Only the last shard finds all shards complete; completing twice counts once."""
     shards = [ledger(store, i, 3) for i in range(3)]
     seen = []
     for each in shards:
@@ -202,7 +207,7 @@ def test_a_shard_is_complete_when_it_says_so(store: Store) -> None:
 
 
 def spoil(store: Store, change: object) -> str:
-    """Alter the only part's bytes; its name."""
+    """Change the bytes of the only part and return its path."""
     (name,) = part_names(store)
     path = Path(store.place, name)
     path.write_bytes(change(path.read_bytes()))  # type: ignore[operator]
@@ -229,7 +234,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_damaged_part_is_refused(store: Store, kind: str) -> None:
-    """Damage is never taken for done: the error says which file, what is wrong with it, and how to mend it."""
+    """A damaged part is never accepted: the error names the file, the damage and the remedy."""
     ledger(store).commit([entry(1), entry(2)], 1.0)
     change, reason = DAMAGE[kind]
     place = spoil(store, change)
@@ -242,7 +247,7 @@ def test_a_damaged_part_is_refused(store: Store, kind: str) -> None:
 
 
 def test_a_foreign_part_is_refused(store: Store) -> None:
-    """Parts of another manifest or model in one place are a mix-up that nobody may merge."""
+    """Parts of another manifest or model in the same OUT are refused."""
     ledger(store, run="f" * 16).commit([entry(1)], 1.0)
     with pytest.raises(LedgerError) as caught:
         ledger(store)
@@ -254,7 +259,7 @@ def test_a_foreign_part_is_refused(store: Store) -> None:
 
 @pytest.mark.parametrize("cut", range(0, 260, 7))
 def test_a_part_cut_anywhere_is_no_part(store: Store, cut: int) -> None:
-    """Wherever a part is cut off, it is seen."""
+    """A part that was cut off at any position is refused."""
     ledger(store).commit([entry(1, text="one"), entry(2, text="two")], 1.0)
     size = len(Path(store.place, part_names(store)[0]).read_bytes())
     spoil(store, lambda data: data[: min(cut, size - 1)])

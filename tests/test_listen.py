@@ -1,7 +1,8 @@
-"""An upload becomes transcripts, once, whatever befalls its message and those who work on it.
+"""Tests for `voxbatch listen`: an upload is transcribed exactly once, whatever happens to its message and to the
+workers.
 
-The program is the real one, in processes of its own; messages go through Google's Pub/Sub emulator, to which a Cloud
-Storage tells of uploads.
+The tests run the real program in separate processes. Messages go through Google's Pub/Sub emulator, which receives the
+upload events of a fake Cloud Storage.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Alone = Callable[..., "dict[str, bytes | None]"]
 
 
 class Listening:
-    """A `voxbatch listen` at work, and what it says."""
+    """A running `voxbatch listen` process and the lines that it logs."""
 
     def __init__(self, process: Popen[str]):
         self.process = process
@@ -56,14 +57,15 @@ class Listening:
         self.lines.extend(iter(self.process.stderr.readline, ""))
 
     def told(self, event: str) -> list[dict[str, Any]]:
-        """The events of this name."""
+        """Return the events of this name."""
         return [each for each in map(json.loads, list(self.lines)) if each["message"] == event]
 
     def items(self) -> int:
-        """How many it has done itself."""
+        """Return the number of items that this process transcribed."""
         return sum(each["done"] for each in self.told("run_finished"))
 
     def until(self, happened: Callable[[], object]) -> None:
+        """Wait until `happened` is true, and assert that the process still runs."""
         while not happened():
             assert self.process.poll() is None, self.said
             time.sleep(0.02)
@@ -72,7 +74,7 @@ class Listening:
         self.process.send_signal(number)
 
     def ended(self) -> int:
-        """Its exit code."""
+        """Wait for the process to end and return its exit code."""
         code = self.process.wait(timeout=120)
         self._reader.join()
         assert "Traceback" not in self.said
@@ -88,7 +90,7 @@ class Listening:
 
 
 class Desk:
-    """A bucket `calls`, the uploads to its in/ told of in a topic, and whoever listens."""
+    """A bucket `calls`, a topic that receives events of uploads to its in/, and a way to start listeners."""
 
     def __init__(self, post: pubsub.Post, server: servers.GoogleServer, proxy: servers.Proxy, start: Starter):
         self.post, self.server, self.proxy, self._start = post, server, proxy, start
@@ -98,7 +100,7 @@ class Desk:
         self.server.put("calls", key, data)
 
     def manifest(self, name: str, count: int = ITEMS, key: str = "", **row: Any) -> str:
-        """Upload a manifest of so many items, whose names begin with its own; its address."""
+        """Upload a manifest of `count` items, whose ids begin with its name, and return its address."""
         rows = [{"audio_filepath": f"{BUCKET}/audio/{i % 4}.wav", "id": f"{name}-{i}", **row} for i in range(count)]
         data = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
         key = key or f"in/{name}.jsonl"
@@ -106,14 +108,16 @@ class Desk:
         return f"{BUCKET}/{key}"
 
     def generation(self, key: str) -> int:
+        """Return the generation of an object."""
         return int(stat(f"{BUCKET}/{key}").tag)
 
     def told(self, count: int) -> None:
-        """Wait until so many messages are there, of all."""
+        """Wait until the topic has received `count` messages in total."""
         while self.post.told() < count:
             time.sleep(0.02)
 
     def listen(self, *options: str, **variables: str) -> Listening:
+        """Start `voxbatch listen` on the desk's subscription."""
         where = ("--subscription", "uploads", "--project", self.post.project, "-o", OUT)
         where += () if "--recordings" in options else ("--prefix", f"{BUCKET}/in/")
         engine = () if "--engine" in options else SCRIPTED
@@ -121,7 +125,7 @@ class Desk:
         return Listening(self._start("listen", *where, *engine, *options, env=env))
 
     def drained(self, *options: str) -> Listening:
-        """It has done what was there."""
+        """Run a listener with --drain until it ends, and return it."""
         listening = self.listen("--drain", *options)
         assert listening.ended() == 0, listening.said
         return listening
@@ -136,17 +140,18 @@ class Desk:
         return len(part_names(self.store(name)))
 
     def clean(self) -> None:
-        """No message is left, or held, or buried."""
+        """Assert that no message is unacknowledged or dead-lettered."""
         assert not self.post.unacked()
         assert not self.post.dead()
 
 
 def outputs(store: Store) -> dict[str, bytes | None]:
+    """Return the merged outputs and subtitles."""
     return {name: store.read(name) for name in ("transcripts.jsonl", "failures.jsonl", *store.names("srt"))}
 
 
 def committed(store: Store) -> Counter[int]:
-    """Item → the parts that it is in."""
+    """Return the number of parts that contain each item, by the index of the item."""
     return Counter(entry.index for name in part_names(store) for entry in read_part(store, name))
 
 
@@ -154,7 +159,7 @@ def committed(store: Store) -> Counter[int]:
 def desks(
     letters: Callable[..., pubsub.Post], start: Starter, recording: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Desk]]:
-    """desks() → a Desk of the test's own."""
+    """Return a function that makes a Desk for this test."""
     with servers.ExitStack() as stack:
 
         def make(**settings: Any) -> Desk:
@@ -178,13 +183,13 @@ def desk(desks: Callable[..., Desk]) -> Desk:
 
 @pytest.fixture(scope="module")
 def known() -> dict[tuple[str, ...], dict[str, bytes | None]]:
-    """What plain runs made: of the same uploads by the same engine, always the same."""
+    """Keep the outputs of plain runs: the same uploads and engine always produce the same outputs."""
     return {}
 
 
 @pytest.fixture
 def alone(voxbatch: Voxbatch, known: dict[tuple[str, ...], dict[str, bytes | None]]) -> Alone:
-    """alone("day") → what a plain run makes of in/day.jsonl."""
+    """Return a function: alone("day") gives the outputs of a plain run of in/day.jsonl."""
 
     def run(name: str, engine: tuple[str, ...] = SCRIPTED) -> dict[str, bytes | None]:
         if (name, *engine) not in known:
@@ -198,14 +203,16 @@ def alone(voxbatch: Voxbatch, known: dict[tuple[str, ...], dict[str, bytes | Non
 
 
 def prove(desk: Desk, name: str, alone: Alone, items: int = ITEMS) -> None:
-    """It is as a plain run left it, and nothing is in it twice."""
+    """Assert that OUT equals the outputs of a plain run, that each item is in one part, and that the lease is gone."""
     assert committed(desk.store(name)) == dict.fromkeys(range(items), 1)
     assert outputs(desk.store(name)) == alone(name)
     assert not desk.store(name).exists("claim.json")
 
 
 def test_what_is_seen_with(letters: Callable[..., pubsub.Post]) -> None:
-    """An upload is told of; a message that somebody holds is seen; one that was lost five times is dead."""
+    """The emulator reports an upload, redelivers a message whose lease ended, and dead-letters it after five
+    deliveries.
+    """
     post = letters()
     with servers.google_server(servers.Events(post.host, post.project, "uploads", "in/")) as store:
         store.make("calls")
@@ -223,12 +230,13 @@ def test_what_is_seen_with(letters: Callable[..., pubsub.Post]) -> None:
     assert [each.attributes["CloudPubSubDeadLetterSourceDeliveryCount"] for each in post.dead()] == ["5"]
 
 
-# ── the usual day ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── normal operation ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_upload_to_transcript(desk: Desk, corpus: Path, alone: Alone) -> None:
-    """A manifest and recordings of people who speak are uploaded while somebody listens: transcripts appear beside
-    them, the bytes of a plain run, and the listener goes on until it is told to leave."""
+    """A manifest and real speech, uploaded while a listener runs, are transcribed to the bytes of a plain run. The
+    listener continues until it is stopped.
+    """
     wanted = ("asterisk_en/auth-incorrect.wav", "asterisk_en/conf-enteringno.wav")
     lines = (corpus / "speech" / "manifest.jsonl").read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if row["audio_filepath"] in wanted]
@@ -248,8 +256,9 @@ def test_upload_to_transcript(desk: Desk, corpus: Path, alone: Alone) -> None:
 
 
 def test_what_is_there_is_done(desk: Desk, alone: Alone) -> None:
-    """--drain: manifests, plain and compressed and in a folder, and an order of somebody's own; then the end. An event
-    that comes three times is done once."""
+    """With --drain, plain, compressed and nested manifests and a hand-written message are done, then the listener ends.
+    An event that arrives three times is done once.
+    """
     desk.manifest("day")
     for _ in range(2):
         desk.post.notify("calls", "in/day.jsonl")
@@ -265,7 +274,7 @@ def test_what_is_there_is_done(desk: Desk, alone: Alone) -> None:
 
 
 def test_not_ours(desk: Desk) -> None:
-    """Events of another type, of other places, of what is below OUT or no recording: taken away, and nothing is run."""
+    """Events of other types or places, of files below OUT, or of other file types are acknowledged and start no run."""
     desk.manifest("day")
     desk.server.relabel("calls", "in/day.jsonl")
     desk.server.remove("calls", "in/day.jsonl")
@@ -284,7 +293,7 @@ def test_not_ours(desk: Desk) -> None:
 
 
 def test_a_burst(desk: Desk) -> None:
-    """Two hundred manifests at once, two that listen: each is done, once, and an engine is loaded once a process."""
+    """Two listeners share two hundred manifests: each manifest is done exactly once."""
     names = [f"m{i:03d}" for i in range(200)]
     for name in names:
         desk.manifest(name, count=1)
@@ -297,12 +306,12 @@ def test_a_burst(desk: Desk) -> None:
     assert sum(each.items() for each in both) == len(names)
 
 
-# ── what befalls workers ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── workers and services that fail ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("how", ["lease lost", "lease lost, exactly once", "told twice"])
 def test_two_at_once(desks: Callable[..., Desk], alone: Alone, how: str) -> None:
-    """A message comes to a second worker while the first is at it: nothing is done twice, and both end well."""
+    """A message that reaches a second worker during the run causes no duplicate work, and both workers end normally."""
     desk = desks(exactly_once="exactly once" in how)
     desk.manifest("day")
     first = desk.listen("--drain", *SLOWLY)
@@ -318,7 +327,7 @@ def test_two_at_once(desks: Callable[..., Desk], alone: Alone, how: str) -> None
 
 
 def test_killed(desk: Desk, alone: Alone) -> None:
-    """Killed in mid-run: another goes on from what was committed."""
+    """After a worker is killed during a run, another worker resumes from the committed parts."""
     desk.manifest("day")
     first = desk.listen(*SLOWLY)
     first.until(lambda: desk.parts("day") >= 2)
@@ -332,7 +341,9 @@ def test_killed(desk: Desk, alone: Alone) -> None:
 
 
 def test_a_lease_runs_out(desk: Desk, alone: Alone) -> None:
-    """A worker that sleeps for longer than its lease finds the work done by another when it wakes, and does no harm."""
+    """A worker that is suspended for longer than its lease wakes up, finds the work done by another worker, and changes
+    nothing.
+    """
     desk.manifest("day")
     first = desk.listen("--drain", *SLOWLY)
     first.until(lambda: desk.parts("day") >= 2)
@@ -349,7 +360,7 @@ def test_a_lease_runs_out(desk: Desk, alone: Alone) -> None:
 
 
 def test_told_to_leave(desk: Desk, alone: Alone) -> None:
-    """In mid-run: what is in hand is committed, and the message is another's at once."""
+    """A listener that is stopped during a run commits its finished items and releases the message at once."""
     desk.manifest("day")
     first = desk.listen(*SLOWLY)
     first.until(lambda: desk.parts("day"))
@@ -363,7 +374,7 @@ def test_told_to_leave(desk: Desk, alone: Alone) -> None:
 
 
 def test_the_store_goes_down(desk: Desk, alone: Alone) -> None:
-    """A run that cannot go on ends the listener with its reason, and the message is another's at once."""
+    """A run that cannot continue ends the listener with the reason and releases the message at once."""
     desk.manifest("day")
     desk.proxy.spoil = lambda asked: "503" if asked.key.endswith("part-00002.jsonl") else ""
     first = desk.listen(*SLOWLY)
@@ -378,8 +389,9 @@ def test_the_store_goes_down(desk: Desk, alone: Alone) -> None:
 
 
 def test_the_queue_goes_down(desk: Desk, alone: Alone) -> None:
-    """Where messages cannot be answered any more, the run in hand is brought to its end all the same; the listener ends
-    with its reason, and whoever gets the message again finds it done."""
+    """If messages can no longer be acknowledged, the current run is completed and the listener ends with the reason.
+    The redelivered message is found done.
+    """
     desk.manifest("day")
     with pubsub.relayed(desk.post.host) as relay:
         first = desk.listen(*SLOWLY, **{pubsub.HOST: relay.host})
@@ -396,7 +408,9 @@ def test_the_queue_goes_down(desk: Desk, alone: Alone) -> None:
 
 
 def test_it_never_works(desk: Desk) -> None:
-    """A message that stops whoever takes it is buried with the reason when Pub/Sub would bury it without one."""
+    """A message that ends every worker is dead-lettered with its reason, before Pub/Sub would dead-letter it without a
+    reason.
+    """
     desk.manifest("day")
     while max((each.attempt for each in desk.post.pull()), default=0) < pubsub.ATTEMPTS - 1:
         desk.post.break_leases()
@@ -407,12 +421,13 @@ def test_it_never_works(desk: Desk) -> None:
     desk.clean()
 
 
-# ── what cannot be run ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── messages that cannot be run ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_poison(desk: Desk, alone: Alone) -> None:
-    """What can never be run is a dead letter with its reason, as it was, once; what came with it is done. Another
-    manifest by the name of one that was done is refused, too: what was made of that stays."""
+    """A message that can never be run is dead-lettered once, unchanged and with its reason; the other messages are
+    done. A different manifest with the name of a finished one is refused, and the finished outputs stay.
+    """
     desk.manifest("other")
     desk.drained()
     made = outputs(desk.store("other"))
@@ -447,13 +462,13 @@ def test_poison(desk: Desk, alone: Alone) -> None:
     assert "holds another run" in uploaded["in/other.jsonl"]
     assert outputs(desk.store("other")) == made
     assert "line 2: `audio_filepath` is 7" in uploaded["in/bad.jsonl"]
-    assert max(len(reason.encode()) for reason in uploaded.values()) <= 1024  # Pub/Sub takes no more
+    assert max(len(reason.encode()) for reason in uploaded.values()) <= 1024  # Pub/Sub accepts no more
     assert not desk.post.unacked()
     prove(desk, "day", alone)
 
 
 def test_another_grave(desk: Desk) -> None:
-    """A subscription without a dead-letter topic is refused, unless --dead-letter names one."""
+    """A subscription without a dead-letter topic is refused, unless --dead-letter names a topic."""
     desk.post.subscribe("bare")
     refused = desk.listen("--subscription", "bare")
     assert refused.ended() == 2
@@ -473,7 +488,7 @@ def test_another_grave(desk: Desk) -> None:
 
 
 def test_attributes_that_are_not_taken(desk: Desk) -> None:
-    """A dead letter is one that Pub/Sub takes: with a hundred attributes at most, and without those of its own."""
+    """A dead letter meets the limits of Pub/Sub: at most 100 attributes, and none with Google's reserved prefix."""
     many = {f"name{i:03d}": "x" for i in range(99)}
     desk.post.publish(b"no json", googclient_schemaencoding="JSON", **many)
     desk.told(1)
@@ -485,7 +500,7 @@ def test_attributes_that_are_not_taken(desk: Desk) -> None:
 
 
 def test_a_lease_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who may not know how long it is takes it for the shortest, and extends it in time."""
+    """The listener assumes the shortest lease time if it may not read it, and extends the lease in time."""
     with pubsub.refusing() as strict:
         monkeypatch.setenv(pubsub.HOST, strict)
         subscription = Subscription("uploads", "test", "dead", Log(True, True))
@@ -494,7 +509,7 @@ def test_a_lease_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_claim_of_one_who_died(desk: Desk, alone: Alone) -> None:
-    """It holds nobody up, though its clock was a day ahead."""
+    """The lease of a dead worker does not delay others, even if the clock of that worker was a day ahead."""
     claim = {"worker": "x", "message": "1", "at": time.time() + 86_400, "good_for_s": 6.0}
     desk.put("out/day/claim.json", json.dumps(claim).encode())
     desk.manifest("day")
@@ -508,7 +523,7 @@ def test_the_claim_of_one_who_died(desk: Desk, alone: Alone) -> None:
 
 
 def test_recordings(desk: Desk, recording: Recorder) -> None:
-    """A recording that is uploaded is a run of its own."""
+    """An uploaded recording becomes a run of its own."""
     for name in ("a.wav", "calls of today/b ü.wav"):
         desk.put(f"in/{name}", recording("r.wav", 1.5).read_bytes())
     desk.told(2)
@@ -520,7 +535,9 @@ def test_recordings(desk: Desk, recording: Recorder) -> None:
 
 
 def test_recordings_beside_free_manifests(desk: Desk, recording: Recorder) -> None:
-    """--allow-outside is for the manifests of others; the one that is written for a recording needs it not."""
+    """--allow-outside applies to other people's manifests; the manifest that voxbatch writes for a recording works
+    without it.
+    """
     desk.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
     desk.told(1)
     assert desk.drained("--recordings", f"{BUCKET}/in/", "--allow-outside").items() == 1
@@ -528,7 +545,7 @@ def test_recordings_beside_free_manifests(desk: Desk, recording: Recorder) -> No
 
 
 def batches() -> list[tuple[str, str]]:
-    """(recording, batch) of all rows that were written below OUT."""
+    """Return (recording, batch) of all rows below OUT."""
     store = open_store(OUT)
     found = [name for name in store.names("") if name.endswith("/transcripts.jsonl")]
     return [
@@ -539,8 +556,9 @@ def batches() -> list[tuple[str, str]]:
 
 
 def test_recordings_of_a_window(desk: Desk, recording: Recorder) -> None:
-    """With --batch-window, what came within it is one run: events that come twice, and a listener that is killed
-    before the window ends, change nothing of that."""
+    """With --batch-window, recordings of one window are one run. Duplicate events and a listener killed before the
+    window ends do not change that.
+    """
     window = ("--recordings", f"{BUCKET}/in/", "--batch-window", "2")
     data = recording("r.wav", 1.5).read_bytes()
     first = desk.listen(*window)
@@ -555,10 +573,11 @@ def test_recordings_of_a_window(desk: Desk, recording: Recorder) -> None:
     twice = desk.post.unacked()
     for each in twice:
         desk.post.publish(each.data, **each.attributes)
-    desk.post.break_leases()  # of the emulator, too, which gives the next message to whoever asked last, though dead
+    # twice: the emulator gives the next message to the last client that asked, even to a dead one
+    desk.post.break_leases()
     others = [desk.listen(*window) for _ in range(2)]
     others[0].until(lambda: len(batches()) >= 6)
-    time.sleep(4)  # until they have acknowledged it, and who waited for the other has looked
+    time.sleep(4)  # enough for the workers to acknowledge the batch, and for the waiting worker to look again
     assert [each.stop() for each in others] == [143, 143]
     desk.clean()
     assert sum(each.items() for each in others) == 6
@@ -574,7 +593,7 @@ def test_recordings_of_a_window(desk: Desk, recording: Recorder) -> None:
 
 
 def test_a_window_that_is_open(desk: Desk, recording: Recorder) -> None:
-    """--drain leaves recordings whose window has not ended to whoever listens then."""
+    """--drain leaves recordings of an open window to a later listener."""
     desk.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
     desk.told(1)
     listening = desk.drained("--recordings", f"{BUCKET}/in/", "--batch-window", "3600")
@@ -584,8 +603,9 @@ def test_a_window_that_is_open(desk: Desk, recording: Recorder) -> None:
 
 
 def test_a_place_within_another(desk: Desk, recording: Recorder) -> None:
-    """A recording is in the window of the innermost place alone that it was uploaded to, and what lies below OUT in
-    none, so that nothing is done in two runs."""
+    """A recording belongs only to the window of the innermost configured prefix, and a file below OUT to none. So
+    nothing is done in two runs.
+    """
     data = recording("r.wav", 1.5).read_bytes()
     for name in ("in/a.wav", "in/urgent/b.wav", "in/out/c.wav"):
         desk.put(name, data)
@@ -601,14 +621,11 @@ def test_a_place_within_another(desk: Desk, recording: Recorder) -> None:
     assert sorted(row["audio_filepath"] for row in rows) == [f"{BUCKET}/in/a.wav", f"{BUCKET}/in/urgent/b.wav"]
 
 
-# ── elsewhere ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-# ── how it is started ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── options and configuration ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_refused(desk: Desk) -> None:
-    """One clear line, and the exit code that belongs to it."""
+    """A refused configuration or subscription gives one clear error line and its exit code."""
     with pubsub.refusing() as strict:
         for code, reason, listening in (
             (2, "subscriptions/nowhere: there is none", desk.listen("--subscription", "nowhere")),
@@ -624,7 +641,7 @@ def test_refused(desk: Desk) -> None:
 
 
 def test_from_the_environment(desk: Desk, start: Starter) -> None:
-    """Every option can be a variable."""
+    """Every option can be set by an environment variable."""
     desk.manifest("day")
     desk.told(1)
     variables = {
@@ -639,7 +656,7 @@ def test_from_the_environment(desk: Desk, start: Starter) -> None:
 
 @pytest.mark.parametrize("seconds", [0.25, 0.5, 1.5, 2, 600])
 def test_each_window_has_a_name_of_its_own(seconds: float) -> None:
-    """It is made of the window's start, and whole seconds of that would not do for short ones."""
+    """Each window has its own name, made of its start time, also for windows shorter than a second."""
     upload = Upload(f"{BUCKET}/in/a.wav", "1", f"{BUCKET}/in/", f"{OUT}/a.wav")
     windows = {window_of(upload, 1_795_212_000 + i * seconds, seconds) for i in range(40)}
     assert len({window.name for window in windows}) == len(windows) == 40
@@ -647,7 +664,7 @@ def test_each_window_has_a_name_of_its_own(seconds: float) -> None:
 
 
 def test_several_gpus(desk: Desk) -> None:
-    """Share each run; that this costs a load of the model each time is said before any message is taken."""
+    """Several GPUs share each run; a warning before the first message says that the model is loaded for each run."""
     desk.manifest("day")
     desk.told(1)
     listening = desk.drained("--engine-option", "workers=2")
@@ -663,7 +680,7 @@ def test_several_gpus(desk: Desk) -> None:
 
 @pytest.fixture
 def cloud_run(desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CloudRunApi]:
-    """The API, whose requests must all be right, with a job in the project of the desk."""
+    """Serve the Cloud Run API, with a job in the project of the desk, and assert that all requests are valid."""
     api = CloudRunApi(f"projects/{desk.post.project}/locations/us-central1/jobs/voxbatch")
     with served(api.endpoint):
         (tmp_path / "key.json").write_text(json.dumps(servers.account(f"{api.endpoint.url}/token")))
@@ -678,13 +695,15 @@ THERE = ("--to", "cloudrun", "--engine", "vllm")
 
 
 def arguments(execution: dict[str, Any]) -> list[str]:
+    """Return the arguments of the container of an execution."""
     found: list[str] = execution["template"]["containers"][0]["args"]
     return found
 
 
 def test_an_execution_for_a_message(desk: Desk, cloud_run: CloudRunApi) -> None:
-    """It does what the message asks, with the options that were given here, in as many tasks; told of twice, while the
-    first still goes on, it is found."""
+    """A message starts one execution with the options of the listener and the number of tasks. A second message finds
+    the running execution.
+    """
     source = desk.manifest("day")
     desk.told(1)
     options = (*THERE, "--tasks", "3", "--language", "en")
@@ -700,7 +719,9 @@ def test_an_execution_for_a_message(desk: Desk, cloud_run: CloudRunApi) -> None:
 
 
 def test_as_many_tasks_as_the_hours_need(desk: Desk, cloud_run: CloudRunApi) -> None:
-    """A refused manifest is the message's fault, and no execution is started for it."""
+    """The number of tasks follows from the hours of audio; a refused manifest is dead-lettered and
+    starts no execution.
+    """
     desk.manifest("long", 1_000, duration=3600)
     desk.put("in/bad.jsonl", b"no json\n")
     desk.told(2)
@@ -712,8 +733,9 @@ def test_as_many_tasks_as_the_hours_need(desk: Desk, cloud_run: CloudRunApi) -> 
 
 
 def test_a_window_there(desk: Desk, cloud_run: CloudRunApi, recording: Recorder) -> None:
-    """Recordings of a window are one execution, which may read them though its manifest lies elsewhere; when it is
-    done, a late message starts no other."""
+    """Recordings of one window become one execution, which may read them although its manifest lies elsewhere. After it
+    is done, a late message starts no other execution.
+    """
     for name in ("a.wav", "b.wav"):
         desk.put(f"in/each/{name}", recording(name, 1.0).read_bytes())
     desk.told(2)
@@ -734,8 +756,9 @@ def test_a_window_there(desk: Desk, cloud_run: CloudRunApi, recording: Recorder)
 
 
 def test_a_recording_there(desk: Desk, cloud_run: CloudRunApi, recording: Recorder) -> None:
-    """Its manifest may name it and nothing else, whatever the manifests of others may; one that does not tell how long
-    it is gets one task, which will say what is wrong with it."""
+    """The manifest of a recording may name only that recording, whatever other manifests may name. A recording of
+    unknown duration gets one task, which reports the fault.
+    """
     desk.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
     desk.put("in/b.wav", b"noise")
     desk.told(2)
@@ -749,8 +772,9 @@ def test_a_recording_there(desk: Desk, cloud_run: CloudRunApi, recording: Record
 
 
 def test_a_burst_there(desk: Desk, cloud_run: CloudRunApi) -> None:
-    """A quota of so many a minute does not end a listener, nor does a service that fails a while; an execution that
-    began without telling is found."""
+    """A quota per minute or a failing service does not end the listener; an execution that started without a reply is
+    found.
+    """
     names = [f"day{i}" for i in range(4)]
     for name in names:
         desk.manifest(name)
@@ -758,7 +782,7 @@ def test_a_burst_there(desk: Desk, cloud_run: CloudRunApi) -> None:
     look = ""
     for fault in (google_refusal(429, "Quota exceeded"), google_refusal(503, "try later"), "lost"):
         cloud_run.endpoint.replies += [look, fault]
-    cloud_run.endpoint.replies.insert(0, "")  # whether there is such a job
+    cloud_run.endpoint.replies.insert(0, "")  # for the look-up of the job
     listening = desk.drained(*THERE, "--tasks", "1")
     assert Counter(arguments(each)[3] for each in cloud_run.executions) == {f"{OUT}/{name}": 1 for name in names}
     (quota, failure, connection) = (each["text"] for each in listening.told("start_postponed"))
@@ -771,8 +795,9 @@ def test_a_burst_there(desk: Desk, cloud_run: CloudRunApi) -> None:
 
 @pytest.mark.parametrize("fault", ["no job", "denied", "busy", "gone"])
 def test_nothing_is_lost_where_nothing_starts(desk: Desk, cloud_run: CloudRunApi, fault: str) -> None:
-    """A job that is not there is refused before any message is taken; where it is lost later, or may not be started,
-    the message is left for who can."""
+    """A missing job is refused before any message is received. If the job disappears later or may not be started, the
+    message is released.
+    """
     if fault == "no job":
         cloud_run.jobs = ("projects/p/locations/us-central1/jobs/other",)
     listening = desk.listen(*THERE, "--tasks", "1")

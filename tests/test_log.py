@@ -1,4 +1,4 @@
-"""An event is one line that a machine or a person can read."""
+"""Tests for the log: an event is one line for a machine or for a person."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from voxbatch.log import Log
     st.text(), st.dictionaries(st.text().filter(lambda name: name not in ("self", "event")), st.text() | st.floats())
 )
 def test_every_json_event_is_one_line(event: str, fields: dict[str, Any]) -> None:
-    """Whatever the fields hold: severity, time and message as Cloud Logging reads them."""
+    """A JSON event is one line for any field values, with severity, time and message in the form of Cloud Logging."""
     lines: list[str] = []
     Log(as_json=True, write=lines.append).warning(event, **fields)
     (line,) = lines
@@ -39,14 +39,14 @@ def test_every_json_event_is_one_line(event: str, fields: dict[str, Any]) -> Non
     ],
 )
 def test_text_for_people(severity: str, fields: dict[str, Any], line: str) -> None:
-    """A name and fields, or the sentence itself."""
+    """A text event shows its name and fields, or its sentence."""
     lines: list[str] = []
     getattr(Log(write=lines.append), severity)("part_committed", **fields)
     assert lines == [line]
 
 
 def test_quiet_keeps_warnings_and_errors() -> None:
-    """--quiet silences what is well only."""
+    """--quiet hides information only; warnings and errors are shown."""
     lines: list[str] = []
     log = Log(quiet=True, write=lines.append)
     log.info("a")
@@ -56,7 +56,7 @@ def test_quiet_keeps_warnings_and_errors() -> None:
 
 
 def test_threads_do_not_mix_their_lines(capfd: pytest.CaptureFixture[str]) -> None:
-    """Each event is written whole."""
+    """Each event is written whole, also from several threads."""
     log = Log(as_json=True)
     threads = [threading.Thread(target=lambda: [log.info("x" * 500) for _ in range(50)]) for _ in range(4)]
     for thread in threads:

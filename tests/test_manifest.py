@@ -1,4 +1,6 @@
-"""A manifest's lines become Items, or every bad one is reported; sources of every kind give the same lines twice."""
+"""Tests for manifests: lines become Items or are reported as bad, and sources of every kind give the same lines in both
+passes.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +57,7 @@ ROWS = st.lists(
 
 
 def write(folder: Path, *lines: str | bytes, name: str = "m.jsonl", end: bytes = b"\n") -> Path:
+    """Write a manifest of these lines."""
     path = folder / name
     path.write_bytes(b"".join((line.encode() if isinstance(line, str) else line) + end for line in lines))
     return path
@@ -66,6 +69,7 @@ def surveyed(path: Path, policy: PathPolicy = INSIDE, limit: int | None = None) 
 
 
 def complaints(path: Path, policy: PathPolicy = INSIDE) -> list[tuple[int, str]]:
+    """Return the line number and reason of each bad line; assert that there are any."""
     with pytest.raises(ManifestError) as caught:
         surveyed(path, policy)
     return [(bad.line, bad.reason) for bad in caught.value.bad_lines]
@@ -77,10 +81,12 @@ def read(path: Path, **options: Any) -> list[Item]:
 
 
 def parse(row: object, policy: PathPolicy = INSIDE) -> Item:
+    """Parse a row as line 7 and item 3 of a manifest in /base."""
     return parse_line(row if isinstance(row, bytes) else json.dumps(row).encode(), 7, 3, "/base", policy)
 
 
 def refusal(row: object, policy: PathPolicy = INSIDE) -> str:
+    """Return the reason for which a row is refused."""
     with pytest.raises(LineError) as caught:
         parse(row, policy)
     return str(caught.value)
@@ -90,7 +96,7 @@ def refusal(row: object, policy: PathPolicy = INSIDE) -> str:
 
 
 def test_every_key_of_a_line() -> None:
-    """Each key lands in its field, and the row is kept whole, unknown keys included."""
+    """Each key is stored in its field, and the row is kept whole with its unknown keys."""
     row = {"audio_filepath": "./a/../b.wav", "offset": 12.5, "duration": 5, "channel": 1, "text": "hi", "lang": "pt-BR"}
     row["speaker"] = {"name": "Ana"}
     item = parse(row)
@@ -98,7 +104,7 @@ def test_every_key_of_a_line() -> None:
 
 
 def test_null_is_absent() -> None:
-    """null in an optional key means that the key is absent; so does an empty `lang`."""
+    """An optional key that is null counts as absent; so does an empty `lang`."""
     row = dict.fromkeys(["offset", "duration", "channel", "text", "id"], None) | {"audio_filepath": "a.wav", "lang": ""}
     assert parse(row) == Item(3, 7, "a.wav", "/base/a.wav", row=row)
 
@@ -131,9 +137,9 @@ def test_null_is_absent() -> None:
     ],
 )
 def test_ids(row: dict[str, Any], item_id: str) -> None:
-    """The id is the line's own, else the tidied path with the part and the channel that the line asks for.
+    """The id is the `id` of the line, else the normalized path with the segment and the channel that the line requests.
 
-    Of an address, the path is the bucket and the key, or the host and the path, as they are written.
+    For an address, the path is the bucket and the key, or the host and the path, as they are written.
     """
     assert parse(row, ANYWHERE).id == item_id
 
@@ -192,13 +198,13 @@ def test_ids(row: dict[str, Any], item_id: str) -> None:
     ],
 )
 def test_refused_lines(row: object, says: str) -> None:
-    """Each fault has its reason, which shows what was seen and says what is allowed."""
+    """Each fault has a reason that shows the value and states what is allowed."""
     assert says in refusal(row)
 
 
 @given(st.text(min_size=100, max_size=2000) | st.lists(st.integers(), min_size=100) | st.text(max_size=90))
 def test_reasons_are_short_and_harmless(value: object) -> None:
-    """A reason quotes some 80 characters at most, none of which a terminal obeys."""
+    """A reason quotes about 80 characters at most, and contains no control characters for a terminal."""
     reason = refusal({"audio_filepath": "a.wav", "duration": value})
     assert len(reason) < 200
     assert reason.isprintable()
@@ -215,7 +221,7 @@ KEYS = ["audio_filepath", "offset", "duration", "channel", "id", "text", "lang",
 @given(st.binary() | st.dictionaries(st.sampled_from(KEYS), JSONISH).map(lambda row: json.dumps(row).encode()))
 @example(b"\xef\xbb\xbf{}")
 def test_any_bytes_are_an_item_or_a_reason(text: bytes) -> None:
-    """No line crashes the reader, and an accepted line can be written out again as UTF-8 JSON."""
+    """No line crashes the parser, and an accepted line can be written again as UTF-8 JSON."""
     try:
         item = parse(text)
     except LineError:
@@ -225,7 +231,7 @@ def test_any_bytes_are_an_item_or_a_reason(text: bytes) -> None:
     assert 1 <= len(item.id.encode()) <= 1024
 
 
-# ── What a manifest may name ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Path policy ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -246,13 +252,13 @@ def test_any_bytes_are_an_item_or_a_reason(text: bytes) -> None:
     ],
 )
 def test_admitted_paths(path: str, policy: PathPolicy, resolved: str) -> None:
-    """Relative paths resolve against the manifest's folder; a colon alone does not make a path remote."""
+    """Relative paths resolve against the folder of the manifest; a colon alone does not make a path remote."""
     assert parse({"audio_filepath": path}, policy).audio == resolved
 
 
 @pytest.mark.parametrize("path", ["../a.wav", "x/../../a.wav", "/etc/passwd", "/base2/a.wav", "//etc/x", "../base"])
 def test_outside_is_refused_by_default(path: str) -> None:
-    """What lies outside of the manifest's folder is refused, and the reason names the folder and both flags."""
+    """A path outside the folder of the manifest is refused, and the reason names the folder and both flags."""
     reason = refusal({"audio_filepath": path, "id": "x"})
     assert f"{path!r} is outside of /base, " in reason
     assert "--only-under PLACE" in reason
@@ -260,7 +266,7 @@ def test_outside_is_refused_by_default(path: str) -> None:
 
 
 def test_only_under_takes_the_place_of_the_manifests_folder() -> None:
-    """With --only-under even the manifest's own folder is not admitted unless it is named."""
+    """With --only-under, even the folder of the manifest is refused unless it is named."""
     policy = PathPolicy(only_under=("/corpus", "/other"))
     assert "outside of /corpus, /other" in refusal({"audio_filepath": "a.wav"}, policy)
     assert "outside of /corpus, /other" in refusal({"audio_filepath": "/corpus2/a.wav"}, policy)
@@ -298,7 +304,7 @@ def test_only_under_takes_the_place_of_the_manifests_folder() -> None:
 )
 @pytest.mark.parametrize("base", ["/base", "gs://calls/x", "https://host/"])
 def test_some_names_are_refused_by_every_policy(path: str, says: str, policy: PathPolicy, base: str) -> None:
-    """No flag admits ffmpeg's protocols, or addresses that nothing can have; no reason shows a secret."""
+    """No flag admits ffmpeg protocols or impossible addresses, and no reason shows a secret."""
     with pytest.raises(LineError) as caught:
         policy.resolve(path, base)
     assert says in str(caught.value)
@@ -334,7 +340,9 @@ UNDER = PathPolicy(only_under=("gs://calls/2026", "S3://b-1/", "https://Host:443
     ],
 )
 def test_admitted_addresses(path: str, base: str, policy: PathPolicy, resolved: str) -> None:
-    """A local manifest may name any address, a remote one its own bucket or server; --only-under takes their place."""
+    """A local manifest may name any address, a remote manifest its own bucket or server; --only-under replaces both
+    rules.
+    """
     assert policy.resolve(path, base) == resolved
 
 
@@ -359,7 +367,7 @@ def test_admitted_addresses(path: str, base: str, policy: PathPolicy, resolved: 
     ],
 )
 def test_addresses_outside_are_refused(path: str, base: str, policy: PathPolicy, places: str) -> None:
-    """Another bucket, another server, another port, a local file; and a prefix ends where a part of the name does."""
+    """Another bucket, server or port, or a local file, is refused; a prefix matches only whole parts of a path."""
     with pytest.raises(LineError) as caught:
         policy.resolve(path, base)
     assert f"{path!r} is outside of {places}, all that this manifest may name; move the recording" in str(caught.value)
@@ -367,7 +375,7 @@ def test_addresses_outside_are_refused(path: str, base: str, policy: PathPolicy,
 
 @pytest.mark.parametrize(("base", "path"), [(IN_BUCKET, "../../a.wav"), (ON_WEB, "../../a.wav")])
 def test_no_path_leads_out_of_a_remote_place(base: str, path: str) -> None:
-    """Above a bucket there is nothing, whatever is admitted."""
+    """A path cannot leave its bucket or server under any policy."""
     with pytest.raises(LineError, match=r"'\.\./\.\./a\.wav': it leads out of (gs://calls|https://host)/; name a"):
         ANYWHERE.resolve(path, base)
 
@@ -378,7 +386,7 @@ PLACES = st.sampled_from(["", "/", "gs://calls/", "s3://calls/", "https://host/"
 
 @given(st.builds(lambda place, parts: place + "/".join(parts), PLACES, st.lists(NAMES, max_size=5)))
 def test_what_is_admitted_is_inside(path: str) -> None:
-    """Whatever a path holds: what a policy lets through is below what it admits, and needs no resolving."""
+    """A path that a policy admits lies below an admitted place and contains no "." or ".." parts."""
     under = PathPolicy(only_under=("gs://calls/2026", "https://host/x/", "/base"))
     for base, policy, places in [
         ("/base", INSIDE, ("/base/", "gs://", "s3://", "https://")),
@@ -396,7 +404,7 @@ def test_what_is_admitted_is_inside(path: str) -> None:
 
 
 def test_signatures_are_not_told(tmp_path: Path) -> None:
-    """No reason shows an address's query; two addresses that differ in it only are one recording."""
+    """No reason shows the query of an address; two addresses that differ only in the query are the same recording."""
     address = "https://host/a.wav?sig=secret"
     lines = [json.dumps({"audio_filepath": address + more}) for more in ("1", "2", "3" * 5000, "\0")]
     path = write(tmp_path, *lines, json.dumps({"audio_filepath": f"{address}", "id": "mine"}))
@@ -410,7 +418,9 @@ def test_signatures_are_not_told(tmp_path: Path) -> None:
     "path", ["gs://calls/x/a.wav", "gs://calls//a.wav", "https://h:8080/café%20a.wav?sig=1", "s3://calls/a:b\\c"]
 )
 def test_addresses_make_file_names(path: str) -> None:
-    """An output is named after the bucket and the key, or the host and the path; no part of it leads elsewhere."""
+    """An output is named after the bucket and the key, or the host and the path; no part of the
+    name leads elsewhere.
+    """
     name = output_name(parse({"audio_filepath": path}).id, "srt")
     parts = name.split("/")
     assert parts[0] in ("calls", "h:8080")
@@ -419,7 +429,7 @@ def test_addresses_make_file_names(path: str) -> None:
 
 
 def test_policy_is_checked_when_built() -> None:
-    """A relative folder, an address that no folder has, or both flags at once: a ConfigError that shows the value."""
+    """A relative folder, an impossible address, or two contradicting flags raise a ConfigError that shows the value."""
     with pytest.raises(ConfigError, match="'corpus' is relative; give an absolute folder"):
         PathPolicy(only_under=("corpus",))
     with pytest.raises(ConfigError, match="contradict each other"):
@@ -439,7 +449,9 @@ def test_policy_is_checked_when_built() -> None:
 def test_both_passes_see_the_rows(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], end: bytes, bom: bool, blanks: list[int]
 ) -> None:
-    """Rows come out as they went in, with index and line; blank lines, line ends and a BOM do not change the survey."""
+    """Rows are read unchanged, with index and line number; blank lines, line ends and a BOM do not
+    change the survey.
+    """
     folder = tmp_path_factory.mktemp("m")
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     plain = surveyed(write(folder, *lines))
@@ -462,7 +474,7 @@ def test_both_passes_see_the_rows(
 
 @given(st.lists(st.sampled_from(["good", "bad", "blank"]), min_size=1, max_size=30).filter(lambda x: "bad" in x))
 def test_every_bad_line_is_reported(tmp_path_factory: pytest.TempPathFactory, kinds: list[str]) -> None:
-    """All bad lines, each with its number, whatever stands between them."""
+    """All bad lines are reported, each with its number."""
     text = {"good": '{"audio_filepath": "%d.wav"}', "bad": '{"audio_filepath": %d}', "blank": ""}
     lines = [text[kind] % n if "%" in text[kind] else text[kind] for n, kind in enumerate(kinds)]
     path = write(tmp_path_factory.mktemp("m"), *lines)
@@ -471,7 +483,7 @@ def test_every_bad_line_is_reported(tmp_path_factory: pytest.TempPathFactory, ki
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
 def test_duplicates_are_named(tmp_path_factory: pytest.TempPathFactory, numbers: list[int]) -> None:
-    """Each line that repeats an id is refused, and names the line that had it first."""
+    """Each line that repeats an id is refused, and the reason names the first line with that id."""
     path = write(tmp_path_factory.mktemp("m"), *[json.dumps({"audio_filepath": f"{n}.wav"}) for n in numbers])
     expected = [
         (line, f"id '{n}.wav' is also line {numbers.index(n) + 1}'s; give each line its own `id`")
@@ -483,14 +495,14 @@ def test_duplicates_are_named(tmp_path_factory: pytest.TempPathFactory, numbers:
 
 
 def test_an_explicit_id_may_clash_with_a_derived_one(tmp_path: Path) -> None:
-    """Bad lines and duplicates come together, in the order of the lines."""
+    """An explicit id may collide with a derived one; bad lines and duplicates are reported together, in line order."""
     path = write(tmp_path, '{"audio_filepath":"a.wav"}', "nonsense", '{"audio_filepath":"b.wav","id":"a.wav"}', "5")
     assert [line for line, _ in complaints(path)] == [2, 3, 4]
 
 
 @pytest.mark.parametrize(("line", "first_bad"), [("nonsense", 1), ('{"audio_filepath":"a.wav"}', 2)])
 def test_many_bad_lines_are_counted(tmp_path: Path, line: str, first_bad: int) -> None:
-    """The first thousand are listed and the rest counted, for bad lines as for duplicates."""
+    """The first thousand bad lines are listed and the others are counted, for faults and for duplicates."""
     with pytest.raises(ManifestError) as caught:
         surveyed(write(tmp_path, *[line] * 3000))
     assert [bad.line for bad in caught.value.bad_lines] == list(range(first_bad, first_bad + 1000))
@@ -498,7 +510,7 @@ def test_many_bad_lines_are_counted(tmp_path: Path, line: str, first_bad: int) -
 
 
 def test_many_different_duplicates_are_counted(tmp_path: Path) -> None:
-    """Where more ids repeat than are listed, the first are listed and the count is of all."""
+    """If more ids repeat than are listed, the first ones are listed and all are counted."""
     path = write(tmp_path, *[json.dumps({"audio_filepath": f"{n % 2500}.wav"}) for n in range(5000)])
     with pytest.raises(ManifestError) as caught:
         surveyed(path)
@@ -507,7 +519,7 @@ def test_many_different_duplicates_are_counted(tmp_path: Path) -> None:
 
 
 def test_limit(tmp_path: Path) -> None:
-    """With a limit, later lines are not looked at, and the fingerprint is that of the lines used."""
+    """With a limit, later lines are not read, and the fingerprint is that of the lines used."""
     lines = [json.dumps({"audio_filepath": f"{n}.wav", "lang": "en", "duration": 1800}) for n in range(5)]
     long, short = write(tmp_path, *lines, "nonsense"), write(tmp_path, *lines[:3], name="short.jsonl")
     seen = surveyed(long, limit=3)
@@ -517,7 +529,7 @@ def test_limit(tmp_path: Path) -> None:
 
 
 def test_languages_are_capped(tmp_path: Path) -> None:
-    """A manifest with nonsense in `lang` does not grow the survey without end."""
+    """Many different values of `lang` do not make the survey grow without limit."""
     rows = [json.dumps({"audio_filepath": f"{n}.wav", "lang": f"x-{n}"}) for n in range(MAX_LANGUAGES + 50)]
     languages = surveyed(write(tmp_path, *rows)).languages
     assert len(languages) == MAX_LANGUAGES + 1
@@ -527,7 +539,7 @@ def test_languages_are_capped(tmp_path: Path) -> None:
 
 @given(st.lists(st.booleans(), min_size=1, max_size=20))
 def test_wanted(tmp_path_factory: pytest.TempPathFactory, mask: list[bool]) -> None:
-    """A mask and a test of the index choose the same items, whose indices stay those of the whole manifest."""
+    """A mask and a predicate select the same items, whose indices remain those of the whole manifest."""
     path = write(tmp_path_factory.mktemp("m"), *[json.dumps({"audio_filepath": f"{n}.wav"}) for n in range(len(mask))])
     chosen = [index for index, wanted in enumerate(mask) if wanted]
     assert [item.index for item in read(path, wanted=np.array(mask))] == chosen
@@ -535,7 +547,7 @@ def test_wanted(tmp_path_factory: pytest.TempPathFactory, mask: list[bool]) -> N
 
 
 def test_items_reports_what_a_survey_would_have(tmp_path: Path) -> None:
-    """A bad line met in the second pass is a ManifestError with its number, not a traceback."""
+    """A bad line in the second pass raises a ManifestError with its number."""
     with pytest.raises(ManifestError, match=r"m\.jsonl: line 2: not JSON"):
         read(write(tmp_path, "", "nonsense"))
 
@@ -546,7 +558,7 @@ LINES = ['{"audio_filepath":"a.wav"}', '{"audio_filepath":"b.wav"}']
 
 
 def test_every_kind_of_source_agrees(tmp_path: Path) -> None:
-    """A file, its gzip (in two members), standard input and a pipe give the same survey, and may be read twice."""
+    """A file, its gzip of two members, standard input and a pipe give the same survey, and each can be read twice."""
     plain = write(tmp_path, *LINES)
     packed = tmp_path / "m.jsonl.gz"
     packed.write_bytes(b"".join(gzip.compress(line.encode() + b"\n") for line in LINES))
@@ -564,7 +576,7 @@ def test_every_kind_of_source_agrees(tmp_path: Path) -> None:
 
 
 def test_passes_do_not_disturb_each_other(tmp_path: Path) -> None:
-    """Two passes over one source may run side by side."""
+    """Two passes over one source can run at the same time."""
     with open_source(write(tmp_path, *LINES)) as source:
         assert [(a.id, b.id) for a, b in zip(items(source), items(source), strict=True)] == [
             ("a.wav", "a.wav"),
@@ -573,7 +585,9 @@ def test_passes_do_not_disturb_each_other(tmp_path: Path) -> None:
 
 
 def test_a_manifest_that_changes_between_passes(tmp_path: Path) -> None:
-    """A manifest that is written to between the passes is refused; one that is replaced is read as it was."""
+    """A manifest that is written to between the passes is refused; a manifest that is replaced is read in its old
+    version.
+    """
     path = write(tmp_path, *LINES)
     with open_source(path) as source:
         survey(source)
@@ -587,7 +601,7 @@ def test_a_manifest_that_changes_between_passes(tmp_path: Path) -> None:
 
 
 def test_a_long_line_is_not_held(tmp_path: Path) -> None:
-    """Of a line of 100 MB the reader keeps 10 MB, and goes on behind it."""
+    """The parser keeps at most 10 MB of a line of 100 MB, and continues after it."""
     path = tmp_path / "m.jsonl"
     with path.open("wb") as file:
         file.truncate(100_000_000)
@@ -617,7 +631,7 @@ def test_a_long_line_is_not_held(tmp_path: Path) -> None:
     ],
 )
 def test_files_that_are_no_manifest(tmp_path: Path, name: str, content: bytes, says: str) -> None:
-    """Empty, wrongly encoded, broken or mistaken files are refused with what to do."""
+    """Empty, wrongly encoded, corrupt or mistaken files are refused with advice."""
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ManifestError, match=says) as caught:
         surveyed(tmp_path / name)
@@ -625,7 +639,7 @@ def test_files_that_are_no_manifest(tmp_path: Path, name: str, content: bytes, s
 
 
 def test_missing_sources(tmp_path: Path) -> None:
-    """What is not there, or nothing that is read, is refused with what may be given instead."""
+    """A missing or unsupported source is refused with the kinds that are accepted."""
     with pytest.raises(ManifestError, match=r"none: does not exist; give a \.jsonl or \.jsonl\.gz manifest, here"):
         open_source(tmp_path / "none")
     with pytest.raises(ManifestError, match=r"ftp://h/m\.jsonl: is of a kind that is not read; give a"):
@@ -647,7 +661,7 @@ def test_missing_sources(tmp_path: Path) -> None:
     ],
 )
 def test_addresses_of_no_manifest(spec: str, says: str) -> None:
-    """They are refused before anybody connects, and without a secret."""
+    """An address that is no manifest is refused before a connection is made, and the error shows no secret."""
     with pytest.raises(ManifestError) as caught:
         open_source(spec)
     assert str(caught.value).startswith(says)
@@ -656,7 +670,7 @@ def test_addresses_of_no_manifest(spec: str, says: str) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_unreadable_sources(tmp_path: Path) -> None:
-    """A manifest or a folder within a folder that may not be read is refused, not passed over."""
+    """An unreadable manifest or subfolder is refused, not skipped."""
     write(tmp_path, *LINES).chmod(0)
     with pytest.raises(ManifestError, match="cannot be opened: Permission denied; check its permissions"):
         open_source(tmp_path / "m.jsonl")
@@ -669,7 +683,7 @@ def test_unreadable_sources(tmp_path: Path) -> None:
 
 
 def test_folder(tmp_path: Path) -> None:
-    """A folder is walked in natural order, with references; what is hidden or no recording is left out."""
+    """A folder is listed in natural order, with references; hidden files and other file types are left out."""
     for name in ["take 10.wav", "take 9.FLAC", "x/2.mp3", "x/10.ogg", "x.wav", "data:1.wav", ".hidden.wav"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -688,7 +702,7 @@ def test_folder(tmp_path: Path) -> None:
 
 
 def test_folder_is_a_manifest(tmp_path: Path) -> None:
-    """A folder and the manifest written of it, beside its recordings, are the same run."""
+    """A folder and a manifest made of it, stored beside its recordings, have the same fingerprint."""
     for name in ["b.wav", "a.wav", "data:1.wav"]:
         (tmp_path / name).touch()
     before = surveyed(tmp_path)
@@ -707,7 +721,7 @@ def test_folder_is_a_manifest(tmp_path: Path) -> None:
     ],
 )
 def test_include(tmp_path: Path, globs: list[str], found: list[str]) -> None:
-    """A pattern is held against the path below the folder and against its last part; one of several is enough."""
+    """A pattern matches the path below the folder or its last part; a match with one of several patterns is enough."""
     for name in ["a.flac", "x/b.flac", "x/c.wav", "x/y/c.wav"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -717,7 +731,7 @@ def test_include(tmp_path: Path, globs: list[str], found: list[str]) -> None:
 
 
 def test_include_that_has_no_effect(tmp_path: Path) -> None:
-    """Nothing that matches is refused, and so is a pattern for what is no folder."""
+    """Patterns that match no recording are refused, and so are patterns for a source that is no folder."""
     (tmp_path / "a.wav").touch()
     with pytest.raises(ManifestError, match=r"holds no recordings that --include \*\.flac x lets in; files that end"):
         open_source(tmp_path, include=["*.flac", "x"])
@@ -728,7 +742,7 @@ def test_include_that_has_no_effect(tmp_path: Path) -> None:
 
 
 def test_probe(tmp_path: Path) -> None:
-    """A probe gets absolute paths; what it does not know, or what cannot be, is left out."""
+    """A probe receives absolute paths; an unknown or impossible duration is left out."""
     seconds = {"a.wav": 1.5, "b.wav": None, "c.wav": float("nan"), "d.wav": 0.0}
     for name in seconds:
         (tmp_path / name).touch()
@@ -737,7 +751,9 @@ def test_probe(tmp_path: Path) -> None:
 
 
 def test_links_in_a_folder(tmp_path: Path) -> None:
-    """Links are followed, loops end, no folder is taken twice, and a dangling link is kept so that it can fail."""
+    """Links are followed, loops end, no folder is listed twice, and a dangling link is kept so that
+    its item can fail.
+    """
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "a.wav").touch()
     for link, target in {
@@ -752,7 +768,7 @@ def test_links_in_a_folder(tmp_path: Path) -> None:
 
 
 def test_deep_folders(tmp_path: Path) -> None:
-    """A path deeper than Python's stack is walked."""
+    """A path with more parts than Python's recursion limit is listed."""
     deep = tmp_path
     for _ in range(1500):
         deep = deep / "d"
@@ -760,13 +776,14 @@ def test_deep_folders(tmp_path: Path) -> None:
     (deep / "a.wav").touch()
     rows = [json.loads(line) for line in folder_manifest(tmp_path)]
     (deep / "a.wav").unlink()
-    for folder in [deep, *deep.parents][:1500]:  # by hand: pytest's own cleaning does run out of stack
+    # deleted here, because pytest's own cleanup exceeds the recursion limit
+    for folder in [deep, *deep.parents][:1500]:
         folder.rmdir()
     assert rows == [{"audio_filepath": "d/" * 1500 + "a.wav"}]
 
 
 def test_folder_faults(tmp_path: Path) -> None:
-    """An empty folder, a reference or a name that is not UTF-8: refused, all of them named."""
+    """An empty folder is refused, and so are a reference and a file name that are not UTF-8; each one is named."""
     with pytest.raises(ManifestError, match=r"holds no recordings; files that end in one of these .* \.flac "):
         open_source(tmp_path)
     for name in ["a.wav", "b.wav", os.fsdecode(b"caf\xe9.wav")]:
@@ -781,7 +798,7 @@ def test_folder_faults(tmp_path: Path) -> None:
 
 @given(st.lists(st.integers(0, 10**12), unique=True))
 def test_natural_order_of_numbers(numbers: list[int]) -> None:
-    """Numbers in names sort as numbers, padded with zeros or not."""
+    """Numbers in names sort by value, with or without leading zeros."""
     names = [f"Take {n:0{n % 5}} b" for n in numbers]
     assert sorted(names, key=natural_key) == [name for _, name in sorted(zip(numbers, names, strict=True))]
 
@@ -792,7 +809,7 @@ def test_natural_order_of_numbers(numbers: list[int]) -> None:
 @needs_data
 @pytest.mark.parametrize(("name", "num_items"), [("odd", 88), ("speech", 371)])
 def test_corpora_are_accepted(name: str, num_items: int) -> None:
-    """The manifests of the test recordings pass by default, and each item's folder is there."""
+    """The manifests of the test recordings pass with the default policy, and the folder of each item exists."""
     assert surveyed(DATA / name / "manifest.jsonl").items == num_items
     assert all(os.path.isdir(os.path.dirname(item.audio)) for item in read(DATA / name / "manifest.jsonl"))
 
@@ -833,6 +850,6 @@ def test_odd_manifests(name: str, by_default: dict[int, str], anywhere: dict[int
 
 
 def test_paths_that_no_file_has(tmp_path: Path) -> None:
-    """A path longer than the system opens is refused where it is read: it would travel to every decoder."""
+    """A path longer than the system supports is refused when it is parsed, before it reaches a decoder process."""
     with pytest.raises(ManifestError, match="longer than 4,096 bytes"):
         surveyed(write(tmp_path, json.dumps({"id": "x", "audio_filepath": "a/" * 3000 + "a.wav"})))

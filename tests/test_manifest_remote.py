@@ -1,4 +1,6 @@
-"""Manifests in buckets and on web servers, and prefixes in place of one: the same lines as if they lay here."""
+"""Tests for manifests in buckets and on web servers, and for prefixes as sources: they give the
+lines of local files.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ PLAIN = "".join(line + "\n" for line in LINES).encode()
 
 @contextmanager
 def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """A web server of our own, on a thread."""
+    """Run a web server on a thread and yield its address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -45,13 +47,13 @@ def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
 
 
 class Bucket:
-    """A bucket of its own."""
+    """A bucket of one test."""
 
     def __init__(self, server: servers.Server):
         self._server, self._name = server, f"calls-{uuid.uuid4().hex[:8]}"
         self.uri = f"{server.scheme}://{self._name}"
         self.variables = server.settings(f"http://127.0.0.1:{server.port}")
-        """What a process needs to find it."""
+        """Environment variables with which a process finds the bucket."""
         server.make(self._name)
 
     def put(self, name: str, data: bytes = b"", encoding: str | None = None) -> None:
@@ -60,7 +62,7 @@ class Bucket:
 
 @pytest.fixture(params=["gs", "s3"])
 def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """An empty bucket of each kind, which this process and its children find."""
+    """Return an empty bucket of each kind, which this process and its children find."""
     server: servers.Server = request.getfixturevalue({"gs": "google", "s3": "amazon"}[request.param])
     found = Bucket(server)
     for name, value in found.variables.items():
@@ -69,7 +71,7 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> B
 
 
 def told(source: Source) -> tuple[str, list[tuple[str, str | None]]]:
-    """(fingerprint, (id, reference) of each item)"""
+    """Return the fingerprint and the (id, reference) of each item."""
     with source:
         return survey(source).fingerprint, [(item.id, item.text) for item in items(source)]
 
@@ -83,7 +85,9 @@ def rows(uri: str, **options: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["m.jsonl", "m.jsonl.gz", "packed.jsonl", "m.json", "any name #1?.x"])
 def test_a_manifest_in_a_bucket(bucket: Bucket, tmp_path: Path, name: str) -> None:
-    """It reads as the same file here does, packed or not, whatever it is called; its recordings lie beside it."""
+    """A manifest in a bucket reads like the same local file, compressed or not and under any name; its recordings lie
+    beside it.
+    """
     (tmp_path / "m.jsonl").write_bytes(PLAIN)
     is_packed = name.endswith(".gz") or name == "packed.jsonl"
     encoding = "gzip" if name == "packed.jsonl" else None
@@ -95,7 +99,7 @@ def test_a_manifest_in_a_bucket(bucket: Bucket, tmp_path: Path, name: str) -> No
 
 
 def test_a_manifest_at_the_top_of_a_bucket(bucket: Bucket) -> None:
-    """Its folder is the bucket, and its scheme may be spelt in capitals."""
+    """The folder of a manifest at the top of a bucket is the bucket, and its scheme may be in capitals."""
     bucket.put("m.jsonl", PLAIN)
     scheme, _, rest = bucket.uri.partition("://")
     with open_source(f"{scheme.upper()}://{rest}/m.jsonl") as source:
@@ -103,7 +107,7 @@ def test_a_manifest_at_the_top_of_a_bucket(bucket: Bucket) -> None:
 
 
 def test_another_process_reads_the_same(bucket: Bucket) -> None:
-    """A handle carries the address of the folder, and the bytes that were brought."""
+    """A handle for another process carries the address of the folder and the fetched bytes."""
     bucket.put("day/m.jsonl", PLAIN)
     with open_source(f"{bucket.uri}/day/m.jsonl") as source:
         bucket.put("day/m.jsonl", b"nonsense")
@@ -115,7 +119,7 @@ def test_another_process_reads_the_same(bucket: Bucket) -> None:
 
 
 def test_a_large_manifest_is_on_disk(bucket: Bucket) -> None:
-    """One of many blocks comes whole, and no line of it is held."""
+    """A manifest of many blocks is read completely from disk."""
     count = 100_000
     bucket.put("m.jsonl", b"".join(b'{"audio_filepath":"%d.wav","text":"%s"}\n' % (n, b"w" * 40) for n in range(count)))
     with open_source(f"{bucket.uri}/m.jsonl") as source:
@@ -123,7 +127,7 @@ def test_a_large_manifest_is_on_disk(bucket: Bucket) -> None:
 
 
 def test_what_is_not_there(bucket: Bucket) -> None:
-    """No such manifest is the caller's mistake; what cannot be listed is the store's trouble."""
+    """A missing manifest is an error of the user; a bucket that cannot be listed is an error of the store."""
     bucket.put("day/a.wav")
     for name in ("none.jsonl", "day"):
         with pytest.raises(ManifestError) as caught:
@@ -145,13 +149,13 @@ TREE = {
 
 @pytest.mark.parametrize("prefix", ["", "day/", "in/day 1/"])
 def test_a_prefix_is_what_a_folder_is(bucket: Bucket, tmp_path: Path, prefix: str) -> None:
-    """The same objects below a prefix, the whole bucket too, and as files in a folder make the same run."""
+    """The same objects below a prefix, or in a whole bucket, and as files in a folder give the same manifest."""
     for name, data in TREE.items():
         bucket.put(prefix + name, data)
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
     if prefix:
-        bucket.put(prefix)  # as consoles mark a folder
+        bucket.put(prefix)  # the placeholder with which consoles mark a folder
         bucket.put("day-2/elsewhere.wav")
     assert sorted(prefix_manifest(f"{bucket.uri}/{prefix}")) == sorted(folder_manifest(tmp_path))
     with open_source(f"{bucket.uri}/{prefix}") as source:
@@ -162,14 +166,14 @@ def test_a_prefix_is_what_a_folder_is(bucket: Bucket, tmp_path: Path, prefix: st
 
 
 def test_a_whole_bucket_needs_no_slash(bucket: Bucket) -> None:
-    """A bucket's own name can be no manifest's."""
+    """The name of a bucket without a slash is read as a whole bucket, because it cannot be a manifest."""
     bucket.put("a.wav")
     with open_source(bucket.uri) as source:
         assert [item.audio for item in items(source)] == [f"{bucket.uri}/a.wav"]
 
 
 def test_keys_come_in_the_stores_order(bucket: Bucket) -> None:
-    """By their bytes, in one listing of several pages."""
+    """Recordings are ordered by the bytes of their keys, over several pages of the listing."""
     names = sorted(f"take {n}.wav" for n in range(1100))
     for name in names:
         bucket.put(name)
@@ -177,7 +181,9 @@ def test_keys_come_in_the_stores_order(bucket: Bucket) -> None:
 
 
 def test_keys_that_are_no_paths(bucket: Bucket) -> None:
-    """A key with an empty part is named by its address; each line leads to its key again, with the key's reference."""
+    """A key with an empty part is named by its address; each line leads back to its key, with the reference of that
+    key.
+    """
     names = ["/a.wav", "x//b.wav", "x/gs://c/d.wav", "e?#%20.wav", "ü \\.wav"]
     for name in names:
         bucket.put(f"day/{name}")
@@ -197,7 +203,7 @@ def test_keys_that_are_no_paths(bucket: Bucket) -> None:
 
 
 def test_references_that_are_none(bucket: Bucket) -> None:
-    """Not UTF-8, or too long: every one is named, none is read whole, and the run is refused."""
+    """References that are not UTF-8 or too long are all named, none is read whole, and the run is refused."""
     for name, data in [("a", b"caf\xe9"), ("b", b"ja"), ("c", b"x" * (MAX_REFERENCE_BYTES + 1))]:
         bucket.put(f"{name}.wav")
         bucket.put(f"{name}.txt", data)
@@ -209,7 +215,7 @@ def test_references_that_are_none(bucket: Bucket) -> None:
 
 
 def test_include_in_a_prefix(bucket: Bucket) -> None:
-    """As in a folder; only the references of what is included are read."""
+    """--include works as in a folder; only references of included recordings are read."""
     for name in ("a.flac", "x/b.flac", "x/c.wav"):
         bucket.put(f"day/{name}")
     bucket.put("day/x/c.txt", b"\xff")
@@ -222,7 +228,7 @@ def test_include_in_a_prefix(bucket: Bucket) -> None:
 
 
 def test_prefixes_that_hold_nothing(bucket: Bucket) -> None:
-    """An empty prefix is refused as an empty folder is; one without its slash is told so."""
+    """An empty prefix is refused like an empty folder; a prefix without its slash gets a hint."""
     bucket.put("day/notes.txt", b"x")
     for name in ("day/", "none/"):
         with pytest.raises(
@@ -234,7 +240,7 @@ def test_prefixes_that_hold_nothing(bucket: Bucket) -> None:
 
 
 class _Listing(BaseHTTPRequestHandler):
-    """A bucket of 100,000 recordings, of which it can do no more than list them, as Cloud Storage does."""
+    """A fake Cloud Storage with a bucket of 100,000 recordings, which it can only list."""
 
     COUNT = 100_000
 
@@ -267,7 +273,7 @@ print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def test_memory_does_not_grow_with_the_recordings() -> None:
-    """99,000 more of them, whose names are 8 MB and more, cost less than 3 MB."""
+    """99,000 additional recordings, whose names take over 8 MB, need less than 3 MB of memory."""
     with serve(_Listing) as url:
         env = {**environment(), "STORAGE_EMULATOR_HOST": url}
         found = []
@@ -282,7 +288,7 @@ def test_memory_does_not_grow_with_the_recordings() -> None:
 
 
 def test_what_is_not_read_to_its_end_leaves_nothing(bucket: Bucket) -> None:
-    """A listing that is left in the middle closes its files and ends its threads."""
+    """A listing that is not read to its end closes its files and ends its threads."""
     for n in range(40):
         bucket.put(f"{n:02}.wav")
         bucket.put(f"{n:02}.txt", b"ja")
@@ -297,7 +303,7 @@ def test_what_is_not_read_to_its_end_leaves_nothing(bucket: Bucket) -> None:
 
 
 class _Web(BaseHTTPRequestHandler):
-    """One manifest behind a signature."""
+    """A web server with one manifest behind a signature."""
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -317,14 +323,16 @@ def web() -> Iterator[str]:
 
 
 def test_a_manifest_on_a_web_server(web: str) -> None:
-    """A signed address brings it; its name and its folder bear no signature, and it names what lies on the server."""
+    """A manifest with a signed address is read; its name and folder show no signature, and its recordings lie on the
+    server.
+    """
     with open_source(f"{web}/x/m.jsonl?sig=secret", access=Access(allow_private_addresses=True)) as source:
         assert (source.name, source.base) == (f"{web}/x/m.jsonl?…", f"{web}/x/")
         assert [item.audio for item in items(source)] == [f"{web}/x/a.wav", f"{web}/x/x/b%20c.wav"]
 
 
 def test_a_manifest_that_a_web_server_has_not(web: str) -> None:
-    """It does not exist, and the error shows no signature."""
+    """A missing manifest is reported without the signature."""
     with pytest.raises(ManifestError, match=r"/x/none\.jsonl\?…: does not exist; give a \.jsonl") as caught:
         open_source(f"{web}/x/none.jsonl?sig=secret", access=Access(allow_private_addresses=True))
     assert "secret" not in str(caught.value)
@@ -334,7 +342,9 @@ def test_a_manifest_that_a_web_server_has_not(web: str) -> None:
 
 
 def test_commands(bucket: Bucket, voxbatch: Voxbatch) -> None:
-    """validate and manifest take addresses and the options of stores; exit 2 for what is not there, 1 for a store."""
+    """`validate` and `manifest` accept addresses and storage options; a missing source gives exit code 2, a failing
+    store 1.
+    """
     for name in ("a.wav", "b.flac"):
         bucket.put(f"day/{name}")
     bucket.put("day/a.txt", b"ja")

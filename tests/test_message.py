@@ -1,4 +1,4 @@
-"""What a message asks for, and where its outputs go: without any server."""
+"""Tests for parsing messages: the requested run and the place of its outputs, without a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def said(data: Any, **attributes: str) -> Message:
 
 
 def told(key: str, event: str = "OBJECT_FINALIZE", bucket: str = "calls", **attributes: str) -> Message:
-    """A notification whose payload was left out."""
+    """Return a notification without a payload."""
     place = {"bucketId": bucket, "objectId": key, "objectGeneration": "7"}
     return said(b"", eventType=event, payloadFormat="NONE", **place, **attributes)
 
@@ -37,12 +37,14 @@ def told(key: str, event: str = "OBJECT_FINALIZE", bucket: str = "calls", **attr
     ],
 )
 def test_an_uploaded_manifest_is_an_order(key: str, out: str) -> None:
-    """Its outputs lie in OUT as it lies below the prefix; names are taken as they are, not as in a URL."""
+    """An uploaded manifest is run with its outputs below OUT at its path below the prefix; names
+    are not URL-decoded.
+    """
     assert read(told(key), HERE) == Run(f"gs://calls/{key}", out)
 
 
 def test_a_recording_is_run_where_recordings_come_in() -> None:
-    """Elsewhere it waits for the manifest that names it."""
+    """A recording below a recordings prefix is run; elsewhere it waits for the manifest that names it."""
     expected = Upload("gs://calls/in/audio/a.flac", "7", "gs://calls/in/audio/", "gs://calls/out/audio/a.flac")
     assert read(told("in/audio/a.flac"), HERE) == expected
     assert isinstance(read(told("in/a.flac"), HERE), Foreign)
@@ -63,14 +65,14 @@ def test_a_recording_is_run_where_recordings_come_in() -> None:
     ],
 )
 def test_what_is_not_ours(message: Message) -> None:
-    """Another event, another place, another kind of file, our own outputs: nobody's fault, and nothing to do."""
+    """Other events, places and file types, and our own outputs, are ignored with a reason."""
     found = read(message, HERE)
     assert isinstance(found, Foreign)
     assert found.reason
 
 
 def test_own_outputs_start_nothing() -> None:
-    """Without a prefix everything in the bucket is ours but what we wrote ourselves."""
+    """Everything in the bucket is accepted if no prefix is set, except for our own outputs."""
     assert isinstance(read(told("out/x.jsonl"), Rules(OUT)), Foreign)
     assert read(told("x.jsonl"), Rules(OUT)) == Run("gs://calls/x.jsonl", "gs://calls/out/calls/x")
 
@@ -85,7 +87,7 @@ def test_own_outputs_start_nothing() -> None:
     ],
 )
 def test_outputs_of_several_places_do_not_meet(prefixes: tuple[str, ...], out: str) -> None:
-    """A run's folder is named by its path below the folder that all places share, or by its bucket, too."""
+    """The folder of a run is named by its path below the common folder of all prefixes, or also by its bucket."""
     assert read(told("in/in day/x.jsonl"), Rules(OUT, prefixes)) == Run("gs://calls/in/in day/x.jsonl", OUT + out)
 
 
@@ -100,7 +102,7 @@ def test_outputs_of_several_places_do_not_meet(prefixes: tuple[str, ...], out: s
     ],
 )  # fmt: skip
 def test_an_order_in_json(data: Any, order: Run) -> None:
-    """The output is named as an upload's would be, where it is not given."""
+    """If a JSON message gives no output, the output is named like that of an upload."""
     assert read(said(data), HERE) == order
 
 
@@ -125,7 +127,7 @@ def test_an_order_in_json(data: Any, order: Run) -> None:
     ],
 )
 def test_what_can_never_be_run(data: Any, reason: str) -> None:
-    """It says what was seen and what a message looks like."""
+    """A message that can never be run is refused with the value and the rule."""
     with pytest.raises(MessageError) as refused:
         read(said(data), HERE)
     assert reason in str(refused.value)
@@ -133,14 +135,14 @@ def test_what_can_never_be_run(data: Any, reason: str) -> None:
 
 @pytest.mark.parametrize("rules", [HERE, Rules(None)])
 def test_a_signed_address_stays_secret(rules: Rules) -> None:
-    """What is said of it ends in logs and in the dead-letter topic."""
+    """No secret of a signed address is in the error, which appears in logs and in the dead-letter topic."""
     with pytest.raises(MessageError) as refused:
         read(said({"manifest": "https://host/m.jsonl?signature=SECRET"}), rules)
     assert "SECRET" not in str(refused.value)
 
 
 def test_without_an_out_messages_must_say() -> None:
-    """An upload then is a mistake in how voxbatch was started, and says so."""
+    """An upload is refused without -o OUT, with a hint to set it; a message may give its own output."""
     with pytest.raises(MessageError, match="start voxbatch listen with -o OUT"):
         read(told("in/day.jsonl"), Rules(None))
     given = {"manifest": "gs://calls/in/m.jsonl", "output": "s3://elsewhere/x"}
@@ -148,20 +150,21 @@ def test_without_an_out_messages_must_say() -> None:
 
 
 def test_a_notification_must_name_its_object() -> None:
+    """A notification without the name of its object is refused."""
     with pytest.raises(MessageError, match="without bucketId or objectId"):
         read(said(b"", eventType="OBJECT_FINALIZE", bucketId="calls"), HERE)
 
 
 @given(st.binary(), st.dictionaries(st.sampled_from(["eventType", "bucketId", "objectId"]), st.text()))
 def test_no_message_is_too_odd(data: bytes, attributes: dict[str, str]) -> None:
-    """Whatever comes is an order, not ours, or refused; nothing else is raised."""
+    """Any message is a run, an upload, ignored, or refused with MessageError; no other error is raised."""
     with contextlib.suppress(MessageError):
         assert isinstance(read(Message("1", data, attributes), HERE), Run | Upload | Foreign)
 
 
 @given(st.text(min_size=1).map(lambda text: text.replace("\0", "")))
 def test_every_order_stays_in_out(name: str) -> None:
-    """However an object is called."""
+    """The outputs of a run stay below OUT for every object name."""
     try:
         found = read(told(f"in/{name}.jsonl"), HERE)
     except MessageError:

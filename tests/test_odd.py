@@ -1,4 +1,6 @@
-"""Odd, broken and hostile input, in one run with a real model: each ends as it should, and nothing else does."""
+"""Tests for odd, broken and hostile input in one run with a real model: each item ends as expected and affects no
+other.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +37,19 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Ran:
+    """Exit code, output and results of the run."""
+
     code: int
     out: str
     err: str
     peak: int
-    """Bytes: the highest sum of the resident memory of the program and its children."""
+    """Bytes: the peak of the summed resident memory of the program and its children."""
     transcripts: dict[str, dict[str, Any]]
     failures: dict[str, dict[str, Any]]
 
 
 def made_here(folder: Path) -> Iterator[dict[str, Any]]:
-    """What does not travel: links, a long name, a FIFO, a folder that looks like a file."""
+    """Create recordings that cannot be shipped: links, a long name, a FIFO and a folder named like a file."""
     good = DATA / "pcm_s24.wav"
     text = next(row["text"] for row in ROWS if row["audio_filepath"] == "pcm_s24.wav")
     (folder / "link.wav").symlink_to(good)
@@ -63,6 +67,7 @@ def made_here(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def memory(process: psutil.Process) -> int:
+    """Return the resident memory of a process and its children in bytes."""
     total = 0
     for each in [process, *process.children(recursive=True)]:
         try:
@@ -80,7 +85,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     (folder / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = [sys.executable, "-m", "voxbatch", "run", "m.jsonl", "--engine", "faster-whisper", "--allow-outside"]
     command += ["--formats", "srt,txt", "--log-format", "json"]
-    command += ["--engine-option", "beam_size=1"]  # 50 minutes to hear, and no word of them is in question
+    command += ["--engine-option", "beam_size=1"]  # 50 minutes of audio, whose exact words do not matter here
     with (
         open(folder / "stdout", "w+") as out,
         open(folder / "stderr", "w+") as err,
@@ -109,7 +114,7 @@ def everything(ran: Ran) -> dict[str, dict[str, Any]]:
 
 
 def test_the_run_ends_as_told(ran: Ran) -> None:
-    """Finished with failures: exit 3, the counts printed, and every item ended once."""
+    """A run with failed items exits with 3, prints the counts, and ends every item once."""
     assert ran.code == 3, ran.err[-2000:]
     assert not set(ran.transcripts) & set(ran.failures)
     done, failed = len(ran.transcripts), len(ran.failures)
@@ -118,19 +123,19 @@ def test_the_run_ends_as_told(ran: Ran) -> None:
 
 
 def test_no_traceback_and_only_events(ran: Ran) -> None:
-    """Libraries that complain of broken files do not get through to the user."""
+    """Complaints of libraries about broken files do not reach the user."""
     assert "Traceback" not in ran.out + ran.err
     assert all("severity" in json.loads(line) for line in ran.err.splitlines())
 
 
 def test_memory_stays_bounded(ran: Ran) -> None:
-    """The program and all its processes, model included."""
+    """The memory of the program and all its processes, model included, stays within the limit."""
     print(f"peak {ran.peak / 1e6:.0f} MB")
     assert ran.peak <= MAX_MEMORY, f"{ran.peak / 1e6:.0f} MB"
 
 
 def test_each_ends_as_expected(ran: Ran) -> None:
-    """As the row's `expect`, or its `alt`, says."""
+    """Each item ends as `expect` or `alt` of its row says."""
     wrong = []
     for name, row in everything(ran).items():
         ended = "error" if name in ran.failures else "ok" if row["pred_text"] else "empty"
@@ -141,7 +146,7 @@ def test_each_ends_as_expected(ran: Ran) -> None:
 
 
 def test_what_fails_says_why(ran: Ran) -> None:
-    """An error class of ours, and one line that names the file and the trouble."""
+    """A failed item has one of our error classes and a message of one line that names the file and the fault."""
     for name, row in ran.failures.items():
         assert row["error"] == "AudioError", row
         assert name.rpartition("/")[2] in row["message"], row
@@ -150,7 +155,9 @@ def test_what_fails_says_why(ran: Ran) -> None:
 
 
 def test_speech_comes_through(ran: Ran) -> None:
-    """Every row that carries a reference has its words; one that was cut short, a prefix of them."""
+    """Every row with a reference is transcribed within the error limit; a truncated one matches a prefix of its
+    reference.
+    """
     wrong = {}
     for name, row in ran.transcripts.items():
         if row.get("text"):
@@ -164,21 +171,21 @@ def test_speech_comes_through(ran: Ran) -> None:
 
 
 def prefix_rate(reference: str, text: str) -> float:
-    """Errors against the best prefix of at least three words, per word."""
+    """Return the word error rate against the best prefix of at least three words."""
     words = tokens(reference, "en")
     rates = [count_errors(" ".join(words[:n]), text, "en").rate or 0 for n in range(3, len(words) + 1)]
     return min(rates)
 
 
 def test_nothing_is_heard_where_nothing_is_said(ran: Ran) -> None:
-    """Silence, noise and scraps: exactly no text, whatever the model would like to hear."""
+    """Silence, noise and fragments give exactly no text."""
     heard = {name: row["pred_text"] for name, row in ran.transcripts.items() if row.get("text") == ""}
     assert heard
     assert set(heard.values()) == {""}
 
 
 def test_repetition_is_not_a_loop(ran: Ran) -> None:
-    """A sentence that is said a hundred times comes a hundred times, give or take what a tiny model mishears."""
+    """A sentence that is spoken a hundred times is transcribed a hundred times, within the errors of a tiny model."""
     text = ran.transcripts["jfk_repeated_100x.opus"]["pred_text"].lower()
     assert 90 <= text.count("my fellow americans") <= 105
 
@@ -199,8 +206,8 @@ EXPECTED = {
         5: "is a number, 42", 6: "is null",
     },
 }  # fmt: skip
-"""What each odd manifest is refused for, by line; 0 is the manifest as a whole."""
-# Line 3 of "traversal", http://127.0.0.1:9/x.wav, is valid: whether an address may be asked is seen by who connects.
+"""Reason for which each odd manifest is refused, by line; line 0 is the manifest as a whole."""
+# Line 3 of "traversal", http://127.0.0.1:9/x.wav, is valid: the SSRF guard checks addresses at connection time.
 OUTSIDE: dict[str, dict[int, str]] = {
     **EXPECTED,
     "blank_lines_crlf_bom": {},
@@ -209,10 +216,11 @@ OUTSIDE: dict[str, dict[int, str]] = {
     "traversal": {line: EXPECTED["traversal"][line] for line in (4,)},
     "truncated_last_line": {2: "ends within a JSON object"},
 }
-"""And what remains where it may name any local file."""
+"""The reasons that remain if the manifest may name any local file."""
 
 
 def complaints(path: Path, stderr: str) -> dict[int, str]:
+    """Return the reasons in stderr by line number; 0 is the manifest as a whole."""
     found = {}
     for line in stderr.splitlines():
         where, _, reason = line.removeprefix("Error: ").removeprefix(f"{path}: ").partition(": ")
@@ -228,7 +236,9 @@ def complaints(path: Path, stderr: str) -> dict[int, str]:
 def test_odd_manifests(
     voxbatch: Voxbatch, tmp_path: Path, path: Path, flags: tuple[str, ...], expected: dict[str, dict[int, str]]
 ) -> None:
-    """Exit 2 before a model is loaded or OUT is made; every bad line with its number and what is wrong with it."""
+    """A bad manifest exits with 2 before a model is loaded or OUT is created, and names every bad
+    line with its fault.
+    """
     reasons = expected[path.stem]
     if not reasons:
         assert voxbatch("validate", path, *flags).returncode == 0
@@ -243,5 +253,5 @@ def test_odd_manifests(
 
 
 def test_every_odd_manifest_is_known() -> None:
-    """A new one in the corpus needs its judgement here."""
+    """A new manifest in the corpus needs an entry here."""
     assert {path.stem for path in MANIFESTS} == set(EXPECTED)

@@ -1,4 +1,6 @@
-"""Every item becomes one entry in a part, whatever order results come in; and no end of an engine is a hang."""
+"""Tests for the pipeline: every item becomes one entry in a part, in any order of results, and no failure of an engine
+causes a hang.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def scripted(**options: object) -> Scripted:
 
 
 class Bench:
-    """A pipeline over items of its own, in a folder of its own."""
+    """A pipeline with its own items and output folder."""
 
     def __init__(self, place: Path, count: int, part_items: int = 3, decoders: int = 2, language: str | None = None):
         self.store = open_store(str(place))
@@ -51,7 +53,7 @@ class Bench:
         self.seen.append((progress.done, progress.failed))
 
     def lines(self) -> dict[int, tuple[str, dict[str, Any]]]:
-        """Item.index → (kind, output line) of all that is committed."""
+        """Return (kind, output line) of all committed entries by Item.index."""
         entries = [entry for name in part_names(self.store) for entry in read_part(self.store, name)]
         found = {entry.index: (entry.kind, json.loads(entry.line)) for entry in entries}
         assert len(found) == len(entries), "an item is committed once"
@@ -66,7 +68,7 @@ def bench(tmp_path: Path) -> Callable[..., Bench]:
 @pytest.fixture
 def items(recording: Recorder) -> Callable[..., list[Item]]:
     def make(*seconds: float) -> list[Item]:
-        """A recording of each length; 0 is one that is missing."""
+        """Make a recording of each length in seconds; 0 stands for a missing recording."""
         return [one(i, length) for i, length in enumerate(seconds)]
 
     def one(i: int, length: float) -> Item:
@@ -77,7 +79,7 @@ def items(recording: Recorder) -> Callable[..., list[Item]]:
 
 
 def wait_for_threads(names: Sequence[str] = ("decode", "engine")) -> None:
-    """The pipeline's threads end, if not at once."""
+    """Wait until the threads of the pipeline have ended."""
     until = time.monotonic() + 10
     while alive := [thread.name for thread in threading.enumerate() if thread.name in names]:
         assert time.monotonic() < until, f"still there: {alive}"
@@ -88,7 +90,9 @@ def wait_for_threads(names: Sequence[str] = ("decode", "engine")) -> None:
 def test_every_item_becomes_one_entry(
     bench: Callable[..., Bench], items: Callable[..., list[Item]], options: dict[str, object]
 ) -> None:
-    """In whatever order results come: the words of all chunks in order, the row passed through, parts of K items."""
+    """In any order of results, an entry has the words of all chunks in order and the passed-through row, and parts have
+    K items.
+    """
     made = bench(7)
     usage = made.run(scripted(**options), iter(items(1, 40, 0.001, 2.2, 0, 33, 0.5)))
     lines = made.lines()
@@ -131,7 +135,9 @@ def test_an_engine_ends_its_stream_by_itself(
 
 
 def test_a_failing_chunk_fails_its_item_only(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
-    """The message tells which stretch failed first, whichever result came first."""
+    """A failing chunk fails only its item, and the message names the first failed range, whichever
+    result came first.
+    """
     made = bench(3)
     made.run(scripted(fail_items="1", shuffle="true"), iter(items(1, 40, 1)))
     kinds = {i: kind for i, (kind, _) in made.lines().items()}
@@ -146,7 +152,7 @@ def test_a_failing_chunk_fails_its_item_only(bench: Callable[..., Bench], items:
 def test_a_language_that_the_engine_does_not_know(
     bench: Callable[..., Bench], items: Callable[..., list[Item]]
 ) -> None:
-    """It fails the item before anything is decoded; regional forms of a known language pass."""
+    """An unsupported language fails the item before decoding; regional forms of a supported language are accepted."""
     engine = scripted()
     engine.spec = dataclasses.replace(engine.spec, languages=frozenset({"en"}))
     made = bench(3, language="EN_us")
@@ -160,7 +166,7 @@ def test_a_language_that_the_engine_does_not_know(
 
 
 def latency_of(bench: Bench) -> Latency:
-    """Merged over the parts."""
+    """Return the latencies merged over all parts."""
     total = Latency()
     for header in read_headers(bench.store, part_names(bench.store)):
         assert header.latency is not None
@@ -169,8 +175,9 @@ def latency_of(bench: Bench) -> Latency:
 
 
 def test_latencies_are_measured(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
-    """Each chunk from when the engine takes it: an engine that takes one at a time is never behind with two, whatever
-    waits in the feed. Each item from its first chunk; a recording that is missing has none."""
+    """The latency of a chunk starts when the engine takes it, not while it waits in the feed. The latency of an item
+    starts with its first chunk, and a missing recording has none.
+    """
     made = bench(5)
     usage = made.run(scripted(delay_s=0.05, concurrency=1), iter(items(1, 40, 0, 2, 1)))
     latency = latency_of(made)
@@ -186,7 +193,7 @@ def test_latencies_are_measured(bench: Callable[..., Bench], items: Callable[...
 
 
 class OnGpu(Scripted):
-    """Says that it uses a GPU, whose memory fills, and empties before the end."""
+    """An engine that reports GPU memory in use, which rises and falls before the end."""
 
     def __init__(self, *bytes_in_use: int):
         super().__init__(None, {"max_chunk_s": "15", "delay_s": "0.1", "concurrency": "1"})
@@ -199,7 +206,7 @@ class OnGpu(Scripted):
 def test_the_peak_of_gpu_memory(
     bench: Callable[..., Bench], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The most that was ever seen until then, in each part; without a GPU there is none."""
+    """Each part contains the highest memory use until then; without a GPU there is none."""
     monkeypatch.setattr(room, "MEMORY_S", 0.01)
     made = bench(6, part_items=2)
     made.run(OnGpu(5, 9, 3), iter(items(*[1] * 6)))
@@ -210,7 +217,7 @@ def test_the_peak_of_gpu_memory(
 
 
 def test_a_language_code_that_does_not_exist(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
-    """An engine that takes all ISO 639-1 codes refuses other tags, and the message says which it takes."""
+    """An engine that accepts all ISO 639-1 codes refuses other tags with a message that says which codes it accepts."""
     engine = scripted()
     engine.spec = dataclasses.replace(engine.spec, languages=ISO_639_1)
     made = bench(3)
@@ -227,7 +234,7 @@ def test_a_language_code_that_does_not_exist(bench: Callable[..., Bench], items:
 def test_an_engine_that_dies_while_a_decoder_waits_for_room(
     bench: Callable[..., Bench], items: Callable[..., list[Item]]
 ) -> None:
-    """The feed is full and the engine is gone: the run ends at once, and what was done is committed."""
+    """If the engine dies while the feed is full, the run ends at once and commits the finished items."""
     made = bench(4, part_items=100, decoders=1)
     with pytest.raises(EngineError, match="scripted to die after 3 results"):
         made.run(scripted(concurrency=1, die_after=3), iter(items(1, 1, 120, 120)))
@@ -236,7 +243,7 @@ def test_an_engine_that_dies_while_a_decoder_waits_for_room(
 
 
 class Inventor(Scripted):
-    """Invents a text for every chunk, and remembers which chunks it was given."""
+    """An engine that returns invented text for every chunk and records the chunks that it received."""
 
     def __init__(self) -> None:
         super().__init__(None, {"max_chunk_s": "15"})
@@ -251,7 +258,7 @@ class Inventor(Scripted):
 def test_silent_chunks_are_not_given_to_the_engine(
     bench: Callable[..., Bench], items: Callable[..., list[Item]], tmp_path: Path
 ) -> None:
-    """Their items are done, without invented text, and their audio counts as transcribed."""
+    """Items with only silent chunks are done without invented text, and their audio counts as transcribed."""
     engine, made, mixed = Inventor(), bench(3), items(20, 1, 20)
     speech, rate = soundfile.read(mixed[0].audio)
     soundfile.write(mixed[1].audio, np.zeros(40 * rate), rate)
@@ -267,7 +274,7 @@ def test_silent_chunks_are_not_given_to_the_engine(
 
 
 class Deserter(Scripted):
-    """Stops in the middle, as if the feed had been closed."""
+    """An engine whose stream ends early, as if the feed had been closed."""
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure]:
         for _, result in zip(range(2), super().stream(feed), strict=False):
@@ -275,7 +282,7 @@ class Deserter(Scripted):
 
 
 def test_an_engine_that_stops_without_a_word(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
-    """An engine that breaks its promise and simply ends is an error, not a hang, and not a finished run."""
+    """An engine that ends without results for all chunks is an error, not a hang or a finished run."""
     made = bench(4, part_items=100, decoders=1)
     with pytest.raises(EngineError, match="engine scripted ended without a result for"):
         made.run(Deserter(None, {"concurrency": "1", "max_chunk_s": "15"}), iter(items(1, 1, 120, 120)))
@@ -284,14 +291,14 @@ def test_an_engine_that_stops_without_a_word(bench: Callable[..., Bench], items:
 
 
 class Unborn(Scripted):
-    """Its model does not load."""
+    """An engine whose model does not load."""
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure]:
         raise EngineError("no model")
 
 
 def test_an_engine_that_never_starts(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
-    """The decoders, already at work, are told."""
+    """If the model does not load, the working decoder processes are stopped."""
     made = bench(2)
     with pytest.raises(EngineError, match="no model"):
         made.run(Unborn(None, {"max_chunk_s": "15"}), iter(items(120, 120)))
@@ -300,7 +307,7 @@ def test_an_engine_that_never_starts(bench: Callable[..., Bench], items: Callabl
 
 
 def test_a_manifest_that_breaks_off(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
-    """An error of the items' source ends the run; what was done by then is committed."""
+    """An error of the item source ends the run, and the items finished by then are committed."""
     made = bench(41, part_items=100)
 
     def broken() -> Iterator[Item]:
@@ -316,7 +323,7 @@ def test_a_manifest_that_breaks_off(bench: Callable[..., Bench], items: Callable
 def test_a_place_that_breaks(
     bench: Callable[..., Bench], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit that fails ends the run, although both other threads stand before a full queue."""
+    """A failed commit ends the run, although both other threads wait at a full queue."""
     monkeypatch.setattr(room, "EVENTS", 1)
     made = bench(40, part_items=1)
     made.store.write("parts", [b"a file where the folder should be"])
@@ -329,7 +336,7 @@ def test_a_place_that_breaks(
 def test_errors_of_every_kind_come_through(
     bench: Callable[..., Bench], items: Callable[..., list[Item]], error: BaseException
 ) -> None:
-    """Nothing that a thread raises is lost."""
+    """An error raised in any thread reaches the caller."""
 
     def broken() -> Iterator[Item]:
         yield from items(0.5)
@@ -340,7 +347,7 @@ def test_errors_of_every_kind_come_through(
 
 
 def test_a_soft_stop_commits_what_is_in_hand(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
-    """Asked to stop, a pipeline commits what is finished within moments and raises Interrupted."""
+    """A soft stop commits the finished items within a second and raises Interrupted."""
     made = bench(60, part_items=100)
     asked: list[float] = []
 
@@ -359,13 +366,15 @@ def test_a_soft_stop_commits_what_is_in_hand(bench: Callable[..., Bench], items:
 
 
 def test_a_stop_outside_of_a_pipeline_is_at_once() -> None:
-    """Surveying and merging have nothing in hand: a signal ends them where they are."""
+    """While the manifest is surveyed or merged, a signal ends the process at once, because nothing
+    has to be committed.
+    """
     with pytest.raises(Interrupted):
         Stop().ask()
 
 
 def test_time_commits_too(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
-    """A part is due after so many seconds, though it is far from full."""
+    """A part is committed after a number of seconds, even if it is not full."""
     made = bench(6)
     made.settings = dataclasses.replace(made.settings, part_items=1000, part_seconds=0.15)
     made.run(scripted(delay_s=0.1, concurrency=1), iter(items(*[0.5] * 6)))

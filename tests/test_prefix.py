@@ -1,4 +1,6 @@
-"""A model in a bucket arrives whole, once, and as it was listed, whatever is killed or cut on the way."""
+"""Tests for models in buckets: a model arrives complete, once and in the listed revision, whatever is killed or
+interrupted.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,14 @@ from voxbatch.storage.address import in_bucket
 from voxbatch.storage.prefix import MARKER, Fetched, fetch_prefix
 
 slow = pytest.mark.slow
-"""Starts servers."""
+"""The test starts servers."""
 
-# Google's client leaves the socket of a reply that broke off to the garbage collector, which each test here calls.
+# Google's client leaves the socket of an interrupted reply to the garbage collector, which each test here runs.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
 class Model:
-    """A model of four files in a bucket of its own, behind a proxy."""
+    """A model of four files in its own bucket behind a proxy."""
 
     FILES: ClassVar = {
         "config.json": b"{}",
@@ -60,13 +62,13 @@ class Model:
         return fetch_prefix(uri or self.uri, self.cache, self.lines.append)
 
     def fetched(self) -> Counter[str]:
-        """The requests for objects since the last call."""
+        """Return the number of requests for each object since the last call."""
         counted = Counter(asked.name for asked in self.proxy.log if asked.verb == "get")
         self.proxy.forget()
         return counted
 
     def script(self, head: str = "") -> subprocess.Popen[str]:
-        """The same fetch in a process of its own; it prints what it logs, and at last the folder."""
+        """Start the same fetch in another process, which prints its log lines and finally the folder."""
         code = f"""
 import sys
 {head}
@@ -80,7 +82,7 @@ print(fetch_prefix(sys.argv[1], Path(sys.argv[2]), lambda line: print(line, flus
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """What is there, but for the marker."""
+    """Return the files in the folder except for the marker."""
     found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     return {name: data for name, data in found.items() if name != MARKER}
 
@@ -92,13 +94,14 @@ def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         yield Model(server, proxy, tmp_path / "cache")
 
 
-# ── what arrives ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a successful download ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @slow
 def test_arrives_once(model: Model) -> None:
-    """All files below the prefix come, in their folders, the empty one too; neighbours and placeholders do not; and the
-    second time nothing is fetched."""
+    """All files below the prefix arrive in their folders, including the empty one, without neighbours and placeholders.
+    A second call fetches nothing.
+    """
     for name in ("asr/tiny-v2/config.json", "asr/tiny", "asr/tiny/", "asr/tiny/tokens/", f"asr/tiny/{MARKER}"):
         model.put(name, b"" if name.endswith("/") else b"not this")
     first = model.fetch()
@@ -107,7 +110,7 @@ def test_arrives_once(model: Model) -> None:
     assert first.path.name == f"{model.bucket}-asr-tiny-{first.revision}"
     asked = model.fetched()
     assert set(asked.values()) == {1}
-    assert set(asked) - {"en.txt"} == {"config.json", "weights.bin", "de.txt"}  # the empty one needs no request
+    assert set(asked) - {"en.txt"} == {"config.json", "weights.bin", "de.txt"}  # the empty file needs no request
     assert model.fetch(model.uri + "/") == first
     assert not model.fetched()
     assert len(model.lines) == 1
@@ -116,8 +119,9 @@ def test_arrives_once(model: Model) -> None:
 
 @slow
 def test_a_speech_model(model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The vLLM engine takes a model by its address in a bucket: it knows its kind, pins its revision, and says so when
-    the weights are not among the files."""
+    """The vLLM engine accepts a model by its bucket address: it detects the family, pins the revision, and reports
+    missing weights.
+    """
     from voxbatch.engines.vllm.model import REALTIME, complete, locate
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -138,7 +142,7 @@ def test_a_speech_model(model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 @slow
 def test_an_endpoint_of_its_own(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model comes from the service that the run's other buckets are at."""
+    """A model is fetched from the S3 endpoint of the run's other buckets."""
     from voxbatch.storage import Access
 
     if model.server.scheme == "s3":
@@ -149,7 +153,9 @@ def test_an_endpoint_of_its_own(model: Model, monkeypatch: pytest.MonkeyPatch) -
 
 @slow
 def test_revision(model: Model) -> None:
-    """The revision is the digest of the marker; the same bytes uploaded again keep it, others make another folder."""
+    """The revision is the digest of the marker: uploading the same bytes again keeps it, and other bytes give another
+    folder.
+    """
     first = model.fetch()
     assert hashlib.sha256((first.path / MARKER).read_bytes()).hexdigest().startswith(first.revision)
     model.put("asr/tiny/config.json", b"{}")
@@ -164,14 +170,14 @@ def test_revision(model: Model) -> None:
 
 @slow
 def test_whole_bucket(model: Model) -> None:
-    """A bucket may itself be the folder."""
+    """A whole bucket can be the model folder."""
     fetched = model.fetch(f"{model.server.scheme}://{model.bucket}")
     assert files(fetched.path) == {f"asr/tiny/{name}": data for name, data in Model.FILES.items()}
 
 
 @slow
 def test_many_pieces(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object comes in pieces that join to it, the last one shorter."""
+    """An object arrives in several pieces that are joined correctly, with a shorter last piece."""
     for store in (gcs, s3):
         monkeypatch.setattr(store, "STREAM_BYTES", 30_001)
     assert files(model.fetch().path) == Model.FILES
@@ -179,7 +185,7 @@ def test_many_pieces(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @slow
 def test_many_files(model: Model) -> None:
-    """More files than are fetched at a time, with odd names, all come."""
+    """More files than are fetched concurrently, with special characters in their names, all arrive."""
     names = [f"{i}/ü %2F#?+&=.bin" for i in range(30)]
     for name in names:
         model.put(f"many/{name}", name.encode())
@@ -189,7 +195,7 @@ def test_many_files(model: Model) -> None:
 
 @slow
 def test_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large object passes through in pieces: the process never holds it."""
+    """A large object is streamed: the process never holds it in memory."""
     model.put("asr/tiny/weights.bin", bytes(150_000_000))
     for name in ("STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{model.server.port}")
@@ -204,12 +210,12 @@ atexit.register(lambda: print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/st
     assert int(peak_kib) < 150_000
 
 
-# ── what goes wrong on the way ────────────────────────────────────────────────────────────────────────────────────────
+# ── faults during the download ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @slow
 def test_killed(model: Model) -> None:
-    """A process killed in mid-file leaves whole files only; the next one fetches that file and no other."""
+    """A process killed within a file leaves only complete files; the next process fetches only the missing file."""
     model.proxy.faults["weights.bin"] = ["hold"]
     process = model.script()
     assert model.proxy.held.wait(20)
@@ -230,7 +236,7 @@ def test_killed(model: Model) -> None:
 @slow
 @pytest.mark.parametrize("fault", ["cut", "short", "503"])
 def test_one_fault(model: Model, fault: str) -> None:
-    """A connection that breaks, an object that comes too short and a server in trouble are tried again."""
+    """An interrupted connection, an incomplete object and a failing server are retried."""
     model.proxy.faults["weights.bin"] = [fault]
     fetched = model.fetch()
     assert files(fetched.path) == Model.FILES
@@ -239,7 +245,9 @@ def test_one_fault(model: Model, fault: str) -> None:
 
 @slow
 def test_lasting_fault(model: Model) -> None:
-    """An object that never comes whole never appears; the error names it, and the way is free once it does come."""
+    """An object that never arrives completely never appears in the folder, and the error names it. Once it arrives, the
+    fetch succeeds.
+    """
     model.proxy.faults["weights.bin"] = ["short"] * prefix.ATTEMPTS
     with pytest.raises(StorageError, match=r"weights\.bin"):
         model.fetch()
@@ -252,7 +260,7 @@ def test_lasting_fault(model: Model) -> None:
 
 @slow
 def test_spoiled_cache(model: Model) -> None:
-    """A file that was lost or cut off in the cache is fetched again, and no other."""
+    """Only files that are missing or truncated in the cache are fetched again."""
     fetched = model.fetch()
     model.fetched()
     (fetched.path / "tokens/de.txt").unlink()
@@ -264,7 +272,7 @@ def test_spoiled_cache(model: Model) -> None:
 
 @slow
 def test_swept(model: Model) -> None:
-    """What a killed process left where there are no nameless files goes away."""
+    """Temporary files of a killed process are removed, on systems without nameless files."""
     fetched = model.fetch()
     (fetched.path / MARKER).unlink()
     (fetched.path / "tokens" / ".tmp-0123").write_bytes(b"half")
@@ -274,7 +282,7 @@ def test_swept(model: Model) -> None:
 
 @slow
 def test_two_processes(model: Model) -> None:
-    """Of two that start together one fetches and the other waits, and says so; both end with the same folder."""
+    """If two processes start together, one fetches, and the other waits and logs it; both end with the same folder."""
     model.proxy.faults["weights.bin"] = ["hold"]
     first = model.script()
     assert model.proxy.held.wait(20)
@@ -290,7 +298,7 @@ def test_two_processes(model: Model) -> None:
 
 @slow
 def test_two_processes_without_locks(model: Model) -> None:
-    """Where the file system has no locks both fetch, and neither spoils what the other has."""
+    """On a file system without locks both processes fetch, and neither damages the files of the other."""
     head = """
 import fcntl
 def flock(*_): raise OSError(38, "no locks")
@@ -308,12 +316,12 @@ fcntl.flock = flock
     assert files(Path(ends[0])) == Model.FILES
 
 
-# ── what cannot be ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── invalid models and refusals ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("uri", ["", "models/tiny", "gs://", "s3:///tiny", "https://host/tiny", "gs:/models/tiny"])
 def test_no_address(uri: str, tmp_path: Path) -> None:
-    """What names no bucket is refused with the form of what does."""
+    """An address without a bucket is refused with the form of a valid one."""
     with pytest.raises(StorageError, match=r"gs://bucket/prefix or s3://bucket/prefix|no bucket can be called ''"):
         fetch_prefix(uri, tmp_path)
 
@@ -321,7 +329,7 @@ def test_no_address(uri: str, tmp_path: Path) -> None:
 @slow
 @pytest.mark.parametrize("path", ["/nothing", "/asr/tiny/weights.bin", "/asr/tin"])
 def test_nothing_there(model: Model, path: str) -> None:
-    """A prefix with nothing below it is an error that says what was looked for, and leaves no folder."""
+    """A prefix without objects is an error that names the prefix; no folder is created."""
     with pytest.raises(StorageError, match=rf"{path}/: there is no object below it: give the folder that holds"):
         model.fetch(f"{model.server.scheme}://{model.bucket}{path}")
     assert not model.cache.exists()
@@ -329,16 +337,18 @@ def test_nothing_there(model: Model, path: str) -> None:
 
 @slow
 def test_no_bucket(model: Model) -> None:
-    """A bucket that is not there is said to be so."""
+    """A missing bucket is reported by its name."""
     with pytest.raises(StorageError, match="there is no bucket models-nowhere: check its name"):
         model.fetch(f"{model.server.scheme}://models-nowhere/tiny")
 
 
 @slow
-@pytest.mark.parametrize("model", ["google"], indirect=True)  # the S3 server tidies such names up
+@pytest.mark.parametrize("model", ["google"], indirect=True)  # the S3 server normalizes such names
 @pytest.mark.parametrize("name", ["../out", "tokens/../../out", "/out", "a//b"])
 def test_names_that_lead_out(model: Model, name: str) -> None:
-    """An object whose name leads out of the folder, or has no place in one, stops all before anything is fetched."""
+    """An object whose name leads out of the folder, or is invalid in one, stops the fetch before
+    anything is fetched.
+    """
     model.put(f"asr/tiny/{name}", b"x")
     with pytest.raises(StorageError, match=rf"the object {model.uri}/{name} has no place in a local folder"):
         model.fetch()
@@ -347,7 +357,7 @@ def test_names_that_lead_out(model: Model, name: str) -> None:
 
 @given(st.text(st.sampled_from("./\0a\\~ü")))
 def test_accepted_names_stay_inside(name: str) -> None:
-    """A name that is accepted is its own normal form, below the folder."""
+    """An accepted name is in normal form and stays below the folder."""
     place = in_bucket("gs://models/m")
     with suppress(StorageError):
         prefix._check_name(place, name)
@@ -357,7 +367,7 @@ def test_accepted_names_stay_inside(name: str) -> None:
 
 @slow
 def test_not_let_in(model: Model) -> None:
-    """Without permission the error names the object and the right that is missing, at the first attempt."""
+    """A missing permission fails the first attempt with an error that names the object and the permission."""
     model.proxy.faults["weights.bin"] = ["403"] * 9
     with pytest.raises(
         StorageError, match=rf"{model.uri}/weights\.bin: permission denied: .+ lacks (\S+get|s3:GetObject) "
@@ -368,7 +378,9 @@ def test_not_let_in(model: Model) -> None:
 
 @slow
 def test_replaced_meanwhile(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object that is replaced between the listing and its download does not get into the old revision's folder."""
+    """An object that is replaced between the listing and its download is not stored in the folder
+    of the old revision.
+    """
     listed = prefix._listed
 
     def listed_and_replaced(*place: Any) -> list[prefix.Remote]:
@@ -385,7 +397,7 @@ def test_replaced_meanwhile(model: Model, monkeypatch: pytest.MonkeyPatch) -> No
 
 @slow
 def test_packed(model: Model) -> None:
-    """An object that is stored as gzip is refused: an engine would meet it packed."""
+    """An object stored as gzip is refused, because an engine would read the compressed bytes."""
     model.put("asr/tiny/config.json", b"\x1f\x8b", encoding="gzip")
     with pytest.raises(StorageError, match=r"config\.json: it is stored with Content-Encoding: gzip; unpack it"):
         model.fetch()
@@ -393,8 +405,9 @@ def test_packed(model: Model) -> None:
 
 @slow
 def test_full_disk(model: Model, small_disk: Path) -> None:
-    """A full disk is said in one line, with the file that it met, which need not be the large one; what is there of it
-    goes."""
+    """A full disk gives an error of one line with the file, which need not be the large one; the incomplete file is
+    removed.
+    """
     model.put("asr/tiny/weights.bin", bytes(2_000_000))
     model.cache = small_disk / "cache"
     with pytest.raises(StorageError, match=rf"cannot write {small_disk}/cache/\S+: the disk is full: free some space"):
@@ -405,7 +418,7 @@ def test_full_disk(model: Model, small_disk: Path) -> None:
 
 @slow
 def test_unwritable_cache(model: Model) -> None:
-    """A cache that cannot be made, or where a file is, is named, with a way out that a model's cache has."""
+    """A cache that cannot be created, or whose place is taken by a file, is named with a remedy for a model's cache."""
     model.cache.write_bytes(b"")
     with pytest.raises(StorageError, match=rf"cannot write {model.cache}/.*choose another cache folder"):
         model.fetch()
@@ -416,7 +429,7 @@ def test_unwritable_cache(model: Model) -> None:
 
 @pytest.fixture
 def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes away what a machine may have of credentials."""
+    """Remove all credentials of this machine from the environment."""
     for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST"))]:
         monkeypatch.delenv(name)
     for name in ("HOME", "CLOUDSDK_CONFIG"):
@@ -431,14 +444,14 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("nobody")
 @slow
 def test_no_credentials(uri: str, way: str, tmp_path: Path) -> None:
-    """Without credentials the error says how to give some."""
+    """The error says how to set credentials if there are none."""
     with pytest.raises(StorageError, match=rf"cannot (read|list) {uri[:11]}.*: no usable credentials .*set {way}"):
         fetch_prefix(uri, tmp_path)
 
 
 @slow
 def test_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that does not answer is the network's trouble."""
+    """A server that does not answer is reported as a failed connection."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
@@ -449,7 +462,7 @@ def test_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("uri", "missing"), [("gs://models/m", "google.cloud.storage"), ("s3://models/m", "boto3")])
 def test_no_library(uri: str, missing: str, tmp_path: Path) -> None:
-    """Without the client library the error says which extra has it."""
+    """The error names the extra to install if the client library is missing."""
     code = f"""
 import sys
 from pathlib import Path

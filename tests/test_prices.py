@@ -1,4 +1,4 @@
-"""The table of prices is dated and sourced, and a task finds its machine in it."""
+"""Tests for prices: each has a date and a source, and a task finds the price of its machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCRIPTED = ("--engine", "scripted", "--log-format", "json")
 
 @pytest.mark.parametrize("name", prices.table())
 def test_each_price_says_where_it_is_from(name: str) -> None:
-    """A price without a source, or a date, could not be checked."""
+    """Each price has a source and the date when it was read, so that it can be verified."""
     price = prices.table()[name]
     assert 0.1 < price.usd_per_hour < 10
     assert date.fromisoformat(price.read) >= date(2026, 11, 21)
@@ -26,14 +26,16 @@ def test_each_price_says_where_it_is_from(name: str) -> None:
 
 
 def test_cloud_run_is_the_sum_of_its_parts() -> None:
-    """One L4, 8 vCPU and 32 GiB, by the second as the sources have it."""
+    """The price of Cloud Run is the sum of one L4, 8 vCPU and 32 GiB at the published prices per second."""
     cpu, memory, gpu = 8 * 0.000018 * 3600, 32 * 0.000002 * 3600, 0.0001867 * 3600
     assert prices.usd_per_hour(prices.CLOUD_RUN_L4) == pytest.approx(cpu + memory + gpu, abs=0.001)
     assert prices.usd_per_hour(prices.CLOUD_RUN_CPU) == pytest.approx(cpu + memory, abs=0.001)
 
 
 def test_machines() -> None:
-    """Cloud Run's by whether there is a GPU, SageMaker's by its type; of the others nobody knows what they cost."""
+    """The machine is known for Cloud Run, with or without a GPU, and for SageMaker by its type; other platforms have no
+    price.
+    """
     assert prices.machine("cloud-run", None, True) == prices.CLOUD_RUN_L4
     assert prices.machine("cloud-run", None, False) == prices.CLOUD_RUN_CPU
     assert prices.machine("sagemaker", "ml.g6.xlarge", True) == "ml.g6.xlarge"
@@ -48,8 +50,9 @@ CLOUD_RUN = {"CLOUD_RUN_TASK_INDEX": "0", "CLOUD_RUN_TASK_COUNT": "1"}
 
 @pytest.mark.slow
 def test_a_task_says_what_it_cost(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """In its last event, and with the machines of all shards in the summary; a price that was given goes first, and one
-    that nobody knows is null."""
+    """The cost is in the last event, and for the machines of all shards in the summary. A given price has priority, and
+    an unknown one is null.
+    """
     manifest(1.0, 2.0)
     root = tmp_path / "ml"
     (root / "config").mkdir(parents=True)

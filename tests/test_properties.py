@@ -1,5 +1,8 @@
-"""A serving.properties made for a server sets a batch as well: what it says is taken, what it cannot say here is named,
-and what contradicts the model is refused before a GPU is touched."""
+"""Tests for --serving-properties: a file made for a server also configures a batch run.
+
+Its settings apply, keys without effect here are named, and settings that contradict the model are refused before a GPU
+is used.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def served(tmp_path: Path) -> Path:
 
 
 def test_what_a_file_says_is_taken(served: Path) -> None:
-    """LMI's keys become our settings, in our words; what steers a server is named."""
+    """LMI's keys become voxbatch options in our units and names; keys that configure only a server are named."""
     found = read(str(served))
     assert found.model == "/opt/ml/model"
     assert found.options == {
@@ -95,7 +98,7 @@ def test_what_a_file_says_is_taken(served: Path) -> None:
 
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_the_published_file_applies(tmp_path: Path, is_ours: bool) -> None:
-    """AWS's serving.properties for Voxtral gives model and options; the keys without a meaning here are named."""
+    """AWS's serving.properties for Voxtral sets the model and options; keys without a meaning here are named."""
     file = tmp_path / "p" if is_ours else in_world("serving.properties")
     if is_ours:
         file.write_text(PUBLISHED)
@@ -114,7 +117,7 @@ def test_the_published_file_applies(tmp_path: Path, is_ours: bool) -> None:
 
 @pytest.mark.parametrize("limit", ["audio:8", "audio=8", "audio=1,image=0", "audio: 2, image: 0", '{"audio": 8}'])
 def test_more_than_one_recording_a_request_is_a_ceiling(limit: str) -> None:
-    """A request here holds one recording, so any limit from 1 is kept."""
+    """A request here holds one recording, so any limit of at least 1 is accepted."""
     assert resolve("instruct", {"limit_mm_per_prompt": limit}).limit_mm_per_prompt == limit
 
 
@@ -140,7 +143,7 @@ def test_more_than_one_recording_a_request_is_a_ceiling(limit: str) -> None:
     ],
 )
 def test_each_key_has_its_setting(tmp_path: Path, line: str, option: dict[str, str]) -> None:
-    """One line, one setting, which Settings takes."""
+    """Each line gives one option, which Settings accepts."""
     file = tmp_path / "p"
     file.write_text(line)
     assert read(str(file)).options == option
@@ -169,7 +172,7 @@ def test_each_key_has_its_setting(tmp_path: Path, line: str, option: dict[str, s
     ],
 )
 def test_a_malformed_value_is_refused(tmp_path: Path, line: str, message: str) -> None:
-    """With file and line, what was seen and what is allowed."""
+    """A malformed value is refused with file, line, value and rule."""
     file = tmp_path / "p"
     file.write_text(f"# one\n\n{line}\n")
     with pytest.raises(ConfigError) as caught:
@@ -178,7 +181,7 @@ def test_a_malformed_value_is_refused(tmp_path: Path, line: str, message: str) -
 
 
 def test_two_keys_for_one_setting_agree(tmp_path: Path) -> None:
-    """The last of equal keys counts, as in Java; different keys that say different things are refused."""
+    """The last of equal keys counts, as in Java; different keys with contradicting values are refused."""
     file = tmp_path / "p"
     file.write_text("option.max_num_seqs=4\noption.max_num_seqs=8\noption.max_rolling_batch_size=8\n")
     assert read(str(file)).options == {"max_num_seqs": "8"}
@@ -191,7 +194,7 @@ def test_two_keys_for_one_setting_agree(tmp_path: Path) -> None:
 
 
 def test_an_unknown_key_is_named_with_its_nearest(tmp_path: Path) -> None:
-    """A slip is told, with its line; nothing known is near to what is far from all."""
+    """An unknown key is reported with its line and the most similar known key, if there is one."""
     file = tmp_path / "p"
     file.write_text("option.max_modl_len=512\nzzz=1\n")
     assert read(str(file)).unknown == (
@@ -201,7 +204,7 @@ def test_an_unknown_key_is_named_with_its_nearest(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    """By its name, with the cause."""
+    """A file that is not UTF-8 text is refused with its name and the cause."""
     file = tmp_path / "p"
     file.write_bytes(b"option.dtype=\xff\n")
     with pytest.raises(ConfigError, match=r"p cannot be read \(.*utf-8.*\); give a text file in UTF-8"):
@@ -209,7 +212,9 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_java_properties() -> None:
-    """Separators, comments, escapes and continued lines are as in java.util.Properties; lines keep their numbers."""
+    """Separators, comments, escapes and continued lines follow java.util.Properties; entries keep
+    their line numbers.
+    """
     text = 'a=1\r\n# c\\\nb : 2\n  c 3\n\nd=x\\\n    y\\\n\ne\\=f=\\u00e9\\t{"k"\\: 1}\n!\ng\nh==i\nj=\\\\\nk=end\\'
     assert [(entry.number, entry.key, entry.value) for entry in parse(text)] == [
         (1, "a", "1"), (3, "b", "2"), (4, "c", "3"), (6, "d", "xy"), (9, "e=f", 'é\t{"k": 1}'), (11, "g", ""),
@@ -226,7 +231,7 @@ EQUALS = ("=", ":")
 
 @given(st.lists(st.tuples(NAMES, VALUES)), st.sampled_from(["=", ":", " = ", "\t"]))
 def test_what_is_written_is_read(pairs: list[tuple[str, str]], separator: str) -> None:
-    """Any keys and values come back, with the lines they stand in."""
+    """Any keys and values are read back with their line numbers."""
     escaped = [(name, value.replace("\\", "\\\\")) for name, value in pairs]
     text = "".join(f"{name}{separator}{chr(92) if value[:1] in EQUALS else ''}{value}\n" for name, value in escaped)
     assert list(parse(text)) == [Entry(i, name, value) for i, (name, value) in enumerate(pairs, 1)]
@@ -246,7 +251,9 @@ def configured(*arguments: object) -> Config:
 
 @pytest.mark.parametrize("arguments", [("--profile", "mini-3b", "--serving-properties"), ("--serving-properties",)])
 def test_a_file_overrides_the_profile(served: Path, arguments: tuple[str, ...]) -> None:
-    """Setting by setting, model and engine included; what the file leaves out stays the profile's."""
+    """The file overrides the profile setting by setting, including model and engine; other settings stay those of the
+    profile.
+    """
     config = configured(*arguments, served)
     assert (config.engine, config.model) == ("vllm", "/opt/ml/model")
     assert config.engine_options["max_num_seqs"] == "64"
@@ -254,12 +261,12 @@ def test_a_file_overrides_the_profile(served: Path, arguments: tuple[str, ...]) 
 
 
 def test_the_order_on_the_command_line_does_not_matter(served: Path) -> None:
-    """A profile that comes after the file is below it all the same."""
+    """A profile given after the file still has lower priority than the file."""
     assert configured("--serving-properties", served, "--profile", "mini-3b").engine_options["max_num_seqs"] == "64"
 
 
 def test_flags_and_variables_override_a_file(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Either of them, and the file itself may be given by a variable."""
+    """Flags and variables override the file, which may itself be given by a variable."""
     monkeypatch.setenv("VOXBATCH_SERVING_PROPERTIES", str(served))
     assert configured("--engine-option", "max_num_seqs=2").engine_options["max_num_seqs"] == "2"
     assert configured("--model", "mine").model == "mine"
@@ -270,7 +277,7 @@ def test_flags_and_variables_override_a_file(served: Path, monkeypatch: pytest.M
 
 
 def test_a_revision_goes_with_its_model(tmp_path: Path) -> None:
-    """Another model by a flag is not asked for the revision of the file's."""
+    """If a flag names another model, the revision of the file's model is not used."""
     file = tmp_path / "p"
     file.write_text("option.model_id=a/b\noption.revision=v1\n")
     assert configured("--serving-properties", file).engine_options == {"revision": "v1"}
@@ -278,21 +285,21 @@ def test_a_revision_goes_with_its_model(tmp_path: Path) -> None:
 
 
 def test_another_engine_is_refused(served: Path) -> None:
-    """The file sets vLLM: another engine that is asked for contradicts it; the profile's engine gives way."""
+    """The file selects vLLM: another requested engine is refused, and the engine of a profile is replaced."""
     with pytest.raises(ConfigError, match="sets the engine vllm, and --engine scripted was asked for"):
         configured("--serving-properties", served, "--engine", "scripted")
     config = configured("--serving-properties", served, "--profile", "cpu")
     assert (config.engine, "beam_size" in config.engine_options) == ("vllm", False)
 
 
-# -- what contradicts the model ----------------------------------------------------------------------------------------
+# -- contradictions of the model ---------------------------------------------------------------------------------------
 
 ENCODER = {"n_heads": 4, "sliding_window": 750, "dim": 64, "n_layers": 2, "n_kv_heads": 4, "head_dim": 16}
 DECODER = {"n_heads": 8, "n_kv_heads": 2, "max_position_embeddings": 131072}
 
 
 def folder(path: Path, kind: str, **changes: Any) -> Model:
-    """The small files of a model, as far as they are read before it starts."""
+    """Write the small files of a model that are read before it starts."""
     path.mkdir(exist_ok=True)
     if kind == "whisper":
         config = {"architectures": ["WhisperForConditionalGeneration"], "max_target_positions": 448}
@@ -315,7 +322,7 @@ def folder(path: Path, kind: str, **changes: Any) -> Model:
 
 
 def checked(model: Model, options: dict[str, str], requests: int = 16) -> None:
-    """As the engine is made, but for vLLM itself."""
+    """Run the checks that precede the start of vLLM."""
     settings = resolve(model.family, options)
     check(model, settings)
     check_step(model, FAMILIES[model.family](model, settings), settings, requests)
@@ -323,7 +330,7 @@ def checked(model: Model, options: dict[str, str], requests: int = 16) -> None:
 
 @pytest.mark.parametrize("kind", ["realtime", "translated", "instruct", "whisper"])
 def test_each_familys_own_settings_pass(tmp_path: Path, kind: str) -> None:
-    """The profile that is made for a family contradicts none of its models."""
+    """The default settings of a family contradict none of its models."""
     checked(folder(tmp_path / kind, kind), {})
 
 
@@ -368,7 +375,7 @@ def test_each_familys_own_settings_pass(tmp_path: Path, kind: str) -> None:
     ],
 )
 def test_contradictions_are_refused(tmp_path: Path, kind: str, option: str, value: str, message: str) -> None:
-    """The option, what was seen, what is allowed and what to do, before anything is loaded."""
+    """The error names the option, its value, the permitted values and the remedy, before anything is loaded."""
     model = folder(tmp_path / kind, kind)
     with pytest.raises(ConfigError) as caught:
         checked(model, {option: value})
@@ -376,13 +383,13 @@ def test_contradictions_are_refused(tmp_path: Path, kind: str, option: str, valu
 
 
 def test_the_sizes_that_fit_are_named(tmp_path: Path) -> None:
-    """Which numbers of GPUs can share a model's heads is said with the refusal."""
+    """A refusal lists the numbers of GPUs that can share the model's heads."""
     with pytest.raises(ConfigError, match=r"evenly; give 1, 2 or 4$"):
         checked(folder(tmp_path / "m", "realtime"), {"tensor_parallel_size": "8"})
 
 
 def test_a_step_has_room_for_all_requests(tmp_path: Path) -> None:
-    """Each request at a time takes a position of every step."""
+    """Each concurrent request takes one position of every step."""
     model = folder(tmp_path / "m", "realtime")
     checked(model, {"max_num_batched_tokens": "64"}, requests=64)
     with pytest.raises(ConfigError, match="and 65 requests at a time one each; give at least 65, or 0 for vLLM's own"):
@@ -391,14 +398,14 @@ def test_a_step_has_room_for_all_requests(tmp_path: Path) -> None:
 
 @given(st.integers(1, 64), st.integers(0, 4), st.integers(1, 64))
 def test_heads_are_shared_evenly(kv_heads: int, groups: int, size: int) -> None:
-    """A size fits exactly when each GPU has as many heads as any other, and a key-value head for each of them."""
+    """A size fits exactly if all GPUs get the same number of heads, and each has a key-value head."""
     heads = kv_heads * 2**groups
     fits = heads % size == 0 and (kv_heads % size == 0 or size % kv_heads == 0)
     assert divides({"n_heads": heads, "n_kv_heads": kv_heads}, size) == fits
 
 
 def test_the_shorter_of_two_maxima_counts(tmp_path: Path) -> None:
-    """A model may say its length twice; what says none is not held to one."""
+    """If a model gives two maximum lengths, the shorter one counts; a model without one is not limited."""
     checked(folder(tmp_path / "none", "realtime", max_position_embeddings=None), {"max_model_len": "999999"})
     with pytest.raises(ConfigError, match="has 256 positions"):
         checked(folder(tmp_path / "two", "realtime", model_max_length=256), {})
@@ -415,7 +422,7 @@ def test_devices_are_ids(devices: str) -> None:
 
 
 def nvml() -> ModuleType:
-    """NVML's Python library on a host with two GPUs, for where there is none."""
+    """Return a fake of NVML's Python library that reports two GPUs."""
     library: Any = ModuleType("pynvml")
     library.NVMLError = OSError
     library.nvmlInit = library.nvmlShutdown = lambda: None
@@ -433,7 +440,7 @@ def nvml() -> ModuleType:
 
 @pytest.fixture
 def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test sets in the environment is taken back, too."""
+    """Install the fake NVML, and restore the environment variables that a test changes."""
     monkeypatch.setitem(sys.modules, "pynvml", nvml())
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
         monkeypatch.setenv(name, "")
@@ -447,7 +454,7 @@ def visible() -> list[str]:
 @pytest.mark.usefixtures("two_cards")
 @pytest.mark.parametrize(("devices", "used"), [("", ["0", "1"]), ("1", ["1"]), ("1, 0,1", ["1", "0"])])
 def test_devices_hide_all_other_gpus(devices: str, used: list[str]) -> None:
-    """Here and in every process that starts from here, and CUDA counts them as NVML does."""
+    """`use_only` hides other GPUs in this process and its children, and makes CUDA number the GPUs like NVML."""
     gpu.use_only(devices)
     gpu.use_only(devices)
     assert visible() == used
@@ -457,7 +464,7 @@ def test_devices_hide_all_other_gpus(devices: str, used: list[str]) -> None:
 
 @pytest.mark.usefixtures("two_cards")
 def test_devices_must_be_visible() -> None:
-    """Asking for a GPU that is not there is refused, not given up in silence."""
+    """A requested GPU that is not visible is refused with an error."""
     for devices in ("2", "0,2"):
         with pytest.raises(ConfigError, match=f"devices={devices}: the visible GPUs are 0, 1; give some of these"):
             gpu.use_only(devices)
@@ -465,7 +472,7 @@ def test_devices_must_be_visible() -> None:
 
 @pytest.mark.usefixtures("two_cards")
 def test_a_process_of_several_keeps_to_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA_VISIBLE_DEVICES restricts as well: what both name is used."""
+    """CUDA_VISIBLE_DEVICES restricts the choice, too: only GPUs in both lists are used."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     gpu.use_only("0,1")
     assert visible() == ["1"]
@@ -475,7 +482,9 @@ def test_a_process_of_several_keeps_to_its_own_gpu(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("two_cards")
 def test_what_a_driver_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is known of each card, with its generation; a driver that cannot say so says nothing."""
+    """The memory that the driver reserves is known for each GPU, with its compute capability; an
+    old driver reports 0.
+    """
     assert [(card.reserved_bytes, card.capability) for card in gpu.cards()] == [(5 * 10**8, (8, 9))] * 2
 
     def of_old(handle: int, version: int | None = None) -> SimpleNamespace:
@@ -489,7 +498,7 @@ def test_what_a_driver_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("two_cards")
 def test_an_engine_needs_its_gpus(tmp_path: Path) -> None:
-    """No more than are visible can be asked for; max is all of them."""
+    """Requesting more GPUs than are visible is refused; "max" means all of them."""
     with pytest.raises(ConfigError, match="the visible GPUs are 0, 1; give at most 2"):
         checked(folder(tmp_path / "m", "realtime"), {"tensor_parallel_size": "4"})
     assert resolve("realtime", {"tensor_parallel_size": "max"}).tensor_parallel_size == 2
@@ -499,7 +508,7 @@ def test_an_engine_needs_its_gpus(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("two_cards")
 def test_the_doctor_names_the_gpus() -> None:
-    """Each with its memory, and the CUDA that the driver runs."""
+    """`doctor` lists each GPU with its memory, and the CUDA version of the driver."""
     found = [(each.name, each.state, each.detail) for each in doctor.findings() if each.name in ("gpu", "cuda")]
     assert found == [
         ("gpu", "ok", "0: Card 0, 24.0 GB, 23.0 GB of it free"),

@@ -1,4 +1,6 @@
-"""A recording that cannot be had has failed; a place that cannot be reached says nothing about its recordings."""
+"""Tests for the circuit breaker: a recording that cannot be fetched has failed, but an unreachable place fails no
+recordings.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ HERE, THERE = "gs://here/", "https://there/"
 
 
 def silent(since: float, place: str = HERE) -> Fault:
+    """Return a fault of a place that has not answered since `since`."""
     return Fault(place, f"cannot read {place}x.wav: no answer", since)
 
 
@@ -18,7 +21,9 @@ REFUSED = Fault(HERE, "cannot read gs://here/x.wav: permission denied", None)
 
 
 def test_one_recording_fails_where_others_come() -> None:
-    """Something came after the recording began to fail: the place is up, and the fault is the recording's."""
+    """If other recordings arrive after a recording began to fail, the place is reachable, and the
+    recording has failed.
+    """
     reach = Reach[str]()
     assert reach.came(Arrival(HERE, 10.0)) == []
     assert reach.fault(silent(9.0), "a") == ["a"]
@@ -26,7 +31,7 @@ def test_one_recording_fails_where_others_come() -> None:
 
 
 def test_held_until_something_comes() -> None:
-    """What came before the recording began to fail proves nothing; the next one from the same place does."""
+    """An arrival before the recording began to fail proves nothing; the next arrival from the same place does."""
     reach = Reach[str]()
     reach.came(Arrival(HERE, 10.0))
     assert reach.fault(silent(11.0), "a") == []
@@ -39,7 +44,7 @@ def test_held_until_something_comes() -> None:
 
 
 def test_a_place_that_is_down_stops_the_run() -> None:
-    """Where faults gather and nothing comes, the run ends, and the reason is the last of them."""
+    """If faults accumulate and nothing arrives, the run stops with the last fault as the reason."""
     reach = Reach[str]()
     reach.came(Arrival(THERE, 99.0))
     for n in range(GIVE_UP_AFTER - 1):
@@ -49,7 +54,7 @@ def test_a_place_that_is_down_stops_the_run() -> None:
 
 
 def test_the_end_comes_first() -> None:
-    """Fewer faults than that are no item's failure either, if nothing has come since."""
+    """At the end of the run, fewer faults are no failures of items either, if nothing has arrived since."""
     reach = Reach[str]()
     reach.came(Arrival(HERE, 1.0))
     assert reach.fault(silent(2.0), "a") == []
@@ -58,7 +63,7 @@ def test_the_end_comes_first() -> None:
 
 
 def test_refusals() -> None:
-    """A place that refuses some recordings and gives others, before or after, has been reached: these have failed."""
+    """If a place refuses some recordings and returns others, before or after, the refused recordings have failed."""
     reach = Reach[str]()
     assert reach.fault(REFUSED, "a") == []
     assert reach.came(Arrival(HERE, 1.0)) == ["a"]
@@ -67,7 +72,7 @@ def test_refusals() -> None:
 
 
 def test_nothing_but_refusals() -> None:
-    """A place that refuses all, or from some moment on all, is one for which the permission is missing."""
+    """If a place refuses all recordings, or all from some moment on, the permission is missing and the run stops."""
     reach = Reach[str]()
     assert reach.fault(REFUSED, "a") == []
     with pytest.raises(StorageError, match="permission denied"):
@@ -80,11 +85,11 @@ def test_nothing_but_refusals() -> None:
         reach.fault(REFUSED, "a")
 
 
-# -- what another process has learnt -----------------------------------------------------------------------------------
+# -- knowledge of another process --------------------------------------------------------------------------------------
 
 
 def test_a_place_that_gave_to_others() -> None:
-    """A refusal is its item's failure where the place gave something to another process; elsewhere it is not."""
+    """A refusal is a failure of its item if another process got something from that place, and not otherwise."""
     reach = Reach[str](Known({HERE: 10.0}))
     assert reach.fault(REFUSED, "a") == []
     assert reach.end() == ["a"]
@@ -95,7 +100,7 @@ def test_a_place_that_gave_to_others() -> None:
 
 
 def test_a_place_that_gave_to_others_and_is_down() -> None:
-    """What came before a recording began to fail proves nothing, whoever got it; what came after it does."""
+    """An arrival before the recording began to fail proves nothing, in whichever process; a later one does."""
     reach = Reach[str](Known({HERE: 10.0}))
     assert reach.fault(silent(9.0), "a") == ["a"]
     assert reach.fault(silent(11.0), "b") == []
@@ -104,7 +109,7 @@ def test_a_place_that_gave_to_others_and_is_down() -> None:
 
 
 def test_what_is_learnt_is_told() -> None:
-    """When something last came from each place, that which was known before included."""
+    """`Known` records the time of the last arrival from each place, including earlier knowledge."""
     known = Known({HERE: 10.0})
     reach = Reach[str](known)
     for arrival in (Arrival(HERE, 9.0), Arrival(THERE, 3.0), Arrival(THERE, 2.0)):
@@ -113,8 +118,9 @@ def test_what_is_learnt_is_told() -> None:
 
 
 def test_the_first_fault_counts() -> None:
-    """A recording that is tried anew has been out of reach since its place first failed on it; a refusal has no time,
-    and another place's fault is another matter."""
+    """A retried recording keeps the time of the first fault of its place. A refusal has no time, and a fault of another
+    place is separate.
+    """
     known = Known()
     assert known.first(7, silent(5.0)) == silent(5.0)
     assert known.first(7, silent(20.0)) == silent(5.0)
@@ -124,7 +130,7 @@ def test_the_first_fault_counts() -> None:
 
 
 def test_processes_add_up_what_they_know() -> None:
-    """The latest that came, the earliest fault; what one learns later is not the other's."""
+    """Merged knowledge has the latest arrivals and the earliest faults; a copy is independent."""
     ours, theirs = Known({HERE: 1.0, THERE: 5.0}), Known({HERE: 2.0, THERE: 4.0})
     ours.first(1, silent(3.0))
     theirs.first(1, silent(2.0))

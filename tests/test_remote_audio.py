@@ -1,5 +1,6 @@
-"""Recordings in buckets: fetched ahead, in stretches where they are large, of one revision, and never taken for failed
-because the network is."""
+"""Tests for recordings in buckets: they are prefetched, read in blocks if large, never mix revisions, and do not fail
+because the network fails.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ LIMIT = 30 * 16_000
 
 
 class Bucket:
-    """A bucket of its own behind a proxy, and what is to be found there."""
+    """A bucket behind a proxy, with local copies of its recordings."""
 
     def __init__(self, server: servers.Server, proxy: servers.Proxy, folder: Path):
         self.server, self.proxy, self.folder = server, proxy, folder
@@ -48,7 +49,7 @@ class Bucket:
         return f"{self.server.scheme}://{self.name}/{key}"
 
     def speech(self, key: str, seconds: float, seed: int = 0) -> str:
-        """Noise of so many seconds, here and there the same; its address."""
+        """Upload noise of this duration, keep a local copy, and return the address."""
         path = self.folder / key.replace("/", "_")
         soundfile.write(path, np.random.default_rng(seed).normal(0, 0.05, round(seconds * 16_000)), 16_000)
         return self.put(key, path.read_bytes())
@@ -65,6 +66,7 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 def samples(uri: str, offset: float = 0.0, duration: float | None = None, block_bytes: int = BLOCK_BYTES) -> bytes:
+    """Return the bytes of the decoded samples."""
     with closing(open_recording(uri, block_bytes=block_bytes)) as recording:
         blocks = decode(recording, uri, offset=offset, duration=duration)
         return b"".join(block.samples.tobytes() for block in blocks)
@@ -75,6 +77,7 @@ def task(item: int, uri: str) -> Task:
 
 
 def decoded(*uris: str, workers: int = 2) -> list[Message]:
+    """Return all messages of a decoder pool for these recordings."""
     with DecoderPool(workers) as pool:
         return list(pool.run(task(i, uri) for i, uri in enumerate(uris)))
 
@@ -88,6 +91,7 @@ def done(messages: list[Message]) -> set[int]:
 
 
 def asked(bucket: Bucket, key: str) -> int:
+    """Return the number of requests for an object."""
     return sum(count for (_, name), count in bucket.proxy.counts().items() if name == key)
 
 
@@ -95,7 +99,7 @@ def asked(bucket: Bucket, key: str) -> int:
 
 
 def test_small(bucket: Bucket) -> None:
-    """A small recording comes whole, in one request."""
+    """A small recording is fetched whole in one request."""
     uri = bucket.speech("a b/ü#1.flac", 2.0)
     assert samples(uri) == samples(bucket.local("a b/ü#1.flac"))
     assert asked(bucket, "a b/ü#1.flac") == 1
@@ -108,10 +112,10 @@ def test_empty(bucket: Bucket) -> None:
 
 
 def test_large(bucket: Bucket) -> None:
-    """Of a large one come its blocks, each once; ffmpeg gets it whole."""
+    """A large recording is fetched in blocks, each once; ffmpeg gets the whole file."""
     uri = bucket.speech("long.wav", 60.0)  # 1.9 MB
     assert samples(uri, block_bytes=100_000) == samples(bucket.local("long.wav"))
-    assert asked(bucket, "long.wav") == 20 + 1  # and what it is
+    assert asked(bucket, "long.wav") == 20 + 1  # and one request for the size
     with (
         closing(open_recording(uri, block_bytes=100_000)) as recording,
         open(recording.fileno(), "rb", closefd=False) as f,
@@ -120,14 +124,16 @@ def test_large(bucket: Bucket) -> None:
 
 
 def test_a_part_of_a_large_one(bucket: Bucket) -> None:
-    """A part costs little more than that part."""
+    """Decoding a part of a large recording fetches little more than that part."""
     uri = bucket.speech("long.wav", 60.0)
     assert samples(uri, 30.0, 1.0, block_bytes=20_000) == samples(bucket.local("long.wav"), 30.0, 1.0)
-    assert asked(bucket, "long.wav") < 40  # of 96: BLOCK_SECONDS are decoded at a time
+    assert asked(bucket, "long.wav") < 40  # of 96 blocks; BLOCK_SECONDS are decoded at a time
 
 
 def test_ffmpeg_waits_aloud(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for all of a large recording says so as long as nothing comes: a silent worker is taken for hung."""
+    """A worker that waits for a whole large recording reports that it is alive, because a silent
+    worker counts as hung.
+    """
     monkeypatch.setattr(recording, "WAITING_S", 0.01)
     uri = bucket.speech("long.wav", 10.0)
     heard, came = threading.Event(), []
@@ -147,7 +153,7 @@ def test_ffmpeg_waits_aloud(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_block_that_failed(bucket: Bucket) -> None:
-    """What did not come once is asked for anew: by then the store may be back, and further parts be wanted."""
+    """A block that failed is requested again later, when the store may have recovered."""
     uri = bucket.speech("long.wav", 60.0)
     with closing(open_recording(uri, block_bytes=100_000)) as opened:
         bucket.proxy.spoil = lambda request: "503"
@@ -157,9 +163,10 @@ def test_a_block_that_failed(bucket: Bucket) -> None:
         assert opened.pread(100, 1_000_000) == Path(bucket.local("long.wav")).read_bytes()[1_000_000:1_000_100]
 
 
-@pytest.mark.parametrize("bucket", ["google", "amazon"], indirect=True)  # the third signs what is changed here
+# the third server verifies a signature of the header that is changed here
+@pytest.mark.parametrize("bucket", ["google", "amazon"], indirect=True)
 def test_garbled_in_stretches(bucket: Bucket) -> None:
-    """Stretches that are not what the whole's checksum is of are that recording's failure: its place is not down."""
+    """Blocks that do not match the checksum of the whole are a failure of that recording, not of the store."""
     uri = bucket.speech("long.wav", 20.0)
 
     def elsewhere(request: servers.Asked) -> servers.Asked:
@@ -186,7 +193,7 @@ def test_another_one_in_its_place(bucket: Bucket) -> None:
 
 
 def test_garbled(bucket: Bucket) -> None:
-    """Half a recording whose length seems right is noticed where the store knows a checksum, and fetched again."""
+    """Half a recording of a plausible length is detected by the store's checksum and fetched again."""
     uri = bucket.speech("a.wav", 2.0)
     bucket.proxy.faults["a.wav"] = ["short"]
     assert samples(uri) == samples(bucket.local("a.wav"))
@@ -194,7 +201,7 @@ def test_garbled(bucket: Bucket) -> None:
 
 
 def test_stored_packed(bucket: Bucket) -> None:
-    """What is stored with Content-Encoding gzip is refused by that name: its bytes are no recording."""
+    """An object stored with Content-Encoding gzip is refused with that reason, because its bytes are no recording."""
     bucket.server.put(bucket.name, "a.wav", b"\x1f\x8b", encoding="gzip")
     with pytest.raises(AudioError, match="Content-Encoding: gzip"):
         samples(f"{bucket.server.scheme}://{bucket.name}/a.wav")
@@ -202,7 +209,7 @@ def test_stored_packed(bucket: Bucket) -> None:
 
 @pytest.mark.parametrize("bucket", ["amazon"], indirect=True)
 def test_archived(bucket: Bucket) -> None:
-    """What lies in an archive is refused by that name: it is no permission that is missing."""
+    """An archived object is refused with that reason, not as a missing permission."""
     uri = bucket.put("a.wav", b"x")
     server = cast(servers.AmazonServer, bucket.server)
     server.client.put_object(Bucket=bucket.name, Key="a.wav", Body=b"x", StorageClass="GLACIER")
@@ -214,7 +221,7 @@ def test_archived(bucket: Bucket) -> None:
 
 
 def test_fetched_side_by_side(bucket: Bucket) -> None:
-    """A worker has STREAMS requests under way at a time: here no reply comes before so many were asked."""
+    """A worker runs STREAMS requests concurrently: in this test no reply is sent before all were received."""
     uris = [bucket.speech(f"{i}.wav", 0.5, seed=i) for i in range(STREAMS)]
     together = threading.Barrier(STREAMS, timeout=60)
     bucket.proxy.spoil = lambda request: "" if together.wait() < STREAMS else "503"
@@ -223,7 +230,7 @@ def test_fetched_side_by_side(bucket: Bucket) -> None:
 
 
 def test_parts_of_one_recording(bucket: Bucket) -> None:
-    """Neighbours that are parts of one recording share what was fetched; others do not, and it is not kept."""
+    """Consecutive items of one recording share the fetched bytes, which are dropped after the last of them."""
     uri, other = bucket.speech("a.wav", 2.0), bucket.speech("b.wav", 2.0)
     ahead = Ahead(open_recording)
     wanted = [ahead.want(uri), ahead.want(uri), ahead.want(other)]
@@ -236,7 +243,7 @@ def test_parts_of_one_recording(bucket: Bucket) -> None:
 
 
 def test_one_that_is_missing(bucket: Bucket) -> None:
-    """A missing object is its item's failure, at once, and no other's."""
+    """A missing object is a failure of its item at once, and of no other."""
     uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(3)]
     messages = decoded(uris[0], f"{bucket.server.scheme}://{bucket.name}/nowhere.wav", uris[1], uris[2])
     assert done(messages) == {0, 2, 3}
@@ -245,7 +252,9 @@ def test_one_that_is_missing(bucket: Bucket) -> None:
 
 
 def test_one_that_is_always_in_trouble(bucket: Bucket) -> None:
-    """An object that cannot be had, though others can, fails after so many attempts, and may succeed another time."""
+    """An object that cannot be fetched, although others can, fails after a fixed number of attempts and is marked as
+    retryable.
+    """
     uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(6)]
     tried = threading.Semaphore(0)
 
@@ -253,7 +262,7 @@ def test_one_that_is_always_in_trouble(bucket: Bucket) -> None:
         if request.name == "0.wav":
             tried.release()
             return "503"
-        if request.name == "5.wav":  # comes after all that
+        if request.name == "5.wav":  # sent after all attempts for the first object
             assert all(tried.acquire(timeout=60) for _ in range(ATTEMPTS))
         return ""
 
@@ -262,11 +271,11 @@ def test_one_that_is_always_in_trouble(bucket: Bucket) -> None:
     assert done(messages) == {1, 2, 3, 4, 5}
     assert f"({ATTEMPTS} attempts failed)" in failures(messages)[0]
     assert [each.failure.retryable for each in messages if isinstance(each, Undecodable)] == [True]
-    assert asked(bucket, "0.wav") in (ATTEMPTS, 2 * ATTEMPTS)  # again, if nothing had come meanwhile
+    assert asked(bucket, "0.wav") in (ATTEMPTS, 2 * ATTEMPTS)  # twice as often if nothing else had arrived in between
 
 
 def test_a_bad_day(bucket: Bucket) -> None:
-    """A tenth of all requests goes wrong in every way there is, and everything arrives."""
+    """With a tenth of all requests failing in every known way, all recordings arrive."""
     uris = [bucket.speech(f"{i}.wav", 0.5, seed=i) for i in range(60)]
     bucket.proxy.stall_s = 1.0
     bucket.proxy.spoil = servers.share(0.1, servers.WEATHER, seed=7)
@@ -278,7 +287,7 @@ def test_a_bad_day(bucket: Bucket) -> None:
 
 
 def test_the_store_is_down(bucket: Bucket) -> None:
-    """Where nothing comes the run stops, and no recording has failed."""
+    """If the store sends nothing, the run stops, and no recording is recorded as failed."""
     uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(3 * GIVE_UP_AFTER)]
     bucket.proxy.spoil = lambda request: "503"
     told: list[Message] = []
@@ -288,13 +297,14 @@ def test_the_store_is_down(bucket: Bucket) -> None:
 
 
 def test_an_outage_that_ends(bucket: Bucket) -> None:
-    """What failed while nothing came is tried again when something comes: an outage that outlasts all attempts, but not
-    the run, costs no recording."""
+    """Recordings that were unreachable during an outage are retried once something arrives. An outage that outlasts all
+    attempts, but not the run, costs no recording.
+    """
     uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(10)]
     lock, over, tried = threading.Lock(), threading.Event(), Counter[str]()
 
     def spoil(request: servers.Asked) -> servers.Fault:
-        if request.name in ("8.wav", "9.wav"):  # begun when the first has failed, and before the others have
+        if request.name in ("8.wav", "9.wav"):  # started after the first has failed, and before the others have
             over.wait(60)
             return ""
         with lock:
@@ -309,9 +319,10 @@ def test_an_outage_that_ends(bucket: Bucket) -> None:
     assert not failures(messages)
 
 
-@pytest.mark.parametrize("bucket", ["amazon", "seaweed"], indirect=True)  # the other's emulator knows no credentials
+# the emulator of Cloud Storage checks no credentials
+@pytest.mark.parametrize("bucket", ["amazon", "seaweed"], indirect=True)
 def test_credentials_run_out(bucket: Bucket) -> None:
-    """A store that no longer knows us stops the run, whatever it gave before: the recordings are not to blame."""
+    """A store that rejects the credentials stops the run, whatever arrived before: the recordings are not at fault."""
     uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(3)]
     expired = b"<Error><Code>ExpiredToken</Code><Message>The token has expired</Message></Error>"
     reply, came = servers.Reply(400, (("Content-Type", "application/xml"),), expired), threading.Event()
@@ -331,7 +342,7 @@ def test_credentials_run_out(bucket: Bucket) -> None:
 
 
 def test_no_room_for_a_recording(bucket: Bucket, small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk stops the run and says which; it is not recorded as a failure of what had no room there."""
+    """A full disk stops the run with its name, and is not recorded as a failure of the recording."""
     monkeypatch.setenv("TMPDIR", str(small_disk))
     uris = [bucket.speech("a.wav", 0.5), bucket.put("b.m4a", bytes(5 << 20)), bucket.speech("c.wav", 0.5)]
     told: list[Message] = []
@@ -341,9 +352,9 @@ def test_no_room_for_a_recording(bucket: Bucket, small_disk: Path, monkeypatch: 
 
 
 def test_no_bucket(bucket: Bucket) -> None:
-    """A bucket that is not there stops the run by its name, before anything is recorded as failed."""
+    """A missing bucket stops the run with its name, before any item is recorded as failed."""
     uris = [f"{bucket.server.scheme}://no-{bucket.name}/{i}.wav" for i in range(3)]
-    if bucket.server.scheme == "gs":  # the emulator says less than the store
+    if bucket.server.scheme == "gs":  # the emulator says less than the real store
         gone = b'{"error": {"code": 404, "message": "The specified bucket does not exist."}}'
         bucket.proxy.spoil = lambda request: servers.Reply(404, (("Content-Type", "application/json"),), gone)
     with pytest.raises(StorageError, match=f"there is no bucket no-{bucket.name}: check its name"):
@@ -360,7 +371,7 @@ for _ in pool.run(Task(i, uri, 0.0, None, None, None, 240_000) for i, uri in enu
 
 
 def test_workers_that_wait_end_with_their_parent(bucket: Bucket) -> None:
-    """A parent that is killed while nothing comes from the store leaves no worker behind that asks on and on."""
+    """If the parent is killed while the store sends nothing, the decoder processes end, too."""
     uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(4)]
     asking, over = threading.Semaphore(0), threading.Event()
 

@@ -1,4 +1,4 @@
-"""manifest/repeats.py: hashes seen before."""
+"""Tests for manifest/repeats.py, which finds hashes that occur more than once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from voxbatch.manifest.repeats import Repeats
     st.integers(1, 9),
 )
 def test_finds_the_earliest_repeats_and_counts_the_others(values: list[int], share: int, limit: int) -> None:
-    """However small the shares: the hashes of the first `limit` repeats, and how many repeats there are of others."""
+    """`first` returns the hashes of the first `limit` duplicates and the number of the other duplicates, for every
+    share size.
+    """
     hashes = Repeats(share)
     for value in values:
         hashes.append(value)
@@ -28,7 +30,7 @@ def test_finds_the_earliest_repeats_and_counts_the_others(values: list[int], sha
 
 
 def test_spills_in_blocks() -> None:
-    """More than a block: what is on disk and what is not yet are both looked at."""
+    """With more than a block of hashes, those on disk and those in memory are both searched."""
     hashes = Repeats()
     for value in range(200_000):
         hashes.append(value)

@@ -1,4 +1,6 @@
-"""Killed, stopped, sharded or starved of disk: started again, a run comes to the same bytes as one left in peace."""
+"""Tests for runs that are killed, stopped, sharded or out of disk: after a restart, the outputs are the bytes of an
+undisturbed run.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,14 @@ from voxbatch.log import Log
 SCRIPTED = ("--engine", "scripted", "--engine-option", "max_chunk_s=15", "--formats", "srt,txt", "--log-format", "text")
 SLOWLY = ("--engine-option", "delay_s=0.05", "--engine-option", "concurrency=1", "--decoders", "1")
 SECONDS = (0.5, 40, None, 1.2, 0.001, 2, 33, 0.7)
-"""Eight recordings: two of several chunks, one that is missing."""
+"""Durations in seconds of eight recordings: two of several chunks, and one that is missing."""
 CHUNKS = 11
 
 Out = Callable[[Path], dict[str, bytes]]
 
 
 def outputs(out: Path) -> dict[str, bytes]:
-    """What must be the same however a run went: the merged lines and the subtitles."""
+    """Return the merged lines and the subtitles, which must be the same for every course of a run."""
     files = [out / "transcripts.jsonl", out / "failures.jsonl", *sorted(out.glob("srt/*")), *sorted(out.glob("txt/*"))]
     return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
@@ -46,11 +48,13 @@ def last_line(text: str) -> str:
 
 
 def counts(out: Path) -> tuple[int, int, int]:
+    """Return (items, done, failed) of the summary."""
     summary = json.loads((out / "summary.json").read_text())
     return summary["items"], summary["done"], summary["failed"]
 
 
 def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    """Wait until the condition is true, for at most `seconds`."""
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit
@@ -58,14 +62,14 @@ def until(condition: Callable[[], object], seconds: float = 20) -> None:
 
 
 def hears_sigterm(process: subprocess.Popen[str]) -> bool:
-    """Whether the process has installed its handler (Linux: SigCgt in /proc)."""
+    """Return whether the process has installed its SIGTERM handler (SigCgt in /proc, Linux)."""
     fields = Path(f"/proc/{process.pid}/status").read_text().split()
     return bool(int(fields[fields.index("SigCgt:") + 1], 16) & 1 << (signal.SIGTERM - 1))
 
 
 @pytest.fixture
 def undisturbed(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> dict[str, bytes]:
-    """What the manifest of eight comes to when nothing happens."""
+    """Return the outputs of an undisturbed run of the eight recordings."""
     done = voxbatch("run", manifest(*SECONDS, mine={"a": [1, "é"]}), "-o", "peace", *SCRIPTED)
     assert done.returncode == 3, done.stderr
     assert counts(tmp_path / "peace") == (8, 7, 1)
@@ -74,7 +78,7 @@ def undisturbed(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_killed_anywhere_and_resumed(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """SIGKILL after every single result, and again after as many: nothing is lost, nothing is there twice."""
+    """After SIGKILL at every single result, twice in a row, no item is lost and none is there twice."""
     for k in range(1, CHUNKS + 1):
         codes = []
         for kill_after in (k, k, -1):
@@ -87,7 +91,7 @@ def test_killed_anywhere_and_resumed(undisturbed: dict[str, bytes], voxbatch: Vo
 
 
 def test_parts_of_an_older_version(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """A run that an older version began, without latencies in its parts, goes on, and can be counted and merged."""
+    """A run started by an older version, whose parts have no latencies, can be resumed, counted and merged."""
     parts = sorted((tmp_path / "peace").glob("parts/*/part-*.jsonl"))
     for part in parts:
         part.write_bytes(re.sub(rb', "latency".*?}\n', b"}\n", part.read_bytes(), count=1))
@@ -108,7 +112,7 @@ def test_parts_of_an_older_version(undisturbed: dict[str, bytes], voxbatch: Voxb
 def test_the_order_of_results_does_not_show(
     undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path, shuffled: tuple[str, ...]
 ) -> None:
-    """However an engine orders and times its results, the outputs are the same bytes."""
+    """The order and timing of an engine's results do not change the output bytes."""
     extra = [word for setting in shuffled for word in ("--engine-option", setting)]
     voxbatch("run", "m.jsonl", "-o", "other", *SCRIPTED, *extra, "--part-items", "2", "--decoders", "3")
     assert outputs(tmp_path / "other") == undisturbed
@@ -116,7 +120,7 @@ def test_the_order_of_results_does_not_show(
 
 @pytest.mark.slow
 def test_an_engine_that_dies(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Exit 1; the last line says what is safe; the same command goes on from there."""
+    """An engine that dies gives exit code 1 and a last line with the committed items; the same command resumes."""
     dying = ("--engine-option", "die_after=5", "--decoders", "1")
     died = voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED, *dying)
     committed = sum(len(path.read_bytes().splitlines()) - 1 for path in tmp_path.glob("out/parts/*/*.jsonl"))
@@ -138,7 +142,9 @@ def test_an_engine_that_dies(undisturbed: dict[str, bytes], voxbatch: Voxbatch, 
 def test_a_signal_commits_what_is_in_hand(
     undisturbed: dict[str, bytes], voxbatch: Voxbatch, start: Starter, tmp_path: Path, number: int, code: int
 ) -> None:
-    """Within 5 s, though no part was due for long; the last line is plain; the run goes on where it was."""
+    """A signal commits the finished items within 5 s, even if no part was due; the last line is plain, and the run can
+    be resumed.
+    """
     running = start("run", "m.jsonl", "-o", "out", *SCRIPTED, *SLOWLY, "--engine-option", "delay_s=0.3")
     until((tmp_path / "out" / "run.json").exists)
     time.sleep(1.5)
@@ -157,7 +163,7 @@ def test_a_signal_commits_what_is_in_hand(
 
 
 def test_a_signal_while_the_manifest_is_read(start: Starter, tmp_path: Path) -> None:
-    """Nothing was begun, and the last line says so."""
+    """A signal during the reading of the manifest ends the run, and the last line says that nothing was started."""
     running = start("run", "-", *SCRIPTED, stdin=subprocess.PIPE)
     until(lambda: hears_sigterm(running))
     running.send_signal(signal.SIGTERM)
@@ -172,7 +178,7 @@ def test_a_signal_while_the_manifest_is_read(start: Starter, tmp_path: Path) -> 
 
 
 def test_a_signal_before_anything_is_done(manifest: ManifestWriter, start: Starter, tmp_path: Path) -> None:
-    """The line is plain when nothing is committed yet, too."""
+    """The last line is plain if nothing is committed yet, too."""
     running = start("run", manifest(1, 1), *SCRIPTED, "--engine-option", "delay_s=30")
     until((tmp_path / "m.voxbatch" / "run.json").exists)
     time.sleep(0.3)
@@ -187,7 +193,7 @@ def test_a_signal_before_anything_is_done(manifest: ManifestWriter, start: Start
 
 @pytest.mark.slow
 def test_no_decoder_outlives_a_stopped_run(manifest: ManifestWriter, start: Starter, tmp_path: Path) -> None:
-    """However abruptly the program leaves, its worker processes follow."""
+    """The decoder processes end with the program, however abruptly it ends."""
     import psutil
 
     running = start("run", manifest(600, 600), *SCRIPTED, "--engine-option", "delay_s=30")
@@ -201,7 +207,9 @@ def test_no_decoder_outlives_a_stopped_run(manifest: ManifestWriter, start: Star
 
 @pytest.mark.slow
 def test_two_processes_on_one_shard(undisturbed: dict[str, bytes], start: Starter, tmp_path: Path) -> None:
-    """A redelivered message or a zombie: both end well, every item is in one part, the bytes are those of one."""
+    """Two processes on one shard, as after a redelivered message, both end normally. Every item is in one part, and the
+    outputs are those of one process.
+    """
     both = [start("run", "m.jsonl", "-o", "out", *SCRIPTED, *SLOWLY, "--part-items", "1") for _ in range(2)]
     assert [process.communicate(timeout=60) and process.returncode for process in both] == [3, 3]
     committed = [line.split(b",")[0] for path in tmp_path.glob("out/parts/*/*.jsonl")
@@ -214,7 +222,7 @@ def test_two_processes_on_one_shard(undisturbed: dict[str, bytes], start: Starte
 def test_four_shards_side_by_side_and_one_killed(
     undisturbed: dict[str, bytes], voxbatch: Voxbatch, start: Starter, tmp_path: Path
 ) -> None:
-    """Three finish and merge nothing; the one that was killed is started again, and merges all."""
+    """Three shards finish without merging; the killed shard is restarted, finishes and merges all."""
     shards = [("run", "m.jsonl", "-o", "out", *SCRIPTED, "--shard", f"{i}/4") for i in range(4)]
     running = [start(*shards[i], *(("--engine-option", "kill_after=1") if i == 2 else ())) for i in range(4)]
     ended = [(process.communicate(timeout=60), process.returncode) for process in running]
@@ -228,7 +236,7 @@ def test_four_shards_side_by_side_and_one_killed(
 
 
 def test_a_shard_tells_of_the_failures_of_earlier_runs(manifest: ManifestWriter, voxbatch: Voxbatch) -> None:
-    """Resuming a shard that is done but for others gives the exit code that its items deserve, every time."""
+    """Resuming a finished shard gives the exit code of its items every time, while other shards are unfinished."""
     command = ("run", manifest(None, None, 1, 1), *SCRIPTED, "--shard", "0/2")
     for _ in range(2):
         done = voxbatch(*command)
@@ -240,7 +248,7 @@ def test_a_shard_tells_of_the_failures_of_earlier_runs(manifest: ManifestWriter,
 
 @pytest.mark.slow
 def test_more_shards_than_items(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """A shard with nothing to do says so, ends well, and merges if it is the last."""
+    """A shard without items ends normally, and merges if it is the last."""
     path = manifest(1)
     for i in range(3):
         done = voxbatch("run", path, *SCRIPTED, "--shard", f"{i}/3")
@@ -250,7 +258,7 @@ def test_more_shards_than_items(manifest: ManifestWriter, voxbatch: Voxbatch, tm
 
 @pytest.mark.slow
 def test_resuming_what_is_finished(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """There is nothing to do; the outcome is shown again and the exit code is the same."""
+    """Resuming a finished run does nothing, prints the outcome again and gives the same exit code."""
     done = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--engine-option", "die_after=0")
     assert done.returncode == 3
     assert "8 of 8 items were done before; 0 to do" in done.stderr
@@ -260,7 +268,7 @@ def test_resuming_what_is_finished(undisturbed: dict[str, bytes], voxbatch: Voxb
 
 @pytest.mark.slow
 def test_a_limit_on_file_sizes(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """A part that cannot be written: exit 1, a plain last line; with room again the run goes on."""
+    """A part that cannot be written gives exit code 1 and a plain last line; with a higher limit the run resumes."""
     command = ("run", "m.jsonl", "-o", "out", *SCRIPTED)
     full = voxbatch(*command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)))
     assert full.returncode == 1
@@ -287,7 +295,7 @@ cp -r small/out kept
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("unshare"), reason="needs unshare(1) to mount a small file system")
 def test_a_full_disk(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
-    """Exit 1 and the reason; once space is freed, the same command finishes the run."""
+    """A full disk gives exit code 1 with the reason; once space is free, the same command finishes the run."""
     (tmp_path / "small").mkdir()
     run = [sys.executable, "-m", "voxbatch", "run", "m.jsonl", "-o", "small/out", *SCRIPTED]
     command = ["unshare", "--map-root-user", "--mount", "sh", "-c", FULL_DISK, "sh", *run]
@@ -304,7 +312,7 @@ def test_a_full_disk(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_failures_are_a_manifest_of_what_failed(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """failures.jsonl, beside the manifest under another name, runs those items alone, by the same ids."""
+    """failures.jsonl, copied beside the manifest under another name, runs only the failed items with the same ids."""
     assert voxbatch("run", manifest(0.5, None, 0.7, topic="weather"), "-o", "first", *SCRIPTED).returncode == 3
     shutil.copy(tmp_path / "first" / "failures.jsonl", tmp_path / "again.jsonl")
     shutil.copy(tmp_path / "r0.wav", tmp_path / "r1.wav")
@@ -318,7 +326,9 @@ def test_failures_are_a_manifest_of_what_failed(manifest: ManifestWriter, voxbat
 def test_a_manifest_that_changes_between_runs_is_another_run(
     undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path
 ) -> None:
-    """Its OUT is refused with both fingerprints, and --overwrite starts anew, leaving a stranger's files alone."""
+    """A changed manifest is refused for the same OUT, with both fingerprints. --overwrite starts anew and keeps files
+    that voxbatch did not create.
+    """
     recorded = json.loads((tmp_path / "peace" / "run.json").read_text())
     (tmp_path / "peace" / "notes.md").write_text("mine")
     (tmp_path / "peace" / "txt" / "mine.txt").write_text("mine")
@@ -344,7 +354,7 @@ def test_a_manifest_that_changes_between_runs_is_another_run(
 
 @pytest.mark.slow
 def test_another_model_is_another_run(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """What decides the text decides the identity; how fast it is done does not."""
+    """Settings that change the text belong to the identity of a run; settings that change only the speed do not."""
     faster = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--decoders", "3", "--part-items", "7")
     assert faster.returncode == 3
     other = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--model", "other", "--language", "en")
@@ -354,7 +364,7 @@ def test_another_model_is_another_run(undisturbed: dict[str, bytes], voxbatch: V
 
 @pytest.mark.slow
 def test_foreign_and_damaged_parts(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Parts that do not belong stop the run with exit 1 before it begins; the message says how to mend it."""
+    """Parts of another run and damaged parts stop the run with exit code 1 before it starts, with the remedy."""
     (part,) = tmp_path.glob("peace/parts/*/*.jsonl")
     recorded = json.loads((tmp_path / "peace" / "run.json").read_text())["run"]
     part.write_bytes(part.read_bytes().replace(recorded.encode(), b"f" * 16))
@@ -372,7 +382,7 @@ def test_foreign_and_damaged_parts(undisturbed: dict[str, bytes], voxbatch: Voxb
 
 @pytest.mark.skipif(not os.path.exists("/proc/version"), reason="needs a folder that even root cannot write")
 def test_an_out_that_cannot_be_written(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Exit 1 and one plain reason, before any model is loaded."""
+    """An OUT that cannot be written gives exit code 1 and a plain reason, before a model is loaded."""
     path = manifest(1)
     (tmp_path / "file").write_text("")
     inside = voxbatch("run", path, "-o", "file/out", *SCRIPTED)
@@ -387,7 +397,7 @@ def test_an_out_that_cannot_be_written(manifest: ManifestWriter, voxbatch: Voxba
 
 
 def test_an_out_that_holds_a_strangers_outputs(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """A transcripts.jsonl that no run of ours made is neither erased nor taken for the result."""
+    """A transcripts.jsonl that voxbatch did not create is neither erased nor taken for the result."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "transcripts.jsonl").write_text("mine")
     for extra in ((), ("--overwrite",)):
@@ -401,7 +411,7 @@ def test_an_out_that_holds_a_strangers_outputs(manifest: ManifestWriter, voxbatc
 
 
 def test_another_folder_is_said(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """The same lines in another folder may be the same recordings mounted elsewhere, or others: the run says so."""
+    """The same lines in another folder may be the same recordings mounted elsewhere, or others: the run warns of it."""
     manifest(0.5)
     shutil.copytree(tmp_path, tmp_path / "else")
     assert voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED).returncode == 0
@@ -414,7 +424,9 @@ def test_another_folder_is_said(voxbatch: Voxbatch, manifest: ManifestWriter, tm
 
 
 def test_an_engines_warnings(manifest: ManifestWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are logged once, and stand in the summary, a merge by hand included; another run may go on without them."""
+    """An engine's warnings are logged once and are in the summary, also after `merge`. A later run may resume without
+    them.
+    """
 
     class Slow(Scripted):
         def __init__(self, *arguments: Any):
@@ -437,7 +449,9 @@ def test_an_engines_warnings(manifest: ManifestWriter, tmp_path: Path, monkeypat
 def test_failures_of_ffmpeg_are_the_same_bytes(
     ffmpeg: dict[str, str], voxbatch: Voxbatch, recording: Recorder, tmp_path: Path
 ) -> None:
-    """Two runs record the same failures, whatever descriptors their decoders had open, and name none."""
+    """Two runs record the same bytes for failures of ffmpeg, whatever file descriptors were open, and name no
+    descriptor.
+    """
     contents = {"a.flac": b"<html>404</html>", "b.wav": b"RIFF\x24\0\0\0WAVEdata\0\0\0\0", "c.m3u8": b"#EXTM3U\nx.ts\n"}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
@@ -456,7 +470,9 @@ def test_failures_of_ffmpeg_are_the_same_bytes(
 
 @pytest.mark.slow
 def test_the_versions_of_the_audio_libraries(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """summary.json and run.json give them, and the version of Python; a run that resumes with others is warned."""
+    """summary.json and run.json contain the versions of Python and the audio libraries; a run that resumes with other
+    versions is warned.
+    """
     run = ("run", manifest(0.5), "-o", "out", *SCRIPTED)
     assert voxbatch(*run).returncode == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())

@@ -1,4 +1,4 @@
-"""The scoring room: what counts as the same, what counts as an error, and how a corpus adds up."""
+"""Tests for scoring: normalization of texts, counts of errors, and sums over a corpus."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SENTENCES = st.lists(st.sampled_from(["one", "day", "red", "dog", "ran", "home",
 COUNTS = st.builds(ErrorCounts, *[st.integers(0, 50)] * 4)
 
 
-# --- normalising
+# --- normalization
 
 
 @pytest.mark.parametrize(
@@ -38,38 +38,38 @@ COUNTS = st.builds(ErrorCounts, *[st.integers(0, 50)] * 4)
     ],
 )
 def test_normal_forms(lang: str | None, written: str, normal: str) -> None:
-    """English is rewritten by Whisper's rules; every other language loses case, punctuation and symbols only."""
+    """English is normalized by Whisper's rules; other languages lose only case, punctuation and symbols."""
     assert normalizer(lang)(written) == normal
 
 
 @pytest.mark.parametrize("word", ["हिन्दी", "ภาษาไทยที่", "தமிழ்", "עִבְרִית", "বাংলা", "မြန်မာ"])
 def test_combining_marks_stay(word: str) -> None:
-    """Vowel signs and tone marks are part of a word: no word loses or changes one."""
+    """Combining marks such as vowel signs and tone marks are part of a word and stay."""
     normal = normalizer("hi")(f"«{word}!»")
     assert unicodedata.normalize("NFC", normal) == unicodedata.normalize("NFC", unicodedata.normalize("NFKC", word))
 
 
 def test_different_vowels_are_an_error() -> None:
-    """One vowel makes "की" of "का": they differ in a combining mark alone, and that is one wrong word."""
+    """ "की" and "का" differ only in a combining mark, and that is one wrong word."""
     assert count_errors("राम की किताब", "राम का किताब", "hi") == ErrorCounts(1, 0, 0, 3)
 
 
 def test_invisible_characters_are_no_difference() -> None:
-    """Soft hyphens, joiners, direction marks and emoji's variation selectors separate nothing."""
+    """Soft hyphens, joiners, direction marks and the variation selectors of emoji do not separate words."""
     normalize = normalizer("fa")
     assert normalize("co\u00adop\u200d\u200f \ufeffx") == "coop x"
     assert normalize("a ❤\ufe0f b\ufe0f") == "a b"
 
 
 def test_apostrophe_letters_are_apostrophes() -> None:
-    """Ukrainian is typed with three different apostrophes, and no ear can tell them apart."""
+    """Three different apostrophes are typed in Ukrainian, and they sound the same."""
     assert {normalizer("uk")(f"п{mark}ять") for mark in "'’ʼ"} == {"п ять"}
 
 
 @given(TEXTS)
 @example("\u0345\u0301a\u00b4\u1fb4")
 def test_unicode_normaliser_is_idempotent(text: str) -> None:
-    """What is normal already stays as it is, and holds no upper case, punctuation, symbols or odd spaces."""
+    """Normal text is unchanged, and contains no punctuation, symbols or unusual spaces."""
     normal = normalizer("fr")(text)
     assert normalizer("fr")(normal) == normal
     assert not [char for char in normal if unicodedata.category(char)[0] in "PSZ" and char != " "]
@@ -77,18 +77,18 @@ def test_unicode_normaliser_is_idempotent(text: str) -> None:
 
 @given(TEXTS)
 def test_english_normaliser_takes_any_text(text: str) -> None:
-    """No text makes it fail, and its words are divided by single spaces."""
+    """Any text can be normalized, and its words are separated by single spaces."""
     normal = normalizer("en")(text)
     assert normal == " ".join(normal.split())
 
 
 def test_a_number_without_end_is_scored() -> None:
-    """A model in a loop may write a number of 5,000 digits, which is one wrong word and not a crash."""
+    """A model in a loop may write a number of 5,000 digits, which is one wrong word and no crash."""
     assert count_errors("number one", "number " + "1" * 5000, "en") == ErrorCounts(1, 0, 0, 2)
 
 
 def test_normalisers_are_built_once() -> None:
-    """All the Englishes share one normaliser, since building it reads a large table."""
+    """All variants of English share one normalizer, because building it reads a large table."""
     assert normalizer("en") is normalizer("en-AU")
     assert normalizer("fr") is normalizer(None)
 
@@ -108,7 +108,7 @@ def test_units() -> None:
     assert {unit(lang) for lang in ["en", "ko", "vi", "hi", "ar", None, ""]} == {"word"}
 
 
-# --- counting
+# --- counts
 
 
 @pytest.mark.parametrize(
@@ -127,13 +127,13 @@ def test_units() -> None:
     ],
 )
 def test_counts_by_hand(lang: str, reference: str, hypothesis: str, counts: ErrorCounts) -> None:
-    """Substitutions, insertions, deletions and the reference's length, as one counts them on paper."""
+    """Substitutions, insertions, deletions and reference length equal counts made by hand."""
     assert count_errors(reference, hypothesis, lang) == counts
 
 
 @given(TEXTS, LANGS)
 def test_a_text_equals_itself(text: str, lang: str | None) -> None:
-    """A reference against itself has no errors; against nothing, it is all deletions."""
+    """A text against itself has no errors; against nothing it has only deletions."""
     same, nothing = count_errors(text, text, lang), count_errors(text, "", lang)
     assert same.errors == 0
     assert nothing == ErrorCounts(0, 0, nothing.reference_length, same.reference_length)
@@ -141,7 +141,7 @@ def test_a_text_equals_itself(text: str, lang: str | None) -> None:
 
 @given(SENTENCES, SENTENCES)
 def test_swapping_the_texts_swaps_insertions_and_deletions(one: str, other: str) -> None:
-    """The distance is symmetric, and insertions less deletions is the difference in length, whichever way is taken."""
+    """The distance is symmetric, and insertions minus deletions is the difference in length."""
     there, back = count_errors(one, other, "fr"), count_errors(other, one, "fr")
     assert there.errors == back.errors
     assert there.insertions - there.deletions == back.reference_length - there.reference_length
@@ -149,7 +149,7 @@ def test_swapping_the_texts_swaps_insertions_and_deletions(one: str, other: str)
 
 @given(SENTENCES, SENTENCES)
 def test_errors_are_the_levenshtein_distance(reference: str, hypothesis: str) -> None:
-    """The total equals that of the textbook recurrence, written out here."""
+    """The number of errors equals that of the textbook recurrence, written out here."""
     ref, hyp = reference.split(), hypothesis.split()
     row = list(range(len(hyp) + 1))
     for i, word in enumerate(ref, 1):
@@ -161,7 +161,7 @@ def test_errors_are_the_levenshtein_distance(reference: str, hypothesis: str) ->
 
 @given(COUNTS, COUNTS, COUNTS)
 def test_counts_form_a_monoid(a: ErrorCounts, b: ErrorCounts, c: ErrorCounts) -> None:
-    """Counts add up in any order and grouping, and nothing counted adds nothing."""
+    """Counts add up in any order and grouping, and empty counts add nothing."""
     assert (a + b) + c == a + (b + c)
     assert a + b == b + a
     assert a + ErrorCounts() == a
@@ -169,20 +169,20 @@ def test_counts_form_a_monoid(a: ErrorCounts, b: ErrorCounts, c: ErrorCounts) ->
 
 
 def test_rate() -> None:
-    """Errors over reference length, above 1 where much is inserted, and None where there is no reference."""
+    """The rate is errors over reference length: above 1 with many insertions, and None without a reference."""
     assert ErrorCounts(1, 1, 0, 4).rate == 0.5
     assert ErrorCounts(0, 6, 0, 3).rate == 2.0
     assert ErrorCounts(0, 6, 0, 0).rate is None
 
 
 def test_counts_cannot_be_changed() -> None:
-    """A count that others hold a reference to stays what it was."""
+    """Counts are immutable."""
     with pytest.raises(FrozenInstanceError):
         ErrorCounts().insertions = 1  # type: ignore[misc]
 
 
 def test_long_and_repeated_transcripts_are_counted_quickly() -> None:
-    """A quarter of an hour of speech, and a model stuck on one sentence, are scored in well under five seconds."""
+    """A quarter of an hour of speech, and a model stuck on one sentence, are scored in less than five seconds."""
     sentence = "we walked along the river until the bridge came in sight "
     started = time.perf_counter()
     long = count_errors(sentence * 250, (sentence * 249).replace("river", "road"), "en")
@@ -192,11 +192,11 @@ def test_long_and_repeated_transcripts_are_counted_quickly() -> None:
     assert time.perf_counter() - started < 5
 
 
-# --- adding up
+# --- sums
 
 
 def test_corpus_rate_is_not_the_mean_of_rates() -> None:
-    """One error in 1 word and none in 9 make 10 %, not the 50 % that averaging would."""
+    """One error in 1 word and none in 9 make 10 %, not the average of 50 %."""
     score = CorpusScore()
     score.add("en", ErrorCounts(1, 0, 0, 1))
     score.add("en", ErrorCounts(0, 0, 0, 9))
@@ -204,7 +204,7 @@ def test_corpus_rate_is_not_the_mean_of_rates() -> None:
 
 
 def test_a_missing_transcript_counts_as_deletions() -> None:
-    """An item with a reference and no transcript is counted as missing, and all its words as deleted."""
+    """An item with a reference and no transcript counts as missing, and all of its words as deleted."""
     score = CorpusScore()
     score.add("en", ErrorCounts(0, 0, 0, 4))
     assert score.add_missing("en", "It's gone.") == ErrorCounts(0, 0, 3, 3)
@@ -221,7 +221,7 @@ def test_a_missing_transcript_counts_as_deletions() -> None:
 
 
 def test_invented_text_against_an_empty_reference_counts() -> None:
-    """Two words in an item where nothing was said raise the corpus rate by two errors, and divide by no word."""
+    """Two words in an item without speech raise the corpus rate by two errors and no reference word."""
     score = CorpusScore()
     score.add("en", ErrorCounts(0, 2, 0, 0))
     assert score.to_dict()["wer"] is None
@@ -230,7 +230,7 @@ def test_invented_text_against_an_empty_reference_counts() -> None:
 
 
 def test_words_and_characters_are_never_added_together() -> None:
-    """Word languages make the WER, the others the CER, and each language shows its own."""
+    """Languages counted in words make the WER, the others the CER, and each language has its own rate."""
     score = CorpusScore()
     score.add("en", ErrorCounts(1, 0, 0, 10))
     score.add("fr-CA", ErrorCounts(2, 0, 0, 10))
@@ -247,14 +247,14 @@ def test_words_and_characters_are_never_added_together() -> None:
 
 
 def test_an_empty_corpus_has_no_rates() -> None:
-    """Where nothing was scored there is no rate, rather than a perfect one."""
+    """An empty corpus has no rate, rather than a perfect one."""
     summary = CorpusScore().to_dict()
     assert (summary["wer"], summary["cer"], summary["items"], summary["by_language"]) == (None, None, 0, {})
 
 
 @given(st.lists(st.tuples(LANGS, COUNTS), max_size=30), st.randoms())
 def test_order_does_not_matter(rows: list[tuple[str | None, ErrorCounts]], random: Random) -> None:
-    """The same items in any order give the same JSON, byte for byte."""
+    """The same items in any order give the same JSON bytes."""
     one, other = CorpusScore(), CorpusScore()
     for lang, counts in rows:
         one.add(lang, counts)

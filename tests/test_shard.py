@@ -1,4 +1,4 @@
-"""Shards partition the manifest, the same way every time, with even loads."""
+"""Tests for sharding: shards partition the manifest, deterministically and with even loads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_partition(durations: np.ndarray, shards: int) -> None:
 
 @given(DURATIONS, SHARDS)
 def test_deterministic(durations: np.ndarray, shards: int) -> None:
-    """Two tasks that see the same manifest agree, and the input is left as it was."""
+    """Two tasks with the same manifest agree, and the input is not changed."""
     before = durations.copy()
     assert np.array_equal(assign(durations, shards), assign(durations.copy(), shards))
     assert np.array_equal(durations, before, equal_nan=True)
@@ -31,7 +31,7 @@ def test_deterministic(durations: np.ndarray, shards: int) -> None:
 
 @given(DURATIONS.filter(len), SHARDS)
 def test_balance(durations: np.ndarray, shards: int) -> None:
-    """No shard carries more than the mean load and the longest item together; an unknown duration weighs the mean."""
+    """The load of a shard is at most the mean load plus the longest item; an unknown duration has the mean weight."""
     known = durations[~np.isnan(durations)]
     weights = np.where(np.isnan(durations), known.mean() if len(known) else 1.0, durations)
     loads = np.bincount(assign(durations, shards), weights=weights, minlength=shards)
@@ -40,7 +40,7 @@ def test_balance(durations: np.ndarray, shards: int) -> None:
 
 @given(st.integers(0, 300), SHARDS)
 def test_counts_where_nothing_is_known(num_items: int, shards: int) -> None:
-    """Without any duration, shards differ by one item at most."""
+    """The sizes of shards differ by at most one item if no duration is known."""
     counts = np.bincount(assign(np.full(num_items, np.nan), shards), minlength=shards)
     assert counts.max() - counts.min() <= 1
 
@@ -48,7 +48,7 @@ def test_counts_where_nothing_is_known(num_items: int, shards: int) -> None:
 @given(DURATIONS.flatmap(lambda d: st.tuples(st.just(d), st.lists(st.booleans(), min_size=len(d), max_size=len(d)))),
        st.integers(1, 9))  # fmt: skip
 def test_what_is_split_is_what_was_wanted(given_: tuple[np.ndarray, list[bool]], parts: int) -> None:
-    """Each wanted item is in exactly one part, no other is in any."""
+    """Each wanted item is in exactly one part, and no other item is in any."""
     durations, wanted = given_[0], np.array(given_[1], np.bool_)
     masks = split(durations, wanted, parts)
     assert len(masks) == parts
@@ -56,7 +56,7 @@ def test_what_is_split_is_what_was_wanted(given_: tuple[np.ndarray, list[bool]],
 
 
 def test_by_hand() -> None:
-    """30 s fills one shard, 20 s and 10 s the other."""
+    """An item of 30 s fills one shard, and those of 20 s and 10 s the other."""
     assert assign(np.array([30.0, 10.0, 20.0]), 2).tolist() == [0, 1, 1]
 
 
@@ -68,14 +68,14 @@ def test_blocks_join() -> None:
 
 
 def test_one_shard_is_everything() -> None:
-    """n = 1 takes all items, and an empty manifest gives an empty assignment."""
+    """A single shard contains all items, and an empty manifest gives an empty assignment."""
     assert members(np.array([1.0, np.nan]), 0, 1).tolist() == [True, True]
     assert assign(np.array([]), 4).tolist() == []
 
 
 @given(st.integers(1, 99_999).flatmap(lambda n: st.tuples(st.integers(0, n - 1), st.just(n))))
 def test_parse_shard(pair: tuple[int, int]) -> None:
-    """i/n is read as it is written."""
+    """i/n is parsed as written."""
     assert parse_shard(f"{pair[0]}/{pair[1]}") == pair
 
 

@@ -1,6 +1,7 @@
-"""What may pass is tried again, a bounded number of times and for a bounded time; all else fails at once.
+"""Tests for retries: temporary errors are retried a limited number of times and for a limited time; all other errors
+fail at once.
 
-The store here is scripted, and so is the clock; tests/test_bucket_store.py has the real ones.
+The store and the clock are scripted; tests/test_bucket_store.py uses real servers.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ DATA = b"0123456789" * 10
 
 
 def crc32c(data: bytes) -> str:
+    """Return the checksum in the form of a store's checksum."""
     digest = Digest("crc32c:")
     digest.update(data)
     return digest.text()
 
 
 class Script:
-    """An object of 100 bytes whose store first raises what it is told to, one error a request."""
+    """A store with one object of 100 bytes that first raises the given errors, one per request."""
 
     scheme, bucket, place = "gs", "b", "gs://b/"
 
@@ -82,7 +84,7 @@ class Script:
 
 
 class Clock:
-    """Time that passes only by waiting, and by so much at each request."""
+    """A clock that advances only by waits and by what a test adds for requests."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -105,11 +107,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def busy(seconds: float = 0.0) -> Interrupted:
+    """Return the error of a busy server, with its Retry-After in seconds."""
     return Interrupted("cannot read gs://b/a: the server is busy", seconds)
 
 
 def test_passes(clock: Clock) -> None:
-    """A few failures are not seen; between them the waits grow, at random, from nothing to a bound that doubles."""
+    """A few failures are not visible to the caller; the random waits between them have bounds that double."""
     script = Script(*[busy()] * 6)
     assert SteadyReader(script).get("a", 0, 10).data == DATA[:10]
     assert script.asked == 7
@@ -119,7 +122,7 @@ def test_passes(clock: Clock) -> None:
 
 
 def test_full_jitter(clock: Clock) -> None:
-    """Two that fail together do not come back together."""
+    """Two clients that fail at the same time retry at different times."""
     for _ in range(50):
         SteadyReader(Script(busy())).get("a", 0, 10)
     assert len(set(clock.waits)) == 50
@@ -127,7 +130,7 @@ def test_full_jitter(clock: Clock) -> None:
 
 
 def test_longest_wait(clock: Clock) -> None:
-    """No wait exceeds the longest, unless the server asks for it."""
+    """No wait exceeds the maximum, unless the server requests a longer one."""
     with pytest.raises(Interrupted):
         SteadyReader(Script(*[busy()] * 20)).get("a", 0, 10)
     assert max(clock.waits) <= steady.LONGEST_WAIT_S
@@ -135,7 +138,7 @@ def test_longest_wait(clock: Clock) -> None:
 
 
 def test_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last error comes out with the number of attempts, and stays Interrupted, its cause attached."""
+    """The last error is raised as Interrupted with the number of attempts and its cause."""
     monkeypatch.setenv(steady.NO_WAIT, "1")
     script = Script(*[busy()] * 20)
     with pytest.raises(Interrupted, match=rf"^cannot read gs://b/a: the server is busy \({ATTEMPTS} attempts") as told:
@@ -145,7 +148,7 @@ def test_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_total_time(clock: Clock) -> None:
-    """However the server asks to be left alone, no attempt begins after the total time."""
+    """No attempt starts after the total time, however long the server asks clients to wait."""
     script = Script(*[busy(45)] * 20)
     with pytest.raises(Interrupted, match=r"\(3 attempts failed\)"):
         SteadyReader(script).get("a", 0, 10)
@@ -153,7 +156,7 @@ def test_total_time(clock: Clock) -> None:
 
 
 def test_hurried(clock: Clock) -> None:
-    """Who is told to leave waits no longer, tries on for as long as it may, and then gives up with the last error."""
+    """After a stop signal, waits are short, retries end after the given time, and the last error is raised."""
 
     class Hurried(Script):
         def next(self) -> None:
@@ -168,11 +171,13 @@ def test_hurried(clock: Clock) -> None:
     assert 4 <= script.asked < ATTEMPTS
     assert max(clock.waits[1:]) <= steady.HURRIED_WAIT_S
     assert clock.now - 1000 <= 0.5 + steady.FIRST_WAIT_S + 0.5 + 4.5
-    assert SteadyReader(Script()).get("a", 0, 10).data  # what succeeds at once does so afterwards, too
+    assert SteadyReader(Script()).get("a", 0, 10).data  # calls that succeed at once still succeed
 
 
 def test_hurry_ends_a_wait(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the server asks for a minute: who is told to leave tries at once, and again, as long as it may."""
+    """A stop signal ends a wait, even one of a minute that the server requested, and retries continue for the given
+    time.
+    """
     monkeypatch.setattr(steady, "SLICE_S", 0.1)
 
     def sleep(seconds: float) -> None:
@@ -187,7 +192,7 @@ def test_hurry_ends_a_wait(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_slow_failures(clock: Clock) -> None:
-    """Requests that take long to fail use up the total time too."""
+    """The duration of slow failures counts towards the total time."""
 
     class Slow(Script):
         def next(self) -> None:
@@ -202,7 +207,7 @@ def test_slow_failures(clock: Clock) -> None:
 
 @pytest.mark.parametrize(("asked", "least"), [(7, 7), (60, 60), (3600, 60)])
 def test_retry_after(clock: Clock, asked: float, least: float) -> None:
-    """A Retry-After is obeyed up to a minute, and a little later, each at another moment."""
+    """Retry-After is obeyed up to a minute, plus a random delay, so that clients return at different times."""
     SteadyReader(Script(busy(asked))).get("a", 0, 10)
     (wait,) = clock.waits
     assert least <= wait <= least + steady.FIRST_WAIT_S
@@ -210,7 +215,7 @@ def test_retry_after(clock: Clock, asked: float, least: float) -> None:
 
 @pytest.mark.parametrize("error", [Absent("no"), Unfit("no"), StorageError("no"), ValueError("no")])
 def test_at_once(clock: Clock, error: Exception) -> None:
-    """What will not pass is not asked again."""
+    """Permanent errors are not retried."""
     script = Script(error)
     with pytest.raises(type(error), match="no"):
         SteadyReader(script).get("a", 0, 10)
@@ -218,7 +223,7 @@ def test_at_once(clock: Clock, error: Exception) -> None:
 
 
 def test_renewed(clock: Clock) -> None:
-    """Expired credentials are looked for anew, without a wait, once; where that does not help, it is said."""
+    """Expired credentials are renewed once without a wait; if that does not help, the error is raised."""
     script = Script(Expired("old"))
     assert SteadyReader(script).get("a", 0, 10).data
     assert (script.asked, script.renewed, clock.waits) == (2, 1, [])
@@ -229,7 +234,7 @@ def test_renewed(clock: Clock) -> None:
 
 
 def test_renewed_for_a_stream(clock: Clock) -> None:
-    """A whole object's stream begins with good credentials; a failure of it is left to whoever reads it."""
+    """Credentials are renewed at the start of a stream; later failures of the stream are left to its reader."""
     script = Script(Expired("old"))
     reader = SteadyReader(script)
     assert b"".join(reader.stream(Stat("a", 100, "1"))) == DATA
@@ -240,7 +245,7 @@ def test_renewed_for_a_stream(clock: Clock) -> None:
 
 
 def test_renewed_once_by_many() -> None:
-    """Threads that meet expired credentials together renew them once."""
+    """Threads that get an expired-credentials error at the same time renew them once."""
     together = threading.Barrier(8)
 
     class Old(Script):
@@ -271,13 +276,13 @@ def test_renewed_once_by_many() -> None:
     ],
 )
 def test_every_call(monkeypatch: pytest.MonkeyPatch, call: Callable[[SteadyBucket], object]) -> None:
-    """Each call survives failures, and gives what it gives without them."""
+    """Each call survives failures and returns the same result as without them."""
     monkeypatch.setenv(steady.NO_WAIT, "1")
     assert call(SteadyBucket(Script(busy(), busy()))) == call(SteadyBucket(Script()))
 
 
 def test_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages of a listing join; a failure costs that page only."""
+    """The pages of a listing are joined; a failure repeats only its page."""
     monkeypatch.setenv(steady.NO_WAIT, "1")
     for page in (1, 2, 3, 5, 10, 11):
         monkeypatch.setattr(steady, "PAGE", page)
@@ -289,7 +294,7 @@ def test_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("checksum", [True, False])
 @pytest.mark.parametrize(("stored", "ours"), [(DATA, True), (DATA[::-1], False), (b"x", False), (b"", False)])
 def test_own_bytes(stored: bytes, ours: bool, checksum: bool) -> None:
-    """Where an object stands already, it is ours if it holds our bytes, by its checksum or by reading it."""
+    """An existing object is recognized as our own if it has our bytes, by its checksum or by reading it."""
     script = Script()
     script.stored = stored
     script.checksum = "yes" if checksum else ""
@@ -298,7 +303,7 @@ def test_own_bytes(stored: bytes, ours: bool, checksum: bool) -> None:
 
 @pytest.mark.parametrize("error", [Absent("gone"), Unfit("replaced")])
 def test_own_bytes_gone(error: Exception) -> None:
-    """What vanished before it could be compared is not ours."""
+    """An object that disappears before the comparison is not our own."""
 
     class Fleeting(Script):
         def stat(self, key: str, tag: str = "") -> Stat:
@@ -310,7 +315,7 @@ def test_own_bytes_gone(error: Exception) -> None:
 
 
 def test_spoilt_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes that are not those of the checksum are fetched again, and never given as the object."""
+    """Bytes that do not match the checksum are fetched again and never returned."""
     monkeypatch.setenv(steady.NO_WAIT, "1")
     script = Script()
     script.checksum = crc32c(b"another")
@@ -322,5 +327,5 @@ def test_spoilt_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_digest() -> None:
-    """The checksum is CRC-32C, by the check value of its definition."""
+    """The checksum is CRC-32C, verified by the check value of its definition."""
     assert crc32c(b"123456789") == f"crc32c:{base64.b64encode(bytes.fromhex('e3069283')).decode()}"

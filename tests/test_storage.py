@@ -1,4 +1,4 @@
-"""An object appears whole or not at all, once; and opening audio never hangs."""
+"""Tests for local storage: a file appears whole or not at all and only once, and opening audio never hangs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from voxbatch.storage.local import LocalStore
 
 
 def script(code: str, *args: object) -> subprocess.Popen[str]:
-    """Python code in a process of its own, with LocalStore at hand."""
+    """Start Python code in another process, with LocalStore imported."""
     head = "import os, resource, signal, sys\nfrom voxbatch.storage.local import LocalStore\n"
     command = [sys.executable, "-c", head + textwrap.dedent(code), *map(str, args)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
@@ -30,7 +30,7 @@ def script(code: str, *args: object) -> subprocess.Popen[str]:
 
 
 def test_round_trip(tmp_path: Path) -> None:
-    """What is written is read, whole or by lines; what is absent is None, and deleting it is nothing."""
+    """Written data is read back, whole or by lines; an absent object is None, and deleting it does nothing."""
     store = open_store(str(tmp_path / "a" / "b"))
     store.prepare()
     assert store.names("") == []
@@ -45,7 +45,7 @@ def test_round_trip(tmp_path: Path) -> None:
 
 
 def test_create_only_once(tmp_path: Path) -> None:
-    """The second creation does nothing and says so; writing replaces."""
+    """A second creation does nothing and returns False; `write` replaces the object."""
     store = open_store(str(tmp_path))
     assert store.create("a", [b"first"])
     assert not store.create("a", [b"second"])
@@ -57,7 +57,7 @@ def test_create_only_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_racing_processes(tmp_path: Path) -> None:
-    """Of 16 processes that create the same object at once one wins, and its bytes are there, whole."""
+    """If 16 processes create the same object at the same time, exactly one wins, and its bytes are stored whole."""
     racer = """
         name = sys.argv[2].encode()
         print("ready", flush=True)
@@ -81,7 +81,7 @@ def test_racing_processes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["create", "write"])
 def test_killed_while_writing(tmp_path: Path, method: str) -> None:
-    """A process that is killed in mid-object leaves no object, and nothing that is listed; the next one succeeds."""
+    """A process killed during a write leaves no object and nothing in listings; the next write succeeds."""
     (tmp_path / "old").write_bytes(b"old")
     name = "old" if method == "write" else "new"
     killed = script(
@@ -106,7 +106,7 @@ def test_killed_while_writing(tmp_path: Path, method: str) -> None:
 
 @pytest.mark.parametrize("method", ["create", "write"])
 def test_without_nameless_files(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a file system that knows no nameless files, a named one takes their place, and goes away."""
+    """On a file system without nameless files, a named temporary file is used and removed."""
     monkeypatch.setattr(local, "_nameless", local._named)
     store = LocalStore(str(tmp_path))
     assert getattr(store, method)("a/b", [b"one", b"two"]) in (True, None)
@@ -116,7 +116,7 @@ def test_without_nameless_files(tmp_path: Path, method: str, monkeypatch: pytest
 
 
 def test_failing_pieces(tmp_path: Path) -> None:
-    """Where making the bytes fails, nothing stays, not even hidden, and the old object is as it was."""
+    """If producing the bytes fails, no file is left, not even a hidden one, and an old object stays unchanged."""
 
     def pieces() -> Iterator[bytes]:
         yield b"half"
@@ -132,7 +132,7 @@ def test_failing_pieces(tmp_path: Path) -> None:
 
 
 def test_replaced_at_once(tmp_path: Path) -> None:
-    """A reader that has the old object open reads it to its end; a new reader gets the new one."""
+    """A reader that has opened the old object reads it to the end; a new reader gets the new object."""
     store = open_store(str(tmp_path))
     store.write("a", [b"old\n", b"old\n"])
     lines = store.lines("a")
@@ -143,7 +143,7 @@ def test_replaced_at_once(tmp_path: Path) -> None:
 
 
 def test_names(tmp_path: Path) -> None:
-    """Names below a folder come sorted and relative to the place; temporaries do not, and no folder is no names."""
+    """Names below a folder are sorted and relative to OUT, without temporary files; a missing folder has no names."""
     store = open_store(str(tmp_path))
     for name in ("parts/b", "parts/a/2", "parts/a/1", "other", "parts/.hidden"):
         store.create(name, [b""])
@@ -154,7 +154,7 @@ def test_names(tmp_path: Path) -> None:
 
 
 def test_unlistable(tmp_path: Path) -> None:
-    """A folder that cannot be listed is an error, not an empty one: a run would start anew on that."""
+    """A folder that cannot be listed is an error and not an empty folder, which would restart the run from nothing."""
     (tmp_path / "loop").symlink_to("loop")
     for prefix in ("loop", "x" * 300):
         with pytest.raises(StorageError, match="cannot list"):
@@ -163,7 +163,7 @@ def test_unlistable(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o007, 0o660), (0o077, 0o600)])
 def test_modes(tmp_path: Path, mask: int, mode: int) -> None:
-    """Outputs are readable to whom the umask allows, and the umask stays as it is."""
+    """Outputs are readable as the umask permits, and the umask is not changed."""
     store = open_store(str(tmp_path))
     before = os.umask(mask)
     try:
@@ -175,7 +175,7 @@ def test_modes(tmp_path: Path, mask: int, mode: int) -> None:
 
 
 def test_size_limit(tmp_path: Path) -> None:
-    """A file that may not grow gives one plain line that says what to do, and leaves nothing behind."""
+    """A file size limit gives an error of one line with the remedy, and no file is left."""
     limited = script(
         """
         from voxbatch.errors import StorageError
@@ -196,7 +196,9 @@ def test_size_limit(tmp_path: Path) -> None:
 
 
 def test_full_disk(small_disk: Path) -> None:
-    """A full disk gives one plain line; what was stored stays, nothing half is left, and space brings it back."""
+    """A full disk gives an error of one line; stored objects stay, no partial file is left, and writing works again
+    with free space.
+    """
     store = open_store(str(small_disk))
     store.prepare()
     store.create("a", [b"kept"])
@@ -209,13 +211,13 @@ def test_full_disk(small_disk: Path) -> None:
 
 @pytest.mark.parametrize("place", ["/dev/null/x", "/proc/voxbatch", "/sys/voxbatch"])
 def test_unwritable(place: str) -> None:
-    """A place that cannot be made fails when it is prepared, with its path and a way out, even for root."""
+    """A place that cannot be created fails in `prepare` with its path and a remedy, even for root."""
     with pytest.raises(StorageError, match=rf"^cannot create {place}: .+"):
         open_store(place).prepare()
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    """A file where a folder is needed, and a name that is too long, are said in plain words."""
+    """A file in place of a folder, and a name that is too long, give plain error messages."""
     store = open_store(str(tmp_path))
     store.create("a", [b""])
     with pytest.raises(StorageError, match="a file stands where a folder is needed: choose another OUT with -o"):
@@ -228,7 +230,9 @@ def test_no_folder(tmp_path: Path) -> None:
 
 
 def test_open_good_audio(tmp_path: Path) -> None:
-    """A file, a link to it and a name that is no UTF-8 open at position 0, close on exit, and are inherited by none."""
+    """A file, a link and a name that is not UTF-8 are opened at position 0, closed on exit, and not inherited by child
+    processes.
+    """
     good = tmp_path / "good.wav"
     good.write_bytes(b"RIFF")
     (tmp_path / "link.wav").symlink_to("good.wav")
@@ -245,7 +249,7 @@ def test_open_good_audio(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(20)
 def test_open_odd_things(tmp_path: Path) -> None:
-    """What is no regular file is refused at once and by its kind; nothing waits for a writer that never comes."""
+    """Anything but a regular file is refused at once with its kind; opening a FIFO does not wait for a writer."""
     os.mkfifo(tmp_path / "fifo.wav")
     (tmp_path / "folder.wav").mkdir()
     (tmp_path / "loop.wav").symlink_to("loop.wav")

@@ -1,5 +1,5 @@
-"""A run started on a cloud's task engine: what the engine is asked, by its real client and by its own description, and
-what a user is told.
+"""Tests for `voxbatch submit`: requests to cloud platforms, checked by the real clients and API descriptions, and the
+messages to users.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CLOUD_RUN = submit.CloudRun()
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No credentials, project or region of whoever runs the tests."""
+    """Remove the credentials, project and region of the person who runs the tests."""
     for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "AWS_PROFILE", "AWS_REGION",
                  "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
                  "CLOUDSDK_RUN_REGION", "CLOUDSDK_COMPUTE_REGION"):  # fmt: skip
@@ -49,7 +49,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def cloud_run(nowhere: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CloudRunApi]:
-    """The API, whose requests must all be right, and a service account's key."""
+    """Serve the Cloud Run API with a service account key, and assert that all requests are valid."""
     api = CloudRunApi()
     with served(api.endpoint):
         (tmp_path / "key.json").write_text(json.dumps(servers.account(f"{api.endpoint.url}/token")))
@@ -62,7 +62,7 @@ def cloud_run(nowhere: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 @pytest.fixture
 def sagemaker(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[SageMakerApi]:
-    """Likewise, and a key."""
+    """Serve the SageMaker API with an access key, and assert that all requests are valid."""
     api = SageMakerApi()
     with served(api.endpoint):
         monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", api.endpoint.url)
@@ -75,19 +75,19 @@ def sagemaker(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[SageMa
 
 @dataclass(slots=True)
 class Typed:
-    """What came of a command."""
+    """Exit code and output of a command."""
 
     code: int
     lines: list[str]
     said: str
-    """On standard error."""
+    """Text on standard error."""
 
     def line(self, name: str) -> str:
         return next(line[9:] for line in self.lines if line[:9].strip() == name)
 
     @property
     def body(self) -> Any:
-        """The request that --dry-run prints."""
+        """Return the request that --dry-run prints."""
         return json.loads("\n".join(self.lines[self.lines.index("{") :]))
 
 
@@ -96,7 +96,7 @@ Type = Callable[..., Typed]
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Type:
-    """typed("gs://…", "--target", "cloudrun", …): `voxbatch submit`, in this process."""
+    """Return a function that runs `voxbatch submit` in this process: typed("gs://…", "--target", "cloudrun", …)."""
 
     def run(*args: object) -> Typed:
         monkeypatch.setattr(sys, "argv", ["voxbatch", "submit", *map(str, args)])
@@ -116,7 +116,7 @@ class Calls:
     bucket: str = field(default_factory=lambda: f"calls-{servers.uuid.uuid4().hex[:12]}")
 
     def manifest(self, *seconds: float, name: str = "day.jsonl") -> str:
-        """The address of one whose recordings last so long."""
+        """Upload a manifest whose recordings have these durations and return its address."""
         rows = [{"audio_filepath": f"r{i}.wav", "duration": each} for i, each in enumerate(seconds)]
         self.server.put(self.bucket, name, "".join(json.dumps(row) + "\n" for row in rows).encode())
         return f"gs://{self.bucket}/{name}"
@@ -131,12 +131,14 @@ def calls(google: servers.Server, monkeypatch: pytest.MonkeyPatch) -> Calls:
     return calls
 
 
-# ── how many tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── number of tasks ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @given(st.floats(0, 1e9), st.integers(1, 10**7), st.floats(0.1, 1000), st.floats(0.01, 100), st.integers(1, 10_000))
 def test_task_count(audio_s: float, items: int, rtfx: float, hours: float, most: int) -> None:
-    """No task takes longer than it should, unless there are as many as there may be; with one less, some would."""
+    """No task exceeds the target duration, unless the number of tasks is at its maximum; with one task less, some
+    would.
+    """
     count = submit.task_count(audio_s, items, rtfx, hours, most)
     assert 1 <= count <= min(items, most)
     needed = audio_s / 3600 / (rtfx * hours)
@@ -145,7 +147,9 @@ def test_task_count(audio_s: float, items: int, rtfx: float, hours: float, most:
 
 
 def test_task_count_by_hand() -> None:
-    """1,000 hours at RTFx 60 are 16.7 hours of work, 20 tasks of 50 minutes; 100 hours in 2 recordings are 2 tasks."""
+    """1,000 hours at RTFx 60 are 16.7 hours of work, or 20 tasks of 50 minutes; 100 hours in 2
+    recordings are 2 tasks.
+    """
     assert submit.task_count(1000 * 3600, 5000, 60, 5 / 6, 10_000) == 20
     assert submit.task_count(100 * 3600, 2, 1, 1, 10_000) == 2
     assert submit.task_count(1e9, 10**7, 1, 1, 100) == 100
@@ -170,14 +174,14 @@ def test_task_count_by_hand() -> None:
     ],
 )
 def test_what_a_job_cannot_see(source: str, out: str, message: str) -> None:
-    """An order that no machine elsewhere could do is none."""
+    """A source or output that other machines cannot read is refused."""
     with pytest.raises(ConfigError) as told:
         submit.Order(source, out)
     assert str(told.value).startswith(message)
 
 
 def test_orders_are_the_same_by_their_arguments() -> None:
-    """The number of tasks does not make another run of it; an option does."""
+    """Orders with other numbers of tasks have the same digest; orders with other options do not."""
     assert ORDER.arguments == ["run", SOURCE, "-o", OUT, "--language", "en"]
     assert ORDER.digest == replace(ORDER, tasks=9).digest != replace(ORDER, options=()).digest
 
@@ -197,7 +201,7 @@ def test_orders_are_the_same_by_their_arguments() -> None:
     ],
 )
 def test_bad_targets(made: Callable[[], object], message: str) -> None:
-    """What no cloud would take is refused where it is written down."""
+    """Invalid targets and orders are refused when they are built."""
     with pytest.raises(ConfigError) as told:
         made()
     assert str(told.value).startswith(message)
@@ -207,12 +211,15 @@ def test_bad_targets(made: Callable[[], object], message: str) -> None:
 
 
 def started_once(api: CloudRunApi) -> list[str]:
+    """Return the paths of all POST requests."""
     return [call.path.partition("?")[0] for call in api.endpoint.calls if call.method == "POST"]
 
 
 @pytest.mark.slow
 def test_an_execution(cloud_run: CloudRunApi) -> None:
-    """What the API is asked is the request that is shown, at the job's address; its name and page come back."""
+    """The API receives the request that --dry-run prints, at the job's address; the name and
+    console page are returned.
+    """
     order = replace(ORDER, limit_s=5400, environment={"A": "1"})
     started = submit.start(order, CLOUD_RUN)
     listed, ran = cloud_run.endpoint.calls
@@ -234,8 +241,9 @@ def test_an_execution(cloud_run: CloudRunApi) -> None:
 
 @pytest.mark.slow
 def test_not_twice(cloud_run: CloudRunApi) -> None:
-    """While an execution with these arguments goes on, it is named in place of another, however many came after it;
-    `again` starts one, and so does its end."""
+    """A running execution with the same arguments is returned instead of a new one, however many started after it.
+    `again` starts another one, and so does an order after the end of the first.
+    """
     first = submit.start(ORDER, CLOUD_RUN)
     for i in range(4):
         submit.start(replace(ORDER, options=("--limit", str(i + 1))), CLOUD_RUN)
@@ -248,7 +256,9 @@ def test_not_twice(cloud_run: CloudRunApi) -> None:
 
 
 def of_google(status: int, message: str, reason: str = "") -> Callable[[CloudRunApi], None]:
-    """Every time: after 401 the client renews its credentials and asks again."""
+    """Return a function that queues the same refusal nine times, because the client renews its credentials after 401
+    and retries.
+    """
     return lambda api: api.endpoint.replies.extend([google_refusal(status, message, reason)] * 9)
 
 
@@ -279,7 +289,7 @@ GOOGLE_REFUSES: list[tuple[Callable[[CloudRunApi], None], type[Exception], str]]
 def test_google_refuses(
     cloud_run: CloudRunApi, spoil: Callable[[CloudRunApi], None], kind: type[Exception], message: str
 ) -> None:
-    """Each refusal is one line that says what was seen and what to do; nothing is started."""
+    """Each refusal is one line with the cause and the remedy, and nothing is started."""
     spoil(cloud_run)
     with pytest.raises(kind) as told:
         submit.start(ORDER, CLOUD_RUN)
@@ -292,7 +302,7 @@ def test_google_refuses(
 
 @pytest.mark.slow
 def test_denied_to_start(cloud_run: CloudRunApi) -> None:
-    """Whoever may look and not start lacks other permissions."""
+    """An account that may list executions but not start them gets the permissions that it lacks in the message."""
     cloud_run.endpoint.replies.append(google_refusal(403, "no"))
     with pytest.raises(StartError, match=r"^cannot start .* lacks run.jobs.run and run.jobs.runWithOverrides \(role"):
         submit.start(ORDER, CLOUD_RUN, again=True)
@@ -300,7 +310,7 @@ def test_denied_to_start(cloud_run: CloudRunApi) -> None:
 
 @pytest.mark.slow
 def test_a_lost_reply(cloud_run: CloudRunApi) -> None:
-    """An execution whose beginning nobody heard of is found when the order comes again."""
+    """An execution that started without a reply is found when the order is submitted again."""
     cloud_run.endpoint.replies += ["lost"]
     with pytest.raises(StartError, match="submit it again: what has begun by then is found, not started twice"):
         submit.start(ORDER, CLOUD_RUN, again=True)
@@ -310,7 +320,7 @@ def test_a_lost_reply(cloud_run: CloudRunApi) -> None:
 
 @pytest.mark.slow
 def test_no_such_job(cloud_run: CloudRunApi) -> None:
-    """The API's own answer to a job that is not there."""
+    """A missing job is reported from the API's own answer."""
     with pytest.raises(ConfigError, match="there is no job nightly"):
         submit.start(ORDER, submit.CloudRun(job="nightly"))
     with pytest.raises(ConfigError, match=r"cannot start the Cloud Run job nightly .* there is no job nightly"):
@@ -320,7 +330,9 @@ def test_no_such_job(cloud_run: CloudRunApi) -> None:
 
 @pytest.mark.slow
 def test_answers_of_another_kind(cloud_run: CloudRunApi) -> None:
-    """A page of a proxy's is no answer; one that does not name the execution leaves the operation's name."""
+    """A proxy's login page is refused as an answer; without an execution name in the reply, the name of the operation
+    is used.
+    """
     cloud_run.endpoint.replies.append(servers.Reply(200, (("Content-Type", "text/html"),), b"<html>Log in</html>"))
     with pytest.raises(StartError, match="what answers is not Cloud Run"):
         submit.start(ORDER, CLOUD_RUN)
@@ -330,7 +342,9 @@ def test_answers_of_another_kind(cloud_run: CloudRunApi) -> None:
 
 @pytest.mark.slow
 def test_where_the_job_is(cloud_run: CloudRunApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings go before the environment, and that before the credentials' own project; no region is a refusal."""
+    """Settings have priority over environment variables, and these over the project of the credentials. A missing
+    region is refused.
+    """
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "q")
     cloud_run.jobs = ("projects/q/locations/us-central1/jobs/voxbatch", "projects/r/locations/europe-west4/jobs/j")
     assert submit.start(ORDER, CLOUD_RUN).url.endswith("?project=q")
@@ -343,7 +357,7 @@ def test_where_the_job_is(cloud_run: CloudRunApi, monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_google_credentials(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a login it says where one is looked for."""
+    """The message says how to set credentials if there are none."""
     monkeypatch.setenv("CLOUDSDK_RUN_REGION", "us-central1")
     with pytest.raises(StartError, match=r"no usable credentials \(.*\): set GOOGLE_APPLICATION_CREDENTIALS"):
         submit.start(ORDER, CLOUD_RUN)
@@ -351,17 +365,18 @@ def test_no_google_credentials(nowhere: None, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 def test_no_project(cloud_run: CloudRunApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credentials that name no project leave it to the user."""
+    """If the credentials name no project, the user must give one."""
     key = json.loads((tmp_path / "key.json").read_text())
     (tmp_path / "key.json").write_text(json.dumps({**key, "project_id": None}))
-    monkeypatch.setenv("PATH", "")  # gcloud would be asked
+    monkeypatch.setenv("PATH", "")  # so that gcloud is not asked for a project
     with pytest.raises(ConfigError, match=r"which project .* is in is not known: give --project, or set GOOGLE_CLOUD"):
         submit.start(ORDER, CLOUD_RUN)
 
 
 def test_how_long_a_task_may_take() -> None:
-    """With a GPU Cloud Run's hour, unless longer tasks were asked for; elsewhere three times what is expected, from an
-    hour or a day."""
+    """With a GPU, a task may take Cloud Run's hour, unless longer tasks were requested. Elsewhere it may take three
+    times the expected time, at least an hour (Cloud Run) or a day (SageMaker).
+    """
     assert [CLOUD_RUN.limit_s("vllm", hours, None) for hours in (0.5, 1, 2, 1000)] == [3600, 3600, 7800, 604_800]
     assert [CLOUD_RUN.limit_s("faster-whisper", 0.1, wall) for wall in (None, 1e4, 1e6)] == [3600, 30_000, 604_800]
     day = 24 * 3600
@@ -375,7 +390,9 @@ def test_how_long_a_task_may_take() -> None:
 
 @pytest.mark.slow
 def test_a_processing_job(sagemaker: SageMakerApi) -> None:
-    """What SageMaker is asked is the request that is shown; the job's name holds the order's digest and the time."""
+    """SageMaker receives the request that --dry-run prints; the job's name contains the digest of the order and the
+    time.
+    """
     order = replace(ORDER, environment={"A": "1"}, limit_s=100_000)
     started = submit.start(order, SAGEMAKER)
     assert [call.headers["x-amz-target"] for call in sagemaker.endpoint.calls] == [
@@ -402,7 +419,7 @@ def test_a_processing_job(sagemaker: SageMakerApi) -> None:
 
 @pytest.mark.slow
 def test_no_second_processing_job(sagemaker: SageMakerApi) -> None:
-    """While one with these arguments goes on, it is named in place of another; another order's is no matter."""
+    """A running job with the same arguments is returned instead of a new one; jobs of other orders do not matter."""
     first = submit.start(ORDER, SAGEMAKER)
     assert submit.start(ORDER, SAGEMAKER) == replace(first, was_running=True)
     assert not submit.start(replace(ORDER, options=()), SAGEMAKER).was_running
@@ -414,7 +431,7 @@ def test_no_second_processing_job(sagemaker: SageMakerApi) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", ["lost", amazon_refusal(500, "InternalFailure", "oops")])
 def test_a_lost_reply_of_sagemaker(sagemaker: SageMakerApi, lost: Any) -> None:
-    """The client asks again by itself; what had begun is not started twice, and that is no error."""
+    """If a reply is lost, the client retries; a job that had started is not started twice, and no error is raised."""
     sagemaker.endpoint.replies.append(lost)
     assert submit.start(ORDER, SAGEMAKER, again=True).was_running is (lost == "lost")
     assert len(sagemaker.jobs) == 1
@@ -439,7 +456,7 @@ AMAZON_REFUSES = [
 def test_amazon_refuses(
     sagemaker: SageMakerApi, status: int, code: str, words: str, kind: type[Exception], message: str
 ) -> None:
-    """Each refusal is one line that says what was seen and what to do."""
+    """Each refusal is one line with the cause and the remedy."""
     sagemaker.endpoint.replies += [amazon_refusal(status, code, words)] * 3
     with pytest.raises(kind) as told:
         submit.start(ORDER, SAGEMAKER, again=True)
@@ -452,7 +469,9 @@ def test_amazon_refuses(
 
 @pytest.mark.slow
 def test_sagemaker_out_of_reach(sagemaker: SageMakerApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A region that is none has no address; a machine without region or credentials says which variable is missing."""
+    """An unreachable or invalid endpoint, a missing region and missing credentials give messages
+    that say what to set.
+    """
     monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", f"http://127.0.0.1:{servers.free_port()}")
     with pytest.raises(StartError, match=r"the connection failed \(.*\): check the network and --region"):
         submit.start(ORDER, SAGEMAKER)
@@ -483,17 +502,19 @@ def test_sagemaker_out_of_reach(sagemaker: SageMakerApi, monkeypatch: pytest.Mon
     ],
 )
 def test_more_than_sagemaker_takes(order: submit.Order, message: str) -> None:
-    """Its limits are known before it is asked."""
+    """The limits of SageMaker are checked before a request is sent."""
     with pytest.raises(ConfigError) as told:
         SAGEMAKER.request(order)
     assert message in str(told.value)
 
 
-# ── the checks themselves ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── checks of the checks ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_discovery_document_finds_faults() -> None:
-    """A field that there is not, one of another type, a missing one, another path or method."""
+    """The check by the discovery document finds an unknown field, a wrong type, a missing field, and a wrong path or
+    method.
+    """
     api, path = discovery.api("run.v2"), f"/v2/{JOB}:run"
 
     def faults(overrides: Any, method: str = "POST", path: str = path) -> list[str]:
@@ -511,7 +532,7 @@ def test_the_discovery_document_finds_faults() -> None:
 
 
 def test_the_service_model_finds_faults() -> None:
-    """Likewise, lengths, patterns and enumerations included."""
+    """The check by the service model finds the same faults, and wrong lengths, patterns and enum values."""
     model, body = ServiceModel("sagemaker"), SAGEMAKER.request(ORDER).body
     assert not model.faults("CreateProcessingJob", body)
     cluster = body["ProcessingResources"]["ClusterConfig"]
@@ -535,7 +556,9 @@ TO_SAGEMAKER = ("--target", "sagemaker", "--image", IMAGE, "--role", ROLE)
 
 @pytest.mark.slow
 def test_submit(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
-    """It says how much there is, what it takes, what was started and how to follow it; then, that it is running."""
+    """`submit` prints the number of items, the hours, time and cost, the started execution and how to follow it. A
+    second call reports the running execution.
+    """
     source = calls.manifest(*[7200] * 50)
     command = (source, *TO_CLOUD_RUN, "--expected-rtfx", "20")
     done = typed(*command)
@@ -564,8 +587,9 @@ def test_submit(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
 
 @pytest.mark.slow
 def test_options_are_passed_on(nowhere: None, calls: Calls, typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `run` was to be told stands among the job's arguments as it was written: by flags and variables, not by
-    profiles and defaults, and not what concerns this machine or this command."""
+    """Options of `run` that were set by flags or variables are passed to the job as written. Defaults, and options of
+    this machine or command, are not passed.
+    """
     source = calls.manifest(60)
     monkeypatch.setenv("VOXBATCH_LANGUAGE", "en")
     monkeypatch.setenv("VOXBATCH_DECODERS", "2")
@@ -590,7 +614,9 @@ def test_options_are_passed_on(nowhere: None, calls: Calls, typed: Type, monkeyp
 
 @pytest.mark.slow
 def test_a_dry_run_asks_nobody(nowhere: None, calls: Calls, tmp_path: Path) -> None:
-    """It needs no credentials, no cloud's client and no engine; without the client, a real one says what to install."""
+    """A dry run needs no credentials, cloud client or engine; without the client, a real submission says what to
+    install.
+    """
     source = calls.manifest(*[3600] * 10)
     code = f"""
 import sys
@@ -651,7 +677,7 @@ REFUSED = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("args", "message"), REFUSED)
 def test_refusals(nowhere: None, calls: Calls, typed: Type, args: tuple[str, ...], message: str) -> None:
-    """What makes no sense is one line, with exit 2."""
+    """Invalid options give one line and exit code 2."""
     done = typed(calls.manifest(60), *TO_CLOUD_RUN, *args)
     assert (done.code, done.lines) == (2, [])
     assert done.said.splitlines()[-1].startswith(f"Error: {message}")
@@ -659,7 +685,7 @@ def test_refusals(nowhere: None, calls: Calls, typed: Type, args: tuple[str, ...
 
 @pytest.mark.slow
 def test_an_l4_that_nobody_measured(nowhere: None, calls: Calls, typed: Type) -> None:
-    """Its speed is worked out, which is said, and overruled by who knows better."""
+    """The speed of an unmeasured GPU is estimated and marked as an estimate; --expected-rtfx replaces it."""
     hours = calls.manifest(*[3600] * 105)
     done = typed(hours, *TO_CLOUD_RUN, "--dry-run")
     assert "tasks    1" in done.lines
@@ -674,7 +700,7 @@ def test_an_l4_that_nobody_measured(nowhere: None, calls: Calls, typed: Type) ->
 
 @pytest.mark.slow
 def test_the_gpus_of_an_instance(nowhere: None, calls: Calls, typed: Type) -> None:
-    """By its type; of one that nobody knows, and of another model, no speed is made up."""
+    """The GPUs are derived from the instance type; for an unknown type or model, no speed is assumed."""
     hours = calls.manifest(*[3600] * 1000)
     for kind, gpus in (
         ("ml.g6.2xlarge", "an NVIDIA L4"),
@@ -697,7 +723,7 @@ def test_the_gpus_of_an_instance(nowhere: None, calls: Calls, typed: Type) -> No
 
 @pytest.mark.slow
 def test_refusals_of_sagemaker(nowhere: None, calls: Calls, typed: Type) -> None:
-    """A target has its own options, and limits, which are known before a manifest is read."""
+    """Options of another target and exceeded limits are refused before the manifest is read."""
     for args, message in (
         (("--target", "sagemaker"), "--target sagemaker takes --image and --role: there is no job that would say"),
         ((*TO_SAGEMAKER, "--job", "j"), "--job is for --target cloudrun; leave it out for sagemaker"),
@@ -710,7 +736,7 @@ def test_refusals_of_sagemaker(nowhere: None, calls: Calls, typed: Type) -> None
 
 @pytest.mark.slow
 def test_tasks_by_a_variable(nowhere: None, calls: Calls, typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """VOXBATCH_TASKS is of `run`, to which it names a task engine; submit and listen have a variable of their own."""
+    """VOXBATCH_TASKS belongs to `run`, where it names a platform; submit reads VOXBATCH_SUBMIT_TASKS."""
     monkeypatch.setenv("VOXBATCH_TASKS", "slurm")
     monkeypatch.setenv("VOXBATCH_SUBMIT_TASKS", "7")
     done = typed(calls.manifest(60), *TO_CLOUD_RUN, "--dry-run")
@@ -719,14 +745,14 @@ def test_tasks_by_a_variable(nowhere: None, calls: Calls, typed: Type, monkeypat
 
 @pytest.mark.slow
 def test_a_manifest_that_is_not_there(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
-    """Nothing is started for it."""
+    """A missing manifest is refused, and nothing is started."""
     done = typed(f"gs://{calls.bucket}/gone.jsonl", *TO_CLOUD_RUN, "--tasks", "1")
     assert (done.code, "gone.jsonl" in done.said, cloud_run.endpoint.calls) == (2, True, [])
 
 
 @pytest.mark.slow
 def test_recordings_that_do_not_tell(nowhere: None, calls: Calls, typed: Type) -> None:
-    """Where nobody knows how much audio there is, no number of tasks is made up."""
+    """If no recording has a known duration, --tasks is required."""
     rows = b"".join(b'{"audio_filepath": "gone%d.wav"}\n' % i for i in range(3))
     calls.server.put(calls.bucket, "m.jsonl", rows)
     command = (f"gs://{calls.bucket}/m.jsonl", *TO_CLOUD_RUN, "--expected-rtfx", "2", "--dry-run")
@@ -737,7 +763,9 @@ def test_recordings_that_do_not_tell(nowhere: None, calls: Calls, typed: Type) -
 
 @pytest.mark.slow
 def test_tasks_that_will_be_cut_off(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
-    """Fewer tasks than the audio needs are what was asked for, with a warning; a failure to start is exit 1."""
+    """Too few tasks for the time limit are submitted as requested, with a warning; a failure to start gives exit code
+    1.
+    """
     command = (calls.manifest(*[3600] * 10), *TO_CLOUD_RUN, "--expected-rtfx", "2", "--tasks", "2")
     done = typed(*command)
     assert (done.code, done.line("time")) == (0, "about 2:30:00 at RTFx 2, and the start of a task")
@@ -748,7 +776,7 @@ def test_tasks_that_will_be_cut_off(cloud_run: CloudRunApi, calls: Calls, typed:
 
 @pytest.mark.slow
 def test_what_is_shown_is_no_signature(nowhere: None, calls: Calls, typed: Type) -> None:
-    """An address's query stays out of sight; the job gets it."""
+    """The query of an address is hidden in the printed request; the job receives it."""
     from voxbatch.cli.submission import _shown
 
     body = {"args": ["run", "https://h/m.jsonl?sig=SECRET", "-o", OUT]}

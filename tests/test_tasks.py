@@ -1,5 +1,6 @@
-"""One task of many finds its shard by itself, refuses what contradicts it, and whatever befalls some of the tasks, all
-together come to the bytes of one process alone."""
+"""Tests for tasks: a task derives its shard from the platform and refuses contradictions. Kills and restarts of tasks
+do not change the merged outputs.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from voxbatch.shard import MAX_SHARDS
 from voxbatch.storage import Store, open_store
 from voxbatch.tasks import Task, find, sagemaker, shard_of
 
-# ── which task ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the task of this process ──────────────────────────────────────────────────────────────────────────────────────────
 
 CLOUD_RUN = {"CLOUD_RUN_TASK_INDEX": "3", "CLOUD_RUN_TASK_COUNT": "8"}
 NAMED = {"CLOUD_RUN_JOB": "calls", "CLOUD_RUN_EXECUTION": "calls-x7k", "CLOUD_RUN_TASK_ATTEMPT": "1"}
@@ -63,7 +64,9 @@ NOWHERE = "/nowhere"
     ],
 )
 def test_found(environ: Mapping[str, str], task: Task | None) -> None:
-    """Each engine's variables give its task; half of them, or variables that others set too, give none."""
+    """The variables of each platform give its task; incomplete variables, or variables that other programs also set,
+    give none.
+    """
     assert find(environ, NOWHERE) == task
     if task is not None:
         assert find(environ, NOWHERE, task.engine) == task
@@ -138,14 +141,16 @@ UNSEEN = "(--tasks none does not look at it)"
     ],
 )
 def test_refused(environ: Mapping[str, str], message: str) -> None:
-    """What cannot be is named: the variable, its value, what is allowed; and two engines that contradict each other."""
+    """An invalid variable is named with its value and the permitted values; two contradicting platforms are refused."""
     with pytest.raises(ConfigError) as caught:
         find(environ, NOWHERE)
     assert str(caught.value) == message
 
 
 def test_several_engines() -> None:
-    """Those that agree are one; a single task says nothing beside several; one can be chosen, and must be there."""
+    """Platforms that agree count as one, and a single task is ignored beside a platform with several. A chosen platform
+    has priority and must be present.
+    """
     alike = CLOUD_RUN | INDEXED | {"VOXBATCH_TASK_COUNT": "8"}
     assert find(alike, NOWHERE) == Task(3, 8, "cloud-run")
     single = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}
@@ -158,7 +163,7 @@ def test_several_engines() -> None:
 
 @given(st.integers(0, 10**6), st.integers(1, 1000), st.integers(1, 500), st.data())
 def test_any_slurm_array(least: int, step: int, count: int, data: st.DataObject) -> None:
-    """The ids of --array=least-…:step are the tasks 0, 1, …, each once; an id between them is none."""
+    """The ids of --array=least-…:step map to the tasks 0, 1, …, each once; an id between them is refused."""
     last = least + (count - 1) * step
     array = {
         "SLURM_ARRAY_TASK_COUNT": f"{count}", "SLURM_ARRAY_TASK_MIN": f"{least}", "SLURM_ARRAY_TASK_MAX": f"{last}",
@@ -174,7 +179,7 @@ def test_any_slurm_array(least: int, step: int, count: int, data: st.DataObject)
 
 @given(st.dictionaries(st.sampled_from([*CLOUD_RUN, *BATCH, *SLURM, *ELASTIC, tasks.COUNT]), st.text(max_size=4)))
 def test_whatever_is_there(environ: dict[str, str]) -> None:
-    """Any values give a task within its count, none, or an error that is ours."""
+    """Any values give a task with an index below its count, no task, or a ConfigError."""
     try:
         task = find(environ, NOWHERE)
     except ConfigError:
@@ -183,11 +188,11 @@ def test_whatever_is_there(environ: dict[str, str]) -> None:
 
 
 def test_as_many_tasks_as_shards() -> None:
-    """The room below knows no shards, and yet the same limit."""
+    """`tasks` and `shard` have the same limit, although `tasks` is in a lower layer and cannot import it."""
     assert tasks.MOST == MAX_SHARDS
 
 
-# ── which shard ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the shard of a task ───────────────────────────────────────────────────────────────────────────────────────────────
 
 THIRD = Task(3, 8, "cloud-run", 1, "calls-x7k", "calls")
 
@@ -204,13 +209,13 @@ THIRD = Task(3, 8, "cloud-run", 1, "calls-x7k", "calls")
     ],
 )
 def test_shard(task: Task | None, asked: tuple[int, int] | None, shard: tuple[int, int]) -> None:
-    """The task's, unless another was asked for and the task is the only one."""
+    """A process runs the shard of its task, unless the task is the only one and --shard was given."""
     assert shard_of(task, asked) == shard
 
 
 @pytest.mark.parametrize("asked", [(0, 1), (4, 8), (3, 16)])
 def test_another_shard_than_the_tasks(asked: tuple[int, int]) -> None:
-    """It is refused: eight tasks with --shard 0/1 would do everything eight times."""
+    """A --shard other than the task's is refused: eight tasks with --shard 0/1 would do everything eight times."""
     with pytest.raises(ConfigError) as caught:
         shard_of(THIRD, asked)
     assert str(caught.value) == (
@@ -221,7 +226,7 @@ def test_another_shard_than_the_tasks(asked: tuple[int, int]) -> None:
 
 
 def test_a_shard_tells_the_count() -> None:
-    """--shard I/N does for VOXBATCH_TASK_COUNT, unless there are more tasks than that."""
+    """--shard I/N replaces VOXBATCH_TASK_COUNT, unless the index of the task is not below N."""
     assert find(INDEXED, NOWHERE, count=8) == Task(3, 8, "kubernetes")
     assert find({"VOXBATCH_TASK_COUNT": "8"}, NOWHERE, count=8) is None
     with pytest.raises(ConfigError, match=r"^--shard I/1 contradicts JOB_COMPLETION_INDEX, which is 3: .*--tasks none"):
@@ -234,7 +239,7 @@ HOSTS = ["algo-10", "algo-2", "algo-1"]
 
 
 def container(root: Path, current: str = "algo-10", hosts: Any = HOSTS, **job: Any) -> str:
-    """The root of a host's files."""
+    """Write the configuration files of a SageMaker host and return their root."""
     (root / "config").mkdir(parents=True)
     (root / "config" / "resourceconfig.json").write_text(json.dumps({"current_host": current, "hosts": hosts}))
     if job:
@@ -243,7 +248,7 @@ def container(root: Path, current: str = "algo-10", hosts: Any = HOSTS, **job: A
 
 
 def test_hosts(tmp_path: Path) -> None:
-    """They count in the order of their numbers; the job's name is told where there is one."""
+    """Hosts are numbered in the order of the numbers in their names; the job's name is included if it is known."""
     found = [find({}, container(tmp_path / host, host, ProcessingJobName="calls")) for host in HOSTS]
     assert found == [Task(i, 3, "sagemaker", name="calls") for i in (2, 1, 0)]
     assert find({}, container(tmp_path / "x")) == Task(2, 3, "sagemaker")
@@ -251,14 +256,14 @@ def test_hosts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("current", "hosts"), [("algo-3", HOSTS), ("algo-1", []), ("algo-1", None), ("a", ["a", 1])])
 def test_no_hosts(tmp_path: Path, current: str, hosts: Any) -> None:
-    """Files that do not tell are named, with what they hold."""
+    """Files without a valid host list are named, with their content."""
     with pytest.raises(ConfigError, match=rf"config/resourceconfig.json: current_host is '{current}' and hosts are"):
         find({}, container(tmp_path, current, hosts))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\xff"])
 def test_damaged_files(tmp_path: Path, text: str) -> None:
-    """Likewise what is no JSON object."""
+    """Files that hold no JSON object are refused, too."""
     root = container(tmp_path)
     (tmp_path / "config" / "resourceconfig.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match="SageMaker writes a JSON object there"):
@@ -266,7 +271,7 @@ def test_damaged_files(tmp_path: Path, text: str) -> None:
 
 
 def test_instance_type(tmp_path: Path) -> None:
-    """By the host's own file, or else by the job's; damaged ones do not tell."""
+    """The instance type comes from the host's own file, else from the job's; damaged files give none."""
     cluster = {"ProcessingResources": {"ClusterConfig": {"InstanceType": "ml.g6.xlarge"}}}
     root = container(tmp_path / "a", **cluster)
     assert sagemaker.instance_type(root) == "ml.g6.xlarge"
@@ -281,7 +286,7 @@ def test_instance_type(tmp_path: Path) -> None:
 
 
 def test_hosts_that_are_given_different_files(tmp_path: Path) -> None:
-    """A shard of what only this host has would leave the rest of it undone, in silence: refused."""
+    """A manifest that only this host has is refused: a shard of it would silently leave the rest undone."""
     inputs = [
         {"InputName": "mine", "S3Input": {"LocalPath": "/in/mine", "S3DataDistributionType": "ShardedByS3Key"}},
         {"InputName": "all", "S3Input": {"LocalPath": "/in/all", "S3DataDistributionType": "FullyReplicated"}},
@@ -297,7 +302,7 @@ def test_hosts_that_are_given_different_files(tmp_path: Path) -> None:
 
 
 def test_exit_message(tmp_path: Path) -> None:
-    """The first KB of the reason, whole characters only; elsewhere than on SageMaker nothing is written."""
+    """The ExitMessage is the first KB of the reason, in whole characters; without SageMaker nothing is written."""
     root = container(tmp_path / "host")
     sagemaker.leave_message("a" + "é" * 1000, root)
     assert (tmp_path / "host" / "output" / "message").read_bytes() == ("a" + "é" * 511).encode()
@@ -310,8 +315,9 @@ FAST = ("--engine", "scripted", "--decoders", "1", "--formats", "srt")
 
 @pytest.mark.slow
 def test_a_failed_job_tells_why(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """Whatever fails, and however early: the reason is the job's ExitMessage, and the exit code is the usual one; with
-    --exit-zero, items that failed are no failure."""
+    """Any failure, however early, becomes the job's ExitMessage, with the usual exit code. With --exit-zero, failed
+    items are no failure.
+    """
     path = manifest(0.5, None)
     base = container(tmp_path / "host", "algo-1", ["algo-1"])
     message = tmp_path / "host" / "output" / "message"
@@ -330,13 +336,15 @@ def test_a_failed_job_tells_why(voxbatch: Voxbatch, manifest: ManifestWriter, tm
     assert not message.exists()
 
 
-# ── as a user sees it ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── as the user sees it ───────────────────────────────────────────────────────────────────────────────────────────────
 
 LABELS = "logging.googleapis.com/labels"
 
 
 def test_a_task_says_what_it_took(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
-    """One event, a warning where its OUT is nobody else's, and the shard and Cloud Run's labels in every line."""
+    """A task logs one event with its shard, warns if OUT is local, and adds the shard and Cloud Run's labels to every
+    line.
+    """
     done = voxbatch("run", manifest(0.5), *FAST, env=CLOUD_RUN | NAMED)
     assert done.returncode == 0
     lines = [json.loads(line) for line in done.stderr.splitlines()]
@@ -350,7 +358,9 @@ def test_a_task_says_what_it_took(voxbatch: Voxbatch, manifest: ManifestWriter) 
 
 @pytest.mark.slow
 def test_ways_out(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """A shard that contradicts is refused before anything is written, as a variable too; --tasks none looks at none."""
+    """A contradicting shard, also as a variable, is refused before anything is written; --tasks
+    none ignores the task.
+    """
     path = manifest(0.5)
     for options, more in ((("--shard", "0/1"), {}), ((), {"VOXBATCH_SHARD": "0/1"})):
         done = voxbatch("run", path, *FAST, *options, env=CLOUD_RUN | more)
@@ -362,11 +372,11 @@ def test_ways_out(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) 
     assert voxbatch("profiles", "cpu", env=CLOUD_RUN | {"CLOUD_RUN_TASK_INDEX": "x"}).returncode == 0
 
 
-# ── many tasks, and what befalls them ─────────────────────────────────────────────────────────────────────────────────
+# ── many tasks with kills and restarts ────────────────────────────────────────────────────────────────────────────────
 
 ITEMS = 24
 Environment = Callable[[int, int], dict[str, str]]
-"""(task, attempt) → its variables"""
+"""A function of task index and attempt that returns the environment variables of the task."""
 
 
 def on_cloud_run(folder: Path, count: int) -> Environment:
@@ -391,29 +401,31 @@ def on_kubernetes(folder: Path, count: int) -> Environment:
 
 
 def outputs(store: Store) -> dict[str, bytes | None]:
+    """Return the merged outputs and subtitles."""
     return {name: store.read(name) for name in ("transcripts.jsonl", "failures.jsonl", *store.names("srt"))}
 
 
 def committed(store: Store) -> Counter[int]:
-    """Item → the parts that it is in."""
+    """Return the number of parts that contain each item, by the index of the item."""
     return Counter(entry.index for name in part_names(store) for entry in read_part(store, name))
 
 
 class Crew:
-    """Tasks of one job."""
+    """The tasks of one job."""
 
     def __init__(self, start: Starter, manifest: Path, out: str, environment: Environment, more: dict[str, str]):
         self._start, self._manifest, self._out = start, manifest, out
         self._environment, self._more = environment, more
 
     def begin(self, index: int, attempt: int = 0, delay_s: float = 0.02) -> Popen[str]:
+        """Start a task, which takes `delay_s` per chunk and commits each item as a part."""
         slowly = ("--engine-option", f"delay_s={delay_s}", "--engine-option", "concurrency=1", "--part-items", "1")
         env = self._environment(index, attempt) | self._more
         return self._start("run", self._manifest, "-o", self._out, *FAST, *slowly, env=env)
 
 
 def strike(first: Mapping[int, Popen[str]], numbers: Mapping[int, signal.Signals], store: Store) -> None:
-    """Each of these tasks gets its signal as soon as it has committed something, and while it has more to do."""
+    """Send each of these tasks its signal as soon as it has committed a part, while it has more to do."""
     left = dict(numbers)
     while left:
         time.sleep(0.02)
@@ -425,6 +437,7 @@ def strike(first: Mapping[int, Popen[str]], numbers: Mapping[int, signal.Signals
 
 
 def ended(processes: Iterable[Popen[str]]) -> list[int]:
+    """Wait for the processes and return their exit codes."""
     codes = []
     for process in processes:
         said = process.communicate(timeout=120)
@@ -434,10 +447,12 @@ def ended(processes: Iterable[Popen[str]]) -> list[int]:
 
 
 def disturbed(crew: Crew, store: Store, count: int, killed: set[int], zombie: int) -> Popen[str]:
-    """All tasks, of which some are killed in mid-run and started again, and one is stopped and replaced; that one, when
-    all others have ended."""
+    """Run all tasks; kill some and restart them, and suspend one and replace it. Return the suspended task when all
+    others have ended.
+    """
     victims = killed | {zombie}
-    slow_s = 2.0 * count / ITEMS  # some seconds for its whole shard: time to be met at work
+    # some seconds for the whole shard, so that the task is still running when the signal comes
+    slow_s = 2.0 * count / ITEMS
     first = {index: crew.begin(index, delay_s=slow_s if index in victims else 0.02) for index in range(count)}
     strike(first, {index: signal.SIGSTOP if index == zombie else signal.SIGKILL for index in victims}, store)
     again = [crew.begin(index, attempt=1) for index in sorted(victims)]
@@ -448,6 +463,7 @@ def disturbed(crew: Crew, store: Store, count: int, killed: set[int], zombie: in
 
 
 def prove(crew: Crew, store: Store, count: int, killed: set[int], zombie: int, alone: dict[str, bytes | None]) -> None:
+    """Assert that kills, restarts and a zombie task leave the outputs of one process."""
     asleep = disturbed(crew, store, count, killed, zombie)
     assert asleep.poll() is None
     assert outputs(store) == alone
@@ -461,7 +477,7 @@ def prove(crew: Crew, store: Store, count: int, killed: set[int], zombie: int, a
 
 @pytest.fixture
 def alone(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> dict[str, bytes | None]:
-    """What one process makes of the manifest."""
+    """Return the outputs that one process produces from the manifest."""
     path = manifest(*[0.5 + i / 100 for i in range(ITEMS - 1)], None, text="one two", lang="en")
     assert voxbatch("run", path, "-o", "alone", *FAST).returncode == 3
     return outputs(open_store(str(tmp_path / "alone")))
@@ -481,8 +497,9 @@ def test_many_tasks(
     killed: set[int],
     zombie: int,
 ) -> None:
-    """Some killed and tried again, one thought dead that comes back: the bytes are those of one process alone, no item
-    is in two parts, and who comes back ends well."""
+    """With killed and restarted tasks and one zombie task that resumes, the outputs are the bytes of one process. No
+    item is in two parts, and the zombie ends normally.
+    """
     out = tmp_path / "out"
     crew = Crew(start, tmp_path / "m.jsonl", str(out), engine(tmp_path, count), {})
     prove(crew, open_store(str(out)), count, killed, zombie, alone)
@@ -501,13 +518,13 @@ def bucket(google: servers.Server, monkeypatch: pytest.MonkeyPatch) -> Iterable[
 def test_many_tasks_in_a_bucket(
     alone: dict[str, bytes | None], start: Starter, tmp_path: Path, bucket: servers.Place
 ) -> None:
-    """The same with OUT in a bucket."""
+    """The outputs are the same with OUT in a bucket."""
     crew = Crew(start, tmp_path / "m.jsonl", bucket.uri, on_cloud_run(tmp_path, 8), {"VOXBATCH_NO_WAIT": "1"})
     prove(crew, bucket.store(), 8, {1, 4}, 6, alone)
 
 
 def told_to_leave(process: Popen[str]) -> tuple[int, str]:
-    """(exit code, all that it said), after SIGTERM."""
+    """Send SIGTERM and return the exit code and all output."""
     process.send_signal(signal.SIGTERM)
     said = "".join(process.communicate(timeout=20))
     return process.returncode, said
@@ -515,7 +532,7 @@ def told_to_leave(process: Popen[str]) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_told_to_leave(manifest: ManifestWriter, start: Starter, bucket: servers.Place) -> None:
-    """What is in hand goes to the bucket before the process ends, though no part was due for long."""
+    """After SIGTERM, finished items are committed to the bucket before the process ends, even if no part was due."""
     command = ("run", manifest(*[0.5] * ITEMS), "-o", bucket.uri, *FAST)
     slowly = ("--engine-option", "delay_s=0.3", "--engine-option", "concurrency=1")
     process, store = start(*command, *slowly), bucket.store()
@@ -538,7 +555,9 @@ def test_told_to_leave(manifest: ManifestWriter, start: Starter, bucket: servers
 def test_told_to_leave_while_the_store_is_down(
     manifest: ManifestWriter, start: Starter, bucket: servers.Place, fault: str, reason: str
 ) -> None:
-    """Neither a store that refuses nor one that is silent holds the process up; it says that nothing is safe yet."""
+    """A store that refuses or does not answer does not delay the end of the process, which reports that nothing is
+    safe.
+    """
     bucket.proxy.stall_s = 60
     bucket.proxy.spoil = lambda request: fault if request.verb == "put" and "/parts/" in request.key else ""
     process = start("run", manifest(0.5, 0.5), "-o", bucket.uri, *FAST, "--part-items", "1", "--log-format", "text")

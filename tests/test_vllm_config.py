@@ -1,4 +1,6 @@
-"""A YAML file made for `vllm serve --config` sets a batch as well, at the place of a serving.properties."""
+"""Tests for --vllm-config: a YAML file made for `vllm serve --config` also configures a batch, in place of a
+serving.properties.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def test_the_published_file_applies(tmp_path: Path, is_ours: bool) -> None:
     ],
 )
 def test_what_a_file_says_is_taken(tmp_path: Path, text: str, options: dict[str, str]) -> None:
-    """Words are joined by - or _, and a mapping is as good as its JSON; null leaves a setting alone."""
+    """Keys may use "-" or "_", and a mapping equals its JSON text; null keeps a setting unchanged."""
     assert read(written(tmp_path, text)).options == options
     resolve("realtime", options)
 
@@ -96,7 +98,7 @@ def test_what_a_file_says_is_taken(tmp_path: Path, text: str, options: dict[str,
     ],
 )
 def test_a_malformed_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    """With file and line, what was seen and what is allowed."""
+    """A malformed file is refused with file, line, value and rule."""
     file = written(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         read(file)
@@ -105,14 +107,16 @@ def test_a_malformed_file_is_refused(tmp_path: Path, text: str, message: str) ->
 
 @pytest.mark.parametrize("text", ["a: \0", "a: {b: 2025-99-99}"])
 def test_a_file_without_a_line_to_name_is_refused(tmp_path: Path, text: str) -> None:
-    """PyYAML gives no line for some faults."""
+    """A fault for which PyYAML gives no line is refused without a line."""
     file = written(tmp_path, text)
     with pytest.raises(ConfigError, match=r"vllm_config\.yaml: this cannot be read as YAML"):
         read(file)
 
 
 def test_other_keys_are_named(tmp_path: Path) -> None:
-    """A server's keys have no effect; an unknown one is told with its line and the nearest known key."""
+    """Keys of a server have no effect and are named; an unknown key is reported with its line and the most similar
+    known key.
+    """
     file = written(tmp_path, "host: 0.0.0.0\nport: 8000\nserved-model-name: x\nmax_modl_len: 512\n")
     found = read(file)
     assert found.without_effect == ("host", "port", "served_model_name")
@@ -121,7 +125,9 @@ def test_other_keys_are_named(tmp_path: Path) -> None:
 
 
 def test_a_relative_model_lies_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders are relative to the file, wherever the command runs; hub names, buckets and absolute paths stay."""
+    """A relative folder is resolved against the file, wherever the command runs; hub names, buckets and absolute paths
+    stay.
+    """
     folder = tmp_path / "submission"
     (folder / "weights").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
@@ -143,7 +149,7 @@ def test_a_number_is_read_as_it_is_written(values: dict[str, int]) -> None:
 
 
 def test_the_file_stands_where_serving_properties_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the profile, below variables and flags."""
+    """The file has priority over the profile, and variables and flags over the file."""
     file = written(tmp_path, PUBLISHED)
     config = configured("--vllm-config", file, "--profile", "mini-3b")
     assert (config.engine, config.model) == ("vllm", str(tmp_path))
@@ -158,7 +164,7 @@ def test_the_file_stands_where_serving_properties_stands(tmp_path: Path, monkeyp
 
 
 def test_two_files_are_refused(tmp_path: Path) -> None:
-    """serving.properties and vLLM's own file would contradict each other."""
+    """A serving.properties and vLLM's own file together are refused, because they could contradict each other."""
     served = tmp_path / "serving.properties"
     served.write_text("option.dtype=bf16\n")
     with pytest.raises(ConfigError) as caught:

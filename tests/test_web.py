@@ -1,4 +1,6 @@
-"""Recordings on web servers, which may do anything: only the right bytes are taken, and only from where one may."""
+"""Tests for recordings on web servers that may misbehave: voxbatch accepts only correct bytes, and only from permitted
+addresses.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +51,8 @@ Answer = Callable[["Handler"], None]
 
 
 class Handler(BaseHTTPRequestHandler):
+    """A handler that sends the next answer of the requested path."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: Any
@@ -60,7 +64,9 @@ class Handler(BaseHTTPRequestHandler):
         (answers.pop(0) if len(answers) > 1 else answers[0])(self)
 
     def reply(self, status: int, body: bytes = b"", length: int | None = None, **headers: str) -> None:
-        """`length` is what Content-Length says; -1 leaves it out and ends the body by closing."""
+        """Send a reply; `length` is the value of Content-Length, and -1 leaves the header out and ends the body by
+        closing the connection.
+        """
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
@@ -69,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.send_header("Content-Length", str(len(body) if length is None else length))
         self.end_headers()
-        with contextlib.suppress(OSError):  # who has enough hangs up
+        with contextlib.suppress(OSError):  # a client that has enough bytes closes the connection
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -77,6 +83,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
+    """A web server that counts its connections."""
+
     daemon_threads = True
     connections = 0
 
@@ -85,11 +93,13 @@ class Server(ThreadingHTTPServer):
         return super().get_request()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who hangs up is no error of the server's."""
+        """Ignore errors: a client that closes the connection is no error of the server."""
 
 
 @dataclass
 class Site:
+    """A running server with the answers of each path and the requests that it received."""
+
     server: Server
     scheme: str = "http"
     host: str = "127.0.0.1"
@@ -107,13 +117,13 @@ class Site:
         return WebServer(self.url("/"), access)
 
     def put(self, path: str, *answers: Answer) -> str:
-        """One answer after the other; the last one for ever."""
+        """Set the answers for a path: each request gets the next answer, and the last answer is repeated."""
         self.answers[path] = list(answers)
         return self.url(path)
 
 
 def file(body: bytes = BODY, ranges: bool = True, **headers: str) -> Answer:
-    """A file as a good server gives it, or one that knows no ranges."""
+    """Return the answer of a server that supports byte ranges, or of a server that does not."""
 
     def answer(handler: Handler) -> None:
         wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", handler.headers.get("Range", ""))
@@ -130,10 +140,13 @@ def file(body: bytes = BODY, ranges: bool = True, **headers: str) -> Answer:
 
 
 def said(status: int, body: bytes = b"", length: int | None = None, **headers: str) -> Answer:
+    """Return an answer with this status and body."""
     return lambda handler: handler.reply(status, body, length, **headers)
 
 
 def chunked(*chunks: bytes, end: bytes = b"0\r\n\r\n") -> Answer:
+    """Return an answer in chunked encoding; `end` replaces its final chunk."""
+
     def answer(handler: Handler) -> None:
         handler.send_response(200)
         handler.send_header("Transfer-Encoding", "chunked")
@@ -147,7 +160,7 @@ def chunked(*chunks: bytes, end: bytes = b"0\r\n\r\n") -> Answer:
 
 
 def drip(*parts: bytes) -> Answer:
-    """These bytes, then one byte every 10 ms until the other side has gone."""
+    """Return an answer that sends `parts`, then one byte every 10 ms until the client closes the connection."""
 
     def answer(handler: Handler) -> None:
         handler.close_connection = True
@@ -161,11 +174,12 @@ def drip(*parts: bytes) -> Answer:
 
 
 PAUSE = threading.Event()
-"""Never set."""
+"""An event that is never set, so that `wait` is a pause."""
 
 
 @contextlib.contextmanager
 def running(context: ssl.SSLContext | None = None) -> Iterator[Site]:
+    """Run a site, with TLS if a context is given."""
     server = Server(("127.0.0.1", 0), Handler)
     if context:
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -194,21 +208,23 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def open_recording(uri: str, access: Access) -> recording.Recording:
+    """Open a recording with small blocks of BLOCK bytes."""
     return storage.open_recording(uri, access, BLOCK)
 
 
 def whole(found: recording.Recording) -> bytes:
+    """Return all bytes of a recording and close it."""
     with contextlib.closing(found):  # type: ignore[type-var]
         return found.pread(1 << 30, 0)
 
 
-# ── stretches ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── byte ranges ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 70), st.integers(1, 70), st.booleans())
 def test_any_stretch(body: bytes, start: int, count: int, tagged: bool) -> None:
-    """Any stretch is the body's slice, empty behind its end, and the size is the body's."""
+    """Any byte range is the slice of the body, and empty behind the end; the reported size is the size of the body."""
     site = _shared()
     site.put("/x", file(body, ETag='"1"') if tagged else file(body))
     web = site.web()
@@ -218,7 +234,7 @@ def test_any_stretch(body: bytes, start: int, count: int, tagged: bool) -> None:
 
 
 def _shared() -> Site:
-    """One server for all examples of a law."""
+    """Return one server that all examples of a property test share."""
     if not _kept:
         stack = contextlib.ExitStack()
         _kept.append((stack, stack.enter_context(running())))
@@ -238,7 +254,9 @@ def _shared_ends() -> Iterator[None]:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=5), st.integers(1, 120))
 def test_any_beginning_without_ranges(chunks: list[bytes], end: int) -> None:
-    """A server that ignores ranges gives the beginning, says that it is of the whole, and streams the whole."""
+    """A server that ignores ranges gives the start of the file, reports that the answer is the whole file, and streams
+    the whole file.
+    """
     body = b"".join(chunks)
     for answer, size in ((file(body, ranges=False), len(body)), (chunked(*chunks), -1), (said(200, body, -1), -1)):
         site = _shared()
@@ -253,7 +271,9 @@ def test_any_beginning_without_ranges(chunks: list[bytes], end: int) -> None:
 
 
 def test_what_is_asked(site: Site) -> None:
-    """A request names its stretch and revision, wants nothing packed, tells what asks, and carries nothing else."""
+    """A request names its range and revision, asks for no compression, and identifies voxbatch; it has no other
+    headers.
+    """
     site.put("/a/b.wav", file(ETag='"1"'))
     site.put("/dated", file(Last_Modified="Mon, 01 Jan 2024 00:00:00 GMT"))
     web = site.web()
@@ -281,7 +301,7 @@ def test_what_is_asked(site: Site) -> None:
     ],
 )
 def test_tags(site: Site, headers: dict[str, str], tag: str) -> None:
-    """A strong ETag pins a revision, else a date; a weak ETag does not."""
+    """A strong ETag pins a revision, else the Last-Modified date does; a weak ETag pins nothing."""
     site.put("/x", file(**headers))
     web = site.web()
     assert web.get("x", 0, 5).tag == tag
@@ -289,7 +309,7 @@ def test_tags(site: Site, headers: dict[str, str], tag: str) -> None:
 
 
 def test_connections_are_kept(site: Site) -> None:
-    """Requests one after the other share a connection, also behind redirects, empty replies and missing files."""
+    """Consecutive requests share one connection, also after redirects, empty replies and missing files."""
     site.put("/x", file())
     site.put("/moved", said(302, b"moved", Location="/x"))
     site.put("/empty", said(301, Location="/x"))
@@ -303,7 +323,7 @@ def test_connections_are_kept(site: Site) -> None:
 
 
 def test_many_at_once(site: Site) -> None:
-    """Threads share a server's connections, of which there are no more than allowed, and none is lost."""
+    """Threads share a limited number of connections to a server, and an error reply does not lose one."""
     site.put("/x", file(), said(503), file(ranges=False), said(404), file())
     reader = SteadyReader(site.web())
     results: list[bytes] = []
@@ -328,7 +348,9 @@ def test_many_at_once(site: Site) -> None:
 @pytest.mark.parametrize("ranges", [True, False])
 @pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, len(BODY)])
 def test_recording(site: Site, size: int, ranges: bool) -> None:
-    """A recording is its bytes, whatever its size, in blocks or whole; so is the file of it, and a manifest."""
+    """A recording has the bytes of the file at any size, read in blocks or whole; so have its temporary file and a
+    manifest.
+    """
     body = (BODY * 2)[:size]
     url = site.put("/r.wav", file(body, ranges, ETag='"1"'))
     found = open_recording(url, HERE)
@@ -344,20 +366,20 @@ def test_recording(site: Site, size: int, ranges: bool) -> None:
 
 
 def test_recording_of_unknown_size(site: Site) -> None:
-    """A recording that comes without its length is read whole."""
+    """A recording without a Content-Length is read whole."""
     url = site.put("/r.wav", chunked(BODY[:700], BODY[700:]))
     assert whole(open_recording(url, HERE)) == BODY
 
 
 def test_real_recording(corpus: Path, site: Site) -> None:
-    """A recording over http has the bytes of the file."""
+    """A recording over HTTP has the bytes of the local file."""
     path = next((corpus / "speech").rglob("*.flac"), None) or next((corpus / "speech").rglob("*.wav"))
     url = site.put(f"/{path.name}", file(path.read_bytes(), ETag='"1"', Content_Type="text/html"))
     assert whole(open_recording(url, HERE)) == path.read_bytes()
 
 
 def test_where_a_key_begins(site: Site) -> None:
-    """An address without a path, a query with slashes and a fragment lead where they should."""
+    """Addresses without a path, with slashes in the query, or with a fragment request the right path."""
     site.put("/", file(b"root"))
     for end in ("", "/", "?a=/b/c", "/?a=/b", "#x", "/#/x?y"):
         assert whole(open_recording(site.url(end), HERE)) == b"root"
@@ -365,7 +387,7 @@ def test_where_a_key_begins(site: Site) -> None:
 
 
 def test_no_outputs(site: Site) -> None:
-    """A web server takes no outputs."""
+    """A web server is refused as a place for outputs."""
     with pytest.raises(ConfigError, match="takes no outputs"):
         open_store(site.url("/x"))
 
@@ -385,7 +407,9 @@ def test_no_outputs(site: Site) -> None:
     ids=["replaced", "without ranges", "no tag", "refused", "shorter"],
 )
 def test_changes_while_read(site: Site, then: Answer) -> None:
-    """A recording that changes between two blocks fails its item and says so, never giving a mixture."""
+    """A recording that changes between two blocks fails its item with the reason; bytes of two revisions are never
+    mixed.
+    """
     first, stat = file(ETag='"1"'), file(ETag='"1"')
     url = site.put("/r.wav", first, stat, then)
     found = open_recording(url, HERE)
@@ -395,7 +419,9 @@ def test_changes_while_read(site: Site, then: Answer) -> None:
 
 @pytest.mark.parametrize("then", [file(ETag='"2"'), file(b"short", ETag='"1"'), chunked(BODY)])
 def test_changed_at_once(site: Site, then: Answer) -> None:
-    """A change between the first block and the question for the size is met too, also where no size is told then."""
+    """A change between the first block and the request for the size is detected, also if the second
+    reply has no size.
+    """
     url = site.put("/r.wav", file(ETag='"1"'), then)
     with pytest.raises(AudioError, match="changed while it was read"):
         open_recording(url, HERE)
@@ -405,14 +431,14 @@ def test_changed_at_once(site: Site, then: Answer) -> None:
 
 
 def test_weakened_on_the_way(site: Site) -> None:
-    """An ETag that a proxy made weak meanwhile is the same one."""
+    """An ETag that a proxy made weak in between counts as the same ETag."""
     site.put("/x", file(ETag='"1"'), file(ETag='W/"1"'))
     web = site.web()
     assert web.get("x", 9, 19, web.get("x", 0, 9).tag).data == BODY[9:19]
 
 
 def test_shorter_than_before(site: Site) -> None:
-    """A server that heeds no pin, and whose file now ends before what is asked for, does not end the old one there."""
+    """A server that ignores the pinned revision and now has a shorter file does not truncate the recording."""
     site.put("/x", file(ETag='"1"'), file(BODY[:1500]))
     reader = SteadyReader(site.web())
     with pytest.raises(Unfit, match="changed while it was read"):
@@ -420,7 +446,9 @@ def test_shorter_than_before(site: Site) -> None:
 
 
 def test_stream_of_another_size(site: Site) -> None:
-    """A whole that has another size than was said is refused before a byte of it is taken, or when it ends."""
+    """A whole file of another size than announced is refused before its first byte if the size is known, else at its
+    end.
+    """
     site.put("/x", file(), chunked(BODY[:-1]))
     with pytest.raises(Unfit, match="changed"):
         next(site.web().stream(Stat("x", 5, "")))
@@ -428,7 +456,7 @@ def test_stream_of_another_size(site: Site) -> None:
         list(site.web().stream(Stat("x", len(BODY), "")))
 
 
-# ── replies that are wrong ────────────────────────────────────────────────────────────────────────────────────────────
+# ── wrong replies ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -459,7 +487,7 @@ def test_stream_of_another_size(site: Site) -> None:
     ],
 )
 def test_interrupted(site: Site, answer: Answer) -> None:
-    """What contradicts the question or breaks off is never taken; asked for again, it may come right."""
+    """A reply that contradicts the request or breaks off is never accepted, and a retry may succeed."""
 
     def closing(handler: Handler) -> None:
         handler.close_connection = True
@@ -473,14 +501,16 @@ def test_interrupted(site: Site, answer: Answer) -> None:
 
 
 def test_half_a_whole(site: Site) -> None:
-    """A recording without ranges whose second half was lost is begun anew, and nothing comes twice."""
+    """A server without ranges that loses the second half of a recording is read again from the start, and no byte comes
+    twice.
+    """
     half = said(200, BODY[: len(BODY) // 2], len(BODY), Connection="close")
     url = site.put("/r.wav", file(ranges=False), file(ranges=False), file(ranges=False), half, file(ranges=False))
     assert whole(open_recording(url, HERE)) == BODY
 
 
 def test_half_a_block(site: Site) -> None:
-    """A block of which half came is asked for again."""
+    """A block of which only half arrived is requested again."""
     half = said(206, BODY[BLOCK:1500], BLOCK, Content_Range=f"bytes {BLOCK}-{2 * BLOCK - 1}/{len(BODY)}")
 
     def broken(handler: Handler) -> None:
@@ -496,7 +526,7 @@ def test_half_a_block(site: Site) -> None:
 
 @pytest.mark.parametrize("wait", ["7", "date"])
 def test_retry_after(site: Site, wait: str) -> None:
-    """A busy server says how long it wants to be left alone, and is asked again."""
+    """The Retry-After header of a busy server, in seconds or as a date, sets the wait before the retry."""
     then = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1000)
     header = "7" if wait == "7" else email.utils.format_datetime(then, usegmt=True)
     site.put("/x", said(503, Retry_After=header), file())
@@ -522,7 +552,7 @@ def test_retry_after(site: Site, wait: str) -> None:
     ],
 )
 def test_statuses(site: Site, status: int, kind: type[StorageError], text: str) -> None:
-    """What a server says of one address fails one item, in plain words, and is not asked again."""
+    """An error status for one address fails one item with a plain message, and is not retried."""
     url = site.put("/x", said(status, b""))
     for call in (
         lambda web: web.get("x", 0, 9),
@@ -537,21 +567,21 @@ def test_statuses(site: Site, status: int, kind: type[StorageError], text: str) 
 
 
 def test_status_of_a_stretch_for_a_whole(site: Site) -> None:
-    """Who gives a stretch when asked for the whole gives nothing."""
+    """A partial reply (206) to a request for the whole file is refused."""
     site.put("/x", said(206, b"x", Content_Range="bytes 0-0/9"))
     with pytest.raises(Unfit, match="206"):
         list(site.web().stream(Stat("x", -1, "")))
 
 
 def test_no_length_with_ranges(site: Site) -> None:
-    """A server that gives stretches of what it knows no end of would leave the end to guess, and is refused."""
+    """A partial reply without a total size is refused, because the end of the file is unknown."""
     site.put("/x", said(206, b"0123", Content_Range="bytes 0-3/*"))
     with pytest.raises(Unfit, match="does not tell how long it is"):
         site.web().get("x", 0, 10)
 
 
 def test_packed(site: Site) -> None:
-    """What is sent packed is said to be, and never taken for the recording."""
+    """A compressed reply is reported as compressed and never accepted as the recording."""
     url = site.put("/x", file(b"\x1f\x8b", Content_Encoding="gzip"))
     assert site.web().get("x", 0, 9).is_packed
     with pytest.raises(AudioError, match="Content-Encoding: gzip"):
@@ -568,8 +598,9 @@ def test_packed(site: Site) -> None:
 
 @pytest.mark.parametrize("answer", [file(), file(ranges=False), chunked(BODY), said(200, BODY, -1)])
 def test_too_large(site: Site, answer: Answer) -> None:
-    """What is larger than allowed fails its item with both sizes and the flag, whether or not its length is said; what
-    is just as large does not."""
+    """A recording above the size limit fails its item with both sizes and the name of the flag, with or without a
+    Content-Length. A recording of exactly the limit is accepted.
+    """
     url = site.put("/r.wav", answer)
     assert whole(open_recording(url, Access(allow_private_addresses=True, max_http_bytes=len(BODY)))) == BODY
     limited = Access(allow_private_addresses=True, max_http_bytes=len(BODY) - 1)
@@ -591,7 +622,9 @@ def test_too_large(site: Site, answer: Answer) -> None:
     ids=["status", "header", "length", "stretch", "chunk"],
 )
 def test_drip(site: Site, parts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that lets a byte drip now and then is given up when its time is over, wherever in the reply that is."""
+    """A server that sends one byte now and then is abandoned when the total time is over, in any
+    section of the reply.
+    """
     monkeypatch.setattr(vetted, "TOTAL_S", 0.2)
     site.put("/x", drip(*parts))
     with pytest.raises(Interrupted, match="did not end in time"):
@@ -600,7 +633,9 @@ def test_drip(site: Site, parts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("head", [b"Content-Length: 100000", b"Transfer-Encoding: chunked", b"Connection: close"])
 def test_drip_of_a_whole(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does the length of a whole, known or not, give a server more time than the bytes that came deserve."""
+    """The announced size of a whole file, or no size, gives a slow server no more time than the bytes that arrived
+    justify.
+    """
     monkeypatch.setattr(vetted, "TOTAL_S", 0.2)
     site.put("/x", drip(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n"))
     with pytest.raises(Interrupted, match="did not end in time"):
@@ -608,7 +643,7 @@ def test_drip_of_a_whole(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatc
 
 
 def test_endless_continue(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does a server hold a reader that has ever more to say before its reply, quickly."""
+    """An endless series of interim replies (100 Continue), sent quickly, is abandoned when the total time is over."""
     monkeypatch.setattr(vetted, "TOTAL_S", 0.2)
 
     def answer(handler: Handler) -> None:
@@ -623,7 +658,7 @@ def test_endless_continue(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_large_bodies_have_longer(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A whole of many bytes may take the time that they take."""
+    """A large whole file is allowed the time that its size needs."""
     monkeypatch.setattr(vetted, "TOTAL_S", 0.2)
     monkeypatch.setattr(vetted, "SLOWEST", 1)
 
@@ -639,7 +674,7 @@ def test_large_bodies_have_longer(site: Site, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_silence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that falls silent is given up."""
+    """A silent server is abandoned after the idle timeout."""
     monkeypatch.setattr(vetted, "IDLE_S", 0.1)
     site.put("/x", lambda handler: PAUSE.wait(0.5) or handler.reply(200, b""))
     with pytest.raises(Interrupted, match="timed out"):
@@ -647,7 +682,7 @@ def test_silence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_there() -> None:
-    """A port where nobody listens, and a name that nobody has, may be there another time."""
+    """A refused connection and an unknown host name are retryable errors."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -661,6 +696,7 @@ def test_nobody_there() -> None:
 
 
 def chain(site: Site, count: int) -> str:
+    """Set up a chain of `count` redirects of all kinds and return its first address."""
     for i in range(count):
         status = (301, 302, 303, 307, 308)[i % 5]
         site.put(f"/{i}", said(status, b"moved", Location=f"{i + 1}?n={i}"))
@@ -669,7 +705,7 @@ def chain(site: Site, count: int) -> str:
 
 
 def test_five_redirects(site: Site) -> None:
-    """Five redirects of all kinds are followed, with every question asked in full at each place."""
+    """Five redirects of all kinds are followed, and each request is sent with all of its headers."""
     assert whole(open_recording(chain(site, 5), HERE)) == BODY
     assert all("Range" in headers for _, headers in site.asked)
     assert site.asked[5][0] == "/5?n=4"
@@ -677,7 +713,7 @@ def test_five_redirects(site: Site) -> None:
 
 @pytest.mark.parametrize("loop", [False, True])
 def test_too_many_redirects(site: Site, loop: bool) -> None:
-    """Six redirects, or a circle of them, are too many."""
+    """Six redirects, or a loop of redirects, are refused."""
     chain(site, 6)
     if loop:
         site.put("/0", said(302, Location="/0"))
@@ -700,7 +736,7 @@ def test_too_many_redirects(site: Site, loop: bool) -> None:
     ],
 )
 def test_redirects_nowhere(site: Site, location: str, why: str) -> None:
-    """A redirect to what is no plain http(s) address is not followed."""
+    """A redirect to anything but a plain http(s) address is not followed."""
     site.put("/x", said(302, Location=location))
     with pytest.raises(Unfit, match=why) as told:
         site.web().get("x", 0, 9)
@@ -708,7 +744,7 @@ def test_redirects_nowhere(site: Site, location: str, why: str) -> None:
 
 
 def test_redirect_to_another_host(site: Site) -> None:
-    """Another host is another server; an error there names both, and nothing of the first one's is sent along."""
+    """An error after a redirect to another host names both addresses, and no Referer is sent to the second host."""
     with running() as other:
         site.put("/x", said(302, Location=other.url(f"/y?{SECRET}")))
         other.put("/y", said(403))
@@ -720,7 +756,7 @@ def test_redirect_to_another_host(site: Site) -> None:
         assert other.asked[0][1]["Host"] == f"127.0.0.1:{other.port}"
 
 
-# ── where one may go ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── SSRF guard ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 SPELLINGS = [
     "127.0.0.1", "127.1", "2130706433", "0x7f000001", "0x7f.1", "017700000001", "0177.0.0.1",
@@ -732,8 +768,9 @@ SPELLINGS = [
 
 @pytest.mark.parametrize("host", SPELLINGS)
 def test_this_machine_in_any_spelling(site: Site, host: str) -> None:
-    """This machine is not connected to without leave, however it is spelled, straight or through a redirect; the error
-    says what it is and names the flag."""
+    """The SSRF guard refuses loopback addresses in every spelling, directly or through a redirect. The error gives the
+    reason and names the flag.
+    """
     with pytest.raises(
         AudioError, match="only public ones are read, unless --allow-private-addresses is given"
     ) as told:
@@ -744,14 +781,14 @@ def test_this_machine_in_any_spelling(site: Site, host: str) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1.", "localhost.", "127.1.", "%6cocalhost", "127.0.0.1%00.com", "::1"])
 def test_odder_spellings(site: Site, host: str) -> None:
-    """Nor in spellings that some resolvers know and some do not."""
+    """The SSRF guard also refuses spellings that only some resolvers understand."""
     with pytest.raises((AudioError, Interrupted)):
         open_recording(f"http://{host}:{site.port}/x", Access())
     assert site.server.connections == 0
 
 
 def test_redirect_to_this_machine(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The guard stands before every hop: a host that may be read cannot lead to one that may not."""
+    """The SSRF guard checks every redirect: a permitted host cannot lead to a forbidden one."""
     monkeypatch.setattr(vetted, "fault", lambda address: "" if address == "127.0.0.1" else "a loopback address")
     with running() as inner:
         site.put("/x", said(302, Location=f"http://127.0.0.2:{inner.port}/latest/meta-data"))
@@ -762,7 +799,9 @@ def test_redirect_to_this_machine(site: Site, monkeypatch: pytest.MonkeyPatch) -
 
 
 def resolver(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
-    """A name server that belongs to the attacker: one answer after the other, the last one for ever."""
+    """Replace the name server with an attacker's: each look-up gets the next answer, and the last
+    answer is repeated.
+    """
     real, left, asked = socket.getaddrinfo, list(answers), list[str]()
 
     def lookup(host: str, port: int, *args: Any, **settings: Any) -> Any:
@@ -775,8 +814,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
 
 
 def test_rebinding(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that is public when it is looked at and private a moment later does not get round the guard: what was
-    looked at is what is connected to."""
+    """DNS rebinding does not evade the SSRF guard: voxbatch connects to the address that it checked."""
     monkeypatch.setattr(vetted, "CONNECT_S", 0.2)
     asked = resolver(monkeypatch, ["192.0.2.1"], ["127.0.0.1"])
     monkeypatch.setattr(vetted, "fault", lambda address: "" if address == "192.0.2.1" else "a loopback address")
@@ -790,7 +828,7 @@ def test_rebinding(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_mixed_addresses(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a name's addresses those that may be connected to are, and those alone."""
+    """If a name has several addresses, only the permitted ones are connected to."""
     resolver(monkeypatch, ["127.0.0.3", "127.0.0.1"])
     monkeypatch.setattr(vetted, "fault", lambda address: "" if address == "127.0.0.1" else "a loopback address")
     site.put("/x", file())
@@ -798,8 +836,9 @@ def test_mixed_addresses(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_next_address(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one of a name's addresses does not answer, or is of a kind that this machine does not know, the next one is
-    tried."""
+    """If one address of a name does not answer, or has an address family that the system lacks, the next address is
+    tried.
+    """
     resolver(monkeypatch, ["127.0.0.77", "127.0.0.1"])
     found = socket.getaddrinfo("two.example", site.port, type=socket.SOCK_STREAM)
     found.insert(0, (999, *found[0][1:]))  # type: ignore[arg-type]
@@ -809,7 +848,9 @@ def test_next_address(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_proxy(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy in the environment is not used: it would connect to what nobody here has looked at."""
+    """Proxies in the environment are ignored, because a proxy would connect to addresses that the SSRF guard has not
+    checked.
+    """
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9/")
     site.put("/x", file())
@@ -818,9 +859,10 @@ def test_no_proxy(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)))
 def test_faults(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
-    """What Python's own table, or a mere look, calls anything but public is refused, and so is any disguise of it."""
+    """Every address that Python's tables do not call public is refused, and so is each of its IPv6 embeddings."""
     is_odd = address.is_private or address.is_multicast or address.is_reserved or address.is_loopback
-    is_translated = address in ipaddress.ip_network("64:ff9b::/96")  # public or not by what it stands for
+    # its public status depends on the embedded IPv4 address
+    is_translated = address in ipaddress.ip_network("64:ff9b::/96")
     if (is_odd or address.is_link_local or address.is_unspecified) and not is_translated:
         assert vetted.fault(str(address))
     if isinstance(address, ipaddress.IPv4Address):
@@ -841,7 +883,7 @@ def test_faults(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
     ],
 )  # fmt: skip
 def test_known_addresses(address: str, what: str) -> None:
-    """Clouds' metadata servers and the like are refused by what they are; public neighbours are not."""
+    """Metadata servers of clouds and similar addresses are refused with their kind; public neighbours are accepted."""
     assert what in vetted.fault(address)
     assert bool(what) == bool(vetted.fault(address))
 
@@ -864,14 +906,14 @@ def test_known_addresses(address: str, what: str) -> None:
     ],
 )
 def test_no_address(uri: str, why: str) -> None:
-    """What is no address, or holds somebody's password, fails its item and is not shown with it."""
+    """An invalid address, or one with a user's name or password, fails its item, and the error shows no secret."""
     with pytest.raises(AudioError, match=why) as told:
         open_recording(uri, HERE)
     assert SECRET not in shown_all(told.value)
 
 
 def test_parts_of_an_address() -> None:
-    """Names come in ASCII, ports by scheme, and the target as it was written."""
+    """Host names are converted to ASCII, ports default by scheme, and the request target keeps its spelling."""
     assert on_web("HTTPS://Bücher.Example") == ("https", "xn--bcher-kva.example", 443, "/")
     assert on_web("http://[::0001]:8/a%2fb//../?q=/@#f") == ("http", "::1", 8, "/a%2fb//../?q=/@")
     assert shown("https://me:pw@[::1/x?y") == "https://…"
@@ -881,7 +923,7 @@ def test_parts_of_an_address() -> None:
 
 
 def certificate(folder: Path, *names: str) -> Path:
-    """A key and a certificate that it signed itself, in one file."""
+    """Write a key and its self-signed certificate into one file and return the path."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
     now = dt.datetime.now(dt.UTC)
@@ -898,7 +940,7 @@ def certificate(folder: Path, *names: str) -> Path:
 
 @pytest.fixture
 def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """https://localhost, with a certificate that SSL_CERT_FILE trusts."""
+    """Serve https://localhost with a certificate that SSL_CERT_FILE trusts."""
     path = certificate(tmp_path, "localhost")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(path)
@@ -910,7 +952,7 @@ def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 @pytest.mark.parametrize("ranges", [True, False])
 def test_https(secure: Site, ranges: bool) -> None:
-    """A recording over https has the file's bytes, in blocks and whole."""
+    """A recording over HTTPS has the bytes of the file, in blocks and whole."""
     url = secure.put("/r.wav", file(BODY * 20, ranges, ETag='"1"'))
     assert whole(open_recording(url, HERE)) == BODY * 20
     with contextlib.closing(open_recording(url, HERE)) as found:  # type: ignore[type-var]
@@ -918,7 +960,7 @@ def test_https(secure: Site, ranges: bool) -> None:
 
 
 def test_https_drip(secure: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte that drips now and then is no excuse behind TLS either."""
+    """A server that sends one byte now and then is abandoned in time behind TLS, too."""
     monkeypatch.setattr(vetted, "TOTAL_S", 0.3)
     secure.put("/x", drip(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"))
     with pytest.raises(Interrupted, match="did not end in time"):
@@ -926,14 +968,14 @@ def test_https_drip(secure: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_wrong_name(secure: Site) -> None:
-    """A certificate of another host's fails the item, and the server is asked nothing."""
+    """A certificate of another host fails the item, and no request is sent."""
     with pytest.raises(AudioError, match=r"does not prove to be that host \(.*127\.0\.0\.1.*\): have its certificate"):
         open_recording(f"https://127.0.0.1:{secure.port}/x?{SECRET}", HERE)
     assert secure.asked == []
 
 
 def test_unknown_signer(secure: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """So does a certificate that nobody known has signed."""
+    """A certificate of an unknown issuer fails the item, and no request is sent."""
     (tmp_path / "none.pem").write_text("")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
     with pytest.raises(AudioError, match=r"self-signed certificate.*SSL_CERT_FILE"):
@@ -942,14 +984,14 @@ def test_unknown_signer(secure: Site, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_guard_comes_before_tls(secure: Site) -> None:
-    """Not even TLS is begun with an address that may not be connected to."""
+    """The SSRF guard refuses an address before the TLS handshake."""
     with pytest.raises(AudioError, match="--allow-private-addresses"):
         open_recording(secure.url("/x"), Access())
     assert secure.server.connections == 0
 
 
 def test_from_https_to_http(secure: Site, site: Site) -> None:
-    """A redirect may lead from http to https, and never back."""
+    """A redirect may lead from http to https, but never from https to http."""
     site.put("/up", said(302, Location=secure.url("/x")))
     secure.put("/x", file())
     assert site.web().get("up", 0, 9).data == BODY[:9]
@@ -964,18 +1006,18 @@ def test_from_https_to_http(secure: Site, site: Site) -> None:
 
 
 def shown_all(error: BaseException) -> str:
-    """All that a traceback would tell, with causes."""
+    """Return the full traceback of an error, with its causes."""
     return "".join(traceback.format_exception(error))
 
 
 def echo(handler: Handler) -> None:
-    """Repeats what it was asked where a status is wanted."""
+    """Reply with the request line in place of a status line."""
     handler.close_connection = True
     handler.wfile.write(f"{handler.requestline}\r\n\r\n".encode())
 
 
 def odd_headers(handler: Handler) -> None:
-    """Headers that urllib3 warns of."""
+    """Reply with headers that make urllib3 log a warning."""
     handler.close_connection = True
     handler.wfile.write(b"HTTP/1.1 404 Not Found\r\nX: y\r\nno colon\r\nContent-Length: 0\r\n\r\n")
 
@@ -996,7 +1038,7 @@ def odd_headers(handler: Handler) -> None:
     ],
 )
 def test_secrets(site: Site, answer: Answer, caplog: pytest.LogCaptureFixture) -> None:
-    """A query, which may be a signature, is in no error, no cause of one, and no log of any level, whatever happens."""
+    """The query of an address, which may be a signature, appears in no error, cause or log message of any level."""
     site.put("/x", answer)
     signed = f"x?X-Amz-Signature={SECRET}&x=é {SECRET}"
     with caplog.at_level(logging.DEBUG):
@@ -1014,7 +1056,7 @@ def test_secrets(site: Site, answer: Answer, caplog: pytest.LogCaptureFixture) -
 
 
 def test_nothing_is_written(site: Site) -> None:
-    """A program that reads one says nothing on its own, even of a server with odd headers."""
+    """A program that opens a recording prints nothing of its own, even if the server sends odd headers."""
     script = """
         import sys
         from voxbatch.storage import Access, open_recording
@@ -1031,7 +1073,7 @@ def test_nothing_is_written(site: Site) -> None:
 
 
 def test_is_readable(site: Site) -> None:
-    """It is what readers take; there are no credentials to renew."""
+    """WebServer implements `Readable`; it has no credentials to renew."""
     readable: Readable = site.web()
     readable.renew()
     assert readable.place == site.url("/")

@@ -1,7 +1,9 @@
-"""Runs the syntax of Google Cloud Workflows that jobs/cloudrun/workflow.yaml uses, and refuses the rest.
+"""An interpreter for the part of the Google Cloud Workflows syntax that jobs/cloudrun/workflow.yaml uses; it rejects
+everything else.
 
-Steps: assign, call, switch, for, return, next. Expressions: what `ast` below admits; strings in double quotes; only the
-functions in FUNCTIONS. Google's own runtime is nowhere to be had: this follows its documentation.
+Steps: assign, call, switch, for, return, next. Expressions: the syntax that `evaluate` accepts, strings in double
+quotes, and only the functions in FUNCTIONS. Google's runtime is not available for tests: this module follows its
+documentation.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ import discovery
 
 Step = dict[str, Any]
 Cloud = Callable[[str, dict[str, Any]], Any]
-"""(method's id, its arguments) → its answer."""
+"""A function of a method id and its arguments that returns the answer."""
 
 EXPRESSION = re.compile(r"^\$\{(.*)\}$", re.DOTALL)
-LONGEST = 400  # characters of an expression, Google's limit
+LONGEST = 400  # Google's limit on the characters of an expression
 KINDS = {
     "assign": {"assign", "next"},
     "call": {"call", "args", "result", "next"},
@@ -45,29 +47,35 @@ OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 
 
 class Bad(Exception):
-    """What Google would refuse when the workflow is deployed, or fail at when it runs."""
+    """An error that Google would report at deployment or at run time."""
 
 
 class Ended(Exception):
-    """The workflow returned."""
+    """Raised when the workflow returns."""
 
 
 # ── expressions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def tree(text: str) -> ast.expr:
+    """Return the syntax tree of an expression.
+
+    Raises:
+        Bad: the expression is too long, or is no expression.
+    """
     if len(text) > LONGEST:
         raise Bad(f"longer than {LONGEST} characters: {text}")
     if "'" in text:
         raise Bad(f"strings stand in double quotes: {text}")
     try:
-        # `not` is a function here, a word in Python
+        # `not` is a function here and a keyword in Python
         return ast.parse(re.sub(r"\bnot\(", "not_(", text), mode="eval").body
     except SyntaxError as e:
         raise Bad(f"{text}: {e}") from e
 
 
 def dotted(node: ast.expr) -> str:
+    """Return the dotted name of a called function."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     if isinstance(node, ast.Name):
@@ -76,6 +84,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """Return the value of an expression, with `names` as its variables."""
     match node:
         case ast.Constant(value=str() | int() | float() as value):
             return value
@@ -100,13 +109,14 @@ def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def same_kind(does: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """Apply an operator to two values, which must both be strings or both not."""
     if isinstance(left, str) != isinstance(right, str):
         raise Bad(f"a text and no text: {left!r}, {right!r}")
     return does(left, right)
 
 
 def filled(value: Any, names: Mapping[str, Any]) -> Any:
-    """A value of the file, with its expressions evaluated."""
+    """Return a value of the file with its expressions evaluated."""
     if isinstance(value, dict):
         return {key: filled(each, names) for key, each in value.items()}
     if isinstance(value, list):
@@ -122,13 +132,15 @@ def filled(value: Any, names: Mapping[str, Any]) -> Any:
 
 
 class Run:
+    """One run of a workflow with its environment variables and a fake cloud."""
+
     def __init__(self, environment: dict[str, str], cloud: Cloud):
         self.environment, self.cloud = environment, cloud
         self.returned: Any = None
         self.steps_taken = 0
 
     def main(self, workflow: dict[str, Any], argument: Any) -> Any:
-        """What the workflow returns for its argument."""
+        """Run the workflow with its argument and return the result."""
         (parameter,) = workflow["main"]["params"]
         try:
             self.block(workflow["main"]["steps"], {parameter: argument})
@@ -137,7 +149,7 @@ class Run:
         return None
 
     def block(self, steps: list[Step], names: dict[str, Any]) -> str | None:
-        """Its steps in order, or as their `next` says; gives back a `next` that is not here."""
+        """Run steps in order or as their `next` says; return a `next` that is outside of this block."""
         order = [next(iter(step)) for step in steps]
         at = 0
         while at < len(steps):
@@ -182,7 +194,7 @@ class Run:
         return filled(value, names)
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """A connector's call, held against the discovery document before it is answered."""
+        """Check a connector call against the discovery document, then answer it."""
         api, called = connector(name)
         takes = api.method(called)
         sent = {key: value for key, value in arguments.items() if key != "connector_params"}
@@ -196,17 +208,19 @@ class Run:
 
 
 def connector(name: str) -> tuple[discovery.Api, str]:
-    """`googleapis.run.v2.projects.x` → what `run.v2` takes, and its method's id: `run.projects.x`."""
+    """Return the API and the method id of a connector: `googleapis.run.v2.projects.x` → API `run.v2`, method
+    `run.projects.x`.
+    """
     googleapis, service, version, *rest = name.split(".")
     assert googleapis == "googleapis"
     return discovery.api(f"{service}.{version}"), ".".join([service, *rest])
 
 
-# ── reading without running ───────────────────────────────────────────────────────────────────────────────────────────
+# ── checks without running ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def problems(workflow: dict[str, Any]) -> list[str]:
-    """What Google would refuse, or trip over: unknown words, steps that are not there, names that nothing sets."""
+    """Return the faults that Google would report: unknown words, missing steps, undefined names."""
     main = workflow["main"]
     known = {*main["params"], *_set_names(main["steps"]), "true", "false", "null"}
     return [*_block_problems(main["steps"], {"end"}, known)]
@@ -276,7 +290,7 @@ def _expressions(value: Any) -> Iterator[str]:
 
 
 def _names(node: ast.expr) -> set[str]:
-    """The variables of an expression; a function that is not known is one of them."""
+    """Return the variables of an expression, and its unknown functions."""
     functions = {id(part) for call in ast.walk(node) if isinstance(call, ast.Call) for part in ast.walk(call.func)}
     calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
     unknown = {dotted(call.func) for call in calls if dotted(call.func) not in {*FUNCTIONS, "sys.get_env"}}
