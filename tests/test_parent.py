@@ -14,7 +14,7 @@ import pytest
 from conftest import environment
 
 STUCK = """
-import ctypes, multiprocessing, os, sys, threading, time
+import ctypes, multiprocessing, os, subprocess, sys, threading, time
 
 def spawn(target, *args):
     process = multiprocessing.get_context("spawn").Process(target=target, args=args)
@@ -26,6 +26,14 @@ def engine():
     hold_the_gil()
 
 def worker():
+    hold_the_gil()
+
+def inspecting():
+    subprocess.run([sys.executable, "-c", "import stuck; stuck.inspected()"])
+
+def inspected():
+    from voxbatch.vllm_plugin.parent import DieWithParent
+    DieWithParent()
     hold_the_gil()
 
 def hold_the_gil():
@@ -42,7 +50,7 @@ def importing(slow):
 """
 MAIN = """
 import threading, time
-from stuck import Slow, engine, importing, spawn
+from stuck import Slow, engine, importing, inspecting, spawn
 from voxbatch.vllm_plugin import parent
 
 def start():
@@ -104,6 +112,15 @@ def test_children_and_theirs_end_with_the_parent(begin: Begin, number: int) -> N
     assert worker.ppid() == engine.pid
     main.send_signal(number)
     assert gone([main, engine, worker])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_plain_subprocess_ends_with_its_parent(begin: Begin, number: int) -> None:
+    """A process that is not spawned by multiprocessing asks for the signal when it sets up logging, as vLLM does."""
+    main, inspected = begin("inspecting", 1)
+    main.send_signal(number)
+    assert gone([main, inspected])
 
 
 @pytest.mark.slow

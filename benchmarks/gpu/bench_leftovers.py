@@ -85,12 +85,12 @@ def await_phase(process: subprocess.Popen[bytes], said: Any, phase: str, loading
 
 
 def alive(mark: str) -> dict[int, str]:
-    """Return the name of each process, by id, whose environment has the mark; zombies do not count."""
+    """Return the command line of each process, by id, whose environment has the mark; zombies do not count."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (folder / "environ").read_bytes():
-                found[int(folder.name)] = (folder / "comm").read_text().strip()
+                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
         except OSError:
             continue
     return found

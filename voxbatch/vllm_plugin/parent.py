@@ -1,12 +1,13 @@
-"""Kill each process that vLLM starts as soon as its parent ends, however either of them ended.
+"""Kill each process that vLLM starts as soon as its parent ends, however the parent ends.
 
-vLLM's engine process waits for its parent for ever, and its workers for the engine; both would keep the GPU. A thread
-in these processes cannot see to that: it does not run before vLLM is imported, which takes many seconds, nor while
-native code holds the GIL. The kernel's parent-death signal (PR_SET_PDEATHSIG) needs neither. It has one catch: it comes
-when the *thread* that started the process ends.
+vLLM's engine process waits for its parent without a limit, and its workers wait for the engine; both would keep the
+GPU. A thread in these processes cannot end them reliably: it does not run before vLLM is imported, which takes many
+seconds, nor while native code holds the GIL. The kernel's parent-death signal (PR_SET_PDEATHSIG) needs neither. It has
+one catch: the kernel sends it when the *thread* that started the process ends.
 
-multiprocessing runs the parent's main module first of all in each process that it spawns. `kills_children` puts this
-module in that place, and as it then is the main module of vLLM's engine process, it is that of the workers as well.
+multiprocessing runs the parent's main module first in each process that it spawns. `kills_children` puts this module in
+that place. It is then the main module of vLLM's engine process, and so of the workers as well. The processes that vLLM
+starts in another way, to inspect a model's class, are reached by `DieWithParent`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
+import logging
 import os
 import signal
 import sys
 from collections.abc import Iterator
 
 PARENT = "VOXBATCH_VLLM_PARENT"
-"""The environment variable that tells a process which one has started it."""
+"""The environment variable that holds the process id of the parent."""
 _NAME = "voxbatch.vllm_plugin.parent"
 _SPAWNED = "__mp_main__"
 """multiprocessing's name for the main module of a process that it has spawned."""
@@ -30,8 +32,8 @@ _PR_SET_PDEATHSIG = 1
 
 @contextlib.contextmanager
 def kills_children() -> Iterator[None]:
-    """Processes that multiprocessing spawns within this context are killed when the thread that started them ends, and
-    so are those that they spawn."""
+    """Return a context in which each process that multiprocessing spawns is killed when the thread that started it
+    ends. The same holds for the processes that these spawn."""
     main = sys.modules["__main__"]
     spec, main.__spec__ = main.__spec__, importlib.util.find_spec(_NAME)
     os.environ[PARENT] = str(os.getpid())
@@ -42,9 +44,19 @@ def kills_children() -> Iterator[None]:
         del os.environ[PARENT]
 
 
+class DieWithParent(logging.NullHandler):
+    """A log handler that logs nothing: vLLM's logging configuration names it, so that each process that imports vLLM
+    makes one. It asks for the parent-death signal, unless the process has done so or is the first parent itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if os.environ.get(PARENT, str(os.getpid())) != str(os.getpid()):
+            _die_with_parent()
+
+
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(os.environ[PARENT]):  # it ended before the signal was asked for
+    if os.getppid() != int(os.environ[PARENT]):  # the parent ended before this process asked for the signal
         os._exit(1)
     os.environ[PARENT] = str(os.getpid())
 

@@ -316,8 +316,9 @@ def _logging(everything: Path, errors: Path) -> dict[str, Any]:
         "handlers": {
             "all": to(everything, "INFO"),
             "errors": to(errors, "ERROR"),
+            "parent": {"()": "voxbatch.vllm_plugin.parent.DieWithParent"},
         },
-        "loggers": {"vllm": {"handlers": ["all", "errors"], "level": "INFO", "propagate": False}},
+        "loggers": {"vllm": {"handlers": ["all", "errors", "parent"], "level": "INFO", "propagate": False}},
     }
 
 
