@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,20 @@ from voxbatch.engines.vllm import gpu
 
 
 @pytest.fixture
-def diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def hub() -> Iterator[None]:
+    """Let huggingface_hub be imported again, in the test and after it: it reads its environment when it is imported."""
+
+    def forget() -> dict[str, Any]:
+        return {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "huggingface_hub"}
+
+    before = forget()
+    yield
+    forget()
+    sys.modules.update(before)
+
+
+@pytest.fixture
+def diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: None) -> Any:
     """Return a function: diagnosed(driver="535.216.03", …) gives the findings on such a machine (machines.gpu_machine)
     by name.
     """
