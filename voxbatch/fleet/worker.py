@@ -138,7 +138,7 @@ def _last_word(order: Order, connection: Connection, stop: Stop, kept: Kept) -> 
         return Stopped()
     except VoxbatchError as e:
         return Failed(str(e), type(e))
-    except Exception:  # noqa: BLE001 a bug shows its traceback; a raised one would make the exit wait for the engine's threads
+    except Exception:  # noqa: BLE001 a bug shows its traceback; if raised, the exit would wait for engine threads
         traceback.print_exc()
         return None
     finally:
