@@ -90,6 +90,7 @@ class _Fleet:
         """Time at which the workers were told to stop (time.monotonic), or None."""
 
     def run(self) -> Usage:
+        """Commit all items of the work, in one or more rounds, and end all worker processes."""
         try:
             usage = self._rounds()
             self._dismiss()

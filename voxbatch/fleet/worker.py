@@ -125,6 +125,7 @@ class _Reporter:
             self.tell(progress)
 
     def tell(self, message: Message) -> None:
+        """Send a message to the fleet at once. A fleet that is gone is ignored."""
         self._told_at = time.monotonic()
         with contextlib.suppress(OSError):  # the fleet is gone, and `_listen` notices that
             self._connection.send(message)
