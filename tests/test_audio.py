@@ -440,7 +440,7 @@ def test_no_message_names_a_temporary_file(tmp_path: Path, wav: Path, monkeypatc
     for read in (lambda: decoded(path), lambda: spool(str(path), [b"x"])):
         with pytest.raises(StorageError) as told:
             read()
-        reason = f"cannot be kept in {tmp_path}/gone: No such file or directory; free space there, or set TMPDIR"
+        reason = f"cannot be stored in {tmp_path}/gone: No such file or directory; free space there, or set TMPDIR"
         assert re.sub(": the messages of ffmpeg", "", str(told.value)) == f"{path}: {reason}"
 
 

@@ -89,14 +89,14 @@ REFUSED = [
     (("score", "r0.wav"), "r0.wav: line 1: not JSON: "),
     (
         ("run", "m.jsonl", "--include", "*.wav"),
-        "--include '*.wav' chooses among a folder's recordings, and m.jsonl is no",
+        "--include '*.wav' selects recordings of a folder, and m.jsonl is no",
     ),
     (
         ("run", "m.jsonl", "--anonymous", "--requester-pays"),
-        "--anonymous and --requester-pays contradict each other: nobody cannot pay; give one of them",
+        "--anonymous and --requester-pays contradict each other: anonymous requests cannot be billed; give one",
     ),
-    (("run", "https://me:secret@h/m.jsonl"), "https://h/m.jsonl: cannot be opened: it holds a user's name or password"),
-    (("manifest", "https://h/x/"), "https://h/x/: is a folder of a web server, which nobody can list; give a manifest"),
+    (("run", "https://me:secret@h/m.jsonl"), "https://h/m.jsonl: cannot be opened: it contains a user name or"),
+    (("manifest", "https://h/x/"), "https://h/x/: is a folder of a web server, which cannot be listed; give a"),
     (("manifest", "m.jsonl"), "Invalid value for 'FOLDER': Directory 'm.jsonl' is a file."),
     (
         (*LISTEN, "-o", "gs://calls/in", "--prefix", "gs://calls/in/day/"),

@@ -38,7 +38,7 @@ JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
         ({"max_http_gb": float("inf")}, "max-http-gb is inf; it must be more than 0, and finite"),
         (
             {"anonymous": True, "requester_pays": True},
-            "--anonymous and --requester-pays contradict each other: nobody cannot pay; give one of them",
+            "--anonymous and --requester-pays contradict each other: anonymous requests cannot be billed; give one",
         ),
         (
             {"s3_endpoint_url": "minio:9000"},

@@ -1,4 +1,4 @@
-"""One command, several processes: the bytes of one, one progress, one merge; a worker that dies costs time only."""
+"""Runs in several worker processes: the bytes of one process, progress and merge. A lost worker costs only time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from voxbatch.pipeline import Interrupted, Progress, Stop
 from voxbatch.storage.steady import ATTEMPTS, NO_WAIT
 
 SECONDS = (0.6, 1.2, None, 2, 33, 0.7, 1.1, 1.6, 0.5, 16, 1, 1, 0.9, 2.2, 1.4, 0.8)
-"""Sixteen recordings: two of several chunks, one that is missing."""
+"""Durations of sixteen recordings: two have several chunks, and one file is missing."""
 SETTINGS = ("--engine", "scripted", "--log-format", "text", "--decoders", "1", "--part-items", "1")
 
 
@@ -40,7 +40,7 @@ def options(**given: object) -> list[str]:
 
 SLOWLY = options(max_chunk_s=15, concurrency=1, delay_s=0.03)
 GLACIALLY = options(max_chunk_s=15, concurrency=1, delay_s=2)
-"""The last worker has begun long before all is done, on a machine that is busy, too."""
+"""Options for which the last worker starts long before all items are done, also on a busy machine."""
 
 
 def outputs(out: Path) -> dict[str, bytes]:
@@ -49,7 +49,7 @@ def outputs(out: Path) -> dict[str, bytes]:
 
 
 def committed(out: Path) -> list[bytes]:
-    """What is in parts, by index; an item that is there twice is here twice."""
+    """Return the committed items of all parts, sorted by index. An item that was committed twice appears twice."""
     parts = [path.read_bytes().splitlines()[1:] for path in out.glob("parts/*/part-*.jsonl")]
     return sorted(line.split(b",")[0] for part in parts for line in part)
 
@@ -62,11 +62,11 @@ def until(condition: Callable[[], object], seconds: float = 60) -> None:
 
 
 def at_work(process: subprocess.Popen[str], workers: int) -> list[psutil.Process]:
-    """All processes of a fleet that works glacially, when each worker has had time to finish an item or two."""
+    """Return all processes of a fleet with GLACIALLY, after each worker had time to finish an item or two."""
     fleet, seen = psutil.Process(process.pid), set[int]()
 
     def all_have_started() -> bool:
-        """Each with its decoder, which the first may need no more when the last has begun."""
+        """Count each worker with its decoder process. The first decoder may have ended when the last worker starts."""
         seen.update(each.pid for each in fleet.children(recursive=True))
         return len(seen) >= 2 * workers
 
@@ -77,7 +77,7 @@ def at_work(process: subprocess.Popen[str], workers: int) -> list[psutil.Process
 
 @pytest.fixture
 def alone(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> dict[str, bytes]:
-    """What the manifest of sixteen comes to in one process."""
+    """Return the outputs of one process for the manifest of sixteen recordings."""
     done = voxbatch("run", manifest(*SECONDS, text="w0 w1"), "-o", "alone", *SETTINGS, *SLOWLY, "--formats", "srt")
     assert done.returncode == 3, done.stderr
     assert "workers" not in done.stderr
@@ -86,7 +86,7 @@ def alone(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> dict[
 
 @pytest.mark.slow
 def test_the_same_bytes_however_many_workers(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Three workers, two of the three, or one: the outputs are those of one process, each item is in one part."""
+    """Three workers, two of the three, or one: the outputs equal those of one process, and each item is in one part."""
     for limit, workers in (("auto", 3), ("2", 2), ("1", 1)):
         out = tmp_path / limit
         extra = (*options(workers=3), "--workers", limit, "--formats", "srt")
@@ -105,7 +105,7 @@ def test_the_same_bytes_however_many_workers(alone: dict[str, bytes], voxbatch: 
 
 @pytest.mark.slow
 def test_one_worker_is_killed(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """The others do what it left; a warning names it and its device; the exit code is the items'."""
+    """The other workers do its items, a warning names it and its device, and only the items decide the exit code."""
     extra = (*options(workers=3, only_worker=1, kill_after=2), "--formats", "srt")
     done = voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, *extra)
     assert done.returncode == 3, done.stderr
@@ -121,7 +121,7 @@ def test_one_worker_is_killed(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_p
 
 @pytest.mark.slow
 def test_survivors_keep_their_engines(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """What a lost worker left is done by the engines that the others have loaded already."""
+    """The other workers do the items of a lost worker with the engines that they have already loaded."""
     extra = options(workers=3, only_worker=1, kill_after=1, load_s=0.5)
     done = voxbatch("run", manifest(*[1] * 12), "-o", "out", *SETTINGS, *SLOWLY, *extra)
     assert done.returncode == 0, done.stderr
@@ -133,7 +133,7 @@ def test_survivors_keep_their_engines(manifest: ManifestWriter, voxbatch: Voxbat
 
 @pytest.mark.slow
 def test_all_workers_die(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Exit 1; why is said once where all died alike; another number of workers goes on from what is safe."""
+    """Exit 1, and an equal reason is named once. Another number of workers resumes from the committed items."""
     dying = voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, *options(workers=3, die_after=2))
     safe = len(committed(tmp_path / "out"))
     assert dying.returncode == 1
@@ -154,7 +154,7 @@ def test_all_workers_die(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: 
 def test_a_signal_stops_all_softly(
     alone: dict[str, bytes], voxbatch: Voxbatch, start: Starter, tmp_path: Path, number: int, code: int
 ) -> None:
-    """SIGTERM, or Ctrl-C to the whole process group: what is in hand is committed, nobody is left, the run goes on."""
+    """SIGTERM or Ctrl-C to the process group: finished items are committed, all processes end, the run can resume."""
     patient = (*GLACIALLY, *options(workers=3), "--part-items", "100")
     running = start("run", "m.jsonl", "-o", "out", *SETTINGS, *patient, start_new_session=True)
     others = at_work(running, 3)
@@ -177,7 +177,7 @@ def test_a_signal_stops_all_softly(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_worker_outlives_the_fleet(manifest: ManifestWriter, start: Starter, tmp_path: Path, number: int) -> None:
-    """Killed outright, or by a second signal while it waits: the workers commit what is in hand, and follow."""
+    """The fleet is killed, or ended by a second signal while waiting: the workers commit finished items and end."""
     extra = (*GLACIALLY, *options(workers=2), "--part-items", "100")
     running = start("run", manifest(*SECONDS), "-o", "out", *SETTINGS, *extra)
     others = at_work(running, 2)
@@ -190,7 +190,7 @@ def test_no_worker_outlives_the_fleet(manifest: ManifestWriter, start: Starter, 
 
 @pytest.mark.slow
 def test_sources_that_cannot_be_opened_twice(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Standard input and gzip come to every worker; relative paths and --limit mean what they mean alone."""
+    """Every worker reads standard input and gzip. Relative paths and --limit mean the same as in one process."""
     text = (tmp_path / "m.jsonl").read_text()
     extra = (*SLOWLY, *options(workers=3), "--formats", "srt")
     done = voxbatch("run", "-", *SETTINGS, *extra, input=text)
@@ -204,7 +204,7 @@ def test_sources_that_cannot_be_opened_twice(alone: dict[str, bytes], voxbatch: 
 
 @pytest.mark.slow
 def test_shards_of_fleets(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Hosts with different numbers of GPUs, each on a shard: the last one merges, and it is one run like any other."""
+    """Hosts with different numbers of GPUs work on one shard each: the last host merges, as in any other run."""
     command = ("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, "--formats", "srt")
     first = voxbatch(*command, "--shard", "1/2", *options(workers=3))
     assert "shard 1/2 is done: " in first.stderr.splitlines()[-1]
@@ -218,7 +218,7 @@ def test_shards_of_fleets(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path:
 
 @pytest.mark.slow
 def test_logs_of_workers_in_json(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Each line is an event; what a worker's libraries print is one too, and says whose; --quiet keeps warnings."""
+    """Each line is an event. An event for a line that a library prints names the worker. --quiet keeps warnings."""
     (tmp_path / "noisy").mkdir()
     noise = "import os\nif 'VOXBATCH_SCRIPTED_WORKER' in os.environ: print('loading a library', flush=True)\n"
     (tmp_path / "noisy" / "sitecustomize.py").write_text(noise)
@@ -239,7 +239,7 @@ def test_logs_of_workers_in_json(manifest: ManifestWriter, voxbatch: Voxbatch, t
 
 @pytest.mark.slow
 def test_what_a_worker_forked_goes_with_it(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """A process that an engine forked keeps the worker's end of everything open: it holds up nothing, and is killed."""
+    """A process that an engine forked keeps the worker's descriptors open. It delays nothing and is killed."""
     forking = "import os, sys, time\nif 'fleet.worker' in sys.orig_argv[-2] and not os.fork():\n    time.sleep(120)\n"
     (tmp_path / "forks").mkdir()
     (tmp_path / "forks" / "sitecustomize.py").write_text(forking)
@@ -253,18 +253,18 @@ def test_what_a_worker_forked_goes_with_it(manifest: ManifestWriter, voxbatch: V
 
 
 def test_what_can_be_refused_is_refused_before_any_worker_starts(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """A bad line: exit 2, and nobody spoke of workers."""
+    """A bad line: exit 2, before any message about workers."""
     (tmp_path / "m.jsonl").write_text('{"audio_filepath": "a.wav"}\nx\n')
     done = voxbatch("run", "m.jsonl", *SETTINGS, *options(workers=3))
     assert (done.returncode, "workers" in done.stderr) == (2, False)
     assert not (tmp_path / "m.voxbatch").exists()
 
 
-# -- recordings in a bucket, which some workers get and others do not --------------------------------------------------
+# -- recordings in a bucket that some workers can fetch and others cannot ----------------------------------------------
 
 
 class Bucket:
-    """Recordings 0.wav, 1.wav, … in a bucket behind a proxy; a manifest of so many of them."""
+    """Recordings 0.wav, 1.wav, … in a bucket behind a proxy, and a manifest of them."""
 
     def __init__(self, server: servers.Server, proxy: servers.Proxy, recording: Recorder, run: Voxbatch):
         self.server, self.proxy, self._recording, self._run = server, proxy, recording, run
@@ -294,12 +294,13 @@ def bucket(
 
 
 def refusing(*names: str) -> Callable[[servers.Asked], servers.Fault]:
-    """A store that denies these to everybody."""
+    """Return the fault of a store that refuses these objects to everybody."""
     return lambda asked: "403" if asked.name in names else ""
 
 
 def silent_until_others_come(name: str) -> Callable[[servers.Asked], servers.Fault]:
-    """A store that never gives this recording, and the others when it has failed to do so often enough."""
+    """Return the fault of a store that never delivers this recording, and delivers the others after all attempts for
+    this one have failed."""
     tried, lock, is_over = Counter[str](), threading.Lock(), threading.Event()
 
     def spoil(asked: servers.Asked) -> servers.Fault:
@@ -318,7 +319,7 @@ def silent_until_others_come(name: str) -> Callable[[servers.Asked], servers.Fau
 
 
 def down(asked: servers.Asked) -> servers.Fault:
-    """A store that gives no recording."""
+    """Return the fault of a store that delivers no recording."""
     return "503" if asked.name.endswith(".wav") else ""
 
 
@@ -333,8 +334,8 @@ def warnings(stderr: str) -> list[str]:
 def test_a_recording_that_only_one_worker_asks_for(
     bucket: Bucket, tmp_path: Path, spoil: Callable[[], Callable[[servers.Asked], servers.Fault]]
 ) -> None:
-    """Its place gave something to the others, so it has failed on its own account, as in one process; no GPU is given
-    up, and one worker is started once more."""
+    """Its place delivered something to the other workers, so the recording itself failed, as in one process. No GPU is
+    lost, and one worker gets a second order."""
     manifest = bucket.manifest(3)
     for limit in ("1", "3"):
         bucket.proxy.spoil = spoil()
@@ -351,8 +352,8 @@ def test_a_recording_that_only_one_worker_asks_for(
 
 @pytest.mark.slow
 def test_the_place_of_all_recordings_is_down(bucket: Bucket, tmp_path: Path) -> None:
-    """Exit 1 with the store's own words, nothing is recorded as failed, and no GPU is to blame; it goes on from
-    there when the place is up."""
+    """Exit 1 with the error of the store. No recording fails and no GPU is lost. The run can be resumed when the place
+    is reachable again."""
     manifest = bucket.manifest(4)
     bucket.proxy.spoil = down
     stopped = bucket.run(manifest, "out", *options(workers=2))
@@ -370,9 +371,9 @@ def test_the_place_of_all_recordings_is_down(bucket: Bucket, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_one_worker_dies_and_another_gets_no_recording(bucket: Bucket, tmp_path: Path) -> None:
-    """The one is lost, the other is not, and helps with what both left."""
+    """The first worker is lost. The second is not lost, and helps with the items that both left."""
     manifest = bucket.manifest(6)
-    bucket.proxy.spoil = refusing("1.wav", "4.wav")  # all that worker 1 has
+    bucket.proxy.spoil = refusing("1.wav", "4.wav")  # all items of worker 1
     assert bucket.run(manifest, "alone").returncode == 3
     done = bucket.run(manifest, "out", *options(workers=3, only_worker=0, kill_after=1, concurrency=1, delay_s=0.5))
     assert done.returncode == 3, done.stderr
@@ -385,11 +386,11 @@ def test_one_worker_dies_and_another_gets_no_recording(bucket: Bucket, tmp_path:
     assert len(committed(tmp_path / "out")) == len(set(committed(tmp_path / "out"))) == 6
 
 
-# -- the fleet in this process, its workers in others ----------------------------------------------------------------
+# -- the fleet in this process, its workers in other processes -------------------------------------------------------
 
 
 class Bench:
-    """A run whose progress and log are kept."""
+    """A run that records its progress and its log."""
 
     def __init__(self, source: Path, part_items: int = 1, **options: object):
         given = {"max_chunk_s": "15", **{name: str(value) for name, value in options.items()}}
@@ -411,7 +412,7 @@ class Bench:
 
 @pytest.mark.slow
 def test_one_progress(manifest: ManifestWriter) -> None:
-    """The workers' sums: never more than there is, never less than before, and all of it in the end."""
+    """The sums over the workers never exceed the total, never decrease, and reach the total at the end."""
     bench = Bench(manifest(*SECONDS), workers=3, delay_s=0.1, concurrency=1)
     finished = bench.run()
     last = bench.seen[-1]
@@ -430,7 +431,7 @@ def test_one_progress(manifest: ManifestWriter) -> None:
 
 @pytest.mark.slow
 def test_progress_after_a_death_is_what_is_in_parts(manifest: ManifestWriter) -> None:
-    """What a worker had in hand when it died counts no more, and is counted when another has done it."""
+    """The uncommitted items of a dead worker are subtracted, and count again when another worker has done them."""
     bench = Bench(manifest(*[0.5] * 12, None), 3, workers=2, only_worker=0, kill_after=4, delay_s=0.1, concurrency=1)
     progress = bench.run().progress
     assert (progress.done, progress.failed, progress.committed) == (12, 1, 13)
@@ -439,7 +440,7 @@ def test_progress_after_a_death_is_what_is_in_parts(manifest: ManifestWriter) ->
 
 @pytest.mark.slow
 def test_a_manifest_that_changes_under_the_fleet(manifest: ManifestWriter) -> None:
-    """A worker that finds another file than was surveyed refuses, and so does the run."""
+    """A worker that finds a file other than the surveyed one raises UsageError, and so does the run."""
     path = manifest(1, 1, 1)
     bench = Bench(path, workers=2)
     bench.on_progress = lambda: len(bench.seen) == 1 and path.write_text("{}\n")
@@ -450,7 +451,7 @@ def test_a_manifest_that_changes_under_the_fleet(manifest: ManifestWriter) -> No
 
 @pytest.mark.slow
 def test_a_worker_that_does_not_stop(manifest: ManifestWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When its time is over it is killed, and the run is interrupted all the same."""
+    """A worker that does not stop in time is killed, and the run still ends with Interrupted."""
     monkeypatch.setattr(fleet, "PATIENCE_S", 0.5)
     bench, stop = Bench(manifest(1, 1), workers=2, delay_s=60), Stop()
 
@@ -474,8 +475,8 @@ def test_a_worker_that_does_not_stop(manifest: ManifestWriter, monkeypatch: pyte
 def test_an_outage_that_ends(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worth: int, who: str
 ) -> None:
-    """What nobody got is dealt out once more, to as many workers as there is work for, and these are the same
-    processes."""
+    """Items that no worker could fetch are distributed once more, to as many workers as the number of items justifies.
+    These workers are the same processes as before."""
     monkeypatch.setattr(fleet, "WORTH_A_WORKER", worth)
     bench, pids = Bench(tmp_path / "m.jsonl", workers=2), set[int]()
     bench.config = replace(bench.config, source=bucket.manifest(4))
@@ -483,7 +484,7 @@ def test_an_outage_that_ends(
 
     def look() -> None:
         for each in psutil.Process().children():
-            with contextlib.suppress(psutil.Error):  # it has ended
+            with contextlib.suppress(psutil.Error):  # the process has ended
                 pids.update([each.pid] if "fleet.worker" in " ".join(each.cmdline()) else [])
 
     def write(line: str) -> None:
@@ -500,7 +501,7 @@ def test_an_outage_that_ends(
 
 @pytest.mark.slow
 def test_an_output_that_cannot_be_written(manifest: ManifestWriter, tmp_path: Path) -> None:
-    """The workers' error is the run's, after one more try; no GPU is to blame."""
+    """The error of the workers becomes the error of the run after a second try. No GPU is lost."""
     bench = Bench(manifest(1, 1), workers=2)
     bench.on_progress = lambda: len(bench.seen) == 1 and (tmp_path / "out" / "parts").write_text("in the way")
     with pytest.raises(StorageError, match="a file stands where a folder is needed"):
@@ -511,7 +512,7 @@ def test_an_output_that_cannot_be_written(manifest: ManifestWriter, tmp_path: Pa
 
 
 def test_a_handle_is_the_same_bytes_or_none(tmp_path: Path) -> None:
-    """A source that another process opens by its descriptor gives the lines that were surveyed, or is refused."""
+    """A source that another process opens by its descriptor gives the surveyed lines, or raises ManifestError."""
     path = tmp_path / "m.jsonl"
     path.write_text('{"audio_filepath": "a.wav"}\n')
     with open_source(path) as source:

@@ -279,23 +279,23 @@ def test_only_under_takes_the_place_of_the_manifests_folder() -> None:
         ("file:a.wav", "is a file: URI"),
         (
             "ftp://me:secret@host/a.wav",
-            "ftp://… is of a kind that is not read; give a path, gs://, s3:// or http(s)://",
+            "ftp://… is of an unsupported kind; give a path, gs://, s3:// or http(s)://",
         ),
-        ("hdfs://host/a.wav", "hdfs://… is of a kind"),
+        ("hdfs://host/a.wav", "hdfs://… is of an unsupported kind"),
         ("http:/a.wav", "names the protocol http:"),
         ("concat:a.wav|b.wav", "names the protocol concat:"),
         ("crypto+http:x", "names the protocol crypto+http:"),
-        ("crypto+https://host/x", "crypto+https://… is of a kind"),
+        ("crypto+https://host/x", "crypto+https://… is of an unsupported kind"),
         ("subfile,,start,0,end,9,,:/etc/passwd", "names the protocol subfile:"),
         ("PIPE:0", "for a file of that name write ./pipe:…"),
         ("data:audio/wav;base64,AA==", "names the protocol data:"),
         ("gs://calls/x/../a.wav", """'gs://calls/x/../a.wav': a part of the name is "." or "..\""""),
-        ("gs://c/a.wav", "no bucket can be called 'c'"),
+        ("gs://c/a.wav", "'c' is not a valid bucket name"),
         ("s3://calls/x/", "'s3://calls/x/' is the address of a folder; name a recording"),
         ("gs://calls", "is the address of a folder"),
         ("https://host/", "is the address of a folder"),
-        ("https://me:secret@host/a.wav", "'https://host/a.wav': it holds a user's name or password"),
-        ("https://me:secret@ho st/a.wav?secret", "'https://…': it holds a user's name or password"),
+        ("https://me:secret@host/a.wav", "'https://host/a.wav': it contains a user name or password"),
+        ("https://me:secret@ho st/a.wav?secret", "'https://…': it contains a user name or password"),
         ("https://host/%2e%2E/a.wav?secret", "'https://host/%2e%2E/a.wav?…': a part of the path is"),
     ],
 )
@@ -370,7 +370,8 @@ def test_addresses_outside_are_refused(path: str, base: str, policy: PathPolicy,
     """Another bucket, server or port, or a local file, is refused; a prefix matches only whole parts of a path."""
     with pytest.raises(LineError) as caught:
         policy.resolve(path, base)
-    assert f"{path!r} is outside of {places}, all that this manifest may name; move the recording" in str(caught.value)
+    reason = f"{path!r} is outside of {places}, and this manifest may name only recordings there; move the recording"
+    assert reason in str(caught.value)
 
 
 @pytest.mark.parametrize(("base", "path"), [(IN_BUCKET, "../../a.wav"), (ON_WEB, "../../a.wav")])
@@ -434,11 +435,11 @@ def test_policy_is_checked_when_built() -> None:
         PathPolicy(only_under=("corpus",))
     with pytest.raises(ConfigError, match="contradict each other"):
         PathPolicy(allow_outside=True, only_under=("/corpus",))
-    with pytest.raises(ConfigError, match="--only-under gs://c: no bucket can be called 'c'"):
+    with pytest.raises(ConfigError, match="--only-under gs://c: 'c' is not a valid bucket name"):
         PathPolicy.given(False, ["gs://c"])
     with pytest.raises(ConfigError, match=r"--only-under https://h/x\?… ends in a query; give the address of a folder"):
         PathPolicy.given(False, ["https://h/x?secret"])
-    with pytest.raises(ConfigError, match="--only-under https://h/x: it holds a user's name"):
+    with pytest.raises(ConfigError, match="--only-under https://h/x: it contains a user name"):
         PathPolicy.given(False, ["https://me:secret@h/x"])
 
 
@@ -642,7 +643,7 @@ def test_missing_sources(tmp_path: Path) -> None:
     """A missing or unsupported source is refused with the kinds that are accepted."""
     with pytest.raises(ManifestError, match=r"none: does not exist; give a \.jsonl or \.jsonl\.gz manifest, here"):
         open_source(tmp_path / "none")
-    with pytest.raises(ManifestError, match=r"ftp://h/m\.jsonl: is of a kind that is not read; give a"):
+    with pytest.raises(ManifestError, match=r"ftp://h/m\.jsonl: is of an unsupported kind; give a"):
         open_source("ftp://h/m.jsonl")
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(ManifestError, match="cannot be opened: Too many levels of symbolic links"):
@@ -654,10 +655,10 @@ def test_missing_sources(tmp_path: Path) -> None:
     [
         ("gs://calls/a.WAV", "gs://calls/a.WAV: is a recording; give the folder that holds it"),
         ("https://h/a.wav?sig=secret", "https://h/a.wav?…: is a recording; give"),
-        ("https://h/day/", "https://h/day/: is a folder of a web server, which nobody can list; give a manifest"),
-        ("gs://c/m.jsonl", "gs://c/m.jsonl: cannot be opened: no bucket can be called 'c'"),
+        ("https://h/day/", "https://h/day/: is a folder of a web server, which cannot be listed; give a manifest"),
+        ("gs://c/m.jsonl", "gs://c/m.jsonl: cannot be opened: 'c' is not a valid bucket name"),
         ("gs://calls/../m.jsonl", "gs://calls/../m.jsonl: cannot be opened: a part of the name is"),
-        ("https://me:secret@h/m.jsonl", "https://h/m.jsonl: cannot be opened: it holds a user's name or password"),
+        ("https://me:secret@h/m.jsonl", "https://h/m.jsonl: cannot be opened: it contains a user name or password"),
     ],
 )
 def test_addresses_of_no_manifest(spec: str, says: str) -> None:
@@ -733,11 +734,11 @@ def test_include(tmp_path: Path, globs: list[str], found: list[str]) -> None:
 def test_include_that_has_no_effect(tmp_path: Path) -> None:
     """Patterns that match no recording are refused, and so are patterns for a source that is no folder."""
     (tmp_path / "a.wav").touch()
-    with pytest.raises(ManifestError, match=r"holds no recordings that --include \*\.flac x lets in; files that end"):
+    with pytest.raises(ManifestError, match=r"holds no recordings that match --include \*\.flac x; only files with"):
         open_source(tmp_path, include=["*.flac", "x"])
     manifest = write(tmp_path, *LINES)
     for spec in [str(manifest), "-", "gs://calls/m.jsonl"]:
-        with pytest.raises(ConfigError, match=r"--include '\*\.flac' chooses among a folder's recordings, and .* is"):
+        with pytest.raises(ConfigError, match=r"--include '\*\.flac' selects recordings of a folder, and .* is"):
             open_source(spec, io.BytesIO(), include=["*.flac"])
 
 
@@ -784,7 +785,7 @@ def test_deep_folders(tmp_path: Path) -> None:
 
 def test_folder_faults(tmp_path: Path) -> None:
     """An empty folder is refused, and so are a reference and a file name that are not UTF-8; each one is named."""
-    with pytest.raises(ManifestError, match=r"holds no recordings; files that end in one of these .* \.flac "):
+    with pytest.raises(ManifestError, match=r"holds no recordings; only files with these endings are used: .* \.flac "):
         open_source(tmp_path)
     for name in ["a.wav", "b.wav", os.fsdecode(b"caf\xe9.wav")]:
         (tmp_path / name).touch()

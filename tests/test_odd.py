@@ -190,7 +190,7 @@ def test_repetition_is_not_a_loop(ran: Ran) -> None:
     assert 90 <= text.count("my fellow americans") <= 105
 
 
-POLICY = "all that this manifest may name"
+POLICY = "this manifest may name only recordings there"
 EXPECTED = {
     "blank_lines_crlf_bom": {1: POLICY, 3: POLICY},
     "duplicates": {1: POLICY, 2: POLICY, 3: POLICY},

@@ -322,7 +322,7 @@ fcntl.flock = flock
 @pytest.mark.parametrize("uri", ["", "models/tiny", "gs://", "s3:///tiny", "https://host/tiny", "gs:/models/tiny"])
 def test_no_address(uri: str, tmp_path: Path) -> None:
     """An address without a bucket is refused with the form of a valid one."""
-    with pytest.raises(StorageError, match=r"gs://bucket/prefix or s3://bucket/prefix|no bucket can be called ''"):
+    with pytest.raises(StorageError, match=r"gs://bucket/prefix or s3://bucket/prefix|'' is not a valid bucket name"):
         fetch_prefix(uri, tmp_path)
 
 
@@ -350,7 +350,7 @@ def test_names_that_lead_out(model: Model, name: str) -> None:
     anything is fetched.
     """
     model.put(f"asr/tiny/{name}", b"x")
-    with pytest.raises(StorageError, match=rf"the object {model.uri}/{name} has no place in a local folder"):
+    with pytest.raises(StorageError, match=rf"the object {model.uri}/{name} cannot be stored in a local folder"):
         model.fetch()
     assert not model.cache.exists()
 

@@ -176,7 +176,7 @@ def test_garbled_in_stretches(bucket: Bucket) -> None:
     bucket.proxy.rewrite = elsewhere
     with (
         closing(open_recording(uri, block_bytes=100_000)) as opened,
-        pytest.raises(Unfit, match=r"long\.wav: what came does not match its"),
+        pytest.raises(Unfit, match=r"long\.wav: the received data does not match its"),
     ):
         opened.pread(opened.size, 0)
 
@@ -346,7 +346,7 @@ def test_no_room_for_a_recording(bucket: Bucket, small_disk: Path, monkeypatch: 
     monkeypatch.setenv("TMPDIR", str(small_disk))
     uris = [bucket.speech("a.wav", 0.5), bucket.put("b.m4a", bytes(5 << 20)), bucket.speech("c.wav", 0.5)]
     told: list[Message] = []
-    with DecoderPool(1) as pool, pytest.raises(StorageError, match=r"b\.m4a: cannot be kept in .*/disk: .*No space"):
+    with DecoderPool(1) as pool, pytest.raises(StorageError, match=r"b\.m4a: cannot be stored in .*/disk: .*No space"):
         told.extend(pool.run(task(i, uri) for i, uri in enumerate(uris)))
     assert not failures(told)
 

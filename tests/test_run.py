@@ -404,8 +404,8 @@ def test_an_out_that_holds_a_strangers_outputs(manifest: ManifestWriter, voxbatc
         done = voxbatch("run", manifest(1), "-o", "out", *SCRIPTED, *extra)
         assert done.returncode == 2
         assert last_line(done.stderr) == (
-            f"Error: {tmp_path}/out holds transcripts.jsonl but no run.json: no run of voxbatch made that, and none "
-            "replaces it; choose another OUT with -o, or move it away"
+            f"Error: {tmp_path}/out holds transcripts.jsonl but no run.json: voxbatch did not make these files and "
+            "does not replace them; choose another OUT with -o, or move them away"
         )
     assert (tmp_path / "out" / "transcripts.jsonl").read_text() == "mine"
 
@@ -418,7 +418,7 @@ def test_another_folder_is_said(voxbatch: Voxbatch, manifest: ManifestWriter, tm
     done = voxbatch("run", "else/m.jsonl", "-o", "out", *SCRIPTED)
     warning = (
         f"warning: this run was begun for recordings in {tmp_path} and goes on for those in {tmp_path}/else: "
-        "they are taken to be the same"
+        "voxbatch assumes that they are the same"
     )
     assert (done.returncode, warning in done.stderr.splitlines()) == (0, True), done.stderr
 

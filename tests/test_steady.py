@@ -319,7 +319,7 @@ def test_spoilt_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(steady.NO_WAIT, "1")
     script = Script()
     script.checksum = crc32c(b"another")
-    with pytest.raises(Interrupted, match=r"cannot read gs://b/a: what came does not match its CRC32C, .+"):
+    with pytest.raises(Interrupted, match=r"cannot read gs://b/a: the received data does not match its CRC32C, .+"):
         SteadyReader(script).get("a", 0, 200)
     assert script.asked == ATTEMPTS
     with pytest.raises(Interrupted, match="does not match"):

@@ -170,7 +170,7 @@ def test_task_count_by_hand() -> None:
         ("/jobs/m.jsonl", OUT, "SOURCE /jobs/m.jsonl lies on this machine"),
         (SOURCE, "out", "OUT out is no place that all tasks share: give -o gs://… or -o s3://…"),
         (SOURCE, "https://h/out?sig=SECRET", "OUT https://h/out?… is no place that all tasks share"),
-        (SOURCE, "gs://-a-/x", "-o gs://-a-/x: no bucket can be called '-a-'"),
+        (SOURCE, "gs://-a-/x", "-o gs://-a-/x: '-a-' is not a valid bucket name"),
     ],
 )
 def test_what_a_job_cannot_see(source: str, out: str, message: str) -> None:

@@ -85,8 +85,8 @@ class Config:
             raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
         if self.overwrite and self.shards > 1:
             raise ConfigError(
-                f"--overwrite by one of {self.shards} shards or tasks would erase what the others have done; give all "
-                "of them another OUT, or erase it once by hand"
+                f"--overwrite by one of {self.shards} shards or tasks would erase the work of the others; give all of "
+                "them another OUT, or erase OUT once by hand"
             )
         for name, least in (
             ("limit", 1),
@@ -108,7 +108,7 @@ class Config:
             raise ConfigError(f"max-http-gb is {self.max_http_gb!r}; it must be more than 0, and finite")
         if self.anonymous and self.requester_pays:
             raise ConfigError(
-                "--anonymous and --requester-pays contradict each other: nobody cannot pay; give one of them"
+                "--anonymous and --requester-pays contradict each other: anonymous requests cannot be billed; give one"
             )
         if self.s3_endpoint_url is not None:
             from voxbatch.storage.address import is_endpoint, shown
@@ -171,7 +171,7 @@ def load_profile(name: str) -> dict[str, Any]:
     settings: dict[str, Any] = yaml.safe_load(text) or {}
     if unknown := sorted(set(settings) - PROFILE_KEYS - {"description"}):
         raise ConfigError(
-            f"profile {name}: {', '.join(unknown)}: no profile sets that; {', '.join(sorted(PROFILE_KEYS))} are allowed"
+            f"profile {name}: {', '.join(unknown)}: not for profiles; allowed are {', '.join(sorted(PROFILE_KEYS))}"
         )
     return settings
 

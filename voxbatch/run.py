@@ -208,7 +208,7 @@ def _begin(config: Config, source: Source, log: Log, kept: Kept) -> _Job:
     recorded = _claim(store, config, identity, record, log)
     if (folder := recorded.get("folder", source.base)) != source.base:
         begun = f"this run was begun for recordings in {folder} and goes on for those in {source.base}"
-        log.warning("other_folder", text=f"{begun}: they are taken to be the same")
+        log.warning("other_folder", text=f"{begun}: voxbatch assumes that they are the same")
     if (now := _versions(facts)) != (then := _versions(recorded["facts"])):
         log.warning("other_versions", text=f"this run was begun with {then} and goes on with {now}: texts may differ")
     return _Job(surveyed, engine, store, identity, language, facts)
@@ -317,8 +317,8 @@ def _claim(store: Store, config: Config, identity: dict[str, Any], record: dict[
         finalize.erase(store)
     if strangers := finalize.strangers(store):
         raise ConfigError(
-            f"{store.place} holds {', '.join(strangers)} but no {finalize.RUN}: no run of voxbatch made that, and none "
-            "replaces it; choose another OUT with -o, or move it away"
+            f"{store.place} holds {', '.join(strangers)} but no {finalize.RUN}: voxbatch did not make these files and "
+            "does not replace them; choose another OUT with -o, or move them away"
         )
     run_id = digest(identity)
     recorded = finalize.write_run(store, {"version": finalize.VERSION, "run": run_id, "identity": identity, **record})

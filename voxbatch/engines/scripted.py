@@ -1,7 +1,8 @@
-"""A stand-in engine that does as it is told: deterministic text, with delays, failures and deaths on demand.
+"""A simulated engine for tests: deterministic text, with delays, failures and crashes on request.
 
-It makes the pipeline testable in milliseconds and its overhead measurable. It hears nothing: the words it gives are
-counted off from the chunk's place in its recording, one every WORD_SECONDS, so that stitching can be checked exactly.
+With this engine, the pipeline can be tested in milliseconds and its overhead can be measured. The engine ignores the
+audio. It produces one numbered word every WORD_SECONDS, from the position of the chunk in its recording, so that
+stitching can be checked exactly.
 """
 
 from __future__ import annotations
@@ -21,36 +22,40 @@ from voxbatch.storage import USUAL, Access
 
 WORD_SECONDS = 0.5
 SHORTEST_LIMIT_S = 14.0
-"""What cutting in pauses needs (see chunk.cut)."""
+"""Minimum of `max_chunk_s`, because cutting in pauses needs it (see chunk.cut)."""
 WORKER = "VOXBATCH_SCRIPTED_WORKER"
-"""Tells a process which of the `workers` it is."""
+"""Environment variable that gives a process its number among the `workers`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
+    """Engine options of the simulated engine."""
+
     max_chunk_s: float = 30.0
     concurrency: int = 8
     load_s: float = 0.0
-    """Wall seconds that loading takes, which it then tells of."""
+    """Wall seconds that loading takes. A notice follows, unless this is 0."""
     delay_s: float = 0.0
-    """Wall seconds a chunk takes, whatever its length; `concurrency` chunks take them at the same time."""
+    """Wall seconds that a chunk of any length takes. Up to `concurrency` chunks take this time in parallel."""
     shuffle: bool = False
-    """Give the results of chunks in flight newest first."""
+    """True to return the result of the newest chunk in flight first."""
     fail_items: str = ""
-    """Item indexes, separated by commas, whose every chunk fails."""
+    """Indexes of the items whose chunks all fail, separated by commas."""
     die_after: int = -1
-    """Raise EngineError after this many results."""
+    """Number of results after which EngineError is raised. -1 means never."""
     kill_after: int = -1
-    """Kill the process (SIGKILL) after this many results."""
+    """Number of results after which the process is killed (SIGKILL). -1 means never."""
     only_worker: int = -1
-    """The one of `workers`, from 0, that dies or is killed; -1: each that comes so far."""
+    """Number of the worker, from 0, that dies or is killed. -1 means every worker that gives enough results."""
     workers: int = 1
-    """Processes side by side."""
+    """Number of processes that work side by side."""
     words: bool = True
-    """Whether to give word times."""
+    """True to return word times."""
 
 
 class Scripted:
+    """The simulated engine; see Engine for the methods."""
+
     def __init__(self, model: str | None, options: Mapping[str, str], _: Access = USUAL):
         self._script = parse(Script, "scripted", options)
         self._fail = _indexes(self._script.fail_items)
@@ -91,7 +96,7 @@ class Scripted:
             self._maybe_die(done)
 
     def gpu_bytes(self) -> None:
-        """There is no GPU."""
+        """Return None, because there is no GPU."""
 
     def close(self) -> None:
         self._loaded = False
@@ -120,7 +125,8 @@ def _indexes(text: str) -> set[int]:
 
 
 def count_words(chunk: Chunk) -> Iterator[Word]:
-    """The word n lies at n × WORD_SECONDS on the recording's clock, and is given when the chunk holds all of it."""
+    """Yield the words of a chunk. Word n begins n × WORD_SECONDS after the beginning of the recording, and belongs to
+    the chunk if the chunk contains all of it."""
     step = round(WORD_SECONDS * SAMPLING_RATE)
     first = -(-chunk.span.start // step)
     for n in range(first, (chunk.span.end - step) // step + 1):

@@ -1,12 +1,16 @@
-"""One run by several processes of this host, a GPU each: the items are dealt out, progress is added up, one run ends.
+"""One run by several worker processes of this host, one per GPU.
 
-All work on the one shard that the run is of, and commit to its parts: how many there are shows nowhere but in the time
-it takes, and may be another number in the next run. A worker that dies is given up with its GPU; when the others are
-through, what it left is dealt out among them. They have kept their engines loaded for that.
+The fleet distributes the items among the workers and adds up their progress. There is one run with one end. All workers
+work on the same shard and commit to its parts. The number of workers changes only the time that the run takes, not its
+outputs, and the next run may use another number.
 
-A worker that stops because a place does not answer is not given up: its GPU is not to blame. What it left is dealt out
-once more when the others are through, together with what all have learnt of the places, so that a recording which is to
-blame itself ends as it would have in one process, and only a place that is down stops the run.
+A worker that dies is lost, together with its GPU. When the other workers have finished, its uncommitted items are
+distributed among them. They keep their engines loaded for that.
+
+A worker that stops because a place is unreachable is not lost, because its GPU is not to blame. When the other workers
+have finished, its uncommitted items are distributed once more, together with everything that all workers know about the
+places. So a recording that fails through its own fault ends as it would in one process, and only a place that is down
+stops the run.
 """
 
 from __future__ import annotations
@@ -32,11 +36,11 @@ from voxbatch.run import Finished, Work
 from voxbatch.shard import split
 
 PATIENCE_S = GRACE_S + 5.0
-"""After so long, a worker that was told to stop is killed; it should have seen to that itself."""
+"""Seconds after which a worker that was told to stop is killed. The worker should have ended by itself before."""
 WORTH_A_WORKER = 100
-"""Items for whose sake a worker more is started for a second try: each loads a model, and often one item is left."""
+"""Minimum items per additional worker of a second try, because each worker loads a model and often one item is left."""
 ADDED_UP = ("done", "failed", "audio_s", "committed", "parts")
-"""What of the workers' progress adds to the run's."""
+"""Fields of the workers' progress that add up to the fields of the run's progress."""
 
 
 def run(
@@ -46,19 +50,25 @@ def run(
     stop: Stop | None = None,
     kept: Kept | None = None,
 ) -> Finished:
-    """voxbatch.run.run, by as many processes as the engine and the config want; only one that works alone finds and
-    leaves an engine in `kept`. Raises what that raises."""
+    """Run voxbatch.run.run with as many processes as the engine and the config ask for.
+
+    Args:
+        kept: the engine cache; see voxbatch.run.run. It is used only if one process does all the work.
+
+    Raises:
+        UsageError, RunError, Interrupted: see voxbatch.run.run.
+    """
     return job.run(config, log, observe, stop, side_by_side, kept)
 
 
 def side_by_side(work: Work) -> Usage:
-    """Commit all that is to do: by several processes, or by this one where the engine has no use for more.
+    """Commit all items of the work in several processes, or in this process if the engine cannot use more than one.
 
     Raises:
-        Interrupted: `work.stop` was asked; what was in hand is committed.
-        UsageError: a worker found that what was asked for cannot be done.
-        StorageError: a place cannot be read or written, nor could it when what was left was tried once more.
-        EngineError: no worker is left.
+        Interrupted: `work.stop` was asked. The finished items are committed.
+        UsageError: a worker found that the config or the manifest is wrong.
+        StorageError: a place could not be read or written, and the second try failed as well.
+        EngineError: all workers are lost.
     """
     environments = job.workers(work.config, work.engine)
     return _Fleet(work, environments).run() if len(environments) > 1 else job.alone(work)
@@ -68,18 +78,19 @@ class _Fleet:
     def __init__(self, work: Work, environments: Iterable[Mapping[str, str]]):
         self._work, self._log, self._stop, self._progress = work, work.log, work.stop, work.progress
         self._alive = dict(enumerate(environments))
-        """The environment of each worker that was not lost, by number."""
+        """Number → environment of each worker that is not lost."""
         self._started: dict[int, Worker] = {}
-        """Those of them that run, by number."""
+        """Number → worker, for the workers whose process was started and not ended."""
         self._lost: list[Worker] = []
         self._known = Known()
         self._has_tried_again = False
-        """What places did not give was dealt out a second time."""
+        """True if the items of unreachable places were already distributed a second time."""
         self._usage = Usage(0.0, 0.0, 0.0, 0.0)
         self._told_at: float | None = None
-        """When the workers were told to stop."""
+        """Time at which the workers were told to stop (time.monotonic), or None."""
 
     def run(self) -> Usage:
+        """Commit all items of the work, in one or more rounds, and end all worker processes."""
         try:
             usage = self._rounds()
             self._dismiss()
@@ -98,14 +109,17 @@ class _Fleet:
             todo, began = self._left(), time.monotonic()
             if not todo.any():
                 return self._usage
-            # This comes to an end: there is a next round only where a worker was lost, which happens once to each, or
-            # for the second try, of which there is one.
+            # The loop ends: a further round needs a lost worker, and each worker is lost at most once, or it is the
+            # second try, and there is only one second try.
             items = int(np.count_nonzero(todo))
             count = self._others(items) if len(self._alive) < before else self._second_try(items, unanswered)
 
     def _round(self, todo: NDArray[np.bool_], began: float, count: int) -> str | None:
-        """Deal out what is to do to so many workers, and hear the last word of every one. Gives what the first of them
-        says that was stopped by a place."""
+        """Distribute the items among `count` workers, and wait for the last message of each worker.
+
+        Returns:
+            The reason of the first worker that ended with a StorageError, or None.
+        """
         crew: list[Worker] = []
         self._stop.softly = True
         try:
@@ -122,13 +136,13 @@ class _Fleet:
         return _failed(crew, StorageError)
 
     def _worker(self, number: int, fd: int) -> Worker:
-        """The one that an earlier round has started, with its engine, or a new one."""
+        """Return the worker that an earlier round started, with its loaded engine, or start a new worker."""
         if number not in self._started:
             self._started[number] = Worker(number, self._alive[number], fd)
         return self._started[number]
 
     def _dismiss(self) -> None:
-        """Let the workers unload their engines, and end."""
+        """Tell the workers to unload their engines and to end, and wait for their ends."""
         deadline = time.monotonic() + PATIENCE_S
         for worker in self._started.values():
             worker.stop()
@@ -140,7 +154,7 @@ class _Fleet:
             self._pass_on(worker, worker.end())
 
     def _orders(self, todo: NDArray[np.bool_], began: float, count: int) -> list[Order]:
-        """One for each of so many workers for whom there is something to do."""
+        """Return the orders for `count` workers. A worker that would get no item gets no order."""
         work, workers = self._work, list(self._alive)[:count]
         config = replace(work.config, decoders=job.decoders(work.config, count))
         masks = split(work.durations, todo, count)
@@ -185,7 +199,7 @@ class _Fleet:
         self._work.observe(self._progress)
 
     def _tell_to_stop(self, working: list[Worker]) -> None:
-        """Softly the first time, and for good when they have had time enough."""
+        """Tell the workers to stop. Kill them if they still run PATIENCE_S after that."""
         now = time.monotonic()
         if self._told_at is None:
             self._told_at = now
@@ -196,7 +210,10 @@ class _Fleet:
                 worker.kill()
 
     def _see_off(self, worker: Worker) -> None:
-        """Take in what a worker came to and has learnt; one that came to nothing, by no place's fault, is given up."""
+        """Record the result of a worker's order and its knowledge about places.
+
+        A worker is lost if it ended without a result, unless an unreachable place, a UsageError or a stop is the cause.
+        """
         word = worker.word
         self._pass_on(worker, worker.printed() if takes_more(word) else self._started.pop(worker.number).end())
         self._known.learn(worker.known)
@@ -212,7 +229,7 @@ class _Fleet:
             self._log.warning("worker_lost", worker=worker.number, text=text)
 
     def _left(self) -> NDArray[np.bool_]:
-        """What is not in any part yet; and progress put right, which told of more than a worker that died committed."""
+        """Return the mask of the uncommitted items; subtract the uncommitted progress of lost workers."""
         work, p = self._work, self._progress
         work.ledger.load()
         done = work.todo & np.frombuffer(work.ledger.done, np.bool_)
@@ -226,13 +243,21 @@ class _Fleet:
         return left
 
     def _others(self, items: int) -> int:
-        """How many go on with what was left behind: all that are left. Raises EngineError where nobody is."""
+        """Return the number of workers for the items of lost workers: all that remain.
+
+        Raises:
+            EngineError: no worker remains.
+        """
         if not self._alive:
             raise EngineError(f"no worker is left: {_reasons(self._lost)}")
         return self._announce(items, len(self._alive), "the workers that are left: ")
 
     def _second_try(self, items: int, unanswered: str | None) -> int:
-        """How many go on with what places did not give. Raises StorageError where that was tried before."""
+        """Return the number of workers for the items of unreachable places.
+
+        Raises:
+            StorageError: there was a second try already.
+        """
         assert unanswered is not None, "all workers did all they had to do, and yet items are left"
         if self._has_tried_again:
             raise StorageError(unanswered)
@@ -248,7 +273,7 @@ class _Fleet:
 
 
 def _reasons(lost: Iterable[Worker]) -> str:
-    """Who was lost why; where all fail alike, it is said once."""
+    """Return each reason once, with the names of the workers that were lost for it."""
     names: dict[str, list[str]] = {}
     for worker in sorted(lost, key=lambda worker: worker.number):
         names.setdefault(worker.reason, []).append(worker.name)
@@ -256,6 +281,6 @@ def _reasons(lost: Iterable[Worker]) -> str:
 
 
 def _failed(crew: Iterable[Worker], kind: type[VoxbatchError]) -> str | None:
-    """What the first of them says that ended with an error of this kind."""
+    """Return the reason of the first worker that ended with an error of this kind, or None."""
     words = [worker.word for worker in crew]
     return next((word.reason for word in words if isinstance(word, Failed) and issubclass(word.kind, kind)), None)

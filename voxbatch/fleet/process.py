@@ -1,5 +1,5 @@
-"""One worker process as the fleet holds it: started, given orders, listened to, stopped, and swept up with all that it
-started."""
+"""The fleet's side of one worker process: start it, send it orders, receive its messages, stop it, and kill it with
+all its child processes."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from voxbatch.pipeline import Progress
 from voxbatch.reach import Known
 
 _PROGRAM = "from voxbatch.fleet.worker import main; main()"
-"""Not `-m`: see voxbatch.decoder.process."""
+"""Program of the process, started without `-m`; see voxbatch.decoder.process."""
 _OUTPUT_BLOCK = 1 << 16
 
 
 class Worker:
-    """A worker process, started with an open file that it inherits. `end` it, whatever it came to."""
+    """A worker process. It inherits the open file `fd`. Call `end` in every case, also if the process died."""
 
     def __init__(self, number: int, environment: Mapping[str, str], fd: int):
         self.number = number
         self.name = f"worker {number} ({', '.join(f'{name}={value}' for name, value in environment.items())})"
         self.progress = Progress(0)
         self.notices: list[Notice] = []
-        """What its engine had to say, and nobody has passed on yet."""
+        """Notices of the worker's engine that were not logged yet."""
         self.known = Known()
-        """What it has learnt of places."""
+        """Knowledge of the worker about places."""
         self.word: Word | None = None
-        """The last of its present order; None while it is at work."""
+        """Last message of the current order. None while the worker is busy with the order."""
         self.reason = ""
-        """Why it ended without having done its work, once it has ended."""
+        """Reason why the process ended without finishing its order. Empty before `end`, and if the order is done."""
         self._line = b""
         self._last_line = ""
         ours, theirs = socket.socketpair()
@@ -46,23 +46,24 @@ class Worker:
                 pass_fds=(theirs.fileno(), fd),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,  # what is said goes through the socket; these are libraries
+                stderr=subprocess.STDOUT,  # messages use the socket; these two carry the output of libraries
                 env=_environment(environment),
-                start_new_session=True,  # Ctrl-C is the fleet's to handle; and a group of its own can be swept up
+                start_new_session=True,  # the fleet handles Ctrl-C; and it can kill the whole process group
             )
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
         self.connection = Connection(ours.detach())
         self.output: int | None = self._process.stdout.fileno()
-        """What its libraries print comes here; None when that has ended."""
+        """Descriptor of the output that the worker's libraries print. None after the end of the output."""
 
     def give(self, order: Order) -> None:
+        """Send an order."""
         self.progress, self.known, self.word = Progress(0), Known(), None
-        with contextlib.suppress(OSError):  # it died: the end of its stream says so when it is listened to
+        with contextlib.suppress(OSError):  # the worker died, and `hear` will report that
             self.connection.send(order)
 
     def hear(self) -> bool:
-        """Take in one message. False when there will be no more: it has ended."""
+        """Receive one message. Return False if the connection is closed and no further message can come."""
         try:
             message: Message = self.connection.recv()
         except (EOFError, OSError):
@@ -78,12 +79,15 @@ class Worker:
         return True
 
     def is_gone(self) -> bool:
-        """Whether it has ended, though what it forked may hold its end of the socket, and there is nothing to hear."""
+        """Return whether the process has ended and no message is waiting.
+
+        The connection may still be open then, because a process that the worker forked may hold the worker's end.
+        """
         ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         return ended and not self.connection.poll()
 
     def printed(self) -> Iterator[str]:
-        """The lines that it, or a library in it, has printed meanwhile."""
+        """Yield the lines that the worker or its libraries printed since the last call."""
         while self.output is not None:
             try:
                 block = os.read(self.output, _OUTPUT_BLOCK)
@@ -98,17 +102,20 @@ class Worker:
                     yield text
 
     def stop(self) -> None:
-        """Ask it to commit what is in hand and leave."""
+        """Ask the worker to commit its finished items and to end."""
         with contextlib.suppress(OSError):
             self.connection.send(None)
 
     def kill(self) -> None:
-        """With all that it started."""
+        """Kill the worker and all processes that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self) -> list[str]:
-        """Sweep up, find the reason, and give the last lines that it printed. Again, it does nothing."""
+        """Kill the worker if it still runs, find the reason of its end, and return the last lines that it printed.
+
+        A second call does nothing and returns [].
+        """
         if self.connection.closed:
             return []
         self.kill()
@@ -132,5 +139,6 @@ class Worker:
 
 
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """This interpreter's import path, whatever made it, and what makes the worker this one."""
+    """Return this process's environment with this interpreter's import path, whatever set it, and the worker's own
+    variables."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry), **extra}

@@ -1,8 +1,11 @@
-"""A worker's life: orders, each done as a run alone would do it, with every word of it sent to the fleet, and what has
-been learnt of the recordings' places. The engine stays loaded from order to order.
+"""The program of a worker process.
 
-It surveys, claims and merges nothing: the fleet has. Its source is the fleet's own open file, so that both read the
-same bytes wherever they came from. It stops softly when it is told to, or when the fleet is gone.
+A worker executes orders one after another, in the same way as a run in a single process. It sends its progress, its
+notices and its knowledge about places to the fleet. The engine stays loaded between orders.
+
+A worker does not survey the manifest, reserve OUT or merge: the fleet does this. Its source is the open file of the
+fleet, so that both read the same bytes from any kind of source. If the fleet tells it to stop, or if the fleet is gone,
+the worker commits its finished items and ends.
 """
 
 from __future__ import annotations
@@ -34,55 +37,62 @@ from voxbatch.run import policy, settings
 from voxbatch.storage import hurry, open_store
 
 REPORT_S = 0.2
-"""Between reports of progress."""
+"""Minimum seconds between two progress messages."""
 GRACE_S = LAST_COMMIT_S + 2.0
-"""How long a worker that was told to stop may take over its last commit, and over unloading its engine."""
+"""Seconds that a worker may take for its last commit and for unloading its engine after it was told to stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a worker is to do."""
+    """Items for a worker to transcribe, and all it needs for that."""
 
     config: Config
     source: Handle
     run: str
-    """The digest of the run's identity."""
+    """Digest of the run's identity."""
     decoding: dict[str, Any]
-    """See EngineSpec: what the fleet's own engine said, and so what the identity holds."""
+    """Options of the fleet's own engine that influence the text; see EngineSpec. The run's identity contains them."""
     todo: NDArray[np.bool_]
-    """Shape (num_items,)."""
+    """Mask of the items to transcribe, shape (num_items,)."""
     worker: int
     began: float
-    """On the clock that this host's processes share (time.monotonic): from then on its time counts as the run's."""
+    """Time from which the worker's time counts as the run's, on the clock that all processes of this host share
+    (time.monotonic)."""
     known: Known
-    """What workers have learnt of places in the rounds before."""
+    """Knowledge of all workers about places, from the earlier rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """It was told to stop, and what was in hand is committed."""
+    """End of an order because the worker was told to stop. The finished items are committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
+    """End of an order because of an error."""
+
     reason: str
     kind: type[VoxbatchError]
 
 
 Message = Progress | Notice | Known | Usage | Stopped | Failed
-"""For each order: progress and the engine's notices now and then; when it is through, what is known; and one of the
-others as the last word."""
+"""Messages of a worker for each order: Progress and Notice from time to time, Known at the end, and then a Word."""
 Word = Usage | Stopped | Failed
-"""The last message of an order."""
+"""Last message of an order: Usage if the order is done."""
 
 
 def takes_more(word: Word | None) -> bool:
-    """Whether a worker whose order ended so keeps its engine and waits for another order."""
+    """Return whether a worker whose order ended with this message keeps its engine and waits for another order."""
     return isinstance(word, Usage) or (isinstance(word, Failed) and issubclass(word.kind, StorageError))
 
 
 def obey(order: Order, connection: Connection, stop: Stop, kept: Kept) -> Usage:
-    """Bring every item of the order to a part that is not in one yet. Raises what Pipeline.run raises."""
+    """Transcribe and commit every item of the order that is not committed yet.
+
+    Raises:
+        ConfigError: the model changed since the run began.
+        Interrupted, RunError: see Pipeline.run.
+    """
     config = order.config
     choice = engines.choose(config.engine)
     engine = kept.create(choice.name, config.model, config.engine_options, config.access)
@@ -101,11 +111,11 @@ def obey(order: Order, connection: Connection, stop: Stop, kept: Kept) -> Usage:
             return pipeline.run(items(source, policy(config), config.limit, todo))
         finally:
             reporter.tell(progress)
-            reporter.tell(order.known.copy())  # decoders may still add to it
+            reporter.tell(order.known.copy())  # a copy, because decoders may still add to the original
 
 
 class _Reporter:
-    """Sends progress now and then."""
+    """Sends messages to the fleet, and progress at most every REPORT_S seconds."""
 
     def __init__(self, connection: Connection):
         self._connection, self._told_at = connection, 0.0
@@ -115,8 +125,9 @@ class _Reporter:
             self.tell(progress)
 
     def tell(self, message: Message) -> None:
+        """Send a message to the fleet at once. A fleet that is gone is ignored."""
         self._told_at = time.monotonic()
-        with contextlib.suppress(OSError):  # the fleet is gone, and `_listen` hears of it
+        with contextlib.suppress(OSError):  # the fleet is gone, and `_listen` notices that
             self._connection.send(message)
 
 
@@ -128,16 +139,16 @@ def _last_word(order: Order, connection: Connection, stop: Stop, kept: Kept) -> 
         return Stopped()
     except VoxbatchError as e:
         return Failed(str(e), type(e))
-    except Exception:  # noqa: BLE001 a bug shows its traceback; without it, exiting would wait for the engine's threads
+    except Exception:  # noqa: BLE001 a bug shows its traceback; if raised, the exit would wait for engine threads
         traceback.print_exc()
         return None
     finally:
-        stop.softly = True  # whoever asks from now on comes too late
+        stop.softly = True  # a stop from now on has nothing to interrupt
 
 
 def _listen(connection: Connection, orders: queue.SimpleQueue[Order | None]) -> None:
-    """Pass orders on until the word to stop, which None is, or the end of the fleet; then see to it that this ends,
-    with all it started."""
+    """Put orders into the queue until the fleet sends None (stop) or ends. Then end this process and all that it
+    started."""
     order: Order | None
     with contextlib.suppress(EOFError, OSError):
         while (order := connection.recv()) is not None:
@@ -149,7 +160,10 @@ def _listen(connection: Connection, orders: queue.SimpleQueue[Order | None]) -> 
 
 
 def _on_signals(stop: Stop) -> None:
-    """Ask softly, and only once: some service managers signal every process, and the fleet asks as well."""
+    """Let SIGINT and SIGTERM ask `stop`, only once.
+
+    Some service managers signal every process, and the fleet asks the worker to stop as well.
+    """
 
     def handle(*_: object) -> None:
         if not stop.asked.is_set():
@@ -161,10 +175,11 @@ def _on_signals(stop: Stop) -> None:
 
 
 def main() -> NoReturn:
+    """Execute orders until the fleet sends None or ends. The argument is the descriptor of the connection."""
     connection = Connection(int(sys.argv[1]))
     orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
     stop, reporter = Stop(), _Reporter(connection)
-    stop.softly = True  # without an order there is nothing to interrupt: `_listen` ends the wait
+    stop.softly = True  # without an order there is nothing to interrupt, and `_listen` ends the wait for an order
     _on_signals(stop)
     threading.Thread(target=_listen, args=(connection, orders), daemon=True, name="listen").start()
     word: Word | None = None
@@ -178,6 +193,6 @@ def main() -> NoReturn:
         reporter.tell(word)
     sys.stdout.flush()
     sys.stderr.flush()
-    if order is None or isinstance(word, Stopped):  # maybe nobody is left to sweep up
+    if order is None or isinstance(word, Stopped):  # without the fleet, nobody else ends the child processes
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

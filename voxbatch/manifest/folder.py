@@ -114,7 +114,7 @@ def read_reference(file: BinaryIO) -> str:
 
 def bad_reference(name: str | None, error: object) -> BadLine:
     """Return the bad line for a reference that could not be read."""
-    return BadLine(0, f"{name!r}: the reference cannot be read as UTF-8 text: {error}; mend it")
+    return BadLine(0, f"{name!r}: the reference cannot be read as UTF-8 text: {error}; correct it")
 
 
 def _walk(root: str, problems: list[BadLine]) -> Iterator[tuple[str, str | None]]:

@@ -97,9 +97,9 @@ class PathPolicy:
     def _outside(self, path: str, base: str) -> LineError:
         places = self.only_under or (place_of(base) if is_remote(base) else base,)
         return LineError(
-            f"`{AUDIO}` {quoted(path)} is outside of {', '.join(places)}, all that this manifest may name"
-            f"{'' if self.only_under or is_remote(base) else ' on this machine'}; move the recording there, or admit"
-            " its folder with --only-under PLACE, or any with --allow-outside"
+            f"`{AUDIO}` {quoted(path)} is outside of {', '.join(places)}, and this manifest may name only "
+            f"recordings there{'' if self.only_under or is_remote(base) else ' or at addresses'}; move the recording "
+            "there, or allow its folder with --only-under PLACE, or every place with --allow-outside"
         )
 
 
@@ -141,9 +141,7 @@ def _refuse_scheme(path: str, scheme: str, has_authority: bool) -> None:
     if scheme == "file":
         raise LineError(f"`{AUDIO}` {show(path)} is a file: URI; write the plain path")
     if has_authority:
-        raise LineError(
-            f"`{AUDIO}` {scheme}://… is of a kind that is not read; give a path, gs://, s3:// or http(s)://"
-        )
+        raise LineError(f"`{AUDIO}` {scheme}://… is of an unsupported kind; give a path, gs://, s3:// or http(s)://")
     if _PROTOCOL.fullmatch(scheme.partition("+")[0]):
         what = f"names the protocol {scheme}:, and only files are allowed"
         raise LineError(f"`{AUDIO}` {show(path)} {what}; for a file of that name write ./{scheme}:…")

@@ -93,7 +93,7 @@ def _address(uri: str) -> str:
     except ValueError as e:
         raise ManifestError(shown(uri), [BadLine(0, str(e))]) from e
     if scheme_of(address) in HTTP_SCHEMES:
-        reason = "is a folder of a web server, which nobody can list; give a manifest of its files"
+        reason = "is a folder of a web server, which cannot be listed; give a manifest of its files"
         raise ManifestError(shown(uri), [BadLine(0, reason)])
     if not is_folder(address):
         raise ManifestError(uri, [BadLine(0, f"does not end in /, as a folder's address does; write {uri}/")])

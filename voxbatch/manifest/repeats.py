@@ -27,7 +27,7 @@ class Repeats:
         try:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 it has no name, and `close` closes it
         except OSError as e:
-            raise StorageError(f"cannot make a temporary file: {e.strerror}; set TMPDIR to a folder with room") from e
+            raise StorageError(f"cannot make a temporary file: {e.strerror}; set TMPDIR to another folder") from e
         self._block = array("q")
         self._count, self._share = 0, share
 

@@ -61,7 +61,7 @@ def show(value: object) -> str:
 
 def _not_json(text: str, error: json.JSONDecodeError) -> str:
     if text.startswith("{") and (error.pos >= len(text) or not text.rstrip().endswith("}")):
-        return f"ends within a JSON object, {show(text)}; the file was cut off, or an object spans lines: mend it"
+        return f"ends within a JSON object, {show(text)}; the file was cut off, or an object spans lines: correct it"
     near = show(text[max(0, error.pos - 20) :][:60])
     return f"not JSON: {error.msg} at column {error.pos + 1}, near {near}; write one JSON object a line"
 

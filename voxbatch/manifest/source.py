@@ -105,7 +105,7 @@ class Source:
                 elif (line := raw.rstrip(b"\r\n").removeprefix(_BOM)) and not line.isspace():
                     yield number, line
         except (EOFError, zlib.error, OSError) as error:
-            raise _refused(self.name, f"cannot be read to its end: {error}; make the file anew") from error
+            raise _refused(self.name, f"cannot be read to its end: {error}; create the file again") from error
 
     def close(self) -> None:
         """Close the file. A temporary file vanishes with that."""
@@ -128,7 +128,7 @@ class Source:
             # GzipFile is a raw stream in all but its declared type. BufferedReader saves a Python call per line.
             return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=reader)), 1 << 18)
         if self.name.lower().endswith(".gz"):
-            raise _refused(self.name, "is not gzip, though its name says so; compress it, or take .gz off the name")
+            raise _refused(self.name, "is not gzip, though its name says so; compress it, or remove .gz from the name")
         return reader
 
 
@@ -217,7 +217,7 @@ def _remote_source(spec: str, access: Access, include: Sequence[str]) -> Source:
 def _refuse_include(name: str, include: Sequence[str]) -> None:
     if include:
         globs = " ".join(f"--include {glob!r}" for glob in include)
-        raise ConfigError(f"{globs} chooses among a folder's recordings, and {name} is no folder; leave it out")
+        raise ConfigError(f"{globs} selects recordings of a folder, and {name} is not a folder; leave it out")
 
 
 def _refuse_recording(path: str, name: str) -> None:
@@ -230,7 +230,7 @@ def _open_file(name: str) -> BinaryIO:
     try:
         return open(name, "rb")
     except FileNotFoundError:
-        seen = "is of a kind that is not read" if "://" in name else "does not exist"
+        seen = "is of an unsupported kind" if "://" in name else "does not exist"
         what = "give a .jsonl or .jsonl.gz manifest, here or at a gs://, s3:// or http(s):// address, a folder, or -"
         raise _refused(name, f"{seen}; {what}") from None
     except OSError as error:
@@ -242,8 +242,8 @@ def _folder_source(name: str, lines: Iterable[str], include: Sequence[str]) -> S
     if source._stamp[0] == 0:
         source.close()
         known = " ".join(sorted(RECORDING_SUFFIXES))
-        which = f" that --include {' '.join(include)} lets in" if include else ""
-        raise _refused(name, f"holds no recordings{which}; files that end in one of these are taken in: {known}")
+        which = f" that match --include {' '.join(include)}" if include else ""
+        raise _refused(name, f"holds no recordings{which}; only files with these endings are used: {known}")
     return source
 
 

@@ -66,9 +66,9 @@ def in_bucket(uri: str) -> Address:
     if not is_bucket(uri):
         raise ValueError("the address of a bucket is gs://bucket/prefix or s3://bucket/prefix")
     if not _BUCKET.fullmatch(bucket):
-        raise ValueError(f"no bucket can be called {bucket!r}: names have 3 to 222 letters, digits, dots and dashes")
+        raise ValueError(f"{bucket!r} is not a valid bucket name: names have 3 to 222 letters, digits, dots and dashes")
     if not {".", ".."}.isdisjoint(key.split("/")):
-        raise ValueError('a part of the name is "." or ".."; write the name that is meant')
+        raise ValueError('a part of the name is "." or ".."; write the name without it')
     return Address(scheme, bucket, key)
 
 
@@ -83,11 +83,11 @@ def tidied(uri: str) -> str:
         return str(in_bucket(uri))
     web = _web(uri)
     if web["user"]:
-        raise ValueError("it holds a user's name or password; take that out, and sign the address instead")
+        raise ValueError("it contains a user name or password; remove it, and use a signed address instead")
     if not _AUTHORITY.fullmatch(web["host"]):
-        raise ValueError("no web server has such a name; write https://host/path or https://host:port/path, in ASCII")
+        raise ValueError("the host or port is not valid; write https://host/path or https://host:port/path, in ASCII")
     if not {".", ".."}.isdisjoint(unquote(web["path"]).replace("\\", "/").split("/")):
-        raise ValueError('a part of the path is "." or ".."; write the path that is meant')
+        raise ValueError('a part of the path is "." or ".."; write the path without it')
     return place_of(uri) + quote(_path(uri) + (web["query"] or ""), safe=_PLAIN + "?")
 
 
@@ -128,13 +128,13 @@ def on_web(uri: str) -> WebAddress:
             nor the query.
     """
     if "@" in uri.partition("://")[2].replace("?", "/").replace("#", "/").partition("/")[0]:
-        raise ValueError("a user's name or password stands in the address, and none is taken there: leave it out")
+        raise ValueError("the address contains a user name or password, which is not allowed: leave it out")
     parts = urlsplit(uri)
     host, port = parts.hostname or "", parts.port
     if ":" in host:
         host = str(IPv6Address(host))
     elif not _HOST.fullmatch(host := host.encode("idna").decode()):
-        raise ValueError(f"no host can be called {host!r}")
+        raise ValueError(f"{host!r} is not a valid host name")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return WebAddress(parts.scheme, host, {"http": 80, "https": 443}[parts.scheme] if port is None else port, target)
 

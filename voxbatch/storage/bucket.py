@@ -60,7 +60,7 @@ class BucketStore:
             if not self._put(PROBE, [text.encode()], True):
                 return None
         return (
-            f"{self.place}: this store replaces what it was told to leave alone (create-if-absent): two writers at a "
+            f"{self.place}: this store overwrites objects despite create-if-absent: two writers at a "
             "time, as with shards, retried tasks or a second start, can lose each other's results here; run one at a "
             "time, or choose another store"
         )
@@ -128,6 +128,6 @@ class BucketStore:
         except OSError as e:
             where = f"{self.place}/{name}"
             raise StorageError(
-                f"cannot write {where}: it is gathered in {tempfile.gettempdir()}, which failed ({e.strerror or e}): "
+                f"cannot write {where}: its temporary copy in {tempfile.gettempdir()} failed ({e.strerror or e}): "
                 "free space there, or set TMPDIR"
             ) from e

@@ -83,7 +83,7 @@ class GoogleBucket:
             return None
         if self._client is None or self._client.project is None:
             raise StorageError(
-                f"cannot enter {self.place}: --requester-pays charges a project, and none is known: "
+                f"cannot access {self.place}: --requester-pays bills a project, and none is set: "
                 "set GOOGLE_CLOUD_PROJECT"
             )
         return str(self._client.project)
@@ -183,7 +183,7 @@ class GoogleBucket:
                 raise Interrupted(trouble(verb, where, e)) from e
             # After a refused request the client renews its credentials, and anonymous ones cannot be renewed.
             if self._client and isinstance(self._client._credentials, AnonymousCredentials):
-                raise refusal(verb, where, 401, "it lets nobody in without credentials", self._lacks(verb)) from e
+                raise refusal(verb, where, 401, "it allows no anonymous access", self._lacks(verb)) from e
             said = short(e.args[0] if e.args else e)
             raise Expired(f"cannot {verb} {where}: no usable credentials ({said}): {_LOGIN}") from e
         except InvalidResponse as e:

@@ -142,7 +142,7 @@ class Digest:
         """
         if self._wanted and self.text() != self._wanted:
             kind, _, value = self._wanted.partition(":")
-            raise Interrupted(f"cannot read {where}: what came does not match its {kind.upper()}, {value}")
+            raise Interrupted(f"cannot read {where}: the received data does not match its {kind.upper()}, {value}")
 
     def text(self) -> str:
         """Return the checksum in the form of Stat.checksum."""

@@ -133,7 +133,7 @@ def _listed(place: Address, bucket: SteadyBucket) -> list[Remote]:
 def _check_name(place: Address, name: str) -> None:
     if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
         raise StorageError(
-            f"cannot fetch {place}: the object {place}{name} has no place in a local folder: "
+            f"cannot fetch {place}: the object {place}{name} cannot be stored in a local folder: "
             "names may have no empty part, no . and no .. between slashes; rename it, or give another folder"
         )
 
@@ -249,8 +249,8 @@ def _whole(remote: Remote, stop: threading.Event) -> Iterator[bytes]:
     count = 0
     for piece in remote.bucket.stream(remote.stat):
         if stop.is_set():
-            raise StorageError(f"{remote.name}: given up, as another file failed")
+            raise StorageError(f"{remote.name}: stopped, because another file failed")
         count += len(piece)
         yield piece
     if count != remote.size:
-        raise Interrupted(f"{remote.name}: {count:,} bytes came, {remote.size:,} are listed: start again")
+        raise Interrupted(f"{remote.name}: received {count:,} bytes, but {remote.size:,} are listed: start again")

@@ -101,7 +101,7 @@ def fetch(reader: SteadyReader, key: str, block_bytes: int = BLOCK_BYTES) -> Rec
     stat = reader.stat(key, first.tag)
     if stat.size < len(first.data):  # the size is -1 if a web server no longer reports it
         where = reader.where(key)
-        raise Unfit(f"cannot read {where}: it changed while it was read, or its server no longer tells its size")
+        raise Unfit(f"cannot read {where}: it changed while it was read, or its server no longer reports its size")
     return _Ranged(reader, stat, first)
 
 

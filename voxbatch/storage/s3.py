@@ -32,13 +32,13 @@ _LOGIN = (
     "bucket, --anonymous"
 )
 _PERMISSION = {
-    "read": "s3:GetObject on the object and s3:ListBucket on the bucket (without which S3 denies what is not there)",
+    "read": "s3:GetObject on the object and s3:ListBucket on the bucket (without it, S3 denies missing objects)",
     "list": "s3:ListBucket on the bucket",
     "write": "s3:PutObject on the object",
     "delete": "s3:DeleteObject on the object",
 }
 _ELSEWHERE = (
-    "the server sends its clients elsewhere: check the endpoint's address (AWS_ENDPOINT_URL_S3), whether http or "
+    "the server redirects to another endpoint: check the endpoint's address (AWS_ENDPOINT_URL_S3), whether http or "
     "https, and the region (AWS_REGION)"
 )
 _UNKNOWN = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
@@ -128,7 +128,7 @@ class AmazonBucket:
             behind = {"StartAfter": after} if after else {}
             for page in pages.paginate(Bucket=self.bucket, Prefix=prefix, **behind, **self._payer):
                 if "IsTruncated" not in page:  # every listing has it; else OUT would look empty, and restart
-                    raise Interrupted(trouble("list", f"{self.place}{prefix}", "what came is no listing"))
+                    raise Interrupted(trouble("list", f"{self.place}{prefix}", "the reply is not a listing"))
                 for entry in page.get("Contents", ()):
                     # No checksum: an entry does not say whether the object is encrypted.
                     yield Stat(entry["Key"], entry["Size"], entry["ETag"], "", entry["LastModified"].timestamp())

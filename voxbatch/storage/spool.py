@@ -20,7 +20,7 @@ class Unkept(StorageError):
     def __init__(self, what: str, error: OSError):
         self.folder = tempfile.gettempdir()
         reason = error.strerror or error
-        super().__init__(f"{what}: cannot be kept in {self.folder}: {reason}; free space there, or set TMPDIR")
+        super().__init__(f"{what}: cannot be stored in {self.folder}: {reason}; free space there, or set TMPDIR")
 
 
 def spool(name: str, blocks: Iterable[bytes]) -> BinaryIO:

@@ -40,11 +40,11 @@ _REFUSED = tuple(
         "a loopback address": "127.0.0.0/8 ::1/128",
         "a private network's address": "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7",
         "a link-local address": "169.254.0.0/16 fe80::/10",
-        "a carrier's inner address": "100.64.0.0/10",
+        "a carrier-grade NAT address": "100.64.0.0/10",
         "an unspecified address": "0.0.0.0/8 ::/128",
         "a multicast address": "224.0.0.0/4 ff00::/8",
-        "a cloud's inner address": "168.63.129.16/32",
-        "an IPv4 address in disguise": "::ffff:0:0/96 2002::/16 64:ff9b:1::/48",
+        "a cloud's internal address": "168.63.129.16/32",
+        "an IPv4 address inside an IPv6 address": "::ffff:0:0/96 2002::/16 64:ff9b:1::/48",
         "a reserved address": "192.0.0.0/24 192.0.2.0/24 192.88.99.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 "
         "240.0.0.0/4 2001::/23 2001:db8::/32 3fff::/20",
     }.items()
@@ -110,7 +110,7 @@ class _Clock:
         """
         left = self.until - time.monotonic()
         if left <= 0:
-            raise TimeoutError(f"it did not end in time: {TOTAL_S:g} s, and {SLOWEST >> 10} KiB/s beyond that")
+            raise TimeoutError(f"it did not end in time: allowed are {TOTAL_S:g} s, or more at {SLOWEST >> 10} KiB/s")
         return left
 
 
@@ -157,7 +157,9 @@ class _Connection(HTTPConnection):
         if not fit:
             address, what = next(iter(faults.items()))
             who = address if address == self.host else f"{self.host} ({address})"
-            raise Forbidden(f"{who} is {what}: only public ones are read, unless --allow-private-addresses is given")
+            raise Forbidden(
+                f"{who} is {what}: only public addresses are read, unless --allow-private-addresses is given"
+            )
         return fit
 
     def _first(self, found: list[Any]) -> socket.socket:

@@ -72,7 +72,7 @@ class WebServer:
 
     def _beginning(self, where: str, reply: BaseHTTPResponse, start: int, end: int) -> bytes:
         if start:
-            raise Unfit(f"cannot read {where}: its server gave a part of it once, and now the whole only")
+            raise Unfit(f"cannot read {where}: its server first sent a range of it, and now sends only the whole file")
         data = _taken(reply, end)
         self._check_size(where, len(data))
         return data
@@ -117,8 +117,7 @@ class WebServer:
         limit = self._access.max_http_bytes
         if size is not None and size > limit:
             raise Unfit(
-                f"cannot read {where}: it has {size:,} bytes or more, and at most {limit:,} are taken: raise "
-                "--max-http-gb"
+                f"cannot read {where}: it has {size:,} bytes or more, and the limit is {limit:,}: raise --max-http-gb"
             )
 
     @contextlib.contextmanager
@@ -156,8 +155,8 @@ class WebServer:
                     yield at, reply
                     return
             url = _next(where, url, location)
-            at = f"{where} (which leads to {shown(url)})"
-        raise Unfit(f"cannot read {where}: it leads on more than {REDIRECTS} times; write the address it is to end at")
+            at = f"{where} (redirected to {shown(url)})"
+        raise Unfit(f"cannot read {where}: it redirects more than {REDIRECTS} times; give the final address")
 
     @contextlib.contextmanager
     def _asked(self, url: str, headers: Mapping[str, str]) -> Iterator[BaseHTTPResponse]:
@@ -182,12 +181,12 @@ def _next(where: str, url: str, location: str) -> str:
     try:
         target = urljoin(url, location)
         if scheme_of(target) not in HTTP_SCHEMES:
-            raise ValueError("it is no http(s) address")
+            raise ValueError("it is not an http(s) address")
         on_web(target)
     except ValueError as e:
-        raise Unfit(f"cannot read {where}: it leads to another address, which cannot be followed: {e}") from None
+        raise Unfit(f"cannot read {where}: it redirects to an address that cannot be used: {e}") from None
     if scheme_of(url) == "https" and scheme_of(target) == "http":
-        raise Unfit(f"cannot read {where}: it leads from https to {shown(target)}, which anyone could forge")
+        raise Unfit(f"cannot read {where}: it redirects from https to {shown(target)}, which is not secure")
     return target
 
 
@@ -203,13 +202,14 @@ def _errors(where: str) -> Iterator[None]:
     except Forbidden as e:
         raise Unfit(f"cannot read {where}: {e}") from e
     except LocationValueError:
-        raise Unfit(f"cannot read {where}: no server has such an address: check its spelling") from None
+        raise Unfit(f"cannot read {where}: the server's name is not valid: check its spelling") from None
     except HTTPError as e:
         root = _root(e)
         if isinstance(root, ssl.SSLCertVerificationError):
             raise Unfit(
-                f"cannot read {where}: the server does not prove to be that host ({root.verify_message}): have its "
-                "certificate mended, or, if a certificate authority of your own signs, name its file in SSL_CERT_FILE"
+                f"cannot read {where}: the server's certificate is not valid ({root.verify_message}): have the "
+                "certificate fixed, or, if your own certificate authority signed it, set SSL_CERT_FILE to that "
+                "authority's file"
             ) from root
         if isinstance(root, OSError):
             raise Interrupted(trouble("read", where, root)) from root
@@ -236,7 +236,7 @@ def _refusal(where: str, reply: BaseHTTPResponse) -> StorageError:
     if status in (404, 408, 410, 412, 429) or status >= 500:
         status = 404 if status == 410 else status
         return refusal("read", where, status, said, "", retry_after(reply.headers.get("Retry-After")))
-    return Unfit(f"cannot read {where}: its server did not give it ({said}): check the address")
+    return Unfit(f"cannot read {where}: its server did not deliver it ({said}): check the address")
 
 
 def _changed(where: str) -> str:
@@ -244,7 +244,7 @@ def _changed(where: str) -> str:
 
 
 def _broken_off(where: str, count: int, wanted: int) -> str:
-    return trouble("read", where, f"{count:,} bytes came where {wanted:,} were promised")
+    return trouble("read", where, f"received {count:,} bytes, but {wanted:,} were announced")
 
 
 def _taken(reply: BaseHTTPResponse, count: int) -> bytes:
@@ -301,13 +301,13 @@ def _check_stretch(where: str, reply: BaseHTTPResponse, start: int, end: int) ->
     if reply.status == 416:
         is_right = size is None or size <= start
     elif found and size is None:
-        raise Unfit(f"cannot read {where}: its server does not tell how long it is")
+        raise Unfit(f"cannot read {where}: its server does not report its size")
     else:
         is_right = found is not None and (int(found[1]), int(found[2])) == (start, min(end, size or 0) - 1)
     if not is_right:
-        came = short(_content_range(reply)) or "no said ones"
+        came = short(_content_range(reply)) or "no byte range"
         raise Interrupted(
-            f"cannot read {where}: bytes {start}-{end - 1} were asked for, and its server answers with {came} "
+            f"cannot read {where}: its server answered a request for bytes {start}-{end - 1} with {came} "
             f"(HTTP status {reply.status})"
         )
 

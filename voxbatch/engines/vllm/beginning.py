@@ -1,17 +1,20 @@
-"""The silence that every chunk begins with, in the decoder: computed for the first chunk, shared by all others.
+"""Shared prefix: the decoder computes the silence at the beginning of all chunks once, and all later chunks share it.
 
-A position of the prompt is a token of text and a row of audio. The first ones, 31 of 39 or of 63, are the same in every
-chunk (see vllm_plugin.silence for the audio), and so are their keys and values, for the decoder looks back only. The
-first chunk that begins so goes the whole way, and the K/V blocks of its beginning are held for as long as the engine
-lives. A later one is told to begin behind them. Those blocks that hold nothing else it reads where they are: they take
-the place of its own in what the runner is told, and hundreds of requests that read the same memory find it in the GPU's
-cache. The last one, which it will write behind the shared positions, is copied whole by the step that lets it in:
-vLLM's own way of giving a request what another has computed (copy on write). So nothing here knows how a block is laid
-out or in which number format. What a copy has behind the shared positions is overwritten before it is read.
+A position of the prompt is a token of text and a row of audio. The first positions (31 of 39, or 31 of 63) are the same
+in every chunk; see vllm_plugin.silence for the audio. So their keys and values are the same too, because the decoder
+only looks back. The first chunk with this beginning is computed in full, and the K/V blocks of its beginning are held
+for as long as the engine lives. A later chunk starts behind the shared positions. It uses the held blocks in two ways:
 
-Nothing is taken on trust: the tokens of each request and the samples of its audio are looked at, and one that begins
-otherwise goes the whole way. That the blocks are filled before they are copied follows from the order of the steps:
-the GPU takes them one after another.
+- Blocks that contain only shared positions are read in place. They replace the chunk's own blocks in the data for the
+  model runner. Hundreds of requests read the same memory, and find it in the GPU's cache.
+- The last block also contains positions that the chunk will write. The step that admits the chunk copies this block in
+  full, with vLLM's own copy on write, by which vLLM gives a request the blocks that another request computed. So this
+  module does not depend on the layout or the number format of a block. The positions of the copy behind the shared ones
+  are overwritten before they are read.
+
+Nothing is assumed: the tokens of each request and the samples of its audio are checked. A request with another
+beginning is computed in full. The order of the steps guarantees that the blocks are filled before they are copied,
+because the GPU executes the steps one after another.
 """
 
 from __future__ import annotations
@@ -29,22 +32,23 @@ from voxbatch.vllm_plugin.private import ARCHITECTURE
 from voxbatch.vllm_plugin.silence import begins_silent, extent
 
 COPIED = 128
-"""Positions of K/V cache that are copied for a chunk, at most, for blocks are copied whole. On a GPU they are 16, and
-256 would take it as long to copy as 31 to compute (worked out, for the 4B model); a CPU's blocks are 128."""
+"""Maximum number of K/V positions that are copied for a chunk. Blocks are copied whole. A block has 16 positions on a
+GPU and 128 on a CPU. A GPU would take as long to copy 256 positions as to compute 31 (calculated for the 4B model)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a model's chunks usually begin with."""
+    """The silence with which the chunks of a model usually begin."""
 
     samples: int
-    """All zero."""
+    """Number of samples at the beginning of a chunk that are zero."""
     positions: int
-    """Whose audio depends on these samples alone: position p hears row p of the encoder's."""
+    """Number of positions whose audio depends on these samples alone. Position p receives row p of the encoder's
+    output."""
 
 
 def opening(config: Any) -> Opening | None:
-    """None for a model whose chunks do not begin with silence.
+    """Return the silence at the beginning of a model's chunks, or None if they do not begin with silence.
 
     Args:
         config: vLLM's ModelConfig.
@@ -59,7 +63,7 @@ def opening(config: Any) -> Opening | None:
 
 
 class Beginning:
-    """Of a scheduler that is plain (steady.plain)."""
+    """The shared prefix of a scheduler that is plain (steady.plain)."""
 
     def __init__(self, opening: Opening, manager: Any):
         """
@@ -70,36 +74,39 @@ class Beginning:
         [group] = manager.coordinator.single_type_managers
         self._blocks_of: Mapping[str, list[Any]] = group.req_to_blocks
         self.blocks: int = -(-opening.positions // group.block_size)
-        """That are held: on a GPU two, or 3.4 MB of the 4B model's K/V cache."""
+        """Number of blocks that are held: two on a GPU, which are 3.4 MB of the 4B model's K/V cache."""
         self._full: int = opening.positions // group.block_size
-        """Of these, such as hold shared positions only."""
+        """Number of held blocks that contain only shared positions."""
         self.copied: int = (self.blocks - self._full) * group.block_size
-        """Positions in the others."""
+        """Number of positions in the other held blocks, which are copied."""
         self.prompt = 0
-        """Tokens of the whole prompt of the chunk that was first; 0 until then."""
+        """Number of tokens in the whole prompt of the first chunk. 0 before that chunk."""
         self._tokens: list[int] = []
-        """The shared ones, of that prompt."""
+        """The shared tokens of that prompt."""
         self._held: list[int] = []
-        """Ids of that chunk's first blocks."""
+        """Ids of the held blocks, the first blocks of that chunk."""
 
     def computed(self, request: Any) -> tuple[Any, int, int]:
-        """In the place of KVCacheManager.get_computed_blocks: no blocks, but how many positions need not be computed.
-        The request is given blocks of its own for all of its positions, of which the first are not used: vLLM shares
-        blocks only where it looks for them by their contents."""
+        """Return no blocks, and the number of positions that need not be computed.
+
+        This method replaces KVCacheManager.get_computed_blocks. The request still gets blocks of its own for all its
+        positions, and its first blocks stay unused, because vLLM shares blocks only if it finds them by their content.
+        """
         known = self.shared if self._held and self._begins(request) else 0
         return self._manager.empty_kv_cache_blocks, known, 0
 
     @property
     def shared(self) -> int:
-        """Positions that need not be computed any more."""
+        """Return the number of positions that need not be computed any more."""
         return self._opening.positions if self._held else 0
 
     def enter(self, step: Any, requests: Mapping[str, Any]) -> None:
-        """Into a step that was scheduled, which blocks are the shared ones, and what is copied before its model runs;
-        and until there is something to share, see whether the step computes it.
+        """Enter the shared blocks, and the copies to make before the model runs, into a scheduled step.
+
+        If no prefix is held yet, hold the blocks of the first request of the step that computes one.
 
         Args:
-            requests: the scheduler's, by id.
+            requests: the requests of the scheduler, by id.
         """
         full, copies = self._full, list[KVCacheBlockCopy]()
         for blocks in _behind(step, self._opening.positions):
@@ -118,8 +125,10 @@ class Beginning:
                 return
 
     def _hold(self, request: Any) -> None:
-        """Its first blocks, which nobody writes to but itself, and it only behind the shared positions, are never free
-        again."""
+        """Hold the first blocks of the request, so that they never become free again.
+
+        Only this request writes to them, and it writes only behind the shared positions.
+        """
         blocks = self._blocks_of[request.request_id][: self.blocks]
         self._manager.block_pool.touch(blocks)
         self._held = [block.block_id for block in blocks]
@@ -127,27 +136,27 @@ class Beginning:
         self.prompt = len(request.prompt_token_ids)
 
     def _begins(self, request: Any) -> bool:
-        """Whether the request's first positions are the shared ones, and there are others to compute."""
+        """Return whether the request begins with the shared positions and has further positions to compute."""
         tokens, count = request.prompt_token_ids or [], self._opening.positions
         return (
             len(tokens) > count
             and (not self._tokens or tokens[:count] == self._tokens)
-            and not request.skip_reading_prefix_cache  # it wants something of each position
+            and not request.skip_reading_prefix_cache  # True: the request needs a result for each position
             and self._is_silent(request.mm_features)
         )
 
     def _is_silent(self, features: list[Any]) -> bool:
-        """One piece of audio, from position 0 on, that begins with the silence."""
+        """Return whether the request has one piece of audio, from position 0 on, that begins with the silence."""
         if len(features) != 1 or features[0].mm_position.offset or features[0].data is None:
             return False
         return begins_silent(samples(features[0]), self._opening.samples)
 
 
 def beginning(scheduler: Any, longest: int) -> Beginning | None:
-    """None where it cannot be had, or would be for nothing.
+    """Return the shared prefix of a scheduler, or None if the prefix is impossible or would gain nothing.
 
     Args:
-        longest: K/V blocks that a request of full length takes: they must be there besides.
+        longest: number of K/V blocks of a request of maximum length. They must exist in addition to the held blocks.
     """
     if not plain.scheduler_is_plain(scheduler):
         return None
@@ -155,13 +164,16 @@ def beginning(scheduler: Any, longest: int) -> Beginning | None:
     if found is None:
         return None
     made = Beginning(found, scheduler.kv_cache_manager)
-    besides = scheduler.kv_cache_config.num_blocks - 1 - longest  # vLLM keeps one to itself
+    besides = scheduler.kv_cache_config.num_blocks - 1 - longest  # vLLM reserves one block
     return made if made.blocks <= besides and made.copied <= COPIED else None
 
 
 def _behind(step: Any, positions: int) -> Iterator[list[int]]:
-    """Blocks of each request that the step lets in, new or again, with so many positions computed, which is what
-    Beginning.computed said of it: the very list that the runner will be given."""
+    """Yield the block lists of the requests that the step admits or resumes with `positions` computed positions.
+
+    For these requests, Beginning.computed returned that number. The lists are the ones that the model runner gets, so
+    the caller can change them.
+    """
     for new in step.scheduled_new_reqs:
         if new.num_computed_tokens == positions:
             yield new.block_ids[0]

@@ -1,17 +1,19 @@
-"""When new requests are admitted, where the encoder runs once a chunk: in bursts.
+"""Admission in bursts, for an encoder that runs once per chunk.
 
-Each admission breaks up a step: one that only decodes is one CUDA graph, one with a prompt in it is not. So as many
-requests as make a burst are let in together, and the steps between two bursts are left alone.
+A step that only decodes is one CUDA graph; a step that also computes a prompt is not. So each admission makes a step
+slower. For this reason a whole burst of requests is admitted in one step, and the steps between two bursts only decode.
 """
 
 from __future__ import annotations
 
 BURSTS, LARGEST = 14, 36
-"""In which as many requests are admitted as may run, and how many one is at most. It takes the GPU from those that
-decode for some 0.25 s on an H200 (36 chunks). More and smaller ones break up more steps; before a larger one a GPU that
-has power to spare waits, for the host takes longer to prepare it than a step of the others does."""
+"""Number of bursts that admit as many requests as may run at a time, and maximum number of requests in a burst.
+
+On an H200 a burst of 36 chunks takes the GPU from the decoding requests for about 0.25 s. More and smaller bursts would
+slow down more steps. Before a larger burst, a GPU with power to spare would wait, because the host would need longer to
+prepare the burst than the GPU needs for a step of the other requests."""
 
 
 def size(most: int) -> int:
-    """Requests that make a burst, where so many may run."""
+    """Return the number of requests in a burst if `most` requests may run at a time."""
     return max(1, min(LARGEST, most // BURSTS))

@@ -1,14 +1,14 @@
-"""Runs inside vLLM's own process: a scheduler that lets every request that fits the memory run.
+"""A scheduler, inside vLLM's own process, that runs every request that fits into the memory.
 
-vLLM's encoder cache holds `max_num_batched_tokens` slots, and a Voxtral Realtime request keeps one for each of its
-positions until it ends: 16,384 slots are 38 requests, whatever max_num_seqs says. Here the cache is as large as all
-running requests need. In return, no more run than have K/V blocks to the end of their audio (`admission`): a request
-that is thrown out for want of blocks must be computed anew.
+vLLM's encoder cache holds `max_num_batched_tokens` slots, and a Voxtral Realtime request keeps one slot for each of its
+positions until it ends. So 16,384 slots are enough for 38 requests, whatever max_num_seqs says. Here the cache is as
+large as all running requests need. In return, a request is admitted only if K/V blocks are left for all its positions
+(`admission`), because a request that is preempted for lack of blocks must be computed anew.
 
-Where the encoder runs once a chunk (voxbatch.vllm_plugin), requests are admitted in bursts: their chunks are encoded
-together, and the many steps between two bursts only decode, which is one CUDA graph. And what a request's chunk left
-in the encoder cache goes as soon as the request has ended, not when its room is wanted, for it has a place of its own.
-What all chunks begin with is decoded once for all of them (`beginning`).
+If the encoder runs once per chunk (voxbatch.vllm_plugin), requests are admitted in bursts. The chunks of a burst are
+encoded together, and the many steps between two bursts only decode, which is one CUDA graph. An entry of the encoder
+cache is removed as soon as its request has ended, not when vLLM needs its slots, because it occupies a place in the
+encoder output pool. The shared prefix, with which all chunks begin, is decoded once for all of them (`beginning`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from voxbatch.engines.vllm.steady.scheduler import SteadyScheduler
 
 
 class _Lifted:
-    """Mixed into either of vLLM's schedulers."""
+    """Mixin for either of vLLM's schedulers."""
 
     _shares: ClassVar[bool] = True
-    """Off, every chunk goes the whole way through the decoder: for comparison."""
+    """False for comparisons only: the decoder then computes every chunk in full, without the shared prefix."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -39,7 +39,7 @@ class _Lifted:
         longest = Reservations(scheduler).longest
         self._beginning: Beginning | None = beginning(scheduler, longest) if shares else None
         self._reservations = Reservations(scheduler, self._beginning.blocks if self._beginning else 0)
-        # vLLM 0.32 admits by another count than it holds room for
+        # vLLM 0.32 limits admission by one number and sizes its buffers by another
         self._limit = "max_num_active_reqs" if hasattr(scheduler, "max_num_active_reqs") else "max_num_running_reqs"
         self._most: int = getattr(scheduler, self._limit)
         self._burst: int = bursts.size(min(self._most, self._reservations.fitting)) if self._prefilled else 1
@@ -52,9 +52,11 @@ class _Lifted:
                 manager.get_computed_blocks = self._beginning.computed
         manager.allocate_slots = self._reservations.checked(manager.allocate_slots)
         self._lists = 0
-        """That _try_schedule_encoder_inputs returns behind a number of tokens and a budget; 0 until it was asked."""
+        """Number of lists that vLLM's _try_schedule_encoder_inputs returns after a list, the number of tokens and the
+        budget. 0 before the first call, and always 0 without the plugin."""
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """Schedule a step, with the number of requests limited to what `_admits` returns."""
         scheduler: Any = super()
         if self._prefilled:
             _forget_ended(self.encoder_cache_manager)  # type: ignore[attr-defined]
@@ -68,11 +70,11 @@ class _Lifted:
         return step
 
     def _admits(self) -> int:
-        """Return how many requests may run after this step: those that do, and more where a burst has room.
+        """Return how many requests may run after this step: the running ones, and a burst if it fits.
 
-        The step's budget of positions is also what bounds the audio that it encodes, and so the host memory that holds
-        the samples on their way to the GPU, and how long the others wait. So a chunk counts with its whole prompt,
-        though most of that is not computed.
+        The step's budget of positions also limits the audio that the step encodes. So it limits the host memory that
+        holds the samples on their way to the GPU, and the time for which the other requests wait. For this reason a
+        chunk counts with its whole prompt, although most of the prompt is not computed.
         """
         own: Any = self
         running = len(own.running)
@@ -106,7 +108,7 @@ def _lift(scheduler: Any) -> None:
 
 
 def _forget_ended(cache: Any) -> None:
-    """Let go of what no request refers to, in the cache's own way (EncoderCacheManager.can_allocate)."""
+    """Remove all entries that no request refers to, in the same way as EncoderCacheManager.can_allocate."""
     sizes: dict[str, int] = getattr(cache, "num_embeds_by_hash", {})  # vLLM 0.31 and later
     while cache.freeable:
         name, slots = cache.freeable.popitem(last=False)
@@ -117,8 +119,8 @@ def _forget_ended(cache: Any) -> None:
 
 
 class Lifted(_Lifted, Scheduler):  # type: ignore[misc]
-    pass
+    """The synchronous scheduler of vLLM with these changes."""
 
 
 class LiftedAsync(_Lifted, SteadyScheduler):
-    pass
+    """The asynchronous scheduler with these changes and the scheduler fast path."""

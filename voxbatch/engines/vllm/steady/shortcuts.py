@@ -1,7 +1,8 @@
-"""Shortcuts in the steps that vLLM schedules itself, for those of the requests that only go on.
+"""Shortcuts for requests that only continue, in the steps that vLLM schedules itself.
 
-Hundreds of requests take it some 3 ms to find, each time, that the audio is there and that the last K/V block has room.
-What is not that plain goes vLLM's own way.
+With hundreds of requests, vLLM takes about 3 ms in each step to find that the audio of each request is in the encoder
+cache and that its last K/V block has a free slot. The shortcuts find this faster. All other cases are left to vLLM's
+own code.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from voxbatch.engines.vllm.steady.plain import slides
 
 
 def slots(manager: Any, longest: int) -> Callable[..., Any]:
-    """In the place of KVCacheManager.allocate_slots: nothing to do where the one new token has room in a request's last
-    block. The same where blocks are shared or thrown away on the way, which is left alone.
+    """Return a replacement for KVCacheManager.allocate_slots that allocates nothing if the last block of a request has
+    a slot for its one new token.
+
+    If blocks are shared, or freed while the request runs, the result is vLLM's own function.
 
     Args:
-        longest: context of a request, in tokens.
+        manager: vLLM's KVCacheManager.
+        longest: maximum context of a request, in tokens.
     """
     allocate: Callable[..., Any] = manager.allocate_slots
     groups = manager.coordinator.single_type_managers
@@ -35,7 +39,7 @@ def slots(manager: Any, longest: int) -> Callable[..., Any]:
 
 
 def has_its_audio(cache: Any, request: Any, num_computed_tokens: int) -> bool:
-    """A request under way, whose encoder's output is kept for it."""
+    """Return whether the request has already started and its encoded audio is in the encoder cache."""
     if not num_computed_tokens or len(request.mm_features) != 1:
         return False
     return request.request_id in cache.cached.get(request.mm_features[0].identifier, ())
