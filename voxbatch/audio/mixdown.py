@@ -57,6 +57,7 @@ class Mixdown:
         self._held: NativeBlock = np.zeros((0, channels), np.float32)
 
     def __call__(self, block: NativeBlock) -> Samples:
+        """Return a block of shape (frames, channels) as one channel of shape (frames,)."""
         if self._channel is not None:
             one: Samples = block[:, self._channel]
             return one

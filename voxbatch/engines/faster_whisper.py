@@ -101,6 +101,7 @@ class FasterWhisper:
         true if CTranslate2 is told to use a GPU."""
 
     def close(self) -> None:
+        """Unload the model; see `Engine.close`."""
         self._model = None
 
     def _gathered(self, results: queue.SimpleQueue[Hypothesis | ChunkFailure | None]) -> Iterator[_Result]:

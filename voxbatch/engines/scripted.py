@@ -77,6 +77,7 @@ class Scripted:
         )
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
+        """Yield the counted words of each chunk; see `Engine.stream`."""
         if self._script.load_s and not self._loaded:
             time.sleep(self._script.load_s)
             yield Notice("scripted is loaded")
@@ -99,6 +100,7 @@ class Scripted:
         """Return None, because there is no GPU."""
 
     def close(self) -> None:
+        """Load again at the next stream; see `Engine.close`."""
         self._loaded = False
 
     def _result(self, chunk: Chunk) -> Hypothesis | ChunkFailure:

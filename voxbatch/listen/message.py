@@ -178,7 +178,7 @@ def _run(found: Mapping[str, Any], rules: Rules) -> Run:
     """Return the run of a JSON object."""
     source = _given(found, "manifest")
     if is_folder(source) and not is_bucket(source):
-        raise MessageError(f"manifest {shown(source)} is a folder of a web server, which nobody can list")
+        raise MessageError(f"manifest {shown(source)} is a folder of a web server, which cannot be listed")
     if not _is_in(source, rules):
         raise MessageError(
             f"manifest {shown(source)} lies below none of {_listed(rules.prefixes or rules.recordings)}: put it there, "

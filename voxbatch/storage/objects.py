@@ -85,7 +85,12 @@ class Readable(Protocol):
             Absent, Unfit, Expired, Interrupted, StorageError
         """
 
-    def stat(self, key: str, tag: str = "") -> Stat: ...
+    def stat(self, key: str, tag: str = "") -> Stat:
+        """Return the size and the revision of an object.
+
+        Args:
+            tag: if it is given, the object must have that revision.
+        """
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
         """Yield the whole object from its start, of the revision in `stat`, and check it if the store gives a

@@ -58,7 +58,8 @@ class Recording(Protocol):
             Interrupted, Unfit: see `pread`.
         """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release the file or the connection."""
 
 
 class FileRecording:

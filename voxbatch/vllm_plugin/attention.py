@@ -34,6 +34,7 @@ class Masked:
         self._window, self._scale = window, scale
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
+        """Return the attended values; see `Attention`."""
         parts = q.split(packed.lengths), k.split(packed.key_lengths), v.split(packed.key_lengths)
         return torch.cat([self._one(*chunk) for chunk in zip(*parts, strict=True)])
 
@@ -66,6 +67,7 @@ class Flash:
         self._window, self._scale, self._version = [window - 1, 0], scale, version
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
+        """Return the attended values; see `Attention`."""
         found: torch.Tensor = self._function(
             q, k, v, max_seqlen_q=packed.longest, cu_seqlens_q=packed.starts, cu_seqlens_k=packed.key_starts,
             max_seqlen_k=packed.known + packed.longest, softmax_scale=self._scale, causal=True,
@@ -85,6 +87,7 @@ class Windowed:
         self._tiled: tuple[Packed | None, Any] = None, None
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
+        """Return the attended values; see `Attention`."""
         found: torch.Tensor = self._kernel.attend(q, k, v, self._tiles(packed), self._window, self._scale)
         return found
 

@@ -104,7 +104,7 @@ def mistral_name(name: str) -> str:
 
 
 def _neighbours(tensor: Any, head_dim: int) -> Any:
-    """Return the rows of queries or keys in Mistral's order: in each head 0, head_dim / 2, 1, head_dim / 2 + 1, …
+    """Return the rows of queries or keys in Mistral's order: in each head 0, head_dim / 2, 1, ….
 
     `tensor` is a matrix or a bias.
     """

@@ -80,6 +80,7 @@ class Vllm:
         )
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
+        """Transcribe the chunks of a feed; see `Engine.stream`."""
         with self._streaming:
             if self._starter is None:
                 self._require_gpus()
@@ -112,10 +113,12 @@ class Vllm:
                 core.close()
 
     def gpu_bytes(self) -> int | None:
+        """Return the bytes in use on the fullest GPU of this engine; see `Engine.gpu_bytes`."""
         used = [] if self._on_cpu else [card.used_bytes for card in gpu.cards()]
         return max(used[: self._settings.tensor_parallel_size], default=None)
 
     def close(self) -> None:
+        """Unload the model, now or at the end of the stream that runs; see `Engine.close`."""
         with self._ending:
             self._unwanted = True
             core, self._core = self._core, None

@@ -18,7 +18,8 @@ class Reservations:
     """The K/V blocks of a scheduler, and the number that is reserved for each running request."""
 
     def __init__(self, scheduler: Any, held: int = 0):
-        """
+        """Count the blocks of a scheduler.
+
         Args:
             held: number of blocks that no request gets.
         """

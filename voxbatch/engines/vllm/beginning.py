@@ -66,7 +66,8 @@ class Beginning:
     """The shared prefix of a scheduler that is plain (steady.plain)."""
 
     def __init__(self, opening: Opening, manager: Any):
-        """
+        """Prepare the prefix of a scheduler.
+
         Args:
             manager: the scheduler's KVCacheManager.
         """

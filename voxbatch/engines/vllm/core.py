@@ -1,7 +1,8 @@
-"""One running vLLM engine: requests in, finished token ids out, and why it died when it did.
+"""Hold one running vLLM engine: take requests, return the token ids of finished ones, and report why it died.
 
-The model runs in a process of its own (vLLM's EngineCore), so that making requests never holds it up, and its death is
-an exception here. What it logs goes to a file: standard output belongs to results, the terminal to the progress line.
+The model runs in a process of its own (vLLM's EngineCore), so that making requests never delays it, and its death is an
+exception here. Its log goes to a file, because standard output belongs to the results and the terminal to the progress
+line.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from voxbatch.log import WRITING
 from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SWITCH, parent
 
 HANG_S = 600.0
-"""Without any output for so long, the engine is taken for dead. A first step may compile kernels for minutes."""
+"""Seconds without any output after which the engine counts as dead. A first step may compile kernels for minutes."""
 LOOK_S = 1.0
-"""How long the engine's death may go unnoticed."""
+"""Seconds between two looks at whether the engine is alive."""
 LOG_LINES = 3
-"""Of the engine's last errors, quoted in ours."""
+"""Number of the engine's last errors that a message quotes."""
 ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",  # nothing is sent anywhere
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # forking a process that has threads deadlocks
@@ -41,27 +42,31 @@ ENVIRONMENT = {
     "TQDM_DISABLE": "1",  # bars would tear the progress line
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # 0.26 takes it by itself, and Voxtral Realtime reads memory that is not there
 }
-"""Set for vLLM unless the user has set them."""
+"""Variables that are set for vLLM, unless the user has set them."""
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""What PyTorch's allocator is set by; the second is its older name, which goes before."""
+"""The two names of the variable that configures PyTorch's allocator. The second is the older one, and it wins."""
 THREADS = "OMP_NUM_THREADS"
 USAGE = "voxbatch.vllm_plugin.usage.Usage"
-"""Mixed into vLLM's workers, for Core.memory."""
+"""The class that is mixed into vLLM's workers, for `Core.memory`."""
 PREFILLED = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # the other was not read for it
-"""Set when the encoder runs once a chunk, whatever the user has set."""
+"""Variables that are set if the encoder runs once per chunk, whatever the user has set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
+    """A finished request."""
+
     id: str
     token_ids: list[int]
     finish_reason: str
-    """vLLM's: "stop", "length", or one that means that nothing was transcribed."""
+    """The reason that vLLM gives: "stop", "length", or another, which means that nothing was transcribed."""
 
 
 class Died(Exception):
-    """The engine is gone, with all that it had in hand. `cause` does not name the log, whose path differs from run to
-    run: it is for the failures of items. The exception's own text names it."""
+    """Report that the engine has ended, and with it all requests that it held.
+
+    `cause` goes into the failures of items, so it does not name the log, whose path differs from run to run. The text
+    of the exception names it."""
 
     def __init__(self, cause: str, log: Path | None = None):
         self.cause = cause
@@ -70,14 +75,14 @@ class Died(Exception):
 
 
 class Core:
-    """A loaded engine. Close it in the end, whatever happened.
+    """A loaded engine. The owner closes it, whatever happens.
 
     Args:
-        arguments: of vLLM's `LLM`.
-        plugin: the encoder runs once a chunk (vllm_plugin), and not as in stock.
+        arguments: the keyword arguments of vLLM's `LLM`.
+        plugin: true if the encoder runs once per chunk (vllm_plugin), and not as in stock vLLM.
 
     Raises:
-        Died: while loading, too.
+        Died: the engine did not start.
     """
 
     def __init__(self, arguments: Mapping[str, Any], plugin: bool = False):
@@ -94,12 +99,21 @@ class Core:
         self._start_s = time.monotonic() - began
 
     def add(self, request_id: str, request: Request) -> None:
-        """Raises ValueError where vLLM does not take the request, and Died."""
+        """Give the engine a request.
+
+        Raises:
+            ValueError: vLLM does not accept the request.
+            Died: the engine has ended.
+        """
         with _as_death(self._log, of_request=True, ended=self._ended):
             self._engine.add_request(request_id, dict(request.prompt), _sampling(request))
 
     def step(self) -> list[Output]:
-        """Wait for the engine's next output; what has finished with it. Raises Died."""
+        """Wait for the engine's next output, and return the requests that finished with it.
+
+        Raises:
+            Died: the engine has ended.
+        """
         with _as_death(self._log, ended=self._ended), self._hang:
             outputs = self._engine.step()
         return [
@@ -109,6 +123,7 @@ class Core:
         ]
 
     def describe(self) -> str:
+        """Return one line about the engine: seconds until it was ready, requests, K/V blocks and memory."""
         config = self._engine.vllm_config
         blocks, requests = config.cache_config.num_gpu_blocks or 0, config.scheduler_config.max_num_seqs
         at_a_time = f"up to {requests:,} requests at a time in {blocks:,} K/V blocks{self._way}"
@@ -118,14 +133,17 @@ class Core:
         return f"vLLM ready in {self._start_s:.0f} s: {at_a_time}{filled}"
 
     def memory(self) -> list[dict[str, int]]:
-        """Bytes on each of its GPUs, planned and used until now: see vllm_plugin.usage. Nothing on a CPU. Raises
-        Died."""
+        """Return the planned and the used bytes of each GPU of the engine (see vllm_plugin.usage); nothing on a CPU.
+
+        Raises:
+            Died: the engine has ended.
+        """
         with _as_death(self._log, ended=self._ended), self._hang:
             found: list[dict[str, int]] = self._llm.collective_rpc("voxbatch_memory")
         return [each for each in found if each]
 
     def _ended(self) -> str:
-        """How its process ended, where it was not by itself."""
+        """Return the signal that killed the engine's process as text; empty if no signal did."""
         codes = [process.exitcode or 0 for process in compat.processes(self._engine)]
         return next((f"its process was killed by signal {-code}" for code in codes if code < 0), "")
 
@@ -143,8 +161,10 @@ class Core:
 
 
 class _Parent(threading.Thread):
-    """The thread that starts the engine's process, and lives as long: the process is killed when this thread ends (see
-    vllm_plugin.parent), and the thread that needs the engine may end earlier, where an engine is kept for the next run.
+    """The thread that starts the engine's process and lives as long as the engine.
+
+    The kernel kills the process when this thread ends (see vllm_plugin.parent). The thread that uses the engine may end
+    earlier, because an engine can be kept for the next run.
     """
 
     def __init__(self, log: Path, arguments: Mapping[str, Any]):
@@ -157,7 +177,7 @@ class _Parent(threading.Thread):
     def run(self) -> None:
         try:
             self.llm.set_result(self._load())
-        except BaseException as e:  # noqa: BLE001 it is raised again by the thread that waits for the engine
+        except BaseException as e:  # noqa: BLE001 the thread that waits for the engine raises it again
             self.llm.set_exception(e)
             return
         self.unneeded.wait()
@@ -176,7 +196,7 @@ class _Parent(threading.Thread):
 
 @contextlib.contextmanager
 def _set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Meanwhile, none of which was set; processes started by then keep them."""
+    """Set variables within this context. None of them was set before; processes that start within it keep them."""
     os.environ.update(variables)
     try:
         yield
@@ -186,17 +206,21 @@ def _set(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def allocator(cards: int) -> dict[str, str]:
-    """Variables by which PyTorch's allocator on a GPU grows what it has in place of taking new pieces, so that what one
-    burst leaves behind is of use to the next. Not where the user has set them; nor over several GPUs, whose exchange
-    within CUDA graphs cannot take such memory (vLLM's issue 42609)."""
+    """Return the variable with which PyTorch's allocator on a GPU extends its segments, so that the next burst can use
+    the memory that a burst leaves.
+
+    Nothing is returned if the user has set the variable, or for several GPUs: their exchange within CUDA graphs cannot
+    use such memory (vLLM's issue 42609)."""
     chosen = any(name in os.environ for name in ALLOCATOR)
     return {} if chosen or cards > 1 else {ALLOCATOR[0]: "expandable_segments:True"}
 
 
 def threads(on_gpu: bool) -> dict[str, str]:
-    """A variable by which an engine that computes on a GPU does its small work on the host by one thread. PyTorch would
-    share out each copy of a chunk's samples to all cores, which then wait for each other: with 32 cores the GPU lost a
-    quarter of its speed to it (benchmarks/RESULTS.md). Not where the user has set it."""
+    """Return the variable with which an engine on a GPU does its small work on the host in one thread.
+
+    PyTorch would divide each copy of a chunk's samples among all cores, which then wait for each other. With 32 cores
+    the GPU lost a quarter of its speed (benchmarks/history/2026-11-22.md). Nothing is returned if the user has set it.
+    """
     return {THREADS: "1"} if on_gpu and THREADS not in os.environ else {}
 
 
@@ -206,7 +230,7 @@ def _filled(cards: list[dict[str, int]]) -> str:
 
 
 def _settle(plugin: bool, loader: bool = False) -> None:
-    """The environment that vLLM's processes are started with."""
+    """Set the environment with which vLLM's processes start."""
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     os.environ.pop(SWITCH, None)
     os.environ.pop(LOADER_SWITCH, None)
@@ -216,8 +240,12 @@ def _settle(plugin: bool, loader: bool = False) -> None:
 
 @contextlib.contextmanager
 def _as_death(log: _EngineLog, of_request: bool = False, ended: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """vLLM tells of its core's death by several exceptions; what it died of stands in its log. With `of_request`, an
-    error about what was asked is a ValueError and no death."""
+    """Raise Died, with the cause from the log, for any exception of vLLM: several kinds report the death of its core.
+
+    Args:
+        of_request: raise ValueError for an error about the request itself.
+        ended: gives the signal that ended the engine's process, or an empty text.
+    """
     try:
         yield
     except Exception as e:
@@ -242,13 +270,13 @@ def _sampling(request: Request) -> Any:
 
 
 class _HangGuard:
-    """Entered while an output is awaited. Kills the engine when none comes for HANG_S; and ends the wait, by `wake`,
-    when the engine's process is gone: vLLM itself would wait for ever."""
+    """A context for waiting on an output. It kills the engine if no output comes for HANG_S. If the engine's process
+    ends, it ends the wait by `wake`, because vLLM would wait without a limit."""
 
     def __init__(self, processes: list[Any], wake: Callable[[], None]):
         self._processes, self._wake, self._waiting_since = processes, wake, float("inf")
         self.thread = threading.Thread(target=self._watch, daemon=True, name="hang-guard")
-        if processes:  # there are none where the user has vLLM run in this process
+        if processes:  # there are none if the user lets vLLM run in this process
             self.thread.start()
 
     def __enter__(self) -> None:
@@ -267,7 +295,7 @@ class _HangGuard:
 
 
 class _EngineLog:
-    """A folder with the logging configuration that all of vLLM's processes read, and what they wrote by it."""
+    """A temporary folder with the logging configuration that all of vLLM's processes read, and with their logs."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="voxbatch-vllm-"))
@@ -280,20 +308,20 @@ class _EngineLog:
         return self._errors.read_text(errors="replace").strip() if self._errors.exists() else ""
 
     def cause(self, error: Exception, ended: str = "") -> str:
-        """One line: what the engine said last of its trouble, or how it ended, or else what we were told."""
+        """Return one line: the last errors of the engine's log, else how its process ended, else the error itself."""
         self._is_quoted = True
         named = [line.split("] ", 1)[-1] for line in self.errors().splitlines() if _names_an_exception(line)]
         causes = list(dict.fromkeys(named))[-LOG_LINES:] or [ended or f"{type(error).__name__}: {error}"]
         return "; ".join(causes)[:1000]
 
     def remove(self) -> None:
-        """Not when it holds errors, or a message has sent somebody here: they will want to read it."""
+        """Remove the folder, unless it holds errors or a message names it: then somebody will want to read it."""
         if not self._is_quoted and not self.errors():
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _names_an_exception(line: str) -> bool:
-    """ "torch.OutOfMemoryError: CUDA out of memory. …", as a traceback ends."""
+    """Return whether a line is the last one of a traceback: "torch.OutOfMemoryError: CUDA out of memory. …"."""
     head, colon, _ = line.split("] ", 1)[-1].partition(":")
     last = head.rpartition(".")[2]
     return bool(colon) and head.replace(".", "").replace("_", "").isalnum() and last.endswith(("Error", "Exception"))
@@ -324,8 +352,8 @@ def _logging(everything: Path, errors: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _outputs_to(path: Path) -> Iterator[None]:
-    """Processes started meanwhile, and native code here, write their standard output and error there, and so does
-    Python code in this thread: libraries that load. What other threads say still reaches the user."""
+    """Send standard output and error to a file within this context: those of processes that start within it, of native
+    code here, and of Python code in this thread. The output of other threads still reaches the user."""
     kept, python = (os.dup(1), os.dup(2)), sys.stderr
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(os.dup(2), "w", buffering=1, errors="replace") as user, path.open("a", buffering=1) as log:
@@ -347,7 +375,7 @@ def _outputs_to(path: Path) -> Iterator[None]:
 
 
 class _Split(io.TextIOBase):
-    """A standard error for two: this thread's words go to one place, all others' to another."""
+    """A standard error that writes the text of this thread to one file and the text of all other threads to another."""
 
     def __init__(self, ours: TextIO, theirs: TextIO):
         self._thread, self._ours, self._theirs = threading.get_ident(), ours, theirs
@@ -365,5 +393,5 @@ class _Split(io.TextIOBase):
         return self._theirs.fileno()
 
     def release(self, usual: TextIO) -> None:
-        """Whoever kept this, such as a library's log handler, writes to the usual place from now on."""
+        """Write everything to the usual place from now on: a library's log handler may have kept this object."""
         self._ours = self._theirs = usual
