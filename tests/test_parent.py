@@ -1,4 +1,4 @@
-"""Processes that are spawned as vLLM spawns its own end with their parent, whatever they are doing."""
+"""Tests that processes which are started as vLLM starts its own end with their parent, whatever they are doing."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def until(condition: Callable[[], object], seconds: float = 20) -> None:
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Begin]:
-    """begin("engine", processes=2) → the process that starts it, and so many others, all of which are stuck."""
+    """Return a function: begin("engine", processes=2) gives the main process and two others, all of which are stuck."""
     marks, started = tmp_path / "marks", list[psutil.Process]()
     marks.mkdir()
     (tmp_path / "stuck.py").write_text(STUCK)
@@ -95,7 +95,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 
 
 def gone(processes: list[psutil.Process], seconds: float = 5) -> bool:
-    """Whether all of them have ended, those that nobody waits for included."""
+    """Return whether all processes have ended in time. A zombie has ended."""
     limit = time.monotonic() + seconds
     while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes):
         if time.monotonic() > limit:
@@ -107,7 +107,7 @@ def gone(processes: list[psutil.Process], seconds: float = 5) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_children_and_theirs_end_with_the_parent(begin: Begin, number: int) -> None:
-    """Though native code holds the GIL in each of them, so that no Python thread of theirs runs."""
+    """Children and grandchildren end with the main process, even while native code holds the GIL in each of them."""
     main, engine, worker = begin("engine", 2)
     assert worker.ppid() == engine.pid
     main.send_signal(number)
@@ -134,7 +134,7 @@ def test_workers_end_with_the_engine(begin: Begin) -> None:
 
 @pytest.mark.slow
 def test_a_child_that_has_not_begun_its_work(begin: Begin) -> None:
-    """The signal is asked for before anything is imported for the child's work."""
+    """A child that is still importing ends with its parent."""
     main, child = begin("importing, Slow()", 1)
     main.kill()
     assert gone([main, child])
@@ -142,7 +142,7 @@ def test_a_child_that_has_not_begun_its_work(begin: Begin) -> None:
 
 @pytest.mark.slow
 def test_children_live_as_long_as_the_thread_that_started_them(begin: Begin) -> None:
-    """Not longer: the thread has to stay while they are needed."""
+    """Children end with the thread that started them, so it must live as long as they are needed."""
     main, engine, worker = begin("engine", 2, then="time.sleep(3)")
     assert engine.is_running()
     assert gone([engine, worker])
@@ -150,7 +150,7 @@ def test_children_live_as_long_as_the_thread_that_started_them(begin: Begin) -> 
 
 
 def test_the_main_module_is_as_before() -> None:
-    """Nothing that is spawned later begins with it, and no variable is left."""
+    """Processes that are spawned after the context are not affected, and no variable is left."""
     from voxbatch.vllm_plugin import parent
 
     spec = sys.modules["__main__"].__spec__

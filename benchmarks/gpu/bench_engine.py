@@ -129,7 +129,7 @@ class _Watched:
 
     def __init__(self) -> None:
         self.steps: list[tuple[float, int, float]] = []
-        """Of each step: time, running requests, share of the K/V blocks in use."""
+        """Time, running requests and share of the K/V blocks in use, for each step."""
         self.finishes: list[float] = []
         self.audio_s: list[float] = []
         self.blocks = 0

@@ -22,7 +22,7 @@ def scheduler_kind() -> type[Any]:
 
 
 def side(**limits: Any) -> Side:
-    """Our scheduler, and a model that never says EOS."""
+    """Return our scheduler with a model that never says EOS."""
     return Side(scheduler_kind(), lambda name, number: 3 + number, **limits)
 
 
@@ -61,8 +61,7 @@ def test_a_cache_without_a_table_of_sizes() -> None:
 
 
 def test_short_requests_take_less_room() -> None:
-    """65 blocks are those of two requests of full length and vLLM's own, or of eight that end after 8 blocks: as many
-    run at a time."""
+    """65 blocks admit two requests of full length, or eight that end after 8 blocks; vLLM keeps one block."""
     for tokens, expected in ((CONTEXT - 64, 2), (8 * BLOCK - 64, 8)):
         one = side(requests=16, blocks=65)
         for i in range(40):
@@ -72,7 +71,7 @@ def test_short_requests_take_less_room() -> None:
 
 
 def test_the_number_of_requests_is_an_upper_bound() -> None:
-    """However many have room."""
+    """No more requests run than max_num_seqs allows, even if more have blocks."""
     one = side(requests=5, blocks=400)
     for i in range(40):
         one.scheduler.add_request(request(str(i), prompt=20, max_tokens=10))
@@ -81,8 +80,7 @@ def test_the_number_of_requests_is_an_upper_bound() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_request_is_thrown_out(seed: int) -> None:
-    """Whatever lengths come in whatever order into however few blocks, and whenever the model ends: each request runs
-    to its end at once, and all do."""
+    """Each request runs to its end without a pause, for any lengths, any order, few blocks, and any end of the model."""
     rng = np.random.default_rng(seed)
     ends_at = rng.choice([0.0, 0.02])
 

@@ -96,7 +96,7 @@ def all_of(run: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def gone(processes: list[psutil.Process]) -> bool:
-    """Whether all of them have ended in time; those too that nobody has waited for."""
+    """Return whether all processes have ended in time. A zombie has ended."""
     limit = time.monotonic() + GONE_S
     while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes):
         if time.monotonic() > limit:
