@@ -80,7 +80,7 @@ def test_the_number_of_requests_is_an_upper_bound() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_request_is_thrown_out(seed: int) -> None:
-    """Each request runs to its end without a pause, for any lengths, any order, few blocks, and any end of the model."""
+    """Each request runs to its end without a pause, for any lengths, in any order, and with few blocks."""
     rng = np.random.default_rng(seed)
     ends_at = rng.choice([0.0, 0.02])
 
