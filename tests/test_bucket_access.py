@@ -346,6 +346,18 @@ def test_requester_without_project(place: Place, monkeypatch: pytest.MonkeyPatch
     assert text.endswith("--requester-pays bills a project, and none is set: set GOOGLE_CLOUD_PROJECT")
 
 
+@google_only
+def test_requester_with_credentials_and_no_project(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that name no project get the same message: those of a person often name none."""
+    from google.auth.credentials import AnonymousCredentials
+
+    for name in ("GOOGLE_CLOUD_PROJECT", "STORAGE_EMULATOR_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("google.auth.default", lambda *args, **kwargs: (AnonymousCredentials(), None))
+    text = refused(lambda: place.store(Access(requester_pays=True)))
+    assert "--requester-pays bills a project, and none is set: set GOOGLE_CLOUD_PROJECT" in text
+
+
 @either
 def test_anonymous(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Anonymous requests carry no credentials, even if some are configured, and a refusal names the missing permission

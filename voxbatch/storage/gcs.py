@@ -69,7 +69,8 @@ class GoogleBucket:
                     self._client = storage.Client()
             else:  # without a project: reading does not need one, and a person's own credentials often have none
                 self._client = storage.Client(project=None)
-        self._bucket = self._client.bucket(self.bucket, user_project=self._payer())
+        payer = self._payer()  # first: it refuses a client that could not be created
+        self._bucket = self._client.bucket(self.bucket, user_project=payer)
         session = self._client._http
         if not session.is_mtls:  # a session with mutual TLS has its own adapters
             for scheme in ("http://", "https://"):
