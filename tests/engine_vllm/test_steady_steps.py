@@ -259,7 +259,7 @@ def test_tokens_on_their_way_to_the_next_step(seed: int, monkeypatch: pytest.Mon
     tokens = np.where(places < 0, rng.integers(1, 4, now), 1)
     ends = np.cumsum(tokens)
     inputs = []
-    each = getattr(GPUModelRunner._prepare_input_ids, "each", GPUModelRunner._prepare_input_ids)
+    each = getattr(GPUModelRunner._prepare_input_ids, "replaces", GPUModelRunner._prepare_input_ids)
     for prepare in (each, at_once(each)):
         host, device = torch.arange(100, 160, dtype=torch.int32), torch.zeros(60, dtype=torch.int32)
         runner = SimpleNamespace(
