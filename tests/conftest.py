@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,16 @@ Voxbatch = Callable[..., "subprocess.CompletedProcess[str]"]
 Starter = Callable[..., "subprocess.Popen[str]"]
 Recorder = Callable[..., Path]
 ManifestWriter = Callable[..., Path]
+
+
+def gone(processes: list[Any], seconds: float) -> bool:
+    """Return whether all processes (psutil.Process) end within so many seconds. A zombie has ended."""
+    limit = time.monotonic() + seconds
+    while any(each.is_running() and each.status() != "zombie" for each in processes):
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def environment(**extra: str) -> dict[str, str]:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import environment
+from conftest import environment, gone
 
+GONE_S = 5.0
+"""Seconds within which the processes must have ended."""
 STUCK = """
 import ctypes, multiprocessing, os, subprocess, sys, threading, time
 
@@ -94,16 +96,6 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     started[0].wait()
 
 
-def gone(processes: list[psutil.Process], seconds: float = 5) -> bool:
-    """Return whether all processes have ended in time. A zombie has ended."""
-    limit = time.monotonic() + seconds
-    while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes):
-        if time.monotonic() > limit:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_children_and_theirs_end_with_the_parent(begin: Begin, number: int) -> None:
@@ -111,7 +103,7 @@ def test_children_and_theirs_end_with_the_parent(begin: Begin, number: int) -> N
     main, engine, worker = begin("engine", 2)
     assert worker.ppid() == engine.pid
     main.send_signal(number)
-    assert gone([main, engine, worker])
+    assert gone([main, engine, worker], GONE_S)
 
 
 @pytest.mark.slow
@@ -120,7 +112,7 @@ def test_a_plain_subprocess_ends_with_its_parent(begin: Begin, number: int) -> N
     """A process that is not spawned by multiprocessing asks for the signal when it sets up logging, as vLLM does."""
     main, inspected = begin("inspecting", 1)
     main.send_signal(number)
-    assert gone([main, inspected])
+    assert gone([main, inspected], GONE_S)
 
 
 @pytest.mark.slow
@@ -128,7 +120,7 @@ def test_workers_end_with_the_engine(begin: Begin) -> None:
     """The engine's process is killed alone: its workers end, and the parent lives."""
     main, engine, worker = begin("engine", 2)
     engine.kill()
-    assert gone([engine, worker])
+    assert gone([engine, worker], GONE_S)
     assert main.status() != psutil.STATUS_ZOMBIE
 
 
@@ -137,7 +129,7 @@ def test_a_child_that_has_not_begun_its_work(begin: Begin) -> None:
     """A child that is still importing ends with its parent."""
     main, child = begin("importing, Slow()", 1)
     main.kill()
-    assert gone([main, child])
+    assert gone([main, child], GONE_S)
 
 
 @pytest.mark.slow
@@ -145,7 +137,7 @@ def test_children_live_as_long_as_the_thread_that_started_them(begin: Begin) -> 
     """Children end with the thread that started them, so it must live as long as they are needed."""
     main, engine, worker = begin("engine", 2, then="time.sleep(3)")
     assert engine.is_running()
-    assert gone([engine, worker])
+    assert gone([engine, worker], GONE_S)
     assert main.status() != psutil.STATUS_ZOMBIE
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import soundfile
-from conftest import Starter, Voxbatch, environment
+from conftest import Starter, Voxbatch, environment, gone
 from stream import ENVIRONMENT
 
 pytest_plugins = ["support"]
@@ -95,16 +95,6 @@ def all_of(run: subprocess.Popen[str]) -> list[psutil.Process]:
     return [main, *main.children(recursive=True)]
 
 
-def gone(processes: list[psutil.Process]) -> bool:
-    """Return whether all processes have ended in time. A zombie has ended."""
-    limit = time.monotonic() + GONE_S
-    while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes):
-        if time.monotonic() > limit:
-            return False
-        time.sleep(0.05)
-    return True
-
-
 def _title(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline())
@@ -136,7 +126,7 @@ def test_the_run_killed_in_mid_run(
     wait_for(lambda: parts(out) >= 2)
     processes = all_of(run)
     run.kill()
-    assert gone(processes)
+    assert gone(processes, GONE_S)
     assert not (out / "summary.json").exists()
     again = voxbatch("run", recordings, "-o", out, *options, env=ENVIRONMENT)
     assert again.returncode == 3, again.stderr[-3000:]
@@ -152,7 +142,7 @@ def test_the_run_killed_while_the_model_loads(
     wait_for(lambda: [child for child in psutil.Process(run.pid).children(True) if "spawn_main" in _title(child)])
     processes = all_of(run)
     run.kill()
-    assert gone(processes)
+    assert gone(processes, GONE_S)
 
 
 def test_interrupted_at_the_terminal(start: Starter, recordings: Path, options: list[str], tmp_path: Path) -> None:
@@ -169,7 +159,7 @@ def test_interrupted_at_the_terminal(start: Starter, recordings: Path, options: 
     assert run.returncode == 130, stderr[-3000:]
     assert stdout == ""
     assert "run the same command again" in stderr
-    assert gone(processes)
+    assert gone(processes, GONE_S)
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +195,7 @@ def test_workers_that_hang_while_the_model_loads(stuck: subprocess.Popen[str], n
     """No process of the run survives it, whether it was asked to stop or was killed."""
     processes = all_of(stuck)
     stuck.send_signal(number)
-    assert gone(processes)
+    assert gone(processes, GONE_S)
     stderr = stuck.communicate()[1]
     assert stuck.returncode == code, stderr[-3000:]
     assert ("run the same command again to go on" in stderr) == (number == signal.SIGTERM)
@@ -215,7 +205,7 @@ def test_workers_do_not_survive_their_engine(stuck: subprocess.Popen[str]) -> No
     """vLLM's engine process is killed alone: its workers end as well, and so does the run, which cannot go on."""
     processes = all_of(stuck)
     engine_of(stuck.pid).kill()
-    assert gone(processes)
+    assert gone(processes, GONE_S)
     assert stuck.wait(GONE_S) == 1
 
 
@@ -229,7 +219,7 @@ def test_a_run_over_two_cards_that_ends_in_mid_run(
     wait_for(lambda: parts(out) >= 1 or run.poll() is not None)
     processes = all_of(run)
     run.send_signal(number)
-    assert gone(processes)
+    assert gone(processes, GONE_S)
     assert run.wait(GONE_S) == code
 
 
