@@ -28,9 +28,9 @@ import soundfile
 from common import VOXBATCH, Bars, machine
 from stores import KINDS, Place, place, servers, through
 
-from voxbatch.ledger import part_names, read_part
+from voxbatch.output.checkpoint import part_names, read_part
 from voxbatch.storage import at_once
-from voxbatch.storage.steady import ATTEMPTS
+from voxbatch.storage.retry import ATTEMPTS
 
 STALL_S = 30.0
 """Seconds without an answer."""

@@ -28,7 +28,7 @@ import psutil
 from common import TRACED, VOXBATCH, Bars, english_rows, machine, tree
 from stores import KINDS, Place, place
 
-from voxbatch.ledger import part_names, read_part
+from voxbatch.output.checkpoint import part_names, read_part
 from voxbatch.storage import Store, at_once
 
 SHORT_S = (1.0, 6.0)

@@ -25,9 +25,9 @@ import soundfile
 from common import Bars, machine, run
 from stores import KINDS, Place, place
 
-from voxbatch.decoder.process import TASKS_AHEAD
+from voxbatch.decoding.process import TASKS_AHEAD
 from voxbatch.storage import open_recording
-from voxbatch.storage.ahead import STREAMS, Ahead
+from voxbatch.storage.prefetch import STREAMS, Ahead
 
 BAR = 0.8
 """Share of the client's rate that voxbatch must reach."""

@@ -21,7 +21,7 @@ from typing import Any
 from common import Bars, english_rows, is_long, machine, run, write_manifest
 
 from voxbatch.engines.faster_whisper import FasterWhisper
-from voxbatch.score import ErrorCounts, count_errors
+from voxbatch.scoring import ErrorCounts, count_errors
 
 MARGIN_POINTS = 0.1
 """Maximum points of WER by which voxbatch may be worse."""

@@ -52,9 +52,9 @@ def _before(owner: Any, name: str, note: Callable[..., None]) -> None:
 
 
 def _trace_items(path: str) -> None:
-    from voxbatch import finalize
     from voxbatch.engines.feed import Feed
-    from voxbatch.pipeline import Pipeline
+    from voxbatch.output import merge
+    from voxbatch.runner.pipeline import Pipeline
 
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -71,7 +71,7 @@ def _trace_items(path: str) -> None:
 
     Feed.get = taken  # type: ignore[method-assign]
     _before(Pipeline, "_finish", lambda _, opened, __: tell(f"finished {opened.item.index}"))
-    _before(finalize, "merge", lambda *_: tell("merging 0"))
+    _before(merge, "merge", lambda *_: tell("merging 0"))
 
 
 def _note_usage(path: str) -> None:

@@ -31,7 +31,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 import pytest
 
 from voxbatch.errors import StorageError
-from voxbatch.storage import Access, connect, steady
+from voxbatch.storage import Access, connect, retry
 from voxbatch.storage.address import in_bucket
 from voxbatch.storage.bucket import BucketStore
 
@@ -641,7 +641,7 @@ def led_through(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pro
     backoff.
     """
     with proxied(server) as proxy:
-        for name, value in {**server.settings(proxy.url), steady.NO_WAIT: "1"}.items():
+        for name, value in {**server.settings(proxy.url), retry.NO_WAIT: "1"}.items():
             monkeypatch.setenv(name, value)
         yield proxy
     gc.collect()

@@ -30,7 +30,7 @@ from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.records import SAMPLING_RATE, Samples
 from voxbatch.storage import Recording, open_recording
 from voxbatch.storage.recording import FileRecording
-from voxbatch.storage.spool import spool
+from voxbatch.storage.temporary_files import spool
 
 
 def signal(rate: int, seconds: float = 12.0, channels: int = 1) -> Samples:
@@ -603,7 +603,7 @@ def test_long_recording_needs_little_memory(tmp_path: Path) -> None:
         from voxbatch.audio import decode
         from voxbatch.storage import Recording, open_recording
 from voxbatch.storage.recording import FileRecording
-from voxbatch.storage.spool import spool
+from voxbatch.storage.temporary_files import spool
         peaks = []
         for path in sys.argv[1:]:
             count = sum(len(block.samples) for block in decode(open_recording(path), path))

@@ -23,7 +23,7 @@ import servers
 import soundfile
 from conftest import environment
 
-from voxbatch.ledger import part_names, read_part
+from voxbatch.output.checkpoint import part_names, read_part
 from voxbatch.storage import Store, open_store
 
 pytestmark = pytest.mark.slow

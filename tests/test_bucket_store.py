@@ -19,10 +19,10 @@ import pytest
 from servers import BUSY, WEATHER, Asked, Fault, Place, Reply, refused, share
 
 from voxbatch.errors import StorageError
-from voxbatch.storage import Access, at_once, bucket, connect, gcs, open_recording, open_store, s3, steady
+from voxbatch.storage import Access, at_once, bucket, connect, gcs, open_recording, open_store, retry, s3
 from voxbatch.storage.bucket import STREAMS
 from voxbatch.storage.objects import Unfit
-from voxbatch.storage.steady import ATTEMPTS
+from voxbatch.storage.retry import ATTEMPTS
 
 pytestmark = [
     pytest.mark.slow,  # starts servers
@@ -281,7 +281,7 @@ def test_pages(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in names:
         store.create(name, [b"x"])
     for page in (1, 2, 3, 5, 24):
-        monkeypatch.setattr(steady, "PAGE", page)
+        monkeypatch.setattr(retry, "PAGE", page)
         assert store.names("") == names
 
 
@@ -418,9 +418,9 @@ def test_faults_everywhere(place: Place, seed: int) -> None:
 @either
 def test_outage(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes that fail during an outage all succeed when it is over."""
-    monkeypatch.delenv(steady.NO_WAIT)
-    monkeypatch.setattr(steady, "FIRST_WAIT_S", 0.1)
-    monkeypatch.setattr(steady, "LONGEST_WAIT_S", 0.5)
+    monkeypatch.delenv(retry.NO_WAIT)
+    monkeypatch.setattr(retry, "FIRST_WAIT_S", 0.1)
+    monkeypatch.setattr(retry, "LONGEST_WAIT_S", 0.5)
     over = threading.Event()
     place.proxy.spoil = lambda asked: "503" if asked.verb == "put" and not over.is_set() else ""
     timer = threading.Timer(0.6, over.set)

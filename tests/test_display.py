@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from voxbatch import display
 from voxbatch.log import Log
-from voxbatch.pipeline import Progress
+from voxbatch.runner.pipeline import Progress
 
 SUMMARY: dict[str, Any] = {
     "items": 1234, "done": 1200, "failed": 34, "failures_by_error": {"AudioError": 30, "LanguageError": 4},

@@ -24,7 +24,7 @@ from voxbatch.engines.scripted import WORD_SECONDS, Script, Scripted, count_word
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.log import Log
 from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Span
-from voxbatch.run import run
+from voxbatch.runner.run import run
 from voxbatch.storage import USUAL
 
 SPEECH = Path(os.environ.get("VOXBATCH_TEST_DATA", ROOT.parent / "shared" / "data")) / "speech"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from voxbatch.formats import WRITERS, Cue, cues, output_name, transcript_dict
 from voxbatch.formats.cues import LINE_WIDTH, MAX_CUE_MS, MIN_CUE_MS
-from voxbatch.formats.names import MAX_PATH_BYTES
+from voxbatch.formats.file_names import MAX_PATH_BYTES
 from voxbatch.records import Segment, Transcript, Word
 
 STORY = (

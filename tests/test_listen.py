@@ -24,13 +24,13 @@ import servers
 from clouds import CloudRunApi, google_refusal, served
 from conftest import Recorder, Starter, Voxbatch
 
-from voxbatch.ledger import part_names, read_part
-from voxbatch.listen import Subscription
-from voxbatch.listen.message import Upload
-from voxbatch.listen.window import GRACE_S, window_of
 from voxbatch.log import Log
-from voxbatch.storage import Store, open_store, stat, steady
-from voxbatch.submit import ATTEMPTS
+from voxbatch.output.checkpoint import part_names, read_part
+from voxbatch.platforms.listen import Subscription
+from voxbatch.platforms.listen.message import Upload
+from voxbatch.platforms.listen.window import GRACE_S, window_of
+from voxbatch.platforms.submit import ATTEMPTS
+from voxbatch.storage import Store, open_store, retry, stat
 
 pytestmark = pytest.mark.slow
 
@@ -121,7 +121,7 @@ class Desk:
         where = ("--subscription", "uploads", "--project", self.post.project, "-o", OUT)
         where += () if "--recordings" in options else ("--prefix", f"{BUCKET}/in/")
         engine = () if "--engine" in options else SCRIPTED
-        env = {pubsub.HOST: self.post.host, steady.NO_WAIT: "1", **variables}
+        env = {pubsub.HOST: self.post.host, retry.NO_WAIT: "1", **variables}
         return Listening(self._start("listen", *where, *engine, *options, env=env))
 
     def drained(self, *options: str) -> Listening:

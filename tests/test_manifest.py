@@ -19,7 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from voxbatch.errors import ConfigError, ManifestError
-from voxbatch.formats.names import output_name
+from voxbatch.formats.file_names import output_name
 from voxbatch.manifest import (
     INSIDE,
     MAX_LANGUAGES,

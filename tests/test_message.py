@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.errors import MessageError
-from voxbatch.listen.message import Foreign, Message, Rules, Run, Upload, read
+from voxbatch.platforms.listen.message import Foreign, Message, Rules, Run, Upload, read
 
 OUT = "gs://calls/out/"
 HERE = Rules(OUT, ("gs://calls/in/",), ("gs://calls/in/audio/",))

@@ -19,8 +19,8 @@ import psutil
 import pytest
 from conftest import ROOT, Voxbatch, environment
 
-from voxbatch.score import count_errors
-from voxbatch.score.counts import tokens
+from voxbatch.scoring import count_errors
+from voxbatch.scoring.counts import tokens
 
 DATA = Path(os.environ.get("VOXBATCH_TEST_DATA", ROOT.parent / "shared" / "data")) / "odd"
 ROWS = [json.loads(line) for line in (DATA / "manifest.jsonl").read_text().splitlines()] if DATA.is_dir() else []

@@ -17,15 +17,15 @@ import pytest
 import soundfile
 from conftest import Recorder
 
-from voxbatch import pipeline as room
 from voxbatch.engines import Engine, Feed, Notice, require_language
 from voxbatch.engines.languages import ISO_639_1
 from voxbatch.engines.scripted import Scripted
 from voxbatch.errors import ConfigError, EngineError, ManifestError, RunError, StorageError
 from voxbatch.latency import Latency
-from voxbatch.ledger import Ledger, part_names, read_headers, read_part
-from voxbatch.pipeline import Interrupted, Pipeline, Progress, Settings, Stop, Usage
+from voxbatch.output.checkpoint import Ledger, part_names, read_headers, read_part
 from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Item
+from voxbatch.runner import pipeline as room
+from voxbatch.runner.pipeline import Interrupted, Pipeline, Progress, Settings, Stop, Usage
 from voxbatch.storage import open_store
 
 pytestmark = pytest.mark.timeout(60)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import ManifestWriter, Voxbatch
 
-from voxbatch import engines, prices, tasks
+from voxbatch import engines, prices
+from voxbatch.platforms import tasks
 
 SCRIPTED = ("--engine", "scripted", "--log-format", "json")
 

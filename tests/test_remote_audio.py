@@ -22,14 +22,14 @@ import soundfile
 from conftest import environment
 
 from voxbatch.audio import decode
-from voxbatch.decoder import Decoded, DecoderPool, Message, Task, Undecodable
+from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable
 from voxbatch.errors import AudioError, StorageError
-from voxbatch.reach import GIVE_UP_AFTER
 from voxbatch.records import Chunk
 from voxbatch.storage import Unfit, open_recording, recording
-from voxbatch.storage.ahead import STREAMS, Ahead
+from voxbatch.storage.circuit_breaker import GIVE_UP_AFTER
+from voxbatch.storage.prefetch import STREAMS, Ahead
 from voxbatch.storage.recording import BLOCK_BYTES
-from voxbatch.storage.steady import ATTEMPTS
+from voxbatch.storage.retry import ATTEMPTS
 
 pytestmark = pytest.mark.slow
 
@@ -363,7 +363,7 @@ def test_no_bucket(bucket: Bucket) -> None:
 
 WAITING = """
 import sys
-from voxbatch.decoder import DecoderPool, Task
+from voxbatch.decoding import DecoderPool, Task
 pool = DecoderPool(2)
 for _ in pool.run(Task(i, uri, 0.0, None, None, None, 240_000) for i, uri in enumerate(sys.argv[1:])):
     pass

@@ -22,11 +22,11 @@ from typing import Any
 import pytest
 from conftest import ManifestWriter, Recorder, Starter, Voxbatch, environment
 
-from voxbatch import run
 from voxbatch.audio import libraries
 from voxbatch.config import Config
 from voxbatch.engines.scripted import Scripted
 from voxbatch.log import Log
+from voxbatch.runner import run
 
 SCRIPTED = ("--engine", "scripted", "--engine-option", "max_chunk_s=15", "--formats", "srt,txt", "--log-format", "text")
 SLOWLY = ("--engine-option", "delay_s=0.05", "--engine-option", "concurrency=1", "--decoders", "1")

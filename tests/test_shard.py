@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.errors import ConfigError
-from voxbatch.shard import assign, members, parse_shard, split
+from voxbatch.runner.shard import assign, members, parse_shard, split
 
 DURATIONS = st.lists(st.one_of(st.just(float("nan")), st.floats(0.01, 30_000)), max_size=200).map(np.array)
 SHARDS = st.integers(1, 40)

@@ -21,8 +21,9 @@ from conftest import environment, understood
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch import cli, submit
+from voxbatch import cli
 from voxbatch.errors import ConfigError, StartError
+from voxbatch.platforms import submit
 
 JOB = "projects/p/locations/us-central1/jobs/voxbatch"
 ROLE = "arn:aws:iam::123456789012:role/voxbatch"

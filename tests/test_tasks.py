@@ -19,12 +19,12 @@ from conftest import ManifestWriter, Starter, Voxbatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch import tasks
 from voxbatch.errors import ConfigError
-from voxbatch.ledger import part_names, read_part
-from voxbatch.shard import MAX_SHARDS
+from voxbatch.output.checkpoint import part_names, read_part
+from voxbatch.platforms import tasks
+from voxbatch.platforms.tasks import Task, find, sagemaker, shard_of
+from voxbatch.runner.shard import MAX_SHARDS
 from voxbatch.storage import Store, open_store
-from voxbatch.tasks import Task, find, sagemaker, shard_of
 
 # ── the task of this process ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -34,10 +34,10 @@ from hypothesis import strategies as st
 
 from voxbatch import storage
 from voxbatch.errors import AudioError, ConfigError, StorageError
-from voxbatch.storage import Access, open_remote, open_store, recording, steady, vetted
+from voxbatch.storage import Access, open_remote, open_store, recording, retry, ssrf_guard
 from voxbatch.storage.address import on_web, shown
 from voxbatch.storage.objects import Absent, Interrupted, Readable, Stat, Unfit
-from voxbatch.storage.steady import SteadyReader, blocks
+from voxbatch.storage.retry import SteadyReader, blocks
 from voxbatch.storage.web import WebServer
 
 pytestmark = pytest.mark.slow
@@ -202,8 +202,8 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(steady.NO_WAIT, "1")
-    monkeypatch.setattr(steady, "ATTEMPTS", 3)
+    monkeypatch.setenv(retry.NO_WAIT, "1")
+    monkeypatch.setattr(retry, "ATTEMPTS", 3)
     monkeypatch.setattr(recording, "BLOCK_BYTES", BLOCK)
 
 
@@ -333,7 +333,7 @@ def test_many_at_once(site: Site) -> None:
             with contextlib.suppress(StorageError):
                 results.append(reader.get("x", 0, 100).data)
 
-    threads = [threading.Thread(target=read) for _ in range(vetted.CONNECTIONS + 4)]
+    threads = [threading.Thread(target=read) for _ in range(ssrf_guard.CONNECTIONS + 4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -625,7 +625,7 @@ def test_drip(site: Site, parts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPa
     """A server that sends one byte now and then is abandoned when the total time is over, in any
     section of the reply.
     """
-    monkeypatch.setattr(vetted, "TOTAL_S", 0.2)
+    monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.2)
     site.put("/x", drip(*parts))
     with pytest.raises(Interrupted, match="did not end in time"):
         site.web().get("x", 0, 100_000)
@@ -636,7 +636,7 @@ def test_drip_of_a_whole(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatc
     """The announced size of a whole file, or no size, gives a slow server no more time than the bytes that arrived
     justify.
     """
-    monkeypatch.setattr(vetted, "TOTAL_S", 0.2)
+    monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.2)
     site.put("/x", drip(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n"))
     with pytest.raises(Interrupted, match="did not end in time"):
         list(site.web().stream(Stat("x", -1, "")))
@@ -644,7 +644,7 @@ def test_drip_of_a_whole(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatc
 
 def test_endless_continue(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """An endless series of interim replies (100 Continue), sent quickly, is abandoned when the total time is over."""
-    monkeypatch.setattr(vetted, "TOTAL_S", 0.2)
+    monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.2)
 
     def answer(handler: Handler) -> None:
         handler.close_connection = True
@@ -659,8 +659,8 @@ def test_endless_continue(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_large_bodies_have_longer(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large whole file is allowed the time that its size needs."""
-    monkeypatch.setattr(vetted, "TOTAL_S", 0.2)
-    monkeypatch.setattr(vetted, "SLOWEST", 1)
+    monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.2)
+    monkeypatch.setattr(ssrf_guard, "SLOWEST", 1)
 
     def slow(handler: Handler) -> None:
         handler.reply(200, b"x", 3)
@@ -675,7 +675,7 @@ def test_large_bodies_have_longer(site: Site, monkeypatch: pytest.MonkeyPatch) -
 
 def test_silence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent server is abandoned after the idle timeout."""
-    monkeypatch.setattr(vetted, "IDLE_S", 0.1)
+    monkeypatch.setattr(ssrf_guard, "IDLE_S", 0.1)
     site.put("/x", lambda handler: PAUSE.wait(0.5) or handler.reply(200, b""))
     with pytest.raises(Interrupted, match="timed out"):
         site.web().get("x", 0, 9)
@@ -789,7 +789,7 @@ def test_odder_spellings(site: Site, host: str) -> None:
 
 def test_redirect_to_this_machine(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The SSRF guard checks every redirect: a permitted host cannot lead to a forbidden one."""
-    monkeypatch.setattr(vetted, "fault", lambda address: "" if address == "127.0.0.1" else "a loopback address")
+    monkeypatch.setattr(ssrf_guard, "fault", lambda address: "" if address == "127.0.0.1" else "a loopback address")
     with running() as inner:
         site.put("/x", said(302, Location=f"http://127.0.0.2:{inner.port}/latest/meta-data"))
         with pytest.raises(Unfit, match=r"redirected to http://127.0.0.2:\d+/latest/meta-data\): 127.0.0.2 is a loop"):
@@ -815,9 +815,9 @@ def resolver(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
 
 def test_rebinding(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """DNS rebinding does not evade the SSRF guard: voxbatch connects to the address that it checked."""
-    monkeypatch.setattr(vetted, "CONNECT_S", 0.2)
+    monkeypatch.setattr(ssrf_guard, "CONNECT_S", 0.2)
     asked = resolver(monkeypatch, ["192.0.2.1"], ["127.0.0.1"])
-    monkeypatch.setattr(vetted, "fault", lambda address: "" if address == "192.0.2.1" else "a loopback address")
+    monkeypatch.setattr(ssrf_guard, "fault", lambda address: "" if address == "192.0.2.1" else "a loopback address")
     place = f"http://rebinds.example:{site.port}/"
     with pytest.raises(Interrupted):
         WebServer(place, Access()).get("x", 0, 9)
@@ -830,7 +830,7 @@ def test_rebinding(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mixed_addresses(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a name has several addresses, only the permitted ones are connected to."""
     resolver(monkeypatch, ["127.0.0.3", "127.0.0.1"])
-    monkeypatch.setattr(vetted, "fault", lambda address: "" if address == "127.0.0.1" else "a loopback address")
+    monkeypatch.setattr(ssrf_guard, "fault", lambda address: "" if address == "127.0.0.1" else "a loopback address")
     site.put("/x", file())
     assert WebServer(f"http://mixed.example:{site.port}/", Access()).get("x", 0, 9).data == BODY[:9]
 
@@ -864,10 +864,10 @@ def test_faults(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
     # its public status depends on the embedded IPv4 address
     is_translated = address in ipaddress.ip_network("64:ff9b::/96")
     if (is_odd or address.is_link_local or address.is_unspecified) and not is_translated:
-        assert vetted.fault(str(address))
+        assert ssrf_guard.fault(str(address))
     if isinstance(address, ipaddress.IPv4Address):
-        assert vetted.fault(f"::ffff:{address}")
-        assert bool(vetted.fault(f"64:ff9b::{address}")) == bool(vetted.fault(str(address)))
+        assert ssrf_guard.fault(f"::ffff:{address}")
+        assert bool(ssrf_guard.fault(f"64:ff9b::{address}")) == bool(ssrf_guard.fault(str(address)))
 
 
 @pytest.mark.parametrize(
@@ -884,8 +884,8 @@ def test_faults(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
 )  # fmt: skip
 def test_known_addresses(address: str, what: str) -> None:
     """Metadata servers of clouds and similar addresses are refused with their kind; public neighbours are accepted."""
-    assert what in vetted.fault(address)
-    assert bool(what) == bool(vetted.fault(address))
+    assert what in ssrf_guard.fault(address)
+    assert bool(what) == bool(ssrf_guard.fault(address))
 
 
 @pytest.mark.parametrize(
@@ -961,7 +961,7 @@ def test_https(secure: Site, ranges: bool) -> None:
 
 def test_https_drip(secure: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that sends one byte now and then is abandoned in time behind TLS, too."""
-    monkeypatch.setattr(vetted, "TOTAL_S", 0.3)
+    monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.3)
     secure.put("/x", drip(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"))
     with pytest.raises(Interrupted, match="did not end in time"):
         secure.web().get("x", 0, 100_000)

@@ -169,7 +169,7 @@ class Cores:
         said = " ".join([process.name(), *process.cmdline()])
         if process.pid == self._root.pid:
             return "main"
-        parts = {"voxbatch.decoder": "decoders", "voxbatch.fleet": "workers", "resource_tracker": "other"}
+        parts = {"voxbatch.decoding": "decoders", "voxbatch.runner.workers": "workers", "resource_tracker": "other"}
         parts |= {"VLLM": "engine", "multiprocessing.spawn": "engine"}
         return next((kind for part, kind in parts.items() if part in said), "other")
 
@@ -180,7 +180,7 @@ class Cores:
 def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
     """Yield the chunks that a run gives to its engine, in order; recordings of the same file share their samples."""
     from voxbatch.audio import decode
-    from voxbatch.chunk import cut
+    from voxbatch.chunking import cut
     from voxbatch.records import Chunk
     from voxbatch.storage import open_recording
 
@@ -197,7 +197,7 @@ def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
 
 def alone(manifest: Path, model: str, options: dict[str, str]) -> dict[str, Any]:
     """Measure the engine alone."""
-    from voxbatch.chunk import OVERLAP
+    from voxbatch.chunking import OVERLAP
     from voxbatch.engines import Feed, Notice, create
     from voxbatch.records import ChunkFailure
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sounds import babble
 
-from voxbatch.decoder import Task
-from voxbatch.decoder.worker import chunks
+from voxbatch.decoding import Task
+from voxbatch.decoding.worker import chunks
 from voxbatch.engines.vllm.families import Heard
 from voxbatch.engines.vllm.watch import suspicions
 from voxbatch.records import SAMPLING_RATE, Samples

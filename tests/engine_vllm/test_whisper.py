@@ -16,8 +16,8 @@ import pytest
 from conftest import Voxbatch
 
 from voxbatch.audio import decode
-from voxbatch.chunk import cut
-from voxbatch.score import CorpusScore, count_errors
+from voxbatch.chunking import cut
+from voxbatch.scoring import CorpusScore, count_errors
 from voxbatch.storage import open_recording
 
 pytest_plugins = ["support"]

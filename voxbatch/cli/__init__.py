@@ -39,11 +39,11 @@ from voxbatch.cli.submission import submit
 from voxbatch.config import FORMATS, Config, load_profile
 from voxbatch.errors import ConfigError, VoxbatchError
 from voxbatch.log import Log, is_json
-from voxbatch.tasks import sagemaker
+from voxbatch.platforms.tasks import sagemaker
 
 if TYPE_CHECKING:
     from voxbatch.engines.vllm.keys import Properties
-    from voxbatch.tasks import Task
+    from voxbatch.platforms.tasks import Task
 
 WIDTH = 100
 """Columns of the printed output."""
@@ -132,7 +132,7 @@ def _tell_ignored(served: Properties, log: Log) -> None:
 
 def _print_plan(config: Config) -> None:
     from voxbatch.display import clock
-    from voxbatch.plan import plan
+    from voxbatch.runner.forecast import plan
 
     p = plan(config)
     guessed = f", {p.estimated_items:,} of them by the headers of a sample" if p.estimated_items else ""
@@ -201,7 +201,7 @@ def _described(config: Config) -> Iterator[str]:
 
     if is_remote(config.source):
         return prefix_manifest(config.source, config.access, config.include)
-    from voxbatch.plan import probed
+    from voxbatch.runner.forecast import probed
 
     return folder_manifest(config.source, lambda path: probed(path, config.access, certain=True), config.include)
 
@@ -220,7 +220,7 @@ def merge(out: str, formats: tuple[str, ...], **settings: Any) -> None:
     """Merge the parts in OUT by hand, or write more formats later. The last shard of a run merges by itself."""
     from voxbatch import display
     from voxbatch.cli.session import EXIT_SOME_FAILED, heads, places
-    from voxbatch.run import merge_by_hand
+    from voxbatch.runner.run import merge_by_hand
 
     if unknown := sorted(set(formats) - set(FORMATS)):
         raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
@@ -237,7 +237,7 @@ def merge(out: str, formats: tuple[str, ...], **settings: Any) -> None:
 @access_options
 def status(out: str, as_json: bool, **settings: Any) -> None:
     """Show the progress of the run in OUT."""
-    from voxbatch.run import status as look
+    from voxbatch.runner.run import status as look
 
     found = look(out, Config(source="", out=out, **settings).access)
     if as_json:
@@ -257,7 +257,7 @@ def status(out: str, as_json: bool, **settings: Any) -> None:
 @access_options
 def score(hyp: str, ref: str | None, language: str | None, **settings: Any) -> None:
     """Score HYP (a transcripts.jsonl, or any JSON lines with pred_text) and print the counts as JSON."""
-    from voxbatch.score.files import score_files
+    from voxbatch.scoring.files import score_files
 
     access = Config(source="", out="", **settings).access
     click.echo(json.dumps(score_files(hyp, ref, language, access), indent=2, ensure_ascii=False))

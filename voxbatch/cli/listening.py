@@ -32,9 +32,9 @@ from voxbatch.log import Log, is_json
 
 if TYPE_CHECKING:
     from voxbatch.engines import Kept
-    from voxbatch.listen import Run
-    from voxbatch.pipeline import Stop
-    from voxbatch.submit import CloudRun
+    from voxbatch.platforms.listen import Run
+    from voxbatch.platforms.submit import CloudRun
+    from voxbatch.runner.pipeline import Stop
 
 HERE, CLOUD_RUN = "here", "cloudrun"
 LONGEST_WINDOW_S = 86_400
@@ -189,11 +189,11 @@ class _Listening:
 
     def _run(self) -> int:
         from voxbatch.cli.session import on_signals
-        from voxbatch.decoder import spares
+        from voxbatch.decoding import spares
         from voxbatch.engines import Kept
-        from voxbatch.listen import Listener, Rules, Settings, Subscription
-        from voxbatch.pipeline import Interrupted, Stop
-        from voxbatch.run import policy
+        from voxbatch.platforms.listen import Listener, Rules, Settings, Subscription
+        from voxbatch.runner.pipeline import Interrupted, Stop
+        from voxbatch.runner.run import policy
 
         asked, stop, signals = self._asked, Stop(), list[int]()
         rules = Rules(*self._places())
@@ -255,10 +255,11 @@ class _Listening:
         Raises:
             UsageError: no run could succeed, so the options are at fault and not a message.
         """
-        from voxbatch import engines, fleet
+        from voxbatch import engines
         from voxbatch.cli.session import report
         from voxbatch.display import events
-        from voxbatch.run import workers
+        from voxbatch.runner import workers
+        from voxbatch.runner.run import worker_environments
         from voxbatch.storage import shown
 
         config = self._config
@@ -266,7 +267,7 @@ class _Listening:
         engine = kept.create(choice.name, config.model, config.engine_options, config.access)
         if config.language:
             engines.require_language(engine, config.language)
-        if (count := len(workers(config, engine))) > 1:
+        if (count := len(worker_environments(config, engine))) > 1:
             text = (
                 f"{count} GPUs share each run, and load the model anew for it; for many small runs start a listener "
                 "for each GPU (--engine-option devices=0), or give --workers 1"
@@ -278,7 +279,7 @@ class _Listening:
             ours, log = self._of(run), self._log.of(out=run.out)
             log.info("run_started", source=shown(run.source), text=f"{shown(run.source)} → {run.out}")
             with events(log) as observe:
-                finished = fleet.run(ours, log, observe, stop, kept)
+                finished = workers.run(ours, log, observe, stop, kept)
             report(ours, finished, log, quiet=True, exit_zero=True)
 
         return perform
@@ -305,10 +306,10 @@ class _Listening:
                 message.
             StartError: the job cannot be looked at.
         """
-        from voxbatch.finalize import SUMMARY
+        from voxbatch.output.merge import SUMMARY
+        from voxbatch.platforms.submit import CloudRun, check, start_in_time
         from voxbatch.storage import open_store, shown
         from voxbatch.storage.address import is_bucket
-        from voxbatch.submit import CloudRun, check, start_in_time
 
         target = CloudRun(self._asked.job, self._asked.project, self._asked.region)
         check(self._config, target, self._asked.tasks)
@@ -335,7 +336,7 @@ class _Listening:
 
     def _ordered(self, run: Run, target: CloudRun) -> Any:
         """Return the order of a run, with its number of tasks."""
-        from voxbatch.submit import Order, sized
+        from voxbatch.platforms.submit import Order, sized
 
         ours = self._of(run)
         options = [each for each in self._options if not (run.only_under and each == "--allow-outside")]

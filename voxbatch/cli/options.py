@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from voxbatch import tasks
 from voxbatch.config import FORMATS, LOG_FORMATS, PROFILE_KEYS, Config, load_profile
 from voxbatch.errors import ConfigError
-from voxbatch.tasks import sagemaker
+from voxbatch.platforms import tasks
+from voxbatch.platforms.tasks import sagemaker
 
 if TYPE_CHECKING:
     from voxbatch.engines.vllm.keys import Properties
@@ -77,7 +77,7 @@ def _workers(_: click.Context, __: click.Parameter, value: Any) -> int:
 def _shard(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int] | None:
     if text == tasks.AUTO:
         return None
-    from voxbatch.shard import parse_shard
+    from voxbatch.runner.shard import parse_shard
 
     return parse_shard(text)
 
@@ -336,7 +336,7 @@ def priced(ctx: click.Context, config: Config, task: tasks.Task | None) -> Confi
 
 def config_of(ctx: click.Context, source: str, settings: dict[str, Any]) -> Config:
     """Build the Config from the parsed options; the options that `Config` does not have are removed from `settings`."""
-    from voxbatch.run import default_out
+    from voxbatch.runner.run import default_out
 
     shard, shards = settings.pop("shard") or (0, 1)
     options = {**_served(ctx, settings), **_prefill(settings), **settings.pop("engine_option")}

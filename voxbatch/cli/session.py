@@ -15,15 +15,16 @@ from typing import Any, NoReturn
 
 import click
 
-from voxbatch import display, fleet
+from voxbatch import display
 from voxbatch.config import FORMATS, Config
 from voxbatch.errors import RunError, StorageError, UsageError, VoxbatchError
-from voxbatch.finalize import TRANSCRIPTS
 from voxbatch.log import Log
-from voxbatch.pipeline import LAST_COMMIT_S, Interrupted, Progress, Stop, Usage
-from voxbatch.run import Finished
+from voxbatch.output.merge import TRANSCRIPTS
+from voxbatch.platforms.tasks import sagemaker
+from voxbatch.runner import workers
+from voxbatch.runner.pipeline import LAST_COMMIT_S, Interrupted, Progress, Stop, Usage
+from voxbatch.runner.run import Finished
 from voxbatch.storage import Access, hurry, open_store
-from voxbatch.tasks import sagemaker
 
 EXIT_SOME_FAILED = 3
 """Exit code of a run that finished with failed items."""
@@ -63,7 +64,7 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
     try:
         on_signals(stop, signals, lambda: leave(interrupted(f"what was in hand took over {LEAVE_S:.0f} s to commit")))
         with (display.live if show_progress else display.events)(log) as observe:
-            finished = fleet.run(config, log, latest.then(observe), stop)
+            finished = workers.run(config, log, latest.then(observe), stop)
         return report(config, finished, log, quiet, exit_zero)
     except Interrupted as e:
         signal.setitimer(signal.ITIMER_REAL, 0)

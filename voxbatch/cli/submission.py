@@ -25,7 +25,7 @@ from voxbatch.errors import ConfigError
 
 if TYPE_CHECKING:
     from voxbatch.config import Config
-    from voxbatch.submit import Forecast, Order, Request, Started, Target
+    from voxbatch.platforms.submit import Forecast, Order, Request, Started, Target
 
 AUTO = "auto"
 TARGETS = {"cloudrun": ("job", "project"), "sagemaker": ("image", "role", "instance_type", "volume_gb")}
@@ -121,7 +121,7 @@ def submit(
     Options of the run, given by flags or VOXBATCH_* variables, are passed to the job; --decoders and --workers only if
     given by flags. If a run with the same arguments is in progress, no second run is started.
     """
-    from voxbatch.submit import sized, start
+    from voxbatch.platforms.submit import sized, start
 
     place = _target(ctx, target, settings)
     config = _config(ctx, source, settings)
@@ -146,7 +146,7 @@ def _target(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target:
     Raises:
         ConfigError: an option of another target was given, or a required one is missing.
     """
-    from voxbatch.submit import CloudRun, SageMaker
+    from voxbatch.platforms.submit import CloudRun, SageMaker
 
     own = {each: settings.pop(each) for names in TARGETS.values() for each in names}
     for other, names in TARGETS.items():
@@ -170,7 +170,7 @@ def _config(ctx: click.Context, source: str, settings: dict[str, Any]) -> Config
 
 
 def _order(config: Config, options: tuple[str, ...], env: dict[str, str]) -> Order:
-    from voxbatch.submit import Order
+    from voxbatch.platforms.submit import Order
 
     return Order(config.source, config.out, options, environment=env)
 

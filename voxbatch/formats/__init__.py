@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from voxbatch.formats.cues import Cue, cues, ink, plain, spelling
-from voxbatch.formats.names import EXTENSIONS, output_name, percent
+from voxbatch.formats.file_names import EXTENSIONS, output_name, percent
 from voxbatch.formats.subtitles import srt, vtt
 from voxbatch.records import Segment, Transcript, Word
 

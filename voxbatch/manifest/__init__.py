@@ -35,10 +35,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.errors import BadLine, ManifestError
+from voxbatch.manifest.duplicates import Repeats
 from voxbatch.manifest.folder import folder_manifest
 from voxbatch.manifest.policy import INSIDE, PathPolicy, quoted
 from voxbatch.manifest.prefix import prefix_manifest, upload_line, uploads_manifest
-from voxbatch.manifest.repeats import Repeats
 from voxbatch.manifest.row import AUDIO, LineError, read_row, show
 from voxbatch.manifest.source import Handle, Source, open_source
 from voxbatch.records import Item

@@ -25,7 +25,7 @@ from voxbatch.manifest.folder import (
 from voxbatch.storage import USUAL, Access, in_order, listed, open_remote, shown
 from voxbatch.storage.address import HTTP_SCHEMES, is_folder, join, scheme_of, tidied
 from voxbatch.storage.objects import Absent, Stat, Unfit
-from voxbatch.storage.spool import spool
+from voxbatch.storage.temporary_files import spool
 
 STREAMS = 16
 """Number of references read at a time."""

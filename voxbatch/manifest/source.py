@@ -26,7 +26,7 @@ from voxbatch.manifest.row import MAX_LINE_BYTES
 from voxbatch.storage import USUAL, Access, is_remote, open_remote, shown
 from voxbatch.storage.address import folder_of, is_folder, tidied
 from voxbatch.storage.objects import Absent
-from voxbatch.storage.spool import spool
+from voxbatch.storage.temporary_files import spool
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -20,13 +20,13 @@ from typing import BinaryIO, Protocol, TypeVar
 
 from voxbatch.errors import AudioError, ConfigError, StorageError, VoxbatchError
 from voxbatch.storage import connect
-from voxbatch.storage.access import USUAL, Access
 from voxbatch.storage.address import HTTP_SCHEMES, in_bucket, is_remote, place_of, scheme_of, shown
 from voxbatch.storage.local import LocalStore, open_local_audio
 from voxbatch.storage.objects import Absent, Expired, Interrupted, Stat, Unfit
+from voxbatch.storage.options import USUAL, Access
 from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, fetch
-from voxbatch.storage.spool import Unkept, spool
-from voxbatch.storage.steady import blocks, hurry
+from voxbatch.storage.retry import blocks, hurry
+from voxbatch.storage.temporary_files import Unkept, spool
 
 __all__ = [
     "USUAL",

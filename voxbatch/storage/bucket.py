@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 from voxbatch.errors import StorageError
 from voxbatch.storage.address import Address
 from voxbatch.storage.objects import Absent
-from voxbatch.storage.steady import SteadyBucket, blocks
+from voxbatch.storage.retry import SteadyBucket, blocks
 
 IN_MEMORY_BYTES = 8 << 20
 """Largest object that is gathered in memory. Larger ones are gathered in a temporary file."""

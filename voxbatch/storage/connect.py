@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 import threading
 
-from voxbatch.storage.access import Access
 from voxbatch.storage.address import HTTP_SCHEMES, in_bucket, on_web, place_of, scheme_of
-from voxbatch.storage.steady import SteadyBucket, SteadyReader
+from voxbatch.storage.options import Access
+from voxbatch.storage.retry import SteadyBucket, SteadyReader
 
 _MAKING = threading.Lock()
 """Lock around the caches. Without it, several threads that come before the first client exists would each create a

@@ -16,8 +16,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Protocol, TypeVar
 
 from voxbatch.storage.objects import Digest, Interrupted, Piece, Stat, Unfit
-from voxbatch.storage.spool import spool
-from voxbatch.storage.steady import SteadyReader, blocks
+from voxbatch.storage.retry import SteadyReader, blocks
+from voxbatch.storage.temporary_files import spool
 
 _T = TypeVar("_T")
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from voxbatch.errors import StorageError
-from voxbatch.storage.access import Access
+from voxbatch.storage.http_errors import needs, refusal, retry_after, short, trouble
 from voxbatch.storage.objects import Absent, Digest, Expired, Interrupted, Piece, Stat, Unfit
-from voxbatch.storage.refusal import needs, refusal, retry_after, short, trouble
+from voxbatch.storage.options import Access
 
 CONNECT_S, READ_S = 10, 20
 """Seconds to connect, and seconds without a byte after which a request fails and is retried."""

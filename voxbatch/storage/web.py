@@ -21,10 +21,10 @@ from urllib.parse import urljoin
 
 from voxbatch import __version__
 from voxbatch.errors import StorageError
-from voxbatch.storage.access import Access
 from voxbatch.storage.address import HTTP_SCHEMES, on_web, scheme_of, shown
+from voxbatch.storage.http_errors import refusal, retry_after, short, trouble
 from voxbatch.storage.objects import Interrupted, Piece, Stat, Unfit
-from voxbatch.storage.refusal import refusal, retry_after, short, trouble
+from voxbatch.storage.options import Access
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, HTTPConnectionPool
@@ -51,9 +51,9 @@ class WebServer:
         self._pool = functools.lru_cache(HOSTS)(self._new_pool)
 
     def _new_pool(self, scheme: str, host: str, port: int) -> HTTPConnectionPool:
-        from voxbatch.storage import vetted
+        from voxbatch.storage import ssrf_guard
 
-        return vetted.pool(scheme, host, port, self._access.allow_private_addresses)
+        return ssrf_guard.pool(scheme, host, port, self._access.allow_private_addresses)
 
     def get(self, key: str, start: int, end: int, tag: str = "") -> Piece:
         """See objects.Readable. If the server ignores the range, the result holds the first bytes of a reply with the
@@ -90,7 +90,7 @@ class WebServer:
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
         """See objects.Readable. The object is read in one request."""
-        from voxbatch.storage.vetted import allow
+        from voxbatch.storage.ssrf_guard import allow
 
         where = self._where(stat.key)
         with self._reply(stat.key, stat.tag) as reply:
@@ -195,7 +195,7 @@ def _errors(where: str) -> Iterator[None]:
     """Convert urllib3's errors to ours. Only the texts of system errors are used, because they contain no address."""
     from urllib3.exceptions import HTTPError, LocationValueError
 
-    from voxbatch.storage.vetted import Forbidden
+    from voxbatch.storage.ssrf_guard import Forbidden
 
     try:
         yield

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from voxbatch.chunk import quietest
+from voxbatch.chunking import quietest
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.notice import Notice
 from voxbatch.engines.vllm.core import Core, Died, Output

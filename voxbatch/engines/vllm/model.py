@@ -238,7 +238,7 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _from_bucket(uri: str, access: Access) -> Model:
-    from voxbatch.storage.prefix import fetch_prefix
+    from voxbatch.storage.model_download import fetch_prefix
 
     fetched = fetch_prefix(uri, cache_folder() / "models", access=access)
     return _described(uri, fetched.path, fetched.revision)

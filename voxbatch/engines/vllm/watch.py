@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from voxbatch.chunk import FRAME, is_silent, loudness
+from voxbatch.chunking import FRAME, is_silent, loudness
 from voxbatch.engines.vllm.families import Heard
 from voxbatch.records import SAMPLING_RATE, Samples
 

@@ -1,0 +1,267 @@
+"""Tests for the ledger: items in a part are done, exactly once, in whichever process, and never partly."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxbatch.errors import LedgerError
+from voxbatch.latency import Latency
+from voxbatch.output.checkpoint import Entry, Ledger, dump, part_names, read_header, read_part
+from voxbatch.storage import Store, open_store
+
+ITEMS = 12
+RUN = "0123456789abcdef"
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def entry(index: int, kind: str = "transcript", **row: object) -> Entry:
+    return Entry(index, kind, dump({"id": f"r{index}", **row}))
+
+
+def ledger(store: Store, shard: int = 0, shards: int = 1, run: str = RUN) -> Ledger:
+    """Return a loaded Ledger of a shard."""
+    made = Ledger(store, run, ITEMS, shard, shards)
+    made.load()
+    return made
+
+
+def committed(store: Store) -> list[int]:
+    """Return Item.index of every entry in every part, with repetitions."""
+    return [each.index for name in part_names(store) for each in read_part(store, name)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "out"))
+
+
+BATCHES = st.lists(st.tuples(st.integers(0, 3), st.sets(st.integers(0, ITEMS - 1), min_size=1)), max_size=12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(BATCHES)
+def test_each_item_is_committed_once(batches: list[tuple[int, set[int]]]) -> None:
+    """If four processes on one shard commit overlapping sets in any order, every item is in exactly one part."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(folder)
+        ledgers = [ledger(store) for _ in range(4)]
+        won: list[int] = []
+        for who, batch in batches:
+            won += [each.index for each in ledgers[who].commit([entry(i) for i in batch], 1.0)]
+        wanted = set().union(*(batch for _, batch in batches)) if batches else set()
+        assert sorted(committed(store)) == sorted(won) == sorted(wanted)
+        assert {i for i, done in enumerate(ledger(store).done) if done} == wanted
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(["transcript", "failure"]), st.dictionaries(st.text(), JSON))
+def test_an_entry_comes_back_byte_for_byte(index: int, kind: str, row: dict[str, object]) -> None:
+    """A part returns the bytes of any row, also with lone surrogates and line separators."""
+    written = Entry(index, kind, dump(row))
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(folder)
+        big = Ledger(store, RUN, 0)
+        big.done, big.failed = _Endless(), _Endless()  # type: ignore[assignment]
+        assert big.commit([written], 0.0) == [written]
+        assert list(read_part(store, part_names(store)[0])) == [written]
+    assert json.loads(written.line) == row
+
+
+class _Endless(dict[int, int]):
+    """A mark for any item index that uses no memory."""
+
+    def __missing__(self, index: int) -> int:
+        return 0
+
+    def __len__(self) -> int:
+        return 10**10
+
+
+def test_a_loser_reads_the_winners_part(store: Store) -> None:
+    """A process that loses the race for a part number marks the winner's items as done and commits the rest under the
+    next number.
+    """
+    first, second = ledger(store), ledger(store)
+    assert len(first.commit([entry(1), entry(2)], 1.0)) == 2
+    assert [each.index for each in second.commit([entry(2), entry(3)], 1.0)] == [3]
+    assert second.done[1]
+    assert [name[-10:] for name in part_names(store)] == ["0000.jsonl", "0001.jsonl"]
+
+
+def test_loading_again_tells_what_others_did_meanwhile(store: Store) -> None:
+    """Loading again marks the items that others committed, and finds the next free part number."""
+    watching, working = ledger(store), ledger(store)
+    working.commit([entry(1)], 1.0)
+    working.commit([entry(2)], 1.0)
+    assert not any(watching.done)
+    watching.load()
+    assert [i for i in range(ITEMS) if watching.done[i]] == [1, 2]
+    watching.commit([entry(3)], 1.0)
+    assert len(part_names(store)) == 3
+
+
+def test_committing_again_is_nothing(store: Store) -> None:
+    """A commit of items that are all done writes no part."""
+    mine = ledger(store)
+    mine.commit([entry(1)], 1.0)
+    assert mine.commit([entry(1)], 1.0) == []
+    assert len(part_names(store)) == 1
+
+
+def test_a_part_is_in_manifest_order_and_says_what_it_holds(store: Store) -> None:
+    """A part is in manifest order, and its header contains the range, so that a merge opens parts only when needed."""
+    ledger(store, 3, 16).commit([entry(9), entry(2, "failure"), entry(5)], 1.23456)
+    (name,) = part_names(store)
+    assert name == "parts/shard-00003-of-00016/part-00000.jsonl"
+    header = read_header(store, name)
+    assert (header.first, header.last, header.items, header.shard, header.wall_s) == (2, 9, 3, "3/16", 1.235)
+    assert [each.index for each in read_part(store, name)] == [2, 5, 9]
+
+
+def measured() -> Latency:
+    latency = Latency()
+    for seconds in (0.5, 2.64, 2.65):
+        latency.chunk.add(seconds)
+    latency.item.add(6.0)
+    return latency
+
+
+def test_a_header_keeps_what_was_measured(store: Store) -> None:
+    """Latencies and peak memory are read back as committed; without a measurement they are None."""
+    made = ledger(store)
+    made.commit([entry(1)], 1.0, measured(), 14_500_000_000)
+    made.commit([entry(2)], 1.0)
+    with_all, without = (read_header(store, name) for name in part_names(store))
+    assert (with_all.latency, with_all.peak_gpu_bytes) == (measured(), 14_500_000_000)
+    assert (without.latency, without.peak_gpu_bytes) == (None, None)
+
+
+def test_a_part_of_an_older_version_is_read(store: Store) -> None:
+    """Parts from before latencies or workers were recorded are still read."""
+    ledger(store).commit([entry(1)], 1.5)
+    spoil(store, lambda data: re.sub(rb', "worker".*?}\n', b"}\n", data, count=1))
+    (name,) = part_names(store)
+    header = read_header(store, name)
+    assert (header.wall_s, header.worker, header.latency, header.peak_gpu_bytes) == (1.5, 0, None, None)
+    assert committed(store) == [1]
+    assert ledger(store).done[1]
+
+
+def test_failures_are_remembered(store: Store) -> None:
+    """A resumed run knows which finished items had failed, because its exit code covers all items."""
+    ledger(store).commit([entry(1), entry(2, "failure")], 1.0)
+    again = ledger(store)
+    assert [i for i in range(ITEMS) if again.failed[i]] == [2]
+
+
+def test_resume_reads_other_shard_counts(store: Store) -> None:
+    """Items done by four shards are done for a run with another number of shards."""
+    ledger(store, 1, 4).commit([entry(1), entry(5)], 1.0)
+    alone = ledger(store)
+    assert [i for i in range(ITEMS) if alone.done[i]] == [1, 5]
+    assert [e.index for e in alone.commit([entry(5), entry(6)], 1.0)] == [6]
+
+
+def test_sibling_shards_are_not_read(store: Store) -> None:
+    """Shards of one run contain different items, so none reads the parts of another, and damage
+    there does not stop it.
+    """
+    ledger(store, 1, 4).commit([entry(1)], 1.0)
+    spoil(store, lambda data: data[:-5])
+    assert not any(ledger(store, 0, 4).done)
+
+
+def test_a_deleted_part_leaves_a_gap_that_harms_nothing(store: Store) -> None:
+    """The remedy for a damaged part is to delete it: its items are open again, and the others stay done."""
+    first = ledger(store)
+    for i in range(4):
+        first.commit([entry(i)], 1.0)
+    Path(store.place, part_names(store)[1]).unlink()
+    again = ledger(store)
+    assert [i for i in range(ITEMS) if again.done[i]] == [0, 2, 3]
+    again.commit([entry(i) for i in range(6)], 1.0)
+    assert sorted(committed(store)) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_shard_is_complete_when_it_says_so(store: Store) -> None:
+    """Only the last shard finds all shards complete; completing twice counts once."""
+    shards = [ledger(store, i, 3) for i in range(3)]
+    seen = []
+    for each in shards:
+        each.complete(4)
+        each.complete(4)
+        seen.append(each.all_complete())
+    assert seen == [False, False, True]
+    assert not ledger(store).all_complete()
+
+
+def spoil(store: Store, change: object) -> str:
+    """Change the bytes of the only part and return its path."""
+    (name,) = part_names(store)
+    path = Path(store.place, name)
+    path.write_bytes(change(path.read_bytes()))  # type: ignore[operator]
+    return f"{store.place}/{name}"
+
+
+DAMAGE = {
+    "empty": (lambda data: b"", "its first line is no header: b''"),
+    "cut off": (lambda data: data[:-5], "line 3 is no entry"),
+    "a line short": (lambda data: b"".join(data.splitlines(True)[:-1]), "1 entries where its header says 2"),
+    "a line more": (lambda data: data + data.splitlines(True)[-1], "3 entries where its header says 2"),
+    "no header": (lambda data: b"".join(data.splitlines(True)[1:]), "its first line is no header"),
+    "an array": (lambda data: b"[]\n" + data, "its first line is no header"),
+    "another version": (lambda data: data.replace(b'"version": 1', b'"version": 9'), "another version of voxbatch"),
+    "another kind": (lambda data: data.replace(b'"kind":"transcript"', b'"kind":"guess"'), "line 2 is no entry"),
+    "latency": (
+        lambda data: data.replace(b'"latency": null', b'"latency": {"chunk": 1}'),
+        "its first line is no header",
+    ),
+    "zeros": (lambda data: bytes(len(data)), "its first line is no header"),
+    "out of range": (lambda data: data.replace(b'{"index":2', b'{"index":99'), "item 99 of a manifest of 12 items"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_part_is_refused(store: Store, kind: str) -> None:
+    """A damaged part is never accepted: the error names the file, the damage and the remedy."""
+    ledger(store).commit([entry(1), entry(2)], 1.0)
+    change, reason = DAMAGE[kind]
+    place = spoil(store, change)
+    with pytest.raises(LedgerError) as caught:
+        ledger(store)
+    message = str(caught.value)
+    assert message.startswith(place)
+    assert reason in message
+    assert "delete this part and run again" in message
+
+
+def test_a_foreign_part_is_refused(store: Store) -> None:
+    """Parts of another manifest or model in the same OUT are refused."""
+    ledger(store, run="f" * 16).commit([entry(1)], 1.0)
+    with pytest.raises(LedgerError) as caught:
+        ledger(store)
+    mend = "take the part away, choose another OUT with -o, or start anew with --overwrite"
+    assert str(caught.value) == (
+        f"{store.place}/{part_names(store)[0]}: belongs to run {'f' * 16}, this is run {RUN}; {mend}"
+    )
+
+
+@pytest.mark.parametrize("cut", range(0, 260, 7))
+def test_a_part_cut_anywhere_is_no_part(store: Store, cut: int) -> None:
+    """A part that was cut off at any position is refused."""
+    ledger(store).commit([entry(1, text="one"), entry(2, text="two")], 1.0)
+    size = len(Path(store.place, part_names(store)[0]).read_bytes())
+    spoil(store, lambda data: data[: min(cut, size - 1)])
+    with pytest.raises(LedgerError):
+        ledger(store)

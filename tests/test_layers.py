@@ -1,0 +1,107 @@
+"""Tests for the layers: imports go strictly down, and no heavy library is imported before it is needed."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from conftest import ROOT, environment
+
+from voxbatch.cli import cli
+
+PACKAGE = ROOT / "voxbatch"
+
+LAYERS = (
+    ("errors", "log", "records", "__init__"),
+    ("storage", "vllm_plugin"),
+    ("audio", "chunking", "config", "formats", "latency", "manifest", "prices", "scoring", "stitching"),
+    ("engines",),
+    ("decoding", "output"),
+    ("doctor", "runner"),
+    ("display", "platforms"),
+    ("cli",),
+    ("__main__",),
+)
+"""The layers, lowest first. A package may import only from lower layers and from itself."""
+HEAVY = (
+    "torch", "vllm", "google.cloud", "boto3", "botocore", "librosa", "faster_whisper", "ctranslate2", "onnxruntime",
+    "soundfile", "numpy", "soxr", "kaldialign", "pysubs2", "rich", "yaml", "urllib3",
+)  # fmt: skip
+
+LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def package_of(dotted: str) -> str:
+    """Return the package or module below voxbatch: "voxbatch.engines.feed" → "engines", "voxbatch" → "__init__"."""
+    parts = dotted.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def dotted_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield the modules of voxbatch that a module imports, including lazy imports and imports for type checking."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "voxbatch")
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the package"
+            if node.module == "voxbatch":
+                yield from (f"voxbatch.{alias.name}" if _is_package(alias.name) else "voxbatch" for alias in node.names)
+            elif node.module and node.module.startswith("voxbatch."):
+                yield node.module
+
+
+def _is_package(name: str) -> bool:
+    return (PACKAGE / f"{name}.py").exists() or (PACKAGE / name).is_dir()
+
+
+def test_every_module_belongs_to_a_package_of_the_table() -> None:
+    """Every package is in the table, which decides its layer, and every entry of the table exists."""
+    assert {package_of(dotted_name(path)) for path in modules()} == set(LAYER_OF)
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted_name)
+def test_imports_go_down(path: Path) -> None:
+    """A package imports from lower layers and from itself, never from its own or a higher layer."""
+    package = package_of(dotted_name(path))
+    wrong = [
+        name
+        for name in imports(path)
+        if package_of(name) != package and LAYER_OF[package_of(name)] >= LAYER_OF[package]
+    ]
+    assert not wrong, f"{dotted_name(path)} imports {wrong}"
+
+
+def test_the_check_can_fail() -> None:
+    """The check finds an import that goes up, also a lazy one."""
+    found = set(imports(PACKAGE / "cli" / "__init__.py"))
+    assert {"voxbatch.runner.run", "voxbatch.runner.forecast", "voxbatch.errors"} <= found
+    assert LAYER_OF[package_of("voxbatch.runner.run")] > LAYER_OF[package_of("voxbatch.engines.feed")]
+
+
+@pytest.mark.parametrize("module", ["voxbatch", "voxbatch.cli"])
+def test_importing_loads_nothing_heavy(module: str) -> None:
+    """`voxbatch --help` answers at once, on a machine without the heavy libraries."""
+    script = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("name", ["voxbatch", *cli.commands])
+def test_every_command_and_option_is_documented(name: str) -> None:
+    """Each command and each of its options has a help text."""
+    command = cli.commands.get(name, cli)
+    assert command.help
+    assert not [p.name for p in command.params if isinstance(p, click.Option) and not p.help]

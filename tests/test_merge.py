@@ -1,0 +1,274 @@
+"""Tests for the merge: it restores manifest order from any parts, gives the same bytes in every process, and erases no
+other files.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxbatch.errors import LedgerError
+from voxbatch.latency import Latency
+from voxbatch.output import merge
+from voxbatch.output.checkpoint import Entry, Ledger, dump
+from voxbatch.storage import Store, open_store
+
+FACTS = {"engine": {"name": "scripted"}}
+RECORD = {"version": 1, "run": "run", "identity": {}, "items": 2, "language": None, "facts": FACTS}
+
+
+def transcript(index: int, reference: str | None = None) -> Entry:
+    line: dict[str, Any] = {"id": f"r{index}", "pred_text": "w0", "audio_duration": 1.5, "warnings": []}
+    line |= {
+        "words": [{"word": "w0", "start": 0.0, "end": 0.5}],
+        "segments": [{"text": "w0", "start": 0.0, "end": 0.5}],
+    }
+    if reference is not None:
+        line |= {"text": reference, "substitutions": 0, "insertions": 0, "deletions": 1, "reference_length": 2}
+    return Entry(index, "transcript", dump(line))
+
+
+def failure(index: int, reference: str | None = None) -> Entry:
+    line = {"id": f"r{index}", "line": index + 1, "error": "AudioError", "message": "no"}
+    return Entry(index, "failure", dump({**line, "text": reference} if reference is not None else line))
+
+
+def commit(
+    store: Store, batches: Sequence[Sequence[Entry]], items: int, shard: int = 0, shards: int = 1, worker: int = 0
+) -> None:
+    """Commit each batch as a part of 2 s."""
+    made = Ledger(store, "run", items, shard, shards, worker)
+    for batch in batches:
+        made.commit(batch, 2.0)
+
+
+def merged(store: Store, items: int, formats: Sequence[str] = ()) -> dict[str, Any]:
+    return merge.merge(store, items, formats, "en", FACTS)
+
+
+def snapshot(place: str) -> dict[str, bytes]:
+    """Return the bytes of all files below a folder, by relative path."""
+    return {str(path.relative_to(place)): path.read_bytes() for path in Path(place).rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "out"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=30))
+def test_entries_are_in_manifest_order_over_any_partition(places: list[tuple[int, int]]) -> None:
+    """Entries come in manifest order and each once, whatever shards and parts contain them."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(folder)
+        for shard in range(4):
+            batches = [[transcript(i) for i, at in enumerate(places) if at == (shard, part)] for part in range(6)]
+            commit(store, batches, len(places), shard, 4)
+        assert [entry.index for entry in merge.entries(store)] == list(range(len(places)))
+
+
+def test_an_item_done_under_two_shardings_counts_once(store: Store) -> None:
+    """An item that runs with different numbers of shards both committed counts once, from the first part."""
+    commit(store, [[transcript(0), transcript(1)]], 3, shard=0, shards=2)
+    commit(store, [[failure(1), transcript(2)]], 3)
+    assert [(entry.index, entry.kind) for entry in merge.entries(store)] == [
+        (0, "transcript"), (1, "failure"), (2, "transcript"),
+    ]  # fmt: skip
+    assert merged(store, 3)["done"] == 2
+
+
+def test_nothing_was_committed(store: Store) -> None:
+    """An OUT without parts has no entries, and a merge reports the number of missing items."""
+    assert list(merge.entries(store)) == []
+    with pytest.raises(LedgerError, match="3 of 3 items are not done yet"):
+        merged(store, 3)
+
+
+@pytest.mark.parametrize("done", [(1, 2, 3), (0, 2, 3), (0, 1, 2), (2,)])
+def test_missing_items_are_counted(store: Store, done: tuple[int, ...]) -> None:
+    """If any item is missing, nothing is merged, and the error counts the missing items."""
+    commit(store, [[transcript(i) for i in done]], 4)
+    with pytest.raises(LedgerError) as caught:
+        merged(store, 4)
+    expected = f"{4 - len(done)} of 4 items are not done yet; run again (each shard) to finish them"
+    assert str(caught.value) == f"{store.place}: {expected}"
+    assert not Path(store.place, merge.SUMMARY).exists()
+
+
+def test_the_summary_adds_up(store: Store) -> None:
+    """done + failed = items; the reference of a failed item counts as deletions; the slowest shard
+    gives the wall time.
+    """
+    commit(store, [[transcript(0, "a b")], [failure(2, "c d e")]], 4, shard=0, shards=2)
+    commit(store, [[transcript(1), transcript(3)]], 4, shard=1, shards=2)
+    summary = merged(store, 4)
+    assert (summary["items"], summary["done"], summary["failed"]) == (4, 3, 1)
+    assert (summary["failures_by_error"], summary["audio_s"]) == ({"AudioError": 1}, 4.5)
+    assert (summary["wall_s"], summary["process_s"], summary["rtfx"]) == (4.0, 6.0, 1.12)
+    words = summary["score"]["words"]
+    assert (words["deletions"], words["reference_words"], words["missing"]) == (4, 5, 1)
+    assert summary["engine"] == FACTS["engine"]
+
+
+def test_workers_of_a_shard_run_side_by_side(store: Store) -> None:
+    """The slowest worker of a shard gives its wall time, and all workers add to the process time."""
+    commit(store, [[transcript(0)], [transcript(1)]], 4, worker=0)
+    commit(store, [[transcript(2)]], 4, worker=1)
+    commit(store, [[transcript(3)]], 4, worker=2)
+    summary = merged(store, 4)
+    assert (summary["wall_s"], summary["process_s"], summary["rtfx"]) == (4.0, 8.0, 1.5)
+
+
+def latency(*chunks: float) -> Latency:
+    """Return latencies of one item with these chunks."""
+    made = Latency()
+    for seconds in chunks:
+        made.chunk.add(seconds)
+    made.item.add(sum(chunks))
+    return made
+
+
+def test_latencies_of_all_parts_are_merged(store: Store) -> None:
+    """Latencies are merged over parts, workers and shards; parts of versions that did not measure add nothing."""
+    first, second = Ledger(store, "run", 4, 0, 2, worker=0), Ledger(store, "run", 4, 0, 2, worker=1)
+    first.commit([transcript(0)], 2.0, latency(1.0, 1.0, 1.0), 9_800_000_000)
+    second.commit([transcript(1)], 2.0, latency(1.0, 8.0), 14_500_000_000)
+    other = Ledger(store, "run", 4, 1, 2)
+    other.commit([failure(2)], 2.0, latency(100.0))
+    other.commit([transcript(3)], 2.0)
+    summary = merged(store, 4)
+    assert (summary["completion_rate"], summary["peak_gpu_bytes"]) == (0.75, 14_500_000_000)
+    chunk, item = summary["latency"]["chunk"], summary["latency"]["item"]
+    assert (chunk["count"], item["count"]) == (6, 3)
+    assert [chunk[name] for name in ("p50_s", "p90_s", "p95_s")] == pytest.approx([1.0, 100.0, 100.0], rel=0.011)
+    assert [item[name] for name in ("p50_s", "p90_s", "p95_s")] == pytest.approx([9.0, 100.0, 100.0], rel=0.011)
+
+
+def test_nothing_was_measured(store: Store) -> None:
+    """With only parts of an older version there are no percentiles and no memory; an empty manifest has no completion
+    rate.
+    """
+    commit(store, [[transcript(0), failure(1)]], 2)
+    summary = merged(store, 2)
+    none = {"count": 0, "p50_s": None, "p90_s": None, "p95_s": None}
+    assert (summary["latency"], summary["peak_gpu_bytes"]) == ({"chunk": none, "item": none}, None)
+    assert summary["completion_rate"] == 0.5
+    assert merge.summarise(merge.Totals(), 0, [], FACTS)["completion_rate"] is None
+
+
+def test_merged_lines_are_the_committed_bytes(store: Store) -> None:
+    """Transcripts and failures are copied to their files in manifest order, byte for byte."""
+    entries = [transcript(0), failure(1), transcript(2), failure(3)]
+    commit(store, [entries[2:], entries[:2]], 4)
+    merged(store, 4)
+    for name, kind in (("transcripts.jsonl", "transcript"), ("failures.jsonl", "failure")):
+        lines = Path(store.place, name).read_bytes().splitlines()
+        assert lines == [entry.line for entry in entries if entry.kind == kind]
+
+
+def test_merging_twice_changes_nothing(store: Store) -> None:
+    """A second merge, even with other facts, returns the existing outputs unchanged."""
+    commit(store, [[transcript(0), failure(1)]], 2)
+    first, files = merged(store, 2, ["srt"]), snapshot(store.place)
+    again = merge.merge(store, 2, ["srt"], "en", {"engine": {"name": "other"}})
+    assert again == first
+    assert snapshot(store.place) == files
+
+
+def test_formats_can_be_added_later(store: Store) -> None:
+    """A second merge writes additional formats; only transcripts have files."""
+    commit(store, [[transcript(0), failure(1)]], 2)
+    merged(store, 2)
+    merged(store, 2, ["srt", "txt"])
+    assert sorted(store.names("srt") + store.names("txt")) == ["srt/r0.srt", "txt/r0.txt"]
+
+
+def _merge_in_process(place: str, items: int, barrier: Any, results: Any) -> None:
+    barrier.wait()
+    results.put(merged(open_store(place), items, ["srt", "json"]))
+
+
+def test_two_processes_merge_at_once(store: Store, tmp_path: Path) -> None:
+    """Two last shards that merge at the same time both succeed, and the outputs are those of one."""
+    entries = [transcript(i, "a b") if i % 3 else failure(i) for i in range(60)]
+    alone = open_store(str(tmp_path / "alone"))
+    for each in (store, alone):
+        commit(each, [entries[i::4] for i in range(4)], 60)
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(2), context.Queue()
+    processes = [context.Process(target=_merge_in_process, args=(store.place, 60, barrier, results)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    summaries = [results.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    assert summaries[0] == summaries[1] == merged(alone, 60, ["srt", "json"])
+    assert snapshot(store.place) == snapshot(alone.place)
+
+
+def test_erasing_takes_only_what_runs_wrote(store: Store) -> None:
+    """`erase` keeps files of others, beside the outputs or in the folder of a format."""
+    merge.write_run(store, RECORD)
+    commit(store, [[transcript(0), failure(1)]], 2)
+    merged(store, 2, ["srt", "txt"])
+    Ledger(store, "run", 2).complete(2)
+    strangers = ("notes.txt", "txt/reference.txt", "json/data.json", "parts/readme.md", "shard-00000-of-00001/a")
+    for name in strangers:
+        store.write(name, [b"mine"])
+    merge.erase(store)
+    assert set(snapshot(store.place)) == set(strangers)
+
+
+def test_erasing_a_place_of_others_does_nothing(store: Store) -> None:
+    """`erase` removes nothing if there is no run.json, whatever the names of the files are."""
+    store.write("transcripts.jsonl", [b"mine"])
+    merge.erase(store)
+    assert snapshot(store.place) == {"transcripts.jsonl": b"mine"}
+    assert merge.strangers(store) == ["transcripts.jsonl"]
+
+
+def test_erasing_survives_damaged_parts(store: Store) -> None:
+    """`erase` works with damaged parts, because --overwrite is the remedy for a damaged OUT."""
+    merge.write_run(store, RECORD)
+    commit(store, [[transcript(0)], [transcript(1)]], 2)
+    merged(store, 2, ["srt"])
+    Path(store.place, "parts/shard-00000-of-00001/part-00000.jsonl").write_bytes(b"\0")
+    merge.erase(store)
+    assert set(snapshot(store.place)) == {"srt/r0.srt"}
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version": 99}', b"\xff"])
+def test_a_run_json_of_others_is_refused(store: Store, content: bytes) -> None:
+    """A run.json that voxbatch did not write is refused."""
+    store.write("run.json", [content])
+    with pytest.raises(LedgerError) as caught:
+        merge.read_run(store)
+    reason = "was not written by this version of voxbatch; choose another OUT with -o"
+    assert str(caught.value) == f"{store.place}/run.json {reason}"
+
+
+def test_the_first_run_json_stays(store: Store) -> None:
+    """Two shards that start together use the record of the first."""
+    first = RECORD
+    assert merge.write_run(store, first) == first
+    assert merge.write_run(store, {**first, "run": "b"}) == first
+    assert json.loads((Path(store.place) / "run.json").read_text()) == first
+
+
+def test_the_cost_of_all_machines(store: Store) -> None:
+    """A price is paid for the time of each shard, and only once for workers that share a machine."""
+    commit(store, [[transcript(0)]], 3, 0, 2, worker=0)
+    commit(store, [[transcript(1)]], 3, 0, 2, worker=1)
+    commit(store, [[transcript(2)]], 3, 1, 2)
+    facts = {**FACTS, "config": {"usd_per_hour": 1800.0}}
+    summary = merge.merge(store, 3, (), "en", facts)
+    assert (summary["process_s"], summary["usd"]) == (6.0, 2.0)

@@ -1,0 +1,480 @@
+"""Tests for models in buckets: a model arrives complete, once and in the listed revision, whatever is killed or
+interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from conftest import environment
+from hypothesis import given
+from hypothesis import strategies as st
+from servers import Proxy, Server, free_port, led_through
+
+from voxbatch.errors import ConfigError, EngineError, StorageError
+from voxbatch.storage import gcs, model_download, retry, s3
+from voxbatch.storage.address import in_bucket
+from voxbatch.storage.model_download import MARKER, Fetched, fetch_prefix
+
+slow = pytest.mark.slow
+"""The test starts servers."""
+
+# Google's client leaves the socket of an interrupted reply to the garbage collector, which each test here runs.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+class Model:
+    """A model of four files in its own bucket behind a proxy."""
+
+    FILES: ClassVar = {
+        "config.json": b"{}",
+        "weights.bin": bytes(range(256)) * 400,
+        "tokens/en.txt": b"",
+        "tokens/de.txt": b"ein",
+    }
+
+    def __init__(self, server: Server, proxy: Proxy, cache: Path):
+        self.server, self.proxy, self.cache = server, proxy, cache
+        self.bucket = f"models-{uuid.uuid4().hex[:8]}"
+        self.uri = f"{server.scheme}://{self.bucket}/asr/tiny"
+        self.lines: list[str] = []
+        server.make(self.bucket)
+        for name, data in self.FILES.items():
+            self.put(f"asr/tiny/{name}", data)
+
+    def put(self, name: str, data: bytes, **settings: str) -> None:
+        self.server.put(self.bucket, name, data, **settings)
+
+    def fetch(self, uri: str | None = None) -> Fetched:
+        return fetch_prefix(uri or self.uri, self.cache, self.lines.append)
+
+    def fetched(self) -> Counter[str]:
+        """Return the number of requests for each object since the last call."""
+        counted = Counter(asked.name for asked in self.proxy.log if asked.verb == "get")
+        self.proxy.forget()
+        return counted
+
+    def script(self, head: str = "") -> subprocess.Popen[str]:
+        """Start the same fetch in another process, which prints its log lines and finally the folder."""
+        code = f"""
+import sys
+{head}
+from pathlib import Path
+from voxbatch.storage.model_download import fetch_prefix
+print(fetch_prefix(sys.argv[1], Path(sys.argv[2]), lambda line: print(line, flush=True)).path)
+"""
+        command = [sys.executable, "-c", code, self.uri, str(self.cache)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=environment(), stdout=pipe, stderr=pipe, text=True)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Return the files in the folder except for the marker."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {name: data for name, data in found.items() if name != MARKER}
+
+
+@pytest.fixture(params=["google", "amazon"])
+def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+    server: Server = request.getfixturevalue(request.param)
+    with led_through(server, monkeypatch) as proxy:
+        yield Model(server, proxy, tmp_path / "cache")
+
+
+# ── a successful download ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@slow
+def test_arrives_once(model: Model) -> None:
+    """All files below the prefix arrive in their folders, including the empty one, without neighbours and placeholders.
+    A second call fetches nothing.
+    """
+    for name in ("asr/tiny-v2/config.json", "asr/tiny", "asr/tiny/", "asr/tiny/tokens/", f"asr/tiny/{MARKER}"):
+        model.put(name, b"" if name.endswith("/") else b"not this")
+    first = model.fetch()
+    assert files(first.path) == Model.FILES
+    assert first.path.parent == model.cache
+    assert first.path.name == f"{model.bucket}-asr-tiny-{first.revision}"
+    asked = model.fetched()
+    assert set(asked.values()) == {1}
+    assert set(asked) - {"en.txt"} == {"config.json", "weights.bin", "de.txt"}  # the empty file needs no request
+    assert model.fetch(model.uri + "/") == first
+    assert not model.fetched()
+    assert len(model.lines) == 1
+    assert f"fetching 4 of 4 files, 0.1 MB, from {model.uri}/ to {first.path}" in model.lines[0]
+
+
+@slow
+def test_a_speech_model(model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The vLLM engine accepts a model by its bucket address: it detects the family, pins the revision, and reports
+    missing weights.
+    """
+    from voxbatch.engines.vllm.model import REALTIME, complete, locate
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    audio = {"audio_encoding_args": {"transcription_format": "streaming"}}
+    params = {"multimodal": {"whisper_model_args": {"encoder_args": audio}}}
+    model.put("asr/voxtral/params.json", json.dumps(params).encode())
+    model.put("asr/voxtral/tekken.json", b'{"audio": {"transcription_delay_ms": 480}}')
+    uri = f"{model.server.scheme}://{model.bucket}/asr/voxtral"
+    found = locate(uri, None)
+    assert (found.name, found.family, found.is_mistral) == (uri, REALTIME, True)
+    assert found.revision == model.fetch(uri).revision
+    assert found.audio_settings() == {"transcription_delay_ms": 480}
+    with pytest.raises(EngineError, match=r"has no consolidated\*\.safetensors: bring the whole model"):
+        complete(found)
+    with pytest.raises(ConfigError, match="revision"):
+        locate(uri, "v1")
+
+
+@slow
+def test_an_endpoint_of_its_own(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model is fetched from the S3 endpoint of the run's other buckets."""
+    from voxbatch.storage import Access
+
+    if model.server.scheme == "s3":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        access = Access(s3_endpoint_url=model.proxy.url)
+        assert files(fetch_prefix(model.uri, model.cache, model.lines.append, access).path) == Model.FILES
+
+
+@slow
+def test_revision(model: Model) -> None:
+    """The revision is the digest of the marker: uploading the same bytes again keeps it, and other bytes give another
+    folder.
+    """
+    first = model.fetch()
+    assert hashlib.sha256((first.path / MARKER).read_bytes()).hexdigest().startswith(first.revision)
+    model.put("asr/tiny/config.json", b"{}")
+    assert model.fetch() == first
+    model.put("asr/tiny/config.json", b"[]")
+    second = model.fetch()
+    assert second.revision != first.revision
+    assert second.path != first.path
+    assert files(second.path) == {**Model.FILES, "config.json": b"[]"}
+    assert files(first.path) == Model.FILES
+
+
+@slow
+def test_whole_bucket(model: Model) -> None:
+    """A whole bucket can be the model folder."""
+    fetched = model.fetch(f"{model.server.scheme}://{model.bucket}")
+    assert files(fetched.path) == {f"asr/tiny/{name}": data for name, data in Model.FILES.items()}
+
+
+@slow
+def test_many_pieces(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object arrives in several pieces that are joined correctly, with a shorter last piece."""
+    for store in (gcs, s3):
+        monkeypatch.setattr(store, "STREAM_BYTES", 30_001)
+    assert files(model.fetch().path) == Model.FILES
+
+
+@slow
+def test_many_files(model: Model) -> None:
+    """More files than are fetched concurrently, with special characters in their names, all arrive."""
+    names = [f"{i}/ü %2F#?+&=.bin" for i in range(30)]
+    for name in names:
+        model.put(f"many/{name}", name.encode())
+    fetched = model.fetch(f"{model.server.scheme}://{model.bucket}/many")
+    assert files(fetched.path) == {name: name.encode() for name in names}
+
+
+@slow
+def test_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large object is streamed: the process never holds it in memory."""
+    model.put("asr/tiny/weights.bin", bytes(150_000_000))
+    for name in ("STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{model.server.port}")
+    peak = """
+import atexit, re
+from pathlib import Path
+atexit.register(lambda: print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]))
+"""
+    out, err = model.script(peak).communicate()
+    *_, folder, peak_kib = out.split("\n")[:-1] or [err, "0"]
+    assert Path(folder, "weights.bin").stat().st_size == 150_000_000, err
+    assert int(peak_kib) < 150_000
+
+
+# ── faults during the download ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@slow
+def test_killed(model: Model) -> None:
+    """A process killed within a file leaves only complete files; the next process fetches only the missing file."""
+    model.proxy.faults["weights.bin"] = ["hold"]
+    process = model.script()
+    assert model.proxy.held.wait(20)
+    others = {name: data for name, data in Model.FILES.items() if name != "weights.bin"}
+    while not (there := list(model.cache.glob("models-*"))) or files(there[0]) != others:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (there[0] / MARKER).exists()
+    model.fetched()
+    fetched = model.fetch()
+    assert model.fetched() == {"weights.bin": 1}
+    assert fetched.path == there[0]
+    assert files(fetched.path) == Model.FILES
+    assert "fetching 1 of 4 files" in model.lines[0]
+
+
+@slow
+@pytest.mark.parametrize("fault", ["cut", "short", "503"])
+def test_one_fault(model: Model, fault: str) -> None:
+    """An interrupted connection, an incomplete object and a failing server are retried."""
+    model.proxy.faults["weights.bin"] = [fault]
+    fetched = model.fetch()
+    assert files(fetched.path) == Model.FILES
+    assert model.fetched()["weights.bin"] == 2
+
+
+@slow
+def test_lasting_fault(model: Model) -> None:
+    """An object that never arrives completely never appears in the folder, and the error names it. Once it arrives, the
+    fetch succeeds.
+    """
+    model.proxy.faults["weights.bin"] = ["short"] * model_download.ATTEMPTS
+    with pytest.raises(StorageError, match=r"weights\.bin"):
+        model.fetch()
+    assert model.fetched()["weights.bin"] == model_download.ATTEMPTS
+    assert [line for line in model.lines if line.startswith("trying again: ")]
+    (folder,) = model.cache.glob("models-*")
+    assert not {"weights.bin", MARKER} & set(os.listdir(folder))
+    assert files(model.fetch().path) == Model.FILES
+
+
+@slow
+def test_spoiled_cache(model: Model) -> None:
+    """Only files that are missing or truncated in the cache are fetched again."""
+    fetched = model.fetch()
+    model.fetched()
+    (fetched.path / "tokens/de.txt").unlink()
+    (fetched.path / "weights.bin").write_bytes(b"short")
+    assert model.fetch() == fetched
+    assert model.fetched() == {"de.txt": 1, "weights.bin": 1}
+    assert files(fetched.path) == Model.FILES
+
+
+@slow
+def test_swept(model: Model) -> None:
+    """Temporary files of a killed process are removed, on systems without nameless files."""
+    fetched = model.fetch()
+    (fetched.path / MARKER).unlink()
+    (fetched.path / "tokens" / ".tmp-0123").write_bytes(b"half")
+    assert files(model.fetch().path) == Model.FILES
+    assert (fetched.path / MARKER).exists()
+
+
+@slow
+def test_two_processes(model: Model) -> None:
+    """If two processes start together, one fetches, and the other waits and logs it; both end with the same folder."""
+    model.proxy.faults["weights.bin"] = ["hold"]
+    first = model.script()
+    assert model.proxy.held.wait(20)
+    second = model.script()
+    assert second.stdout is not None
+    assert second.stdout.readline().startswith("another process is fetching ")
+    model.proxy.release.set()
+    ends = [process.communicate()[0].split("\n")[-2] for process in (first, second)]
+    assert ends[0] == ends[1]
+    assert files(Path(ends[0])) == Model.FILES
+    assert set(model.fetched().values()) == {1}
+
+
+@slow
+def test_two_processes_without_locks(model: Model) -> None:
+    """On a file system without locks both processes fetch, and neither damages the files of the other."""
+    head = """
+import fcntl
+def flock(*_): raise OSError(38, "no locks")
+fcntl.flock = flock
+"""
+    model.proxy.faults["weights.bin"] = ["hold", "hold"]
+    both = [model.script(head), model.script(head)]
+    deadline = time.monotonic() + 20
+    while model.proxy.faults["weights.bin"] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not model.proxy.faults["weights.bin"]
+    model.proxy.release.set()
+    ends = [process.communicate()[0].split("\n")[-2] for process in both]
+    assert ends[0] == ends[1]
+    assert files(Path(ends[0])) == Model.FILES
+
+
+# ── invalid models and refusals ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("uri", ["", "models/tiny", "gs://", "s3:///tiny", "https://host/tiny", "gs:/models/tiny"])
+def test_no_address(uri: str, tmp_path: Path) -> None:
+    """An address without a bucket is refused with the form of a valid one."""
+    with pytest.raises(StorageError, match=r"gs://bucket/prefix or s3://bucket/prefix|'' is not a valid bucket name"):
+        fetch_prefix(uri, tmp_path)
+
+
+@slow
+@pytest.mark.parametrize("path", ["/nothing", "/asr/tiny/weights.bin", "/asr/tin"])
+def test_nothing_there(model: Model, path: str) -> None:
+    """A prefix without objects is an error that names the prefix; no folder is created."""
+    with pytest.raises(StorageError, match=rf"{path}/: there is no object below it: give the folder that holds"):
+        model.fetch(f"{model.server.scheme}://{model.bucket}{path}")
+    assert not model.cache.exists()
+
+
+@slow
+def test_no_bucket(model: Model) -> None:
+    """A missing bucket is reported by its name."""
+    with pytest.raises(StorageError, match="there is no bucket models-nowhere: check its name"):
+        model.fetch(f"{model.server.scheme}://models-nowhere/tiny")
+
+
+@slow
+@pytest.mark.parametrize("model", ["google"], indirect=True)  # the S3 server normalizes such names
+@pytest.mark.parametrize("name", ["../out", "tokens/../../out", "/out", "a//b"])
+def test_names_that_lead_out(model: Model, name: str) -> None:
+    """An object whose name leads out of the folder, or is invalid in one, stops the fetch before
+    anything is fetched.
+    """
+    model.put(f"asr/tiny/{name}", b"x")
+    with pytest.raises(StorageError, match=rf"the object {model.uri}/{name} cannot be stored in a local folder"):
+        model.fetch()
+    assert not model.cache.exists()
+
+
+@given(st.text(st.sampled_from("./\0a\\~ü")))
+def test_accepted_names_stay_inside(name: str) -> None:
+    """An accepted name is in normal form and stays below the folder."""
+    place = in_bucket("gs://models/m")
+    with suppress(StorageError):
+        model_download._check_name(place, name)
+        assert os.path.normpath(os.path.join("/folder", name)) == f"/folder/{name}"
+        assert "\0" not in name
+
+
+@slow
+def test_not_let_in(model: Model) -> None:
+    """A missing permission fails the first attempt with an error that names the object and the permission."""
+    model.proxy.faults["weights.bin"] = ["403"] * 9
+    with pytest.raises(
+        StorageError, match=rf"{model.uri}/weights\.bin: permission denied: .+ lacks (\S+get|s3:GetObject) "
+    ):
+        model.fetch()
+    assert model.fetched()["weights.bin"] == 1
+
+
+@slow
+def test_replaced_meanwhile(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that is replaced between the listing and its download is not stored in the folder
+    of the old revision.
+    """
+    listed = model_download._listed
+
+    def listed_and_replaced(*place: Any) -> list[model_download.Remote]:
+        found = listed(*place)
+        model.put("asr/tiny/weights.bin", b"x" * len(Model.FILES["weights.bin"]))
+        return found
+
+    monkeypatch.setattr(model_download, "_listed", listed_and_replaced)
+    with pytest.raises(StorageError, match=r"weights\.bin: .*start again"):
+        model.fetch()
+    (folder,) = model.cache.glob("models-*")
+    assert not {"weights.bin", MARKER} & set(os.listdir(folder))
+
+
+@slow
+def test_packed(model: Model) -> None:
+    """An object stored as gzip is refused, because an engine would read the compressed bytes."""
+    model.put("asr/tiny/config.json", b"\x1f\x8b", encoding="gzip")
+    with pytest.raises(StorageError, match=r"config\.json: it is stored with Content-Encoding: gzip; unpack it"):
+        model.fetch()
+
+
+@slow
+def test_full_disk(model: Model, small_disk: Path) -> None:
+    """A full disk gives an error of one line with the file, which need not be the large one; the incomplete file is
+    removed.
+    """
+    model.put("asr/tiny/weights.bin", bytes(2_000_000))
+    model.cache = small_disk / "cache"
+    with pytest.raises(StorageError, match=rf"cannot write {small_disk}/cache/\S+: the disk is full: free some space"):
+        model.fetch()
+    (folder,) = model.cache.glob("models-*")
+    assert "weights.bin" not in os.listdir(folder)
+
+
+@slow
+def test_unwritable_cache(model: Model) -> None:
+    """A cache that cannot be created, or whose place is taken by a file, is named with a remedy for a model's cache."""
+    model.cache.write_bytes(b"")
+    with pytest.raises(StorageError, match=rf"cannot write {model.cache}/.*choose another cache folder"):
+        model.fetch()
+    model.cache = Path("/proc/voxbatch")
+    with pytest.raises(StorageError, match="cannot write /proc/voxbatch/"):
+        model.fetch()
+
+
+@pytest.fixture
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove all credentials of this machine from the environment."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST"))]:
+        monkeypatch.delenv(name)
+    for name in ("HOME", "CLOUDSDK_CONFIG"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.mark.parametrize(
+    ("uri", "way"), [("gs://models/m", "GOOGLE_APPLICATION_CREDENTIALS"), ("s3://models/m", "AWS_ACCESS_KEY_ID")]
+)
+@pytest.mark.usefixtures("nobody")
+@slow
+def test_no_credentials(uri: str, way: str, tmp_path: Path) -> None:
+    """The error says how to set credentials if there are none."""
+    with pytest.raises(StorageError, match=rf"cannot (read|list) {uri[:11]}.*: no usable credentials .*set {way}"):
+        fetch_prefix(uri, tmp_path)
+
+
+@slow
+def test_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that does not answer is reported as a failed connection."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    monkeypatch.setenv(retry.NO_WAIT, "1")
+    with pytest.raises(StorageError, match=r"the connection failed .*check the network"):
+        fetch_prefix("s3://models/m", tmp_path)
+
+
+@pytest.mark.parametrize(("uri", "missing"), [("gs://models/m", "google.cloud.storage"), ("s3://models/m", "boto3")])
+def test_no_library(uri: str, missing: str, tmp_path: Path) -> None:
+    """The error names the extra to install if the client library is missing."""
+    code = f"""
+import sys
+from pathlib import Path
+sys.modules[{missing!r}] = None
+from voxbatch.errors import ConfigError, EngineError, StorageError
+from voxbatch.storage.model_download import fetch_prefix
+try:
+    fetch_prefix({uri!r}, Path("cache"))
+except StorageError as e:
+    print(e)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), cwd=tmp_path, capture_output=True, text=True)
+    extra = {"gs": "gcs", "s3": "s3"}[uri[:2]]
+    assert done.stdout.startswith(f"cannot read {uri[:12]}: the client library is not installed"), done.stderr
+    assert done.stdout.endswith(f": pip install 'voxbatch[{extra}]'\n")

@@ -1,0 +1,264 @@
+"""Tests for scoring: normalization of texts, counts of errors, and sums over a corpus."""
+
+from __future__ import annotations
+
+import json
+import time
+import unicodedata
+from dataclasses import FrozenInstanceError
+from random import Random
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from voxbatch.scoring import CorpusScore, ErrorCounts, count_errors, language, normalizer, unit
+
+TEXTS = st.text(max_size=60)
+LANGS = st.sampled_from(["en", "fr", "hi", "ja", "th", None])
+SENTENCES = st.lists(st.sampled_from(["one", "day", "red", "dog", "ran", "home", "far"]), max_size=12).map(" ".join)
+COUNTS = st.builds(ErrorCounts, *[st.integers(0, 50)] * 4)
+
+
+# --- normalization
+
+
+@pytest.mark.parametrize(
+    ("lang", "written", "normal"),
+    [
+        ("en", "It's my COLOUR, Mr. Grey!", "it is my color mister gray"),
+        ("en-US", "Um, we're   gonna go.", "we are going to go"),
+        ("EN_gb", "can't", "can not"),
+        ("fr", "L’homme — 50 % d'ÉTÉ", "l homme 50 d été"),
+        ("de", "Straße, STRASSE: weiß?", "strasse strasse weiss"),
+        ("es", "¿Qué? ¡Sí!", "qué sí"),
+        ("ja", "ＡＢＣ、カタカナ。", "abc カタカナ"),
+        ("tr", "a+b = c_d", "a b c d"),
+        (None, "Don't\tstop\u00a0now", "don t stop now"),
+    ],
+)
+def test_normal_forms(lang: str | None, written: str, normal: str) -> None:
+    """English is normalized by Whisper's rules; other languages lose only case, punctuation and symbols."""
+    assert normalizer(lang)(written) == normal
+
+
+@pytest.mark.parametrize("word", ["हिन्दी", "ภาษาไทยที่", "தமிழ்", "עִבְרִית", "বাংলা", "မြန်မာ"])
+def test_combining_marks_stay(word: str) -> None:
+    """Combining marks such as vowel signs and tone marks are part of a word and stay."""
+    normal = normalizer("hi")(f"«{word}!»")
+    assert unicodedata.normalize("NFC", normal) == unicodedata.normalize("NFC", unicodedata.normalize("NFKC", word))
+
+
+def test_different_vowels_are_an_error() -> None:
+    """ "की" and "का" differ only in a combining mark, and that is one wrong word."""
+    assert count_errors("राम की किताब", "राम का किताब", "hi") == ErrorCounts(1, 0, 0, 3)
+
+
+def test_invisible_characters_are_no_difference() -> None:
+    """Soft hyphens, joiners, direction marks and the variation selectors of emoji do not separate words."""
+    normalize = normalizer("fa")
+    assert normalize("co\u00adop\u200d\u200f \ufeffx") == "coop x"
+    assert normalize("a ❤\ufe0f b\ufe0f") == "a b"
+
+
+def test_apostrophe_letters_are_apostrophes() -> None:
+    """Three different apostrophes are typed in Ukrainian, and they sound the same."""
+    assert {normalizer("uk")(f"п{mark}ять") for mark in "'’ʼ"} == {"п ять"}
+
+
+@given(TEXTS)
+@example("\u0345\u0301a\u00b4\u1fb4")
+def test_unicode_normaliser_is_idempotent(text: str) -> None:
+    """Normal text is unchanged, and contains no punctuation, symbols or unusual spaces."""
+    normal = normalizer("fr")(text)
+    assert normalizer("fr")(normal) == normal
+    assert not [char for char in normal if unicodedata.category(char)[0] in "PSZ" and char != " "]
+
+
+@given(TEXTS)
+def test_english_normaliser_takes_any_text(text: str) -> None:
+    """Any text can be normalized, and its words are separated by single spaces."""
+    normal = normalizer("en")(text)
+    assert normal == " ".join(normal.split())
+
+
+def test_a_number_without_end_is_scored() -> None:
+    """A model in a loop may write a number of 5,000 digits, which is one wrong word and no crash."""
+    assert count_errors("number one", "number " + "1" * 5000, "en") == ErrorCounts(1, 0, 0, 2)
+
+
+def test_normalisers_are_built_once() -> None:
+    """All variants of English share one normalizer, because building it reads a large table."""
+    assert normalizer("en") is normalizer("en-AU")
+    assert normalizer("fr") is normalizer(None)
+
+
+@pytest.mark.parametrize(
+    ("lang", "subtag"),
+    [("pt-BR", "pt"), ("EN_us", "en"), (" zh-Hant-TW", "zh"), ("yue", "yue"), (None, "und"), ("", "und")],
+)
+def test_language_is_the_primary_subtag(lang: str | None, subtag: str) -> None:
+    """Regions and scripts do not make another language."""
+    assert language(lang) == subtag
+
+
+def test_units() -> None:
+    """Languages written without spaces are counted in characters, whatever their region; all others in words."""
+    assert {unit(lang) for lang in ["zh", "zh-CN", "yue", "ja", "JA-jp", "th", "lo", "km", "my", "bo"]} == {"character"}
+    assert {unit(lang) for lang in ["en", "ko", "vi", "hi", "ar", None, ""]} == {"word"}
+
+
+# --- counts
+
+
+@pytest.mark.parametrize(
+    ("lang", "reference", "hypothesis", "counts"),
+    [
+        ("en", "the cat sat", "the cat sat", ErrorCounts(0, 0, 0, 3)),
+        ("en", "the cat sat", "the cat sat down", ErrorCounts(0, 1, 0, 3)),
+        ("en", "the cat sat", "the sat", ErrorCounts(0, 0, 1, 3)),
+        ("en", "the cat sat", "the dog sat", ErrorCounts(1, 0, 0, 3)),
+        ("en", "The cat sat.", "the  CAT, sat", ErrorCounts(0, 0, 0, 3)),
+        ("en", "a b c d", "", ErrorCounts(0, 0, 4, 4)),
+        ("en", "", "thank you", ErrorCounts(0, 2, 0, 0)),
+        ("en", "", "", ErrorCounts(0, 0, 0, 0)),
+        ("zh", "今天 天气好。", "今天气很好", ErrorCounts(0, 1, 1, 5)),
+        ("ja", "カタカナ", "カタカタ", ErrorCounts(1, 0, 0, 4)),
+    ],
+)
+def test_counts_by_hand(lang: str, reference: str, hypothesis: str, counts: ErrorCounts) -> None:
+    """Substitutions, insertions, deletions and reference length equal counts made by hand."""
+    assert count_errors(reference, hypothesis, lang) == counts
+
+
+@given(TEXTS, LANGS)
+def test_a_text_equals_itself(text: str, lang: str | None) -> None:
+    """A text against itself has no errors; against nothing it has only deletions."""
+    same, nothing = count_errors(text, text, lang), count_errors(text, "", lang)
+    assert same.errors == 0
+    assert nothing == ErrorCounts(0, 0, nothing.reference_length, same.reference_length)
+
+
+@given(SENTENCES, SENTENCES)
+def test_swapping_the_texts_swaps_insertions_and_deletions(one: str, other: str) -> None:
+    """The distance is symmetric, and insertions minus deletions is the difference in length."""
+    there, back = count_errors(one, other, "fr"), count_errors(other, one, "fr")
+    assert there.errors == back.errors
+    assert there.insertions - there.deletions == back.reference_length - there.reference_length
+
+
+@given(SENTENCES, SENTENCES)
+def test_errors_are_the_levenshtein_distance(reference: str, hypothesis: str) -> None:
+    """The number of errors equals that of the textbook recurrence, written out here."""
+    ref, hyp = reference.split(), hypothesis.split()
+    row = list(range(len(hyp) + 1))
+    for i, word in enumerate(ref, 1):
+        diagonal, row[0] = row[0], i
+        for j, heard in enumerate(hyp, 1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (word != heard))
+    assert count_errors(reference, hypothesis, "fr").errors == row[-1]
+
+
+@given(COUNTS, COUNTS, COUNTS)
+def test_counts_form_a_monoid(a: ErrorCounts, b: ErrorCounts, c: ErrorCounts) -> None:
+    """Counts add up in any order and grouping, and empty counts add nothing."""
+    assert (a + b) + c == a + (b + c)
+    assert a + b == b + a
+    assert a + ErrorCounts() == a
+    assert (a + b).errors == a.errors + b.errors
+
+
+def test_rate() -> None:
+    """The rate is errors over reference length: above 1 with many insertions, and None without a reference."""
+    assert ErrorCounts(1, 1, 0, 4).rate == 0.5
+    assert ErrorCounts(0, 6, 0, 3).rate == 2.0
+    assert ErrorCounts(0, 6, 0, 0).rate is None
+
+
+def test_counts_cannot_be_changed() -> None:
+    """Counts are immutable."""
+    with pytest.raises(FrozenInstanceError):
+        ErrorCounts().insertions = 1  # type: ignore[misc]
+
+
+def test_long_and_repeated_transcripts_are_counted_quickly() -> None:
+    """A quarter of an hour of speech, and a model stuck on one sentence, are scored in less than five seconds."""
+    sentence = "we walked along the river until the bridge came in sight "
+    started = time.perf_counter()
+    long = count_errors(sentence * 250, (sentence * 249).replace("river", "road"), "en")
+    stuck = count_errors(sentence, sentence * 100, "en")
+    assert (long.errors, long.reference_length) == (249 + 11, 2750)
+    assert stuck == ErrorCounts(0, 99 * 11, 0, 11)
+    assert time.perf_counter() - started < 5
+
+
+# --- sums
+
+
+def test_corpus_rate_is_not_the_mean_of_rates() -> None:
+    """One error in 1 word and none in 9 make 10 %, not the average of 50 %."""
+    score = CorpusScore()
+    score.add("en", ErrorCounts(1, 0, 0, 1))
+    score.add("en", ErrorCounts(0, 0, 0, 9))
+    assert score.to_dict()["wer"] == 0.1
+
+
+def test_a_missing_transcript_counts_as_deletions() -> None:
+    """An item with a reference and no transcript counts as missing, and all of its words as deleted."""
+    score = CorpusScore()
+    score.add("en", ErrorCounts(0, 0, 0, 4))
+    assert score.add_missing("en", "It's gone.") == ErrorCounts(0, 0, 3, 3)
+    assert score.to_dict()["by_language"]["en"] == {
+        "wer": round(3 / 7, 6),
+        "errors": 3,
+        "substitutions": 0,
+        "insertions": 0,
+        "deletions": 3,
+        "reference_words": 7,
+        "items": 1,
+        "missing": 1,
+    }
+
+
+def test_invented_text_against_an_empty_reference_counts() -> None:
+    """Two words in an item without speech raise the corpus rate by two errors and no reference word."""
+    score = CorpusScore()
+    score.add("en", ErrorCounts(0, 2, 0, 0))
+    assert score.to_dict()["wer"] is None
+    score.add("en", ErrorCounts(0, 0, 0, 8))
+    assert score.to_dict()["wer"] == 0.25
+
+
+def test_words_and_characters_are_never_added_together() -> None:
+    """Languages counted in words make the WER, the others the CER, and each language has its own rate."""
+    score = CorpusScore()
+    score.add("en", ErrorCounts(1, 0, 0, 10))
+    score.add("fr-CA", ErrorCounts(2, 0, 0, 10))
+    score.add("zh-TW", ErrorCounts(0, 0, 3, 6))
+    summary = score.to_dict()
+    assert (summary["wer"], summary["cer"], summary["items"], summary["missing"]) == (0.15, 0.5, 3, 0)
+    assert summary["words"]["reference_words"] == 20
+    assert summary["characters"]["reference_characters"] == 6
+    assert {lang: row.get("wer", row.get("cer")) for lang, row in summary["by_language"].items()} == {
+        "en": 0.1,
+        "fr": 0.2,
+        "zh": 0.5,
+    }
+
+
+def test_an_empty_corpus_has_no_rates() -> None:
+    """An empty corpus has no rate, rather than a perfect one."""
+    summary = CorpusScore().to_dict()
+    assert (summary["wer"], summary["cer"], summary["items"], summary["by_language"]) == (None, None, 0, {})
+
+
+@given(st.lists(st.tuples(LANGS, COUNTS), max_size=30), st.randoms())
+def test_order_does_not_matter(rows: list[tuple[str | None, ErrorCounts]], random: Random) -> None:
+    """The same items in any order give the same JSON bytes."""
+    one, other = CorpusScore(), CorpusScore()
+    for lang, counts in rows:
+        one.add(lang, counts)
+    random.shuffle(rows)
+    for lang, counts in rows:
+        other.add(lang, counts)
+    assert json.dumps(one.to_dict()) == json.dumps(other.to_dict())

@@ -1,0 +1,524 @@
+"""Runs in several worker processes: the bytes of one process, progress and merge. A lost worker costs only time."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import servers
+from conftest import ManifestWriter, Recorder, Starter, Voxbatch
+
+from voxbatch.config import Config
+from voxbatch.errors import ManifestError, StorageError, UsageError
+from voxbatch.log import Log
+from voxbatch.manifest import open_source
+from voxbatch.runner import workers
+from voxbatch.runner.pipeline import Interrupted, Progress, Stop
+from voxbatch.storage.retry import ATTEMPTS, NO_WAIT
+
+SECONDS = (0.6, 1.2, None, 2, 33, 0.7, 1.1, 1.6, 0.5, 16, 1, 1, 0.9, 2.2, 1.4, 0.8)
+"""Durations of sixteen recordings: two have several chunks, and one file is missing."""
+SETTINGS = ("--engine", "scripted", "--log-format", "text", "--decoders", "1", "--part-items", "1")
+
+
+def options(**given: object) -> list[str]:
+    return [word for name, value in given.items() for word in ("--engine-option", f"{name}={value}")]
+
+
+SLOWLY = options(max_chunk_s=15, concurrency=1, delay_s=0.03)
+GLACIALLY = options(max_chunk_s=15, concurrency=1, delay_s=2)
+"""Options for which the last worker starts long before all items are done, also on a busy machine."""
+
+
+def outputs(out: Path) -> dict[str, bytes]:
+    files = [out / "transcripts.jsonl", out / "failures.jsonl", *sorted(out.glob("srt/*"))]
+    return {str(path.relative_to(out)): path.read_bytes() for path in files}
+
+
+def committed(out: Path) -> list[bytes]:
+    """Return the committed items of all parts, sorted by index. An item that was committed twice appears twice."""
+    parts = [path.read_bytes().splitlines()[1:] for path in out.glob("parts/*/part-*.jsonl")]
+    return sorted(line.split(b",")[0] for part in parts for line in part)
+
+
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def at_work(process: subprocess.Popen[str], workers: int) -> list[psutil.Process]:
+    """Return all processes of a fleet with GLACIALLY, after each worker had time to finish an item or two."""
+    parent, seen = psutil.Process(process.pid), set[int]()
+
+    def all_have_started() -> bool:
+        """Count each worker with its decoder process. The first decoder may have ended when the last worker starts."""
+        seen.update(each.pid for each in parent.children(recursive=True))
+        return len(seen) >= 2 * workers
+
+    until(all_have_started)
+    time.sleep(3)
+    return parent.children(recursive=True)
+
+
+@pytest.fixture
+def alone(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> dict[str, bytes]:
+    """Return the outputs of one process for the manifest of sixteen recordings."""
+    done = voxbatch("run", manifest(*SECONDS, text="w0 w1"), "-o", "alone", *SETTINGS, *SLOWLY, "--formats", "srt")
+    assert done.returncode == 3, done.stderr
+    assert "workers" not in done.stderr
+    return outputs(tmp_path / "alone")
+
+
+@pytest.mark.slow
+def test_the_same_bytes_however_many_workers(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Three workers, two of the three, or one: the outputs equal those of one process, and each item is in one part."""
+    for limit, count in (("auto", 3), ("2", 2), ("1", 1)):
+        out = tmp_path / limit
+        extra = (*options(workers=3), "--workers", limit, "--formats", "srt")
+        done = voxbatch("run", "m.jsonl", "-o", out, *SETTINGS, *SLOWLY, *extra)
+        assert done.returncode == 3, done.stderr
+        assert (f"{count} workers side by side" in done.stderr) == (count > 1)
+        assert "15 done + 1 failed = 16 items (1 AudioError)" in done.stdout
+        assert outputs(out) == alone
+        assert len(committed(out)) == len(set(committed(out))) == 16
+        summary = json.loads((out / "summary.json").read_text())
+        assert summary["workers"] == count
+        assert (summary["process_s"] > summary["wall_s"]) == (count > 1)
+        assert summary["latency"]["item"]["count"] == 15, "all workers' parts; the missing recording has none"
+        assert summary["rtfx"] == pytest.approx(summary["audio_s"] / summary["wall_s"], abs=0.01)
+
+
+@pytest.mark.slow
+def test_one_worker_is_killed(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The other workers do its items, a warning names it and its device, and only the items decide the exit code."""
+    extra = (*options(workers=3, only_worker=1, kill_after=2), "--formats", "srt")
+    done = voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, *extra)
+    assert done.returncode == 3, done.stderr
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+    assert warnings[0] == (
+        "warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) is lost: killed by signal 9; what it has committed is safe"
+    )
+    assert warnings[1].endswith("items that were left behind are dealt out anew, to the workers that are left: 0, 2")
+    assert len(warnings) == 2
+    assert outputs(tmp_path / "out") == alone
+    assert len(committed(tmp_path / "out")) == len(set(committed(tmp_path / "out"))) == 16
+
+
+@pytest.mark.slow
+def test_survivors_keep_their_engines(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The other workers do the items of a lost worker with the engines that they have already loaded."""
+    extra = options(workers=3, only_worker=1, kill_after=1, load_s=0.5)
+    done = voxbatch("run", manifest(*[1] * 12), "-o", "out", *SETTINGS, *SLOWLY, *extra)
+    assert done.returncode == 0, done.stderr
+    assert "are dealt out anew, to the workers that are left: 0, 2" in done.stderr
+    loaded = [line for line in done.stderr.splitlines() if line.endswith("scripted is loaded")]
+    assert sorted(loaded) == [f"worker {number}: scripted is loaded" for number in range(3)]
+    assert len(committed(tmp_path / "out")) == len(set(committed(tmp_path / "out"))) == 12
+
+
+@pytest.mark.slow
+def test_all_workers_die(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Exit 1, and an equal reason is named once. Another number of workers resumes from the committed items."""
+    dying = voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, *options(workers=3, die_after=2))
+    safe = len(committed(tmp_path / "out"))
+    assert dying.returncode == 1
+    assert 1 <= safe < 16
+    names = ", ".join(f"worker {i} (VOXBATCH_SCRIPTED_WORKER={i})" for i in range(3))
+    assert dying.stderr.splitlines()[-2:] == [
+        f"error: no worker is left: {names}: scripted to die after 2 results",
+        f"{safe} of 16 items are safe in out; run the same command again to go on from there",
+    ]
+    again = voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, *options(workers=2), "--formats", "srt")
+    assert again.returncode == 3, again.stderr
+    assert f"{safe} of 16 items were done before" in again.stderr
+    assert outputs(tmp_path / "out") == alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_stops_all_softly(
+    alone: dict[str, bytes], voxbatch: Voxbatch, start: Starter, tmp_path: Path, number: int, code: int
+) -> None:
+    """SIGTERM or Ctrl-C to the process group: finished items are committed, all processes end, the run can resume."""
+    patient = (*GLACIALLY, *options(workers=3), "--part-items", "100")
+    running = start("run", "m.jsonl", "-o", "out", *SETTINGS, *patient, start_new_session=True)
+    others = at_work(running, 3)
+    os.killpg(running.pid, number)
+    asked = time.monotonic()
+    out, err = running.communicate(timeout=20)
+    assert time.monotonic() - asked < 5
+    assert (running.returncode, out) == (code, "")
+    assert not psutil.wait_procs(others, timeout=5)[1]
+    safe = len(committed(tmp_path / "out"))
+    assert 1 <= safe < 16
+    assert err.splitlines()[-1] == (
+        f"warning: interrupted; {safe} of 16 items are safe in out; run the same command again to go on from there"
+    )
+    assert "is lost" not in err
+    assert voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, "--formats", "srt").returncode == 3
+    assert outputs(tmp_path / "out") == alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_worker_outlives_the_fleet(manifest: ManifestWriter, start: Starter, tmp_path: Path, number: int) -> None:
+    """The fleet is killed, or ended by a second signal while waiting: the workers commit finished items and end."""
+    extra = (*GLACIALLY, *options(workers=2), "--part-items", "100")
+    running = start("run", manifest(*SECONDS), "-o", "out", *SETTINGS, *extra)
+    others = at_work(running, 2)
+    running.send_signal(number)
+    running.send_signal(number)
+    assert running.wait(5) in (-number, 128 + number)
+    assert not psutil.wait_procs(others, timeout=10)[1]
+    assert committed(tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_sources_that_cannot_be_opened_twice(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Every worker reads standard input and gzip. Relative paths and --limit mean the same as in one process."""
+    text = (tmp_path / "m.jsonl").read_text()
+    extra = (*SLOWLY, *options(workers=3), "--formats", "srt")
+    done = voxbatch("run", "-", *SETTINGS, *extra, input=text)
+    assert done.returncode == 3, done.stderr
+    assert outputs(tmp_path / "stdin.voxbatch") == alone
+    (tmp_path / "g.jsonl.gz").write_bytes(gzip.compress((text + "no json\n").encode()))
+    done = voxbatch("run", "g.jsonl.gz", "--limit", "16", *SETTINGS, *extra)
+    assert done.returncode == 3, done.stderr
+    assert outputs(tmp_path / "g.voxbatch") == alone
+
+
+@pytest.mark.slow
+def test_shards_of_fleets(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Hosts with different numbers of GPUs work on one shard each: the last host merges, as in any other run."""
+    command = ("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, "--formats", "srt")
+    first = voxbatch(*command, "--shard", "1/2", *options(workers=3))
+    assert "shard 1/2 is done: " in first.stderr.splitlines()[-1]
+    assert not (tmp_path / "out" / "summary.json").exists()
+    last = voxbatch(*command, "--shard", "0/2", *options(workers=2))
+    assert last.returncode == 3, last.stderr
+    assert outputs(tmp_path / "out") == alone
+    status = json.loads(voxbatch("status", "out", "--json").stdout)
+    assert [(shard["shard"], shard["complete"]) for shard in status["shards"]] == [("0/2", True), ("1/2", True)]
+
+
+@pytest.mark.slow
+def test_logs_of_workers_in_json(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Each line is an event. An event for a line that a library prints names the worker. --quiet keeps warnings."""
+    (tmp_path / "noisy").mkdir()
+    noise = "import os\nif 'VOXBATCH_SCRIPTED_WORKER' in os.environ: print('loading a library', flush=True)\n"
+    (tmp_path / "noisy" / "sitecustomize.py").write_text(noise)
+    path = os.pathsep.join([str(tmp_path / "noisy"), str(Path(workers.__file__).parents[2])])
+    command = ("run", manifest(1, 1, 1, 1), *SETTINGS, "--log-format", "json", "--overwrite")
+    extra = options(workers=2, only_worker=1, kill_after=1)
+    done = voxbatch(*command, *extra, env={"PYTHONPATH": path})
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stderr.splitlines()]
+    printed = {event["worker"]: event["text"] for event in events if event["message"] == "worker_printed"}
+    assert printed == {i: f"worker {i}: loading a library" for i in range(2)}
+    (lost,) = [event for event in events if event["message"] == "worker_lost"]
+    assert (lost["severity"], lost["worker"]) == ("WARNING", 1)
+    quiet = voxbatch(*command, *extra, "--quiet", env={"PYTHONPATH": path})
+    assert (quiet.returncode, quiet.stdout) == (0, "")
+    assert [json.loads(line)["message"] for line in quiet.stderr.splitlines()] == ["worker_lost", "items_dealt_anew"]
+
+
+@pytest.mark.slow
+def test_what_a_worker_forked_goes_with_it(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A process that an engine forked keeps the worker's descriptors open. It delays nothing and is killed."""
+    forking = "import os, sys, time\nif 'workers.worker' in sys.orig_argv[-2] and not os.fork():\n    time.sleep(120)\n"
+    (tmp_path / "forks").mkdir()
+    (tmp_path / "forks" / "sitecustomize.py").write_text(forking)
+    path = os.pathsep.join([str(tmp_path / "forks"), str(Path(workers.__file__).parents[2])])
+    extra = options(workers=2, only_worker=1, kill_after=1)
+    done = voxbatch("run", manifest(1, 1, 1, 1), *SETTINGS, *extra, env={"PYTHONPATH": path}, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert "worker 1 (VOXBATCH_SCRIPTED_WORKER=1) is lost: killed by signal 9" in done.stderr
+    places = [each.info["environ"] or {} for each in psutil.process_iter(["environ"])]
+    assert not any(str(tmp_path) in place.get("PYTHONPATH", "") for place in places)
+
+
+def test_what_can_be_refused_is_refused_before_any_worker_starts(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A bad line: exit 2, before any message about workers."""
+    (tmp_path / "m.jsonl").write_text('{"audio_filepath": "a.wav"}\nx\n')
+    done = voxbatch("run", "m.jsonl", *SETTINGS, *options(workers=3))
+    assert (done.returncode, "workers" in done.stderr) == (2, False)
+    assert not (tmp_path / "m.voxbatch").exists()
+
+
+# -- recordings in a bucket that some workers can fetch and others cannot ----------------------------------------------
+
+
+class Bucket:
+    """Recordings 0.wav, 1.wav, … in a bucket behind a proxy, and a manifest of them."""
+
+    def __init__(self, server: servers.Server, proxy: servers.Proxy, recording: Recorder, run: Voxbatch):
+        self.server, self.proxy, self._recording, self._run = server, proxy, recording, run
+        self.root = f"{server.scheme}://fleet-{uuid.uuid4().hex[:8]}"
+        server.make(self.root.partition("://")[2])
+
+    def manifest(self, items: int) -> str:
+        for i in range(items):
+            self._put(f"{i}.wav", self._recording(f"{i}.wav", 0.5 + i / 10).read_bytes())
+        rows = [json.dumps({"audio_filepath": f"{i}.wav"}) + "\n" for i in range(items)]
+        self._put("m.jsonl", "".join(rows).encode())
+        return f"{self.root}/m.jsonl"
+
+    def _put(self, key: str, data: bytes) -> None:
+        self.server.put(self.root.partition("://")[2], key, data)
+
+    def run(self, manifest: str, out: str, *extra: str) -> subprocess.CompletedProcess[str]:
+        return self._run("run", manifest, "-o", out, *SETTINGS, "--formats", "srt", *extra, env={NO_WAIT: "1"})
+
+
+@pytest.fixture
+def bucket(
+    google: servers.Server, recording: Recorder, voxbatch: Voxbatch, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bucket]:
+    with servers.led_through(google, monkeypatch) as proxy:
+        yield Bucket(google, proxy, recording, voxbatch)
+
+
+def refusing(*names: str) -> Callable[[servers.Asked], servers.Fault]:
+    """Return the fault of a store that refuses these objects to everybody."""
+    return lambda asked: "403" if asked.name in names else ""
+
+
+def silent_until_others_come(name: str) -> Callable[[servers.Asked], servers.Fault]:
+    """Return the fault of a store that never delivers this recording, and delivers the others after all attempts for
+    this one have failed."""
+    tried, lock, is_over = Counter[str](), threading.Lock(), threading.Event()
+
+    def spoil(asked: servers.Asked) -> servers.Fault:
+        if not asked.name.endswith(".wav"):
+            return ""
+        if asked.name != name:
+            is_over.wait(60)
+            return ""
+        with lock:
+            tried[name] += 1
+            if tried[name] == ATTEMPTS:
+                is_over.set()
+        return "503"
+
+    return spoil
+
+
+def down(asked: servers.Asked) -> servers.Fault:
+    """Return the fault of a store that delivers no recording."""
+    return "503" if asked.name.endswith(".wav") else ""
+
+
+def warnings(stderr: str) -> list[str]:
+    return [line for line in stderr.splitlines() if line.startswith("warning: ")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "spoil", [lambda: refusing("1.wav"), lambda: silent_until_others_come("1.wav")], ids=["refused", "silent"]
+)
+def test_a_recording_that_only_one_worker_asks_for(
+    bucket: Bucket, tmp_path: Path, spoil: Callable[[], Callable[[servers.Asked], servers.Fault]]
+) -> None:
+    """Its place delivered something to the other workers, so the recording itself failed, as in one process. No GPU is
+    lost, and one worker gets a second order."""
+    manifest = bucket.manifest(3)
+    for limit in ("1", "3"):
+        bucket.proxy.spoil = spoil()
+        done = bucket.run(manifest, limit, *options(workers=3), "--workers", limit)
+        assert done.returncode == 3, done.stderr
+        assert "2 done + 1 failed = 3 items (1 AudioError)" in done.stdout
+        (failure,) = map(json.loads, (tmp_path / limit / "failures.jsonl").read_text().splitlines())
+        assert (failure["audio_filepath"], failure["retryable"]) == ("1.wav", True)
+    stopped, again = warnings(done.stderr)
+    assert stopped.startswith("warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) has stopped: cannot read gs://")
+    assert again == "warning: 1 items that were left behind are dealt out anew, to worker 0"
+    assert outputs(tmp_path / "3") == outputs(tmp_path / "1")
+
+
+@pytest.mark.slow
+def test_the_place_of_all_recordings_is_down(bucket: Bucket, tmp_path: Path) -> None:
+    """Exit 1 with the error of the store. No recording fails and no GPU is lost. The run can be resumed when the place
+    is reachable again."""
+    manifest = bucket.manifest(4)
+    bucket.proxy.spoil = down
+    stopped = bucket.run(manifest, "out", *options(workers=2))
+    assert stopped.returncode == 1
+    assert "is lost" not in stopped.stderr
+    error, safe = stopped.stderr.splitlines()[-2:]
+    assert error.startswith("error: cannot read gs://")
+    assert error.endswith(f" came from {bucket.root}/ meanwhile (--fail-unreachable records such as failed)")
+    assert safe == "0 of 4 items are safe in out; run the same command again to go on from there"
+    assert not committed(tmp_path / "out")
+    bucket.proxy.spoil = lambda asked: ""
+    assert bucket.run(manifest, "out", *options(workers=2)).returncode == 0
+    assert len(committed(tmp_path / "out")) == 4
+
+
+@pytest.mark.slow
+def test_one_worker_dies_and_another_gets_no_recording(bucket: Bucket, tmp_path: Path) -> None:
+    """The first worker is lost. The second is not lost, and helps with the items that both left."""
+    manifest = bucket.manifest(6)
+    bucket.proxy.spoil = refusing("1.wav", "4.wav")  # all items of worker 1
+    assert bucket.run(manifest, "alone").returncode == 3
+    done = bucket.run(manifest, "out", *options(workers=3, only_worker=0, kill_after=1, concurrency=1, delay_s=0.5))
+    assert done.returncode == 3, done.stderr
+    said = sorted(warnings(done.stderr))
+    assert len(said) == 3
+    assert said[0].endswith("items that were left behind are dealt out anew, to the workers that are left: 1, 2")
+    assert said[1].startswith("warning: worker 0 (VOXBATCH_SCRIPTED_WORKER=0) is lost: killed by signal 9")
+    assert said[2].startswith("warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) has stopped: cannot read gs://")
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "alone")
+    assert len(committed(tmp_path / "out")) == len(set(committed(tmp_path / "out"))) == 6
+
+
+# -- the fleet in this process, its workers in other processes -------------------------------------------------------
+
+
+class Bench:
+    """A run that records its progress and its log."""
+
+    def __init__(self, source: Path, part_items: int = 1, **options: object):
+        given = {"max_chunk_s": "15", **{name: str(value) for name, value in options.items()}}
+        self.config = Config(
+            source=str(source), out=str(source.parent / "out"), engine="scripted", engine_options=given, decoders=1,
+            part_items=part_items,
+        )  # fmt: skip
+        self.seen: list[Progress] = []
+        self.log: list[str] = []
+        self.on_progress: Callable[[], object] = lambda: None
+
+    def run(self, stop: Stop | None = None) -> workers.Finished:
+        return workers.run(self.config, Log(write=self.log.append), self._observe, stop)
+
+    def _observe(self, progress: Progress) -> None:
+        self.seen.append(replace(progress))
+        self.on_progress()
+
+
+@pytest.mark.slow
+def test_one_progress(manifest: ManifestWriter) -> None:
+    """The sums over the workers never exceed the total, never decrease, and reach the total at the end."""
+    bench = Bench(manifest(*SECONDS), workers=3, delay_s=0.1, concurrency=1)
+    finished = bench.run()
+    last = bench.seen[-1]
+    assert (last.items, last.done, last.failed, last.committed, last.parts) == (16, 15, 1, 16, 16)
+    assert last.audio_s == pytest.approx(sum(seconds or 0 for seconds in SECONDS), abs=0.1)
+    assert len({p.done for p in bench.seen}) > 4
+    for name in ("done", "failed", "audio_s", "committed", "parts"):
+        values = [getattr(p, name) for p in bench.seen]
+        assert values == sorted(values)
+    assert all(p.done + p.failed <= p.items for p in bench.seen)
+    assert finished.usage is not None
+    assert finished.usage.engine_s > 1.5
+    assert finished.summary is not None
+    assert finished.summary["process_s"] <= 3 * finished.progress.wall_s
+
+
+@pytest.mark.slow
+def test_progress_after_a_death_is_what_is_in_parts(manifest: ManifestWriter) -> None:
+    """The uncommitted items of a dead worker are subtracted, and count again when another worker has done them."""
+    bench = Bench(manifest(*[0.5] * 12, None), 3, workers=2, only_worker=0, kill_after=4, delay_s=0.1, concurrency=1)
+    progress = bench.run().progress
+    assert (progress.done, progress.failed, progress.committed) == (12, 1, 13)
+    assert all(p.committed <= p.items for p in bench.seen)
+
+
+@pytest.mark.slow
+def test_a_manifest_that_changes_under_the_fleet(manifest: ManifestWriter) -> None:
+    """A worker that finds a file other than the surveyed one raises UsageError, and so does the run."""
+    path = manifest(1, 1, 1)
+    bench = Bench(path, workers=2)
+    bench.on_progress = lambda: len(bench.seen) == 1 and path.write_text("{}\n")
+    with pytest.raises(UsageError, match="changed while it was being read"):
+        bench.run()
+    assert not any("is lost" in line for line in bench.log), bench.log
+
+
+@pytest.mark.slow
+def test_a_worker_that_does_not_stop(manifest: ManifestWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that does not stop in time is killed, and the run still ends with Interrupted."""
+    monkeypatch.setattr(workers, "PATIENCE_S", 0.5)
+    bench, stop = Bench(manifest(1, 1), workers=2, delay_s=60), Stop()
+
+    def running() -> list[psutil.Process]:
+        return [each for each in psutil.Process().children() if "workers.worker" in " ".join(each.cmdline())]
+
+    def freeze() -> None:
+        until(lambda: len(running()) == 2)
+        for each in running():
+            each.suspend()
+        stop.asked.set()
+
+    threading.Thread(target=freeze).start()
+    with pytest.raises(Interrupted):
+        bench.run(stop)
+    assert not running()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("worth", "who"), [(100, "worker 0"), (3, "workers 0, 1")])
+def test_an_outage_that_ends(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worth: int, who: str
+) -> None:
+    """Items that no worker could fetch are distributed once more, to as many workers as the number of items justifies.
+    These workers are the same processes as before."""
+    monkeypatch.setattr(workers, "WORTH_A_WORKER", worth)
+    bench, pids = Bench(tmp_path / "m.jsonl", workers=2), set[int]()
+    bench.config = replace(bench.config, source=bucket.manifest(4))
+    bucket.proxy.spoil = down
+
+    def look() -> None:
+        for each in psutil.Process().children():
+            with contextlib.suppress(psutil.Error):  # the process has ended
+                pids.update([each.pid] if "workers.worker" in " ".join(each.cmdline()) else [])
+
+    def write(line: str) -> None:
+        look()
+        bench.log.append(line)
+        if "dealt out anew" in line:
+            bucket.proxy.spoil = lambda asked: ""
+
+    progress = workers.run(bench.config, Log(write=write), lambda progress: look()).progress
+    assert (progress.done, progress.failed, progress.committed) == (4, 0, 4)
+    assert len(pids) == 2
+    assert bench.log[-1] == f"warning: 4 items that were left behind are dealt out anew, to {who}"
+
+
+@pytest.mark.slow
+def test_an_output_that_cannot_be_written(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """The error of the workers becomes the error of the run after a second try. No GPU is lost."""
+    bench = Bench(manifest(1, 1), workers=2)
+    bench.on_progress = lambda: len(bench.seen) == 1 and (tmp_path / "out" / "parts").write_text("in the way")
+    with pytest.raises(StorageError, match="a file stands where a folder is needed"):
+        bench.run()
+    said = [line for line in bench.log if line.startswith("warning: ")]
+    assert sum("has stopped" in line for line in said) == 3
+    assert len(said) == 4
+
+
+def test_a_handle_is_the_same_bytes_or_none(tmp_path: Path) -> None:
+    """A source that another process opens by its descriptor gives the surveyed lines, or raises ManifestError."""
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"audio_filepath": "a.wav"}\n')
+    with open_source(path) as source:
+        handle = source.handle()
+        with replace(handle, fd=os.dup(handle.fd)).open() as same:
+            assert (list(same.lines()), same.base, same.name) == (list(source.lines()), source.base, source.name)
+        path.write_text("{}\n")
+        with replace(handle, fd=os.dup(handle.fd)).open() as other, pytest.raises(ManifestError, match="changed while"):
+            list(other.lines())

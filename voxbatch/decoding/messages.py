@@ -1,0 +1,54 @@
+"""Messages between a pool and its workers. In addition, a worker sends None as a heartbeat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from voxbatch.chunking import OVERLAP
+from voxbatch.records import Chunk, Failure, Span
+from voxbatch.storage.circuit_breaker import Arrival, Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Part of an Item that a worker needs."""
+
+    item: int
+    """Item.index."""
+    audio: str
+    offset: float
+    duration: float | None
+    channel: int | None
+    lang: str | None
+    limit: int
+    """Length of the engine's longest chunk, in samples."""
+    overlap: int = OVERLAP
+    """Samples by which both sides of a forced cut extend beyond the cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Final message of an item whose chunks have all been sent."""
+
+    item: int
+    spans: tuple[Span, ...]
+    warnings: tuple[str, ...]
+    cpu_s: float
+    """CPU seconds of decoding and cutting."""
+    came: Arrival | None = None
+    """Arrival that proves that the place answers; None if the recording is local."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """Final message of an item that failed."""
+
+    item: int
+    failure: Failure
+    came: Arrival | None = None
+    """Arrival, as in Decoded. None if the recording was never reached."""
+    fault: Fault | None = None
+    """Fault of the recording's place, if the place failed and not the recording."""
+
+
+Message = Chunk | Decoded | Undecodable

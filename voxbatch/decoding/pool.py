@@ -1,0 +1,162 @@
+"""Distribute tasks to workers, read their messages, replace workers that die or hang, and retry unreachable recordings
+once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from multiprocessing.connection import wait
+
+from voxbatch.decoding import process
+from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable
+from voxbatch.decoding.process import Worker, spares
+from voxbatch.errors import AudioError, RunError
+from voxbatch.records import Chunk, Failure
+from voxbatch.storage import USUAL, Access, shown
+from voxbatch.storage.circuit_breaker import Known, Reach
+
+
+class DecoderPool:
+    """Pool of worker processes that decode tasks. Leaving the context returns the workers to the warm pool: see
+    Spares."""
+
+    def __init__(
+        self, workers: int, access: Access = USUAL, fail_unreachable: bool = False, known: Known | None = None
+    ):
+        """`known` is the initial knowledge about recordings' places. The pool adds to it."""
+        self._access, self._fail_unreachable = access, fail_unreachable
+        self._known = Known() if known is None else known
+        self._workers = [spares.hire(access) for _ in range(workers)]
+        self.cpu_s = 0.0
+        """CPU seconds that the workers spent on decoding and cutting."""
+        self._begun: set[int] = set()
+        """Items with chunks but no final message."""
+        self._unreached: dict[int, Task] = {}
+        """Item → its task, for items that gave no chunk because their place did not answer, and that can be retried."""
+        self._again: deque[Task] = deque()
+        self._tried_again: set[int] = set()
+
+    def __enter__(self) -> DecoderPool:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for worker in self._workers:
+            spares.dismiss(worker)
+
+    def run(self, tasks: Iterator[Task]) -> Iterator[Message]:
+        """Decode all tasks and yield the messages of the workers.
+
+        A caller that is slow to take a message holds the workers back, which bounds memory. Unreachable recordings are
+        retried once, when their place answers again.
+
+        Raises:
+            RunError: workers do not start on this machine, or a place that recordings are fetched from is down.
+        """
+        reach = Reach[Undecodable](self._known)
+        for message in self._run(tasks):
+            if isinstance(message, Chunk):
+                yield message
+                continue
+            yield from self._once_more(reach.came(message.came)) if message.came else ()
+            if isinstance(message, Undecodable) and message.fault is not None and self._is_open(message):
+                for own in reach.fault(self._known.first(message.item, message.fault), message):
+                    self._unreached.pop(own.item, None)
+                    yield own
+            else:
+                yield message
+        yield from reach.end()
+
+    def _is_open(self, message: Undecodable) -> bool:
+        """Return whether it is still undecided if the recording or its place is to blame."""
+        return not self._fail_unreachable and message.item not in self._tried_again
+
+    def _once_more(self, released: list[Undecodable]) -> Iterator[Undecodable]:
+        """Retry the recordings of a place that answers again, perhaps after an outage; yield the failures of all
+        others.
+
+        Each recording is retried only once, because the recording itself may be the cause.
+        """
+        for message in released:
+            task = self._unreached.pop(message.item, None)
+            if task is None:
+                yield message
+            else:
+                self._tried_again.add(message.item)
+                self._again.append(task)
+
+    def _run(self, tasks: Iterator[Task]) -> Iterator[Message]:
+        tasks = iter(tasks)
+        while True:
+            while (worker := min(self._workers, key=lambda w: len(w.tasks))).has_room():
+                task = self._again.popleft() if self._again else next(tasks, None)
+                if task is None:
+                    break
+                self._awake(worker).give(task)
+            busy = [worker for worker in self._workers if worker.tasks]
+            if not busy:
+                return
+            yield from self._listen(busy)
+
+    def _listen(self, busy: list[Worker]) -> Iterator[Message]:
+        ready = wait([worker.connection for worker in busy], timeout=1.0)
+        for worker in busy:
+            if worker.connection in ready:
+                yield from self._receive(worker)
+            elif worker.hangs():
+                yield self._replace(worker, f"decoding hung for {process.HANG_TIMEOUT_S:.0f} s and was stopped")
+
+    def _receive(self, worker: Worker) -> Iterator[Message]:
+        task = worker.tasks[0]
+        try:
+            message = worker.receive()
+        except (EOFError, OSError):
+            if not worker.greeted:
+                raise RunError(
+                    f"decoder processes do not start here ({worker.epitaph()}); "
+                    "`python -c 'import voxbatch.audio'` may tell why, and so may voxbatch doctor"
+                ) from None
+            yield self._replace(worker, f"the decoder died ({worker.epitaph()})")
+            return
+        if message is None:
+            return
+        if isinstance(message, Decoded):
+            self.cpu_s += message.cpu_s
+        self._note(message, task)
+        yield message
+
+    def _note(self, message: Message, task: Task) -> None:
+        if isinstance(message, Chunk):
+            self._begun.add(message.item)
+            return
+        fault = message.fault if isinstance(message, Undecodable) else None
+        is_new = message.item not in self._begun and message.item not in self._tried_again
+        if fault is not None and fault.since is not None and is_new and not self._fail_unreachable:
+            self._unreached[message.item] = task
+        self._begun.discard(message.item)
+
+    def _awake(self, worker: Worker) -> Worker:
+        """Return the worker, or a new worker if it died while idle. No task is to blame for such a death."""
+        if worker.tasks or not worker.connection.poll():
+            return worker
+        try:
+            worker.receive()  # the worker's first message, a heartbeat
+            return worker
+        except (EOFError, OSError):
+            return self._renewed(worker)
+
+    def _renewed(self, worker: Worker) -> Worker:
+        """Kill a worker that died or must stop, and return a new one that takes its place."""
+        worker.kill()
+        fresh = self._workers[self._workers.index(worker)] = Worker(self._access)
+        return fresh
+
+    def _replace(self, worker: Worker, reason: str) -> Undecodable:
+        """Start a new worker for one that died or hangs. The current task fails; the waiting tasks go to the new
+        worker."""
+        fresh = self._renewed(worker)
+        culprit, *others = worker.tasks
+        for task in others:
+            fresh.give(task)
+        return Undecodable(
+            culprit.item, Failure(AudioError.__name__, f"cannot decode {shown(culprit.audio)}: {reason}", True)
+        )

@@ -1,0 +1,1 @@
+"""The layout of OUT: checkpoint parts, merged outputs, leases."""

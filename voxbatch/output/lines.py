@@ -1,0 +1,62 @@
+"""Convert between an Item with its outcome and the output line: the manifest's row plus the transcript or the error.
+
+The scripts of NeMo and of the Open ASR Leaderboard can score the line unchanged: they read `text` and `pred_text`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from voxbatch.formats import transcript_dict
+from voxbatch.records import Failure, Item, Segment, Transcript, Word
+from voxbatch.scoring import count_errors
+
+VERSION = 1
+
+
+def transcript_line(item: Item, transcript: Transcript, engine: str, model: str, lang: str | None) -> dict[str, Any]:
+    """Return the line of an item that was transcribed.
+
+    `lang` is the language of the item, or else of the run. It is written into the line, so that the line gets the same
+    score anywhere.
+    """
+    heard = transcript_dict(transcript)
+    line = {
+        **item.row, **_language(lang), "id": item.id, "pred_text": heard["text"], "words": heard["words"],
+        "segments": heard["segments"], "audio_duration": heard["audio_duration"], "engine": engine, "model": model,
+    }  # fmt: skip
+    if item.text is not None:
+        line |= _scores(item.text, transcript.text, lang)
+    return {**line, "warnings": heard["warnings"], "version": VERSION}
+
+
+def _scores(reference: str, text: str, lang: str | None) -> dict[str, Any]:
+    counts = count_errors(reference, text, lang)
+    rate = counts.rate
+    return {
+        "wer": None if rate is None else round(rate, 6),
+        "substitutions": counts.substitutions,
+        "insertions": counts.insertions,
+        "deletions": counts.deletions,
+        "reference_length": counts.reference_length,
+    }
+
+
+def _language(lang: str | None) -> dict[str, str]:
+    return {"lang": lang} if lang else {}
+
+
+def failure_line(item: Item, failure: Failure, lang: str | None) -> dict[str, Any]:
+    """Return the line of an item that failed."""
+    return {
+        **item.row, **_language(lang), "id": item.id, "line": item.line, "error": failure.error,
+        "message": failure.message, "retryable": failure.retryable, "version": VERSION,
+    }  # fmt: skip
+
+
+def read_transcript(line: dict[str, Any]) -> Transcript:
+    """Return the Transcript of a line that `transcript_line` wrote. Its words have lost their leading spaces; its text
+    keeps them."""
+    words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence")) for w in line["words"])
+    segments = tuple(Segment(**segment) for segment in line["segments"])
+    return Transcript(line["pred_text"], words, segments, line["audio_duration"], tuple(line["warnings"]))

@@ -1,0 +1,321 @@
+"""Merge the parts of all shards: transcripts and failures in manifest order, one file per item, and a summary.
+
+All outputs are built from committed bytes. The merged files are created only if absent; the files of single items are
+replaced by the same bytes. So a process that merges late, twice, or at the same time as another changes nothing.
+`summary.json` is written last: if it exists, the run is finished. Parts are read in parallel and streamed, so memory
+grows neither with the manifest nor with the number of parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import json
+import re
+import resource
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from voxbatch.errors import LedgerError
+from voxbatch.formats import WRITERS, output_name
+from voxbatch.latency import Latency
+from voxbatch.output.checkpoint import FOLDER, Entry, Header, part_names, read_headers, read_part
+from voxbatch.output.lines import read_transcript
+from voxbatch.scoring import CorpusScore, ErrorCounts
+from voxbatch.storage import Store, at_once
+
+VERSION = 1
+TRANSCRIPTS, FAILURES, SUMMARY, RUN = "transcripts.jsonl", "failures.jsonl", "summary.json", "run.json"
+_OURS = re.compile(rf"{FOLDER}/shard-\d{{5}}-of-\d{{5}}/(part-\d{{5,}}\.jsonl|complete\.json)")
+"""Names that runs write below the folder of the parts."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over all entries, from one pass."""
+
+    done: int = 0
+    failed: int = 0
+    with_warnings: int = 0
+    audio_s: float = 0.0
+    score: CorpusScore = field(default_factory=CorpusScore)
+    errors: dict[str, int] = field(default_factory=dict)
+    """Number of failures by class name."""
+
+
+def entries(store: Store, parts: list[str] | None = None) -> Iterator[Entry]:
+    """Yield all committed entries, or those of the given parts, in manifest order. Each item comes once.
+
+    A part is opened when the order reaches its first item. If runs with different numbers of shards both committed an
+    item, the first part by name wins.
+
+    Raises:
+        LedgerError: a part is damaged.
+    """
+    names = part_names(store) if parts is None else parts
+    firsts = [header.first for header in read_headers(store, names)]
+    waiting = deque(sorted(zip(firsts, names, strict=True)))
+    heap: list[tuple[int, str, Entry, Iterator[Entry]]] = []
+    previous = -1
+    while heap or waiting:
+        while waiting and (not heap or waiting[0][0] <= heap[0][0]):
+            _, name = waiting.popleft()
+            _advance(heap, name, read_part(store, name))
+        _, name, entry, rest = heapq.heappop(heap)
+        _advance(heap, name, rest)
+        if entry.index != previous:
+            previous = entry.index
+            yield entry
+
+
+def _advance(heap: list[tuple[int, str, Entry, Iterator[Entry]]], name: str, part: Iterator[Entry]) -> None:
+    """Push the next entry of a part onto the heap, if the part has another."""
+    entry = next(part, None)
+    if entry is not None:
+        heapq.heappush(heap, (entry.index, name, entry, part))
+
+
+def merge(
+    store: Store, items: int, formats: Iterable[str], language: str | None, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write the merged outputs that do not exist yet.
+
+    Args:
+        items: number of items in the manifest; every item must be in a part.
+        formats: formats of the files of single items, from config.FORMATS.
+        language: language of items that do not name one, for the score.
+        facts: further entries of the summary: engine, versions, config.
+
+    Returns:
+        The summary, as stored in summary.json.
+
+    Raises:
+        LedgerError: items are missing because some shard is not finished; or a part or an existing output is damaged.
+    """
+    _allow_open_files()
+    parts = part_names(store)  # list once: a later part, from a run with other shards, adds no item
+    totals = _survey(store, parts, items, list(formats), language)
+    for name, kind, count in ((TRANSCRIPTS, "transcript", totals.done), (FAILURES, "failure", totals.failed)):
+        if store.exists(name) or not store.create(name, _lines(store, parts, kind)):
+            _check_lines(store, name, count)
+    summary = summarise(totals, items, read_headers(store, parts), facts)
+    store.create(SUMMARY, [json.dumps(summary, indent=2, ensure_ascii=False).encode() + b"\n"])
+    return _stored_summary(store) or summary
+
+
+def _lines(store: Store, parts: list[str], kind: str) -> Iterator[bytes]:
+    return (entry.line + b"\n" for entry in entries(store, parts) if entry.kind == kind)
+
+
+def _stored_summary(store: Store) -> dict[str, Any] | None:
+    """Return the content of summary.json, which another shard may have written first.
+
+    Raises:
+        LedgerError: the file is not a summary of this version of voxbatch.
+    """
+    if (stored := store.read(SUMMARY)) is None:
+        return None
+    try:
+        found: dict[str, Any] = json.loads(stored)
+        if found["version"] == VERSION and {"items", "done", "failed", "engine", "rtfx"} <= found.keys():
+            return found
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise LedgerError(f"{store.place}/{SUMMARY} is damaged; delete it and run again: it is made anew from the parts")
+
+
+def _check_lines(store: Store, name: str, count: int) -> None:
+    """Check the number of lines of an existing merged file.
+
+    Another process, or this one before a kill, may have merged the file: then it is the same. Otherwise it is foreign.
+
+    Raises:
+        LedgerError: the file has another number of lines.
+    """
+    if (found := sum(1 for _ in store.lines(name))) != count:
+        raise LedgerError(f"{store.place}/{name} has {found:,} lines and not {count:,}; move it away and merge again")
+
+
+def _allow_open_files() -> None:
+    """Raise the limit of open files to the most that this user may have. The parts of all shards may be open at a time,
+    and a shell's usual limit is too low for that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _survey(store: Store, parts: list[str], items: int, formats: list[str], language: str | None) -> Totals:
+    """Add up all entries, and write the files of each item in the same pass."""
+    totals = Totals()
+    transcripts = _added(store, parts, items, language, totals)
+    for _ in at_once(store, lambda file: store.write(*file), _files(transcripts, formats)):
+        pass
+    assert totals.done + totals.failed == items
+    return totals
+
+
+def _added(
+    store: Store, parts: list[str], items: int, language: str | None, totals: Totals
+) -> Iterator[dict[str, Any]]:
+    """Yield the line of each transcript after adding it to the totals. Failures are added and not yielded.
+
+    Raises:
+        LedgerError: items are missing.
+    """
+    missing, following = 0, 0
+    for entry in entries(store, parts):
+        missing += entry.index - following
+        following = entry.index + 1
+        line = json.loads(entry.line)
+        if entry.kind == "transcript":
+            _add_transcript(totals, line, language)
+            yield line
+        else:
+            _add_failure(totals, line, language)
+    missing += items - following
+    if missing:
+        raise LedgerError(
+            f"{store.place}: {missing:,} of {items:,} items are not done yet; run again (each shard) to finish them"
+        )
+
+
+def _add_transcript(totals: Totals, line: dict[str, Any], language: str | None) -> None:
+    totals.done += 1
+    totals.audio_s += line["audio_duration"]
+    totals.with_warnings += bool(line["warnings"])
+    if line.get("text") is not None:
+        counts = ErrorCounts(line["substitutions"], line["insertions"], line["deletions"], line["reference_length"])
+        totals.score.add(line.get("lang") or language, counts)
+
+
+def _add_failure(totals: Totals, line: dict[str, Any], language: str | None) -> None:
+    totals.failed += 1
+    totals.errors[line["error"]] = totals.errors.get(line["error"], 0) + 1
+    if line.get("text") is not None:
+        totals.score.add_missing(line.get("lang") or language, line["text"])
+
+
+def _files(lines: Iterable[dict[str, Any]], formats: list[str]) -> Iterator[tuple[str, list[bytes]]]:
+    """Yield (name, content) of each transcript in each format."""
+    for line in lines:
+        transcript = read_transcript(line) if formats else None
+        for extension in formats:
+            writer: Callable[..., str] = WRITERS[extension]
+            text = writer(line["id"], transcript)
+            yield f"{extension}/{output_name(line['id'], extension)}", [text.encode("utf-8", "surrogateescape")]
+
+
+def summarise(totals: Totals, items: int, headers: Iterable[Header], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of summary.json.
+
+    Wall time counts committed work only: work that a killed process lost is in no part. Shards of the same sharding,
+    and the workers of a shard, are assumed to run in parallel, so the longest counts. Different shardings are assumed
+    to run one after the other. The workers of a shard share its machine, which is paid for once.
+
+    Latencies are added up over the parts that have them. The peak of GPU memory is the highest of any part.
+    """
+    by_worker: dict[tuple[str, int], float] = {}
+    latency, peak_gpu_bytes = Latency(), None
+    for header in headers:
+        at = header.shard, header.worker
+        by_worker[at] = by_worker.get(at, 0.0) + header.wall_s
+        if header.latency is not None:
+            latency.update(header.latency)
+        if header.peak_gpu_bytes is not None:
+            peak_gpu_bytes = max(peak_gpu_bytes or 0, header.peak_gpu_bytes)
+    by_shard = _longest((shard, seconds) for (shard, _), seconds in by_worker.items())
+    longest = _longest((shard.partition("/")[2], seconds) for shard, seconds in by_shard.items())
+    wall_s = sum(longest.values())
+    return {
+        "version": VERSION,
+        "items": items,
+        "done": totals.done,
+        "failed": totals.failed,
+        "completion_rate": totals.done / items if items else None,
+        "failures_by_error": dict(sorted(totals.errors.items())),
+        "with_warnings": totals.with_warnings,
+        "audio_s": round(totals.audio_s, 3),
+        "wall_s": round(wall_s, 3),
+        "process_s": round(sum(by_worker.values()), 3),
+        "rtfx": round(totals.audio_s / wall_s, 2) if wall_s else None,
+        "latency": latency.describe(),
+        "peak_gpu_bytes": peak_gpu_bytes,
+        "usd": _usd(sum(by_shard.values()), facts),
+        "score": totals.score.to_dict() if totals.score.by_language else None,
+        **facts,
+    }
+
+
+def _longest(seconds: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the longest time of each name."""
+    found: dict[str, float] = {}
+    for name, each in seconds:
+        found[name] = max(found.get(name, 0.0), each)
+    return found
+
+
+def _usd(machine_s: float, facts: Mapping[str, Any]) -> float | None:
+    """Return the cost of `machine_s` seconds of machine time at the price in the config, or None without a price."""
+    price = facts.get("config", {}).get("usd_per_hour")
+    return None if price is None else round(machine_s / 3600 * price, 6)
+
+
+def erase(store: Store) -> None:
+    """Remove all that runs have written to this place, and nothing else. It implements `--overwrite`.
+
+    The files of items are found through the parts, which name the items. run.json is removed last: a place that has a
+    run.json belongs to voxbatch, so an interrupted erasure can be repeated.
+    """
+    if not store.exists(RUN):
+        return
+    parts = part_names(store)
+    formats = [extension for extension in WRITERS if store.exists(f"{extension}/")]
+    ids = (item_id for part in parts if formats for item_id in _ids(store, part))
+    files = (f"{extension}/{output_name(item_id, extension)}" for item_id in ids for extension in formats)
+    ours = (name for name in store.names(FOLDER) if _OURS.fullmatch(name))
+    for names in (files, (SUMMARY, TRANSCRIPTS, FAILURES), ours, (RUN,)):
+        for _ in at_once(store, store.delete, names):
+            pass
+
+
+def _ids(store: Store, part: str) -> Iterator[str]:
+    """Yield the ids of a part's transcripts, as far as the part can be read. Files of the other items stay. A
+    later run of these items overwrites them."""
+    with contextlib.suppress(LedgerError):
+        for entry in read_part(store, part):
+            if entry.kind == "transcript":
+                yield json.loads(entry.line)["id"]
+
+
+def strangers(store: Store) -> list[str]:
+    """Return the names of merged outputs in a place without run.json. A merge would take these files for its own."""
+    if store.exists(RUN):
+        return []
+    return [name for name in (TRANSCRIPTS, FAILURES, SUMMARY) if store.exists(name)]
+
+
+def write_run(store: Store, run: dict[str, Any]) -> dict[str, Any]:
+    """Create run.json, which records the run that this place belongs to. Return the run.json that is stored in the end,
+    which another process may have written first."""
+    store.create(RUN, [json.dumps(run, indent=2, ensure_ascii=False).encode() + b"\n"])
+    return read_run(store) or run
+
+
+def read_run(store: Store) -> dict[str, Any] | None:
+    """Return run.json, or None if no run was started in this place.
+
+    Raises:
+        LedgerError: the file is not a run.json of this version of voxbatch.
+    """
+    stored = store.read(RUN)
+    if stored is None:
+        return None
+    try:
+        run: dict[str, Any] = json.loads(stored)
+        if run["version"] == VERSION and {"run", "identity", "items", "language", "facts"} <= run.keys():
+            return run
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise LedgerError(f"{store.place}/{RUN} was not written by this version of voxbatch; choose another OUT with -o")

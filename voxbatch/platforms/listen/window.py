@@ -1,0 +1,144 @@
+"""Recordings that arrive one by one → manifests, each written once: of one recording, or of all recordings that arrived
+below a prefix within the same window of time, by the store's clock.
+
+When a window is over, the store is asked which recordings it holds; messages do not decide this. So every worker gets
+the same answer: after a crash, when asked twice, or together with other workers. The first worker that writes the
+manifest settles it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from voxbatch.errors import ManifestError, MessageError
+from voxbatch.manifest import upload_line, uploads_manifest
+from voxbatch.platforms.listen.message import Rules, Run, Upload
+from voxbatch.storage import Access, Store, open_store, stat
+from voxbatch.storage.objects import Absent, Stat
+
+GRACE_S = 10.0
+"""Seconds between a window's end and the question to the store. The store's clock and this machine's clock may differ
+by this much.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window of time for the recordings below a prefix."""
+
+    prefix: str
+    """Address of a folder."""
+    start: float
+    """Start of the window, in seconds since 1970."""
+    seconds: float
+    """Length of the window."""
+
+    @property
+    def closes_at(self) -> float:
+        """Time at which the window's recordings can be listed, in seconds since 1970: its end and GRACE_S."""
+        return self.start + self.seconds + GRACE_S
+
+    @property
+    def name(self) -> str:
+        """The name of the window, such as "batch-20261120T220000Z-600s" or "batch-20261120T220000.5Z-0.5s".
+
+        Other windows have other names, also if only their length differs.
+        """
+        seconds, thousandths = divmod(round(self.start * 1000), 1000)
+        fraction = f".{thousandths:03d}".rstrip("0").rstrip(".")
+        return f"batch-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}{fraction}Z-{self.seconds:g}s"
+
+
+def window_of(upload: Upload, created: float, seconds: float) -> Window:
+    """Return the window of an upload.
+
+    Args:
+        upload: the recording.
+        created: arrival of the recording by the store's clock, in seconds since 1970.
+        seconds: length of a window.
+    """
+    return Window(upload.prefix, math.floor(created / seconds) * seconds, seconds)
+
+
+class Uploads:
+    """The runs of uploaded recordings, and their manifests in OUT."""
+
+    def __init__(self, rules: Rules, access: Access, include: Sequence[str]):
+        assert rules.out is not None
+        self._rules, self._access, self._include = rules, access, include
+        self._store: Store = open_store(rules.out, access)
+
+    def current(self, upload: Upload) -> Stat | None:
+        """Return the present state of a recording; None if another revision, which has its own message, replaced it.
+
+        Raises:
+            MessageError: the recording was deleted.
+            StorageError: the store cannot be read.
+        """
+        try:
+            found = stat(upload.uri, self._access)
+        except Absent as e:
+            raise MessageError(f"{upload.uri} was deleted before its turn; upload it again") from e
+        return None if upload.generation not in ("", found.tag) else found
+
+    def alone(self, upload: Upload, generation: str) -> Run:
+        """Return the run of one recording; write its manifest if there is none.
+
+        Raises:
+            MessageError: another revision of the recording was transcribed to the same OUT.
+            ManifestError: the recording's reference is invalid.
+            StorageError: the store cannot be read or written.
+        """
+        name = upload.out.removeprefix(str(self._rules.out)) + ".jsonl"
+        line = upload_line(upload.uri, generation, self._access)
+        if not self._store.create(name, [line.encode() + b"\n"]):
+            settled = json.loads(self._store.read(name) or b"{}")
+            if settled.get("generation") != generation:
+                raise MessageError(
+                    f"{upload.uri} was transcribed before, in another revision ({settled.get('generation')}, this one "
+                    f"is {generation}), to {upload.out}: upload it under another name, or delete {upload.out} "
+                    f"and {self._rules.out}{name} and upload it again"
+                )
+        return self._run(name, upload.out, upload.prefix)
+
+    def together(self, window: Window) -> tuple[Run, set[tuple[str, str]]] | None:
+        """Return the run of a window that is over, and its recordings as (address, generation); None if no recording is
+        left.
+
+        The manifest is written if there is none.
+
+        Raises:
+            StorageError: the store cannot be read or written.
+        """
+        assert self._rules.out is not None
+        out = self._rules.out_of(window.prefix) + window.name
+        name = out.removeprefix(self._rules.out) + ".jsonl"
+        if not self._store.exists(name):
+            lines = self._lines(window)
+            if (first := next(lines, None)) is None:
+                return None
+            self._store.create(name, (line.encode() + b"\n" for line in chain([first], lines)))
+        return self._run(name, out, window.prefix), set(self._members(name))
+
+    def _lines(self, window: Window) -> Iterator[str]:
+        """Yield the manifest lines of a window."""
+        end = window.start + window.seconds
+        with contextlib.suppress(ManifestError):  # recordings with a bad reference are left out: each is refused alone
+            for line in uploads_manifest(window.prefix, window.start, end, self._access, self._include):
+                if self._rules.place_of_recording(json.loads(line)["audio_filepath"]) == window.prefix:
+                    yield line  # otherwise it belongs to a place inside this one, which has its own windows
+
+    def _members(self, name: str) -> Iterator[tuple[str, str]]:
+        """Yield (address, generation) of each recording in a manifest."""
+        for line in self._store.lines(name):
+            row = json.loads(line)
+            yield row["audio_filepath"], row["generation"]
+
+    def _run(self, name: str, out: str, below: str) -> Run:
+        return Run(f"{self._rules.out}{name}", out, (below,))

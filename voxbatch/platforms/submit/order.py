@@ -1,0 +1,126 @@
+"""The records of this package: the input of a cloud platform, and its answer.
+
+They are checked when they are built, and nothing here sends a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from voxbatch.config import digest
+from voxbatch.errors import ConfigError
+from voxbatch.storage import is_remote, shown
+from voxbatch.storage.address import in_bucket, is_bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One run to start on a platform.
+
+    Raises:
+        ConfigError: no machine of a platform could do the run.
+    """
+
+    source: str
+    """SOURCE of `voxbatch run`: an address."""
+    out: str
+    """OUT of `voxbatch run`: gs:// or s3://."""
+    options: tuple[str, ...] = ()
+    """Further arguments of `voxbatch run`, such as ("--language", "en")."""
+    tasks: int = 1
+    limit_s: int | None = None
+    """Seconds after which the platform ends a task; None: the target's default limit."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the job's container, in addition to its own. Everyone who may see the job can read them."""
+
+    def __post_init__(self) -> None:
+        if not is_remote(self.source):
+            raise ConfigError(
+                f"SOURCE {self.source} lies on this machine, where a job elsewhere cannot see it: upload it with its "
+                "recordings, and give its address: gs://, s3:// or https://"
+            )
+        if not is_bucket(self.out):
+            raise ConfigError(f"OUT {shown(self.out)} is no place that all tasks share: give -o gs://… or -o s3://…")
+        try:
+            in_bucket(self.out)
+        except ValueError as e:
+            raise ConfigError(f"-o {self.out}: {e}") from e
+        if self.tasks < 1:
+            raise ConfigError(f"tasks is {self.tasks}; a run takes at least 1")
+
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments of the image's entry point, which is voxbatch."""
+        return ["run", self.source, "-o", self.out, *self.options]
+
+    @property
+    def digest(self) -> str:
+        """12 hex digits that are equal for two orders exactly if their arguments are equal, that is, if they do the
+        same work.
+        """
+        return digest({"arguments": self.arguments})[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The request that a target would send."""
+
+    where: str
+    """The call, for people."""
+    body: dict[str, Any]
+    """The body, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A run that is in progress."""
+
+    name: str
+    """Name of the execution or the job."""
+    url: str
+    """Address of its page in the cloud's console."""
+    was_running: bool = False
+    """True if a run with the same arguments was found and none was started."""
+
+
+class Target(Protocol):
+    """A cloud platform, and the place in it. Frozen; building a target sends no request."""
+
+    title: ClassVar[str]
+    most_tasks: ClassVar[int]
+    """The platform's own limit."""
+    task_hours: ClassVar[float]
+    """Hours that a task should take by default."""
+
+    def machine(self, engine: str) -> str:
+        """Return the entry of the price table for the machine on which a task with this engine runs."""
+
+    def engine(self) -> str:
+        """Return the engine that `auto` selects on the platform."""
+
+    def gpus(self, engine: str) -> tuple[str, int] | None:
+        """Return NVML's name of the GPUs that a task with this engine uses, and their number.
+
+        Returns:
+            None if the engine uses no GPU, or if the GPU is unknown.
+        """
+
+    def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
+        """Return the seconds after which the platform ends a task with this engine.
+
+        Args:
+            task_hours: hours that the task should take.
+            wall_s: seconds that the task is expected to take; None if unknown.
+        """
+
+    def request(self, order: Order) -> Request:
+        """Return the request that would start the order.
+
+        Raises:
+            ConfigError: the platform does not accept the order.
+        """
+
+    def start(self, order: Order, again: bool = False) -> Started:
+        """Start the order; see `voxbatch.platforms.submit.start`."""

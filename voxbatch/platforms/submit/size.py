@@ -1,0 +1,125 @@
+"""The number of tasks of a run: from its hours of audio, the expected speed of a machine, and the time that a task may
+take.
+
+The manifest and the headers of a sample of the recordings are read; no engine is created.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from voxbatch import prices
+from voxbatch.config import Config
+from voxbatch.engines import Speed
+from voxbatch.errors import ConfigError
+from voxbatch.platforms.submit.order import Order, Target
+from voxbatch.runner.forecast import Expected, Extent, expected, measure, worked_out
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The expected size, time and cost of a run. None stands for an unknown value."""
+
+    items: int
+    audio_s: float
+    estimated_items: int
+    """Number of these items whose duration is an estimate."""
+    tasks: int
+    rtfx: float | None
+    """Seconds of audio per second, of one task."""
+    usd_per_hour: float | None
+    """Price of one task."""
+    limit_s: int
+    """Seconds after which the platform ends a task."""
+    speed: Speed | None = None
+    """The calculated speed that `rtfx` comes from; None if `rtfx` was measured."""
+
+    @property
+    def wall_s(self) -> float | None:
+        """Seconds of a task, without its start."""
+        return self.audio_s / self.rtfx / self.tasks if self.rtfx else None
+
+    @property
+    def usd(self) -> float | None:
+        """Price of all tasks, without their starts."""
+        if self.wall_s is None or self.usd_per_hour is None:
+            return None
+        return self.wall_s / 3600 * self.tasks * self.usd_per_hour
+
+
+def task_count(audio_s: float, items: int, rtfx: float, task_hours: float, most: int) -> int:
+    """Return ceil(hours of audio / (RTFx x hours per task)): at least 1, at most `most`, at most one task an item."""
+    return max(1, min(math.ceil(audio_s / 3600 / (rtfx * task_hours)), items, most))
+
+
+def sized(
+    order: Order,
+    config: Config,
+    target: Target,
+    tasks: int | None = None,
+    task_hours: float | None = None,
+    usd_per_hour: float | None = None,
+    blind: int | None = None,
+) -> tuple[Order, Forecast]:
+    """Return the order with its number of tasks and their time limit, and the forecast of the run.
+
+    Args:
+        config: config of the run; its source is read from this machine.
+        tasks: number of tasks, whatever the hours of audio; None: calculated from the audio.
+        task_hours: hours that a task should take; None: the target's default.
+        usd_per_hour: price of one machine; None: the price table's, or else the profile's.
+        blind: number of tasks if no recording's duration is known; None: this is an error.
+
+    Raises:
+        UsageError: the config or the manifest is invalid, the target does not take so many tasks, or the speed of a
+            machine is unknown.
+        StorageError: this machine cannot read the manifest or the recordings.
+    """
+    check(config, target, tasks, task_hours)
+    extent = measure(config)
+    engine, known, speed = _speed(config, target, extent)
+    rtfx = speed.rtfx if speed else known.rtfx
+    hours = task_hours or target.task_hours
+    count = tasks or (blind if not extent.audio_s else None) or _count(extent, rtfx or 0.0, hours, target)
+    listed = prices.usd_per_hour(target.machine(engine))
+    price = next((each for each in (usd_per_hour, listed, known.usd_per_hour) if each is not None), None)
+    wall_s = extent.audio_s / rtfx / count if rtfx else None
+    limit_s = target.limit_s(engine, hours, wall_s)
+    guessed = extent.estimated_items
+    forecast = Forecast(extent.items, extent.audio_s, guessed, count, rtfx, price, limit_s, speed)
+    return replace(order, tasks=count, limit_s=limit_s), forecast
+
+
+def check(config: Config, target: Target, tasks: int | None = None, task_hours: float | None = None) -> None:
+    """Check an order as `sized` does before it reads the source.
+
+    Raises:
+        ConfigError: the number of tasks or their hours are invalid for any source, or the number of tasks cannot be
+            calculated because the speed is unknown.
+    """
+    if tasks is not None and not 1 <= tasks <= target.most_tasks:
+        raise ConfigError(f"tasks is {tasks:,}; {target.title} takes from 1 to {target.most_tasks:,}")
+    if task_hours is not None and not 0 < task_hours < math.inf:
+        raise ConfigError(f"task-hours is {task_hours!r}; it must be more than 0, and finite")
+    engine, known, speed = _speed(config, target)
+    if tasks is None and not (known.rtfx or speed):
+        raise ConfigError(
+            f"how fast {engine} is on such a machine is not known, so hours of audio say nothing of the number of "
+            "tasks: give --tasks N, or --expected-rtfx X (run_finished has an earlier run's rtfx)"
+        )
+
+
+def _speed(config: Config, target: Target, extent: Extent | None = None) -> tuple[str, Expected, Speed | None]:
+    """Return the engine on the target, its known speed and price, and its calculated speed if no speed is known."""
+    engine = target.engine() if config.engine == "auto" else config.engine
+    known, gpus = expected(config, engine), target.gpus(engine)
+    speed = worked_out(config, engine, extent, *gpus) if gpus and not known.rtfx else None
+    return engine, known, speed
+
+
+def _count(extent: Extent, rtfx: float, hours: float, target: Target) -> int:
+    """Return the number of tasks for an extent."""
+    if not extent.audio_s:
+        raise ConfigError(f"none of {extent.items:,} recordings tells how long it is: give --tasks N")
+    return task_count(extent.audio_s, extent.items, rtfx, hours, target.most_tasks)

@@ -1,0 +1,289 @@
+"""Find the task that this process is: its number, the number of tasks, and so its shard.
+
+The platform that starts the tasks tells each one its number. Every platform has a reader. The reader returns a Task, or
+None if that platform did not start this process, or it raises a ConfigError that names the variable. Platforms that
+contradict each other, or a --shard, are refused: a wrong guess would do the work several times, or leave some of it
+undone, with exit code 0.
+
+    find({"CLOUD_RUN_TASK_INDEX": "3", "CLOUD_RUN_TASK_COUNT": "8"})  →  Task(3, 8, "cloud-run")
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from voxbatch.errors import ConfigError
+from voxbatch.platforms.tasks import sagemaker
+
+AUTO, NONE = "auto", "none"
+COUNT = "VOXBATCH_TASK_COUNT"
+"""Variable with the number of tasks, for platforms that do not tell it."""
+MOST = 99_999
+"""Highest number of tasks; equal to the highest number of shards."""
+_LARGEST = 999_999_999
+"""Highest whole number that a variable may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One of several identical processes that a platform started."""
+
+    index: int
+    """0-based number of the task."""
+    count: int
+    engine: str
+    """The platform, a name in ENGINES."""
+    attempt: int | None = None
+    """Number of earlier attempts of this task. None if the platform does not tell."""
+    execution: str | None = None
+    """Identifier of this execution of the job."""
+    name: str | None = None
+    """Name of the job."""
+
+    def __str__(self) -> str:
+        """Return, for example, "task 3 of 8 (Cloud Run job calls, execution calls-x7k, attempt 1)"."""
+        said = [f"{ENGINES[self.engine].title}{f' {self.name}' if self.name else ''}"]
+        said += [f"execution {self.execution}"] if self.execution else []
+        said += [f"attempt {self.attempt}"] if self.attempt is not None else []
+        return f"task {self.index} of {self.count} ({', '.join(said)})"
+
+    def log_fields(self) -> dict[str, Any]:
+        """Return the fields of each log line. On Cloud Run they include the platform's own labels."""
+        fields = {} if self.attempt is None else {"attempt": self.attempt}
+        if self.engine != "cloud-run":
+            return fields
+        told = {"execution_name": self.execution, "task_index": self.index, "task_attempt": self.attempt}
+        labels = {f"run.googleapis.com/{name}": str(value) for name, value in told.items() if value is not None}
+        return {**fields, "logging.googleapis.com/labels": labels}
+
+
+def find(
+    environ: Mapping[str, str], root: str = sagemaker.ROOT, engine: str = AUTO, count: int | None = None
+) -> Task | None:
+    """Return the task that this process is, or None if no platform says that it is a task.
+
+    Args:
+        root: root folder of SageMaker's files.
+        engine: the platform to ask, or all platforms (auto), or none. With auto, platforms that report a single task
+            are ignored if another platform reports several.
+        count: number of tasks from --shard, for platforms that do not tell it.
+
+    Raises:
+        ConfigError: a variable has an invalid value, a variable is missing, or two platforms contradict each other.
+    """
+    if engine == NONE:
+        return None
+    told = _Told(environ, root, count)
+    asked = ENGINES.values() if engine == AUTO else [ENGINES[engine]]
+    found = [task for each in asked if (task := each.read(told))]
+    if not found:
+        _refuse_unknown(told, engine)
+        return None
+    several = [task for task in found if task.count > 1] or found
+    for other in several[1:]:
+        if (other.index, other.count) != (several[0].index, several[0].count):
+            raise ConfigError(
+                f"this process is {several[0]} and {other} at once; which of them is meant? Say --tasks "
+                f"{several[0].engine} or --tasks {other.engine}, or --tasks {NONE} and --shard I/N"
+            )
+    return several[0]
+
+
+def shard_of(task: Task | None, asked: tuple[int, int] | None) -> tuple[int, int]:
+    """Return (shard, number of shards): the values that were asked for, or else those of the task, or else (0, 1).
+
+    Raises:
+        ConfigError: the values that were asked for are not the task's. Some work would be done twice and some not at
+            all.
+    """
+    if task is None or (task.count == 1 and asked):  # a single task does not tell how the work is divided
+        return asked or (0, 1)
+    if asked and asked != (task.index, task.count):
+        raise ConfigError(
+            f"--shard {asked[0]}/{asked[1]} contradicts {ENGINES[task.engine].variable}: this is {task}, and its shard "
+            f"is {task.index}/{task.count}; leave --shard (VOXBATCH_SHARD) out, or say --tasks {NONE} where it is to "
+            "count alone"
+        )
+    return task.index, task.count
+
+
+def _refuse_unknown(told: _Told, engine: str) -> None:
+    """Refuse a --tasks platform that did not start this process, and a task count without a task number."""
+    if engine != AUTO:
+        this = ENGINES[engine]
+        raise ConfigError(f"--tasks {engine}: no {this.title} has started this process: {this.variable} is not there")
+    if told.count is None and told.has(COUNT) and (count := told.whole(COUNT, 1, MOST)) > 1:
+        variables = f"{ENGINES['kubernetes'].variable} and {ENGINES['aws-batch'].variable}"
+        raise ConfigError(
+            f"{COUNT} is {count}, but nothing says which of these tasks this one is: {variables} are not set; make the "
+            f"job an indexed one, give --shard I/{count}, or leave {COUNT} out"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The inputs of the readers."""
+
+    environ: Mapping[str, str]
+    """The environment of this process."""
+    root: str
+    """Root folder of SageMaker's files."""
+    count: int | None
+    """Number of tasks from --shard, if given."""
+
+    def text(self, name: str) -> str:
+        """Return a variable without white space at its ends; "" if it is not set."""
+        return self.environ.get(name, "").strip()
+
+    def maybe(self, name: str) -> str | None:
+        """Return a variable, or None if it is not set or empty."""
+        return self.text(name) or None
+
+    def has(self, *names: str) -> bool:
+        """Return whether all variables are set and not empty."""
+        return all(map(self.text, names))
+
+    def whole(self, name: str, least: int = 0, most: int = _LARGEST) -> int:
+        """Return a variable as a whole number.
+
+        Raises:
+            ConfigError: it is not set, not a whole number, or out of range.
+        """
+        text = self.text(name)
+        if re.fullmatch(r"[0-9]{1,9}", text) and least <= int(text) <= most:
+            return int(text)
+        seen = f"is {text[:40]!r}" if text else "is not set"
+        raise ConfigError(f"{name} {seen}; it must be a whole number from {least:,} to {most:,}{_OTHERWISE}")
+
+    def index(self, name: str, count: int) -> int:
+        """Return a variable as a task number: 0 to count - 1."""
+        return self.whole(name, 0, count - 1)
+
+    def attempt(self, name: str, first: int = 0) -> int | None:
+        """Return the number of earlier attempts, or None if the variable is not set. The platform counts from
+        `first`."""
+        return self.whole(name, first) - first if self.has(name) else None
+
+    def size(self, engine: str, names: Sequence[str]) -> int:
+        """Return the number of tasks from the first of the variables that is set, or else from --shard.
+
+        Raises:
+            ConfigError: the variables contradict each other, or no source gives the number.
+        """
+        sizes = {name: self.whole(name, 1, MOST) for name in names if self.has(name)}
+        if len(set(sizes.values())) > 1:
+            raise ConfigError(" and ".join(f"{name} is {size}" for name, size in sizes.items()) + "; they must agree")
+        if sizes:
+            return next(iter(sizes.values()))
+        this = ENGINES[engine]
+        if self.count and (index := self.whole(this.variable)) >= self.count:
+            raise ConfigError(
+                f"--shard I/{self.count} contradicts {this.variable}, which is {index}: of {self.count} tasks it would "
+                f"be {self.count - 1} at most; say --tasks {NONE} where --shard is to count alone"
+            )
+        if self.count:
+            return self.count
+        raise ConfigError(
+            f"{this.variable} is {self.text(this.variable)!r}, but of how many tasks {this.title}s do not tell: set "
+            f"{COUNT} to their number, or give --shard I/N{_OTHERWISE}"
+        )
+
+
+_OTHERWISE = f" (--tasks {NONE} does not look at it)"
+
+
+def _cloud_run(told: _Told) -> Task | None:
+    at, of = "CLOUD_RUN_TASK_INDEX", "CLOUD_RUN_TASK_COUNT"
+    if not (told.has(at) or told.has(of)):
+        return None
+    count = told.whole(of, 1, MOST)
+    attempt, execution = told.attempt("CLOUD_RUN_TASK_ATTEMPT"), told.maybe("CLOUD_RUN_EXECUTION")
+    return Task(told.index(at, count), count, "cloud-run", attempt, execution, told.maybe("CLOUD_RUN_JOB"))
+
+
+def _sagemaker(told: _Told) -> Task | None:
+    if (found := sagemaker.host(told.root)) is None:
+        return None
+    return Task(*found, "sagemaker", name=sagemaker.job_name(told.root))
+
+
+def _aws_batch(told: _Told) -> Task | None:
+    at = "AWS_BATCH_JOB_ARRAY_INDEX"
+    if not told.has(at):
+        return None
+    count = told.size("aws-batch", ("AWS_BATCH_JOB_ARRAY_SIZE", COUNT))
+    execution = told.text("AWS_BATCH_JOB_ID").partition(":")[0]
+    return Task(told.index(at, count), count, "aws-batch", told.attempt("AWS_BATCH_JOB_ATTEMPT", 1), execution or None)
+
+
+def _kubernetes(told: _Told) -> Task | None:
+    at = "JOB_COMPLETION_INDEX"
+    if not told.has(at):
+        return None
+    count = told.size("kubernetes", (COUNT, "JOB_COMPLETIONS"))
+    return Task(told.index(at, count), count, "kubernetes")
+
+
+def _slurm(told: _Told) -> Task | None:
+    """Return the task of a Slurm array, whose job has array ids. A job that is no array has none.
+
+    Array ids may begin at any number and may have a step, as in --array=1-15:2. A list with gaps has no such order, but
+    Slurm describes it with the same variables.
+    """
+    at = "SLURM_ARRAY_TASK_ID"
+    if not told.has(at):
+        return None
+    count, least = told.whole("SLURM_ARRAY_TASK_COUNT", 1, MOST), told.whole("SLURM_ARRAY_TASK_MIN")
+    step = told.whole("SLURM_ARRAY_TASK_STEP", 1) if told.has("SLURM_ARRAY_TASK_STEP") and count > 1 else 1
+    last = least + (count - 1) * step
+    most = told.whole("SLURM_ARRAY_TASK_MAX") if told.has("SLURM_ARRAY_TASK_MAX") else last
+    id_ = told.whole(at)
+    if most != last or not least <= id_ <= last or (id_ - least) % step:
+        raise ConfigError(
+            f"{at} is {id_}, of {count} ids from {least} to {most} by {step}; they must be evenly spaced, such as "
+            f"--array=0-{count - 1}{_OTHERWISE}"
+        )
+    attempt = told.attempt("SLURM_RESTART_COUNT") or 0  # not set before the first restart
+    execution, name = told.maybe("SLURM_ARRAY_JOB_ID"), told.maybe("SLURM_JOB_NAME")
+    return Task((id_ - least) // step, count, "slurm", attempt, execution, name)
+
+
+def _torchrun(told: _Told) -> Task | None:
+    """Return the task of a torchrun job.
+
+    Many tools set RANK. Only torchrun, or a tool that acts like torchrun, also sets WORLD_SIZE and a run id or a master
+    address.
+    """
+    if not told.has("RANK", "WORLD_SIZE") or not (told.has("TORCHELASTIC_RUN_ID") or told.has("MASTER_ADDR")):
+        return None
+    count = told.whole("WORLD_SIZE", 1, MOST)
+    attempt, execution = told.attempt("TORCHELASTIC_RESTART_COUNT"), told.maybe("TORCHELASTIC_RUN_ID")
+    if execution == "none":  # torchrun's value if no id was given
+        execution = None
+    return Task(told.index("RANK", count), count, "torchrun", attempt, execution)
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """A platform."""
+
+    title: str
+    """The name of a job of the platform, for people."""
+    variable: str
+    """The variable or file that shows that the platform started this process."""
+    read: Callable[[_Told], Task | None]
+    """The reader."""
+
+
+ENGINES = {
+    "cloud-run": _Engine("Cloud Run job", "CLOUD_RUN_TASK_INDEX", _cloud_run),
+    "sagemaker": _Engine("SageMaker job", "config/resourceconfig.json", _sagemaker),
+    "aws-batch": _Engine("AWS Batch array", "AWS_BATCH_JOB_ARRAY_INDEX", _aws_batch),
+    "kubernetes": _Engine("Kubernetes job", "JOB_COMPLETION_INDEX", _kubernetes),
+    "slurm": _Engine("Slurm array", "SLURM_ARRAY_TASK_ID", _slurm),
+    "torchrun": _Engine("torchrun job", "RANK", _torchrun),
+}
+"""The platforms, by the names of --tasks."""

@@ -1,0 +1,198 @@
+"""The program of a worker process.
+
+A worker executes orders one after another, in the same way as a run in a single process. It sends its progress, its
+notices and its knowledge about places to the fleet. The engine stays loaded between orders.
+
+A worker does not survey the manifest, reserve OUT or merge: the fleet does this. Its source is the open file of the
+fleet, so that both read the same bytes from any kind of source. If the fleet tells it to stop, or if the fleet is gone,
+the worker commits its finished items and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxbatch import engines
+from voxbatch.config import Config
+from voxbatch.engines import Kept, Notice
+from voxbatch.errors import ConfigError, StorageError, VoxbatchError
+from voxbatch.manifest import Handle, items
+from voxbatch.output.checkpoint import Ledger
+from voxbatch.runner.pipeline import LAST_COMMIT_S, Interrupted, Pipeline, Progress, Stop, Usage
+from voxbatch.runner.run import policy, settings
+from voxbatch.storage import hurry, open_store
+from voxbatch.storage.circuit_breaker import Known
+
+REPORT_S = 0.2
+"""Minimum seconds between two progress messages."""
+GRACE_S = LAST_COMMIT_S + 2.0
+"""Seconds that a worker may take for its last commit and for unloading its engine after it was told to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Items for a worker to transcribe, and all it needs for that."""
+
+    config: Config
+    source: Handle
+    run: str
+    """Digest of the run's identity."""
+    decoding: dict[str, Any]
+    """Options of the fleet's own engine that influence the text; see EngineSpec. The run's identity contains them."""
+    todo: NDArray[np.bool_]
+    """Mask of the items to transcribe, shape (num_items,)."""
+    worker: int
+    began: float
+    """Time from which the worker's time counts as the run's, on the clock that all processes of this host share
+    (time.monotonic)."""
+    known: Known
+    """Knowledge of all workers about places, from the earlier rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """End of an order because the worker was told to stop. The finished items are committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """End of an order because of an error."""
+
+    reason: str
+    kind: type[VoxbatchError]
+
+
+Message = Progress | Notice | Known | Usage | Stopped | Failed
+"""Messages of a worker for each order: Progress and Notice from time to time, Known at the end, and then a Word."""
+Word = Usage | Stopped | Failed
+"""Last message of an order: Usage if the order is done."""
+
+
+def takes_more(word: Word | None) -> bool:
+    """Return whether a worker whose order ended with this message keeps its engine and waits for another order."""
+    return isinstance(word, Usage) or (isinstance(word, Failed) and issubclass(word.kind, StorageError))
+
+
+def obey(order: Order, connection: Connection, stop: Stop, kept: Kept) -> Usage:
+    """Transcribe and commit every item of the order that is not committed yet.
+
+    Raises:
+        ConfigError: the model changed since the run began.
+        Interrupted, RunError: see Pipeline.run.
+    """
+    config = order.config
+    choice = engines.choose(config.engine)
+    engine = kept.create(choice.name, config.model, config.engine_options, config.access)
+    if dict(engine.spec.decoding) != order.decoding:
+        raise ConfigError(f"the model changed since the run began: {engine.spec.decoding} is not {order.decoding}")
+    store = open_store(config.out, config.access)
+    ledger = Ledger(store, order.run, len(order.todo), config.shard, config.shards, order.worker)
+    ledger.load()
+    todo = order.todo & ~np.frombuffer(ledger.done, np.bool_)
+    progress = Progress(int(order.todo.sum()), began=order.began)
+    progress.committed = progress.resumed = progress.items - int(todo.sum())
+    reporter = _Reporter(connection)
+    pipeline = Pipeline(engine, ledger, settings(config), progress, reporter, stop, reporter.tell, order.known)
+    with replace(order.source, fd=os.dup(order.source.fd)).open() as source:
+        try:
+            return pipeline.run(items(source, policy(config), config.limit, todo))
+        finally:
+            reporter.tell(progress)
+            reporter.tell(order.known.copy())  # a copy, because decoders may still add to the original
+
+
+class _Reporter:
+    """Sends messages to the fleet, and progress at most every REPORT_S seconds."""
+
+    def __init__(self, connection: Connection):
+        self._connection, self._told_at = connection, 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        if time.monotonic() - self._told_at >= REPORT_S:
+            self.tell(progress)
+
+    def tell(self, message: Message) -> None:
+        """Send a message to the fleet at once. A fleet that is gone is ignored."""
+        self._told_at = time.monotonic()
+        with contextlib.suppress(OSError):  # the fleet is gone, and `_listen` notices that
+            self._connection.send(message)
+
+
+def _last_word(order: Order, connection: Connection, stop: Stop, kept: Kept) -> Word | None:
+    try:
+        stop.softly = False
+        return obey(order, connection, stop, kept)
+    except Interrupted:
+        return Stopped()
+    except VoxbatchError as e:
+        return Failed(str(e), type(e))
+    except Exception:  # noqa: BLE001 a bug shows its traceback; if raised, the exit would wait for engine threads
+        traceback.print_exc()
+        return None
+    finally:
+        stop.softly = True  # a stop from now on has nothing to interrupt
+
+
+def _listen(connection: Connection, orders: queue.SimpleQueue[Order | None]) -> None:
+    """Put orders into the queue until the fleet sends None (stop) or ends. Then end this process and all that it
+    started."""
+    order: Order | None
+    with contextlib.suppress(EOFError, OSError):
+        while (order := connection.recv()) is not None:
+            orders.put(order)
+    orders.put(None)
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    time.sleep(GRACE_S)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _on_signals(stop: Stop) -> None:
+    """Let SIGINT and SIGTERM ask `stop`, only once.
+
+    Some service managers signal every process, and the fleet asks the worker to stop as well.
+    """
+
+    def handle(*_: object) -> None:
+        if not stop.asked.is_set():
+            hurry(LAST_COMMIT_S)
+            stop.ask()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)
+
+
+def main() -> NoReturn:
+    """Execute orders until the fleet sends None or ends. The argument is the descriptor of the connection."""
+    connection = Connection(int(sys.argv[1]))
+    orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+    stop, reporter = Stop(), _Reporter(connection)
+    stop.softly = True  # without an order there is nothing to interrupt, and `_listen` ends the wait for an order
+    _on_signals(stop)
+    threading.Thread(target=_listen, args=(connection, orders), daemon=True, name="listen").start()
+    word: Word | None = None
+    with contextlib.closing(Kept()) as kept:
+        while (order := orders.get()) is not None:
+            word = _last_word(order, connection, stop, kept)
+            if word is None or not takes_more(word):
+                break
+            reporter.tell(word)
+    if order is not None and word is not None:
+        reporter.tell(word)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if order is None or isinstance(word, Stopped):  # without the fleet, nobody else ends the child processes
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

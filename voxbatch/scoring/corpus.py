@@ -1,0 +1,102 @@
+"""Add up a corpus one item at a time: errors over reference length, overall and by language.
+
+Only sums are kept, so a million items take no more memory than ten. Rates of single items are not kept, and rates are
+never averaged. Another way of grouping needs one more dictionary of `Tally`, next to the one by language.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from voxbatch.scoring.counts import ErrorCounts, count_errors
+from voxbatch.scoring.normalize import language, unit
+
+RATE_DIGITS = 6
+"""Decimal places of a reported rate: one error in a million words still shows."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """The sum over items that are counted in the same unit."""
+
+    counts: ErrorCounts = field(default_factory=ErrorCounts)
+    items: int = 0
+    """Number of items with a transcript."""
+    missing: int = 0
+    """Number of items with a reference but without a transcript."""
+
+    def add(self, counts: ErrorCounts, *, missing: bool) -> None:
+        """Add the counts of one item. `missing` means that the item has no transcript."""
+        self.counts += counts
+        self.items += not missing
+        self.missing += missing
+
+    def merge(self, other: Tally) -> None:
+        """Add another tally."""
+        self.counts += other.counts
+        self.items += other.items
+        self.missing += other.missing
+
+    def to_dict(self, lang_unit: str) -> dict[str, Any]:
+        """Return the sums and the rate as values for JSON: `wer` if `lang_unit` is "word", else `cer`."""
+        rate = self.counts.rate
+        return {
+            "wer" if lang_unit == "word" else "cer": None if rate is None else round(rate, RATE_DIGITS),
+            "errors": self.counts.errors,
+            "substitutions": self.counts.substitutions,
+            "insertions": self.counts.insertions,
+            "deletions": self.counts.deletions,
+            f"reference_{lang_unit}s": self.counts.reference_length,
+            "items": self.items,
+            "missing": self.missing,
+        }
+
+
+@dataclass(slots=True)
+class CorpusScore:
+    """The score of a corpus. Give it every item that has a reference: `add` with a transcript, `add_missing`
+    without."""
+
+    by_language: dict[str, Tally] = field(default_factory=dict)
+
+    def add(self, lang: str | None, counts: ErrorCounts) -> None:
+        """Add the counts of an item with a transcript."""
+        self._tally(lang).add(counts, missing=False)
+
+    def add_missing(self, lang: str | None, reference: str) -> ErrorCounts:
+        """Add an item with a reference and no transcript: the whole reference counts as deleted. Return its counts."""
+        counts = count_errors(reference, "", lang)
+        self._tally(lang).add(counts, missing=True)
+        return counts
+
+    def total(self, lang_unit: str) -> Tally:
+        """Return the sum over the languages that are counted in words, or in characters. The two cannot be added."""
+        total = Tally()
+        for lang, tally in self.by_language.items():
+            if unit(lang) == lang_unit:
+                total.merge(tally)
+        return total
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the score for a summary: `wer` over languages with words, `cer` over others, None without items.
+
+        {"wer": 0.25, "cer": null, "items": 2, "missing": 0,
+         "words": {"wer": 0.25, "errors": 2, …, "reference_words": 8, "items": 2, "missing": 0},
+         "characters": {"cer": null, "errors": 0, …},
+         "by_language": {"en": {"wer": 0.25, …}}}
+        """
+        words = self.total("word").to_dict("word")
+        characters = self.total("character").to_dict("character")
+        return {
+            "wer": words["wer"],
+            "cer": characters["cer"],
+            "items": words["items"] + characters["items"],
+            "missing": words["missing"] + characters["missing"],
+            "words": words,
+            "characters": characters,
+            "by_language": {lang: self.by_language[lang].to_dict(unit(lang)) for lang in sorted(self.by_language)},
+        }
+
+    def _tally(self, lang: str | None) -> Tally:
+        return self.by_language.setdefault(language(lang), Tally())

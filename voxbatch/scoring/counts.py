@@ -1,0 +1,62 @@
+"""Count the errors that separate one hypothesis from its reference: substitutions, insertions, deletions.
+
+The module does not add up a corpus (corpus.py does). A rate of one utterance says little, and the mean of many rates
+says nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from voxbatch.scoring.normalize import normalizer, unit
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCounts:
+    """Errors in words or in characters, according to `unit(lang)`. Counts can be added; rates cannot."""
+
+    substitutions: int = 0
+    insertions: int = 0
+    deletions: int = 0
+    reference_length: int = 0
+
+    @property
+    def errors(self) -> int:
+        """Sum of substitutions, insertions and deletions."""
+        return self.substitutions + self.insertions + self.deletions
+
+    @property
+    def rate(self) -> float | None:
+        """The ratio errors / reference_length. It exceeds 1 if there are many insertions.
+
+        None for an empty reference, which has no rate. Its insertions still count in a sum: text that was invented in
+        silence must make the corpus worse.
+        """
+        return self.errors / self.reference_length if self.reference_length else None
+
+    def __add__(self, other: ErrorCounts) -> ErrorCounts:
+        return ErrorCounts(
+            self.substitutions + other.substitutions,
+            self.insertions + other.insertions,
+            self.deletions + other.deletions,
+            self.reference_length + other.reference_length,
+        )
+
+
+def count_errors(reference: str, hypothesis: str, lang: str | None) -> ErrorCounts:
+    """Return the Levenshtein distance between the normalised texts, in the language's unit.
+
+    An empty hypothesis counts as deletions only. Memory is linear and time is quadratic: 2,000 words (a quarter of an
+    hour) take about 30 ms, 10,000 words less than a second.
+    """
+    from kaldialign import edit_distance
+
+    wanted = tokens(reference, lang)
+    found = edit_distance(wanted, tokens(hypothesis, lang))
+    return ErrorCounts(int(found["sub"]), int(found["ins"]), int(found["del"]), len(wanted))
+
+
+def tokens(text: str, lang: str | None) -> list[str]:
+    """Return the units that are compared: the words of the normalised text, or its characters without white space."""
+    words = normalizer(lang)(text).split()
+    return list("".join(words)) if unit(lang) == "character" else words

@@ -1,0 +1,74 @@
+"""Score files of JSON lines: hypotheses as `pred_text`, references as `text` in the same lines or in another file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from voxbatch.errors import BadLine, ManifestError
+from voxbatch.scoring.corpus import CorpusScore
+from voxbatch.scoring.counts import count_errors
+from voxbatch.storage import USUAL, Access, is_remote, open_remote
+
+
+def score_files(
+    hypotheses: str, references: str | None, language: str | None = None, access: Access = USUAL
+) -> dict[str, Any]:
+    """Return the error counts of the corpus (CorpusScore.to_dict).
+
+    Args:
+        hypotheses: a file or its address: JSON lines with `pred_text`, and with `text` or an `id` that `references`
+            has.
+        references: JSON lines with `id` (or `audio_filepath`) and `text`. A reference without a hypothesis counts as
+            missing.
+        language: language of lines that do not name one.
+
+    Raises:
+        ManifestError: a line is not a JSON object or lacks a key, or no line has a reference.
+    """
+    known = {_key(row, references, line): row for line, row in _rows(references, access)} if references else None
+    score = CorpusScore()
+    for line, row in _rows(hypotheses, access):
+        source = known.pop(_key(row, hypotheses, line), None) if known is not None else row
+        if source is None or not isinstance(source.get("text"), str):
+            continue
+        lang = _language(row) or _language(source) or language
+        if not isinstance(row.get("pred_text"), str):
+            raise ManifestError(
+                hypotheses, [BadLine(line, "has no `pred_text`; score takes a run's transcripts.jsonl")]
+            )
+        score.add(lang, count_errors(source["text"], row["pred_text"], lang))
+    for row in (known or {}).values():
+        if isinstance(row.get("text"), str):
+            score.add_missing(_language(row) or language, row["text"])
+    if not score.by_language:
+        raise ManifestError(
+            hypotheses, [BadLine(0, "no line has a reference: give `text` in its lines, or --ref FILE")]
+        )
+    return score.to_dict()
+
+
+def _rows(path: str, access: Access) -> Iterator[tuple[int, dict[str, Any]]]:
+    with open_remote(path, access) if is_remote(path) else open(path, "rb") as file:
+        for number, text in enumerate(file, 1):
+            if text.strip():
+                try:
+                    row = json.loads(text)
+                except (ValueError, RecursionError) as e:
+                    raise ManifestError(path, [BadLine(number, f"not JSON: {e}")]) from e
+                if not isinstance(row, dict):
+                    raise ManifestError(path, [BadLine(number, f"a JSON object is needed, this is {text[:40]!r}")])
+                yield number, row
+
+
+def _language(row: dict[str, Any]) -> str | None:
+    lang = row.get("lang")
+    return lang if isinstance(lang, str) else None
+
+
+def _key(row: dict[str, Any], path: str, line: int) -> str:
+    key = row.get("id", row.get("audio_filepath"))
+    if key is None:
+        raise ManifestError(path, [BadLine(line, "has neither `id` nor `audio_filepath` to find its partner by")])
+    return str(key)
