@@ -18,7 +18,7 @@ import psutil
 import pytest
 from conftest import Recorder, environment
 
-from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable, process, spares
+from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable, process, warm_pool
 from voxbatch.records import Chunk
 from voxbatch.storage import Access
 
@@ -97,8 +97,8 @@ def test_a_killed_worker_costs_the_item_in_hand(recording: Recorder) -> None:
 @pytest.fixture
 def kept() -> Iterator[None]:
     """Keep decoder processes from pool to pool."""
-    with closing(spares):
-        spares.are_kept = True
+    with closing(warm_pool):
+        warm_pool.is_enabled = True
         yield
     assert not children()
 

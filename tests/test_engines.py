@@ -243,12 +243,12 @@ def test_an_engine_that_only_fails_is_broken() -> None:
 
 def test_an_engine_is_kept() -> None:
     """The engine cache returns the same engine for the same arguments, and closes it for others."""
-    kept = engines.Kept()
-    first = kept.create("scripted", None, {"delay_s": "0"}, USUAL)
-    assert kept.create("scripted", None, {"delay_s": "0"}, USUAL) is first
-    assert kept.create("scripted", None, {"delay_s": "1"}, USUAL) is not first
-    kept.close()
-    assert kept.create("scripted", None, {"delay_s": "1"}, USUAL) is not first
+    engine_cache = engines.EngineCache()
+    first = engine_cache.get("scripted", None, {"delay_s": "0"}, USUAL)
+    assert engine_cache.get("scripted", None, {"delay_s": "0"}, USUAL) is first
+    assert engine_cache.get("scripted", None, {"delay_s": "1"}, USUAL) is not first
+    engine_cache.close()
+    assert engine_cache.get("scripted", None, {"delay_s": "1"}, USUAL) is not first
 
 
 @pytest.mark.parametrize(
@@ -261,12 +261,12 @@ def test_a_run_says_when_the_language_is_not_used(
     """A run warns once, and only if a language was given to a model that detects the language itself."""
     engine = Scripted(None, {})
     engine.spec = dataclasses.replace(engine.spec, uses_language=uses_language)
-    kept = engines.Kept()
-    kept._engine, kept._asked = engine, ("scripted", None, {}, USUAL)
+    engine_cache = engines.EngineCache()
+    engine_cache._engine, engine_cache._asked = engine, ("scripted", None, {}, USUAL)
     source = manifest(0.5, 0.5, **({"lang": lang} if lang else {}))
     lines: list[str] = []
     config = Config(source=str(source), out=str(tmp_path / "out"), engine="scripted", language=language, decoders=1)
-    run(config, Log(write=lines.append), kept=kept)
+    run(config, Log(write=lines.append), engine_cache=engine_cache)
     assert sum("recognises the language by itself" in line for line in lines) == told
 
 
@@ -275,15 +275,15 @@ def test_a_run_says_when_the_language_is_not_used(
 def test_a_kept_engine_is_loaded_once(recording: Recorder, tmp_path: Path) -> None:
     """Two runs with a shared engine cache load the model once; a run with its own cache unloads it."""
     recording("in/a.wav", 1)
-    kept, log = engines.Kept(), Log(quiet=True)
+    engine_cache, log = engines.EngineCache(), Log(quiet=True)
     models = []
     for out in ("one", "two"):
         config = Config(source=str(tmp_path / "in"), out=str(tmp_path / out), engine="faster-whisper", decoders=1)
-        run(config, log, kept=kept)
-        engine = kept.create("faster-whisper", None, {}, config.access)
+        run(config, log, engine_cache=engine_cache)
+        engine = engine_cache.get("faster-whisper", None, {}, config.access)
         assert isinstance(engine, FasterWhisper)
         models.append(engine._model)
     assert models[0] is models[1]
     assert models[0] is not None
-    kept.close()
+    engine_cache.close()
     assert engine._model is None

@@ -24,8 +24,8 @@ from voxbatch.errors import ConfigError, EngineError, ManifestError, RunError, S
 from voxbatch.latency import Latency
 from voxbatch.output.checkpoint import Ledger, part_names, read_headers, read_part
 from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Item
-from voxbatch.runner import pipeline as room
-from voxbatch.runner.pipeline import Interrupted, Pipeline, Progress, Settings, Stop, Usage
+from voxbatch.runner import pipeline as pipeline_module
+from voxbatch.runner.pipeline import Pipeline, PipelineOptions, Progress, Stop, StopRequested, Usage
 from voxbatch.storage import open_store
 
 pytestmark = pytest.mark.timeout(60)
@@ -41,7 +41,7 @@ class Bench:
     def __init__(self, place: Path, count: int, part_items: int = 3, decoders: int = 2, language: str | None = None):
         self.store = open_store(str(place))
         self.ledger = Ledger(self.store, "run", count)
-        self.settings = Settings(language, decoders, part_items, 60.0)
+        self.settings = PipelineOptions(language, decoders, part_items, 60.0)
         self.progress, self.stop = Progress(count), Stop()
         self.seen: list[tuple[int, int]] = []
 
@@ -207,7 +207,7 @@ def test_the_peak_of_gpu_memory(
     bench: Callable[..., Bench], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each part contains the highest memory use until then; without a GPU there is none."""
-    monkeypatch.setattr(room, "MEMORY_S", 0.01)
+    monkeypatch.setattr(pipeline_module, "GPU_MEMORY_INTERVAL_S", 0.01)
     made = bench(6, part_items=2)
     made.run(OnGpu(5, 9, 3), iter(items(*[1] * 6)))
     assert [header.peak_gpu_bytes for header in read_headers(made.store, part_names(made.store))] == [9, 9, 9]
@@ -324,7 +324,7 @@ def test_a_place_that_breaks(
     bench: Callable[..., Bench], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failed commit ends the run, although both other threads wait at a full queue."""
-    monkeypatch.setattr(room, "EVENTS", 1)
+    monkeypatch.setattr(pipeline_module, "MAX_QUEUED_EVENTS", 1)
     made = bench(40, part_items=1)
     made.store.write("parts", [b"a file where the folder should be"])
     with pytest.raises(StorageError, match="a file stands where a folder is needed"):
@@ -347,7 +347,7 @@ def test_errors_of_every_kind_come_through(
 
 
 def test_a_soft_stop_commits_what_is_in_hand(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
-    """A soft stop commits the finished items within a second and raises Interrupted."""
+    """A soft stop commits the finished items within a second and raises StopRequested."""
     made = bench(60, part_items=100)
     asked: list[float] = []
 
@@ -355,10 +355,10 @@ def test_a_soft_stop_commits_what_is_in_hand(bench: Callable[..., Bench], items:
         while made.progress.done < 4:
             time.sleep(0.01)
         asked.append(time.monotonic())
-        made.stop.ask()
+        made.stop.request()
 
     threading.Thread(target=ask, daemon=True).start()
-    with pytest.raises(Interrupted):
+    with pytest.raises(StopRequested):
         made.run(scripted(delay_s=0.1, concurrency=1), iter(items(*[0.5] * 60)))
     assert time.monotonic() - asked[0] < 1
     assert 4 <= len(made.lines()) == made.progress.committed < 60
@@ -369,8 +369,8 @@ def test_a_stop_outside_of_a_pipeline_is_at_once() -> None:
     """While the manifest is surveyed or merged, a signal ends the process at once, because nothing
     has to be committed.
     """
-    with pytest.raises(Interrupted):
-        Stop().ask()
+    with pytest.raises(StopRequested):
+        Stop().request()
 
 
 def test_time_commits_too(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:

@@ -26,7 +26,7 @@ from voxbatch.errors import ManifestError, StorageError, UsageError
 from voxbatch.log import Log
 from voxbatch.manifest import open_source
 from voxbatch.runner import workers
-from voxbatch.runner.pipeline import Interrupted, Progress, Stop
+from voxbatch.runner.pipeline import Progress, Stop, StopRequested
 from voxbatch.storage.retry import ATTEMPTS, NO_WAIT
 
 SECONDS = (0.6, 1.2, None, 2, 33, 0.7, 1.1, 1.6, 0.5, 16, 1, 1, 0.9, 2.2, 1.4, 0.8)
@@ -402,7 +402,7 @@ class Bench:
         self.log: list[str] = []
         self.on_progress: Callable[[], object] = lambda: None
 
-    def run(self, stop: Stop | None = None) -> workers.Finished:
+    def run(self, stop: Stop | None = None) -> workers.RunResult:
         return workers.run(self.config, Log(write=self.log.append), self._observe, stop)
 
     def _observe(self, progress: Progress) -> None:
@@ -451,7 +451,7 @@ def test_a_manifest_that_changes_under_the_fleet(manifest: ManifestWriter) -> No
 
 @pytest.mark.slow
 def test_a_worker_that_does_not_stop(manifest: ManifestWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that does not stop in time is killed, and the run still ends with Interrupted."""
+    """A worker that does not stop in time is killed, and the run still ends with StopRequested."""
     monkeypatch.setattr(workers, "PATIENCE_S", 0.5)
     bench, stop = Bench(manifest(1, 1), workers=2, delay_s=60), Stop()
 
@@ -462,10 +462,10 @@ def test_a_worker_that_does_not_stop(manifest: ManifestWriter, monkeypatch: pyte
         until(lambda: len(running()) == 2)
         for each in running():
             each.suspend()
-        stop.asked.set()
+        stop.requested.set()
 
     threading.Thread(target=freeze).start()
-    with pytest.raises(Interrupted):
+    with pytest.raises(StopRequested):
         bench.run(stop)
     assert not running()
 

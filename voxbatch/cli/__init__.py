@@ -132,9 +132,9 @@ def _tell_ignored(served: Properties, log: Log) -> None:
 
 def _print_plan(config: Config) -> None:
     from voxbatch.display import clock
-    from voxbatch.runner.forecast import plan
+    from voxbatch.runner.forecast import estimate_run
 
-    p = plan(config)
+    p = estimate_run(config)
     guessed = f", {p.estimated_items:,} of them by the headers of a sample" if p.estimated_items else ""
     speed = f" ({p.speed})" if p.speed else ""
     time = (
@@ -201,9 +201,11 @@ def _described(config: Config) -> Iterator[str]:
 
     if is_remote(config.source):
         return prefix_manifest(config.source, config.access, config.include)
-    from voxbatch.runner.forecast import probed
+    from voxbatch.runner.forecast import probe_duration
 
-    return folder_manifest(config.source, lambda path: probed(path, config.access, certain=True), config.include)
+    return folder_manifest(
+        config.source, lambda path: probe_duration(path, config.access, certain=True), config.include
+    )
 
 
 @cli.command()

@@ -31,7 +31,7 @@ from voxbatch.errors import ConfigError, RunError, StartError, UsageError
 from voxbatch.log import Log, is_json
 
 if TYPE_CHECKING:
-    from voxbatch.engines import Kept
+    from voxbatch.engines import EngineCache
     from voxbatch.platforms.listen import Run
     from voxbatch.platforms.submit import CloudRun
     from voxbatch.runner.pipeline import Stop
@@ -189,10 +189,10 @@ class _Listening:
 
     def _run(self) -> int:
         from voxbatch.cli.session import on_signals
-        from voxbatch.decoding import spares
-        from voxbatch.engines import Kept
+        from voxbatch.decoding import warm_pool
+        from voxbatch.engines import EngineCache
         from voxbatch.platforms.listen import Listener, Rules, Settings, Subscription
-        from voxbatch.runner.pipeline import Interrupted, Stop
+        from voxbatch.runner.pipeline import Stop, StopRequested
         from voxbatch.runner.run import policy
 
         asked, stop, signals = self._asked, Stop(), list[int]()
@@ -205,9 +205,9 @@ class _Listening:
             self._log.warning("interrupted", text=text)
             return 128 + signals[-1]
 
-        with closing(Kept()) as kept, closing(spares):
-            spares.are_kept = True
-            perform = self._here(stop, kept) if asked.to == HERE else self._elsewhere()
+        with closing(EngineCache()) as engine_cache, closing(warm_pool):
+            warm_pool.is_enabled = True
+            perform = self._here(stop, engine_cache) if asked.to == HERE else self._elsewhere()
             on_signals(stop, signals, lambda: os._exit(interrupted()))
             try:
                 messages = Subscription(asked.subscription, asked.project, asked.dead_letter, self._log)
@@ -218,7 +218,7 @@ class _Listening:
                 self._log.info("listening", text=text)
                 Listener(settings, messages, perform, self._log).serve()
                 return 0
-            except Interrupted:
+            except StopRequested:
                 return interrupted()
             except RunError as e:
                 self._log.error("listen_failed", text=f"{e}\nno message is lost: start again to go on")
@@ -249,7 +249,7 @@ class _Listening:
 
     # -- here ---------------------------------------------------------------------------------------------------------
 
-    def _here(self, stop: Stop, kept: Kept) -> Callable[[Run], None]:
+    def _here(self, stop: Stop, engine_cache: EngineCache) -> Callable[[Run], None]:
         """Return a function that runs one Run to its end in this process.
 
         Raises:
@@ -264,7 +264,7 @@ class _Listening:
 
         config = self._config
         choice = engines.choose(config.engine)
-        engine = kept.create(choice.name, config.model, config.engine_options, config.access)
+        engine = engine_cache.get(choice.name, config.model, config.engine_options, config.access)
         if config.language:
             engines.require_language(engine, config.language)
         if (count := len(worker_environments(config, engine))) > 1:
@@ -279,7 +279,7 @@ class _Listening:
             ours, log = self._of(run), self._log.of(out=run.out)
             log.info("run_started", source=shown(run.source), text=f"{shown(run.source)} → {run.out}")
             with events(log) as observe:
-                finished = workers.run(ours, log, observe, stop, kept)
+                finished = workers.run(ours, log, observe, stop, engine_cache)
             report(ours, finished, log, quiet=True, exit_zero=True)
 
         return perform

@@ -22,8 +22,8 @@ from voxbatch.log import Log
 from voxbatch.output.merge import TRANSCRIPTS
 from voxbatch.platforms.tasks import sagemaker
 from voxbatch.runner import workers
-from voxbatch.runner.pipeline import LAST_COMMIT_S, Interrupted, Progress, Stop, Usage
-from voxbatch.runner.run import Finished
+from voxbatch.runner.pipeline import FINAL_COMMIT_TIMEOUT_S, Progress, Stop, StopRequested, Usage
+from voxbatch.runner.run import RunResult
 from voxbatch.storage import Access, hurry, open_store
 
 EXIT_SOME_FAILED = 3
@@ -35,7 +35,7 @@ ECHO_S = 1.0
 
 Some launchers signal all processes and also pass the signal on, so that a process receives the signal twice.
 """
-LEAVE_S = LAST_COMMIT_S + 1.0
+LEAVE_S = FINAL_COMMIT_TIMEOUT_S + 1.0
 """Seconds after which a process that was told to stop exits.
 
 It exits even if a call still blocks, for example a request to a silent store.
@@ -66,7 +66,7 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
         with (display.live if show_progress else display.events)(log) as observe:
             finished = workers.run(config, log, latest.then(observe), stop)
         return report(config, finished, log, quiet, exit_zero)
-    except Interrupted as e:
+    except StopRequested as e:
         signal.setitimer(signal.ITIMER_REAL, 0)
         return interrupted(str(e))
     except VoxbatchError as e:
@@ -141,16 +141,16 @@ def on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn])
         received.append(number)
         for each in STOPPING:
             signal.signal(each, insist)
-        hurry(LAST_COMMIT_S)
+        hurry(FINAL_COMMIT_TIMEOUT_S)
         signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
-        stop.ask()
+        stop.request()
 
     signal.signal(signal.SIGALRM, lambda *_: give_up())
     for number in STOPPING:
         signal.signal(number, handle)
 
 
-def report(config: Config, finished: Finished, log: Log, quiet: bool, exit_zero: bool) -> int:
+def report(config: Config, finished: RunResult, log: Log, quiet: bool, exit_zero: bool) -> int:
     """Log and print the outcome of a finished run, and return the exit code."""
     progress, summary = finished.progress, finished.summary
     shard = f"{config.shard}/{config.shards}"
@@ -166,7 +166,7 @@ def report(config: Config, finished: Finished, log: Log, quiet: bool, exit_zero:
     return _exit_code(summary["failed"], exit_zero)
 
 
-def _figures(config: Config, finished: Finished) -> dict[str, Any]:
+def _figures(config: Config, finished: RunResult) -> dict[str, Any]:
     """Return the figures of this process for the event run_finished.
 
     `items` is done + failed + resumed. A value is None if it is unknown.

@@ -11,6 +11,6 @@ program of that process, and `messages` defines the messages between them.
 
 from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable
 from voxbatch.decoding.pool import DecoderPool
-from voxbatch.decoding.process import spares
+from voxbatch.decoding.process import warm_pool
 
-__all__ = ["Decoded", "DecoderPool", "Message", "Task", "Undecodable", "spares"]
+__all__ = ["Decoded", "DecoderPool", "Message", "Task", "Undecodable", "warm_pool"]

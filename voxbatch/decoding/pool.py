@@ -9,7 +9,7 @@ from multiprocessing.connection import wait
 
 from voxbatch.decoding import process
 from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable
-from voxbatch.decoding.process import Worker, spares
+from voxbatch.decoding.process import Worker, warm_pool
 from voxbatch.errors import AudioError, RunError
 from voxbatch.records import Chunk, Failure
 from voxbatch.storage import USUAL, Access, shown
@@ -18,7 +18,7 @@ from voxbatch.storage.circuit_breaker import Known, Reach
 
 class DecoderPool:
     """Pool of worker processes that decode tasks. Leaving the context returns the workers to the warm pool: see
-    Spares."""
+    WarmPool."""
 
     def __init__(
         self, workers: int, access: Access = USUAL, fail_unreachable: bool = False, known: Known | None = None
@@ -26,7 +26,7 @@ class DecoderPool:
         """`known` is the initial knowledge about recordings' places. The pool adds to it."""
         self._access, self._fail_unreachable = access, fail_unreachable
         self._known = Known() if known is None else known
-        self._workers = [spares.hire(access) for _ in range(workers)]
+        self._workers = [warm_pool.acquire(access) for _ in range(workers)]
         self.cpu_s = 0.0
         """CPU seconds that the workers spent on decoding and cutting."""
         self._begun: set[int] = set()
@@ -41,7 +41,7 @@ class DecoderPool:
 
     def __exit__(self, *exc: object) -> None:
         for worker in self._workers:
-            spares.dismiss(worker)
+            warm_pool.release(worker)
 
     def run(self, tasks: Iterator[Task]) -> Iterator[Message]:
         """Decode all tasks and yield the messages of the workers.

@@ -99,16 +99,16 @@ class Worker:
         self.connection.close()
 
 
-class Spares:
+class WarmPool:
     """Warm pool of workers that stay alive between two decoder pools. Reusing a worker saves the second that starting
     it takes."""
 
     def __init__(self) -> None:
-        self.are_kept = False
+        self.is_enabled = False
         """Set to True if several runs follow each other in one process; otherwise workers are killed after a run."""
         self._idle: list[Worker] = []
 
-    def hire(self, access: Access) -> Worker:
+    def acquire(self, access: Access) -> Worker:
         """Return an idle worker with this access, or start one. An idle worker may have died in the meantime."""
         fitting = next((worker for worker in self._idle if worker.access == access), None)
         if fitting is None:
@@ -116,21 +116,21 @@ class Spares:
         self._idle.remove(fitting)
         return fitting
 
-    def dismiss(self, worker: Worker) -> None:
+    def release(self, worker: Worker) -> None:
         """Keep a worker for the next pool if that is wanted and the worker is idle; otherwise kill it."""
-        if self.are_kept and not worker.tasks:
+        if self.is_enabled and not worker.tasks:
             self._idle.append(worker)
         else:
             worker.kill()
 
     def close(self) -> None:
         """Kill all idle workers, and keep no more."""
-        self.are_kept = False
+        self.is_enabled = False
         while self._idle:
             self._idle.pop().kill()
 
 
-spares = Spares()
+warm_pool = WarmPool()
 """Warm pool of this process."""
 
 

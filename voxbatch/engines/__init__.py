@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Choice",
     "Engine",
+    "EngineCache",
     "EngineSpec",
     "Feed",
-    "Kept",
     "Notice",
     "Speed",
     "choose",
@@ -275,14 +275,14 @@ def expected(
     return found
 
 
-class Kept:
+class EngineCache:
     """A cache that holds one engine, the last one created, so that its model stays loaded between runs."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
         self._asked: tuple[Any, ...] = ()
 
-    def create(self, name: str, model: str | None, options: Mapping[str, str], access: Access) -> Engine:
+    def get(self, name: str, model: str | None, options: Mapping[str, str], access: Access) -> Engine:
         """Return the cached engine if it was created with equal arguments. Otherwise replace it with a new engine.
 
         The arguments and exceptions are those of the function `create`.

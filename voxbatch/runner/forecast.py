@@ -1,8 +1,8 @@
 """Estimate a run without running it: items, hours, chunks, time and cost.
 
 Durations come from the manifest. Where the manifest gives none, the headers of a sample of the recordings are read.
-`plan` asks the engine that would run on this machine. `measure` and `expected` need no engine; they serve runs that
-start elsewhere.
+`estimate_run` asks the engine that would run on this machine. `measure_workload` and `known_rates` need no engine; they
+serve runs that start elsewhere.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from voxbatch.runner.run import opened, policy, worker_environments
 from voxbatch.runner.shard import members
 from voxbatch.storage import USUAL, Access, in_order, open_recording
 
-SAMPLE = 200
+SAMPLE_SIZE = 200
 """Number of recordings whose headers are read if the manifest gives no duration. The mean duration of 200 calls is
 known to a tenth."""
-STREAMS = 8
+PROBE_THREADS = 8
 """Number of headers that are read at a time."""
-GIVE_UP_AFTER = 8
+MAX_UNREACHABLE = 8
 """Number of unreachable recordings in the sample that ends the estimate: a plan that takes hours is of no use."""
-HEADER_BYTES = 64 << 10
+PROBE_BLOCK_BYTES = 64 << 10
 """Bytes that are fetched of a remote recording at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunEstimate:
     """The estimate of `--dry-run` for one shard."""
 
     engine: str
@@ -71,7 +71,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Extent:
+class Workload:
     """The amount of audio in a config's shard."""
 
     durations: NDArray[np.float32]
@@ -90,7 +90,7 @@ class Extent:
         return float(self.durations.sum(dtype=np.float64))
 
 
-def plan(config: Config) -> Plan:
+def estimate_run(config: Config) -> RunEstimate:
     """Estimate the run of a config. No model is loaded and nothing is written.
 
     Raises:
@@ -102,20 +102,20 @@ def plan(config: Config) -> Plan:
         surveyed = survey(source, policy(config), config.limit)
         engine = engines.create(choice.name, config.model, config.engine_options, config.access)
         spec = engine.spec
-        extent = _extent(surveyed, source, config)
-    chunks = np.ceil(extent.durations / np.float32(spec.max_chunk_samples / spec.sampling_rate))
-    known = expected(config, choice.name)
+        workload = _workload(surveyed, source, config)
+    chunks = np.ceil(workload.durations / np.float32(spec.max_chunk_samples / spec.sampling_rate))
+    known = known_rates(config, choice.name)
     speed = (
         None
         if known.rtfx
-        else worked_out(config, choice.name, extent, gpus=max(1, len(worker_environments(config, engine))))
+        else calculate_speed(config, choice.name, workload, gpus=max(1, len(worker_environments(config, engine))))
     )
-    return Plan(
+    return RunEstimate(
         engine=choice.reason,
         model=spec.model,
-        items=extent.items,
-        audio_s=extent.audio_s,
-        estimated_items=extent.estimated_items,
+        items=workload.items,
+        audio_s=workload.audio_s,
+        estimated_items=workload.estimated_items,
         chunks=int(chunks.sum(dtype=np.float64)),
         rtfx=speed.rtfx if speed else known.rtfx,
         usd_per_hour=known.usd_per_hour,
@@ -123,7 +123,7 @@ def plan(config: Config) -> Plan:
     )
 
 
-def measure(config: Config) -> Extent:
+def measure_workload(config: Config) -> Workload:
     """Survey the manifest, and read the headers of a sample of the recordings whose durations it does not give.
 
     No engine is needed.
@@ -133,18 +133,18 @@ def measure(config: Config) -> Extent:
         StorageError: a place is unreachable or refuses access.
     """
     with opened(config) as source:
-        return _extent(survey(source, policy(config), config.limit), source, config)
+        return _workload(survey(source, policy(config), config.limit), source, config)
 
 
-def _extent(surveyed: Survey, source: Source, config: Config) -> Extent:
+def _workload(surveyed: Survey, source: Source, config: Config) -> Workload:
     mine = members(surveyed.durations, config.shard, config.shards)
     unknown = mine & np.isnan(surveyed.durations)
     _estimate(surveyed.durations, unknown, config, source)
-    return Extent(surveyed.durations[mine], int(unknown.sum()))
+    return Workload(surveyed.durations[mine], int(unknown.sum()))
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class KnownRates:
     """Expected speed and price. None if nothing is known."""
 
     rtfx: float | None
@@ -152,36 +152,36 @@ class Expected:
     usd_per_hour: float | None
 
 
-PROFILES = {"vllm": "ctx512-batch", "faster-whisper": "cpu"}
+DEFAULT_PROFILES = {"vllm": "ctx512-batch", "faster-whisper": "cpu"}
 """The profile that an engine runs with if none is given."""
 
 
-def expected(config: Config, engine: str) -> Expected:
+def known_rates(config: Config, engine: str) -> KnownRates:
     """Return speed and price from the config, or else from the profile that this engine would run with."""
-    name = config.profile or PROFILES.get(engine)
+    name = config.profile or DEFAULT_PROFILES.get(engine)
     profile = load_profile(name) if name else {}
     if profile.get("engine") != engine:
         profile = {}
     own = config.usd_per_hour
-    return Expected(
+    return KnownRates(
         config.expected_rtfx or profile.get("expected_rtfx"), profile.get("usd_per_hour") if own is None else own
     )
 
 
-def worked_out(
-    config: Config, engine: str, extent: Extent | None = None, gpu: str | None = None, gpus: int = 1
+def calculate_speed(
+    config: Config, engine: str, workload: Workload | None = None, gpu: str | None = None, gpus: int = 1
 ) -> Speed | None:
     """Calculate the speed of an engine, or return None if this is not possible. See engines.expected.
 
     Args:
-        extent: the recordings to transcribe. None means an endless number of long recordings.
+        workload: the recordings to transcribe. None means an endless number of long recordings.
         gpu: NVML's name of a GPU elsewhere. None means the GPU of this machine.
         gpus: number of GPUs that share the work, each with its own engine.
     """
     made_for = load_profile(config.profile).get("model") if config.profile else None
     if made_for and not engines.expected(engine, made_for, {}, None, gpu):
         return None  # config.model may be a mere bucket address, which says less than the profile's model
-    durations = extent.durations if extent else None
+    durations = workload.durations if workload else None
     return engines.expected(engine, config.model, config.engine_options, durations, gpu, gpus)
 
 
@@ -190,12 +190,14 @@ def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config
     recordings."""
     indexes = np.flatnonzero(unknown)
     sample = np.zeros(len(unknown), np.bool_)
-    sample[indexes[:: max(1, len(indexes) // SAMPLE)]] = True
+    sample[indexes[:: max(1, len(indexes) // SAMPLE_SIZE)]] = True
     asked = list(items(source, policy(config), config.limit, sample))
     unreached = 0
-    for item, seconds in zip(asked, in_order(STREAMS, lambda item: _asked(item.audio, config), asked), strict=True):
+    for item, seconds in zip(
+        asked, in_order(PROBE_THREADS, lambda item: _asked(item.audio, config), asked), strict=True
+    ):
         unreached += isinstance(seconds, StorageError)
-        if isinstance(seconds, StorageError) and unreached == min(GIVE_UP_AFTER, len(asked)):
+        if isinstance(seconds, StorageError) and unreached == min(MAX_UNREACHABLE, len(asked)):
             raise seconds
         durations[item.index] = np.nan if isinstance(seconds, StorageError) else seconds or np.nan
     found = durations[sample]
@@ -206,19 +208,19 @@ def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config
 def _asked(audio: str, config: Config) -> float | StorageError | None:
     """Return the seconds of a recording, None if its header does not tell, or the error if its place is unreachable."""
     try:
-        return probed(audio, config.access)
+        return probe_duration(audio, config.access)
     except StorageError as e:
         return e
 
 
-def probed(path: str, access: Access = USUAL, certain: bool = False) -> float | None:
+def probe_duration(path: str, access: Access = USUAL, certain: bool = False) -> float | None:
     """Return the seconds of a recording from its header, or None if the header does not tell; see audio.probe.
 
     Raises:
         StorageError: the place of the recording is unreachable or refuses access.
     """
     try:
-        with contextlib.closing(open_recording(path, access, HEADER_BYTES)) as recording:
+        with contextlib.closing(open_recording(path, access, PROBE_BLOCK_BYTES)) as recording:
             return probe(recording, certain)
     except AudioError:
         return None

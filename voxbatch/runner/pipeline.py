@@ -31,13 +31,13 @@ from voxbatch.stitching import stitch
 from voxbatch.storage import USUAL, Access
 from voxbatch.storage.circuit_breaker import Known
 
-EVENTS = 1024
+MAX_QUEUED_EVENTS = 1024
 """Maximum number of events that wait for the main thread. When the queue is full, the engine and the decoders wait."""
-TICK_S = 0.2
+POLL_INTERVAL_S = 0.2
 """Longest time in which a signal goes unnoticed."""
-MEMORY_S = 1.0
+GPU_MEMORY_INTERVAL_S = 1.0
 """Seconds between two readings of the GPU memory in use."""
-LAST_COMMIT_S = 8.0
+FINAL_COMMIT_TIMEOUT_S = 8.0
 """Time limit of the last commit of a process that was told to stop. Cloud Run and others kill it after 10 s."""
 
 
@@ -78,7 +78,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PipelineOptions:
     """The settings of a run that the pipeline needs; see Config."""
 
     language: str | None
@@ -105,7 +105,7 @@ class Usage:
     """Part of `engine_s` in which the engine, busy or idle, could take one more chunk and none was there."""
 
 
-class Interrupted(BaseException):
+class StopRequested(BaseException):
     """The run was asked to stop. Finished items are committed, unless the message says why they could not be.
 
     Like KeyboardInterrupt, this is not an Exception: storage clients treat every Exception as a failed connection and
@@ -118,19 +118,19 @@ class Stop:
     the finished items first. At other times the stop is immediate."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.softly = False
+        self.requested = threading.Event()
+        self.graceful = False
         """True while a pipeline runs."""
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Request a stop.
 
         Raises:
-            Interrupted: no pipeline is running. A running pipeline raises the exception itself, after its last commit.
+            StopRequested: no pipeline is running. A running pipeline raises it after its last commit.
         """
-        self.asked.set()
-        if not self.softly:
-            raise Interrupted
+        self.requested.set()
+        if not self.graceful:
+            raise StopRequested
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ class Pipeline:
         ledger: loaded. The items that it marks as done must not be among the items of `run`.
         progress: updated in place by the main thread.
         observe: called from the main thread with the progress whenever it changes.
-        stop: a request from any thread makes the run commit its finished items and raise Interrupted.
+        stop: a request from any thread makes the run commit its finished items and raise StopRequested.
         tell: called from the main thread with each Notice of the engine.
         known: see DecoderPool.
     """
@@ -184,7 +184,7 @@ class Pipeline:
         self,
         engine: Engine,
         ledger: Ledger,
-        settings: Settings,
+        settings: PipelineOptions,
         progress: Progress,
         observe: Callable[[Progress], None],
         stop: Stop,
@@ -196,7 +196,7 @@ class Pipeline:
         self._known = known
         spec = engine.spec
         self._feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples)
-        self._events: queue.Queue[Any] = queue.Queue(EVENTS)
+        self._events: queue.Queue[Any] = queue.Queue(MAX_QUEUED_EVENTS)
         self._over = threading.Event()
         """Set at the end of the run: no thread takes events any more."""
         self._open: dict[int, _Open] = {}
@@ -215,14 +215,14 @@ class Pipeline:
         """Turn every item into an entry of a part.
 
         Raises:
-            Interrupted: `stop` was asked.
+            StopRequested: `stop` was asked.
             RunError: the run cannot continue; what was committed is safe.
         """
         threads = [
             threading.Thread(target=self._decode, args=(items,), daemon=True, name="decode"),
             threading.Thread(target=self._transcribe, daemon=True, name="engine"),
         ]
-        self._stop.softly = True
+        self._stop.graceful = True
         for thread in threads:
             thread.start()
         threading.Thread(target=self._watch_memory, daemon=True, name="memory").start()
@@ -230,15 +230,15 @@ class Pipeline:
             self._regroup(len(threads))
             self._commit()
         except RunError as e:
-            if self._stop.asked.is_set():  # the time limit of the stop may have ended the commit
-                raise Interrupted(str(e)) from e
+            if self._stop.requested.is_set():  # the time limit of the stop may have ended the commit
+                raise StopRequested(str(e)) from e
             raise
         finally:
             self._over.set()
             self._feed.close(discard=True)
-            self._stop.softly = False
-        if self._stop.asked.is_set():
-            raise Interrupted
+            self._stop.graceful = False
+        if self._stop.requested.is_set():
+            raise StopRequested
         began = self._feed.started_at or self._engine_ended_at
         return Usage(self._decode_cpu_s, self._engine_ended_at - began, self._feed.starved_s, self._feed.short_s)
 
@@ -263,7 +263,7 @@ class Pipeline:
         dropped."""
         while not self._over.is_set():
             with contextlib.suppress(queue.Full):
-                self._events.put(event, timeout=TICK_S)
+                self._events.put(event, timeout=POLL_INTERVAL_S)
                 return True
         return False
 
@@ -315,7 +315,7 @@ class Pipeline:
         GPU fails."""
         while (used := self._engine.gpu_bytes()) is not None:
             self._peak_gpu_bytes = max(self._peak_gpu_bytes or 0, used)
-            if self._over.wait(MEMORY_S):
+            if self._over.wait(GPU_MEMORY_INTERVAL_S):
                 return
 
     # -- the main thread ----------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ class Pipeline:
     def _regroup(self, threads: int) -> None:
         while threads:
             try:
-                event = self._events.get(timeout=TICK_S)
+                event = self._events.get(timeout=POLL_INTERVAL_S)
             except queue.Empty:
                 event = None
             if isinstance(event, _Ended):
@@ -331,14 +331,14 @@ class Pipeline:
                 if event.error is not None:
                     self._commit()
                     # The signal may have killed the engine, too.
-                    raise Interrupted if self._stop.asked.is_set() else event.error
+                    raise StopRequested if self._stop.requested.is_set() else event.error
             elif isinstance(event, Notice):
                 self._tell_people(event)
             elif event is not None:
                 self._handle(event)
-            if self._stop.asked.is_set():
+            if self._stop.requested.is_set():
                 self._commit()
-                raise Interrupted
+                raise StopRequested
             self._commit_if_due()
         if self._open:
             self._commit()

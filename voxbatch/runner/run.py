@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 import voxbatch
 from voxbatch import audio, engines
 from voxbatch.config import Config, digest
-from voxbatch.engines import Engine, Kept, Notice
+from voxbatch.engines import Engine, EngineCache, Notice
 from voxbatch.errors import ConfigError, RunMismatchError
 from voxbatch.log import Log
 from voxbatch.manifest import PathPolicy, Source, Survey, items, open_source, survey
 from voxbatch.manifest.source import stem
 from voxbatch.output import merge
 from voxbatch.output.checkpoint import Ledger, part_names, read_headers
-from voxbatch.runner.pipeline import Pipeline, Progress, Settings, Stop, Usage
+from voxbatch.runner.pipeline import Pipeline, PipelineOptions, Progress, Stop, Usage
 from voxbatch.runner.shard import members
 from voxbatch.storage import USUAL, Access, Store, is_remote, open_store
 from voxbatch.storage.address import is_bucket, name_of, scheme_of
@@ -39,7 +39,7 @@ MAX_DECODERS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class RunResult:
     """The result of a run."""
 
     progress: Progress
@@ -109,7 +109,7 @@ def alone(work: Work) -> Usage:
     """Transcribe in this process.
 
     Raises:
-        Interrupted, RunError: see Pipeline.run.
+        StopRequested, RunError: see Pipeline.run.
     """
     tell = teller(work.log)
     pipeline = Pipeline(work.engine, work.ledger, settings(work.config), work.progress, work.observe, work.stop, tell)
@@ -122,28 +122,27 @@ def run(
     observe: Callable[[Progress], None] = lambda progress: None,
     stop: Stop | None = None,
     transcribe: Callable[[Work], Usage] = alone,
-    kept: Kept | None = None,
-) -> Finished:
+    engine_cache: EngineCache | None = None,
+) -> RunResult:
     """Transcribe one shard of a manifest. If it is the last shard to finish, merge.
 
     Args:
         observe: called with the progress whenever it changes.
         stop: a request, from a signal handler for example, commits the finished items and ends the run.
         transcribe: commits every item of the work, or raises.
-        kept: the engine cache. The engine stays loaded in it after the run. Without a cache, the run unloads its own
-            engine.
+        engine_cache: holds the loaded engine after the run. Without a cache, the run unloads its engine.
 
     Raises:
         UsageError: the config, the manifest or OUT is wrong. No model was loaded, and no output was written.
         RunError: the run cannot continue. What is committed is safe, and the same command resumes the run.
-        Interrupted: `stop` was asked.
+        StopRequested: `stop` was asked.
     """
-    if kept is None:
-        with contextlib.closing(Kept()) as own:
+    if engine_cache is None:
+        with contextlib.closing(EngineCache()) as own:
             return run(config, log, observe, stop, transcribe, own)
     began = time.monotonic()
     with opened(config) as source:
-        job = _begin(config, source, log, kept)
+        job = _begin(config, source, log, engine_cache)
         mine = members(job.surveyed.durations, config.shard, config.shards)
         run_id = digest(job.identity)
         ledger = Ledger(job.store, run_id, job.surveyed.items, config.shard, config.shards)
@@ -158,9 +157,9 @@ def run(
         usage = transcribe(work) if todo.any() else None
     ledger.complete(progress.items)
     if not ledger.all_complete():
-        return Finished(progress, None, usage)
+        return RunResult(progress, None, usage)
     summary = merge.merge(job.store, job.surveyed.items, config.formats, job.language, job.facts)
-    return Finished(progress, summary, usage)
+    return RunResult(progress, summary, usage)
 
 
 def teller(log: Log) -> Callable[[Notice], None]:
@@ -187,11 +186,11 @@ class _Job:
     """Entries of the summary about how the run was made."""
 
 
-def _begin(config: Config, source: Source, log: Log, kept: Kept) -> _Job:
+def _begin(config: Config, source: Source, log: Log, engine_cache: EngineCache) -> _Job:
     """Check everything that can be refused, and reserve OUT."""
     choice = engines.choose(config.engine)
     surveyed = survey(source, policy(config), config.limit)
-    engine = kept.create(choice.name, config.model, config.engine_options, config.access)
+    engine = engine_cache.get(choice.name, config.model, config.engine_options, config.access)
     if config.language:
         engines.require_language(engine, config.language)
     log.info("engine", text=f"engine {choice.reason} (model {engine.spec.model}, {engine.spec.license})")
@@ -251,9 +250,9 @@ def known_audio(durations: NDArray[np.float32], wanted: NDArray[np.bool_], block
     return known_s, unknown
 
 
-def settings(config: Config) -> Settings:
+def settings(config: Config) -> PipelineOptions:
     """Return the pipeline's settings for a config and one worker."""
-    return Settings(
+    return PipelineOptions(
         language=config.language,
         decoders=decoders(config),
         part_items=config.part_items,

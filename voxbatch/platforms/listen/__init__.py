@@ -102,7 +102,7 @@ class Listener:
         Raises:
             RunError: a run or the subscription cannot continue; all leased messages are given back.
             ConfigError: the subscription no longer exists.
-            Interrupted: a signal stopped the listener; all leased messages are given back.
+            StopRequested: a signal stopped the listener; all leased messages are given back.
         """
         heard_at = time.monotonic()
         try:

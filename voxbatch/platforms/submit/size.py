@@ -14,7 +14,7 @@ from voxbatch.config import Config
 from voxbatch.engines import Speed
 from voxbatch.errors import ConfigError
 from voxbatch.platforms.submit.order import Order, Target
-from voxbatch.runner.forecast import Expected, Extent, expected, measure, worked_out
+from voxbatch.runner.forecast import KnownRates, Workload, calculate_speed, known_rates, measure_workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +77,17 @@ def sized(
         StorageError: this machine cannot read the manifest or the recordings.
     """
     check(config, target, tasks, task_hours)
-    extent = measure(config)
-    engine, known, speed = _speed(config, target, extent)
+    workload = measure_workload(config)
+    engine, known, speed = _speed(config, target, workload)
     rtfx = speed.rtfx if speed else known.rtfx
     hours = task_hours or target.task_hours
-    count = tasks or (blind if not extent.audio_s else None) or _count(extent, rtfx or 0.0, hours, target)
+    count = tasks or (blind if not workload.audio_s else None) or _count(workload, rtfx or 0.0, hours, target)
     listed = prices.usd_per_hour(target.machine(engine))
     price = next((each for each in (usd_per_hour, listed, known.usd_per_hour) if each is not None), None)
-    wall_s = extent.audio_s / rtfx / count if rtfx else None
+    wall_s = workload.audio_s / rtfx / count if rtfx else None
     limit_s = target.limit_s(engine, hours, wall_s)
-    guessed = extent.estimated_items
-    forecast = Forecast(extent.items, extent.audio_s, guessed, count, rtfx, price, limit_s, speed)
+    guessed = workload.estimated_items
+    forecast = Forecast(workload.items, workload.audio_s, guessed, count, rtfx, price, limit_s, speed)
     return replace(order, tasks=count, limit_s=limit_s), forecast
 
 
@@ -110,16 +110,16 @@ def check(config: Config, target: Target, tasks: int | None = None, task_hours: 
         )
 
 
-def _speed(config: Config, target: Target, extent: Extent | None = None) -> tuple[str, Expected, Speed | None]:
+def _speed(config: Config, target: Target, workload: Workload | None = None) -> tuple[str, KnownRates, Speed | None]:
     """Return the engine on the target, its known speed and price, and its calculated speed if no speed is known."""
     engine = target.engine() if config.engine == "auto" else config.engine
-    known, gpus = expected(config, engine), target.gpus(engine)
-    speed = worked_out(config, engine, extent, *gpus) if gpus and not known.rtfx else None
+    known, gpus = known_rates(config, engine), target.gpus(engine)
+    speed = calculate_speed(config, engine, workload, *gpus) if gpus and not known.rtfx else None
     return engine, known, speed
 
 
-def _count(extent: Extent, rtfx: float, hours: float, target: Target) -> int:
-    """Return the number of tasks for an extent."""
-    if not extent.audio_s:
-        raise ConfigError(f"none of {extent.items:,} recordings tells how long it is: give --tasks N")
-    return task_count(extent.audio_s, extent.items, rtfx, hours, target.most_tasks)
+def _count(workload: Workload, rtfx: float, hours: float, target: Target) -> int:
+    """Return the number of tasks for a workload."""
+    if not workload.audio_s:
+        raise ConfigError(f"none of {workload.items:,} recordings tells how long it is: give --tasks N")
+    return task_count(workload.audio_s, workload.items, rtfx, hours, target.most_tasks)

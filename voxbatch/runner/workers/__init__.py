@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.config import Config
-from voxbatch.engines import Kept
+from voxbatch.engines import EngineCache
 from voxbatch.errors import EngineError, StorageError, UsageError, VoxbatchError
 from voxbatch.log import Log
 from voxbatch.runner import run as job
-from voxbatch.runner.pipeline import TICK_S, Interrupted, Progress, Stop, Usage
-from voxbatch.runner.run import Finished, Work
+from voxbatch.runner.pipeline import POLL_INTERVAL_S, Progress, Stop, StopRequested, Usage
+from voxbatch.runner.run import RunResult, Work
 from voxbatch.runner.shard import split
 from voxbatch.runner.workers.process import Worker
 from voxbatch.runner.workers.worker import GRACE_S, Failed, Order, Stopped, takes_more
@@ -48,24 +48,24 @@ def run(
     log: Log,
     observe: Callable[[Progress], None] = lambda progress: None,
     stop: Stop | None = None,
-    kept: Kept | None = None,
-) -> Finished:
+    engine_cache: EngineCache | None = None,
+) -> RunResult:
     """Run voxbatch.runner.run.run with as many processes as the engine and the config ask for.
 
     Args:
-        kept: the engine cache; see voxbatch.runner.run.run. It is used only if one process does all the work.
+        engine_cache: the engine cache; see voxbatch.runner.run.run. It is used only if one process does all the work.
 
     Raises:
-        UsageError, RunError, Interrupted: see voxbatch.runner.run.run.
+        UsageError, RunError, StopRequested: see voxbatch.runner.run.run.
     """
-    return job.run(config, log, observe, stop, side_by_side, kept)
+    return job.run(config, log, observe, stop, side_by_side, engine_cache)
 
 
 def side_by_side(work: Work) -> Usage:
     """Commit all items of the work in several processes, or in this process if the engine cannot use more than one.
 
     Raises:
-        Interrupted: `work.stop` was asked. The finished items are committed.
+        StopRequested: `work.stop` was asked. The finished items are committed.
         UsageError: a worker found that the config or the manifest is wrong.
         StorageError: a place could not be read or written, and the second try failed as well.
         EngineError: all workers are lost.
@@ -121,16 +121,16 @@ class _Fleet:
             The reason of the first worker that ended with a StorageError, or None.
         """
         crew: list[Worker] = []
-        self._stop.softly = True
+        self._stop.graceful = True
         try:
             for order in self._orders(todo, began, count):
                 crew.append(self._worker(order.worker, order.source.fd))
                 crew[-1].give(order)
             self._attend(crew)
         finally:
-            self._stop.softly = False
-        if self._stop.asked.is_set():
-            raise Interrupted
+            self._stop.graceful = False
+        if self._stop.requested.is_set():
+            raise StopRequested
         if refusal := _failed(crew, UsageError):
             raise UsageError(refusal)
         return _failed(crew, StorageError)
@@ -148,7 +148,7 @@ class _Fleet:
             worker.stop()
         for worker in self._started.values():
             while time.monotonic() < deadline and not worker.is_gone():
-                if wait([worker.connection], TICK_S) and not worker.hear():
+                if wait([worker.connection], POLL_INTERVAL_S) and not worker.hear():
                     break
                 self._pass_on(worker, worker.printed())
             self._pass_on(worker, worker.end())
@@ -168,7 +168,9 @@ class _Fleet:
     def _attend(self, crew: list[Worker]) -> None:
         before, working = replace(self._progress), list(crew)
         while working:
-            ready = wait([each for w in working for each in (w.connection, w.output) if each is not None], TICK_S)
+            ready = wait(
+                [each for w in working for each in (w.connection, w.output) if each is not None], POLL_INTERVAL_S
+            )
             for worker in list(working):
                 if worker.output in ready:
                     self._pass_on(worker, worker.printed())
@@ -179,7 +181,7 @@ class _Fleet:
                     self._see_off(worker)
             if ready:
                 self._add_up(before, crew)
-            if self._stop.asked.is_set() or _failed(crew, UsageError):
+            if self._stop.requested.is_set() or _failed(crew, UsageError):
                 self._tell_to_stop(working)
 
     def _pass_on(self, worker: Worker, lines: Iterable[str]) -> None:

@@ -27,18 +27,18 @@ from numpy.typing import NDArray
 
 from voxbatch import engines
 from voxbatch.config import Config
-from voxbatch.engines import Kept, Notice
+from voxbatch.engines import EngineCache, Notice
 from voxbatch.errors import ConfigError, StorageError, VoxbatchError
 from voxbatch.manifest import Handle, items
 from voxbatch.output.checkpoint import Ledger
-from voxbatch.runner.pipeline import LAST_COMMIT_S, Interrupted, Pipeline, Progress, Stop, Usage
+from voxbatch.runner.pipeline import FINAL_COMMIT_TIMEOUT_S, Pipeline, Progress, Stop, StopRequested, Usage
 from voxbatch.runner.run import policy, settings
 from voxbatch.storage import hurry, open_store
 from voxbatch.storage.circuit_breaker import Known
 
 REPORT_S = 0.2
 """Minimum seconds between two progress messages."""
-GRACE_S = LAST_COMMIT_S + 2.0
+GRACE_S = FINAL_COMMIT_TIMEOUT_S + 2.0
 """Seconds that a worker may take for its last commit and for unloading its engine after it was told to stop."""
 
 
@@ -86,16 +86,16 @@ def takes_more(word: Word | None) -> bool:
     return isinstance(word, Usage) or (isinstance(word, Failed) and issubclass(word.kind, StorageError))
 
 
-def obey(order: Order, connection: Connection, stop: Stop, kept: Kept) -> Usage:
+def obey(order: Order, connection: Connection, stop: Stop, engine_cache: EngineCache) -> Usage:
     """Transcribe and commit every item of the order that is not committed yet.
 
     Raises:
         ConfigError: the model changed since the run began.
-        Interrupted, RunError: see Pipeline.run.
+        StopRequested, RunError: see Pipeline.run.
     """
     config = order.config
     choice = engines.choose(config.engine)
-    engine = kept.create(choice.name, config.model, config.engine_options, config.access)
+    engine = engine_cache.get(choice.name, config.model, config.engine_options, config.access)
     if dict(engine.spec.decoding) != order.decoding:
         raise ConfigError(f"the model changed since the run began: {engine.spec.decoding} is not {order.decoding}")
     store = open_store(config.out, config.access)
@@ -131,11 +131,11 @@ class _Reporter:
             self._connection.send(message)
 
 
-def _last_word(order: Order, connection: Connection, stop: Stop, kept: Kept) -> Word | None:
+def _last_word(order: Order, connection: Connection, stop: Stop, engine_cache: EngineCache) -> Word | None:
     try:
-        stop.softly = False
-        return obey(order, connection, stop, kept)
-    except Interrupted:
+        stop.graceful = False
+        return obey(order, connection, stop, engine_cache)
+    except StopRequested:
         return Stopped()
     except VoxbatchError as e:
         return Failed(str(e), type(e))
@@ -143,7 +143,7 @@ def _last_word(order: Order, connection: Connection, stop: Stop, kept: Kept) -> 
         traceback.print_exc()
         return None
     finally:
-        stop.softly = True  # a stop from now on has nothing to interrupt
+        stop.graceful = True  # a stop from now on has nothing to interrupt
 
 
 def _listen(connection: Connection, orders: queue.SimpleQueue[Order | None]) -> None:
@@ -166,9 +166,9 @@ def _on_signals(stop: Stop) -> None:
     """
 
     def handle(*_: object) -> None:
-        if not stop.asked.is_set():
-            hurry(LAST_COMMIT_S)
-            stop.ask()
+        if not stop.requested.is_set():
+            hurry(FINAL_COMMIT_TIMEOUT_S)
+            stop.request()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
@@ -179,13 +179,13 @@ def main() -> NoReturn:
     connection = Connection(int(sys.argv[1]))
     orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
     stop, reporter = Stop(), _Reporter(connection)
-    stop.softly = True  # without an order there is nothing to interrupt, and `_listen` ends the wait for an order
+    stop.graceful = True  # without an order there is nothing to interrupt, and `_listen` ends the wait for an order
     _on_signals(stop)
     threading.Thread(target=_listen, args=(connection, orders), daemon=True, name="listen").start()
     word: Word | None = None
-    with contextlib.closing(Kept()) as kept:
+    with contextlib.closing(EngineCache()) as engine_cache:
         while (order := orders.get()) is not None:
-            word = _last_word(order, connection, stop, kept)
+            word = _last_word(order, connection, stop, engine_cache)
             if word is None or not takes_more(word):
                 break
             reporter.tell(word)
