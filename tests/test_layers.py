@@ -87,7 +87,7 @@ def test_imports_go_down(path: Path) -> None:
 def test_the_check_can_fail() -> None:
     """The check finds an import that goes up, also a lazy one."""
     found = set(imports(PACKAGE / "cli" / "__init__.py"))
-    assert {"voxbatch.runner.run", "voxbatch.runner.forecast", "voxbatch.errors"} <= found
+    assert {"voxbatch.output.merge", "voxbatch.runner.forecast", "voxbatch.errors"} <= found
     assert LAYER_OF[package_of("voxbatch.runner.run")] > LAYER_OF[package_of("voxbatch.engines.feed")]
 
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from voxbatch.errors import LedgerError
 from voxbatch.latency import Latency
-from voxbatch.output import merge
+from voxbatch.output import layout, merge, run_file
 from voxbatch.output.checkpoint import Entry, Ledger, dump
+from voxbatch.output.erase import erase
 from voxbatch.storage import Store, open_store
 
 FACTS = {"engine": {"name": "scripted"}}
@@ -101,7 +102,7 @@ def test_missing_items_are_counted(store: Store, done: tuple[int, ...]) -> None:
         merged(store, 4)
     expected = f"{4 - len(done)} of 4 items are not done yet; run again (each shard) to finish them"
     assert str(caught.value) == f"{store.place}: {expected}"
-    assert not Path(store.place, merge.SUMMARY).exists()
+    assert not Path(store.place, layout.SUMMARY).exists()
 
 
 def test_the_summary_adds_up(store: Store) -> None:
@@ -217,32 +218,32 @@ def test_two_processes_merge_at_once(store: Store, tmp_path: Path) -> None:
 
 def test_erasing_takes_only_what_runs_wrote(store: Store) -> None:
     """`erase` keeps files of others, beside the outputs or in the folder of a format."""
-    merge.write_run(store, RECORD)
+    run_file.create(store, RECORD)
     commit(store, [[transcript(0), failure(1)]], 2)
     merged(store, 2, ["srt", "txt"])
     Ledger(store, "run", 2).complete(2)
     strangers = ("notes.txt", "txt/reference.txt", "json/data.json", "parts/readme.md", "shard-00000-of-00001/a")
     for name in strangers:
         store.write(name, [b"mine"])
-    merge.erase(store)
+    erase(store)
     assert set(snapshot(store.place)) == set(strangers)
 
 
 def test_erasing_a_place_of_others_does_nothing(store: Store) -> None:
     """`erase` removes nothing if there is no run.json, whatever the names of the files are."""
     store.write("transcripts.jsonl", [b"mine"])
-    merge.erase(store)
+    erase(store)
     assert snapshot(store.place) == {"transcripts.jsonl": b"mine"}
-    assert merge.strangers(store) == ["transcripts.jsonl"]
+    assert layout.foreign_outputs(store) == ["transcripts.jsonl"]
 
 
 def test_erasing_survives_damaged_parts(store: Store) -> None:
     """`erase` works with damaged parts, because --overwrite is the remedy for a damaged OUT."""
-    merge.write_run(store, RECORD)
+    run_file.create(store, RECORD)
     commit(store, [[transcript(0)], [transcript(1)]], 2)
     merged(store, 2, ["srt"])
     Path(store.place, "parts/shard-00000-of-00001/part-00000.jsonl").write_bytes(b"\0")
-    merge.erase(store)
+    erase(store)
     assert set(snapshot(store.place)) == {"srt/r0.srt"}
 
 
@@ -251,7 +252,7 @@ def test_a_run_json_of_others_is_refused(store: Store, content: bytes) -> None:
     """A run.json that voxbatch did not write is refused."""
     store.write("run.json", [content])
     with pytest.raises(LedgerError) as caught:
-        merge.read_run(store)
+        run_file.read(store)
     reason = "was not written by this version of voxbatch; choose another OUT with -o"
     assert str(caught.value) == f"{store.place}/run.json {reason}"
 
@@ -259,8 +260,8 @@ def test_a_run_json_of_others_is_refused(store: Store, content: bytes) -> None:
 def test_the_first_run_json_stays(store: Store) -> None:
     """Two shards that start together use the record of the first."""
     first = RECORD
-    assert merge.write_run(store, first) == first
-    assert merge.write_run(store, {**first, "run": "b"}) == first
+    assert run_file.create(store, first) == first
+    assert run_file.create(store, {**first, "run": "b"}) == first
     assert json.loads((Path(store.place) / "run.json").read_text()) == first
 
 

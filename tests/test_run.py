@@ -26,7 +26,9 @@ from voxbatch.audio import libraries
 from voxbatch.config import Config
 from voxbatch.engines.scripted import Scripted
 from voxbatch.log import Log
+from voxbatch.output.merge import merge_again
 from voxbatch.runner import run
+from voxbatch.storage import open_store
 
 SCRIPTED = ("--engine", "scripted", "--engine-option", "max_chunk_s=15", "--formats", "srt,txt", "--log-format", "text")
 SLOWLY = ("--engine-option", "delay_s=0.05", "--engine-option", "concurrency=1", "--decoders", "1")
@@ -439,7 +441,7 @@ def test_an_engines_warnings(manifest: ManifestWriter, tmp_path: Path, monkeypat
     finished = run.run(config, Log(write=said.append))
     assert finished.summary
     assert finished.summary["engine"]["warnings"] == ["it is slow"]
-    assert run.merge_by_hand(config.out, ())["engine"]["warnings"] == ["it is slow"]
+    assert merge_again(open_store(config.out))["engine"]["warnings"] == ["it is slow"]
     assert said.count("warning: it is slow") == 1
     monkeypatch.undo()
     assert run.run(config, Log(quiet=True)).progress.resumed == 1

@@ -222,12 +222,13 @@ def merge(out: str, formats: tuple[str, ...], **settings: Any) -> None:
     """Merge the parts in OUT by hand, or write more formats later. The last shard of a run merges by itself."""
     from voxbatch import display
     from voxbatch.cli.session import EXIT_SOME_FAILED, heads, places
-    from voxbatch.runner.run import merge_by_hand
+    from voxbatch.output.merge import merge_again
+    from voxbatch.storage import open_store
 
     if unknown := sorted(set(formats) - set(FORMATS)):
         raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
     access = Config(source="", out=out, **settings).access
-    summary = merge_by_hand(out, formats, access)
+    summary = merge_again(open_store(out, access), formats)
     for line in display.outcome(summary, heads(out, access), places(out, access)):
         click.echo(line)
     sys.exit(EXIT_SOME_FAILED if summary["failed"] else 0)
@@ -239,9 +240,10 @@ def merge(out: str, formats: tuple[str, ...], **settings: Any) -> None:
 @access_options
 def status(out: str, as_json: bool, **settings: Any) -> None:
     """Show the progress of the run in OUT."""
-    from voxbatch.runner.run import status as look
+    from voxbatch.output.status import read_status
+    from voxbatch.storage import open_store
 
-    found = look(out, Config(source="", out=out, **settings).access)
+    found = read_status(open_store(out, Config(source="", out=out, **settings).access))
     if as_json:
         click.echo(json.dumps(found))
         return

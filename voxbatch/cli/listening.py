@@ -306,7 +306,7 @@ class _Listening:
                 message.
             StartError: the job cannot be looked at.
         """
-        from voxbatch.output.merge import SUMMARY
+        from voxbatch.output.layout import SUMMARY
         from voxbatch.platforms.submit import CloudRun, check, start_in_time
         from voxbatch.storage import open_store, shown
         from voxbatch.storage.address import is_bucket

@@ -19,7 +19,7 @@ from voxbatch import display
 from voxbatch.config import FORMATS, Config
 from voxbatch.errors import RunError, StorageError, UsageError, VoxbatchError
 from voxbatch.log import Log
-from voxbatch.output.merge import TRANSCRIPTS
+from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS
 from voxbatch.platforms.tasks import sagemaker
 from voxbatch.runner import workers
 from voxbatch.runner.pipeline import FINAL_COMMIT_TIMEOUT_S, Progress, Stop, StopRequested, Usage
@@ -189,7 +189,7 @@ def _exit_code(failed: int, exit_zero: bool) -> int:
     if not failed or exit_zero:
         return 0
     # SageMaker treats exit code 3 as a failed job, too, so the job gets a reason.
-    reason = f"finished, but {failed:,} items failed: see failures.jsonl; --exit-zero makes that exit code 0"
+    reason = f"finished, but {failed:,} items failed: see {FAILURES}; --exit-zero makes that exit code 0"
     sagemaker.leave_message(reason, sagemaker.root_of(os.environ))
     return EXIT_SOME_FAILED
 
@@ -210,7 +210,7 @@ def heads(out: str, access: Access) -> list[tuple[str, str]]:
 
 def places(out: str, access: Access) -> list[tuple[str, str]]:
     """Return (name, path) of each output that exists in OUT, in the order of display."""
-    shown = [("transcripts", "transcripts.jsonl"), ("failures", "failures.jsonl"), ("summary", "summary.json")]
+    shown = [("transcripts", TRANSCRIPTS), ("failures", FAILURES), ("summary", SUMMARY)]
     shown += [(extension, extension + "/") for extension in FORMATS]
     store = open_store(out, access)
     with contextlib.suppress(StorageError):  # the run itself is finished

@@ -23,11 +23,8 @@ from typing import Any
 
 from voxbatch.errors import LedgerError
 from voxbatch.latency import Latency
+from voxbatch.output.layout import COMPLETE, PARTS, VERSION, shard_folder
 from voxbatch.storage import Store, at_once
-
-VERSION = 1
-FOLDER = "parts"
-"""Name of the folder of the parts, below OUT."""
 
 _LINE = re.compile(rb'{"index":(\d+),"kind":"(transcript|failure)","line":({.*})}\n', re.DOTALL)
 
@@ -93,7 +90,7 @@ def dump(value: Any) -> bytes:
 
 def part_names(store: Store) -> list[str]:
     """Return the names of all parts of all shards, sorted."""
-    return [name for name in store.names(FOLDER) if name.endswith(".jsonl")]
+    return [name for name in store.names(PARTS) if name.endswith(".jsonl")]
 
 
 def read_header(store: Store, name: str) -> Header:
@@ -156,7 +153,7 @@ class Ledger:
 
     def __init__(self, store: Store, run: str, items: int, shard: int = 0, shards: int = 1, worker: int = 0):
         self._store, self._run, self._shard, self._shards, self._worker = store, run, shard, shards, worker
-        self.folder = f"{FOLDER}/shard-{shard:05d}-of-{shards:05d}"
+        self.folder = shard_folder(shard, shards)
         self._next = 0
         self.done = bytearray(items)
         """1 at Item.index of each item that is in a part of this shard, or that a run with another number of shards
@@ -243,9 +240,9 @@ class Ledger:
     def complete(self, items: int) -> None:
         """Record that the shard is done: each of its items is in a part."""
         done = {"version": VERSION, "run": self._run, "items": items}
-        self._store.create(f"{self.folder}/complete.json", [dump(done) + b"\n"])
+        self._store.create(f"{self.folder}/{COMPLETE}", [dump(done) + b"\n"])
 
     def all_complete(self) -> bool:
         """Return whether every shard of this run's sharding is recorded as done."""
-        done = [name for name in self._store.names(FOLDER) if name.endswith(f"-of-{self._shards:05d}/complete.json")]
+        done = [name for name in self._store.names(PARTS) if name.endswith(f"-of-{self._shards:05d}/{COMPLETE}")]
         return len(done) == self._shards

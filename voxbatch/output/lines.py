@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from voxbatch.formats import transcript_dict
+from voxbatch.output.layout import VERSION
 from voxbatch.records import Failure, Item, Segment, Transcript, Word
 from voxbatch.scoring import count_errors
-
-VERSION = 1
 
 
 def transcript_line(item: Item, transcript: Transcript, engine: str, model: str, lang: str | None) -> dict[str, Any]:

@@ -8,10 +8,8 @@ grows neither with the manifest nor with the number of parts.
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import json
-import re
 import resource
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,15 +19,12 @@ from typing import Any
 from voxbatch.errors import LedgerError
 from voxbatch.formats import WRITERS, output_name
 from voxbatch.latency import Latency
-from voxbatch.output.checkpoint import FOLDER, Entry, Header, part_names, read_headers, read_part
+from voxbatch.output import run_file
+from voxbatch.output.checkpoint import Entry, Header, part_names, read_headers, read_part
+from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS, VERSION
 from voxbatch.output.lines import read_transcript
 from voxbatch.scoring import CorpusScore, ErrorCounts
 from voxbatch.storage import Store, at_once
-
-VERSION = 1
-TRANSCRIPTS, FAILURES, SUMMARY, RUN = "transcripts.jsonl", "failures.jsonl", "summary.json", "run.json"
-_OURS = re.compile(rf"{FOLDER}/shard-\d{{5}}-of-\d{{5}}/(part-\d{{5,}}\.jsonl|complete\.json)")
-"""Names that runs write below the folder of the parts."""
 
 
 @dataclass(slots=True)
@@ -103,6 +98,21 @@ def merge(
     summary = summarise(totals, items, read_headers(store, parts), facts)
     store.create(SUMMARY, [json.dumps(summary, indent=2, ensure_ascii=False).encode() + b"\n"])
     return _stored_summary(store) or summary
+
+
+def merge_again(store: Store, formats: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Merge the parts of the run that is recorded in OUT, and write further formats.
+
+    Args:
+        formats: formats of the files of single items. () means those of the run.
+
+    Raises:
+        ConfigError: no run was started there.
+        LedgerError: see `merge`.
+    """
+    recorded = run_file.read_existing(store)
+    wanted = formats or tuple(recorded["facts"]["config"]["formats"])
+    return merge(store, recorded["items"], wanted, recorded["language"], recorded["facts"])
 
 
 def _lines(store: Store, parts: list[str], kind: str) -> Iterator[bytes]:
@@ -260,62 +270,3 @@ def _usd(machine_s: float, facts: Mapping[str, Any]) -> float | None:
     """Return the cost of `machine_s` seconds of machine time at the price in the config, or None without a price."""
     price = facts.get("config", {}).get("usd_per_hour")
     return None if price is None else round(machine_s / 3600 * price, 6)
-
-
-def erase(store: Store) -> None:
-    """Remove all that runs have written to this place, and nothing else. It implements `--overwrite`.
-
-    The files of items are found through the parts, which name the items. run.json is removed last: a place that has a
-    run.json belongs to voxbatch, so an interrupted erasure can be repeated.
-    """
-    if not store.exists(RUN):
-        return
-    parts = part_names(store)
-    formats = [extension for extension in WRITERS if store.exists(f"{extension}/")]
-    ids = (item_id for part in parts if formats for item_id in _ids(store, part))
-    files = (f"{extension}/{output_name(item_id, extension)}" for item_id in ids for extension in formats)
-    ours = (name for name in store.names(FOLDER) if _OURS.fullmatch(name))
-    for names in (files, (SUMMARY, TRANSCRIPTS, FAILURES), ours, (RUN,)):
-        for _ in at_once(store, store.delete, names):
-            pass
-
-
-def _ids(store: Store, part: str) -> Iterator[str]:
-    """Yield the ids of a part's transcripts, as far as the part can be read. Files of the other items stay. A
-    later run of these items overwrites them."""
-    with contextlib.suppress(LedgerError):
-        for entry in read_part(store, part):
-            if entry.kind == "transcript":
-                yield json.loads(entry.line)["id"]
-
-
-def strangers(store: Store) -> list[str]:
-    """Return the names of merged outputs in a place without run.json. A merge would take these files for its own."""
-    if store.exists(RUN):
-        return []
-    return [name for name in (TRANSCRIPTS, FAILURES, SUMMARY) if store.exists(name)]
-
-
-def write_run(store: Store, run: dict[str, Any]) -> dict[str, Any]:
-    """Create run.json, which records the run that this place belongs to. Return the run.json that is stored in the end,
-    which another process may have written first."""
-    store.create(RUN, [json.dumps(run, indent=2, ensure_ascii=False).encode() + b"\n"])
-    return read_run(store) or run
-
-
-def read_run(store: Store) -> dict[str, Any] | None:
-    """Return run.json, or None if no run was started in this place.
-
-    Raises:
-        LedgerError: the file is not a run.json of this version of voxbatch.
-    """
-    stored = store.read(RUN)
-    if stored is None:
-        return None
-    try:
-        run: dict[str, Any] = json.loads(stored)
-        if run["version"] == VERSION and {"run", "identity", "items", "language", "facts"} <= run.keys():
-            return run
-    except (ValueError, KeyError, TypeError):
-        pass
-    raise LedgerError(f"{store.place}/{RUN} was not written by this version of voxbatch; choose another OUT with -o")

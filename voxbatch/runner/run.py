@@ -23,15 +23,14 @@ import voxbatch
 from voxbatch import audio, engines
 from voxbatch.config import Config, digest
 from voxbatch.engines import Engine, EngineCache, Notice
-from voxbatch.errors import ConfigError, RunMismatchError
 from voxbatch.log import Log
 from voxbatch.manifest import PathPolicy, Source, Survey, items, open_source, survey
 from voxbatch.manifest.source import stem
-from voxbatch.output import merge
-from voxbatch.output.checkpoint import Ledger, part_names, read_headers
+from voxbatch.output import layout, merge, run_file
+from voxbatch.output.checkpoint import Ledger
 from voxbatch.runner.pipeline import Pipeline, PipelineOptions, Progress, Stop, Usage
 from voxbatch.runner.shard import members
-from voxbatch.storage import USUAL, Access, Store, is_remote, open_store
+from voxbatch.storage import Store, is_remote, open_store
 from voxbatch.storage.address import is_bucket, name_of, scheme_of
 
 MAX_DECODERS = 16
@@ -205,7 +204,11 @@ def _begin(config: Config, source: Source, log: Log, engine_cache: EngineCache) 
     identity, facts = _identity(config, surveyed, engine), _facts(config, engine)
     store = open_store(config.out, config.access)
     record = {"items": surveyed.items, "language": language, "folder": source.base, "facts": facts}
-    recorded = _claim(store, config, identity, record, log)
+    if unsafe := store.prepare():
+        log.warning("unsafe_store", text=unsafe)
+    run_id = digest(identity)
+    this_run = {"version": layout.VERSION, "run": run_id, "identity": identity, **record}
+    recorded = run_file.reserve(store, this_run, config.overwrite)
     if (folder := recorded.get("folder", source.base)) != source.base:
         begun = f"this run was begun for recordings in {folder} and goes on for those in {source.base}"
         log.warning("other_folder", text=f"{begun}: voxbatch assumes that they are the same")
@@ -302,97 +305,3 @@ def _identity(config: Config, surveyed: Survey, engine: Engine) -> dict[str, Any
         "decoding": dict(engine.spec.decoding),
         "language": config.language,
     }
-
-
-def _claim(store: Store, config: Config, identity: dict[str, Any], record: dict[str, Any], log: Log) -> dict[str, Any]:
-    """Reserve OUT for this run, or check that OUT already belongs to it. Return the stored run.json.
-
-    Raises:
-        ConfigError: OUT holds merged outputs that no run of voxbatch made.
-        RunMismatchError: OUT belongs to another run.
-    """
-    if unsafe := store.prepare():
-        log.warning("unsafe_store", text=unsafe)
-    if config.overwrite:
-        merge.erase(store)
-    if strangers := merge.strangers(store):
-        raise ConfigError(
-            f"{store.place} holds {', '.join(strangers)} but no {merge.RUN}: voxbatch did not make these files and "
-            "does not replace them; choose another OUT with -o, or move them away"
-        )
-    run_id = digest(identity)
-    recorded = merge.write_run(store, {"version": merge.VERSION, "run": run_id, "identity": identity, **record})
-    if recorded["run"] != run_id:
-        raise RunMismatchError(_mismatch(store.place, recorded, identity))
-    return recorded
-
-
-def _mismatch(place: str, recorded: dict[str, Any], identity: dict[str, Any]) -> str:
-    differing = [
-        f"{name} was {_short(theirs)}, is {_short(identity.get(name))}"
-        for name, theirs in recorded["identity"].items()
-        if theirs != identity.get(name)
-    ]
-    return (
-        f"{place} holds another run ({recorded['run']}, this one is {digest(identity)}): {'; '.join(differing)}. "
-        "Choose another OUT with -o (another name for an upload), or start anew with --overwrite"
-    )
-
-
-def _short(value: Any) -> str:
-    return value[:12] + "…" if isinstance(value, str) and len(value) == 64 else str(value)
-
-
-def merge_by_hand(out: str, formats: tuple[str, ...], access: Access = USUAL) -> dict[str, Any]:
-    """Merge the parts of the shards in OUT, and write further formats.
-
-    Args:
-        formats: formats of the files of single items. () means those of the run.
-
-    Raises:
-        ConfigError: no run was started there.
-        LedgerError: items are missing.
-    """
-    store = open_store(out, access)
-    recorded = _recorded(store)
-    wanted = formats or tuple(recorded["facts"]["config"]["formats"])
-    return merge.merge(store, recorded["items"], wanted, recorded["language"], recorded["facts"])
-
-
-def status(out: str, access: Access = USUAL) -> dict[str, Any]:
-    """Return the progress of the run in OUT.
-
-        {"items": …, "committed": …, "finished": …, "shards": [{"shard": "0/4", "items": …, "parts": …, "complete": …}]}
-
-    Raises:
-        ConfigError: no run was started there.
-    """
-    store = open_store(out, access)
-    recorded = _recorded(store)
-    shards: dict[str, dict[str, Any]] = {}
-    names = part_names(store)
-    for name, header in zip(names, read_headers(store, names), strict=True):
-        marker = name.rpartition("/")[0] + "/complete.json"
-        shard = shards.setdefault(header.shard, {"shard": header.shard, "items": 0, "parts": 0, "complete": marker})
-        shard["items"] += header.items
-        shard["parts"] += 1
-    for shard in shards.values():
-        shard["complete"] = store.exists(shard["complete"])
-    return {
-        "items": recorded["items"],
-        "committed": sum(shard["items"] for shard in shards.values()),
-        "finished": store.exists(merge.SUMMARY),
-        "shards": sorted(shards.values(), key=lambda shard: int(shard["shard"].partition("/")[0])),
-    }
-
-
-def _recorded(store: Store) -> dict[str, Any]:
-    """Return run.json.
-
-    Raises:
-        ConfigError: no run was started there.
-    """
-    recorded = merge.read_run(store)
-    if recorded is None:
-        raise ConfigError(f"{store.place}: no run was started there (it has no {merge.RUN})")
-    return recorded

@@ -1,0 +1,43 @@
+"""Names of the files and folders that runs write into OUT.
+
+run.json                                       the run that OUT belongs to: written first
+parts/shard-00003-of-00016/part-00007.jsonl    the checkpoint; see the module `checkpoint`
+parts/shard-00003-of-00016/complete.json
+transcripts.jsonl, failures.jsonl              the merged outputs
+srt/, vtt/, txt/, ctm/, json/                  one file for each item
+summary.json                                   written last
+"""
+
+from __future__ import annotations
+
+import re
+
+from voxbatch.storage import Store
+
+VERSION = 1
+"""Version of all written files."""
+RUN_FILE, SUMMARY = "run.json", "summary.json"
+TRANSCRIPTS, FAILURES = "transcripts.jsonl", "failures.jsonl"
+PARTS = "parts"
+"""Folder of the shards' folders."""
+COMPLETE = "complete.json"
+"""File in a shard's folder that says that each item of the shard is in a part."""
+
+_IN_PARTS = re.compile(rf"{PARTS}/shard-\d{{5}}-of-\d{{5}}/(part-\d{{5,}}\.jsonl|complete\.json)")
+
+
+def shard_folder(shard: int, shards: int) -> str:
+    """Return the folder of a shard: (3, 16) → "parts/shard-00003-of-00016"."""
+    return f"{PARTS}/shard-{shard:05d}-of-{shards:05d}"
+
+
+def names_in_parts(store: Store) -> list[str]:
+    """Return the names of all files below the folder of the parts that runs wrote, sorted."""
+    return [name for name in store.names(PARTS) if _IN_PARTS.fullmatch(name)]
+
+
+def foreign_outputs(store: Store) -> list[str]:
+    """Return the names of merged outputs in an OUT without run.json. A merge would take these files for its own."""
+    if store.exists(RUN_FILE):
+        return []
+    return [name for name in (TRANSCRIPTS, FAILURES, SUMMARY) if store.exists(name)]
