@@ -90,7 +90,7 @@ def test_a_killed_worker_costs_the_item_in_hand(recording: Recorder) -> None:
         ended = ends(messages)
     assert sorted(ended) == list(range(6))
     assert isinstance(ended[0], Undecodable)
-    assert ended[0].failure.message == f"cannot decode {paths[0]}: the decoder died (signal 9)"
+    assert ended[0].failure.message == f"cannot decode {paths[0]}: the decoder died (killed by signal 9)"
     assert all(isinstance(ended[i], Decoded) for i in range(1, 6))
 
 

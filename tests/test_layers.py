@@ -18,7 +18,7 @@ PACKAGE = ROOT / "voxbatch"
 
 LAYERS = (
     ("errors", "log", "records", "__init__"),
-    ("storage", "vllm_plugin"),
+    ("child_process", "storage", "vllm_plugin"),
     ("audio", "chunking", "config", "formats", "latency", "manifest", "prices", "scoring", "stitching"),
     ("engines",),
     ("decoding", "output"),

@@ -15,6 +15,9 @@ from voxbatch.records import Chunk, Failure
 from voxbatch.storage import USUAL, Access, shown
 from voxbatch.storage.circuit_breaker import Known, Reach
 
+PATIENCE_S = 5.0
+"""Seconds for which a worker that closed its connection may need to end, so that its exit code can be read."""
+
 
 class DecoderPool:
     """Pool of worker processes that decode tasks. Leaving the context returns the workers to the warm pool: see
@@ -110,12 +113,13 @@ class DecoderPool:
         try:
             message = worker.receive()
         except (EOFError, OSError):
+            worker.end(PATIENCE_S)
             if not worker.greeted:
                 raise RunError(
-                    f"decoder processes do not start here ({worker.epitaph()}); "
+                    f"decoder processes do not start here ({worker.exit_reason}); "
                     "`python -c 'import voxbatch.audio'` may tell why, and so may voxbatch doctor"
                 ) from None
-            yield self._replace(worker, f"the decoder died ({worker.epitaph()})")
+            yield self._replace(worker, f"the decoder died ({worker.exit_reason})")
             return
         if message is None:
             return
@@ -146,7 +150,7 @@ class DecoderPool:
 
     def _renewed(self, worker: Worker) -> Worker:
         """Kill a worker that died or must stop, and return a new one that takes its place."""
-        worker.kill()
+        worker.end()
         fresh = self._workers[self._workers.index(worker)] = Worker(self._access)
         return fresh
 

@@ -1,19 +1,14 @@
-"""Start, feed, read and kill one worker process, on behalf of the pool."""
+"""Give tasks to one decoder process and read its messages, on behalf of the pool."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
-import subprocess
-import sys
 import time
 from collections import deque
 from dataclasses import replace
-from multiprocessing.connection import Connection
 
 import numpy as np
 
+from voxbatch.child_process import ChildProcess
 from voxbatch.decoding.messages import Message, Task
 from voxbatch.records import Chunk
 from voxbatch.storage import Access
@@ -24,48 +19,31 @@ many as are prefetched (ahead.STREAMS), and some that were fetched out of order.
 HANG_TIMEOUT_S = 120.0
 """Seconds of silence after which a worker is killed, if the pool was reading its messages. Twice ffmpeg's own time
 limit."""
-_SOCKET_BUFFER = 4 << 20
-_PROGRAM = "from voxbatch.decoding.worker import main; main()"
-"""Program of the worker. `python -m` is not used: it would run the module as `__main__`, and the pickled messages would
-name the classes of another module."""
 
 
-class Worker:
-    """Handle of a worker process: its connection, and the tasks that it has been given and has not finished."""
+class Worker(ChildProcess):
+    """Decoder process, with the tasks that it has been given and has not finished."""
 
     def __init__(self, access: Access) -> None:
-        ours, theirs = socket.socketpair()
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
+        # One thread for OpenBLAS, because there is one decoder per core.
+        super().__init__("voxbatch.decoding.worker", {"OPENBLAS_NUM_THREADS": "1"})
         self.access = access
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # libraries report damaged files there; the messages carry what matters
-                env=_environment(),
-                start_new_session=True,  # so that Ctrl-C reaches only the parent, which handles it
-            )
-        self.connection = Connection(ours.detach())
         self.tasks: deque[Task] = deque()
         self.greeted = False
         """True after the worker's first message. A worker that dies earlier could not start; no task is to blame."""
         self._heard = time.monotonic()
-        with contextlib.suppress(OSError):  # see `give`
-            self.connection.send(access)
+        self.send(access)
 
     def has_room(self) -> bool:
         """Return whether the worker takes another task."""
         return len(self.tasks) < TASKS_AHEAD
 
     def give(self, task: Task) -> None:
-        """Send a task to the worker. No error is raised if the worker has died; the end of its stream reports that."""
+        """Send a task to the worker."""
         if not self.tasks:
             self._heard = time.monotonic()
         self.tasks.append(task)
-        with contextlib.suppress(OSError):  # the worker died; `receive` will meet the end of its stream
-            self.connection.send(task)
+        self.send(task)
 
     def receive(self) -> Message | None:
         """Receive one message, with the samples of a Chunk; None is a heartbeat.
@@ -86,17 +64,6 @@ class Worker:
     def hangs(self) -> bool:
         """Return whether the worker has been silent for HANG_TIMEOUT_S and no message of it is waiting to be read."""
         return time.monotonic() - self._heard > HANG_TIMEOUT_S and not self.connection.poll()
-
-    def epitaph(self) -> str:
-        """Wait for the worker's end and return its exit code or signal, for messages."""
-        code = self._process.wait()
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-    def kill(self) -> None:
-        """Kill the worker and close its connection."""
-        self._process.kill()
-        self._process.wait()
-        self.connection.close()
 
 
 class WarmPool:
@@ -121,21 +88,14 @@ class WarmPool:
         if self.is_enabled and not worker.tasks:
             self._idle.append(worker)
         else:
-            worker.kill()
+            worker.end()
 
     def close(self) -> None:
         """Kill all idle workers, and keep no more."""
         self.is_enabled = False
         while self._idle:
-            self._idle.pop().kill()
+            self._idle.pop().end()
 
 
 warm_pool = WarmPool()
 """Warm pool of this process."""
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of a worker: this interpreter's import path, however it was set, and one thread for
-    OpenBLAS, because there is one worker per core."""
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}

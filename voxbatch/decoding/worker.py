@@ -10,7 +10,6 @@ import contextlib
 import functools
 import os
 import queue
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -151,14 +150,13 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
         raise AudioError(f"cannot decode {shown(task.audio)}: {e}") from e
 
 
-def main() -> NoReturn:
-    """Run a worker on the descriptor that `sys.argv[1]` names: limit memory, load the decoders, then serve."""
+def main(connection: Connection) -> NoReturn:
+    """Run a worker: limit memory, load the decoders, then serve."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     import voxbatch.audio  # noqa: F401 an import error stops the worker here, once, and not in each task
 
-    connection = Connection(int(sys.argv[1]))
     access: Access = connection.recv()
     connection.send(None)
     serve(connection, access)

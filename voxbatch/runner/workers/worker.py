@@ -174,9 +174,8 @@ def _on_signals(stop: Stop) -> None:
         signal.signal(number, handle)
 
 
-def main() -> NoReturn:
-    """Execute orders until the fleet sends None or ends. The argument is the descriptor of the connection."""
-    connection = Connection(int(sys.argv[1]))
+def main(connection: Connection) -> NoReturn:
+    """Execute orders until the fleet sends None or ends."""
     orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
     stop, reporter = Stop(), _Reporter(connection)
     stop.graceful = True  # without an order there is nothing to interrupt, and `_listen` ends the wait for an order
