@@ -29,7 +29,7 @@ from common import VOXBATCH, Bars, machine
 from stores import KINDS, Place, place, servers, through
 
 from voxbatch.output.checkpoint import part_names, read_part
-from voxbatch.storage import at_once
+from voxbatch.storage import parallel_map
 from voxbatch.storage.retry import ATTEMPTS
 
 STALL_S = 30.0
@@ -66,7 +66,9 @@ def outputs(where: Place, out: str) -> dict[str, bytes]:
     """Return the merged outputs and the subtitles, by name."""
     store = where.store(out)
     names = ["transcripts.jsonl", "failures.jsonl", *store.names("srt")]
-    return {name: data or b"" for name, data in zip(names, at_once(store, store.read, names), strict=True)}
+    return {
+        name: data or b"" for name, data in zip(names, parallel_map(store.concurrency, store.read, names), strict=True)
+    }
 
 
 def twice(where: Place, out: str) -> int:

@@ -29,7 +29,7 @@ from common import TRACED, VOXBATCH, Bars, english_rows, machine, tree
 from stores import KINDS, Place, place
 
 from voxbatch.output.checkpoint import part_names, read_part
-from voxbatch.storage import Store, at_once
+from voxbatch.storage import Store, parallel_map
 
 SHORT_S = (1.0, 6.0)
 """Range of durations of the recordings."""
@@ -87,7 +87,7 @@ class Tally:
 def outputs(store: Store) -> dict[str, bytes]:
     """Return the merged outputs and the subtitles, by name."""
     names = ["transcripts.jsonl", "failures.jsonl", *store.names("srt")]
-    found = zip(names, at_once(store, store.read, names), strict=True)
+    found = zip(names, parallel_map(store.concurrency, store.read, names), strict=True)
     return {name: data for name, data in found if data is not None}
 
 
@@ -105,7 +105,9 @@ def difference(found: dict[str, bytes], wanted: dict[str, bytes]) -> str:
 
 def committed(store: Store) -> Counter[int]:
     """Return the number of parts that each item is in."""
-    parts = at_once(store, lambda name: [entry.index for entry in read_part(store, name)], part_names(store))
+    parts = parallel_map(
+        store.concurrency, lambda name: [entry.index for entry in read_part(store, name)], part_names(store)
+    )
     return Counter(index for part in parts for index in part)
 
 
@@ -212,7 +214,7 @@ def _live_until(
             return None
         if not merging and store.exists(marker):
             merging, moment = True, time.monotonic() + dice.uniform(0, calm.merge_s)
-        time.sleep(LOOK_S if store.streams > 1 else 0.001)
+        time.sleep(LOOK_S if store.concurrency > 1 else 0.001)
     family = tree(process.pid)
     return family if process.poll() is None else None
 

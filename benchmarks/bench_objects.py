@@ -27,7 +27,7 @@ from stores import KINDS, Place, place
 
 from voxbatch.decoding.process import TASKS_AHEAD
 from voxbatch.storage import open_recording
-from voxbatch.storage.prefetch import STREAMS, Ahead
+from voxbatch.storage.prefetch import STREAMS, Prefetcher
 
 BAR = 0.8
 """Share of the client's rate that voxbatch must reach."""
@@ -66,13 +66,13 @@ def with_the_client(where: Place, names: list[str]) -> int:
 
 def with_voxbatch(where: Place, names: list[str]) -> int:
     """Read all objects through prefetch, as one decoder process does; return the number of bytes."""
-    ahead, total = Ahead(open_recording), 0
-    waiting = [ahead.want(where / name) for name in names[:TASKS_AHEAD]]
+    prefetcher, total = Prefetcher(open_recording), 0
+    waiting = [prefetcher.start(where / name) for name in names[:TASKS_AHEAD]]
     for name in [*names[TASKS_AHEAD:], *[""] * TASKS_AHEAD]:
-        with ahead.taken(waiting.pop(0), lambda: None) as found:
+        with prefetcher.opened(waiting.pop(0), lambda: None) as found:
             total += found.size
         if name:
-            waiting.append(ahead.want(where / name))
+            waiting.append(prefetcher.start(where / name))
     return total
 
 

@@ -31,8 +31,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 import pytest
 
 from voxbatch.errors import StorageError
-from voxbatch.storage import Access, connect, retry
-from voxbatch.storage.address import in_bucket
+from voxbatch.storage import StoreOptions, connect, retry
+from voxbatch.storage.address import parse_bucket_address
 from voxbatch.storage.bucket import BucketStore
 
 # ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -618,10 +618,12 @@ class Place:
     def uri(self) -> str:
         return f"{self.server.scheme}://{self.bucket}/run 1"
 
-    def store(self, access: Access | None = None) -> BucketStore:
+    def store(self, store_options: StoreOptions | None = None) -> BucketStore:
         """Return a store with a client of its own, like that of another process."""
-        address = in_bucket(self.uri)
-        return BucketStore(address, connect.bucket.__wrapped__(address.scheme, address.bucket, access or Access()))
+        address = parse_bucket_address(self.uri)
+        return BucketStore(
+            address, connect.bucket.__wrapped__(address.scheme, address.bucket, store_options or StoreOptions())
+        )
 
     def put(self, name: str, data: bytes) -> None:
         """Write an object as another client."""

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from voxbatch.storage.address import (
     folder_of,
-    in_bucket,
     is_endpoint,
     is_folder,
     is_remote,
     join,
     name_of,
+    normalized,
+    parse_bucket_address,
     place_of,
+    redacted,
     scheme_of,
-    shown,
-    tidied,
 )
 
 BUCKETS = st.from_regex(r"[a-z0-9][a-z0-9._-]{1,10}[a-z0-9]", fullmatch=True)
@@ -62,7 +62,7 @@ WEB = st.builds(
 )
 def test_one_spelling(uri: str, spelling: str) -> None:
     """Schemes and hosts become lower case, default ports and fragments are dropped; a key is never changed."""
-    assert tidied(uri) == spelling
+    assert normalized(uri) == spelling
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_one_spelling(uri: str, spelling: str) -> None:
 def test_what_nothing_can_be_called(uri: str, says: str) -> None:
     """An invalid address is refused with a reason that contains no password."""
     with pytest.raises(ValueError, match=says) as caught:
-        tidied(uri)
+        normalized(uri)
     assert "secret" not in str(caught.value)
 
 
@@ -100,8 +100,8 @@ def test_what_nothing_can_be_called(uri: str, says: str) -> None:
 @example("http://0:80?")
 def test_a_spelling_is_its_own(uri: str) -> None:
     """Normalizing is idempotent, and keeps the place, the name and the kind of an address."""
-    once = tidied(uri)
-    assert tidied(once) == once
+    once = normalized(uri)
+    assert normalized(once) == once
     assert once.startswith(place_of(uri))
     assert (place_of(once), scheme_of(once)) == (place_of(uri), scheme_of(uri))
     if scheme_of(uri) in ("gs", "s3"):
@@ -112,9 +112,9 @@ def test_a_spelling_is_its_own(uri: str) -> None:
 @given(WEB)
 def test_a_web_address_can_be_sent(uri: str) -> None:
     """A normalized web address is printable ASCII without blanks, as a request line requires."""
-    assert tidied(uri).isascii()
-    assert tidied(uri).isprintable()
-    assert " " not in tidied(uri)
+    assert normalized(uri).isascii()
+    assert normalized(uri).isprintable()
+    assert " " not in normalized(uri)
 
 
 @given(st.sampled_from(["gs://", "s3://", "http://", "HTTPS://"]), st.text(max_size=30))
@@ -122,9 +122,9 @@ def test_any_text_is_an_address_or_a_reason(scheme: str, text: str) -> None:
     """No text with the scheme of an address makes these functions crash."""
     uri = scheme + text
     assert is_remote(uri)
-    name_of(uri), shown(uri), place_of(uri), folder_of(uri), is_folder(uri), is_endpoint(uri)
+    name_of(uri), redacted(uri), place_of(uri), folder_of(uri), is_folder(uri), is_endpoint(uri)
     with contextlib.suppress(ValueError):
-        assert tidied(uri)
+        assert normalized(uri)
 
 
 # ── parts ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -173,7 +173,7 @@ def test_folders_end_in_a_slash(uri: str, folder: bool) -> None:
 @given(FOLDERS, KEYS)
 def test_a_bucket_address_is_its_parts(folder: str, key: str) -> None:
     """The scheme, bucket and key of an address, joined again, are the address."""
-    found = in_bucket(folder + key)
+    found = parse_bucket_address(folder + key)
     assert str(found) == folder + key
     assert found.bucket in place_of(folder + key)
 
@@ -245,7 +245,7 @@ def test_join_stays_inside(folder: str, parts: list[str]) -> None:
     except ValueError:
         return
     assert joined.startswith(place_of(folder))
-    assert tidied(joined) == joined
+    assert normalized(joined) == joined
 
 
 # ── display ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -266,7 +266,7 @@ def test_join_stays_inside(folder: str, parts: list[str]) -> None:
 )
 def test_shown(uri: str, text: str) -> None:
     """Neither a query nor a password is shown, even if the address is broken."""
-    assert shown(uri) == text
+    assert redacted(uri) == text
 
 
 @given(WEB, st.from_regex("[a-z]{9}", fullmatch=True))
@@ -276,5 +276,5 @@ def test_no_secret_is_shown(uri: str, secret: str) -> None:
     scheme, _, rest = uri.partition("://")
     bare = rest.partition("?")[0]
     for leaking in (f"{scheme}://{secret}@{rest}", f"{scheme}://me:{secret}@{rest}", f"{scheme}://{bare}?{secret}"):
-        assert secret not in shown(leaking)
+        assert secret not in redacted(leaking)
         assert secret not in folder_of(leaking) + name_of(leaking) + place_of(leaking)

@@ -30,7 +30,7 @@ from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.records import SAMPLING_RATE, Samples
 from voxbatch.storage import Recording, open_recording
 from voxbatch.storage.recording import FileRecording
-from voxbatch.storage.temporary_files import spool
+from voxbatch.storage.temporary_files import temporary_file
 
 
 def signal(rate: int, seconds: float = 12.0, channels: int = 1) -> Samples:
@@ -437,7 +437,7 @@ def test_no_message_names_a_temporary_file(tmp_path: Path, wav: Path, monkeypatc
     """If temporary files cannot be kept, the message names the recording and the folder, and is the same each time."""
     path = by_ffmpeg(wav, "a.m4a")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    for read in (lambda: decoded(path), lambda: spool(str(path), [b"x"])):
+    for read in (lambda: decoded(path), lambda: temporary_file(str(path), [b"x"])):
         with pytest.raises(StorageError) as told:
             read()
         reason = f"cannot be stored in {tmp_path}/gone: No such file or directory; free space there, or set TMPDIR"
@@ -603,7 +603,7 @@ def test_long_recording_needs_little_memory(tmp_path: Path) -> None:
         from voxbatch.audio import decode
         from voxbatch.storage import Recording, open_recording
 from voxbatch.storage.recording import FileRecording
-from voxbatch.storage.temporary_files import spool
+from voxbatch.storage.temporary_files import temporary_file
         peaks = []
         for path in sys.argv[1:]:
             count = sum(len(block.samples) for block in decode(open_recording(path), path))

@@ -17,7 +17,7 @@ from conftest import environment
 from servers import Asked, Fault, Place, Reply, Vendor, account, refused, vending
 
 from voxbatch.errors import ConfigError
-from voxbatch.storage import Access, at_once, open_store
+from voxbatch.storage import StoreOptions, open_store, parallel_map
 from voxbatch.storage.bucket import BucketStore
 
 pytestmark = [
@@ -281,7 +281,7 @@ def test_role_runs_out(place: Place, on_a_container: Callable[[Vendor], None]) -
         on_a_container(vendor)
         store = place.store()
         place.proxy.spoil = never("OLD", from_number=20)
-        assert all(at_once(store, lambda i: store.create(f"{i}", [b"x"]), range(100)))
+        assert all(parallel_map(store.concurrency, lambda i: store.create(f"{i}", [b"x"]), range(100)))
         assert vendor.asked == 2
         assert "AKIDOLD" in bearer(place.proxy.log[0])
         assert "AKIDNEW" in bearer(place.proxy.log[-1])
@@ -327,7 +327,7 @@ def test_requester_pays(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path:
     """Each request states that the requester pays."""
     with token_server(monkeypatch, tmp_path, place):
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "payer-1")
-        store = place.store(Access(requester_pays=True))
+        store = place.store(StoreOptions(requester_pays=True))
         store.create("a", [b"x"])
         assert store.read("a") == b"x"
         assert store.exists("a")
@@ -342,7 +342,7 @@ def test_requester_pays(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_requester_without_project(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cloud Storage charges a project, so one must be known."""
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
-    text = refused(lambda: place.store(Access(requester_pays=True)))
+    text = refused(lambda: place.store(StoreOptions(requester_pays=True)))
     assert text.endswith("--requester-pays bills a project, and none is set: set GOOGLE_CLOUD_PROJECT")
 
 
@@ -354,7 +354,7 @@ def test_requester_with_credentials_and_no_project(place: Place, monkeypatch: py
     for name in ("GOOGLE_CLOUD_PROJECT", "STORAGE_EMULATOR_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("google.auth.default", lambda *args, **kwargs: (AnonymousCredentials(), None))
-    text = refused(lambda: place.store(Access(requester_pays=True)))
+    text = refused(lambda: place.store(StoreOptions(requester_pays=True)))
     assert "--requester-pays bills a project, and none is set: set GOOGLE_CLOUD_PROJECT" in text
 
 
@@ -364,7 +364,7 @@ def test_anonymous(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     of anonymous callers.
     """
     with token_server(monkeypatch, tmp_path, place) as vendor:
-        store = place.store(Access(anonymous=True))
+        store = place.store(StoreOptions(anonymous=True))
         for right, call in calls(store).items():
             if (right, place.server.scheme) != ("delete", "s3"):  # the only call that this server refuses
                 call()

@@ -19,9 +19,9 @@ import pytest
 from servers import BUSY, WEATHER, Asked, Fault, Place, Reply, refused, share
 
 from voxbatch.errors import StorageError
-from voxbatch.storage import Access, at_once, bucket, connect, gcs, open_recording, open_store, retry, s3
+from voxbatch.storage import StoreOptions, bucket, connect, gcs, open_recording, open_store, parallel_map, retry, s3
 from voxbatch.storage.bucket import STREAMS
-from voxbatch.storage.objects import Unfit
+from voxbatch.storage.objects import UnusableObject
 from voxbatch.storage.retry import ATTEMPTS
 
 pytestmark = [
@@ -187,7 +187,7 @@ def test_connections_are_kept(place: Place, caplog: pytest.LogCaptureFixture) ->
     store = place.store()
     together = threading.Barrier(STREAMS)
     place.proxy.spoil = lambda asked: "" if together.wait() < STREAMS else "503"
-    list(at_once(store, lambda i: store.write(f"{i}.txt", [b"x"]), range(STREAMS)))
+    list(parallel_map(store.concurrency, lambda i: store.write(f"{i}.txt", [b"x"]), range(STREAMS)))
     assert "Connection pool is full" not in caplog.text
 
 
@@ -214,7 +214,7 @@ def test_past_the_end(place: Place) -> None:
                 piece = objects.get(key, start, start + 10, tag)
                 assert (piece.data, piece.tag) == (b"", stat.tag)
         place.server.put(place.bucket, key, b"another!!!")
-        with pytest.raises(Unfit, match=f"{key}: it was replaced meanwhile"):
+        with pytest.raises(UnusableObject, match=f"{key}: it was replaced meanwhile"):
             objects.get(key, 0, 100, stat.tag)
 
 
@@ -281,7 +281,7 @@ def test_pages(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in names:
         store.create(name, [b"x"])
     for page in (1, 2, 3, 5, 24):
-        monkeypatch.setattr(retry, "PAGE", page)
+        monkeypatch.setattr(retry, "LISTING_PAGE_SIZE", page)
         assert store.names("") == names
 
 
@@ -402,9 +402,9 @@ def test_faults_everywhere(place: Place, seed: int) -> None:
     place.proxy.stall_s = 2
     store = place.store()
     assert store.prepare() is None
-    assert all(at_once(store, lambda name: store.create(name, [texts[name]]), texts))
-    assert not any(at_once(store, lambda name: store.create(name, [b"other"]), texts))
-    assert list(at_once(store, store.read, texts)) == list(texts.values())
+    assert all(parallel_map(store.concurrency, lambda name: store.create(name, [texts[name]]), texts))
+    assert not any(parallel_map(store.concurrency, lambda name: store.create(name, [b"other"]), texts))
+    assert list(parallel_map(store.concurrency, store.read, texts)) == list(texts.values())
     assert store.names("parts") == sorted(texts)
     assert all(b"".join(store.lines(name)) == text for name, text in texts.items())
     assert place.proxy.spoilt > 10
@@ -427,7 +427,7 @@ def test_outage(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     timer.start()
     store = place.store()
     names = [f"{i}" for i in range(8)]
-    assert all(at_once(store, lambda name: store.create(name, [name.encode()]), names))
+    assert all(parallel_map(store.concurrency, lambda name: store.create(name, [name.encode()]), names))
     timer.join()
     assert place.asked("put") > len(names)
     assert [place.look(name) for name in names] == [name.encode() for name in names]
@@ -522,7 +522,7 @@ def test_long_listing(place: Place) -> None:
     keys = [f"run 1/{i:05}" for i in range(2_600)]
     place.server.fill(place.bucket, keys)
     place.proxy.spoil = lambda asked: ("cut", "503", "reset", "")[asked.number % 4]
-    found = [stat.key for stat in connect.bucket(place.server.scheme, place.bucket, Access()).list("run 1/")]
+    found = [stat.key for stat in connect.bucket(place.server.scheme, place.bucket, StoreOptions()).list("run 1/")]
     assert all(a < b for a, b in pairwise(found))
     assert found == keys
     assert place.asked("list") <= 20

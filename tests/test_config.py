@@ -18,7 +18,7 @@ from voxbatch.config import PROFILE_KEYS, Config, digest, load_profile, profile_
 from voxbatch.engines.vllm.preview import preview
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
-from voxbatch.storage import USUAL, Access
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 ENDPOINT_RULE = "it must be the address of a server, such as https://s3.example.com or http://127.0.0.1:9000"
 JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
@@ -62,11 +62,13 @@ def test_access_is_the_stores() -> None:
     """The default storage options are used if none is set, and share their clients; each setting is stored in its
     field.
     """
-    assert Config(source="m.jsonl", out="out").access == USUAL
+    assert Config(source="m.jsonl", out="out").store_options == DEFAULT_STORE_OPTIONS
     url = "http://127.0.0.1:9000"
-    assert Config(source="m", out="out", s3_endpoint_url=url, anonymous=True).access == Access(url, anonymous=True)
+    assert Config(source="m", out="out", s3_endpoint_url=url, anonymous=True).store_options == StoreOptions(
+        url, anonymous=True
+    )
     odd = Config(source="m", out="out", requester_pays=True, allow_private_addresses=True, max_http_gb=0.5)
-    assert odd.access == Access(requester_pays=True, allow_private_addresses=True, max_http_bytes=1 << 29)
+    assert odd.store_options == StoreOptions(requester_pays=True, allow_private_addresses=True, max_http_bytes=1 << 29)
 
 
 def test_no_secret_is_written_down() -> None:

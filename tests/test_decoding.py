@@ -20,7 +20,7 @@ from conftest import Recorder, environment
 
 from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable, process, warm_pool
 from voxbatch.records import Chunk
-from voxbatch.storage import Access
+from voxbatch.storage import StoreOptions
 
 LIMIT = 15 * 16_000
 
@@ -117,7 +117,7 @@ def test_workers_are_kept(recording: Recorder, kept: None) -> None:
     paths = [recording(f"{i}.wav", 0.5) for i in range(3)]
     first = decoded(paths, DecoderPool(2))
     assert decoded(paths, DecoderPool(2)) == first
-    assert len(decoded(paths, DecoderPool(2, Access(anonymous=True)))) == 4
+    assert len(decoded(paths, DecoderPool(2, StoreOptions(anonymous=True)))) == 4
     for child in children():
         child.kill()
         child.wait()

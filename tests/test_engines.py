@@ -25,7 +25,7 @@ from voxbatch.errors import ConfigError, EngineError
 from voxbatch.log import Log
 from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Span
 from voxbatch.runner.run import run
-from voxbatch.storage import USUAL
+from voxbatch.storage import DEFAULT_STORE_OPTIONS
 
 SPEECH = Path(os.environ.get("VOXBATCH_TEST_DATA", ROOT.parent / "shared" / "data")) / "speech"
 needs_model = pytest.mark.skipif(
@@ -244,11 +244,11 @@ def test_an_engine_that_only_fails_is_broken() -> None:
 def test_an_engine_is_kept() -> None:
     """The engine cache returns the same engine for the same arguments, and closes it for others."""
     engine_cache = engines.EngineCache()
-    first = engine_cache.get("scripted", None, {"delay_s": "0"}, USUAL)
-    assert engine_cache.get("scripted", None, {"delay_s": "0"}, USUAL) is first
-    assert engine_cache.get("scripted", None, {"delay_s": "1"}, USUAL) is not first
+    first = engine_cache.get("scripted", None, {"delay_s": "0"}, DEFAULT_STORE_OPTIONS)
+    assert engine_cache.get("scripted", None, {"delay_s": "0"}, DEFAULT_STORE_OPTIONS) is first
+    assert engine_cache.get("scripted", None, {"delay_s": "1"}, DEFAULT_STORE_OPTIONS) is not first
     engine_cache.close()
-    assert engine_cache.get("scripted", None, {"delay_s": "1"}, USUAL) is not first
+    assert engine_cache.get("scripted", None, {"delay_s": "1"}, DEFAULT_STORE_OPTIONS) is not first
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_a_run_says_when_the_language_is_not_used(
     engine = Scripted(None, {})
     engine.spec = dataclasses.replace(engine.spec, uses_language=uses_language)
     engine_cache = engines.EngineCache()
-    engine_cache._engine, engine_cache._asked = engine, ("scripted", None, {}, USUAL)
+    engine_cache._engine, engine_cache._asked = engine, ("scripted", None, {}, DEFAULT_STORE_OPTIONS)
     source = manifest(0.5, 0.5, **({"lang": lang} if lang else {}))
     lines: list[str] = []
     config = Config(source=str(source), out=str(tmp_path / "out"), engine="scripted", language=language, decoders=1)
@@ -280,7 +280,7 @@ def test_a_kept_engine_is_loaded_once(recording: Recorder, tmp_path: Path) -> No
     for out in ("one", "two"):
         config = Config(source=str(tmp_path / "in"), out=str(tmp_path / out), engine="faster-whisper", decoders=1)
         run(config, log, engine_cache=engine_cache)
-        engine = engine_cache.get("faster-whisper", None, {}, config.access)
+        engine = engine_cache.get("faster-whisper", None, {}, config.store_options)
         assert isinstance(engine, FasterWhisper)
         models.append(engine._model)
     assert models[0] is models[1]

@@ -30,7 +30,7 @@ from voxbatch.platforms.listen import Subscription
 from voxbatch.platforms.listen.message import Upload
 from voxbatch.platforms.listen.window import GRACE_S, window_of
 from voxbatch.platforms.submit import ATTEMPTS
-from voxbatch.storage import Store, open_store, retry, stat
+from voxbatch.storage import Store, open_store, retry, stat_object
 
 pytestmark = pytest.mark.slow
 
@@ -109,7 +109,7 @@ class Desk:
 
     def generation(self, key: str) -> int:
         """Return the generation of an object."""
-        return int(stat(f"{BUCKET}/{key}").tag)
+        return int(stat_object(f"{BUCKET}/{key}").tag)
 
     def told(self, count: int) -> None:
         """Wait until the topic has received `count` messages in total."""

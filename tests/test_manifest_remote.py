@@ -25,7 +25,7 @@ from conftest import Voxbatch, environment
 from voxbatch.errors import ConfigError, ManifestError, StorageError
 from voxbatch.manifest import Source, folder_manifest, items, open_source, prefix_manifest, survey
 from voxbatch.manifest.folder import MAX_REFERENCE_BYTES
-from voxbatch.storage import Access
+from voxbatch.storage import StoreOptions
 
 # Google's client leaves sockets to the garbage collector.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
@@ -262,9 +262,9 @@ class _Listing(BaseHTTPRequestHandler):
 MEASURE = """
 import resource, sys
 from voxbatch.manifest import open_source
-from voxbatch.storage import Access
+from voxbatch.storage import StoreOptions
 
-with open_source(sys.argv[1], access=Access(anonymous=True)) as source:
+with open_source(sys.argv[1], store_options=StoreOptions(anonymous=True)) as source:
     count = sum(1 for _ in source.lines())
 print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
@@ -324,7 +324,7 @@ def test_a_manifest_on_a_web_server(web: str) -> None:
     """A manifest with a signed address is read; its name and folder show no signature, and its recordings lie on the
     server.
     """
-    with open_source(f"{web}/x/m.jsonl?sig=secret", access=Access(allow_private_addresses=True)) as source:
+    with open_source(f"{web}/x/m.jsonl?sig=secret", store_options=StoreOptions(allow_private_addresses=True)) as source:
         assert (source.name, source.base) == (f"{web}/x/m.jsonl?…", f"{web}/x/")
         assert [item.audio for item in items(source)] == [f"{web}/x/a.wav", f"{web}/x/x/b%20c.wav"]
 
@@ -332,7 +332,7 @@ def test_a_manifest_on_a_web_server(web: str) -> None:
 def test_a_manifest_that_a_web_server_has_not(web: str) -> None:
     """A missing manifest is reported without the signature."""
     with pytest.raises(ManifestError, match=r"/x/none\.jsonl\?…: does not exist; give a \.jsonl") as caught:
-        open_source(f"{web}/x/none.jsonl?sig=secret", access=Access(allow_private_addresses=True))
+        open_source(f"{web}/x/none.jsonl?sig=secret", store_options=StoreOptions(allow_private_addresses=True))
     assert "secret" not in str(caught.value)
 
 

@@ -26,8 +26,8 @@ from servers import Proxy, Server, free_port, led_through
 
 from voxbatch.errors import ConfigError, EngineError, StorageError
 from voxbatch.storage import gcs, model_download, retry, s3
-from voxbatch.storage.address import in_bucket
-from voxbatch.storage.model_download import MARKER, Fetched, fetch_prefix
+from voxbatch.storage.address import parse_bucket_address
+from voxbatch.storage.model_download import MARKER, DownloadedModel, download_model
 
 slow = pytest.mark.slow
 """The test starts servers."""
@@ -58,8 +58,8 @@ class Model:
     def put(self, name: str, data: bytes, **settings: str) -> None:
         self.server.put(self.bucket, name, data, **settings)
 
-    def fetch(self, uri: str | None = None) -> Fetched:
-        return fetch_prefix(uri or self.uri, self.cache, self.lines.append)
+    def fetch(self, uri: str | None = None) -> DownloadedModel:
+        return download_model(uri or self.uri, self.cache, self.lines.append)
 
     def fetched(self) -> Counter[str]:
         """Return the number of requests for each object since the last call."""
@@ -73,8 +73,8 @@ class Model:
 import sys
 {head}
 from pathlib import Path
-from voxbatch.storage.model_download import fetch_prefix
-print(fetch_prefix(sys.argv[1], Path(sys.argv[2]), lambda line: print(line, flush=True)).path)
+from voxbatch.storage.model_download import download_model
+print(download_model(sys.argv[1], Path(sys.argv[2]), lambda line: print(line, flush=True)).path)
 """
         command = [sys.executable, "-c", code, self.uri, str(self.cache)]
         pipe = subprocess.PIPE
@@ -143,12 +143,12 @@ def test_a_speech_model(model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path:
 @slow
 def test_an_endpoint_of_its_own(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model is fetched from the S3 endpoint of the run's other buckets."""
-    from voxbatch.storage import Access
+    from voxbatch.storage import StoreOptions
 
     if model.server.scheme == "s3":
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-        access = Access(s3_endpoint_url=model.proxy.url)
-        assert files(fetch_prefix(model.uri, model.cache, model.lines.append, access).path) == Model.FILES
+        access = StoreOptions(s3_endpoint_url=model.proxy.url)
+        assert files(download_model(model.uri, model.cache, model.lines.append, access).path) == Model.FILES
 
 
 @slow
@@ -323,7 +323,7 @@ fcntl.flock = flock
 def test_no_address(uri: str, tmp_path: Path) -> None:
     """An address without a bucket is refused with the form of a valid one."""
     with pytest.raises(StorageError, match=r"gs://bucket/prefix or s3://bucket/prefix|'' is not a valid bucket name"):
-        fetch_prefix(uri, tmp_path)
+        download_model(uri, tmp_path)
 
 
 @slow
@@ -358,7 +358,7 @@ def test_names_that_lead_out(model: Model, name: str) -> None:
 @given(st.text(st.sampled_from("./\0a\\~ü")))
 def test_accepted_names_stay_inside(name: str) -> None:
     """An accepted name is in normal form and stays below the folder."""
-    place = in_bucket("gs://models/m")
+    place = parse_bucket_address("gs://models/m")
     with suppress(StorageError):
         model_download._check_name(place, name)
         assert os.path.normpath(os.path.join("/folder", name)) == f"/folder/{name}"
@@ -446,7 +446,7 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_credentials(uri: str, way: str, tmp_path: Path) -> None:
     """The error says how to set credentials if there are none."""
     with pytest.raises(StorageError, match=rf"cannot (read|list) {uri[:11]}.*: no usable credentials .*set {way}"):
-        fetch_prefix(uri, tmp_path)
+        download_model(uri, tmp_path)
 
 
 @slow
@@ -457,7 +457,7 @@ def test_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     monkeypatch.setenv(retry.NO_WAIT, "1")
     with pytest.raises(StorageError, match=r"the connection failed .*check the network"):
-        fetch_prefix("s3://models/m", tmp_path)
+        download_model("s3://models/m", tmp_path)
 
 
 @pytest.mark.parametrize(("uri", "missing"), [("gs://models/m", "google.cloud.storage"), ("s3://models/m", "boto3")])
@@ -468,9 +468,9 @@ import sys
 from pathlib import Path
 sys.modules[{missing!r}] = None
 from voxbatch.errors import ConfigError, EngineError, StorageError
-from voxbatch.storage.model_download import fetch_prefix
+from voxbatch.storage.model_download import download_model
 try:
-    fetch_prefix({uri!r}, Path("cache"))
+    download_model({uri!r}, Path("cache"))
 except StorageError as e:
     print(e)
 """

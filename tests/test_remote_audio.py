@@ -25,9 +25,9 @@ from voxbatch.audio import decode
 from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.records import Chunk
-from voxbatch.storage import Unfit, open_recording, recording
+from voxbatch.storage import UnusableObject, open_recording, recording
 from voxbatch.storage.circuit_breaker import GIVE_UP_AFTER
-from voxbatch.storage.prefetch import STREAMS, Ahead
+from voxbatch.storage.prefetch import STREAMS, Prefetcher
 from voxbatch.storage.recording import BLOCK_BYTES
 from voxbatch.storage.retry import ATTEMPTS
 
@@ -145,7 +145,7 @@ def test_ffmpeg_waits_aloud(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> 
 
     with closing(open_recording(uri, block_bytes=100_000)) as opened:
         calls = []
-        opened.waiting = lambda: (calls.append(len(came)), heard.set())
+        opened.on_wait = lambda: (calls.append(len(came)), heard.set())
         bucket.proxy.spoil = spoil
         with open(opened.fileno(), "rb", closefd=False) as file:
             assert file.read() == Path(bucket.local("long.wav")).read_bytes()
@@ -176,7 +176,7 @@ def test_garbled_in_stretches(bucket: Bucket) -> None:
     bucket.proxy.rewrite = elsewhere
     with (
         closing(open_recording(uri, block_bytes=100_000)) as opened,
-        pytest.raises(Unfit, match=r"long\.wav: the received data does not match its"),
+        pytest.raises(UnusableObject, match=r"long\.wav: the received data does not match its"),
     ):
         opened.pread(opened.size, 0)
 
@@ -232,12 +232,12 @@ def test_fetched_side_by_side(bucket: Bucket) -> None:
 def test_parts_of_one_recording(bucket: Bucket) -> None:
     """Consecutive items of one recording share the fetched bytes, which are dropped after the last of them."""
     uri, other = bucket.speech("a.wav", 2.0), bucket.speech("b.wav", 2.0)
-    ahead = Ahead(open_recording)
-    wanted = [ahead.want(uri), ahead.want(uri), ahead.want(other)]
+    prefetcher = Prefetcher(open_recording)
+    wanted = [prefetcher.start(uri), prefetcher.start(uri), prefetcher.start(other)]
     for each in wanted:
-        with ahead.taken(each, lambda: None) as recording:
+        with prefetcher.opened(each, lambda: None) as recording:
             assert recording.size == Path(bucket.local("a.wav")).stat().st_size
-    with ahead.taken(ahead.want(uri), lambda: None):
+    with prefetcher.opened(prefetcher.start(uri), lambda: None):
         pass
     assert (asked(bucket, "a.wav"), asked(bucket, "b.wav")) == (2, 1)
 

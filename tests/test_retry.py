@@ -19,8 +19,16 @@ import pytest
 
 from voxbatch.errors import StorageError
 from voxbatch.storage import retry
-from voxbatch.storage.objects import Absent, Digest, Expired, Interrupted, Piece, Stat, Unfit
-from voxbatch.storage.retry import ATTEMPTS, SteadyBucket, SteadyReader, blocks
+from voxbatch.storage.objects import (
+    CredentialsExpired,
+    Digest,
+    ObjectNotFound,
+    RangeReply,
+    Stat,
+    TransientError,
+    UnusableObject,
+)
+from voxbatch.storage.retry import ATTEMPTS, RetryingBucket, RetryingReader, read_blocks
 
 DATA = b"0123456789" * 10
 
@@ -51,9 +59,9 @@ class Script:
             if self.errors:
                 raise self.errors.pop(0)
 
-    def get(self, key: str, start: int, end: int, tag: str = "") -> Piece:
+    def get(self, key: str, start: int, end: int, tag: str = "") -> RangeReply:
         self.next()
-        return Piece(DATA[start:end], "1", self.checksum)
+        return RangeReply(DATA[start:end], "1", self.checksum)
 
     def stat(self, key: str, tag: str = "") -> Stat:
         self.next()
@@ -106,15 +114,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def busy(seconds: float = 0.0) -> Interrupted:
+def busy(seconds: float = 0.0) -> TransientError:
     """Return the error of a busy server, with its Retry-After in seconds."""
-    return Interrupted("cannot read gs://b/a: the server is busy", seconds)
+    return TransientError("cannot read gs://b/a: the server is busy", seconds)
 
 
 def test_passes(clock: Clock) -> None:
     """A few failures are not visible to the caller; the random waits between them have bounds that double."""
     script = Script(*[busy()] * 6)
-    assert SteadyReader(script).get("a", 0, 10).data == DATA[:10]
+    assert RetryingReader(script).get("a", 0, 10).data == DATA[:10]
     assert script.asked == 7
     bounds = [0.5, 1, 2, 4, 8, 16]
     assert len(clock.waits) == len(bounds)
@@ -124,34 +132,36 @@ def test_passes(clock: Clock) -> None:
 def test_full_jitter(clock: Clock) -> None:
     """Two clients that fail at the same time retry at different times."""
     for _ in range(50):
-        SteadyReader(Script(busy())).get("a", 0, 10)
+        RetryingReader(Script(busy())).get("a", 0, 10)
     assert len(set(clock.waits)) == 50
     assert max(clock.waits) - min(clock.waits) > 0.2
 
 
 def test_longest_wait(clock: Clock) -> None:
     """No wait exceeds the maximum, unless the server requests a longer one."""
-    with pytest.raises(Interrupted):
-        SteadyReader(Script(*[busy()] * 20)).get("a", 0, 10)
+    with pytest.raises(TransientError):
+        RetryingReader(Script(*[busy()] * 20)).get("a", 0, 10)
     assert max(clock.waits) <= retry.LONGEST_WAIT_S
     assert len(clock.waits) <= ATTEMPTS - 1
 
 
 def test_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last error is raised as Interrupted with the number of attempts and its cause."""
+    """The last error is raised as TransientError with the number of attempts and its cause."""
     monkeypatch.setenv(retry.NO_WAIT, "1")
     script = Script(*[busy()] * 20)
-    with pytest.raises(Interrupted, match=rf"^cannot read gs://b/a: the server is busy \({ATTEMPTS} attempts") as told:
-        SteadyReader(script).get("a", 0, 10)
+    with pytest.raises(
+        TransientError, match=rf"^cannot read gs://b/a: the server is busy \({ATTEMPTS} attempts"
+    ) as told:
+        RetryingReader(script).get("a", 0, 10)
     assert script.asked == ATTEMPTS
-    assert isinstance(told.value.__cause__, Interrupted)
+    assert isinstance(told.value.__cause__, TransientError)
 
 
 def test_total_time(clock: Clock) -> None:
     """No attempt starts after the total time, however long the server asks clients to wait."""
     script = Script(*[busy(45)] * 20)
-    with pytest.raises(Interrupted, match=r"\(3 attempts failed\)"):
-        SteadyReader(script).get("a", 0, 10)
+    with pytest.raises(TransientError, match=r"\(3 attempts failed\)"):
+        RetryingReader(script).get("a", 0, 10)
     assert clock.now - 1000 <= retry.TOTAL_S
 
 
@@ -162,16 +172,16 @@ def test_hurried(clock: Clock) -> None:
         def next(self) -> None:
             clock.now += 0.5
             if self.asked == 1:
-                retry.hurry(4)
+                retry.set_retry_deadline(4)
             super().next()
 
     script = Hurried(*[busy()] * 20)
-    with pytest.raises(Interrupted, match="the server is busy"):
-        SteadyReader(script).get("a", 0, 10)
+    with pytest.raises(TransientError, match="the server is busy"):
+        RetryingReader(script).get("a", 0, 10)
     assert 4 <= script.asked < ATTEMPTS
     assert max(clock.waits[1:]) <= retry.HURRIED_WAIT_S
     assert clock.now - 1000 <= 0.5 + retry.FIRST_WAIT_S + 0.5 + 4.5
-    assert SteadyReader(Script()).get("a", 0, 10).data  # calls that succeed at once still succeed
+    assert RetryingReader(Script()).get("a", 0, 10).data  # calls that succeed at once still succeed
 
 
 def test_hurry_ends_a_wait(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,11 +193,11 @@ def test_hurry_ends_a_wait(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Non
     def sleep(seconds: float) -> None:
         clock.sleep(seconds)
         if len(clock.waits) == 3:
-            retry.hurry(8)
+            retry.set_retry_deadline(8)
 
     monkeypatch.setattr(time, "sleep", sleep)
     script = Script(busy(60))
-    SteadyReader(script).get("a", 0, 10)
+    RetryingReader(script).get("a", 0, 10)
     assert (script.asked, clock.now) == (2, pytest.approx(1000.3))
 
 
@@ -200,46 +210,46 @@ def test_slow_failures(clock: Clock) -> None:
             super().next()
 
     script = Slow(*[busy()] * 20)
-    with pytest.raises(Interrupted):
-        SteadyReader(script).get("a", 0, 10)
+    with pytest.raises(TransientError):
+        RetryingReader(script).get("a", 0, 10)
     assert 3 <= script.asked <= 4
 
 
 @pytest.mark.parametrize(("asked", "least"), [(7, 7), (60, 60), (3600, 60)])
 def test_retry_after(clock: Clock, asked: float, least: float) -> None:
     """Retry-After is obeyed up to a minute, plus a random delay, so that clients return at different times."""
-    SteadyReader(Script(busy(asked))).get("a", 0, 10)
+    RetryingReader(Script(busy(asked))).get("a", 0, 10)
     (wait,) = clock.waits
     assert least <= wait <= least + retry.FIRST_WAIT_S
 
 
-@pytest.mark.parametrize("error", [Absent("no"), Unfit("no"), StorageError("no"), ValueError("no")])
+@pytest.mark.parametrize("error", [ObjectNotFound("no"), UnusableObject("no"), StorageError("no"), ValueError("no")])
 def test_at_once(clock: Clock, error: Exception) -> None:
     """Permanent errors are not retried."""
     script = Script(error)
     with pytest.raises(type(error), match="no"):
-        SteadyReader(script).get("a", 0, 10)
+        RetryingReader(script).get("a", 0, 10)
     assert (script.asked, clock.waits, script.renewed) == (1, [], 0)
 
 
 def test_renewed(clock: Clock) -> None:
     """Expired credentials are renewed once without a wait; if that does not help, the error is raised."""
-    script = Script(Expired("old"))
-    assert SteadyReader(script).get("a", 0, 10).data
+    script = Script(CredentialsExpired("old"))
+    assert RetryingReader(script).get("a", 0, 10).data
     assert (script.asked, script.renewed, clock.waits) == (2, 1, [])
-    script = Script(*[Expired("old")] * 9)
-    with pytest.raises(Expired, match=r"^old$"):
-        SteadyReader(script).get("a", 0, 10)
+    script = Script(*[CredentialsExpired("old")] * 9)
+    with pytest.raises(CredentialsExpired, match=r"^old$"):
+        RetryingReader(script).get("a", 0, 10)
     assert (script.asked, script.renewed, clock.waits) == (2, 1, [])
 
 
 def test_renewed_for_a_stream(clock: Clock) -> None:
     """Credentials are renewed at the start of a stream; later failures of the stream are left to its reader."""
-    script = Script(Expired("old"))
-    reader = SteadyReader(script)
+    script = Script(CredentialsExpired("old"))
+    reader = RetryingReader(script)
     assert b"".join(reader.stream(Stat("a", 100, "1"))) == DATA
     script.errors = [busy()]
-    with pytest.raises(Interrupted):
+    with pytest.raises(TransientError):
         list(reader.stream(Stat("a", 100, "1")))
     assert (script.renewed, clock.waits) == (1, [])
 
@@ -249,14 +259,14 @@ def test_renewed_once_by_many() -> None:
     together = threading.Barrier(8)
 
     class Old(Script):
-        def get(self, key: str, start: int, end: int, tag: str = "") -> Piece:
+        def get(self, key: str, start: int, end: int, tag: str = "") -> RangeReply:
             if not self.renewed:
                 together.wait(10)
-                raise Expired("old")
+                raise CredentialsExpired("old")
             return super().get(key, start, end, tag)
 
     script = Old()
-    reader = SteadyReader(script)
+    reader = RetryingReader(script)
     with ThreadPoolExecutor(8) as pool:
         pieces = list(pool.map(lambda _: reader.get("a", 0, 10), range(8)))
     assert len(pieces) == 8
@@ -271,23 +281,23 @@ def test_renewed_once_by_many() -> None:
         lambda store: [stat.key for stat in store.list("")],
         lambda store: store.put("a", BytesIO(b""), "text/plain", True),
         lambda store: store.delete("a"),
-        lambda store: b"".join(blocks(store, "a", 30, 7)),
+        lambda store: b"".join(read_blocks(store, "a", 30, 7)),
         lambda store: b"".join(store.whole("a", "1")),
     ],
 )
-def test_every_call(monkeypatch: pytest.MonkeyPatch, call: Callable[[SteadyBucket], object]) -> None:
+def test_every_call(monkeypatch: pytest.MonkeyPatch, call: Callable[[RetryingBucket], object]) -> None:
     """Each call survives failures and returns the same result as without them."""
     monkeypatch.setenv(retry.NO_WAIT, "1")
-    assert call(SteadyBucket(Script(busy(), busy()))) == call(SteadyBucket(Script()))
+    assert call(RetryingBucket(Script(busy(), busy()))) == call(RetryingBucket(Script()))
 
 
 def test_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pages of a listing are joined; a failure repeats only its page."""
     monkeypatch.setenv(retry.NO_WAIT, "1")
     for page in (1, 2, 3, 5, 10, 11):
-        monkeypatch.setattr(retry, "PAGE", page)
+        monkeypatch.setattr(retry, "LISTING_PAGE_SIZE", page)
         script = Script(busy())
-        assert [stat.key for stat in SteadyBucket(script).list("")] == [f"{i}" for i in range(10)]
+        assert [stat.key for stat in RetryingBucket(script).list("")] == [f"{i}" for i in range(10)]
         assert script.asked == 1 + 10 // page + 1
 
 
@@ -298,10 +308,10 @@ def test_own_bytes(stored: bytes, ours: bool, checksum: bool) -> None:
     script = Script()
     script.stored = stored
     script.checksum = "yes" if checksum else ""
-    assert SteadyBucket(script).put("a", BytesIO(DATA), "text/plain", True) is ours
+    assert RetryingBucket(script).put("a", BytesIO(DATA), "text/plain", True) is ours
 
 
-@pytest.mark.parametrize("error", [Absent("gone"), Unfit("replaced")])
+@pytest.mark.parametrize("error", [ObjectNotFound("gone"), UnusableObject("replaced")])
 def test_own_bytes_gone(error: Exception) -> None:
     """An object that disappears before the comparison is not our own."""
 
@@ -311,7 +321,7 @@ def test_own_bytes_gone(error: Exception) -> None:
 
     script = Fleeting()
     script.stored = DATA
-    assert SteadyBucket(script).put("a", BytesIO(DATA), "text/plain", True) is False
+    assert RetryingBucket(script).put("a", BytesIO(DATA), "text/plain", True) is False
 
 
 def test_spoilt_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,11 +329,11 @@ def test_spoilt_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(retry.NO_WAIT, "1")
     script = Script()
     script.checksum = crc32c(b"another")
-    with pytest.raises(Interrupted, match=r"cannot read gs://b/a: the received data does not match its CRC32C, .+"):
-        SteadyReader(script).get("a", 0, 200)
+    with pytest.raises(TransientError, match=r"cannot read gs://b/a: the received data does not match its CRC32C, .+"):
+        RetryingReader(script).get("a", 0, 200)
     assert script.asked == ATTEMPTS
-    with pytest.raises(Interrupted, match="does not match"):
-        list(blocks(SteadyReader(script), "a", 30, 30))
+    with pytest.raises(TransientError, match="does not match"):
+        list(read_blocks(RetryingReader(script), "a", 30, 30))
 
 
 def test_digest() -> None:

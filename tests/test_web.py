@@ -34,15 +34,15 @@ from hypothesis import strategies as st
 
 from voxbatch import storage
 from voxbatch.errors import AudioError, ConfigError, StorageError
-from voxbatch.storage import Access, open_remote, open_store, recording, retry, ssrf_guard
-from voxbatch.storage.address import on_web, shown
-from voxbatch.storage.objects import Absent, Interrupted, Readable, Stat, Unfit
-from voxbatch.storage.retry import SteadyReader, blocks
+from voxbatch.storage import StoreOptions, open_remote, open_store, recording, retry, ssrf_guard
+from voxbatch.storage.address import parse_web_address, redacted
+from voxbatch.storage.objects import ObjectNotFound, ObjectReader, Stat, TransientError, UnusableObject
+from voxbatch.storage.retry import RetryingReader, read_blocks
 from voxbatch.storage.web import WebServer
 
 pytestmark = pytest.mark.slow
 
-HERE = Access(allow_private_addresses=True)
+HERE = StoreOptions(allow_private_addresses=True)
 BLOCK = 1000
 SECRET = "s3cr3t"
 BODY = bytes(itertools.islice(itertools.cycle(range(251)), 2 * BLOCK + 345))
@@ -113,8 +113,8 @@ class Site:
     def url(self, path: str) -> str:
         return f"{self.scheme}://{self.host}:{self.port}{path}"
 
-    def web(self, access: Access = HERE) -> WebServer:
-        return WebServer(self.url("/"), access)
+    def web(self, store_options: StoreOptions = HERE) -> WebServer:
+        return WebServer(self.url("/"), store_options)
 
     def put(self, path: str, *answers: Answer) -> str:
         """Set the answers for a path: each request gets the next answer, and the last answer is repeated."""
@@ -207,9 +207,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "BLOCK_BYTES", BLOCK)
 
 
-def open_recording(uri: str, access: Access) -> recording.Recording:
+def open_recording(uri: str, store_options: StoreOptions) -> recording.Recording:
     """Open a recording with small blocks of BLOCK bytes."""
-    return storage.open_recording(uri, access, BLOCK)
+    return storage.open_recording(uri, store_options, BLOCK)
 
 
 def whole(found: recording.Recording) -> bytes:
@@ -263,10 +263,10 @@ def test_any_beginning_without_ranges(chunks: list[bytes], end: int) -> None:
         site.put("/x", answer)
         web = site.web()
         piece = web.get("x", 0, end)
-        assert (piece.data, piece.is_all) == (body[:end], True)
+        assert (piece.data, piece.is_whole_object) == (body[:end], True)
         assert web.stat("x") == Stat("x", size, "")
         assert b"".join(web.stream(web.stat("x"))) == body
-        with pytest.raises(Unfit, match="now sends only the whole file"):
+        with pytest.raises(UnusableObject, match="now sends only the whole file"):
             web.get("x", 1, 2)
 
 
@@ -325,7 +325,7 @@ def test_connections_are_kept(site: Site) -> None:
 def test_many_at_once(site: Site) -> None:
     """Threads share a limited number of connections to a server, and an error reply does not lose one."""
     site.put("/x", file(), said(503), file(ranges=False), said(404), file())
-    reader = SteadyReader(site.web())
+    reader = RetryingReader(site.web())
     results: list[bytes] = []
 
     def read() -> None:
@@ -413,7 +413,7 @@ def test_changes_while_read(site: Site, then: Answer) -> None:
     first, stat = file(ETag='"1"'), file(ETag='"1"')
     url = site.put("/r.wav", first, stat, then)
     found = open_recording(url, HERE)
-    with pytest.raises(Unfit, match=r"changed while it was read|replaced meanwhile"):
+    with pytest.raises(UnusableObject, match=r"changed while it was read|replaced meanwhile"):
         whole(found)
 
 
@@ -440,9 +440,9 @@ def test_weakened_on_the_way(site: Site) -> None:
 def test_shorter_than_before(site: Site) -> None:
     """A server that ignores the pinned revision and now has a shorter file does not truncate the recording."""
     site.put("/x", file(ETag='"1"'), file(BODY[:1500]))
-    reader = SteadyReader(site.web())
-    with pytest.raises(Unfit, match="changed while it was read"):
-        list(blocks(reader, "x", 2 * BLOCK, BLOCK))
+    reader = RetryingReader(site.web())
+    with pytest.raises(UnusableObject, match="changed while it was read"):
+        list(read_blocks(reader, "x", 2 * BLOCK, BLOCK))
 
 
 def test_stream_of_another_size(site: Site) -> None:
@@ -450,9 +450,9 @@ def test_stream_of_another_size(site: Site) -> None:
     end.
     """
     site.put("/x", file(), chunked(BODY[:-1]))
-    with pytest.raises(Unfit, match="changed"):
+    with pytest.raises(UnusableObject, match="changed"):
         next(site.web().stream(Stat("x", 5, "")))
-    with pytest.raises(Interrupted, match=r"received 2,344 bytes, but 2,345 were announced"):
+    with pytest.raises(TransientError, match=r"received 2,344 bytes, but 2,345 were announced"):
         list(site.web().stream(Stat("x", len(BODY), "")))
 
 
@@ -494,10 +494,10 @@ def test_interrupted(site: Site, answer: Answer) -> None:
         answer(handler)
 
     site.put("/x", closing, file())
-    with pytest.raises(Interrupted, match=rf"^cannot read http://127.0.0.1:{site.port}/x: "):
+    with pytest.raises(TransientError, match=rf"^cannot read http://127.0.0.1:{site.port}/x: "):
         site.web().get("x", 0, 10)
     site.put("/x", closing, file())
-    assert SteadyReader(site.web()).get("x", 0, 10).data == BODY[:10]
+    assert RetryingReader(site.web()).get("x", 0, 10).data == BODY[:10]
 
 
 def test_half_a_whole(site: Site) -> None:
@@ -518,8 +518,8 @@ def test_half_a_block(site: Site) -> None:
         handler.close_connection = True
 
     url = site.put("/m.jsonl", file(), broken, file())
-    reader = SteadyReader(site.web())
-    assert b"".join(blocks(reader, "m.jsonl", BLOCK, BLOCK)) == BODY
+    reader = RetryingReader(site.web())
+    assert b"".join(read_blocks(reader, "m.jsonl", BLOCK, BLOCK)) == BODY
     assert len(site.asked) == 4
     assert whole(open_recording(url, HERE)) == BODY
 
@@ -530,25 +530,29 @@ def test_retry_after(site: Site, wait: str) -> None:
     then = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1000)
     header = "7" if wait == "7" else email.utils.format_datetime(then, usegmt=True)
     site.put("/x", said(503, Retry_After=header), file())
-    with pytest.raises(Interrupted) as told:
+    with pytest.raises(TransientError) as told:
         site.web().get("x", 0, 9)
     assert told.value.retry_after_s == 7 or 900 < told.value.retry_after_s <= 1000
     site.put("/x", said(503, Retry_After=header), file())
-    assert SteadyReader(site.web()).get("x", 0, 9).data == BODY[:9]
+    assert RetryingReader(site.web()).get("x", 0, 9).data == BODY[:9]
 
 
 @pytest.mark.parametrize(
     ("status", "kind", "text"),
     [
-        (401, Unfit, r"permission denied \(HTTP status 401 Unauthorized\): if the address was signed, get a new one"),
-        (403, Unfit, r"permission denied \(HTTP status 403 Forbidden\)"),
-        (404, Absent, "no such object"),
-        (410, Absent, "no such object"),
-        (412, Unfit, "replaced meanwhile"),
-        (400, Unfit, r"HTTP status 400 Bad Request\): check the address"),
-        (204, Unfit, r"HTTP status 204"),
-        (302, Unfit, r"HTTP status 302 Found"),
-        (499, Unfit, r"HTTP status 499\)"),
+        (
+            401,
+            UnusableObject,
+            r"permission denied \(HTTP status 401 Unauthorized\): if the address was signed, get a new one",
+        ),
+        (403, UnusableObject, r"permission denied \(HTTP status 403 Forbidden\)"),
+        (404, ObjectNotFound, "no such object"),
+        (410, ObjectNotFound, "no such object"),
+        (412, UnusableObject, "replaced meanwhile"),
+        (400, UnusableObject, r"HTTP status 400 Bad Request\): check the address"),
+        (204, UnusableObject, r"HTTP status 204"),
+        (302, UnusableObject, r"HTTP status 302 Found"),
+        (499, UnusableObject, r"HTTP status 499\)"),
     ],
 )
 def test_statuses(site: Site, status: int, kind: type[StorageError], text: str) -> None:
@@ -569,27 +573,27 @@ def test_statuses(site: Site, status: int, kind: type[StorageError], text: str) 
 def test_status_of_a_stretch_for_a_whole(site: Site) -> None:
     """A partial reply (206) to a request for the whole file is refused."""
     site.put("/x", said(206, b"x", Content_Range="bytes 0-0/9"))
-    with pytest.raises(Unfit, match="206"):
+    with pytest.raises(UnusableObject, match="206"):
         list(site.web().stream(Stat("x", -1, "")))
 
 
 def test_no_length_with_ranges(site: Site) -> None:
     """A partial reply without a total size is refused, because the end of the file is unknown."""
     site.put("/x", said(206, b"0123", Content_Range="bytes 0-3/*"))
-    with pytest.raises(Unfit, match="does not report its size"):
+    with pytest.raises(UnusableObject, match="does not report its size"):
         site.web().get("x", 0, 10)
 
 
 def test_packed(site: Site) -> None:
     """A compressed reply is reported as compressed and never accepted as the recording."""
     url = site.put("/x", file(b"\x1f\x8b", Content_Encoding="gzip"))
-    assert site.web().get("x", 0, 9).is_packed
+    assert site.web().get("x", 0, 9).is_gzipped
     with pytest.raises(AudioError, match="Content-Encoding: gzip"):
         open_recording(url, HERE)
-    with pytest.raises(Unfit, match="Content-Encoding: gzip"):
+    with pytest.raises(UnusableObject, match="Content-Encoding: gzip"):
         list(site.web().stream(Stat("x", -1, "")))
     site.put("/x", file(b"?", Content_Encoding="br"))
-    with pytest.raises(Unfit, match="Content-Encoding: br"):
+    with pytest.raises(UnusableObject, match="Content-Encoding: br"):
         site.web().get("x", 0, 9)
 
 
@@ -602,11 +606,11 @@ def test_too_large(site: Site, answer: Answer) -> None:
     Content-Length. A recording of exactly the limit is accepted.
     """
     url = site.put("/r.wav", answer)
-    assert whole(open_recording(url, Access(allow_private_addresses=True, max_http_bytes=len(BODY)))) == BODY
-    limited = Access(allow_private_addresses=True, max_http_bytes=len(BODY) - 1)
+    assert whole(open_recording(url, StoreOptions(allow_private_addresses=True, max_http_bytes=len(BODY)))) == BODY
+    limited = StoreOptions(allow_private_addresses=True, max_http_bytes=len(BODY) - 1)
     with pytest.raises(AudioError, match=r"has 2,345 bytes or more, and the limit is 2,344: raise --max-http-gb"):
         open_recording(url, limited)
-    with pytest.raises(Unfit, match="the limit is 2,344"):
+    with pytest.raises(UnusableObject, match="the limit is 2,344"):
         list(site.web(limited).stream(Stat("r.wav", -1, "")))
 
 
@@ -627,7 +631,7 @@ def test_drip(site: Site, parts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPa
     """
     monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.2)
     site.put("/x", drip(*parts))
-    with pytest.raises(Interrupted, match="did not end in time"):
+    with pytest.raises(TransientError, match="did not end in time"):
         site.web().get("x", 0, 100_000)
 
 
@@ -638,7 +642,7 @@ def test_drip_of_a_whole(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatc
     """
     monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.2)
     site.put("/x", drip(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n"))
-    with pytest.raises(Interrupted, match="did not end in time"):
+    with pytest.raises(TransientError, match="did not end in time"):
         list(site.web().stream(Stat("x", -1, "")))
 
 
@@ -653,7 +657,7 @@ def test_endless_continue(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
                 handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
 
     site.put("/x", answer)
-    with pytest.raises(Interrupted, match="did not end in time"):
+    with pytest.raises(TransientError, match="did not end in time"):
         site.web().get("x", 0, 9)
 
 
@@ -669,7 +673,7 @@ def test_large_bodies_have_longer(site: Site, monkeypatch: pytest.MonkeyPatch) -
 
     site.put("/x", slow)
     assert b"".join(site.web().stream(Stat("x", -1, ""))) == b"xyz"
-    with pytest.raises(Interrupted, match=r"timed out|in time"):
+    with pytest.raises(TransientError, match=r"timed out|in time"):
         site.web().get("x", 0, 9)
 
 
@@ -677,7 +681,7 @@ def test_silence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent server is abandoned after the idle timeout."""
     monkeypatch.setattr(ssrf_guard, "IDLE_S", 0.1)
     site.put("/x", lambda handler: PAUSE.wait(0.5) or handler.reply(200, b""))
-    with pytest.raises(Interrupted, match="timed out"):
+    with pytest.raises(TransientError, match="timed out"):
         site.web().get("x", 0, 9)
 
 
@@ -686,9 +690,9 @@ def test_nobody_there() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        with pytest.raises(Interrupted, match="Connection refused"):
+        with pytest.raises(TransientError, match="Connection refused"):
             WebServer(f"http://127.0.0.1:{port}/", HERE).get("x", 0, 9)
-    with pytest.raises(Interrupted, match=r"cannot read https://nobody\.invalid/x\?…: the connection failed"):
+    with pytest.raises(TransientError, match=r"cannot read https://nobody\.invalid/x\?…: the connection failed"):
         WebServer("https://nobody.invalid/", HERE).get(f"x?{SECRET}", 0, 9)
 
 
@@ -717,7 +721,7 @@ def test_too_many_redirects(site: Site, loop: bool) -> None:
     chain(site, 6)
     if loop:
         site.put("/0", said(302, Location="/0"))
-    with pytest.raises(Unfit, match="redirects more than 5 times"):
+    with pytest.raises(UnusableObject, match="redirects more than 5 times"):
         site.web().get("0", 0, 9)
     assert len(site.asked) == 6
 
@@ -738,7 +742,7 @@ def test_too_many_redirects(site: Site, loop: bool) -> None:
 def test_redirects_nowhere(site: Site, location: str, why: str) -> None:
     """A redirect to anything but a plain http(s) address is not followed."""
     site.put("/x", said(302, Location=location))
-    with pytest.raises(Unfit, match=why) as told:
+    with pytest.raises(UnusableObject, match=why) as told:
         site.web().get("x", 0, 9)
     assert SECRET not in shown_all(told.value)
 
@@ -748,7 +752,7 @@ def test_redirect_to_another_host(site: Site) -> None:
     with running() as other:
         site.put("/x", said(302, Location=other.url(f"/y?{SECRET}")))
         other.put("/y", said(403))
-        with pytest.raises(Unfit) as told:
+        with pytest.raises(UnusableObject) as told:
             site.web().get(f"x?{SECRET}", 0, 9)
         where = f"cannot read {site.url('/x')}?… (redirected to {other.url('/y')}?…): permission denied"
         assert str(told.value).startswith(where)
@@ -774,7 +778,7 @@ def test_this_machine_in_any_spelling(site: Site, host: str) -> None:
     with pytest.raises(
         AudioError, match="only public addresses are read, unless --allow-private-addresses is given"
     ) as told:
-        open_recording(f"http://{host}:{site.port}/x?{SECRET}", Access())
+        open_recording(f"http://{host}:{site.port}/x?{SECRET}", StoreOptions())
     assert site.server.connections == 0
     assert SECRET not in shown_all(told.value)
 
@@ -782,8 +786,8 @@ def test_this_machine_in_any_spelling(site: Site, host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1.", "localhost.", "127.1.", "%6cocalhost", "127.0.0.1%00.com", "::1"])
 def test_odder_spellings(site: Site, host: str) -> None:
     """The SSRF guard also refuses spellings that only some resolvers understand."""
-    with pytest.raises((AudioError, Interrupted)):
-        open_recording(f"http://{host}:{site.port}/x", Access())
+    with pytest.raises((AudioError, TransientError)):
+        open_recording(f"http://{host}:{site.port}/x", StoreOptions())
     assert site.server.connections == 0
 
 
@@ -792,8 +796,10 @@ def test_redirect_to_this_machine(site: Site, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ssrf_guard, "fault", lambda address: "" if address == "127.0.0.1" else "a loopback address")
     with running() as inner:
         site.put("/x", said(302, Location=f"http://127.0.0.2:{inner.port}/latest/meta-data"))
-        with pytest.raises(Unfit, match=r"redirected to http://127.0.0.2:\d+/latest/meta-data\): 127.0.0.2 is a loop"):
-            site.web(Access()).get("x", 0, 9)
+        with pytest.raises(
+            UnusableObject, match=r"redirected to http://127.0.0.2:\d+/latest/meta-data\): 127.0.0.2 is a loop"
+        ):
+            site.web(StoreOptions()).get("x", 0, 9)
         assert len(site.asked) == 1
         assert inner.server.connections == 0
 
@@ -819,11 +825,11 @@ def test_rebinding(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = resolver(monkeypatch, ["192.0.2.1"], ["127.0.0.1"])
     monkeypatch.setattr(ssrf_guard, "fault", lambda address: "" if address == "192.0.2.1" else "a loopback address")
     place = f"http://rebinds.example:{site.port}/"
-    with pytest.raises(Interrupted):
-        WebServer(place, Access()).get("x", 0, 9)
+    with pytest.raises(TransientError):
+        WebServer(place, StoreOptions()).get("x", 0, 9)
     assert asked == ["rebinds.example"]
-    with pytest.raises(Unfit, match=r"rebinds.example \(127.0.0.1\) is a loopback address"):
-        WebServer(place, Access()).get("x", 0, 9)
+    with pytest.raises(UnusableObject, match=r"rebinds.example \(127.0.0.1\) is a loopback address"):
+        WebServer(place, StoreOptions()).get("x", 0, 9)
     assert site.server.connections == 0
 
 
@@ -832,7 +838,7 @@ def test_mixed_addresses(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     resolver(monkeypatch, ["127.0.0.3", "127.0.0.1"])
     monkeypatch.setattr(ssrf_guard, "fault", lambda address: "" if address == "127.0.0.1" else "a loopback address")
     site.put("/x", file())
-    assert WebServer(f"http://mixed.example:{site.port}/", Access()).get("x", 0, 9).data == BODY[:9]
+    assert WebServer(f"http://mixed.example:{site.port}/", StoreOptions()).get("x", 0, 9).data == BODY[:9]
 
 
 def test_next_address(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -864,10 +870,10 @@ def test_faults(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
     # its public status depends on the embedded IPv4 address
     is_translated = address in ipaddress.ip_network("64:ff9b::/96")
     if (is_odd or address.is_link_local or address.is_unspecified) and not is_translated:
-        assert ssrf_guard.fault(str(address))
+        assert ssrf_guard.forbidden_kind(str(address))
     if isinstance(address, ipaddress.IPv4Address):
-        assert ssrf_guard.fault(f"::ffff:{address}")
-        assert bool(ssrf_guard.fault(f"64:ff9b::{address}")) == bool(ssrf_guard.fault(str(address)))
+        assert ssrf_guard.forbidden_kind(f"::ffff:{address}")
+        assert bool(ssrf_guard.forbidden_kind(f"64:ff9b::{address}")) == bool(ssrf_guard.forbidden_kind(str(address)))
 
 
 @pytest.mark.parametrize(
@@ -884,8 +890,8 @@ def test_faults(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
 )  # fmt: skip
 def test_known_addresses(address: str, what: str) -> None:
     """Metadata servers of clouds and similar addresses are refused with their kind; public neighbours are accepted."""
-    assert what in ssrf_guard.fault(address)
-    assert bool(what) == bool(ssrf_guard.fault(address))
+    assert what in ssrf_guard.forbidden_kind(address)
+    assert bool(what) == bool(ssrf_guard.forbidden_kind(address))
 
 
 @pytest.mark.parametrize(
@@ -914,9 +920,9 @@ def test_no_address(uri: str, why: str) -> None:
 
 def test_parts_of_an_address() -> None:
     """Host names are converted to ASCII, ports default by scheme, and the request target keeps its spelling."""
-    assert on_web("HTTPS://Bücher.Example") == ("https", "xn--bcher-kva.example", 443, "/")
-    assert on_web("http://[::0001]:8/a%2fb//../?q=/@#f") == ("http", "::1", 8, "/a%2fb//../?q=/@")
-    assert shown("https://me:pw@[::1/x?y") == "https://…"
+    assert parse_web_address("HTTPS://Bücher.Example") == ("https", "xn--bcher-kva.example", 443, "/")
+    assert parse_web_address("http://[::0001]:8/a%2fb//../?q=/@#f") == ("http", "::1", 8, "/a%2fb//../?q=/@")
+    assert redacted("https://me:pw@[::1/x?y") == "https://…"
 
 
 # ── TLS ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -963,7 +969,7 @@ def test_https_drip(secure: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that sends one byte now and then is abandoned in time behind TLS, too."""
     monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.3)
     secure.put("/x", drip(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"))
-    with pytest.raises(Interrupted, match="did not end in time"):
+    with pytest.raises(TransientError, match="did not end in time"):
         secure.web().get("x", 0, 100_000)
 
 
@@ -986,7 +992,7 @@ def test_unknown_signer(secure: Site, monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_guard_comes_before_tls(secure: Site) -> None:
     """The SSRF guard refuses an address before the TLS handshake."""
     with pytest.raises(AudioError, match="--allow-private-addresses"):
-        open_recording(secure.url("/x"), Access())
+        open_recording(secure.url("/x"), StoreOptions())
     assert secure.server.connections == 0
 
 
@@ -996,7 +1002,7 @@ def test_from_https_to_http(secure: Site, site: Site) -> None:
     secure.put("/x", file())
     assert site.web().get("up", 0, 9).data == BODY[:9]
     secure.put("/down", said(302, Location=site.url(f"/x?{SECRET}")))
-    with pytest.raises(Unfit, match="redirects from https to http://") as told:
+    with pytest.raises(UnusableObject, match="redirects from https to http://") as told:
         secure.web().get("down", 0, 9)
     assert SECRET not in str(told.value)
     assert len(site.asked) == 1
@@ -1048,7 +1054,7 @@ def test_secrets(site: Site, answer: Answer, caplog: pytest.LogCaptureFixture) -
             lambda reader: open_recording(f"{reader.place}{signed}", HERE),
         ):
             with pytest.raises((StorageError, AudioError)) as told:
-                call(SteadyReader(site.web()))
+                call(RetryingReader(site.web()))
             assert SECRET not in shown_all(told.value)
             assert "/x?…" in str(told.value)
     assert SECRET in site.asked[0][0]
@@ -1059,21 +1065,21 @@ def test_nothing_is_written(site: Site) -> None:
     """A program that opens a recording prints nothing of its own, even if the server sends odd headers."""
     script = """
         import sys
-        from voxbatch.storage import Access, open_recording
+        from voxbatch.storage import StoreOptions, open_recording
         try:
-            open_recording(sys.argv[1], Access(allow_private_addresses=True))
+            open_recording(sys.argv[1], StoreOptions(allow_private_addresses=True))
         except Exception as e:
             print(type(e).__name__)
     """
     site.put("/x", odd_headers)
     command = [sys.executable, "-c", "\n".join(line[8:] for line in script.splitlines()), site.url(f"/x?{SECRET}")]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True)
-    assert done.stdout == "Answered\n"
+    assert done.stdout == "UnusableRecording\n"
     assert SECRET not in done.stderr
 
 
 def test_is_readable(site: Site) -> None:
-    """WebServer implements `Readable`; it has no credentials to renew."""
-    readable: Readable = site.web()
+    """WebServer implements `ObjectReader`; it has no credentials to renew."""
+    readable: ObjectReader = site.web()
     readable.renew()
     assert readable.place == site.url("/")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from voxbatch.errors import ConfigError
 
 if TYPE_CHECKING:
-    from voxbatch.storage import Access
+    from voxbatch.storage import StoreOptions
 
 FORMATS = ("srt", "vtt", "txt", "ctm", "json")
 LOG_FORMATS = ("auto", "json", "text")
@@ -56,7 +56,7 @@ class Config:
     """Patterns for a folder of recordings: only recordings that match one of them are used. See
     manifest.folder.is_included."""
     s3_endpoint_url: str | None = None
-    """Address of an S3 server. For this setting and the next four, see `access`."""
+    """Address of an S3 server. For this setting and the next four, see `store_options`."""
     anonymous: bool = False
     requester_pays: bool = False
     allow_private_addresses: bool = False
@@ -111,18 +111,18 @@ class Config:
                 "--anonymous and --requester-pays contradict each other: anonymous requests cannot be billed; give one"
             )
         if self.s3_endpoint_url is not None:
-            from voxbatch.storage.address import is_endpoint, shown
+            from voxbatch.storage.address import is_endpoint, redacted
 
             if not is_endpoint(self.s3_endpoint_url):
                 what = "it must be the address of a server, such as https://s3.example.com or http://127.0.0.1:9000"
-                raise ConfigError(f"s3-endpoint-url is {shown(self.s3_endpoint_url)!r}; {what}")
+                raise ConfigError(f"s3-endpoint-url is {redacted(self.s3_endpoint_url)!r}; {what}")
 
     @property
-    def access(self) -> Access:
+    def store_options(self) -> StoreOptions:
         """The options for access to the stores of inputs and outputs."""
-        from voxbatch.storage import Access
+        from voxbatch.storage import StoreOptions
 
-        return Access(
+        return StoreOptions(
             s3_endpoint_url=self.s3_endpoint_url,
             anonymous=self.anonymous,
             requester_pays=self.requester_pays,
@@ -135,10 +135,10 @@ class Config:
 
         No address in the result has a query, because a query may hold a signature, and no address has a password.
         """
-        from voxbatch.storage import shown
+        from voxbatch.storage import redacted
 
-        addresses = {name: value and shown(value) for name, value in asdict(self).items() if name in _ADDRESSES}
-        return {**asdict(self), **addresses, "only_under": tuple(map(shown, self.only_under))}
+        addresses = {name: value and redacted(value) for name, value in asdict(self).items() if name in _ADDRESSES}
+        return {**asdict(self), **addresses, "only_under": tuple(map(redacted, self.only_under))}
 
 
 _ADDRESSES = ("source", "out", "model", "s3_endpoint_url")

@@ -26,7 +26,7 @@ import numpy as np
 
 from voxbatch.audio.native import NativeBlock, block_frames
 from voxbatch.errors import AudioError, ConfigError
-from voxbatch.storage import Unkept, shown
+from voxbatch.storage import TemporaryFileError, redacted
 
 FORMATS = (
     "aac,ac3,aiff,amr,amrnb,amrwb,ape,asf,au,avi,caf,dts,eac3,flac,flv,g722,gsm,m4a,matroska,mov,mp3,mp4,mpeg,mpegts,"
@@ -114,7 +114,7 @@ def command(fd: int, name: str, offset: float) -> list[str]:
         name: name of the recording; its extension selects a raw format.
         offset: seconds to skip. ffmpeg seeks to PREROLL_S before the offset and decodes the rest of the way.
     """
-    raw = RAW_FORMATS.get(os.path.splitext(shown(name, ""))[1].lower())
+    raw = RAW_FORMATS.get(os.path.splitext(redacted(name, ""))[1].lower())
     begin = max(0.0, offset - PREROLL_S)
     return [
         executable(), "-nostdin", "-hide_banner", "-loglevel", "error", "-threads", "1",
@@ -137,12 +137,12 @@ class FFmpegStream:
     """
 
     def __init__(self, fd: int, name: str, offset: float, because: str, seek: bool = True):
-        self._fd, self._name, self._because = fd, shown(name, ""), because
+        self._fd, self._name, self._because = fd, redacted(name, ""), because
         self._skip_s = 0.0 if seek else offset
         try:
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`, with the process)
         except OSError as e:
-            raise Unkept(f"{self._name}: the messages of ffmpeg", e) from e
+            raise TemporaryFileError(f"{self._name}: the messages of ffmpeg", e) from e
         self._process = subprocess.Popen(
             command(fd, name, offset if seek else 0.0),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._stderr, pass_fds=(fd,),

@@ -164,14 +164,14 @@ def _print_plan(config: Config) -> None:
 def validate(source: str, **settings: Any) -> None:
     """Check every line of SOURCE and report all bad lines. No recording is opened."""
     from voxbatch.manifest import PathPolicy, open_source, survey
-    from voxbatch.storage import shown
+    from voxbatch.storage import redacted
 
     config = Config(source=source, out="", **settings)
     policy = PathPolicy.given(config.allow_outside, config.only_under)
-    with open_source(source, access=config.access, include=config.include) as opened:
+    with open_source(source, store_options=config.store_options, include=config.include) as opened:
         found = survey(opened, policy, config.limit)
     languages = ", ".join(f"{lang} {count:,}" for lang, count in found.languages.most_common(10))
-    click.echo(f"{shown(source)}: {found.items:,} items, all valid")
+    click.echo(f"{redacted(source)}: {found.items:,} items, all valid")
     click.echo(
         f"{found.known_hours:,.2f} hours in the items that give a duration; {found.with_text:,} with a reference"
     )
@@ -200,11 +200,11 @@ def _described(config: Config) -> Iterator[str]:
     from voxbatch.storage import is_remote
 
     if is_remote(config.source):
-        return prefix_manifest(config.source, config.access, config.include)
+        return prefix_manifest(config.source, config.store_options, config.include)
     from voxbatch.runner.forecast import probe_duration
 
     return folder_manifest(
-        config.source, lambda path: probe_duration(path, config.access, certain=True), config.include
+        config.source, lambda path: probe_duration(path, config.store_options, certain=True), config.include
     )
 
 
@@ -227,9 +227,9 @@ def merge(out: str, formats: tuple[str, ...], **settings: Any) -> None:
 
     if unknown := sorted(set(formats) - set(FORMATS)):
         raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
-    access = Config(source="", out=out, **settings).access
-    summary = merge_again(open_store(out, access), formats)
-    for line in display.outcome(summary, heads(out, access), places(out, access)):
+    store_options = Config(source="", out=out, **settings).store_options
+    summary = merge_again(open_store(out, store_options), formats)
+    for line in display.outcome(summary, heads(out, store_options), places(out, store_options)):
         click.echo(line)
     sys.exit(EXIT_SOME_FAILED if summary["failed"] else 0)
 
@@ -243,7 +243,7 @@ def status(out: str, as_json: bool, **settings: Any) -> None:
     from voxbatch.output.status import read_status
     from voxbatch.storage import open_store
 
-    found = read_status(open_store(out, Config(source="", out=out, **settings).access))
+    found = read_status(open_store(out, Config(source="", out=out, **settings).store_options))
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -263,8 +263,8 @@ def score(hyp: str, ref: str | None, language: str | None, **settings: Any) -> N
     """Score HYP (a transcripts.jsonl, or any JSON lines with pred_text) and print the counts as JSON."""
     from voxbatch.scoring.files import score_files
 
-    access = Config(source="", out="", **settings).access
-    click.echo(json.dumps(score_files(hyp, ref, language, access), indent=2, ensure_ascii=False))
+    store_options = Config(source="", out="", **settings).store_options
+    click.echo(json.dumps(score_files(hyp, ref, language, store_options), indent=2, ensure_ascii=False))
 
 
 @cli.command()

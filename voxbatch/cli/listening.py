@@ -212,7 +212,7 @@ class _Listening:
             try:
                 messages = Subscription(asked.subscription, asked.project, asked.dead_letter, self._log)
                 settings = Settings(
-                    rules, self._config.access, asked.include, asked.batch_window, asked.drain, asked.to == HERE
+                    rules, self._config.store_options, asked.include, asked.batch_window, asked.drain, asked.to == HERE
                 )
                 text = f"listening to {messages.name} for {rules}; refused messages go to {messages.dead_letter}"
                 self._log.info("listening", text=text)
@@ -260,11 +260,11 @@ class _Listening:
         from voxbatch.display import events
         from voxbatch.runner import workers
         from voxbatch.runner.run import worker_environments
-        from voxbatch.storage import shown
+        from voxbatch.storage import redacted
 
         config = self._config
         choice = engines.choose(config.engine)
-        engine = engine_cache.get(choice.name, config.model, config.engine_options, config.access)
+        engine = engine_cache.get(choice.name, config.model, config.engine_options, config.store_options)
         if config.language:
             engines.require_language(engine, config.language)
         if (count := len(worker_environments(config, engine))) > 1:
@@ -277,7 +277,7 @@ class _Listening:
         def perform(run: Run) -> None:
             """Run to the end here."""
             ours, log = self._of(run), self._log.of(out=run.out)
-            log.info("run_started", source=shown(run.source), text=f"{shown(run.source)} → {run.out}")
+            log.info("run_started", source=redacted(run.source), text=f"{redacted(run.source)} → {run.out}")
             with events(log) as observe:
                 finished = workers.run(ours, log, observe, stop, engine_cache)
             report(ours, finished, log, quiet=True, exit_zero=True)
@@ -308,19 +308,19 @@ class _Listening:
         """
         from voxbatch.output.layout import SUMMARY
         from voxbatch.platforms.submit import CloudRun, check, start_in_time
-        from voxbatch.storage import open_store, shown
-        from voxbatch.storage.address import is_bucket
+        from voxbatch.storage import open_store, redacted
+        from voxbatch.storage.address import is_bucket_address
 
         target = CloudRun(self._asked.job, self._asked.project, self._asked.region)
         check(self._config, target, self._asked.tasks)
-        if self._asked.out and not is_bucket(self._asked.out):
+        if self._asked.out and not is_bucket_address(self._asked.out):
             raise ConfigError(f"-o {self._asked.out} is no place that the job sees: give gs://… or s3://…")
         target.prove()
 
         def perform(run: Run) -> None:
             """Start or find the execution of a run."""
             log = self._log.of(out=run.out)
-            if run.only_under and open_store(run.out, self._config.access).exists(SUMMARY):
+            if run.only_under and open_store(run.out, self._config.store_options).exists(SUMMARY):
                 # a manifest that the listener wrote never changes
                 log.info("done_before", text=f"{run.out}: done before")
                 return
@@ -329,7 +329,7 @@ class _Listening:
                 started = start_in_time(order, target, lambda why: log.warning("start_postponed", text=why))
             except ConfigError as e:  # for example, the job was deleted: the message is not at fault
                 raise StartError(str(e)) from e
-            text = f"{shown(run.source)} → {run.out}: {'found' if started.was_running else 'started'} {started.name}"
+            text = f"{redacted(run.source)} → {run.out}: {'found' if started.was_running else 'started'} {started.name}"
             log.info("run_submitted", execution=started.name, tasks=order.tasks, url=started.url, text=text)
 
         return perform
@@ -357,10 +357,10 @@ def _place(option: str, place: str) -> str:
 def _folder(option: str, place: str) -> str:
     """Return the place as `Rules` expects it: normalised, with / at its end."""
     from voxbatch.storage import is_remote
-    from voxbatch.storage.address import tidied
+    from voxbatch.storage.address import normalized
 
     try:
-        found = tidied(place) if is_remote(place) else os.path.abspath(place)
+        found = normalized(place) if is_remote(place) else os.path.abspath(place)
     except ValueError as e:
         raise ConfigError(f"{option} {place}: {e}") from e
     return found.rstrip("/") + "/"

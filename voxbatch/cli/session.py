@@ -24,7 +24,7 @@ from voxbatch.platforms.tasks import sagemaker
 from voxbatch.runner import workers
 from voxbatch.runner.pipeline import FINAL_COMMIT_TIMEOUT_S, Progress, Stop, StopRequested, Usage
 from voxbatch.runner.run import RunResult
-from voxbatch.storage import Access, hurry, open_store
+from voxbatch.storage import StoreOptions, open_store, set_retry_deadline
 
 EXIT_SOME_FAILED = 3
 """Exit code of a run that finished with failed items."""
@@ -141,7 +141,7 @@ def on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn])
         received.append(number)
         for each in STOPPING:
             signal.signal(each, insist)
-        hurry(FINAL_COMMIT_TIMEOUT_S)
+        set_retry_deadline(FINAL_COMMIT_TIMEOUT_S)
         signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
         stop.request()
 
@@ -161,7 +161,9 @@ def report(config: Config, finished: RunResult, log: Log, quiet: bool, exit_zero
         log.info("shard_done", text=f"shard {shard} is done: {counts}; the last shard to finish merges")
         return _exit_code(failed, exit_zero)
     if not quiet:
-        for line in display.outcome(summary, heads(config.out, config.access), places(config.out, config.access)):
+        for line in display.outcome(
+            summary, heads(config.out, config.store_options), places(config.out, config.store_options)
+        ):
             click.echo(line)
     return _exit_code(summary["failed"], exit_zero)
 
@@ -194,10 +196,10 @@ def _exit_code(failed: int, exit_zero: bool) -> int:
     return EXIT_SOME_FAILED
 
 
-def heads(out: str, access: Access) -> list[tuple[str, str]]:
+def heads(out: str, store_options: StoreOptions) -> list[tuple[str, str]]:
     """Return (id, text) of the first transcripts in OUT; [] if they cannot be read."""
     try:
-        lines = [json.loads(line) for line in islice(open_store(out, access).lines(TRANSCRIPTS), display.SHOWN)]
+        lines = [json.loads(line) for line in islice(open_store(out, store_options).lines(TRANSCRIPTS), display.SHOWN)]
         return [(line["id"], line["pred_text"]) for line in lines]
     except (
         ValueError,
@@ -208,11 +210,11 @@ def heads(out: str, access: Access) -> list[tuple[str, str]]:
         return []
 
 
-def places(out: str, access: Access) -> list[tuple[str, str]]:
+def places(out: str, store_options: StoreOptions) -> list[tuple[str, str]]:
     """Return (name, path) of each output that exists in OUT, in the order of display."""
     shown = [("transcripts", TRANSCRIPTS), ("failures", FAILURES), ("summary", SUMMARY)]
     shown += [(extension, extension + "/") for extension in FORMATS]
-    store = open_store(out, access)
+    store = open_store(out, store_options)
     with contextlib.suppress(StorageError):  # the run itself is finished
         return [(what, os.path.join(out, name)) for what, name in shown if store.exists(name)]
     return []

@@ -201,13 +201,13 @@ def _asked(request: Request) -> Iterator[str]:
 
 def _shown(value: Any) -> Any:
     """Remove the queries from all addresses, because a query may be a signature."""
-    from voxbatch.storage import is_remote, shown
+    from voxbatch.storage import is_remote, redacted
 
     if isinstance(value, dict):
         return {name: _shown(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_shown(each) for each in value]
-    return shown(value) if isinstance(value, str) and is_remote(value) else value
+    return redacted(value) if isinstance(value, str) and is_remote(value) else value
 
 
 def _warn(forecast: Forecast, place: Target) -> None:

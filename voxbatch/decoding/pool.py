@@ -12,7 +12,7 @@ from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable
 from voxbatch.decoding.process import Worker, warm_pool
 from voxbatch.errors import AudioError, RunError
 from voxbatch.records import Chunk, Failure
-from voxbatch.storage import USUAL, Access, shown
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, redacted
 from voxbatch.storage.circuit_breaker import Known, Reach
 
 PATIENCE_S = 5.0
@@ -24,12 +24,16 @@ class DecoderPool:
     WarmPool."""
 
     def __init__(
-        self, workers: int, access: Access = USUAL, fail_unreachable: bool = False, known: Known | None = None
+        self,
+        workers: int,
+        store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+        fail_unreachable: bool = False,
+        known: Known | None = None,
     ):
         """`known` is the initial knowledge about recordings' places. The pool adds to it."""
-        self._access, self._fail_unreachable = access, fail_unreachable
+        self._store_options, self._fail_unreachable = store_options, fail_unreachable
         self._known = Known() if known is None else known
-        self._workers = [warm_pool.acquire(access) for _ in range(workers)]
+        self._workers = [warm_pool.acquire(store_options) for _ in range(workers)]
         self.cpu_s = 0.0
         """CPU seconds that the workers spent on decoding and cutting."""
         self._begun: set[int] = set()
@@ -151,7 +155,7 @@ class DecoderPool:
     def _renewed(self, worker: Worker) -> Worker:
         """Kill a worker that died or must stop, and return a new one that takes its place."""
         worker.end()
-        fresh = self._workers[self._workers.index(worker)] = Worker(self._access)
+        fresh = self._workers[self._workers.index(worker)] = Worker(self._store_options)
         return fresh
 
     def _replace(self, worker: Worker, reason: str) -> Undecodable:
@@ -162,5 +166,5 @@ class DecoderPool:
         for task in others:
             fresh.give(task)
         return Undecodable(
-            culprit.item, Failure(AudioError.__name__, f"cannot decode {shown(culprit.audio)}: {reason}", True)
+            culprit.item, Failure(AudioError.__name__, f"cannot decode {redacted(culprit.audio)}: {reason}", True)
         )

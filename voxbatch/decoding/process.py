@@ -11,7 +11,7 @@ import numpy as np
 from voxbatch.child_process import ChildProcess
 from voxbatch.decoding.messages import Message, Task
 from voxbatch.records import Chunk
-from voxbatch.storage import Access
+from voxbatch.storage import StoreOptions
 
 TASKS_AHEAD = 12
 """Number of tasks that a worker holds, so that it never waits for its next short recording: one that is decoded, as
@@ -24,15 +24,15 @@ limit."""
 class Worker(ChildProcess):
     """Decoder process, with the tasks that it has been given and has not finished."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, store_options: StoreOptions) -> None:
         # One thread for OpenBLAS, because there is one decoder per core.
         super().__init__("voxbatch.decoding.worker", {"OPENBLAS_NUM_THREADS": "1"})
-        self.access = access
+        self.store_options = store_options
         self.tasks: deque[Task] = deque()
         self.greeted = False
         """True after the worker's first message. A worker that dies earlier could not start; no task is to blame."""
         self._heard = time.monotonic()
-        self.send(access)
+        self.send(store_options)
 
     def has_room(self) -> bool:
         """Return whether the worker takes another task."""
@@ -75,11 +75,11 @@ class WarmPool:
         """Set to True if several runs follow each other in one process; otherwise workers are killed after a run."""
         self._idle: list[Worker] = []
 
-    def acquire(self, access: Access) -> Worker:
-        """Return an idle worker with this access, or start one. An idle worker may have died in the meantime."""
-        fitting = next((worker for worker in self._idle if worker.access == access), None)
+    def acquire(self, store_options: StoreOptions) -> Worker:
+        """Return an idle worker with these store options, or start one. An idle worker may have died meanwhile."""
+        fitting = next((worker for worker in self._idle if worker.store_options == store_options), None)
         if fitting is None:
-            return Worker(access)
+            return Worker(store_options)
         self._idle.remove(fitting)
         return fitting
 

@@ -22,46 +22,46 @@ from voxbatch.decoding.messages import Decoded, Task, Undecodable
 from voxbatch.errors import AudioError, ItemError, StorageError
 from voxbatch.records import Chunk, Failure, Samples, Span
 from voxbatch.storage import (
-    Access,
-    Answered,
-    Expired,
-    Interrupted,
+    CredentialsExpired,
     Recording,
-    Unfit,
-    Unkept,
+    StoreOptions,
+    TemporaryFileError,
+    TransientError,
+    UnusableObject,
+    UnusableRecording,
     is_remote,
     open_recording,
     place_of,
-    shown,
+    redacted,
 )
 from voxbatch.storage.circuit_breaker import Arrival, Fault
-from voxbatch.storage.prefetch import Ahead, Wanted
+from voxbatch.storage.prefetch import Prefetch, Prefetcher
 
 MEMORY_LIMIT = 2 << 30
 """Bytes of private memory that a worker may use. Blocks need a hundredth of it; a wrong header may demand more."""
 _EMPTY = np.zeros(0, np.float32)
 
 
-def serve(connection: Connection, access: Access) -> NoReturn:
+def serve(connection: Connection, store_options: StoreOptions) -> NoReturn:
     """Decode the tasks that arrive, in order, until the parent process ends."""
-    inbox: queue.SimpleQueue[tuple[Task, Wanted]] = queue.SimpleQueue()
-    ahead = Ahead(functools.partial(open_recording, access=access))
-    threading.Thread(target=_take_in, args=(connection, ahead, inbox), daemon=True, name="inbox").start()
+    inbox: queue.SimpleQueue[tuple[Task, Prefetch]] = queue.SimpleQueue()
+    prefetcher = Prefetcher(functools.partial(open_recording, store_options=store_options))
+    threading.Thread(target=_take_in, args=(connection, prefetcher, inbox), daemon=True, name="inbox").start()
     alive = functools.partial(connection.send, None)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while True:
             task, wanted = inbox.get()
-            with _spoken(connection, task) as warnings, ahead.taken(wanted, alive) as recording:
+            with _spoken(connection, task) as warnings, prefetcher.opened(wanted, alive) as recording:
                 _decode(task, recording, connection, warnings)
     os._exit(0)  # see _take_in
 
 
-def _take_in(connection: Connection, ahead: Ahead, inbox: queue.SimpleQueue[tuple[Task, Wanted]]) -> None:
+def _take_in(connection: Connection, prefetcher: Prefetcher, inbox: queue.SimpleQueue[tuple[Task, Prefetch]]) -> None:
     """Receive tasks as they arrive, and begin to fetch their recordings."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             task: Task = connection.recv()
-            inbox.put((task, ahead.want(task.audio)))
+            inbox.put((task, prefetcher.start(task.audio)))
     os._exit(0)  # the parent is gone; a normal exit would wait for requests that are being retried
 
 
@@ -74,25 +74,25 @@ def _spoken(connection: Connection, task: Task) -> Iterator[list[str]]:
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise  # the parent is gone
     except ItemError as e:
-        arrival = Arrival(_place(task), e.when) if isinstance(e, Answered) else None
+        arrival = Arrival(_place(task), e.answered_at) if isinstance(e, UnusableRecording) else None
         told = Undecodable(task.item, Failure(_failure_name(e), str(e), e.retryable), arrival)
     except StorageError as e:
         fault = _fault(task, e)
         told = Undecodable(task.item, Failure(AudioError.__name__, str(e), retryable=True), fault=fault)
     except MemoryError:
-        told = Undecodable(task.item, Failure(AudioError.__name__, f"{shown(task.audio)} needs too much memory"))
+        told = Undecodable(task.item, Failure(AudioError.__name__, f"{redacted(task.audio)} needs too much memory"))
     except Exception as e:  # noqa: BLE001 a bug in a decoder fails only this item, with the error in its message
-        text = f"cannot decode {shown(task.audio)}: {type(e).__name__}: {e}"
+        text = f"cannot decode {redacted(task.audio)}: {type(e).__name__}: {e}"
         told = Undecodable(task.item, Failure(AudioError.__name__, text, True))
     connection.send(told)
 
 
 def _fault(task: Task, error: StorageError) -> Fault:
-    if isinstance(error, Unkept):  # the temporary files failed, so arrivals from the store prove nothing
+    if isinstance(error, TemporaryFileError):  # the temporary files failed, so arrivals from the store prove nothing
         return Fault(error.folder, str(error), time.monotonic())
-    if isinstance(error, Expired):  # the store refuses our credentials, not this recording
+    if isinstance(error, CredentialsExpired):  # the store refuses our credentials, not this recording
         return Fault(_place(task), str(error), time.monotonic())
-    return Fault(_place(task), str(error), error.since if isinstance(error, Interrupted) else None)
+    return Fault(_place(task), str(error), error.since if isinstance(error, TransientError) else None)
 
 
 def _decode(task: Task, recording: Recording, connection: Connection, warnings: list[str]) -> None:
@@ -107,7 +107,7 @@ def _decode(task: Task, recording: Recording, connection: Connection, warnings: 
 
 
 def _arrival(task: Task, recording: Recording) -> Arrival | None:
-    return Arrival(_place(task), recording.came) if is_remote(task.audio) else None
+    return Arrival(_place(task), recording.last_arrival) if is_remote(task.audio) else None
 
 
 def _place(task: Task) -> str:
@@ -142,12 +142,12 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
             warn=warnings.append,
         )
         yield from cut(waveforms, task.limit, task.overlap)
-    except Unfit as e:
-        raise Answered(str(e)) from e
-    except Answered:
+    except UnusableObject as e:
+        raise UnusableRecording(str(e)) from e
+    except UnusableRecording:
         raise
     except AudioError as e:
-        raise AudioError(f"cannot decode {shown(task.audio)}: {e}") from e
+        raise AudioError(f"cannot decode {redacted(task.audio)}: {e}") from e
 
 
 def main(connection: Connection) -> NoReturn:
@@ -157,6 +157,6 @@ def main(connection: Connection) -> NoReturn:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     import voxbatch.audio  # noqa: F401 an import error stops the worker here, once, and not in each task
 
-    access: Access = connection.recv()
+    store_options: StoreOptions = connection.recv()
     connection.send(None)
-    serve(connection, access)
+    serve(connection, store_options)

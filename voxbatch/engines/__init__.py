@@ -20,7 +20,7 @@ from voxbatch.engines.languages import ISO_639_1
 from voxbatch.engines.notice import Notice
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, ChunkFailure, Hypothesis
-from voxbatch.storage import USUAL, Access
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -226,7 +226,9 @@ def require_language(engine: Engine, lang: str) -> None:
         raise ConfigError(f"--language {lang}: {reason}")
 
 
-def create(name: str, model: str | None, options: Mapping[str, str], access: Access = USUAL) -> Engine:
+def create(
+    name: str, model: str | None, options: Mapping[str, str], store_options: StoreOptions = DEFAULT_STORE_OPTIONS
+) -> Engine:
     """Return an engine that is ready to stream. Its method `stream` loads the model.
 
     Args:
@@ -242,7 +244,7 @@ def create(name: str, model: str | None, options: Mapping[str, str], access: Acc
         factory = getattr(importlib.import_module(module), cls)
     except ImportError as e:
         raise EngineError(f"engine {name} does not load: {e}; {_ENGINES[name].install}") from e
-    engine: Engine = factory(model, options, access)
+    engine: Engine = factory(model, options, store_options)
     return engine
 
 
@@ -282,15 +284,15 @@ class EngineCache:
         self._engine: Engine | None = None
         self._asked: tuple[Any, ...] = ()
 
-    def get(self, name: str, model: str | None, options: Mapping[str, str], access: Access) -> Engine:
+    def get(self, name: str, model: str | None, options: Mapping[str, str], store_options: StoreOptions) -> Engine:
         """Return the cached engine if it was created with equal arguments. Otherwise replace it with a new engine.
 
         The arguments and exceptions are those of the function `create`.
         """
-        asked = (name, model, dict(options), access)
+        asked = (name, model, dict(options), store_options)
         if self._engine is None or asked != self._asked:
             self.close()
-            self._engine, self._asked = create(name, model, options, access), asked
+            self._engine, self._asked = create(name, model, options, store_options), asked
         return self._engine
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from voxbatch.engines.failing import unless_all_fail
 from voxbatch.engines.options import parse
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Samples, Word
-from voxbatch.storage import USUAL, Access
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 WINDOW_SECONDS = 30
 """Length of the audio that Whisper's encoder always takes (openai/whisper, audio.py: CHUNK_LENGTH)."""
@@ -61,7 +61,7 @@ class Options:
 class FasterWhisper:
     """The engine: see `Engine` for its methods."""
 
-    def __init__(self, model: str | None, options: Mapping[str, str], _: Access = USUAL):
+    def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
         self._options = parse(Options, "faster-whisper", options)
         self._path, license_, origin = _locate(model)
         self._threads = self._options.threads or len(os.sched_getaffinity(0))

@@ -18,7 +18,7 @@ from voxbatch.engines import EngineSpec, Feed, Notice
 from voxbatch.engines.options import parse
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
-from voxbatch.storage import USUAL, Access
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 WORD_SECONDS = 0.5
 SHORTEST_LIMIT_S = 14.0
@@ -56,7 +56,7 @@ class Script:
 class Scripted:
     """The simulated engine; see Engine for the methods."""
 
-    def __init__(self, model: str | None, options: Mapping[str, str], _: Access = USUAL):
+    def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
         self._script = parse(Script, "scripted", options)
         self._fail = _indexes(self._script.fail_items)
         if self._script.max_chunk_s < SHORTEST_LIMIT_S or min(self._script.concurrency, self._script.workers) < 1:

@@ -16,8 +16,8 @@ from posixpath import normpath
 
 from voxbatch.errors import ConfigError
 from voxbatch.manifest.row import AUDIO, LineError, show
-from voxbatch.storage import is_remote, place_of, shown
-from voxbatch.storage.address import HTTP_SCHEMES, is_folder, join, scheme_of, tidied
+from voxbatch.storage import is_remote, place_of, redacted
+from voxbatch.storage.address import HTTP_SCHEMES, is_folder, join, normalized, scheme_of
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)(?:,[^:/]*)?:(//)?", re.IGNORECASE)
 _PROTOCOL = re.compile(
@@ -79,7 +79,7 @@ class PathPolicy:
 
     def _admitted_address(self, address: str, path: str, base: str) -> str:
         try:
-            found = tidied(address)
+            found = normalized(address)
         except ValueError as e:
             raise LineError(f"`{AUDIO}` {quoted(path)}: {e}") from e
         if is_folder(found):
@@ -111,7 +111,7 @@ def tidy(path: str) -> str:
 
 def quoted(path: str) -> str:
     """Quote a value as `show` does, without the query of an address, which may be a signature."""
-    return show(shown(path))
+    return show(redacted(path))
 
 
 def _place(place: str) -> str:
@@ -122,11 +122,11 @@ def _place(place: str) -> str:
             raise ConfigError(f"--only-under {place!r} is relative; give an absolute folder")
         return tidy(place)
     try:
-        found = tidied(place)
+        found = normalized(place)
     except ValueError as e:
-        raise ConfigError(f"--only-under {shown(place)}: {e}") from e
+        raise ConfigError(f"--only-under {redacted(place)}: {e}") from e
     if scheme_of(found) in HTTP_SCHEMES and "?" in found:
-        raise ConfigError(f"--only-under {shown(place)} ends in a query; give the address of a folder")
+        raise ConfigError(f"--only-under {redacted(place)} ends in a query; give the address of a folder")
     return found if found.endswith("/") else found + "/"
 
 

@@ -22,10 +22,10 @@ from voxbatch.manifest.folder import (
     is_included,
     read_reference,
 )
-from voxbatch.storage import USUAL, Access, in_order, listed, open_remote, shown
-from voxbatch.storage.address import HTTP_SCHEMES, is_folder, join, scheme_of, tidied
-from voxbatch.storage.objects import Absent, Stat, Unfit
-from voxbatch.storage.temporary_files import spool
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, list_objects, open_remote, parallel_map, redacted
+from voxbatch.storage.address import HTTP_SCHEMES, is_folder, join, normalized, scheme_of
+from voxbatch.storage.objects import ObjectNotFound, Stat, UnusableObject
+from voxbatch.storage.temporary_files import temporary_file
 
 STREAMS = 16
 """Number of references read at a time."""
@@ -33,7 +33,9 @@ STREAMS = 16
 Row = dict[str, str]
 
 
-def prefix_manifest(uri: str, access: Access = USUAL, include: Sequence[str] = ()) -> Iterator[str]:
+def prefix_manifest(
+    uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS, include: Sequence[str] = ()
+) -> Iterator[str]:
     """Yield the JSON lines, without line ends, of the manifest that describes a prefix, in the order of the keys.
 
     Paths are relative to the prefix. A key that no relative path can express (one of its parts is empty) is written as
@@ -44,13 +46,17 @@ def prefix_manifest(uri: str, access: Access = USUAL, include: Sequence[str] = (
             not be read.
         StorageError: the store cannot be read.
     """
-    prefix = _Prefix(_address(uri), access)
+    prefix = _Prefix(_address(uri), store_options)
     with prefix.recordings(lambda name, _: is_included(name, include)) as names:
         yield from prefix.lines(names, lambda name, _: {"audio_filepath": prefix.path(name)})
 
 
 def uploads_manifest(
-    uri: str, since: float, until: float, access: Access = USUAL, include: Sequence[str] = ()
+    uri: str,
+    since: float,
+    until: float,
+    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    include: Sequence[str] = (),
 ) -> Iterator[str]:
     """Yield the lines of the recordings that arrived in a period, as prefix_manifest does.
 
@@ -61,12 +67,12 @@ def uploads_manifest(
         ManifestError: see prefix_manifest.
         StorageError: the store cannot be read.
     """
-    prefix = _Prefix(_address(uri), access)
+    prefix = _Prefix(_address(uri), store_options)
     with prefix.recordings(lambda name, stat: since <= stat.created < until and is_included(name, include)) as names:
         yield from prefix.lines(names, lambda name, tag: {"audio_filepath": prefix.address + name, "generation": tag})
 
 
-def upload_line(uri: str, tag: str, access: Access = USUAL) -> str:
+def upload_line(uri: str, tag: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> str:
     """Return the line that uploads_manifest would give for one recording.
 
     Raises:
@@ -77,46 +83,46 @@ def upload_line(uri: str, tag: str, access: Access = USUAL) -> str:
     for suffix in (".txt", ".TXT"):
         reference = splitext(uri)[0] + suffix
         try:
-            with open_remote(reference, access) as file:
+            with open_remote(reference, store_options) as file:
                 row["text"] = read_reference(file)
             break
-        except Absent:
+        except ObjectNotFound:
             continue
-        except (ValueError, Unfit) as e:
+        except (ValueError, UnusableObject) as e:
             raise ManifestError(uri, [bad_reference(reference, e)]) from e
     return json.dumps(row, ensure_ascii=False)
 
 
 def _address(uri: str) -> str:
     try:
-        address = tidied(uri)
+        address = normalized(uri)
     except ValueError as e:
-        raise ManifestError(shown(uri), [BadLine(0, str(e))]) from e
+        raise ManifestError(redacted(uri), [BadLine(0, str(e))]) from e
     if scheme_of(address) in HTTP_SCHEMES:
         reason = "is a folder of a web server, which cannot be listed; give a manifest of its files"
-        raise ManifestError(shown(uri), [BadLine(0, reason)])
+        raise ManifestError(redacted(uri), [BadLine(0, reason)])
     if not is_folder(address):
         raise ManifestError(uri, [BadLine(0, f"does not end in /, as a folder's address does; write {uri}/")])
     return address
 
 
 class _Prefix:
-    def __init__(self, address: str, access: Access):
+    def __init__(self, address: str, store_options: StoreOptions):
         self.address = address
         self.references: set[str] = set()
         """Names of the references, complete when the listing has ended."""
         self._too_long: set[str] = set()
-        self._access = access
+        self._store_options = store_options
 
     def recordings(self, is_wanted: Callable[[str, Stat], bool]) -> BinaryIO:
         """Return a temporary file with the names of the recordings below the prefix and their revisions, as one JSON
         array a line."""
         found = self._recordings(is_wanted)
-        return spool(self.address, ((json.dumps([name, tag]) + "\n").encode() for name, tag in found))
+        return temporary_file(self.address, ((json.dumps([name, tag]) + "\n").encode() for name, tag in found))
 
     def _recordings(self, is_wanted: Callable[[str, Stat], bool]) -> Iterator[tuple[str, str]]:
         start = len(self.address.split("/", 3)[3])
-        for stat in listed(self.address, self._access):
+        for stat in list_objects(self.address, self._store_options):
             name = stat.key[start:]
             suffix = splitext(name)[1]
             if any(part.startswith(".") for part in name.split("/")):
@@ -137,7 +143,7 @@ class _Prefix:
         problems: list[BadLine] = []
         streams = STREAMS if self.references else 1
         named = (json.loads(line) for line in names)
-        for line in in_order(streams, lambda each: self._line(each[0], row(*each)), named):
+        for line in parallel_map(streams, lambda each: self._line(each[0], row(*each)), named):
             if isinstance(line, BadLine):
                 problems.append(line)
             else:
@@ -151,14 +157,14 @@ class _Prefix:
         if reference is not None:
             try:
                 row["text"] = self._read(reference)
-            except (ValueError, Absent, Unfit) as e:
+            except (ValueError, ObjectNotFound, UnusableObject) as e:
                 return bad_reference(reference, e)
         return json.dumps(row, ensure_ascii=False)
 
     def _read(self, reference: str) -> str:
         if reference in self._too_long:
             raise ValueError(TOO_LONG)
-        with open_remote(self.address + reference, self._access) as file:
+        with open_remote(self.address + reference, self._store_options) as file:
             return read_reference(file)
 
     def path(self, name: str) -> str:

@@ -23,10 +23,10 @@ from voxbatch.errors import BadLine, ConfigError, ManifestError
 from voxbatch.manifest.folder import RECORDING_SUFFIXES, folder_manifest
 from voxbatch.manifest.prefix import prefix_manifest
 from voxbatch.manifest.row import MAX_LINE_BYTES
-from voxbatch.storage import USUAL, Access, is_remote, open_remote, shown
-from voxbatch.storage.address import folder_of, is_folder, tidied
-from voxbatch.storage.objects import Absent
-from voxbatch.storage.temporary_files import spool
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, open_remote, redacted
+from voxbatch.storage.address import folder_of, is_folder, normalized
+from voxbatch.storage.objects import ObjectNotFound
+from voxbatch.storage.temporary_files import temporary_file
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -161,7 +161,7 @@ class _Pass(io.RawIOBase):
 def open_source(
     spec: str | os.PathLike[str],
     stdin: BinaryIO | None = None,
-    access: Access = USUAL,
+    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
     include: Sequence[str] = (),
 ) -> Source:
     """Open a manifest (.jsonl, .jsonl.gz; gzip is detected by its content), a folder of recordings, or "-" for standard
@@ -184,7 +184,7 @@ def open_source(
     """
     name = os.fspath(spec)
     if is_remote(name):
-        return _remote_source(name, access, include)
+        return _remote_source(name, store_options, include)
     if name != "-" and os.path.isdir(name):
         return _folder_source(name, folder_manifest(name, include=include), include)
     _refuse_include(name, include)
@@ -197,19 +197,19 @@ def open_source(
         return _spooled(name, os.curdir, file)
 
 
-def _remote_source(spec: str, access: Access, include: Sequence[str]) -> Source:
-    name = shown(spec)
+def _remote_source(spec: str, store_options: StoreOptions, include: Sequence[str]) -> Source:
+    name = redacted(spec)
     try:
-        uri = tidied(spec)
+        uri = normalized(spec)
     except ValueError as error:
         raise _refused(name, f"cannot be opened: {error}") from error
     if is_folder(uri):
-        return _folder_source(uri, prefix_manifest(uri, access, include), include)
+        return _folder_source(uri, prefix_manifest(uri, store_options, include), include)
     _refuse_include(name, include)
-    _refuse_recording(shown(uri, ""), name)
+    _refuse_recording(redacted(uri, ""), name)
     try:
-        return Source(name, folder_of(uri), open_remote(uri, access))
-    except Absent:
+        return Source(name, folder_of(uri), open_remote(uri, store_options))
+    except ObjectNotFound:
         what = "give a .jsonl or .jsonl.gz manifest; the address of a folder in a bucket ends in /"
         raise _refused(name, f"does not exist; {what}") from None
 
@@ -238,7 +238,7 @@ def _open_file(name: str) -> BinaryIO:
 
 
 def _folder_source(name: str, lines: Iterable[str], include: Sequence[str]) -> Source:
-    source = Source(name, name, spool(name, ((line + "\n").encode() for line in lines)))
+    source = Source(name, name, temporary_file(name, ((line + "\n").encode() for line in lines)))
     if source._stamp[0] == 0:
         source.close()
         known = " ".join(sorted(RECORDING_SUFFIXES))
@@ -248,7 +248,7 @@ def _folder_source(name: str, lines: Iterable[str], include: Sequence[str]) -> S
 
 
 def _spooled(name: str, base: str, stream: BinaryIO) -> Source:
-    return Source(name, base, spool(name, iter(lambda: stream.read(1 << 20), b"")))
+    return Source(name, base, temporary_file(name, iter(lambda: stream.read(1 << 20), b"")))
 
 
 def _skip_to_line_end(reader: io.BufferedReader[io.RawIOBase], raw: bytes) -> None:

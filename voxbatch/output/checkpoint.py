@@ -24,7 +24,7 @@ from typing import Any
 from voxbatch.errors import LedgerError
 from voxbatch.latency import Latency
 from voxbatch.output.layout import COMPLETE, PARTS, VERSION, shard_folder
-from voxbatch.storage import Store, at_once
+from voxbatch.storage import Store, parallel_map
 
 _LINE = re.compile(rb'{"index":(\d+),"kind":"(transcript|failure)","line":({.*})}\n', re.DOTALL)
 
@@ -105,7 +105,7 @@ def read_header(store: Store, name: str) -> Header:
 
 def read_headers(store: Store, names: Iterable[str]) -> Iterator[Header]:
     """Yield the headers of the parts in the order of the names. Only a few are in memory at a time."""
-    return at_once(store, functools.partial(read_header, store), names)
+    return parallel_map(store.concurrency, functools.partial(read_header, store), names)
 
 
 def read_part(store: Store, name: str) -> Iterator[Entry]:
@@ -172,7 +172,7 @@ class Ledger:
         ours, others = self.folder + "/", f"-of-{self._shards:05d}/"
         names = [name for name in part_names(self._store) if name.startswith(ours) or others not in name]
         self._next = sum(name.startswith(ours) for name in names)
-        for name, found in zip(names, at_once(self._store, self._read, names), strict=True):
+        for name, found in zip(names, parallel_map(self._store.concurrency, self._read, names), strict=True):
             self._mark(found.items(), name)
 
     def _take(self, name: str) -> set[int]:

@@ -10,7 +10,7 @@ from voxbatch.errors import LedgerError
 from voxbatch.formats import WRITERS, output_name
 from voxbatch.output.checkpoint import part_names, read_part
 from voxbatch.output.layout import FAILURES, RUN_FILE, SUMMARY, TRANSCRIPTS, names_in_parts
-from voxbatch.storage import Store, at_once
+from voxbatch.storage import Store, parallel_map
 
 
 def erase(store: Store) -> None:
@@ -26,7 +26,7 @@ def erase(store: Store) -> None:
     ids = (item_id for part in parts if formats for item_id in _ids(store, part))
     files = (f"{extension}/{output_name(item_id, extension)}" for item_id in ids for extension in formats)
     for names in (files, (SUMMARY, TRANSCRIPTS, FAILURES), names_in_parts(store), (RUN_FILE,)):
-        for _ in at_once(store, store.delete, names):
+        for _ in parallel_map(store.concurrency, store.delete, names):
             pass
 
 

@@ -24,7 +24,7 @@ from voxbatch.output.checkpoint import Entry, Header, part_names, read_headers, 
 from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS, VERSION
 from voxbatch.output.lines import read_transcript
 from voxbatch.scoring import CorpusScore, ErrorCounts
-from voxbatch.storage import Store, at_once
+from voxbatch.storage import Store, parallel_map
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ def _survey(store: Store, parts: list[str], items: int, formats: list[str], lang
     """Add up all entries, and write the files of each item in the same pass."""
     totals = Totals()
     transcripts = _added(store, parts, items, language, totals)
-    for _ in at_once(store, lambda file: store.write(*file), _files(transcripts, formats)):
+    for _ in parallel_map(store.concurrency, lambda file: store.write(*file), _files(transcripts, formats)):
         pass
     assert totals.done + totals.failed == items
     return totals

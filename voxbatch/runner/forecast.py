@@ -21,7 +21,7 @@ from voxbatch.errors import AudioError, StorageError
 from voxbatch.manifest import Source, Survey, items, survey
 from voxbatch.runner.run import opened, policy, worker_environments
 from voxbatch.runner.shard import members
-from voxbatch.storage import USUAL, Access, in_order, open_recording
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, open_recording, parallel_map
 
 SAMPLE_SIZE = 200
 """Number of recordings whose headers are read if the manifest gives no duration. The mean duration of 200 calls is
@@ -100,7 +100,7 @@ def estimate_run(config: Config) -> RunEstimate:
     choice = engines.choose(config.engine)
     with opened(config) as source:
         surveyed = survey(source, policy(config), config.limit)
-        engine = engines.create(choice.name, config.model, config.engine_options, config.access)
+        engine = engines.create(choice.name, config.model, config.engine_options, config.store_options)
         spec = engine.spec
         workload = _workload(surveyed, source, config)
     chunks = np.ceil(workload.durations / np.float32(spec.max_chunk_samples / spec.sampling_rate))
@@ -194,7 +194,7 @@ def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config
     asked = list(items(source, policy(config), config.limit, sample))
     unreached = 0
     for item, seconds in zip(
-        asked, in_order(PROBE_THREADS, lambda item: _asked(item.audio, config), asked), strict=True
+        asked, parallel_map(PROBE_THREADS, lambda item: _asked(item.audio, config), asked), strict=True
     ):
         unreached += isinstance(seconds, StorageError)
         if isinstance(seconds, StorageError) and unreached == min(MAX_UNREACHABLE, len(asked)):
@@ -208,19 +208,21 @@ def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config
 def _asked(audio: str, config: Config) -> float | StorageError | None:
     """Return the seconds of a recording, None if its header does not tell, or the error if its place is unreachable."""
     try:
-        return probe_duration(audio, config.access)
+        return probe_duration(audio, config.store_options)
     except StorageError as e:
         return e
 
 
-def probe_duration(path: str, access: Access = USUAL, certain: bool = False) -> float | None:
+def probe_duration(
+    path: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS, certain: bool = False
+) -> float | None:
     """Return the seconds of a recording from its header, or None if the header does not tell; see audio.probe.
 
     Raises:
         StorageError: the place of the recording is unreachable or refuses access.
     """
     try:
-        with contextlib.closing(open_recording(path, access, PROBE_BLOCK_BYTES)) as recording:
+        with contextlib.closing(open_recording(path, store_options, PROBE_BLOCK_BYTES)) as recording:
             return probe(recording, certain)
     except AudioError:
         return None

@@ -28,7 +28,7 @@ from voxbatch.output.checkpoint import Entry, Ledger, dump
 from voxbatch.output.lines import failure_line, transcript_line
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome, Span, Transcript
 from voxbatch.stitching import stitch
-from voxbatch.storage import USUAL, Access
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 from voxbatch.storage.circuit_breaker import Known
 
 MAX_QUEUED_EVENTS = 1024
@@ -86,7 +86,7 @@ class PipelineOptions:
     """Number of decoder processes, at least 1."""
     part_items: int
     part_seconds: float
-    access: Access = USUAL
+    store_options: StoreOptions = DEFAULT_STORE_OPTIONS
     fail_unreachable: bool = False
     """Record unreachable recordings as failed. Otherwise the run stops when a place is down."""
 
@@ -248,7 +248,7 @@ class Pipeline:
         error: BaseException | None = None
         try:
             settings = self._settings
-            with DecoderPool(settings.decoders, settings.access, settings.fail_unreachable, self._known) as pool:
+            with DecoderPool(settings.decoders, settings.store_options, settings.fail_unreachable, self._known) as pool:
                 for message in pool.run(self._tasks(items)):
                     if not (self._put(message) if isinstance(message, Chunk) else self._tell(message)):
                         break

@@ -31,7 +31,7 @@ from voxbatch.output.checkpoint import Ledger
 from voxbatch.runner.pipeline import Pipeline, PipelineOptions, Progress, Stop, Usage
 from voxbatch.runner.shard import members
 from voxbatch.storage import Store, is_remote, open_store
-from voxbatch.storage.address import is_bucket, name_of, scheme_of
+from voxbatch.storage.address import is_bucket_address, name_of, scheme_of
 
 MAX_DECODERS = 16
 """Highest number of decoder processes, unless the config gives a number."""
@@ -69,7 +69,7 @@ def default_out(source: str) -> str:
 def _beside_address(source: str) -> str:
     *above, name = name_of(source).rstrip("/").split("/")
     out = f"{stem(name) or 'root'}.voxbatch"
-    return "/".join([f"{scheme_of(source)}:/", *above, out]) if above and is_bucket(source) else out
+    return "/".join([f"{scheme_of(source)}:/", *above, out]) if above and is_bucket_address(source) else out
 
 
 def policy(config: Config) -> PathPolicy:
@@ -79,7 +79,7 @@ def policy(config: Config) -> PathPolicy:
 
 def opened(config: Config) -> Source:
     """Open the source of a config; see manifest.open_source."""
-    return open_source(config.source, access=config.access, include=config.include)
+    return open_source(config.source, store_options=config.store_options, include=config.include)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def _begin(config: Config, source: Source, log: Log, engine_cache: EngineCache) 
     """Check everything that can be refused, and reserve OUT."""
     choice = engines.choose(config.engine)
     surveyed = survey(source, policy(config), config.limit)
-    engine = engine_cache.get(choice.name, config.model, config.engine_options, config.access)
+    engine = engine_cache.get(choice.name, config.model, config.engine_options, config.store_options)
     if config.language:
         engines.require_language(engine, config.language)
     log.info("engine", text=f"engine {choice.reason} (model {engine.spec.model}, {engine.spec.license})")
@@ -202,7 +202,7 @@ def _begin(config: Config, source: Source, log: Log, engine_cache: EngineCache) 
         log.info("language_unused", text=text)
     language = config.language or engine.spec.only_language
     identity, facts = _identity(config, surveyed, engine), _facts(config, engine)
-    store = open_store(config.out, config.access)
+    store = open_store(config.out, config.store_options)
     record = {"items": surveyed.items, "language": language, "folder": source.base, "facts": facts}
     if unsafe := store.prepare():
         log.warning("unsafe_store", text=unsafe)
@@ -260,7 +260,7 @@ def settings(config: Config) -> PipelineOptions:
         decoders=decoders(config),
         part_items=config.part_items,
         part_seconds=config.part_seconds,
-        access=config.access,
+        store_options=config.store_options,
         fail_unreachable=config.fail_unreachable,
     )
 

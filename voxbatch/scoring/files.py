@@ -9,11 +9,14 @@ from typing import Any
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.scoring.corpus import CorpusScore
 from voxbatch.scoring.counts import count_errors
-from voxbatch.storage import USUAL, Access, is_remote, open_remote
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, open_remote
 
 
 def score_files(
-    hypotheses: str, references: str | None, language: str | None = None, access: Access = USUAL
+    hypotheses: str,
+    references: str | None,
+    language: str | None = None,
+    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
 ) -> dict[str, Any]:
     """Return the error counts of the corpus (CorpusScore.to_dict).
 
@@ -27,9 +30,9 @@ def score_files(
     Raises:
         ManifestError: a line is not a JSON object or lacks a key, or no line has a reference.
     """
-    known = {_key(row, references, line): row for line, row in _rows(references, access)} if references else None
+    known = {_key(row, references, line): row for line, row in _rows(references, store_options)} if references else None
     score = CorpusScore()
-    for line, row in _rows(hypotheses, access):
+    for line, row in _rows(hypotheses, store_options):
         source = known.pop(_key(row, hypotheses, line), None) if known is not None else row
         if source is None or not isinstance(source.get("text"), str):
             continue
@@ -49,8 +52,8 @@ def score_files(
     return score.to_dict()
 
 
-def _rows(path: str, access: Access) -> Iterator[tuple[int, dict[str, Any]]]:
-    with open_remote(path, access) if is_remote(path) else open(path, "rb") as file:
+def _rows(path: str, store_options: StoreOptions) -> Iterator[tuple[int, dict[str, Any]]]:
+    with open_remote(path, store_options) if is_remote(path) else open(path, "rb") as file:
         for number, text in enumerate(file, 1):
             if text.strip():
                 try:

@@ -4,10 +4,10 @@ The package has two interfaces. A `Store` is the place of one run's outputs (OUT
 `create` is create-if-absent, and every promise of the ledger (the committed parts) depends on that. A `Recording` is
 the input of a decoder.
 
-`prefix.fetch_prefix` fetches a model from a bucket. The classes for remote places have the interface of `objects`, with
-one class for each protocol (`gcs`, `s3`, `web`). `steady` wraps these classes with retries. No other module here
-repeats a request, except that `prefix` restarts a broken download. No module outside this package uses a cloud's
-storage client.
+`model_download.download_model` fetches a model from a bucket. The classes for remote places have the interfaces of
+`objects`, with one class for each protocol (`gcs`, `s3`, `web`). `retry` wraps these classes with retries. No other
+module here repeats a request, except that `model_download` restarts a broken download. No module outside this package
+uses a cloud's storage client.
 """
 
 from __future__ import annotations
@@ -20,47 +20,46 @@ from typing import BinaryIO, Protocol, TypeVar
 
 from voxbatch.errors import AudioError, ConfigError, StorageError, VoxbatchError
 from voxbatch.storage import connect
-from voxbatch.storage.address import HTTP_SCHEMES, in_bucket, is_remote, place_of, scheme_of, shown
+from voxbatch.storage.address import HTTP_SCHEMES, is_remote, parse_bucket_address, place_of, redacted, scheme_of
 from voxbatch.storage.local import LocalStore, open_local_audio
-from voxbatch.storage.objects import Absent, Expired, Interrupted, Stat, Unfit
-from voxbatch.storage.options import USUAL, Access
+from voxbatch.storage.objects import CredentialsExpired, ObjectNotFound, Stat, TransientError, UnusableObject
+from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
 from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, fetch
-from voxbatch.storage.retry import blocks, hurry
-from voxbatch.storage.temporary_files import Unkept, spool
+from voxbatch.storage.retry import read_blocks, set_retry_deadline
+from voxbatch.storage.temporary_files import TemporaryFileError, temporary_file
 
 __all__ = [
-    "USUAL",
-    "Access",
-    "Answered",
-    "Expired",
-    "Interrupted",
+    "DEFAULT_STORE_OPTIONS",
+    "CredentialsExpired",
     "Recording",
     "Store",
-    "Unfit",
-    "Unkept",
-    "at_once",
-    "hurry",
-    "in_order",
+    "StoreOptions",
+    "TemporaryFileError",
+    "TransientError",
+    "UnusableObject",
+    "UnusableRecording",
     "is_remote",
-    "listed",
+    "list_objects",
     "open_recording",
     "open_remote",
     "open_store",
+    "parallel_map",
     "place_of",
-    "shown",
-    "stat",
+    "redacted",
+    "set_retry_deadline",
+    "stat_object",
 ]
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-class Answered(AudioError):
-    """A recording cannot be fetched, and its place said so at `when` (time.monotonic). The place is reachable."""
+class UnusableRecording(AudioError):
+    """A recording cannot be fetched. Its place said so at `answered_at` (time.monotonic), so the place is reachable."""
 
     def __init__(self, message: str):
         super().__init__(message)
-        self.when = time.monotonic()
+        self.answered_at = time.monotonic()
 
 
 class Store(Protocol):
@@ -69,7 +68,7 @@ class Store(Protocol):
 
     place: str
     """Folder or bucket prefix, for messages."""
-    streams: int
+    concurrency: int
     """Number of concurrent calls that is worthwhile."""
 
     def prepare(self) -> str | None:
@@ -91,21 +90,21 @@ class Store(Protocol):
     def names(self, prefix: str) -> list[str]:
         """Return the names below a folder, sorted; [] if the folder does not exist."""
 
-    def create(self, name: str, pieces: Iterable[bytes]) -> bool:
+    def create(self, name: str, blocks: Iterable[bytes]) -> bool:
         """Write the object unless it exists. All of it appears at once, or nothing.
 
         Returns:
             False if the object existed already.
         """
 
-    def write(self, name: str, pieces: Iterable[bytes]) -> None:
+    def write(self, name: str, blocks: Iterable[bytes]) -> None:
         """Write or replace the object, all at once."""
 
     def delete(self, name: str) -> None:
         """Remove the object. Removing a missing object is not an error."""
 
 
-def open_store(place: str, access: Access = USUAL) -> Store:
+def open_store(place: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> Store:
     """Return the store of a place: a folder, or a gs:// or s3:// prefix.
 
     Raises:
@@ -115,17 +114,19 @@ def open_store(place: str, access: Access = USUAL) -> Store:
     if not is_remote(place):
         return LocalStore(place)
     if scheme_of(place) in HTTP_SCHEMES:
-        raise ConfigError(f"-o {shown(place)}: a web server takes no outputs; give a folder, gs:// or s3://")
+        raise ConfigError(f"-o {redacted(place)}: a web server takes no outputs; give a folder, gs:// or s3://")
     from voxbatch.storage.bucket import BucketStore
 
     try:
-        address = in_bucket(place)
+        address = parse_bucket_address(place)
     except ValueError as e:
         raise ConfigError(f"-o {place}: {e}") from e
-    return BucketStore(address, connect.bucket(address.scheme, address.bucket, access))
+    return BucketStore(address, connect.bucket(address.scheme, address.bucket, store_options))
 
 
-def open_recording(uri: str, access: Access = USUAL, block_bytes: int = BLOCK_BYTES) -> Recording:
+def open_recording(
+    uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS, block_bytes: int = BLOCK_BYTES
+) -> Recording:
     """Open a recording, which the caller must close. A large remote recording is fetched in blocks of `block_bytes`
     bytes.
 
@@ -136,66 +137,61 @@ def open_recording(uri: str, access: Access = USUAL, block_bytes: int = BLOCK_BY
     if not is_remote(uri):
         return FileRecording(open_local_audio(uri))
     try:
-        return fetch(*connect.reader(uri, access), block_bytes)
-    except (Absent, Unfit) as e:
-        raise Answered(str(e)) from e
+        return fetch(*connect.reader(uri, store_options), block_bytes)
+    except (ObjectNotFound, UnusableObject) as e:
+        raise UnusableRecording(str(e)) from e
     except ValueError as e:
-        raise AudioError(f"cannot open {shown(uri)}: {e}") from e
+        raise AudioError(f"cannot open {redacted(uri)}: {e}") from e
 
 
-def open_remote(uri: str, access: Access = USUAL) -> BinaryIO:
+def open_remote(uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> BinaryIO:
     """Return a remote file's bytes as an unnamed temporary file, positioned at the start.
 
     Raises:
         StorageError: the remote file cannot be read, or the temporary file cannot be written.
     """
     try:
-        reader, key = connect.reader(uri, access)
+        reader, key = connect.reader(uri, store_options)
     except ValueError as e:
-        raise StorageError(f"cannot open {shown(uri)}: {e}") from e
-    return spool(shown(uri), blocks(reader, key, _FIRST_BYTES, _NEXT_BYTES))
+        raise StorageError(f"cannot open {redacted(uri)}: {e}") from e
+    return temporary_file(redacted(uri), read_blocks(reader, key, _FIRST_BYTES, _NEXT_BYTES))
 
 
 _FIRST_BYTES, _NEXT_BYTES = 1 << 20, 8 << 20
 
 
-def listed(uri: str, access: Access = USUAL) -> Iterator[Stat]:
+def list_objects(uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> Iterator[Stat]:
     """Yield the objects below gs://bucket/prefix/ or s3://bucket/prefix/, ordered by key.
 
     Raises:
         ValueError: it is not such an address.
         StorageError: the bucket cannot be listed.
     """
-    address = in_bucket(uri)
-    return connect.bucket(address.scheme, address.bucket, access).list(address.key)
+    address = parse_bucket_address(uri)
+    return connect.bucket(address.scheme, address.bucket, store_options).list(address.key)
 
 
-def stat(uri: str, access: Access = USUAL) -> Stat:
+def stat_object(uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> Stat:
     """Return the size, revision, checksum and time of a remote object.
 
     Raises:
         ValueError: no object can have that address.
-        Absent: there is no such object.
+        ObjectNotFound: there is no such object.
         StorageError: its place does not answer, or refuses access.
     """
-    reader, key = connect.reader(uri, access)
+    reader, key = connect.reader(uri, store_options)
     return reader.stat(key)
 
 
-def at_once(store: Store, call: Callable[[_T], _R], arguments: Iterable[_T]) -> Iterator[_R]:
-    """Yield map(call, arguments), in order, with as many concurrent calls as are worthwhile for this store."""
-    return in_order(store.streams, call, arguments)
-
-
-def in_order(streams: int, call: Callable[[_T], _R], arguments: Iterable[_T]) -> Iterator[_R]:
-    """Yield map(call, arguments), in order, with `streams` concurrent calls on threads."""
-    if streams == 1:
+def parallel_map(concurrency: int, call: Callable[[_T], _R], arguments: Iterable[_T]) -> Iterator[_R]:
+    """Yield map(call, arguments), in order, with `concurrency` calls at a time, on threads."""
+    if concurrency == 1:
         yield from map(call, arguments)
         return
     waiting, is_calm = iter(arguments), False
-    pool = ThreadPoolExecutor(streams, thread_name_prefix="store")
+    pool = ThreadPoolExecutor(concurrency, thread_name_prefix="store")
     try:
-        running = [pool.submit(call, each) for each in islice(waiting, 2 * streams)]
+        running = [pool.submit(call, each) for each in islice(waiting, 2 * concurrency)]
         while running:
             done = running.pop(0)
             yield done.result()

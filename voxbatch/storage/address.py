@@ -49,12 +49,12 @@ def is_remote(text: str) -> bool:
     return bool(scheme_of(text))
 
 
-def is_bucket(text: str) -> bool:
+def is_bucket_address(text: str) -> bool:
     """Return whether the text is the address of a bucket, or of something in a bucket."""
     return scheme_of(text) in BUCKET_SCHEMES
 
 
-def in_bucket(uri: str) -> Address:
+def parse_bucket_address(uri: str) -> Address:
     """Return the parts of gs://bucket/key or s3://bucket/key.
 
     Raises:
@@ -63,7 +63,7 @@ def in_bucket(uri: str) -> Address:
     """
     scheme = scheme_of(uri)
     bucket, _, key = uri[len(scheme) + 3 :].partition("/")
-    if not is_bucket(uri):
+    if not is_bucket_address(uri):
         raise ValueError("the address of a bucket is gs://bucket/prefix or s3://bucket/prefix")
     if not _BUCKET.fullmatch(bucket):
         raise ValueError(f"{bucket!r} is not a valid bucket name: names have 3 to 222 letters, digits, dots and dashes")
@@ -72,15 +72,15 @@ def in_bucket(uri: str) -> Address:
     return Address(scheme, bucket, key)
 
 
-def tidied(uri: str) -> str:
+def normalized(uri: str) -> str:
     """Return the normal form of an address: "HTTPS://Host:443/a b.wav#t" → "https://host/a%20b.wav", "S3://b/k" →
     "s3://b/k".
 
     Raises:
-        ValueError: nothing can have that address (see in_bucket), or it holds a user's name or password.
+        ValueError: nothing can have that address (see parse_bucket_address), or it holds a user's name or password.
     """
     if scheme_of(uri) not in HTTP_SCHEMES:
-        return str(in_bucket(uri))
+        return str(parse_bucket_address(uri))
     web = _web(uri)
     if web["user"]:
         raise ValueError("it contains a user name or password; remove it, and use a signed address instead")
@@ -120,7 +120,7 @@ class WebAddress(NamedTuple):
     """Path and query ("/path?query"), as written."""
 
 
-def on_web(uri: str) -> WebAddress:
+def parse_web_address(uri: str) -> WebAddress:
     """Return the parts of http(s)://host[:port]/path[?query]. A fragment is dropped.
 
     Raises:
@@ -192,7 +192,7 @@ def join(folder: str, path: str) -> str:
     return place + "/".join([*steps, ""] if steps and ends_in_folder else steps)
 
 
-def shown(uri: str, instead: str = "?…") -> str:
+def redacted(uri: str, instead: str = "?…") -> str:
     """Return an address for messages and logs: without a query, which may be a signature, and without a user's name and
     password."""
     scheme = scheme_of(uri)

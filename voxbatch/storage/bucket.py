@@ -15,8 +15,8 @@ from typing import BinaryIO, cast
 
 from voxbatch.errors import StorageError
 from voxbatch.storage.address import Address
-from voxbatch.storage.objects import Absent
-from voxbatch.storage.retry import SteadyBucket, blocks
+from voxbatch.storage.objects import ObjectNotFound
+from voxbatch.storage.retry import RetryingBucket, read_blocks
 
 IN_MEMORY_BYTES = 8 << 20
 """Largest object that is gathered in memory. Larger ones are gathered in a temporary file."""
@@ -42,9 +42,9 @@ CONTENT_TYPES = {
 class BucketStore:
     """Store in a bucket. See storage.Store for what each method promises."""
 
-    streams = STREAMS
+    concurrency = STREAMS
 
-    def __init__(self, place: Address, objects: SteadyBucket):
+    def __init__(self, place: Address, objects: RetryingBucket):
         self.place = str(place).rstrip("/")
         self._prefix = f"{place.key.rstrip('/')}/" if place.key.rstrip("/") else ""
         self._objects = objects
@@ -68,8 +68,8 @@ class BucketStore:
     def read(self, name: str) -> bytes | None:
         """See storage.Store."""
         try:
-            return b"".join(blocks(self._objects, self._prefix + name, HEAD_BYTES, IN_MEMORY_BYTES))
-        except Absent:
+            return b"".join(read_blocks(self._objects, self._prefix + name, HEAD_BYTES, IN_MEMORY_BYTES))
+        except ObjectNotFound:
             return None
 
     def exists(self, name: str) -> bool:
@@ -78,7 +78,7 @@ class BucketStore:
             return any(True for _ in self._objects.list(self._prefix + name))
         try:
             self._objects.stat(self._prefix + name)
-        except Absent:
+        except ObjectNotFound:
             return False
         return True
 
@@ -86,10 +86,10 @@ class BucketStore:
         """Yield the object's lines, from reads of HEAD_BYTES and then BLOCK_BYTES.
 
         Raises:
-            Absent: there is no such object.
+            ObjectNotFound: there is no such object.
         """
         rest: list[bytes] = []
-        with closing(blocks(self._objects, self._prefix + name, HEAD_BYTES, BLOCK_BYTES)) as found:  # type: ignore[type-var]
+        with closing(read_blocks(self._objects, self._prefix + name, HEAD_BYTES, BLOCK_BYTES)) as found:  # type: ignore[type-var]
             for block in found:
                 first, *others = block.split(b"\n")
                 rest.append(first)
@@ -106,23 +106,23 @@ class BucketStore:
         found = [stat.key.removeprefix(self._prefix) for stat in self._objects.list(whole)]
         return sorted(name for name in found if name != PROBE)
 
-    def create(self, name: str, pieces: Iterable[bytes]) -> bool:
+    def create(self, name: str, blocks: Iterable[bytes]) -> bool:
         """See storage.Store."""
-        return self._put(name, pieces, True)
+        return self._put(name, blocks, True)
 
-    def write(self, name: str, pieces: Iterable[bytes]) -> None:
+    def write(self, name: str, blocks: Iterable[bytes]) -> None:
         """See storage.Store."""
-        self._put(name, pieces, False)
+        self._put(name, blocks, False)
 
     def delete(self, name: str) -> None:
         """See storage.Store."""
         self._objects.delete(self._prefix + name)
 
-    def _put(self, name: str, pieces: Iterable[bytes], only_if_absent: bool) -> bool:
+    def _put(self, name: str, blocks: Iterable[bytes], only_if_absent: bool) -> bool:
         kind = CONTENT_TYPES.get(splitext(name)[1], "application/octet-stream")
         try:
             with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as body:
-                for piece in pieces:  # not writelines: in Python 3.11, it moves to disk only after all is in memory
+                for piece in blocks:  # not writelines: in Python 3.11, it moves to disk only after all is in memory
                     body.write(piece)
                 return self._objects.put(self._prefix + name, cast(BinaryIO, body), kind, only_if_absent)
         except OSError as e:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 import threading
 
-from voxbatch.storage.address import HTTP_SCHEMES, in_bucket, on_web, place_of, scheme_of
-from voxbatch.storage.options import Access
-from voxbatch.storage.retry import SteadyBucket, SteadyReader
+from voxbatch.storage.address import HTTP_SCHEMES, parse_bucket_address, parse_web_address, place_of, scheme_of
+from voxbatch.storage.options import StoreOptions
+from voxbatch.storage.retry import RetryingBucket, RetryingReader
 
 _MAKING = threading.Lock()
 """Lock around the caches. Without it, several threads that come before the first client exists would each create a
@@ -18,7 +18,7 @@ client and log in."""
 
 
 @functools.cache
-def bucket(scheme: str, name: str, access: Access) -> SteadyBucket:
+def bucket(scheme: str, name: str, store_options: StoreOptions) -> RetryingBucket:
     """Return the client of a bucket, with retries.
 
     Raises:
@@ -27,20 +27,20 @@ def bucket(scheme: str, name: str, access: Access) -> SteadyBucket:
     if scheme == "gs":
         from voxbatch.storage.gcs import GoogleBucket
 
-        return SteadyBucket(GoogleBucket(name, access))
+        return RetryingBucket(GoogleBucket(name, store_options))
     from voxbatch.storage.s3 import AmazonBucket
 
-    return SteadyBucket(AmazonBucket(name, access))
+    return RetryingBucket(AmazonBucket(name, store_options))
 
 
 @functools.lru_cache(64)
-def _web(place: str, access: Access) -> SteadyReader:
+def _web(place: str, store_options: StoreOptions) -> RetryingReader:
     from voxbatch.storage.web import WebServer
 
-    return SteadyReader(WebServer(place, access))
+    return RetryingReader(WebServer(place, store_options))
 
 
-def reader(uri: str, access: Access) -> tuple[SteadyReader, str]:
+def reader(uri: str, store_options: StoreOptions) -> tuple[RetryingReader, str]:
     """Return (the client of a remote file's place, the file's key there).
 
     Raises:
@@ -48,11 +48,11 @@ def reader(uri: str, access: Access) -> tuple[SteadyReader, str]:
         StorageError: the client library or the credentials are missing.
     """
     if scheme_of(uri) in HTTP_SCHEMES:
-        target = on_web(uri).target
+        target = parse_web_address(uri).target
         with _MAKING:
-            return _web(place_of(uri), access), target[1:]
-    address = in_bucket(uri)
+            return _web(place_of(uri), store_options), target[1:]
+    address = parse_bucket_address(uri)
     if not address.key or address.key.endswith("/"):
         raise ValueError("it is a folder; name a file in it")
     with _MAKING:
-        return bucket(address.scheme, address.bucket, access), address.key
+        return bucket(address.scheme, address.bucket, store_options), address.key

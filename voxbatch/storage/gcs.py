@@ -13,9 +13,17 @@ from typing import Any, BinaryIO
 from urllib.request import getproxies
 
 from voxbatch.errors import StorageError
-from voxbatch.storage.http_errors import needs, refusal, retry_after, short, trouble
-from voxbatch.storage.objects import Absent, Digest, Expired, Interrupted, Piece, Stat, Unfit
-from voxbatch.storage.options import Access
+from voxbatch.storage.http_errors import client_library, connection_failed, one_line, parse_retry_after, status_error
+from voxbatch.storage.objects import (
+    CredentialsExpired,
+    Digest,
+    ObjectNotFound,
+    RangeReply,
+    Stat,
+    TransientError,
+    UnusableObject,
+)
+from voxbatch.storage.options import StoreOptions
 
 TIMEOUT_S = (10, 20)
 """Seconds to connect, and seconds without a byte after which a request fails and is retried."""
@@ -41,12 +49,12 @@ _PERMISSION = {
 
 
 class GoogleBucket:
-    """Bucket of Cloud Storage. See objects.Objects for what each method promises. Thread-safe."""
+    """Bucket of Cloud Storage. See objects.Bucket for what each method promises. Thread-safe."""
 
     scheme = "gs"
 
-    def __init__(self, bucket: str, access: Access):
-        self.bucket, self._access = bucket, access
+    def __init__(self, bucket: str, store_options: StoreOptions):
+        self.bucket, self._store_options = bucket, store_options
         self.place = f"gs://{bucket}/"
         self._client: Any = None
         self.renew()
@@ -57,14 +65,14 @@ class GoogleBucket:
         Raises:
             StorageError: the client library, the credentials or the project to charge are missing.
         """
-        with needs("gs", self.place):
+        with client_library("gs", self.place):
             from google.cloud import storage
             from requests.adapters import HTTPAdapter
         os.environ.setdefault(_NO_BUCKET_METADATA, "true")
         with self._errors("read", ""):
-            if self._access.anonymous:
+            if self._store_options.anonymous:
                 self._client = storage.Client.create_anonymous_client()
-            elif self._access.requester_pays:
+            elif self._store_options.requester_pays:
                 with contextlib.suppress(OSError):  # the client raises this if it finds no project
                     self._client = storage.Client()
             else:  # without a project: reading does not need one, and a person's own credentials often have none
@@ -80,7 +88,7 @@ class GoogleBucket:
             session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
 
     def _payer(self) -> str | None:
-        if not self._access.requester_pays:
+        if not self._store_options.requester_pays:
             return None
         if self._client is None or self._client.project is None:
             raise StorageError(
@@ -89,8 +97,8 @@ class GoogleBucket:
             )
         return str(self._client.project)
 
-    def get(self, key: str, start: int, end: int, tag: str = "") -> Piece:
-        """See objects.Readable. If the reply carries no revision or checksum, a second request fetches them."""
+    def get(self, key: str, start: int, end: int, tag: str = "") -> RangeReply:
+        """See objects.ObjectReader. If the reply carries no revision or checksum, a second request fetches them."""
         blob = self._bucket.blob(key, generation=int(tag) if tag else None)
         with self._errors("read", key, tag):
             try:
@@ -101,29 +109,31 @@ class GoogleBucket:
                 data = b""
         if not (tag or (blob.generation and blob.crc32c)):
             stat = self.stat(key, str(blob.generation or ""))  # a reply without bytes carries no generation either
-            return Piece(data, stat.tag, stat.checksum, blob.content_encoding == "gzip")
-        return Piece(data, str(blob.generation or tag), _checksum(blob), blob.content_encoding == "gzip")
+            return RangeReply(data, stat.tag, stat.checksum, blob.content_encoding == "gzip")
+        return RangeReply(data, str(blob.generation or tag), _checksum(blob), blob.content_encoding == "gzip")
 
     def stat(self, key: str, tag: str = "") -> Stat:
-        """See objects.Readable."""
+        """See objects.ObjectReader."""
         blob = self._bucket.blob(key, generation=int(tag) if tag else None)
         with self._errors("read", key, tag):
             blob.reload(retry=None, timeout=TIMEOUT_S)
         return _stat(blob)
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
-        """See objects.Readable. The object is read in requests of STREAM_BYTES."""
+        """See objects.ObjectReader. The object is read in requests of STREAM_BYTES."""
         digest = Digest(stat.checksum)
         for start in range(0, stat.size, STREAM_BYTES):
             piece = self.get(stat.key, start, min(start + STREAM_BYTES, stat.size), stat.tag)
-            if piece.is_packed:
-                raise Unfit(f"cannot read {self.place}{stat.key}: it is stored with Content-Encoding: gzip; unpack it")
+            if piece.is_gzipped:
+                raise UnusableObject(
+                    f"cannot read {self.place}{stat.key}: it is stored with Content-Encoding: gzip; unpack it"
+                )
             digest.update(piece.data)
             yield piece.data
         digest.check(f"{self.place}{stat.key}")
 
     def list(self, prefix: str, after: str = "") -> Iterator[Stat]:
-        """See objects.Objects."""
+        """See objects.Bucket."""
         with self._errors("list", prefix):
             found = self._client.list_blobs(
                 self._bucket, prefix=prefix, start_offset=after or None, retry=None, timeout=TIMEOUT_S
@@ -133,7 +143,7 @@ class GoogleBucket:
                     yield _stat(blob)
 
     def put(self, key: str, body: BinaryIO, content_type: str, only_if_absent: bool) -> bool:
-        """See objects.Objects."""
+        """See objects.Bucket."""
         from google.api_core.exceptions import PreconditionFailed
         from google.cloud.storage.exceptions import InvalidResponse
 
@@ -154,19 +164,19 @@ class GoogleBucket:
         return True
 
     def delete(self, key: str) -> None:
-        """See objects.Objects."""
-        with contextlib.suppress(Absent), self._errors("delete", key):
+        """See objects.Bucket."""
+        with contextlib.suppress(ObjectNotFound), self._errors("delete", key):
             self._bucket.blob(key).delete(retry=None, timeout=TIMEOUT_S)
 
     def _lacks(self, verb: str) -> str:
         """Return the account's name (never its secret) and the permission that it lacks."""
         found = getattr(self._client._credentials, "service_account_email", None)
-        who = "nobody (--anonymous)" if self._access.anonymous else str(found or "this account")
+        who = "nobody (--anonymous)" if self._store_options.anonymous else str(found or "this account")
         return f"{who} lacks {_PERMISSION[verb]}"
 
     @contextlib.contextmanager
     def _errors(self, verb: str, key: str, tag: str = "") -> Iterator[None]:
-        with needs("gs", self.place):
+        with client_library("gs", self.place):
             from google.api_core.exceptions import GoogleAPICallError, RetryError
             from google.auth.credentials import AnonymousCredentials
             from google.auth.exceptions import GoogleAuthError, TransportError
@@ -178,30 +188,32 @@ class GoogleBucket:
         try:
             yield
         except (RequestException, HTTPError, TransportError, RetryError, DataCorruption) as e:
-            raise Interrupted(trouble(verb, where, e)) from e
+            raise TransientError(connection_failed(verb, where, e)) from e
         except GoogleAuthError as e:
             if getattr(e, "retryable", False):
-                raise Interrupted(trouble(verb, where, e)) from e
+                raise TransientError(connection_failed(verb, where, e)) from e
             # After a refused request the client renews its credentials, and anonymous ones cannot be renewed.
             if self._client and isinstance(self._client._credentials, AnonymousCredentials):
-                raise refusal(verb, where, 401, "it allows no anonymous access", self._lacks(verb)) from e
-            said = short(e.args[0] if e.args else e)
-            raise Expired(f"cannot {verb} {where}: no usable credentials ({said}): {_LOGIN}") from e
+                raise status_error(verb, where, 401, "it allows no anonymous access", self._lacks(verb)) from e
+            said = one_line(e.args[0] if e.args else e)
+            raise CredentialsExpired(f"cannot {verb} {where}: no usable credentials ({said}): {_LOGIN}") from e
         except InvalidResponse as e:
-            raise self._refusal(verb, where, e.response.status_code, e, e.response, tag) from e
+            raise self._status_error(verb, where, e.response.status_code, e, e.response, tag) from e
         except GoogleAPICallError as e:
-            raise self._refusal(verb, where, int(e.code or 0), e, e.response, tag) from e
+            raise self._status_error(verb, where, int(e.code or 0), e, e.response, tag) from e
 
-    def _refusal(self, verb: str, where: str, status: int, error: Exception, response: Any, tag: str) -> StorageError:
-        if status == 401 and not self._access.anonymous:
-            return Expired(f"cannot {verb} {where}: the credentials are not valid (any more): {_LOGIN}")
+    def _status_error(
+        self, verb: str, where: str, status: int, error: Exception, response: Any, tag: str
+    ) -> StorageError:
+        if status == 401 and not self._store_options.anonymous:
+            return CredentialsExpired(f"cannot {verb} {where}: the credentials are not valid (any more): {_LOGIN}")
         if status == 404 and ("bucket does not exist" in str(error) or verb in ("list", "write")):
             return StorageError(f"cannot {verb} {where}: there is no bucket {self.bucket}: check its name")
         if status == 404 and tag:  # only this generation is missing; another may exist
             status = 412
         headers = getattr(response, "headers", None) or {}
         said = _words(response) or error
-        return refusal(verb, where, status, said, self._lacks(verb), retry_after(headers.get("Retry-After")))
+        return status_error(verb, where, status, said, self._lacks(verb), parse_retry_after(headers.get("Retry-After")))
 
 
 def _words(response: Any) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from voxbatch.errors import StorageError
-from voxbatch.storage.objects import Absent, Interrupted, Unfit
+from voxbatch.storage.objects import ObjectNotFound, TransientError, UnusableObject
 
 EXTRAS = {"gs": "gcs", "s3": "s3"}
 """Scheme → extra of voxbatch that installs the client."""
@@ -23,7 +23,7 @@ _QUERY = re.compile(r"\?[^\s'\")]+")
 
 
 @contextlib.contextmanager
-def needs(scheme: str, where: str) -> Iterator[None]:
+def client_library(scheme: str, where: str) -> Iterator[None]:
     """Turn a failed import of a store's client into an error that says how to install it.
 
     Raises:
@@ -36,39 +36,44 @@ def needs(scheme: str, where: str) -> Iterator[None]:
         raise StorageError(f"cannot read {where}: the client library is not installed ({e}): {install}") from e
 
 
-def trouble(verb: str, where: str, error: object) -> str:
+def connection_failed(verb: str, where: str, error: object) -> str:
     """Return the message for a failed connection."""
-    return f"cannot {verb} {where}: the connection failed ({short(error)}): check the network, and start again"
+    return f"cannot {verb} {where}: the connection failed ({one_line(error)}): check the network, and start again"
 
 
-def short(error: object) -> str:
+def one_line(error: object) -> str:
     """Return an error in one line, without passwords and without the queries of addresses. The query of an upload in
     pieces would let anyone write the object."""
     text = _USER.sub("//", _QUERY.sub("?…", _EXPECTED.sub("", " ".join(str(error).split()))))
     return text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "…"
 
 
-def refusal(
+def status_error(
     verb: str, where: str, status: int, error: object, lacking: str, retry_after_s: float = 0.0
 ) -> StorageError:
     """Return the error for an HTTP status. `lacking` names the account and the permission that it lacks.
 
     Returns:
-        Interrupted for 408, 429 and most of 5xx; Absent for 404; Unfit for 412; StorageError for all others.
+        TransientError for 408, 429 and most of 5xx; ObjectNotFound for 404; UnusableObject for 412; StorageError for
+        all others.
     """
-    said = short(error)
+    said = one_line(error)
     if status in (408, 429) or (status >= 500 and status != _NOT_IMPLEMENTED):
-        return Interrupted(f"cannot {verb} {where}: the server is busy or failing ({said}): start again", retry_after_s)
+        return TransientError(
+            f"cannot {verb} {where}: the server is busy or failing ({said}): start again", retry_after_s
+        )
     if status in (401, 403):
         return StorageError(f"cannot {verb} {where}: permission denied: {lacking}; the store says: {said}")
     if status == 404:
-        return Absent(f"cannot {verb} {where}: there is no such object")
+        return ObjectNotFound(f"cannot {verb} {where}: there is no such object")
     if status == 412:
-        return Unfit(f"cannot {verb} {where}: it was replaced meanwhile: let its writer finish, then start again")
+        return UnusableObject(
+            f"cannot {verb} {where}: it was replaced meanwhile: let its writer finish, then start again"
+        )
     return StorageError(f"cannot {verb} {where}: the store refused with status {status} ({said})")
 
 
-def retry_after(header: str | None) -> float:
+def parse_retry_after(header: str | None) -> float:
     """Return the seconds of a Retry-After header (RFC 9110: a number, or a date); 0 if there is none."""
     if not header:
         return 0.0

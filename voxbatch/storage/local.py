@@ -17,15 +17,15 @@ from typing import BinaryIO
 
 from voxbatch.errors import AudioError, StorageError
 
-_MEND = {
+_ADVICE = {
     errno.ENOSPC: "the disk is full: free some space",
     errno.EDQUOT: "the disk quota is used up: free some space",
     errno.EFBIG: "the file grew past the allowed size: raise the limit (ulimit -f)",
-    errno.EACCES: "permission denied: make it writable, or {instead}",
-    errno.EPERM: "not permitted (or no hard links there): make it writable, or {instead}",
-    errno.EROFS: "the file system is read-only: {instead}",
-    errno.ENOTDIR: "a file stands where a folder is needed: {instead}",
-    errno.EEXIST: "a file stands where a folder is needed: {instead}",
+    errno.EACCES: "permission denied: make it writable, or {alternative}",
+    errno.EPERM: "not permitted (or no hard links there): make it writable, or {alternative}",
+    errno.EROFS: "the file system is read-only: {alternative}",
+    errno.ENOTDIR: "a file stands where a folder is needed: {alternative}",
+    errno.EEXIST: "a file stands where a folder is needed: {alternative}",
     errno.ENAMETOOLONG: "the name is too long for this file system",
 }
 """Advice for each error number, for messages."""
@@ -35,19 +35,19 @@ class LocalStore:
     """Store in a folder. See storage.Store for what each method promises. `instead` is the alternative that its errors
     suggest."""
 
-    streams = 1
+    concurrency = 1
 
-    def __init__(self, place: str, instead: str = "choose another OUT with -o"):
+    def __init__(self, place: str, alternative: str = "choose another OUT with -o"):
         self.place = os.path.abspath(place)
         self._root = Path(self.place)
-        self._instead = instead
+        self._alternative = alternative
 
     def prepare(self) -> str | None:
         """Create the folder and prove that files can be written and linked there. A hard link never replaces a file, so
         there is no warning."""
-        with self._explained("create"):
+        with self._errors("create"):
             self._root.mkdir(parents=True, exist_ok=True)
-            probe = f"{TEMPORARY}{secrets.token_hex(8)}"
+            probe = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
             with self._written(self._root, [b"voxbatch"], sync=False) as (file, folder):
                 _link(file, folder, probe)
                 os.unlink(probe, dir_fd=folder)
@@ -55,7 +55,7 @@ class LocalStore:
 
     def read(self, name: str) -> bytes | None:
         """See storage.Store."""
-        with self._explained("read", name):
+        with self._errors("read", name):
             try:
                 return (self._root / name).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
@@ -63,32 +63,32 @@ class LocalStore:
 
     def exists(self, name: str) -> bool:
         """See storage.Store."""
-        with self._explained("read", name):
+        with self._errors("read", name):
             return (self._root / name).exists()
 
     def lines(self, name: str) -> Generator[bytes]:
         """See storage.Store. A missing file raises StorageError."""
-        with self._explained("read", name), open(self._root / name, "rb") as file:
+        with self._errors("read", name), open(self._root / name, "rb") as file:
             yield from file
 
     def names(self, prefix: str) -> list[str]:
         """See storage.Store. Temporary files are left out."""
-        with self._explained("list", prefix):
+        with self._errors("list", prefix):
             found = [
                 os.path.relpath(os.path.join(folder, file), self._root)
                 for folder, _, files in os.walk(self._root / prefix, onerror=_unless_absent)
                 for file in files
-                if not file.startswith(TEMPORARY)
+                if not file.startswith(TEMPORARY_PREFIX)
             ]
         return sorted(found)
 
-    def create(self, name: str, pieces: Iterable[bytes]) -> bool:
+    def create(self, name: str, blocks: Iterable[bytes]) -> bool:
         """See storage.Store. The file and its folder are synced to disk."""
         target = self._root / name
-        with self._explained("write", name):
+        with self._errors("write", name):
             if target.exists():
                 return False
-            with self._written(target.parent, pieces) as (file, folder):
+            with self._written(target.parent, blocks) as (file, folder):
                 try:
                     _link(file, folder, target.name)
                 except FileExistsError:
@@ -96,47 +96,47 @@ class LocalStore:
                 os.fsync(folder)
                 return True
 
-    def write(self, name: str, pieces: Iterable[bytes]) -> None:
+    def write(self, name: str, blocks: Iterable[bytes]) -> None:
         """See storage.Store. The file is not synced to disk."""
         target = self._root / name
-        with self._explained("write", name), self._written(target.parent, pieces, sync=False) as (file, folder):
+        with self._errors("write", name), self._written(target.parent, blocks, sync=False) as (file, folder):
             try:
                 _link(file, folder, target.name)
             except FileExistsError:
-                temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
+                temporary = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
                 _link(file, folder, temporary)
                 os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def delete(self, name: str) -> None:
         """See storage.Store."""
-        with self._explained("delete", name):
+        with self._errors("delete", name):
             (self._root / name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _written(self, folder: Path, pieces: Iterable[bytes], sync: bool = True) -> Iterator[tuple[str, int]]:
+    def _written(self, folder: Path, blocks: Iterable[bytes], sync: bool = True) -> Iterator[tuple[str, int]]:
         """Yield (path to link from, descriptor of the folder) of a complete file that has no name in the folder yet."""
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             stack.callback(os.close, folder_fd)
             path, file = stack.enter_context(_nameless(folder))
-            file.writelines(pieces)
+            file.writelines(blocks)
             file.flush()
             if sync:
                 os.fsync(file.fileno())
             yield path, folder_fd
 
     @contextlib.contextmanager
-    def _explained(self, verb: str, name: str = "") -> Iterator[None]:
+    def _errors(self, verb: str, name: str = "") -> Iterator[None]:
         try:
             yield
         except OSError as e:
             where = os.path.join(self.place, name) if name else self.place
-            mend = _MEND.get(e.errno or 0, e.strerror or str(e))
-            raise StorageError(f"cannot {verb} {where}: {mend.replace('{instead}', self._instead)}") from e
+            advice = _ADVICE.get(e.errno or 0, e.strerror or str(e))
+            raise StorageError(f"cannot {verb} {where}: {advice.replace('{alternative}', self._alternative)}") from e
 
 
-TEMPORARY = ".tmp-"
+TEMPORARY_PREFIX = ".tmp-"
 """Prefix of the names of temporary files."""
 
 
@@ -161,7 +161,7 @@ def _nameless(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
 
 @contextlib.contextmanager
 def _named(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
-    temporary = str(folder / f"{TEMPORARY}{secrets.token_hex(8)}")
+    temporary = str(folder / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
     try:
         with open(temporary, "xb") as file:
             yield temporary, file

@@ -20,11 +20,11 @@ from pathlib import Path
 
 from voxbatch.errors import StorageError
 from voxbatch.storage import connect, retry
-from voxbatch.storage.address import Address, in_bucket
-from voxbatch.storage.local import TEMPORARY, LocalStore
-from voxbatch.storage.objects import Interrupted, Stat
-from voxbatch.storage.options import USUAL, Access
-from voxbatch.storage.retry import SteadyBucket, wait_s
+from voxbatch.storage.address import Address, parse_bucket_address
+from voxbatch.storage.local import TEMPORARY_PREFIX, LocalStore
+from voxbatch.storage.objects import Stat, TransientError
+from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage.retry import RetryingBucket, wait_s
 
 MARKER = ".voxbatch-complete"
 """Name of the file that holds the listing, one line for each object. The first digits of its SHA-256 are the
@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class DownloadedModel:
     """Complete local copy of a folder of a bucket."""
 
     path: Path
@@ -58,7 +58,9 @@ def _say_nothing(line: str) -> None:
     pass
 
 
-def fetch_prefix(uri: str, cache: Path, log: Say = _say_nothing, access: Access = USUAL) -> Fetched:
+def download_model(
+    uri: str, cache: Path, log: Say = _say_nothing, store_options: StoreOptions = DEFAULT_STORE_OPTIONS
+) -> DownloadedModel:
     """Fetch everything below `gs://bucket/prefix` or `s3://bucket/prefix` to a separate folder in the cache.
 
     The bucket is listed each time, and only missing files are fetched. A file that was damaged in the cache without a
@@ -69,7 +71,7 @@ def fetch_prefix(uri: str, cache: Path, log: Say = _say_nothing, access: Access 
             credentials are missing; the bucket cannot be read, or the cache cannot be written.
     """
     place = _address(uri)
-    bucket = connect.bucket(place.scheme, place.bucket, access)
+    bucket = connect.bucket(place.scheme, place.bucket, store_options)
     found = _listed(place, bucket)
     listing = _listing(found)
     revision = hashlib.sha256(listing).hexdigest()[:_REVISION_DIGITS]
@@ -77,13 +79,13 @@ def fetch_prefix(uri: str, cache: Path, log: Say = _say_nothing, access: Access 
     if not (cache / name / MARKER).exists() or _missing(cache / name, found):
         with _turn(cache, name, log):
             _complete(place, cache / name, found, listing, log)
-    return Fetched(cache / name, revision)
+    return DownloadedModel(cache / name, revision)
 
 
 def _address(uri: str) -> Address:
     """Return the parts of the address. The key is empty or ends in /, so that model/ does not include model-v2/."""
     try:
-        place = in_bucket(uri)
+        place = parse_bucket_address(uri)
     except ValueError as e:
         raise StorageError(f"cannot read {uri}: {e}") from e
     prefix = place.key.rstrip("/")
@@ -91,13 +93,13 @@ def _address(uri: str) -> Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemoteFile:
     """Object that is to become a file."""
 
     name: str
     """Key without the prefix, with / between folders."""
     stat: Stat
-    bucket: SteadyBucket
+    bucket: RetryingBucket
 
     @property
     def size(self) -> int:
@@ -111,13 +113,13 @@ class Remote:
         return self.stat.checksum or self.stat.tag
 
 
-def _listed(place: Address, bucket: SteadyBucket) -> list[Remote]:
+def _listed(place: Address, bucket: RetryingBucket) -> list[RemoteFile]:
     """Return the objects that become files, sorted by name.
 
     Consoles create empty objects `x/` to show a folder. A marker exists if somebody has uploaded a fetched folder; here
     it would be false.
     """
-    listed = [Remote(stat.key.removeprefix(place.key), stat, bucket) for stat in bucket.list(place.key)]
+    listed = [RemoteFile(stat.key.removeprefix(place.key), stat, bucket) for stat in bucket.list(place.key)]
     found = sorted(listed, key=lambda remote: remote.name)
     files = [each for each in found if each.name and not each.name.endswith("/") and each.name != MARKER]
     if not files:
@@ -138,7 +140,7 @@ def _check_name(place: Address, name: str) -> None:
         )
 
 
-def _listing(files: Sequence[Remote]) -> bytes:
+def _listing(files: Sequence[RemoteFile]) -> bytes:
     return "".join(f"{json.dumps([each.name, each.size, each.tag])}\n" for each in files).encode()
 
 
@@ -149,7 +151,7 @@ def _readable(place: Address) -> str:
     return plain[-_READABLE_LENGTH:].strip("-.")
 
 
-def _missing(folder: Path, files: Sequence[Remote]) -> list[Remote]:
+def _missing(folder: Path, files: Sequence[RemoteFile]) -> list[RemoteFile]:
     return [each for each in files if _length(folder / each.name) != each.size]
 
 
@@ -191,16 +193,16 @@ def _wait_for(fd: int, busy: str, log: Say) -> None:
 
 def _sweep(folder: Path) -> None:
     """Remove the temporary files of killed processes. They exist only on file systems without unnamed files."""
-    for path in folder.rglob(f"{TEMPORARY}*"):
+    for path in folder.rglob(f"{TEMPORARY_PREFIX}*"):
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def _store(folder: Path) -> LocalStore:
-    return LocalStore(str(folder), instead="choose another cache folder")
+    return LocalStore(str(folder), alternative="choose another cache folder")
 
 
-def _complete(place: Address, folder: Path, files: Sequence[Remote], listing: bytes, log: Say) -> None:
+def _complete(place: Address, folder: Path, files: Sequence[RemoteFile], listing: bytes, log: Say) -> None:
     missing = _missing(folder, files)
     if missing:
         size = sum(each.size for each in missing) / 1e6
@@ -209,7 +211,7 @@ def _complete(place: Address, folder: Path, files: Sequence[Remote], listing: by
     _store(folder).create(MARKER, [listing])
 
 
-def _fetch_all(store: LocalStore, missing: Sequence[Remote], log: Say) -> None:
+def _fetch_all(store: LocalStore, missing: Sequence[RemoteFile], log: Say) -> None:
     stop = threading.Event()
     with ThreadPoolExecutor(STREAMS, thread_name_prefix="fetch") as pool:
         tasks = [pool.submit(_fetch, store, each, stop, log) for each in missing]
@@ -221,11 +223,11 @@ def _fetch_all(store: LocalStore, missing: Sequence[Remote], log: Say) -> None:
             pool.shutdown(cancel_futures=True)
 
 
-def _fetch(store: LocalStore, remote: Remote, stop: threading.Event, log: Say) -> None:
+def _fetch(store: LocalStore, remote: RemoteFile, stop: threading.Event, log: Say) -> None:
     import tenacity
 
     attempts = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(Interrupted),
+        retry=tenacity.retry_if_exception_type(TransientError),
         stop=tenacity.stop_after_attempt(ATTEMPTS),
         wait=wait_s,
         sleep=tenacity.sleep_using_event(stop),
@@ -235,7 +237,7 @@ def _fetch(store: LocalStore, remote: Remote, stop: threading.Event, log: Say) -
     attempts(_write, store, remote, stop)
 
 
-def _write(store: LocalStore, remote: Remote, stop: threading.Event) -> None:
+def _write(store: LocalStore, remote: RemoteFile, stop: threading.Event) -> None:
     """Write one file. A file with another length was damaged after it was fetched, and is deleted. A file with the
     right length was written by another process meanwhile, and stays."""
     if _length(Path(store.place, remote.name)) not in (None, remote.size):
@@ -243,7 +245,7 @@ def _write(store: LocalStore, remote: Remote, stop: threading.Event) -> None:
     store.create(remote.name, _whole(remote, stop))
 
 
-def _whole(remote: Remote, stop: threading.Event) -> Iterator[bytes]:
+def _whole(remote: RemoteFile, stop: threading.Event) -> Iterator[bytes]:
     """Yield the object's bytes. Raise an error at the end if there are too few or too many bytes, so that no file
     appears."""
     count = 0
@@ -253,4 +255,4 @@ def _whole(remote: Remote, stop: threading.Event) -> Iterator[bytes]:
         count += len(piece)
         yield piece
     if count != remote.size:
-        raise Interrupted(f"{remote.name}: received {count:,} bytes, but {remote.size:,} are listed: start again")
+        raise TransientError(f"{remote.name}: received {count:,} bytes, but {remote.size:,} are listed: start again")

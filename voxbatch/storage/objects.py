@@ -1,7 +1,7 @@
 """Interface of object stores, with as few methods as possible, and the errors of its methods. `gcs`, `s3` and `web`
 implement it.
 
-One call is one request, or several requests in sequence if a listing has pages. Nothing here retries (`steady` does
+One call is one request, or several requests in sequence if a listing has pages. Nothing here retries (`retry` does
 that), and the client libraries are set up not to retry by themselves. All reads are made of `get`: it reads a range of
 an object, pinned to the revision that an earlier call found.
 """
@@ -17,7 +17,7 @@ from typing import BinaryIO, Protocol
 from voxbatch.errors import StorageError
 
 
-class Interrupted(StorageError):
+class TransientError(StorageError):
     """Transient error: the network or the server failed, or the received bytes are not the stored ones. A retry may
     succeed."""
 
@@ -29,15 +29,15 @@ class Interrupted(StorageError):
         """Middle of several failed attempts (time.monotonic). A later arrival came while these attempts failed."""
 
 
-class Absent(StorageError):
+class ObjectNotFound(StorageError):
     """There is no such object."""
 
 
-class Unfit(StorageError):
+class UnusableObject(StorageError):
     """The object exists and cannot be used: it changed while it was read, is too large, or is stored compressed."""
 
 
-class Expired(StorageError):
+class CredentialsExpired(StorageError):
     """The credentials were valid once; new ones may be available."""
 
 
@@ -57,7 +57,7 @@ class Stat:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RangeReply:
     """Bytes of a range of an object."""
 
     data: bytes
@@ -65,24 +65,24 @@ class Piece:
     """Revision; see Stat.tag."""
     checksum: str = ""
     """Checksum of the whole object; see Stat.checksum."""
-    is_packed: bool = False
+    is_gzipped: bool = False
     """True if the object is stored with Content-Encoding gzip, so that these bytes are compressed."""
-    is_all: bool = False
+    is_whole_object: bool = False
     """True if a web server ignored the range: these are the first bytes of a reply that holds the whole object."""
 
 
-class Readable(Protocol):
+class ObjectReader(Protocol):
     """Place from which recordings and manifests are read."""
 
     place: str
     """Address "gs://bucket/" or "https://host/", for messages, and to know which recordings fail together."""
 
-    def get(self, key: str, start: int, end: int, tag: str = "") -> Piece:
+    def get(self, key: str, start: int, end: int, tag: str = "") -> RangeReply:
         """Return bytes [start, end), fewer if the object ends earlier. If a tag is given, the bytes are of that
         revision.
 
         Raises:
-            Absent, Unfit, Expired, Interrupted, StorageError
+            ObjectNotFound, UnusableObject, CredentialsExpired, TransientError, StorageError
         """
 
     def stat(self, key: str, tag: str = "") -> Stat:
@@ -100,7 +100,7 @@ class Readable(Protocol):
         """Find credentials again."""
 
 
-class Objects(Readable, Protocol):
+class Bucket(ObjectReader, Protocol):
     """Bucket that can also be listed and written."""
 
     scheme: str
@@ -122,7 +122,7 @@ class Objects(Readable, Protocol):
 
 
 class Digest:
-    """Running checksum, of the kind that a Stat or Piece carries."""
+    """Running checksum, of the kind that a Stat or RangeReply carries."""
 
     def __init__(self, checksum: str):
         self._wanted = checksum
@@ -143,11 +143,11 @@ class Digest:
         """Compare the bytes with the expected checksum; without one, accept all bytes.
 
         Raises:
-            Interrupted: the bytes differ.
+            TransientError: the bytes differ.
         """
         if self._wanted and self.text() != self._wanted:
             kind, _, value = self._wanted.partition(":")
-            raise Interrupted(f"cannot read {where}: the received data does not match its {kind.upper()}, {value}")
+            raise TransientError(f"cannot read {where}: the received data does not match its {kind.upper()}, {value}")
 
     def text(self) -> str:
         """Return the checksum in the form of Stat.checksum."""

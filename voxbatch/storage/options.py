@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class StoreOptions:
     """Options of a run for access to stores."""
 
     s3_endpoint_url: str | None = None
@@ -23,5 +23,5 @@ class Access:
     """Largest size of one object at an http(s) address."""
 
 
-USUAL = Access()
+DEFAULT_STORE_OPTIONS = StoreOptions()
 """Default options."""

@@ -18,7 +18,7 @@ STREAMS = 8
 
 
 @dataclass(slots=True, eq=False)
-class Wanted:
+class Prefetch:
     """Recording that is being prefetched."""
 
     uri: str
@@ -27,27 +27,27 @@ class Wanted:
     """Number of items that still need the recording."""
 
 
-class Ahead:
+class Prefetcher:
     """Prefetches recordings on threads."""
 
-    def __init__(self, open_one: Callable[[str], Recording], streams: int = STREAMS):
+    def __init__(self, open_one: Callable[[str], Recording], threads: int = STREAMS):
         """Start the prefetch threads, which call `open_one` with an address."""
         self._open_one = open_one
-        self._pool = ThreadPoolExecutor(streams, thread_name_prefix="fetch")
-        self._latest: Wanted | None = None
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fetch")
+        self._latest: Prefetch | None = None
         self._lock = threading.Lock()
 
-    def want(self, uri: str) -> Wanted:
-        """Begin to fetch a recording, or share the last one if it is the same. A call of `taken` must follow."""
+    def start(self, uri: str) -> Prefetch:
+        """Begin to fetch a recording, or share the last one if it is the same. A call of `opened` must follow."""
         with self._lock:
             if self._latest is not None and self._latest.uri == uri and self._latest.readers:
                 self._latest.readers += 1
                 return self._latest
-            self._latest = Wanted(uri, self._pool.submit(self._open_one, uri))
+            self._latest = Prefetch(uri, self._pool.submit(self._open_one, uri))
             return self._latest
 
     @contextlib.contextmanager
-    def taken(self, wanted: Wanted, waiting: Callable[[], None]) -> Iterator[Recording]:
+    def opened(self, wanted: Prefetch, waiting: Callable[[], None]) -> Iterator[Recording]:
         """Yield the recording as soon as it is there, and close it after its last reader.
 
         `waiting` is called about every WAITING_S seconds while the caller waits for the recording or for more of its
@@ -60,7 +60,7 @@ class Ahead:
             while not wanted.coming.done() and not wait([wanted.coming], WAITING_S).done:
                 waiting()
             recording = wanted.coming.result()
-            recording.waiting = waiting
+            recording.on_wait = waiting
             yield recording
         finally:
             with self._lock:

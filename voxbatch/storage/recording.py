@@ -15,19 +15,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Protocol, TypeVar
 
-from voxbatch.storage.objects import Digest, Interrupted, Piece, Stat, Unfit
-from voxbatch.storage.retry import SteadyReader, blocks
-from voxbatch.storage.temporary_files import spool
+from voxbatch.storage.objects import Digest, RangeReply, Stat, TransientError, UnusableObject
+from voxbatch.storage.retry import RetryingReader, read_blocks
+from voxbatch.storage.temporary_files import temporary_file
 
 _T = TypeVar("_T")
 
 BLOCK_BYTES = 4 << 20
 """Bytes of one request, and an upper limit for a small object: two minutes of 16 kHz WAV."""
-AHEAD = 2
+PREFETCH_BLOCKS = 2
 """Number of blocks that are prefetched after the current one. Three requests at a time fill most networks."""
 WAITING_S = 10.0
-"""Seconds between two calls of Recording.waiting."""
-KEPT = 6
+"""Seconds between two calls of Recording.on_wait."""
+CACHED_BLOCKS = 6
 """Number of blocks in memory. Decoders mostly read forward; now and then they read at the start or the end."""
 
 
@@ -38,24 +38,24 @@ class Recording(Protocol):
     """Bytes."""
     is_file: bool
     """True if the whole recording is in the file that `fileno` returns."""
-    came: float
+    last_arrival: float
     """Time of the last arrival of bytes from its place (time.monotonic)."""
-    waiting: Callable[[], None]
+    on_wait: Callable[[], None]
     """Callback that a reader calls now and then while it waits for bytes."""
 
     def pread(self, count: int, at: int) -> bytes:
         """Return `count` bytes from position `at`, fewer if the recording ends earlier.
 
         Raises:
-            Interrupted: the store does not answer.
-            Unfit: the recording was replaced or changed.
+            TransientError: the store does not answer.
+            UnusableObject: the recording was replaced or changed.
         """
 
     def fileno(self) -> int:
         """Return the descriptor of a regular file with the whole recording. Read it, but do not close it.
 
         Raises:
-            Interrupted, Unfit: see `pread`.
+            TransientError, UnusableObject: see `pread`.
         """
 
     def close(self) -> None:
@@ -69,8 +69,8 @@ class FileRecording:
 
     def __init__(self, fd: int):
         self._fd = fd
-        self.came = time.monotonic()
-        self.waiting = lambda: None
+        self.last_arrival = time.monotonic()
+        self.on_wait = lambda: None
         self.size = os.fstat(fd).st_size
 
     def pread(self, count: int, at: int) -> bytes:
@@ -86,33 +86,35 @@ class FileRecording:
         os.close(self._fd)
 
 
-def fetch(reader: SteadyReader, key: str, block_bytes: int = BLOCK_BYTES) -> Recording:
+def fetch(reader: RetryingReader, key: str, block_bytes: int = BLOCK_BYTES) -> Recording:
     """Open the recording at an address. A small one is fetched completely; of a large one the first block is fetched.
 
     Raises:
-        Absent, Unfit, Interrupted, StorageError
+        ObjectNotFound, UnusableObject, TransientError, StorageError
     """
     first = reader.get(key, 0, block_bytes)
-    if first.is_packed:
-        raise Unfit(f"cannot read {reader.where(key)}: it is stored with Content-Encoding: gzip; unpack it")
+    if first.is_gzipped:
+        raise UnusableObject(f"cannot read {reader.where(key)}: it is stored with Content-Encoding: gzip; unpack it")
     if len(first.data) < block_bytes:
         return _in_memory(first.data)
-    if first.is_all:
+    if first.is_whole_object:
         return FileRecording(_spooled(reader, key, first.tag))
     stat = reader.stat(key, first.tag)
     if stat.size < len(first.data):  # the size is -1 if a web server no longer reports it
         where = reader.where(key)
-        raise Unfit(f"cannot read {where}: it changed while it was read, or its server no longer reports its size")
+        raise UnusableObject(
+            f"cannot read {where}: it changed while it was read, or its server no longer reports its size"
+        )
     return _Ranged(reader, stat, first)
 
 
-def _spooled(reader: SteadyReader, key: str, tag: str, arrived: Callable[[], None] = lambda: None) -> int:
+def _spooled(reader: RetryingReader, key: str, tag: str, arrived: Callable[[], None] = lambda: None) -> int:
     def told() -> Iterator[bytes]:
-        for block in blocks(reader, key, BLOCK_BYTES, BLOCK_BYTES, tag):
+        for block in read_blocks(reader, key, BLOCK_BYTES, BLOCK_BYTES, tag):
             arrived()
             yield block
 
-    with spool(reader.where(key), told()) as file:
+    with temporary_file(reader.where(key), told()) as file:
         return os.dup(file.fileno())
 
 
@@ -130,14 +132,14 @@ class _Ranged:
 
     is_file = False
 
-    def __init__(self, reader: SteadyReader, stat: Stat, first: Piece):
-        self.came = time.monotonic()
-        self.waiting: Callable[[], None] = lambda: None
+    def __init__(self, reader: RetryingReader, stat: Stat, first: RangeReply):
+        self.last_arrival = time.monotonic()
+        self.on_wait: Callable[[], None] = lambda: None
         self._reader, self._stat = reader, stat
         self.size, self._bytes = stat.size, len(first.data)
         self._last = (stat.size - 1) // self._bytes
         self._blocks: OrderedDict[int, Future[bytes]] = OrderedDict()
-        self._pool = ThreadPoolExecutor(AHEAD + 1, thread_name_prefix="block")
+        self._pool = ThreadPoolExecutor(PREFETCH_BLOCKS + 1, thread_name_prefix="block")
         self._fd: int | None = None
         self._digest, self._digested = Digest(stat.checksum), 0
         done: Future[bytes] = Future()
@@ -158,11 +160,11 @@ class _Ranged:
     def _block(self, number: int) -> bytes:
         if _has_failed(self._blocks.get(number)):  # perhaps long ago, and its place answers again
             del self._blocks[number]
-        for wanted in range(number, min(number + AHEAD, self._last) + 1):
+        for wanted in range(number, min(number + PREFETCH_BLOCKS, self._last) + 1):
             if wanted not in self._blocks:
                 self._blocks[wanted] = self._pool.submit(self._fetch, wanted)
         self._blocks.move_to_end(number)
-        while len(self._blocks) > KEPT:
+        while len(self._blocks) > CACHED_BLOCKS:
             self._blocks.popitem(last=False)
         data = self._awaited(self._blocks[number])
         self._check(number, data)
@@ -170,7 +172,7 @@ class _Ranged:
 
     def _awaited(self, coming: Future[_T]) -> _T:
         while not wait([coming], WAITING_S).done:
-            self.waiting()
+            self.on_wait()
         return coming.result()
 
     def _fetch(self, number: int) -> bytes:
@@ -180,7 +182,9 @@ class _Ranged:
         self._arrived()
         if len(data) != wanted - start:
             where = self._reader.where(self._stat.key)
-            raise Unfit(f"cannot read {where}: it changed while it was read: let its writer finish, then start again")
+            raise UnusableObject(
+                f"cannot read {where}: it changed while it was read: let its writer finish, then start again"
+            )
         return data
 
     def _check(self, number: int, data: bytes) -> None:
@@ -192,8 +196,8 @@ class _Ranged:
         if number == self._last:
             try:
                 self._digest.check(self._reader.where(self._stat.key))
-            except Interrupted as e:  # all bytes arrived, so the recording is to blame, and its place is not down
-                raise Unfit(str(e)) from None
+            except TransientError as e:  # all bytes arrived, so the recording is to blame, and its place is not down
+                raise UnusableObject(str(e)) from None
 
     def fileno(self) -> int:
         """See Recording.fileno. The first call copies the whole object to a temporary file."""
@@ -203,7 +207,7 @@ class _Ranged:
         return self._fd
 
     def _arrived(self) -> None:
-        self.came = time.monotonic()
+        self.last_arrival = time.monotonic()
 
     def close(self) -> None:
         """Stop fetching, and close the temporary file."""

@@ -3,8 +3,8 @@
 A call that failed with a transient error is retried a bounded number of times and for a bounded time. The waits are
 random (full jitter), so that many processes do not retry at the same moments. All other errors are raised at once.
 
-Expired credentials are renewed once per call. A process that is told to stop calls `hurry`: waiting calls retry at
-once, and give up soon.
+Expired credentials are renewed once per call. A process that is told to stop calls `set_retry_deadline`: waiting calls
+retry at once, and give up soon.
 """
 
 from __future__ import annotations
@@ -21,8 +21,18 @@ from typing import BinaryIO, NoReturn, TypeVar, cast
 
 import tenacity
 
-from voxbatch.storage.address import shown
-from voxbatch.storage.objects import Absent, Digest, Expired, Interrupted, Objects, Piece, Readable, Stat, Unfit
+from voxbatch.storage.address import redacted
+from voxbatch.storage.objects import (
+    Bucket,
+    CredentialsExpired,
+    Digest,
+    ObjectNotFound,
+    ObjectReader,
+    RangeReply,
+    Stat,
+    TransientError,
+    UnusableObject,
+)
 
 ATTEMPTS = 12
 """Most attempts of one call."""
@@ -38,10 +48,10 @@ not return together."""
 NO_WAIT = "VOXBATCH_NO_WAIT"
 """Environment variable of tests that turns waiting off."""
 HURRIED_WAIT_S = 1.0
-"""Longest wait after `hurry`."""
+"""Longest wait after `set_retry_deadline`."""
 SLICE_S = 0.1
-"""Seconds that a wait may take to notice `hurry`."""
-PAGE = 999
+"""Seconds that a wait may take to notice `set_retry_deadline`."""
+LISTING_PAGE_SIZE = 999
 """Objects that a listing reads at a time: fewer than the 1,000 of both stores' pages, because one of the stores repeats
 the last object of a page."""
 
@@ -49,7 +59,7 @@ _T = TypeVar("_T")
 
 
 class _Haste:
-    """State of `hurry` in this process."""
+    """State of `set_retry_deadline` in this process."""
 
     leaves_at = math.inf
     """Time (time.monotonic) after which no attempt begins."""
@@ -58,7 +68,7 @@ class _Haste:
 _haste = _Haste()
 
 
-def hurry(seconds: float) -> None:
+def set_retry_deadline(seconds: float) -> None:
     """Shorten all waits from now on, and begin no attempt after `seconds` seconds.
 
     This is permanent, because the process is stopping. A signal handler may call it. It therefore uses no lock and no
@@ -73,7 +83,7 @@ class _StopBeforeLeaving(tenacity.stop.stop_base):
 
 
 def _sleep(seconds: float) -> None:
-    """Sleep like time.sleep, until `hurry` is called."""
+    """Sleep like time.sleep, until `set_retry_deadline` is called."""
     until, known = time.monotonic() + seconds, _haste.leaves_at
     while _haste.leaves_at == known and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, SLICE_S))
@@ -83,32 +93,32 @@ def wait_s(state: tenacity.RetryCallState) -> float:
     """Return the seconds to wait before the next attempt: the server's Retry-After, as far as it is obeyed, plus the
     jitter.
 
-    The wait is 0 if NO_WAIT is set. After `hurry`, it is a random time up to HURRIED_WAIT_S.
+    The wait is 0 if NO_WAIT is set. After `set_retry_deadline`, it is a random time up to HURRIED_WAIT_S.
     """
     if os.environ.get(NO_WAIT):
         return 0.0
     if _haste.leaves_at < math.inf:
         return random.uniform(0, HURRIED_WAIT_S)
     error = state.outcome and state.outcome.exception()
-    asked = error.retry_after_s if isinstance(error, Interrupted) else 0.0
+    asked = error.retry_after_s if isinstance(error, TransientError) else 0.0
     jitter = tenacity.wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S)
     return min(asked, LONGEST_OBEYED_S) + jitter(state)
 
 
-class SteadyReader:
-    """Readable with retries. Thread-safe if the wrapped Readable is."""
+class RetryingReader:
+    """ObjectReader with retries. Thread-safe if the wrapped ObjectReader is."""
 
-    def __init__(self, readable: Readable):
+    def __init__(self, readable: ObjectReader):
         self._readable = readable
         self.place = readable.place
         self._renewals = 0
         self._lock = threading.Lock()
 
-    def get(self, key: str, start: int, end: int, tag: str = "") -> Piece:
-        """See Readable.get. If the bytes are a whole object, its checksum is checked too."""
+    def get(self, key: str, start: int, end: int, tag: str = "") -> RangeReply:
+        """See ObjectReader.get. If the bytes are a whole object, its checksum is checked too."""
         return self._again(lambda: self._get(key, start, end, tag))
 
-    def _get(self, key: str, start: int, end: int, tag: str) -> Piece:
+    def _get(self, key: str, start: int, end: int, tag: str) -> RangeReply:
         piece = self._readable.get(key, start, end, tag)
         if start == 0 and len(piece.data) < end:
             digest = Digest(piece.checksum)
@@ -118,15 +128,15 @@ class SteadyReader:
 
     def where(self, key: str) -> str:
         """Return the address of a key, for messages."""
-        return shown(f"{self.place}{key}")
+        return redacted(f"{self.place}{key}")
 
     def stat(self, key: str, tag: str = "") -> Stat:
-        """See Readable.stat."""
+        """See ObjectReader.stat."""
         return self._again(lambda: self._readable.stat(key, tag))
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
-        """See Readable.stream. This is not retried: a caller that has taken a part must begin again by itself, or use
-        `whole`. Credentials are renewed only at the start."""
+        """See ObjectReader.stream. This is not retried: a caller that has taken a part must begin again by itself,
+        or use `whole`. Credentials are renewed only at the start."""
         first, rest = self._renewing(lambda: _begun(self._readable.stream(stat)))
         yield first
         yield from rest
@@ -152,7 +162,7 @@ class SteadyReader:
     def _again(self, call: Callable[[], _T]) -> _T:
         first = _FirstFailure()
         attempts = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(Interrupted),
+            retry=tenacity.retry_if_exception_type(TransientError),
             stop=tenacity.stop_after_attempt(ATTEMPTS) | tenacity.stop_before_delay(TOTAL_S) | _StopBeforeLeaving(),
             wait=wait_s,
             sleep=_sleep,
@@ -165,7 +175,7 @@ class SteadyReader:
         seen = self._renewals
         try:
             return call()
-        except Expired:
+        except CredentialsExpired:
             with self._lock:
                 if self._renewals == seen:  # no other thread has renewed them meanwhile
                     self._readable.renew()
@@ -191,35 +201,35 @@ class _FirstFailure:
         """Raise the last error, with the number of attempts and the middle of the failed attempts.
 
         Raises:
-            Interrupted: always.
+            TransientError: always.
         """
         assert state.outcome is not None
-        error = cast(Interrupted, state.outcome.exception())
+        error = cast(TransientError, state.outcome.exception())
         middle = (self._since + time.monotonic()) / 2
-        raise Interrupted(f"{error} ({state.attempt_number} attempts failed)", since=middle) from error
+        raise TransientError(f"{error} ({state.attempt_number} attempts failed)", since=middle) from error
 
 
-class SteadyBucket(SteadyReader):
-    """Objects with retries, which recognise their own data after a lost reply."""
+class RetryingBucket(RetryingReader):
+    """Bucket with retries, which recognise their own data after a lost reply."""
 
-    def __init__(self, objects: Objects):
+    def __init__(self, objects: Bucket):
         super().__init__(objects)
         self._objects = objects
         self.scheme, self.bucket = objects.scheme, objects.bucket
 
     def list(self, prefix: str, after: str = "") -> Iterator[Stat]:
-        """See Objects.list. The listing is read in pages, each of which is retried."""
+        """See Bucket.list. The listing is read in pages, each of which is retried."""
         while page := self._page(prefix, after):
             yield from page
-            if len(page) < PAGE:
+            if len(page) < LISTING_PAGE_SIZE:
                 return
             after = page[-1].key
 
     def _page(self, prefix: str, after: str) -> Sequence[Stat]:
-        return self._again(lambda: tuple(islice(self._objects.list(prefix, after), PAGE)))
+        return self._again(lambda: tuple(islice(self._objects.list(prefix, after), LISTING_PAGE_SIZE)))
 
     def put(self, key: str, body: BinaryIO, content_type: str, only_if_absent: bool) -> bool:
-        """See Objects.put. An existing object with our own bytes counts as ours: the reply to an earlier attempt was
+        """See Bucket.put. An existing object with our own bytes counts as ours: the reply to an earlier attempt was
         lost, and the request was repeated."""
         if self._again(lambda: self._objects.put(key, body, content_type, only_if_absent)):
             return True
@@ -233,7 +243,7 @@ class SteadyBucket(SteadyReader):
             body.seek(0)
             if not stat.checksum:
                 return all(data == body.read(len(data)) for data in self._objects.stream(stat))
-        except (Absent, Unfit):  # deleted or replaced meanwhile
+        except (ObjectNotFound, UnusableObject):  # deleted or replaced meanwhile
             return False
         digest = Digest(stat.checksum)
         while data := body.read(1 << 20):
@@ -241,19 +251,19 @@ class SteadyBucket(SteadyReader):
         return digest.text() == stat.checksum
 
     def delete(self, key: str) -> None:
-        """See Objects.delete."""
+        """See Bucket.delete."""
         self._again(lambda: self._objects.delete(key))
 
 
-def blocks(reader: SteadyReader, key: str, first: int, then: int, tag: str = "") -> Iterator[bytes]:
+def read_blocks(reader: RetryingReader, key: str, first: int, then: int, tag: str = "") -> Iterator[bytes]:
     """Yield an object's bytes from its start, in ranges of `first` bytes and then of `then` bytes, all of one revision,
     and check the checksum at the end.
 
     Raises:
-        Absent, Unfit, Expired, Interrupted, StorageError: see Readable.get.
+        ObjectNotFound, UnusableObject, CredentialsExpired, TransientError, StorageError: see ObjectReader.get.
     """
     piece = reader.get(key, 0, first, tag)
-    if piece.is_all and len(piece.data) == first:
+    if piece.is_whole_object and len(piece.data) == first:
         yield from reader.whole(key, piece.tag)
         return
     digest, tag, size, at = Digest(piece.checksum), piece.tag, first, 0

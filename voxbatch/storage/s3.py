@@ -13,9 +13,17 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from voxbatch.errors import StorageError
-from voxbatch.storage.http_errors import needs, refusal, retry_after, short, trouble
-from voxbatch.storage.objects import Absent, Digest, Expired, Interrupted, Piece, Stat, Unfit
-from voxbatch.storage.options import Access
+from voxbatch.storage.http_errors import client_library, connection_failed, one_line, parse_retry_after, status_error
+from voxbatch.storage.objects import (
+    CredentialsExpired,
+    Digest,
+    ObjectNotFound,
+    RangeReply,
+    Stat,
+    TransientError,
+    UnusableObject,
+)
+from voxbatch.storage.options import StoreOptions
 
 CONNECT_S, READ_S = 10, 20
 """Seconds to connect, and seconds without a byte after which a request fails and is retried."""
@@ -47,14 +55,14 @@ _MD5 = re.compile("[0-9a-f]{32}")
 
 
 class AmazonBucket:
-    """Bucket of S3. See objects.Objects for what each method promises. Thread-safe."""
+    """Bucket of S3. See objects.Bucket for what each method promises. Thread-safe."""
 
     scheme = "s3"
 
-    def __init__(self, bucket: str, access: Access):
-        self.bucket, self._access = bucket, access
+    def __init__(self, bucket: str, store_options: StoreOptions):
+        self.bucket, self._store_options = bucket, store_options
         self.place = f"s3://{bucket}/"
-        self._payer = {"RequestPayer": "requester"} if access.requester_pays else {}
+        self._payer = {"RequestPayer": "requester"} if store_options.requester_pays else {}
         self.renew()
 
     def renew(self) -> None:
@@ -63,21 +71,21 @@ class AmazonBucket:
         Raises:
             StorageError: the client library or the credentials are missing.
         """
-        with needs("s3", self.place):
+        with client_library("s3", self.place):
             import boto3
             from botocore import UNSIGNED
             from botocore.config import Config
 
         settings = Config(
             connect_timeout=CONNECT_S, read_timeout=READ_S, max_pool_connections=CONNECTIONS,
-            retries={"total_max_attempts": 1}, signature_version=UNSIGNED if self._access.anonymous else None,
+            retries={"total_max_attempts": 1}, signature_version=UNSIGNED if self._store_options.anonymous else None,
         )  # fmt: skip
         with self._errors("read", ""):
             session = boto3.Session()  # boto3.client would keep the credentials of the first call permanently
-            self._client = session.client("s3", config=settings, endpoint_url=self._access.s3_endpoint_url)
+            self._client = session.client("s3", config=settings, endpoint_url=self._store_options.s3_endpoint_url)
 
-    def get(self, key: str, start: int, end: int, tag: str = "") -> Piece:
-        """See objects.Readable. If the reply carries no ETag, a second request fetches the properties."""
+    def get(self, key: str, start: int, end: int, tag: str = "") -> RangeReply:
+        """See objects.ObjectReader. If the reply carries no ETag, a second request fetches the properties."""
         pinned = {"IfMatch": tag} if tag else {}
         with self._errors("read", key):
             try:
@@ -89,52 +97,56 @@ class AmazonBucket:
                     raise
                 data, reply = b"", {"ETag": tag}
         if len(data) < _announced(reply):
-            raise Interrupted(trouble("read", f"{self.place}{key}", f"{len(data)} bytes came of {_announced(reply)}"))
+            raise TransientError(
+                connection_failed("read", f"{self.place}{key}", f"{len(data)} bytes came of {_announced(reply)}")
+            )
         if not reply["ETag"]:
             stat = self.stat(key)
-            return Piece(data, stat.tag, stat.checksum)
-        return Piece(data, reply["ETag"], _checksum(reply), reply.get("ContentEncoding") == "gzip")
+            return RangeReply(data, stat.tag, stat.checksum)
+        return RangeReply(data, reply["ETag"], _checksum(reply), reply.get("ContentEncoding") == "gzip")
 
     def _get(self, **arguments: Any) -> Any:
         return self._client.get_object(Bucket=self.bucket, **self._payer, **arguments)
 
     def stat(self, key: str, tag: str = "") -> Stat:
-        """See objects.Readable."""
+        """See objects.ObjectReader."""
         pinned = {"IfMatch": tag} if tag else {}
         with self._errors("read", key):
             reply = self._client.head_object(Bucket=self.bucket, Key=key, **self._payer, **pinned)
         return Stat(key, reply["ContentLength"], reply["ETag"], _checksum(reply), reply["LastModified"].timestamp())
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
-        """See objects.Readable. One request reads the whole object, because only then the client checks the object's
-        own checksum."""
+        """See objects.ObjectReader. One request reads the whole object, because only then the client checks the
+        object's own checksum."""
         digest = Digest(stat.checksum)
         with self._errors("read", stat.key):
             reply = self._get(Key=stat.key, IfMatch=stat.tag, ChecksumMode="ENABLED")
             with contextlib.closing(reply["Body"]) as body:
                 if reply.get("ContentEncoding") == "gzip":
                     what = "it is stored with Content-Encoding: gzip; unpack it"
-                    raise Unfit(f"cannot read {self.place}{stat.key}: {what}")
+                    raise UnusableObject(f"cannot read {self.place}{stat.key}: {what}")
                 for data in body.iter_chunks(STREAM_BYTES):
                     digest.update(data)
                     yield data
         digest.check(f"{self.place}{stat.key}")
 
     def list(self, prefix: str, after: str = "") -> Iterator[Stat]:
-        """See objects.Objects. The Stats have no checksum, because a listing does not say whether an object is
+        """See objects.Bucket. The Stats have no checksum, because a listing does not say whether an object is
         encrypted."""
         with self._errors("list", prefix):
             pages = self._client.get_paginator("list_objects_v2")
             behind = {"StartAfter": after} if after else {}
             for page in pages.paginate(Bucket=self.bucket, Prefix=prefix, **behind, **self._payer):
                 if "IsTruncated" not in page:  # every listing has it; else OUT would look empty, and restart
-                    raise Interrupted(trouble("list", f"{self.place}{prefix}", "the reply is not a listing"))
+                    raise TransientError(
+                        connection_failed("list", f"{self.place}{prefix}", "the reply is not a listing")
+                    )
                 for entry in page.get("Contents", ()):
                     # No checksum: an entry does not say whether the object is encrypted.
                     yield Stat(entry["Key"], entry["Size"], entry["ETag"], "", entry["LastModified"].timestamp())
 
     def put(self, key: str, body: BinaryIO, content_type: str, only_if_absent: bool) -> bool:
-        """See objects.Objects. Objects above SINGLE_BYTES are stored in parts."""
+        """See objects.Bucket. Objects above SINGLE_BYTES are stored in parts."""
         absent = {"IfNoneMatch": "*"} if only_if_absent else {}
         size = body.seek(0, 2)
         body.seek(0)
@@ -168,13 +180,13 @@ class AmazonBucket:
             raise
 
     def delete(self, key: str) -> None:
-        """See objects.Objects."""
-        with contextlib.suppress(Absent), self._errors("delete", key):
+        """See objects.Bucket."""
+        with contextlib.suppress(ObjectNotFound), self._errors("delete", key):
             self._client.delete_object(Bucket=self.bucket, Key=key, **self._payer)
 
     def _principal(self) -> str:
         """Return the id of the access key, never its secret. S3's own messages often name the user."""
-        if self._access.anonymous:
+        if self._store_options.anonymous:
             return "nobody (--anonymous)"
         found = self._client._request_signer._credentials
         key = getattr(found, "_access_key", None) or getattr(found, "access_key", None)  # the second may renew
@@ -182,7 +194,7 @@ class AmazonBucket:
 
     @contextlib.contextmanager
     def _errors(self, verb: str, key: str) -> Iterator[None]:
-        with needs("s3", self.place):
+        with client_library("s3", self.place):
             import boto3  # noqa: F401 boto3 can be missing although botocore is installed
             from botocore import exceptions as boto
             from urllib3.exceptions import HTTPError
@@ -191,37 +203,37 @@ class AmazonBucket:
         try:
             yield
         except boto.ClientError as e:
-            raise self._refusal(verb, where, e) from e
+            raise self._status_error(verb, where, e) from e
         except (
             boto.HTTPClientError, boto.ConnectionError, boto.IncompleteReadError, boto.FlexibleChecksumError, HTTPError,
         ) as e:  # fmt: skip
             if isinstance(e, boto.HTTPClientError) and isinstance(e.kwargs.get("error"), RecursionError):
                 raise StorageError(f"cannot {verb} {where}: {_ELSEWHERE}") from e
-            raise Interrupted(trouble(verb, where, e)) from e
+            raise TransientError(connection_failed(verb, where, e)) from e
         except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError) as e:
             # The credentials of a machine's role come over the network, in one request: another try may succeed.
-            raise Expired(f"cannot {verb} {where}: no usable credentials ({short(e)}): {_LOGIN}") from e
+            raise CredentialsExpired(f"cannot {verb} {where}: no usable credentials ({one_line(e)}): {_LOGIN}") from e
         except RecursionError as e:  # the client raises this for a redirect that names no region
             raise StorageError(f"cannot {verb} {where}: {_ELSEWHERE}") from e
         except boto.BotoCoreError as e:
             raise StorageError(f"cannot {verb} {where}: {e}") from e
 
-    def _refusal(self, verb: str, where: str, error: Any) -> StorageError:
+    def _status_error(self, verb: str, where: str, error: Any) -> StorageError:
         found, status = error.response.get("Error", {}), _status(error)
         code = found.get("Code", "")
         if code in _EXPIRED:
-            return Expired(f"cannot {verb} {where}: the credentials have expired: {_LOGIN}")
+            return CredentialsExpired(f"cannot {verb} {where}: the credentials have expired: {_LOGIN}")
         if code == "NoSuchBucket" or (status == 404 and verb in ("list", "write")):
             return StorageError(f"cannot {verb} {where}: there is no bucket {self.bucket}: check its name")
         if code == "InvalidObjectState":  # with status 403
-            return Unfit(
-                f"cannot {verb} {where}: it is archived ({short(found.get('StorageClass') or code)}): restore it"
+            return UnusableObject(
+                f"cannot {verb} {where}: it is archived ({one_line(found.get('StorageClass') or code)}): restore it"
             )
         if code in _UNKNOWN:
             said = f"{code}: {found.get('Message') or 'no reason given'}"
             return StorageError(
                 f"cannot {verb} {where}: {self._principal()} or its secret is not valid there: {_LOGIN}; "
-                f"the store says: {short(said)}"
+                f"the store says: {one_line(said)}"
             )
         if 300 <= status < 400:
             return StorageError(f"cannot {verb} {where}: {_ELSEWHERE}")
@@ -230,9 +242,9 @@ class AmazonBucket:
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         granted = f"{self._principal()} lacks {_PERMISSION[verb]}"
         said = f"{code}: {found.get('Message') or 'no reason given'}"
-        told = refusal(verb, where, status, said, granted, retry_after(headers.get("retry-after")))
+        told = status_error(verb, where, status, said, granted, parse_retry_after(headers.get("retry-after")))
         # A reply to HEAD has no error code, so a status of 400 may mean an expired token.
-        return Expired(str(told)) if code == "400" else told
+        return CredentialsExpired(str(told)) if code == "400" else told
 
 
 def _status(error: Any) -> int:

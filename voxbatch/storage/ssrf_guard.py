@@ -26,7 +26,7 @@ from urllib3.exceptions import NameResolutionError, NewConnectionError
 CONNECT_S, IDLE_S = 10.0, 20.0
 """Seconds to connect, and again for TLS; and seconds without a byte, after which a request fails and is retried."""
 TOTAL_S = 600.0
-"""Seconds for one request in total, without the time that `allow` adds."""
+"""Seconds for one request in total, without the time that `extend_deadline` adds."""
 SLOWEST = 256 << 10
 """Bytes per second that a longer body must reach beyond TOTAL_S."""
 CONNECTIONS = 16
@@ -58,11 +58,11 @@ _NAT64 = ip_network("64:ff9b::/96")
 """Prefix under which an IPv6-only network reaches IPv4 addresses. The last 32 bits are the IPv4 address (RFC 6052)."""
 
 
-class Forbidden(Exception):
+class ForbiddenAddress(Exception):
     """The host has no address that is admitted."""
 
 
-def fault(address: str) -> str:
+def forbidden_kind(address: str) -> str:
     """Return the kind of an address that is not admitted by default, such as "a loopback address"; "" for an admitted
     one."""
     parsed = ip_address(address)
@@ -88,15 +88,15 @@ def pool(scheme: str, host: str, port: int, allow_private: bool) -> HTTPConnecti
     return _TlsPool(host, port, ssl_context=context, **settings)
 
 
-def allow(reply: BaseHTTPResponse, count: int) -> None:
+def extend_deadline(reply: BaseHTTPResponse, count: int) -> None:
     """Extend the deadline of a reply's body by the time that `count` received bytes may have taken."""
     connection = cast(HTTPResponse, reply).connection
     if isinstance(connection, _Connection):
-        connection.clock.until += count / SLOWEST
+        connection.deadline.until += count / SLOWEST
 
 
 @dataclass(slots=True)
-class _Clock:
+class _Deadline:
     """Deadline of one request."""
 
     until: float = 0.0
@@ -117,17 +117,17 @@ class _Clock:
 class _Socket(socket.socket):
     """Socket that receives until its deadline. A timeout alone starts anew with each byte."""
 
-    clock: _Clock | None = None
+    deadline: _Deadline | None = None
 
     def recv_into(self, buffer: Any, *limits: int) -> int:
         """Receive as socket.recv_into does, within the deadline."""
-        if self.clock is None:
+        if self.deadline is None:
             return super().recv_into(buffer, *limits)
-        self.settimeout(min(IDLE_S, self.clock.left()))
+        self.settimeout(min(IDLE_S, self.deadline.left()))
         try:
             return super().recv_into(buffer, *limits)
         except TimeoutError:
-            self.clock.left()
+            self.deadline.left()
             raise
 
 
@@ -139,7 +139,7 @@ class _Connection(HTTPConnection):
     def __init__(self, *args: Any, allow_private: bool, **settings: Any):
         super().__init__(*args, **settings)
         self._allow_private = allow_private
-        self.clock = _Clock()
+        self.deadline = _Deadline()
 
     def _new_conn(self) -> socket.socket:
         """Connect for urllib3, with TLS or without."""
@@ -147,17 +147,17 @@ class _Connection(HTTPConnection):
             found = socket.getaddrinfo(self._dns_host, self.port, type=socket.SOCK_STREAM)
         except socket.gaierror as e:
             raise NameResolutionError(self.host, self, e) from e
-        return self._first(self._vetted(found))
+        return self._first(self._admitted(found))
 
-    def _vetted(self, found: list[Any]) -> list[Any]:
+    def _admitted(self, found: list[Any]) -> list[Any]:
         if self._allow_private:
             return found
-        faults = {address[0]: fault(address[0]) for *_, address in found}
+        faults = {address[0]: forbidden_kind(address[0]) for *_, address in found}
         fit = [each for each in found if not faults[each[4][0]]]
         if not fit:
             address, what = next(iter(faults.items()))
             who = address if address == self.host else f"{self.host} ({address})"
-            raise Forbidden(
+            raise ForbiddenAddress(
                 f"{who} is {what}: only public addresses are read, unless --allow-private-addresses is given"
             )
         return fit
@@ -176,9 +176,9 @@ class _Connection(HTTPConnection):
 
     def getresponse(self) -> HTTPResponse:  # type: ignore[override] # as in urllib3
         """Start the deadline of the request, and return the reply."""
-        self.clock.until = time.monotonic() + TOTAL_S
+        self.deadline.until = time.monotonic() + TOTAL_S
         if isinstance(self.sock, _Socket):
-            self.sock.clock = self.clock
+            self.sock.deadline = self.deadline
         return super().getresponse()
 
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 from voxbatch.errors import StorageError
 
 
-class Unkept(StorageError):
+class TemporaryFileError(StorageError):
     """The folder of temporary files is full, or cannot be written.
 
     The message names the folder, and not the temporary file that the error may name, because that name is different
@@ -23,11 +23,11 @@ class Unkept(StorageError):
         super().__init__(f"{what}: cannot be stored in {self.folder}: {reason}; free space there, or set TMPDIR")
 
 
-def spool(name: str, blocks: Iterable[bytes]) -> BinaryIO:
+def temporary_file(name: str, blocks: Iterable[bytes]) -> BinaryIO:
     """Return a temporary file of these bytes, positioned at the start. `name` is the name of their source, for errors.
 
     Raises:
-        Unkept: the file cannot be written.
+        TemporaryFileError: the file cannot be written.
         Exception: an error that `blocks` raises.
     """
     try:
@@ -36,4 +36,4 @@ def spool(name: str, blocks: Iterable[bytes]) -> BinaryIO:
             file.seek(0)
             return os.fdopen(os.dup(file.fileno()), "rb")
     except OSError as error:
-        raise Unkept(name, error) from error
+        raise TemporaryFileError(name, error) from error

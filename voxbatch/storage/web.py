@@ -1,7 +1,7 @@
 """Read the files of a web server over http and https.
 
 Many servers ignore a part of the request. Every reply is therefore compared with the request: the range, the length,
-the revision. This module follows redirects itself, and only to addresses that the SSRF guard (`vetted`) admits. It
+the revision. This module follows redirects itself, and only to addresses that the SSRF guard (`ssrf_guard`) admits. It
 sends nothing that identifies a person: no cookies, no credentials. Proxies (HTTPS_PROXY and similar variables) are not
 used, because the address that a proxy connects to cannot be checked here.
 
@@ -21,10 +21,10 @@ from urllib.parse import urljoin
 
 from voxbatch import __version__
 from voxbatch.errors import StorageError
-from voxbatch.storage.address import HTTP_SCHEMES, on_web, scheme_of, shown
-from voxbatch.storage.http_errors import refusal, retry_after, short, trouble
-from voxbatch.storage.objects import Interrupted, Piece, Stat, Unfit
-from voxbatch.storage.options import Access
+from voxbatch.storage.address import HTTP_SCHEMES, parse_web_address, redacted, scheme_of
+from voxbatch.storage.http_errors import connection_failed, one_line, parse_retry_after, status_error
+from voxbatch.storage.objects import RangeReply, Stat, TransientError, UnusableObject
+from voxbatch.storage.options import StoreOptions
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, HTTPConnectionPool
@@ -43,36 +43,40 @@ _OUTSIDE = re.compile(r"bytes \*/(?P<size>\d{1,18})", re.IGNORECASE)
 
 
 class WebServer:
-    """Web server. See objects.Readable for what each method promises. Thread-safe. A key is the path without its first
-    slash, and the query."""
+    """Web server. See objects.ObjectReader for what each method promises. Thread-safe. A key is the path without its
+    first slash, and the query."""
 
-    def __init__(self, place: str, access: Access):
-        self.place, self._access = place, access
+    def __init__(self, place: str, store_options: StoreOptions):
+        self.place, self._store_options = place, store_options
         self._pool = functools.lru_cache(HOSTS)(self._new_pool)
 
     def _new_pool(self, scheme: str, host: str, port: int) -> HTTPConnectionPool:
         from voxbatch.storage import ssrf_guard
 
-        return ssrf_guard.pool(scheme, host, port, self._access.allow_private_addresses)
+        return ssrf_guard.pool(scheme, host, port, self._store_options.allow_private_addresses)
 
-    def get(self, key: str, start: int, end: int, tag: str = "") -> Piece:
-        """See objects.Readable. If the server ignores the range, the result holds the first bytes of a reply with the
-        whole object."""
+    def get(self, key: str, start: int, end: int, tag: str = "") -> RangeReply:
+        """See objects.ObjectReader. If the server ignores the range, the result holds the first bytes of a reply with
+        the whole object."""
         with self._reply(key, tag, (start, end)) as reply:
             where = self._where(key)
             if reply.status == 416:
                 if tag and (_size(reply) or start) < start:  # it shrank: reads never begin after the known end
-                    raise Unfit(_changed(where))
-                return Piece(b"", tag or _tag(reply))
+                    raise UnusableObject(_changed(where))
+                return RangeReply(b"", tag or _tag(reply))
             if reply.status == 200:
                 data = self._beginning(where, reply, start, end)
             else:
                 data = _stretch(where, reply, start, end)
-            return Piece(data, _tag(reply), is_packed=_is_packed(where, reply), is_all=reply.status == 200)
+            return RangeReply(
+                data, _tag(reply), is_gzipped=_is_gzipped(where, reply), is_whole_object=reply.status == 200
+            )
 
     def _beginning(self, where: str, reply: BaseHTTPResponse, start: int, end: int) -> bytes:
         if start:
-            raise Unfit(f"cannot read {where}: its server first sent a range of it, and now sends only the whole file")
+            raise UnusableObject(
+                f"cannot read {where}: its server first sent a range of it, and now sends only the whole file"
+            )
         data = _taken(reply, end)
         self._check_size(where, len(data))
         return data
@@ -89,34 +93,34 @@ class WebServer:
             return Stat(key, -1 if size is None else size, _tag(reply))
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
-        """See objects.Readable. The object is read in one request."""
-        from voxbatch.storage.ssrf_guard import allow
+        """See objects.ObjectReader. The object is read in one request."""
+        from voxbatch.storage.ssrf_guard import extend_deadline
 
         where = self._where(stat.key)
         with self._reply(stat.key, stat.tag) as reply:
-            if _is_packed(where, reply):
-                raise Unfit(f"cannot read {where}: it is sent with Content-Encoding: gzip; unpack it there")
+            if _is_gzipped(where, reply):
+                raise UnusableObject(f"cannot read {where}: it is sent with Content-Encoding: gzip; unpack it there")
             size, count = _size(reply), 0
             if size is not None and stat.size not in (-1, size):
-                raise Unfit(_changed(where))
+                raise UnusableObject(_changed(where))
             while data := reply.read1(READ_BYTES):
                 count += len(data)
-                allow(reply, len(data))
+                extend_deadline(reply, len(data))
                 self._check_size(where, count)
                 yield data
             if stat.size not in (-1, count):
-                raise Interrupted(_broken_off(where, count, stat.size))
+                raise TransientError(_broken_off(where, count, stat.size))
 
     def renew(self) -> None:
         """Do nothing: there are no credentials."""
 
     def _where(self, key: str) -> str:
-        return shown(self.place + key)
+        return redacted(self.place + key)
 
     def _check_size(self, where: str, size: int | None) -> None:
-        limit = self._access.max_http_bytes
+        limit = self._store_options.max_http_bytes
         if size is not None and size > limit:
-            raise Unfit(
+            raise UnusableObject(
                 f"cannot read {where}: it has {size:,} bytes or more, and the limit is {limit:,}: raise --max-http-gb"
             )
 
@@ -134,9 +138,9 @@ class WebServer:
             headers["If-Match" if tag.startswith('"') else "If-Unmodified-Since"] = tag
         with self._led(self._where(key), self.place + key, headers) as (where, reply):
             if reply.status not in ((200, 206, 416) if asked else (200,)):
-                raise _refusal(where, reply)
+                raise _status_error(where, reply)
             if tag and reply.status != 416 and _tag(reply, tag) != tag:
-                raise Unfit(_changed(where))
+                raise UnusableObject(_changed(where))
             self._check_size(where, _size(reply))
             if asked and reply.status != 200:
                 _check_stretch(where, reply, *asked)
@@ -155,12 +159,12 @@ class WebServer:
                     yield at, reply
                     return
             url = _next(where, url, location)
-            at = f"{where} (redirected to {shown(url)})"
-        raise Unfit(f"cannot read {where}: it redirects more than {REDIRECTS} times; give the final address")
+            at = f"{where} (redirected to {redacted(url)})"
+        raise UnusableObject(f"cannot read {where}: it redirects more than {REDIRECTS} times; give the final address")
 
     @contextlib.contextmanager
     def _asked(self, url: str, headers: Mapping[str, str]) -> Iterator[BaseHTTPResponse]:
-        scheme, host, port, target = on_web(url)
+        scheme, host, port, target = parse_web_address(url)
         reply = self._pool(scheme, host, port).urlopen(
             "GET", target, headers=headers, retries=False, redirect=False, assert_same_host=False,
             preload_content=False, decode_content=False,
@@ -176,17 +180,17 @@ def _next(where: str, url: str, location: str) -> str:
     """Return the address that a redirect leads to.
 
     Raises:
-        Unfit: the redirect must not be followed.
+        UnusableObject: the redirect must not be followed.
     """
     try:
         target = urljoin(url, location)
         if scheme_of(target) not in HTTP_SCHEMES:
             raise ValueError("it is not an http(s) address")
-        on_web(target)
+        parse_web_address(target)
     except ValueError as e:
-        raise Unfit(f"cannot read {where}: it redirects to an address that cannot be used: {e}") from None
+        raise UnusableObject(f"cannot read {where}: it redirects to an address that cannot be used: {e}") from None
     if scheme_of(url) == "https" and scheme_of(target) == "http":
-        raise Unfit(f"cannot read {where}: it redirects from https to {shown(target)}, which is not secure")
+        raise UnusableObject(f"cannot read {where}: it redirects from https to {redacted(target)}, which is not secure")
     return target
 
 
@@ -195,25 +199,25 @@ def _errors(where: str) -> Iterator[None]:
     """Convert urllib3's errors to ours. Only the texts of system errors are used, because they contain no address."""
     from urllib3.exceptions import HTTPError, LocationValueError
 
-    from voxbatch.storage.ssrf_guard import Forbidden
+    from voxbatch.storage.ssrf_guard import ForbiddenAddress
 
     try:
         yield
-    except Forbidden as e:
-        raise Unfit(f"cannot read {where}: {e}") from e
+    except ForbiddenAddress as e:
+        raise UnusableObject(f"cannot read {where}: {e}") from e
     except LocationValueError:
-        raise Unfit(f"cannot read {where}: the server's name is not valid: check its spelling") from None
+        raise UnusableObject(f"cannot read {where}: the server's name is not valid: check its spelling") from None
     except HTTPError as e:
         root = _root(e)
         if isinstance(root, ssl.SSLCertVerificationError):
-            raise Unfit(
+            raise UnusableObject(
                 f"cannot read {where}: the server's certificate is not valid ({root.verify_message}): have the "
                 "certificate fixed, or, if your own certificate authority signed it, set SSL_CERT_FILE to that "
                 "authority's file"
             ) from root
         if isinstance(root, OSError):
-            raise Interrupted(trouble("read", where, root)) from root
-        raise Interrupted(trouble("read", where, type(root).__name__)) from None
+            raise TransientError(connection_failed("read", where, root)) from root
+        raise TransientError(connection_failed("read", where, type(root).__name__)) from None
 
 
 def _root(error: BaseException) -> BaseException:
@@ -221,7 +225,7 @@ def _root(error: BaseException) -> BaseException:
     return _root(inner) if inner else error
 
 
-def _refusal(where: str, reply: BaseHTTPResponse) -> StorageError:
+def _status_error(where: str, reply: BaseHTTPResponse) -> StorageError:
     """Return the error for an HTTP status.
 
     A refusal says nothing about other addresses on the same server, unless the server is down. The server's own text
@@ -232,11 +236,13 @@ def _refusal(where: str, reply: BaseHTTPResponse) -> StorageError:
     with contextlib.suppress(ValueError):
         said += f" {HTTPStatus(status).phrase}"
     if status in (401, 403):
-        return Unfit(f"cannot read {where}: permission denied ({said}): if the address was signed, get a new one")
+        return UnusableObject(
+            f"cannot read {where}: permission denied ({said}): if the address was signed, get a new one"
+        )
     if status in (404, 408, 410, 412, 429) or status >= 500:
         status = 404 if status == 410 else status
-        return refusal("read", where, status, said, "", retry_after(reply.headers.get("Retry-After")))
-    return Unfit(f"cannot read {where}: its server did not deliver it ({said}): check the address")
+        return status_error("read", where, status, said, "", parse_retry_after(reply.headers.get("Retry-After")))
+    return UnusableObject(f"cannot read {where}: its server did not deliver it ({said}): check the address")
 
 
 def _changed(where: str) -> str:
@@ -244,7 +250,7 @@ def _changed(where: str) -> str:
 
 
 def _broken_off(where: str, count: int, wanted: int) -> str:
-    return trouble("read", where, f"received {count:,} bytes, but {wanted:,} were announced")
+    return connection_failed("read", where, f"received {count:,} bytes, but {wanted:,} were announced")
 
 
 def _taken(reply: BaseHTTPResponse, count: int) -> bytes:
@@ -269,10 +275,12 @@ def _tag(reply: BaseHTTPResponse, like: str = "") -> str:
     return etag if etag.startswith('"') else date
 
 
-def _is_packed(where: str, reply: BaseHTTPResponse) -> bool:
+def _is_gzipped(where: str, reply: BaseHTTPResponse) -> bool:
     encoding = reply.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip"):
-        raise Unfit(f"cannot read {where}: it is sent with Content-Encoding: {short(encoding)}; unpack it there")
+        raise UnusableObject(
+            f"cannot read {where}: it is sent with Content-Encoding: {one_line(encoding)}; unpack it there"
+        )
     return "gzip" in encoding
 
 
@@ -301,12 +309,12 @@ def _check_stretch(where: str, reply: BaseHTTPResponse, start: int, end: int) ->
     if reply.status == 416:
         is_right = size is None or size <= start
     elif found and size is None:
-        raise Unfit(f"cannot read {where}: its server does not report its size")
+        raise UnusableObject(f"cannot read {where}: its server does not report its size")
     else:
         is_right = found is not None and (int(found[1]), int(found[2])) == (start, min(end, size or 0) - 1)
     if not is_right:
-        came = short(_content_range(reply)) or "no byte range"
-        raise Interrupted(
+        came = one_line(_content_range(reply)) or "no byte range"
+        raise TransientError(
             f"cannot read {where}: its server answered a request for bytes {start}-{end - 1} with {came} "
             f"(HTTP status {reply.status})"
         )
@@ -316,5 +324,5 @@ def _stretch(where: str, reply: BaseHTTPResponse, start: int, end: int) -> bytes
     count = min(end, _size(reply) or end) - start
     data = _taken(reply, count + 1)
     if len(data) != count:
-        raise Interrupted(_broken_off(where, len(data), count))
+        raise TransientError(_broken_off(where, len(data), count))
     return data

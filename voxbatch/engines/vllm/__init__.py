@@ -29,7 +29,7 @@ from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model, comp
 from voxbatch.engines.vllm.settings import Settings, resolve
 from voxbatch.errors import EngineError
 from voxbatch.records import ChunkFailure, Hypothesis
-from voxbatch.storage import USUAL, Access
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 T = TypeVar("T")
 FAMILIES: dict[str, Callable[[Model, Settings], Family]] = {REALTIME: Realtime, INSTRUCT: Instruct, WHISPER: Whisper}
@@ -40,11 +40,13 @@ PREFETCH = 64
 class Vllm:
     """The vLLM engine; see Engine for the methods."""
 
-    def __init__(self, model: str | None, options: Mapping[str, str], access: Access = USUAL):
+    def __init__(
+        self, model: str | None, options: Mapping[str, str], store_options: StoreOptions = DEFAULT_STORE_OPTIONS
+    ):
         distribution, version = compat.installed()
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order; CUDA's default is the fastest first
         gpu.use_only(options.get("devices", ""))
-        self._model = locate(model, options.get("revision") or None, access)
+        self._model = locate(model, options.get("revision") or None, store_options)
         self._settings = resolve(self._model.family, options)
         check(self._model, self._settings)
         check_installed(self._model, self._settings)

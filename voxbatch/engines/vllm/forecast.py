@@ -20,7 +20,7 @@ from voxbatch.engines.vllm.cards import CARDS
 from voxbatch.engines.vllm.model import DEFAULT_MODEL, REALTIME, locate
 from voxbatch.engines.vllm.settings import Settings, resolve
 from voxbatch.records import SAMPLING_RATE
-from voxbatch.storage.address import is_bucket
+from voxbatch.storage.address import is_bucket_address
 
 CHUNK_S = 30.0
 """Seconds of an average chunk of a long recording, which is cut in pauses. With a limit of 35 s the average was 32 s
@@ -73,7 +73,7 @@ def _params(model: str | None) -> dict[str, Any] | None:
     if os.path.isdir(model):
         found = locate(model, None)
         return found.shape() if found.family == REALTIME else None
-    return published.PARAMS if is_bucket(model) or model.startswith("/") else None
+    return published.PARAMS if is_bucket_address(model) or model.startswith("/") else None
 
 
 def _is_plain(settings: Settings) -> bool:

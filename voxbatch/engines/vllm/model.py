@@ -18,8 +18,8 @@ from typing import Any
 
 from voxbatch.engines.vllm import huggingface
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.storage import USUAL, Access
-from voxbatch.storage.address import is_bucket
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage.address import is_bucket_address
 
 REALTIME, INSTRUCT, WHISPER = "realtime", "instruct", "whisper"
 
@@ -89,7 +89,7 @@ class Model:
         return audio
 
 
-def locate(name: str | None, revision: str | None, access: Access = USUAL) -> Model:
+def locate(name: str | None, revision: str | None, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> Model:
     """Find a model and read its small files.
 
     Args:
@@ -102,8 +102,8 @@ def locate(name: str | None, revision: str | None, access: Access = USUAL) -> Mo
         StorageError: a bucket cannot be read.
     """
     name = name or DEFAULT_MODEL
-    if is_bucket(name):
-        model = _from_bucket(name, access)
+    if is_bucket_address(name):
+        model = _from_bucket(name, store_options)
     elif os.path.isdir(name):
         model = _described(name, Path(name).resolve(), None)
     elif name.startswith((".", "/", "~")) or name.count("/") != 1:
@@ -112,7 +112,7 @@ def locate(name: str | None, revision: str | None, access: Access = USUAL) -> Mo
         )
     else:
         model = _from_hub(name, revision)
-    if revision and (model.revision is None or is_bucket(name)):
+    if revision and (model.revision is None or is_bucket_address(name)):
         raise ConfigError(f"revision {revision}: {name} is a folder, and only a hub's model has revisions")
     return model
 
@@ -137,7 +137,7 @@ def complete(model: Model) -> Model:
         EngineError: weights are missing or incomplete, or the hub does not provide them any more. The message says what
             to do.
     """
-    if model.revision and not is_bucket(model.name):
+    if model.revision and not is_bucket_address(model.name):
         try:
             path = _snapshot(model.name, model.revision, weights=True, is_mistral=model.is_mistral)
         except ConfigError as e:  # not the user's error: the hub gave the small files for this name
@@ -237,10 +237,10 @@ def _write_whole(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _from_bucket(uri: str, access: Access) -> Model:
-    from voxbatch.storage.model_download import fetch_prefix
+def _from_bucket(uri: str, store_options: StoreOptions) -> Model:
+    from voxbatch.storage.model_download import download_model
 
-    fetched = fetch_prefix(uri, cache_folder() / "models", access=access)
+    fetched = download_model(uri, cache_folder() / "models", store_options=store_options)
     return _described(uri, fetched.path, fetched.revision)
 
 

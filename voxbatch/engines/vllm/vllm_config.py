@@ -17,7 +17,7 @@ import yaml
 from voxbatch.engines.vllm import keys
 from voxbatch.engines.vllm.keys import Entry, Properties
 from voxbatch.errors import ConfigError
-from voxbatch.storage.address import is_bucket
+from voxbatch.storage.address import is_bucket_address
 
 FLAG = "--vllm-config"
 
@@ -72,7 +72,7 @@ def _beside(file: str, model: str) -> str:
     """Return the folder of a model that is relative to the file. Return other names unchanged."""
     folder = os.path.abspath(Path(file).parent / model)
     is_relative = model.startswith(".") or os.path.isdir(folder)
-    return folder if is_relative and not is_bucket(model) else model
+    return folder if is_relative and not is_bucket_address(model) else model
 
 
 _WITHOUT_EFFECT = frozenset([

@@ -24,7 +24,7 @@ from voxbatch.output import lease as out_lease
 from voxbatch.platforms.listen.message import Foreign, Rules, Run, Upload, read
 from voxbatch.platforms.listen.subscription import Lease, Subscription
 from voxbatch.platforms.listen.window import Uploads, Window, window_of
-from voxbatch.storage import Access, open_store
+from voxbatch.storage import StoreOptions, open_store
 
 __all__ = ["Listener", "Rules", "Run", "Settings", "Subscription"]
 
@@ -56,7 +56,7 @@ class Settings:
     """The settings of a listener."""
 
     rules: Rules
-    access: Access
+    store_options: StoreOptions
     include: tuple[str, ...] = ()
     """Globs that an uploaded recording must match; see manifest.folder.is_included."""
     window_s: float = 0.0
@@ -90,7 +90,9 @@ class Listener:
             log: receives one event for each message.
         """
         self._settings, self._subscription, self._perform, self._log = settings, subscription, perform, log
-        self._uploads = Uploads(settings.rules, settings.access, settings.include) if settings.rules.out else None
+        self._uploads = (
+            Uploads(settings.rules, settings.store_options, settings.include) if settings.rules.out else None
+        )
         self._windows: dict[Window, list[tuple[Upload, Lease]]] = {}
         self._parked: list[_Parked] = []
         self._done: deque[set[tuple[str, str]]] = deque(maxlen=REMEMBERED)
@@ -189,7 +191,7 @@ class Listener:
 
     def _done_alone(self, run: Run, leases: list[Lease]) -> bool:
         """Perform a run under a lease on its OUT; return False if another worker has the lease."""
-        store = open_store(run.out, self._settings.access)
+        store = open_store(run.out, self._settings.store_options)
         message, lease_s = leases[0].message.id, self._subscription.lease_s
         if (other := out_lease.take(store, message, lease_s)) is not None:
             # Not acknowledged: the other worker may die, or may run another manifest.

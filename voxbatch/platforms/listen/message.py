@@ -15,8 +15,8 @@ from typing import Any
 from voxbatch.errors import MessageError
 from voxbatch.manifest.folder import RECORDING_SUFFIXES
 from voxbatch.manifest.source import SUFFIXES, stem
-from voxbatch.storage import is_remote, shown
-from voxbatch.storage.address import is_bucket, is_folder, name_of, tidied
+from voxbatch.storage import is_remote, redacted
+from voxbatch.storage.address import is_bucket_address, is_folder, name_of, normalized
 
 FINALIZED = "OBJECT_FINALIZE"
 
@@ -96,7 +96,7 @@ class Rules:
             MessageError: there is no OUT.
         """
         if self.out is None:
-            raise MessageError(f"{shown(uri)}: no output is named for it: start voxbatch listen with -o OUT")
+            raise MessageError(f"{redacted(uri)}: no output is named for it: start voxbatch listen with -o OUT")
         places = [name_of(each) for each in self.prefixes + self.recordings]
         folder = commonpath(places) if places else ""
         return self.out + name_of(uri).removeprefix(f"{folder}/" if folder else "")
@@ -177,19 +177,19 @@ def _object(data: bytes) -> dict[str, Any]:
 def _run(found: Mapping[str, Any], rules: Rules) -> Run:
     """Return the run of a JSON object."""
     source = _given(found, "manifest")
-    if is_folder(source) and not is_bucket(source):
-        raise MessageError(f"manifest {shown(source)} is a folder of a web server, which cannot be listed")
+    if is_folder(source) and not is_bucket_address(source):
+        raise MessageError(f"manifest {redacted(source)} is a folder of a web server, which cannot be listed")
     if not _is_in(source, rules):
         raise MessageError(
-            f"manifest {shown(source)} lies below none of {_listed(rules.prefixes or rules.recordings)}: put it there, "
-            "or give voxbatch listen its --prefix"
+            f"manifest {redacted(source)} lies below none of {_listed(rules.prefixes or rules.recordings)}: put it "
+            "there, or give voxbatch listen its --prefix"
         )
     if found.get("output") is None:
         if is_folder(source):
             raise MessageError(f"manifest {source} is a folder, and no output is named for it; {_FORM}")
         return Run(source, rules.out_of(_stem(source)))
     out = _given(found, "output")
-    if not is_bucket(out):
+    if not is_bucket_address(out):
         raise MessageError(f"output {out} is no address in a bucket; write gs://bucket/folder or s3://bucket/folder")
     if rules.out and not f"{out}/".startswith(rules.out):
         raise MessageError(f"output {out} does not lie in {rules.out}, the -o of voxbatch listen")
@@ -208,14 +208,14 @@ def _given(found: Mapping[str, Any], key: str) -> str:
 def _address(uri: str, what: str) -> str:
     """Return the normalised address."""
     try:
-        return tidied(uri)
+        return normalized(uri)
     except ValueError as e:
-        raise MessageError(f"{what}, {shown(uri)}, cannot be: {e}") from e
+        raise MessageError(f"{what}, {redacted(uri)}, cannot be: {e}") from e
 
 
 def _stem(uri: str) -> str:
     """Return an address without its suffix: "gs://b/day.jsonl.gz" → "gs://b/day", "gs://b/day/" → "gs://b/day"."""
-    return stem(shown(uri, "").rstrip("/"))
+    return stem(redacted(uri, "").rstrip("/"))
 
 
 def _brief(value: Any) -> str:

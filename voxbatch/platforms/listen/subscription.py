@@ -234,7 +234,7 @@ class Subscription:
             self._log.warning("lease", text=text)
 
     def _again(self, doing: str, call: Callable[[], Any]) -> Any:
-        """Call with retries, as for stores; see storage.steady.
+        """Call with retries, as for stores; see storage.retry.
 
         Raises:
             ConfigError, QueueError: the error that remains.

@@ -19,8 +19,8 @@ from itertools import chain
 from voxbatch.errors import ManifestError, MessageError
 from voxbatch.manifest import upload_line, uploads_manifest
 from voxbatch.platforms.listen.message import Rules, Run, Upload
-from voxbatch.storage import Access, Store, open_store, stat
-from voxbatch.storage.objects import Absent, Stat
+from voxbatch.storage import Store, StoreOptions, open_store, stat_object
+from voxbatch.storage.objects import ObjectNotFound, Stat
 
 GRACE_S = 10.0
 """Seconds between a window's end and the question to the store. The store's clock and this machine's clock may differ
@@ -69,10 +69,10 @@ def window_of(upload: Upload, created: float, seconds: float) -> Window:
 class Uploads:
     """The runs of uploaded recordings, and their manifests in OUT."""
 
-    def __init__(self, rules: Rules, access: Access, include: Sequence[str]):
+    def __init__(self, rules: Rules, store_options: StoreOptions, include: Sequence[str]):
         assert rules.out is not None
-        self._rules, self._access, self._include = rules, access, include
-        self._store: Store = open_store(rules.out, access)
+        self._rules, self._store_options, self._include = rules, store_options, include
+        self._store: Store = open_store(rules.out, store_options)
 
     def current(self, upload: Upload) -> Stat | None:
         """Return the present state of a recording; None if another revision, which has its own message, replaced it.
@@ -82,8 +82,8 @@ class Uploads:
             StorageError: the store cannot be read.
         """
         try:
-            found = stat(upload.uri, self._access)
-        except Absent as e:
+            found = stat_object(upload.uri, self._store_options)
+        except ObjectNotFound as e:
             raise MessageError(f"{upload.uri} was deleted before its turn; upload it again") from e
         return None if upload.generation not in ("", found.tag) else found
 
@@ -96,7 +96,7 @@ class Uploads:
             StorageError: the store cannot be read or written.
         """
         name = upload.out.removeprefix(str(self._rules.out)) + ".jsonl"
-        line = upload_line(upload.uri, generation, self._access)
+        line = upload_line(upload.uri, generation, self._store_options)
         if not self._store.create(name, [line.encode() + b"\n"]):
             settled = json.loads(self._store.read(name) or b"{}")
             if settled.get("generation") != generation:
@@ -130,7 +130,7 @@ class Uploads:
         """Yield the manifest lines of a window."""
         end = window.start + window.seconds
         with contextlib.suppress(ManifestError):  # recordings with a bad reference are left out: each is refused alone
-            for line in uploads_manifest(window.prefix, window.start, end, self._access, self._include):
+            for line in uploads_manifest(window.prefix, window.start, end, self._store_options, self._include):
                 if self._rules.place_of_recording(json.loads(line)["audio_filepath"]) == window.prefix:
                     yield line  # otherwise it belongs to a place inside this one, which has its own windows
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from voxbatch import prices
 from voxbatch.errors import BusyError, ConfigError, StartError, VoxbatchError
 from voxbatch.platforms.submit.order import Order, Request, Started
-from voxbatch.storage.http_errors import short
+from voxbatch.storage.http_errors import one_line
 
 ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN"
 """gcloud's variable for another address of the Cloud Run API."""
@@ -208,20 +208,22 @@ class _Api:
             raise self._refusal(what, verb, e) from e
         except (RequestException, TransportError, RetryError) as e:
             raise BusyError(
-                f"{what}: the connection failed ({short(e)}): check the network, and submit it again: what has begun "
-                "by then is found, not started twice"
+                f"{what}: the connection failed ({one_line(e)}): check the network, and submit it again: what has "
+                "begun by then is found, not started twice"
             ) from e
         except ParseError as e:
-            raise StartError(f"{what}: what answers is not Cloud Run ({short(e)}): check {ENDPOINT} and proxies") from e
+            raise StartError(
+                f"{what}: what answers is not Cloud Run ({one_line(e)}): check {ENDPOINT} and proxies"
+            ) from e
         except GoogleAuthError as e:
-            said = short(e.args[0] if e.args else e)
+            said = one_line(e.args[0] if e.args else e)
             if isinstance(e.__cause__, TransportError):  # for example, the machine's metadata server
                 raise BusyError(f"{what}: no credentials can be had now ({said}): submit it again") from e
             raise StartError(f"{what}: no usable credentials ({said}): {_LOGIN}") from e
 
     def _refusal(self, what: str, verb: str, error: Any) -> VoxbatchError:
         """Return the voxbatch error for an HTTP error of the API."""
-        status, said = int(error.code or 0), short(_words(error.response) or error.message)
+        status, said = int(error.code or 0), one_line(_words(error.response) or error.message)
         place = f"project {self._project}, region {self._region}"
         if "SERVICE_DISABLED" in str(error) or "has not been used in project" in said:
             enable = f"gcloud services enable run.googleapis.com --project={self._project}"

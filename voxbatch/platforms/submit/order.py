@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Protocol
 
 from voxbatch.config import digest
 from voxbatch.errors import ConfigError
-from voxbatch.storage import is_remote, shown
-from voxbatch.storage.address import in_bucket, is_bucket
+from voxbatch.storage import is_remote, redacted
+from voxbatch.storage.address import is_bucket_address, parse_bucket_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class Order:
                 f"SOURCE {self.source} lies on this machine, where a job elsewhere cannot see it: upload it with its "
                 "recordings, and give its address: gs://, s3:// or https://"
             )
-        if not is_bucket(self.out):
-            raise ConfigError(f"OUT {shown(self.out)} is no place that all tasks share: give -o gs://… or -o s3://…")
+        if not is_bucket_address(self.out):
+            raise ConfigError(f"OUT {redacted(self.out)} is no place that all tasks share: give -o gs://… or -o s3://…")
         try:
-            in_bucket(self.out)
+            parse_bucket_address(self.out)
         except ValueError as e:
             raise ConfigError(f"-o {self.out}: {e}") from e
         if self.tasks < 1:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from voxbatch.errors import BusyError, ConfigError, StartError, VoxbatchError
 from voxbatch.platforms.submit.order import Order, Request, Started
-from voxbatch.storage.http_errors import short
+from voxbatch.storage.http_errors import one_line
 
 REGION = "AWS_REGION"
 """The region's variable in other AWS clients and in AWS's own containers; boto3 itself reads AWS_DEFAULT_REGION."""
@@ -213,20 +213,20 @@ class _Api:
         except botocore.NoRegionError as e:
             raise ConfigError(f"{what}: which region is not known: give --region, or set {REGION}") from e
         except (botocore.NoCredentialsError, botocore.PartialCredentialsError, botocore.ProfileNotFound) as e:
-            raise StartError(f"{what}: no usable credentials ({short(e)}): {_LOGIN}") from e
+            raise StartError(f"{what}: no usable credentials ({one_line(e)}): {_LOGIN}") from e
         except (botocore.ConnectionError, botocore.HTTPClientError) as e:
             raise BusyError(
-                f"{what}: the connection failed ({short(e)}): check the network and --region, and submit it again: "
+                f"{what}: the connection failed ({one_line(e)}): check the network and --region, and submit it again: "
                 "what has begun by then is found, not started twice"
             ) from e
         except (botocore.ParamValidationError, ValueError) as e:  # an invalid endpoint or region
-            raise ConfigError(f"{what}: {short(e)}") from e
+            raise ConfigError(f"{what}: {one_line(e)}") from e
         except botocore.BotoCoreError as e:
-            raise StartError(f"{what}: {short(e)}") from e
+            raise StartError(f"{what}: {one_line(e)}") from e
 
     def _refusal(self, what: str, verb: str, error: Any) -> VoxbatchError:
         """Return the voxbatch error for an error code of SageMaker."""
-        code, said = error.response["Error"]["Code"], short(error.response["Error"].get("Message", ""))
+        code, said = error.response["Error"]["Code"], one_line(error.response["Error"].get("Message", ""))
         status = int(error.response["ResponseMetadata"].get("HTTPStatusCode", 0))
         if code in _CREDENTIALS:
             return StartError(f"{what}: the credentials are not valid (any more) ({code}): {_LOGIN}")

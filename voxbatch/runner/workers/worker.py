@@ -33,7 +33,7 @@ from voxbatch.manifest import Handle, items
 from voxbatch.output.checkpoint import Ledger
 from voxbatch.runner.pipeline import FINAL_COMMIT_TIMEOUT_S, Pipeline, Progress, Stop, StopRequested, Usage
 from voxbatch.runner.run import policy, settings
-from voxbatch.storage import hurry, open_store
+from voxbatch.storage import open_store, set_retry_deadline
 from voxbatch.storage.circuit_breaker import Known
 
 REPORT_S = 0.2
@@ -95,10 +95,10 @@ def obey(order: Order, connection: Connection, stop: Stop, engine_cache: EngineC
     """
     config = order.config
     choice = engines.choose(config.engine)
-    engine = engine_cache.get(choice.name, config.model, config.engine_options, config.access)
+    engine = engine_cache.get(choice.name, config.model, config.engine_options, config.store_options)
     if dict(engine.spec.decoding) != order.decoding:
         raise ConfigError(f"the model changed since the run began: {engine.spec.decoding} is not {order.decoding}")
-    store = open_store(config.out, config.access)
+    store = open_store(config.out, config.store_options)
     ledger = Ledger(store, order.run, len(order.todo), config.shard, config.shards, order.worker)
     ledger.load()
     todo = order.todo & ~np.frombuffer(ledger.done, np.bool_)
@@ -167,7 +167,7 @@ def _on_signals(stop: Stop) -> None:
 
     def handle(*_: object) -> None:
         if not stop.requested.is_set():
-            hurry(FINAL_COMMIT_TIMEOUT_S)
+            set_retry_deadline(FINAL_COMMIT_TIMEOUT_S)
             stop.request()
 
     for number in (signal.SIGINT, signal.SIGTERM):
