@@ -1,4 +1,4 @@
-"""Tests for the ledger: items in a part are done, exactly once, in whichever process, and never partly."""
+"""Tests for the checkpoint: items in a part are done, exactly once, in whichever process, and never partly."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxbatch.errors import LedgerError
+from voxbatch.errors import CheckpointError
 from voxbatch.latency import Latency
-from voxbatch.output.checkpoint import Entry, Ledger, dump, part_names, read_header, read_part
+from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line, part_names, read_header, read_part
 from voxbatch.storage import Store, open_store
 
 ITEMS = 12
@@ -25,13 +25,13 @@ JSON = st.recursive(
 )
 
 
-def entry(index: int, kind: str = "transcript", **row: object) -> Entry:
-    return Entry(index, kind, dump({"id": f"r{index}", **row}))
+def entry(index: int, kind: str = "transcript", **row: object) -> PartEntry:
+    return PartEntry(index, kind, encode_line({"id": f"r{index}", **row}))
 
 
-def ledger(store: Store, shard: int = 0, shards: int = 1, run: str = RUN) -> Ledger:
-    """Return a loaded Ledger of a shard."""
-    made = Ledger(store, run, ITEMS, shard, shards)
+def checkpoint(store: Store, shard: int = 0, shards: int = 1, run: str = RUN) -> Checkpoint:
+    """Return a loaded Checkpoint of a shard."""
+    made = Checkpoint(store, run, ITEMS, shard, shards)
     made.load()
     return made
 
@@ -55,23 +55,23 @@ def test_each_item_is_committed_once(batches: list[tuple[int, set[int]]]) -> Non
     """If four processes on one shard commit overlapping sets in any order, every item is in exactly one part."""
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(folder)
-        ledgers = [ledger(store) for _ in range(4)]
+        checkpoints = [checkpoint(store) for _ in range(4)]
         won: list[int] = []
         for who, batch in batches:
-            won += [each.index for each in ledgers[who].commit([entry(i) for i in batch], 1.0)]
+            won += [each.index for each in checkpoints[who].commit([entry(i) for i in batch], 1.0)]
         wanted = set().union(*(batch for _, batch in batches)) if batches else set()
         assert sorted(committed(store)) == sorted(won) == sorted(wanted)
-        assert {i for i, done in enumerate(ledger(store).done) if done} == wanted
+        assert {i for i, done in enumerate(checkpoint(store).done) if done} == wanted
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(["transcript", "failure"]), st.dictionaries(st.text(), JSON))
 def test_an_entry_comes_back_byte_for_byte(index: int, kind: str, row: dict[str, object]) -> None:
     """A part returns the bytes of any row, also with lone surrogates and line separators."""
-    written = Entry(index, kind, dump(row))
+    written = PartEntry(index, kind, encode_line(row))
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(folder)
-        big = Ledger(store, RUN, 0)
+        big = Checkpoint(store, RUN, 0)
         big.done, big.failed = _Endless(), _Endless()  # type: ignore[assignment]
         assert big.commit([written], 0.0) == [written]
         assert list(read_part(store, part_names(store)[0])) == [written]
@@ -92,7 +92,7 @@ def test_a_loser_reads_the_winners_part(store: Store) -> None:
     """A process that loses the race for a part number marks the winner's items as done and commits the rest under the
     next number.
     """
-    first, second = ledger(store), ledger(store)
+    first, second = checkpoint(store), checkpoint(store)
     assert len(first.commit([entry(1), entry(2)], 1.0)) == 2
     assert [each.index for each in second.commit([entry(2), entry(3)], 1.0)] == [3]
     assert second.done[1]
@@ -101,7 +101,7 @@ def test_a_loser_reads_the_winners_part(store: Store) -> None:
 
 def test_loading_again_tells_what_others_did_meanwhile(store: Store) -> None:
     """Loading again marks the items that others committed, and finds the next free part number."""
-    watching, working = ledger(store), ledger(store)
+    watching, working = checkpoint(store), checkpoint(store)
     working.commit([entry(1)], 1.0)
     working.commit([entry(2)], 1.0)
     assert not any(watching.done)
@@ -113,7 +113,7 @@ def test_loading_again_tells_what_others_did_meanwhile(store: Store) -> None:
 
 def test_committing_again_is_nothing(store: Store) -> None:
     """A commit of items that are all done writes no part."""
-    mine = ledger(store)
+    mine = checkpoint(store)
     mine.commit([entry(1)], 1.0)
     assert mine.commit([entry(1)], 1.0) == []
     assert len(part_names(store)) == 1
@@ -121,7 +121,7 @@ def test_committing_again_is_nothing(store: Store) -> None:
 
 def test_a_part_is_in_manifest_order_and_says_what_it_holds(store: Store) -> None:
     """A part is in manifest order, and its header contains the range, so that a merge opens parts only when needed."""
-    ledger(store, 3, 16).commit([entry(9), entry(2, "failure"), entry(5)], 1.23456)
+    checkpoint(store, 3, 16).commit([entry(9), entry(2, "failure"), entry(5)], 1.23456)
     (name,) = part_names(store)
     assert name == "parts/shard-00003-of-00016/part-00000.jsonl"
     header = read_header(store, name)
@@ -139,7 +139,7 @@ def measured() -> Latency:
 
 def test_a_header_keeps_what_was_measured(store: Store) -> None:
     """Latencies and peak memory are read back as committed; without a measurement they are None."""
-    made = ledger(store)
+    made = checkpoint(store)
     made.commit([entry(1)], 1.0, measured(), 14_500_000_000)
     made.commit([entry(2)], 1.0)
     with_all, without = (read_header(store, name) for name in part_names(store))
@@ -149,26 +149,26 @@ def test_a_header_keeps_what_was_measured(store: Store) -> None:
 
 def test_a_part_of_an_older_version_is_read(store: Store) -> None:
     """Parts from before latencies or workers were recorded are still read."""
-    ledger(store).commit([entry(1)], 1.5)
+    checkpoint(store).commit([entry(1)], 1.5)
     spoil(store, lambda data: re.sub(rb', "worker".*?}\n', b"}\n", data, count=1))
     (name,) = part_names(store)
     header = read_header(store, name)
     assert (header.wall_s, header.worker, header.latency, header.peak_gpu_bytes) == (1.5, 0, None, None)
     assert committed(store) == [1]
-    assert ledger(store).done[1]
+    assert checkpoint(store).done[1]
 
 
 def test_failures_are_remembered(store: Store) -> None:
     """A resumed run knows which finished items had failed, because its exit code covers all items."""
-    ledger(store).commit([entry(1), entry(2, "failure")], 1.0)
-    again = ledger(store)
+    checkpoint(store).commit([entry(1), entry(2, "failure")], 1.0)
+    again = checkpoint(store)
     assert [i for i in range(ITEMS) if again.failed[i]] == [2]
 
 
 def test_resume_reads_other_shard_counts(store: Store) -> None:
     """Items done by four shards are done for a run with another number of shards."""
-    ledger(store, 1, 4).commit([entry(1), entry(5)], 1.0)
-    alone = ledger(store)
+    checkpoint(store, 1, 4).commit([entry(1), entry(5)], 1.0)
+    alone = checkpoint(store)
     assert [i for i in range(ITEMS) if alone.done[i]] == [1, 5]
     assert [e.index for e in alone.commit([entry(5), entry(6)], 1.0)] == [6]
 
@@ -177,18 +177,18 @@ def test_sibling_shards_are_not_read(store: Store) -> None:
     """Shards of one run contain different items, so none reads the parts of another, and damage
     there does not stop it.
     """
-    ledger(store, 1, 4).commit([entry(1)], 1.0)
+    checkpoint(store, 1, 4).commit([entry(1)], 1.0)
     spoil(store, lambda data: data[:-5])
-    assert not any(ledger(store, 0, 4).done)
+    assert not any(checkpoint(store, 0, 4).done)
 
 
 def test_a_deleted_part_leaves_a_gap_that_harms_nothing(store: Store) -> None:
     """The remedy for a damaged part is to delete it: its items are open again, and the others stay done."""
-    first = ledger(store)
+    first = checkpoint(store)
     for i in range(4):
         first.commit([entry(i)], 1.0)
     Path(store.place, part_names(store)[1]).unlink()
-    again = ledger(store)
+    again = checkpoint(store)
     assert [i for i in range(ITEMS) if again.done[i]] == [0, 2, 3]
     again.commit([entry(i) for i in range(6)], 1.0)
     assert sorted(committed(store)) == [0, 1, 2, 3, 4, 5]
@@ -196,14 +196,14 @@ def test_a_deleted_part_leaves_a_gap_that_harms_nothing(store: Store) -> None:
 
 def test_a_shard_is_complete_when_it_says_so(store: Store) -> None:
     """Only the last shard finds all shards complete; completing twice counts once."""
-    shards = [ledger(store, i, 3) for i in range(3)]
+    shards = [checkpoint(store, i, 3) for i in range(3)]
     seen = []
     for each in shards:
         each.complete(4)
         each.complete(4)
         seen.append(each.all_complete())
     assert seen == [False, False, True]
-    assert not ledger(store).all_complete()
+    assert not checkpoint(store).all_complete()
 
 
 def spoil(store: Store, change: object) -> str:
@@ -235,11 +235,11 @@ DAMAGE = {
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_damaged_part_is_refused(store: Store, kind: str) -> None:
     """A damaged part is never accepted: the error names the file, the damage and the remedy."""
-    ledger(store).commit([entry(1), entry(2)], 1.0)
+    checkpoint(store).commit([entry(1), entry(2)], 1.0)
     change, reason = DAMAGE[kind]
     place = spoil(store, change)
-    with pytest.raises(LedgerError) as caught:
-        ledger(store)
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint(store)
     message = str(caught.value)
     assert message.startswith(place)
     assert reason in message
@@ -248,9 +248,9 @@ def test_a_damaged_part_is_refused(store: Store, kind: str) -> None:
 
 def test_a_foreign_part_is_refused(store: Store) -> None:
     """Parts of another manifest or model in the same OUT are refused."""
-    ledger(store, run="f" * 16).commit([entry(1)], 1.0)
-    with pytest.raises(LedgerError) as caught:
-        ledger(store)
+    checkpoint(store, run="f" * 16).commit([entry(1)], 1.0)
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint(store)
     mend = "take the part away, choose another OUT with -o, or start anew with --overwrite"
     assert str(caught.value) == (
         f"{store.place}/{part_names(store)[0]}: belongs to run {'f' * 16}, this is run {RUN}; {mend}"
@@ -260,8 +260,8 @@ def test_a_foreign_part_is_refused(store: Store) -> None:
 @pytest.mark.parametrize("cut", range(0, 260, 7))
 def test_a_part_cut_anywhere_is_no_part(store: Store, cut: int) -> None:
     """A part that was cut off at any position is refused."""
-    ledger(store).commit([entry(1, text="one"), entry(2, text="two")], 1.0)
+    checkpoint(store).commit([entry(1, text="one"), entry(2, text="two")], 1.0)
     size = len(Path(store.place, part_names(store)[0]).read_bytes())
     spoil(store, lambda data: data[: min(cut, size - 1)])
-    with pytest.raises(LedgerError):
-        ledger(store)
+    with pytest.raises(CheckpointError):
+        checkpoint(store)

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxbatch.errors import LedgerError
+from voxbatch.errors import CheckpointError
 from voxbatch.latency import Latency
 from voxbatch.output import layout, merge, run_file
-from voxbatch.output.checkpoint import Entry, Ledger, dump
+from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
 from voxbatch.output.erase import erase
 from voxbatch.storage import Store, open_store
 
@@ -26,7 +26,7 @@ FACTS = {"engine": {"name": "scripted"}}
 RECORD = {"version": 1, "run": "run", "identity": {}, "items": 2, "language": None, "facts": FACTS}
 
 
-def transcript(index: int, reference: str | None = None) -> Entry:
+def transcript(index: int, reference: str | None = None) -> PartEntry:
     line: dict[str, Any] = {"id": f"r{index}", "pred_text": "w0", "audio_duration": 1.5, "warnings": []}
     line |= {
         "words": [{"word": "w0", "start": 0.0, "end": 0.5}],
@@ -34,19 +34,19 @@ def transcript(index: int, reference: str | None = None) -> Entry:
     }
     if reference is not None:
         line |= {"text": reference, "substitutions": 0, "insertions": 0, "deletions": 1, "reference_length": 2}
-    return Entry(index, "transcript", dump(line))
+    return PartEntry(index, "transcript", encode_line(line))
 
 
-def failure(index: int, reference: str | None = None) -> Entry:
+def failure(index: int, reference: str | None = None) -> PartEntry:
     line = {"id": f"r{index}", "line": index + 1, "error": "AudioError", "message": "no"}
-    return Entry(index, "failure", dump({**line, "text": reference} if reference is not None else line))
+    return PartEntry(index, "failure", encode_line({**line, "text": reference} if reference is not None else line))
 
 
 def commit(
-    store: Store, batches: Sequence[Sequence[Entry]], items: int, shard: int = 0, shards: int = 1, worker: int = 0
+    store: Store, batches: Sequence[Sequence[PartEntry]], items: int, shard: int = 0, shards: int = 1, worker: int = 0
 ) -> None:
     """Commit each batch as a part of 2 s."""
-    made = Ledger(store, "run", items, shard, shards, worker)
+    made = Checkpoint(store, "run", items, shard, shards, worker)
     for batch in batches:
         made.commit(batch, 2.0)
 
@@ -74,14 +74,14 @@ def test_entries_are_in_manifest_order_over_any_partition(places: list[tuple[int
         for shard in range(4):
             batches = [[transcript(i) for i, at in enumerate(places) if at == (shard, part)] for part in range(6)]
             commit(store, batches, len(places), shard, 4)
-        assert [entry.index for entry in merge.entries(store)] == list(range(len(places)))
+        assert [entry.index for entry in merge.read_entries(store)] == list(range(len(places)))
 
 
 def test_an_item_done_under_two_shardings_counts_once(store: Store) -> None:
     """An item that runs with different numbers of shards both committed counts once, from the first part."""
     commit(store, [[transcript(0), transcript(1)]], 3, shard=0, shards=2)
     commit(store, [[failure(1), transcript(2)]], 3)
-    assert [(entry.index, entry.kind) for entry in merge.entries(store)] == [
+    assert [(entry.index, entry.kind) for entry in merge.read_entries(store)] == [
         (0, "transcript"), (1, "failure"), (2, "transcript"),
     ]  # fmt: skip
     assert merged(store, 3)["done"] == 2
@@ -89,8 +89,8 @@ def test_an_item_done_under_two_shardings_counts_once(store: Store) -> None:
 
 def test_nothing_was_committed(store: Store) -> None:
     """An OUT without parts has no entries, and a merge reports the number of missing items."""
-    assert list(merge.entries(store)) == []
-    with pytest.raises(LedgerError, match="3 of 3 items are not done yet"):
+    assert list(merge.read_entries(store)) == []
+    with pytest.raises(CheckpointError, match="3 of 3 items are not done yet"):
         merged(store, 3)
 
 
@@ -98,7 +98,7 @@ def test_nothing_was_committed(store: Store) -> None:
 def test_missing_items_are_counted(store: Store, done: tuple[int, ...]) -> None:
     """If any item is missing, nothing is merged, and the error counts the missing items."""
     commit(store, [[transcript(i) for i in done]], 4)
-    with pytest.raises(LedgerError) as caught:
+    with pytest.raises(CheckpointError) as caught:
         merged(store, 4)
     expected = f"{4 - len(done)} of 4 items are not done yet; run again (each shard) to finish them"
     assert str(caught.value) == f"{store.place}: {expected}"
@@ -140,10 +140,10 @@ def latency(*chunks: float) -> Latency:
 
 def test_latencies_of_all_parts_are_merged(store: Store) -> None:
     """Latencies are merged over parts, workers and shards; parts of versions that did not measure add nothing."""
-    first, second = Ledger(store, "run", 4, 0, 2, worker=0), Ledger(store, "run", 4, 0, 2, worker=1)
+    first, second = Checkpoint(store, "run", 4, 0, 2, worker=0), Checkpoint(store, "run", 4, 0, 2, worker=1)
     first.commit([transcript(0)], 2.0, latency(1.0, 1.0, 1.0), 9_800_000_000)
     second.commit([transcript(1)], 2.0, latency(1.0, 8.0), 14_500_000_000)
-    other = Ledger(store, "run", 4, 1, 2)
+    other = Checkpoint(store, "run", 4, 1, 2)
     other.commit([failure(2)], 2.0, latency(100.0))
     other.commit([transcript(3)], 2.0)
     summary = merged(store, 4)
@@ -221,7 +221,7 @@ def test_erasing_takes_only_what_runs_wrote(store: Store) -> None:
     run_file.create(store, RECORD)
     commit(store, [[transcript(0), failure(1)]], 2)
     merged(store, 2, ["srt", "txt"])
-    Ledger(store, "run", 2).complete(2)
+    Checkpoint(store, "run", 2).complete(2)
     strangers = ("notes.txt", "txt/reference.txt", "json/data.json", "parts/readme.md", "shard-00000-of-00001/a")
     for name in strangers:
         store.write(name, [b"mine"])
@@ -251,7 +251,7 @@ def test_erasing_survives_damaged_parts(store: Store) -> None:
 def test_a_run_json_of_others_is_refused(store: Store, content: bytes) -> None:
     """A run.json that voxbatch did not write is refused."""
     store.write("run.json", [content])
-    with pytest.raises(LedgerError) as caught:
+    with pytest.raises(CheckpointError) as caught:
         run_file.read(store)
     reason = "was not written by this version of voxbatch; choose another OUT with -o"
     assert str(caught.value) == f"{store.place}/run.json {reason}"

@@ -22,7 +22,7 @@ from voxbatch.engines.languages import ISO_639_1
 from voxbatch.engines.scripted import Scripted
 from voxbatch.errors import ConfigError, EngineError, ManifestError, RunError, StorageError
 from voxbatch.latency import Latency
-from voxbatch.output.checkpoint import Ledger, part_names, read_headers, read_part
+from voxbatch.output.checkpoint import Checkpoint, part_names, read_headers, read_part
 from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Item
 from voxbatch.runner import pipeline as pipeline_module
 from voxbatch.runner.pipeline import Pipeline, PipelineOptions, Progress, Stop, StopRequested, Usage
@@ -40,13 +40,13 @@ class Bench:
 
     def __init__(self, place: Path, count: int, part_items: int = 3, decoders: int = 2, language: str | None = None):
         self.store = open_store(str(place))
-        self.ledger = Ledger(self.store, "run", count)
+        self.checkpoint = Checkpoint(self.store, "run", count)
         self.settings = PipelineOptions(language, decoders, part_items, 60.0)
         self.progress, self.stop = Progress(count), Stop()
         self.seen: list[tuple[int, int]] = []
 
     def run(self, engine: Engine, items: Iterator[Item]) -> Usage:
-        pipeline = Pipeline(engine, self.ledger, self.settings, self.progress, self._observe, self.stop)
+        pipeline = Pipeline(engine, self.checkpoint, self.settings, self.progress, self._observe, self.stop)
         return pipeline.run(items)
 
     def _observe(self, progress: Progress) -> None:
@@ -126,7 +126,7 @@ def test_an_engine_ends_its_stream_by_itself(
         raise StorageError("the disk is full")
 
     made = bench(4, part_items=1)
-    monkeypatch.setattr(made.ledger, "commit", refuse)
+    monkeypatch.setattr(made.checkpoint, "commit", refuse)
     engine = Watched(None, {"max_chunk_s": "15", "concurrency": "1", "delay_s": "0.5"})
     with pytest.raises(StorageError):
         made.run(engine, iter(items(1, 1, 1, 1)))

@@ -12,7 +12,7 @@
     │   │   └── BusyError    the platform is busy or unreachable; a retry may succeed
     │   ├── EngineError      the engine cannot start, or has died
     │   ├── QueueError       messages cannot be received or acknowledged
-    │   └── LedgerError      the parts contradict each other or the manifest
+    │   └── CheckpointError  the parts contradict each other or the manifest
     └── ItemError            one item fails; the run continues
         ├── AudioError       the audio cannot be found, read or decoded
         ├── LanguageError    the engine does not support the item's language
@@ -109,7 +109,7 @@ class QueueError(RunError):
     """Messages that cannot be received or acknowledged."""
 
 
-class LedgerError(RunError):
+class CheckpointError(RunError):
     """Parts that contradict each other or the manifest."""
 
 

@@ -75,7 +75,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Latency:
-    """Durations of chunks and items. Header.latency in the module `ledger` says how they are measured."""
+    """Durations of chunks and items. PartHeader.latency in the module `checkpoint` says how they are measured."""
 
     chunk: Histogram = field(default_factory=Histogram)
     item: Histogram = field(default_factory=Histogram)

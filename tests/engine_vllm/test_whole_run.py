@@ -1,4 +1,4 @@
-"""`voxbatch run --engine vllm` as a user starts it ends with a correct ledger, whatever process is killed."""
+"""`voxbatch run --engine vllm` as a user starts it ends with a correct checkpoint, whatever process is killed."""
 
 from __future__ import annotations
 

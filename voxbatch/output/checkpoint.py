@@ -1,4 +1,4 @@
-"""The ledger: the finished items of a shard, in parts that are committed once and never changed.
+"""The checkpoint: the finished items of a shard, in parts that are committed once and never changed.
 
 The parts are the checkpoint of a run. There is no other.
 
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from voxbatch.errors import LedgerError
+from voxbatch.errors import CheckpointError
 from voxbatch.latency import Latency
 from voxbatch.output.layout import COMPLETE, PARTS, VERSION, shard_folder
 from voxbatch.storage import Store, parallel_map
@@ -30,7 +30,7 @@ _LINE = re.compile(rb'{"index":(\d+),"kind":"(transcript|failure)","line":({.*})
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PartEntry:
     """One committed item. The merged outputs hold `line` byte for byte."""
 
     index: int
@@ -46,7 +46,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class PartHeader:
     """The first line of a part."""
 
     run: str
@@ -76,10 +76,10 @@ class Header:
     def to_bytes(self) -> bytes:
         """Return the header's line in a part, with its line end."""
         latency = self.latency.to_dict() if self.latency else None
-        return dump({"version": VERSION, **asdict(self), "latency": latency}) + b"\n"
+        return encode_line({"version": VERSION, **asdict(self), "latency": latency}) + b"\n"
 
 
-def dump(value: Any) -> bytes:
+def encode_line(value: Any) -> bytes:
     """Return a value as one line of JSON, without a line end. Lone surrogates (from file names that are not UTF-8) are
     escaped."""
     try:
@@ -93,62 +93,62 @@ def part_names(store: Store) -> list[str]:
     return [name for name in store.names(PARTS) if name.endswith(".jsonl")]
 
 
-def read_header(store: Store, name: str) -> Header:
+def read_header(store: Store, name: str) -> PartHeader:
     """Return the header of a part.
 
     Raises:
-        LedgerError: the file is not a part, or another version of voxbatch wrote it.
+        CheckpointError: the file is not a part, or another version of voxbatch wrote it.
     """
     with contextlib.closing(store.lines(name)) as lines:
         return _header(store, name, next(lines, b""))
 
 
-def read_headers(store: Store, names: Iterable[str]) -> Iterator[Header]:
+def read_headers(store: Store, names: Iterable[str]) -> Iterator[PartHeader]:
     """Yield the headers of the parts in the order of the names. Only a few are in memory at a time."""
     return parallel_map(store.concurrency, functools.partial(read_header, store), names)
 
 
-def read_part(store: Store, name: str) -> Iterator[Entry]:
+def read_part(store: Store, name: str) -> Iterator[PartEntry]:
     """Yield the entries of one part in manifest order. One entry is in memory at a time.
 
     Raises:
-        LedgerError: the file is not a part, or it is cut off or altered.
+        CheckpointError: the file is not a part, or it is cut off or altered.
     """
     with contextlib.closing(store.lines(name)) as lines:
         yield from _entries(store, name, _header(store, name, next(lines, b"")), lines)
 
 
-def _entries(store: Store, name: str, header: Header, lines: Iterator[bytes]) -> Iterator[Entry]:
+def _entries(store: Store, name: str, header: PartHeader, lines: Iterator[bytes]) -> Iterator[PartEntry]:
     count = 0
     for count, line in enumerate(lines, 1):
         if not (match := _LINE.fullmatch(line)):
             raise _damaged(store, name, f"line {count + 1} is no entry: {line[:60]!r}")
-        yield Entry(int(match[1]), match[2].decode(), match[3])
+        yield PartEntry(int(match[1]), match[2].decode(), match[3])
     if count != header.items:
         raise _damaged(store, name, f"{count} entries where its header says {header.items}")
 
 
-def _header(store: Store, name: str, line: bytes) -> Header:
+def _header(store: Store, name: str, line: bytes) -> PartHeader:
     try:
         fields = json.loads(line)
         if fields.pop("version") == VERSION:
             latency = fields.pop("latency", None)
-            return Header(**fields, latency=None if latency is None else Latency.from_dict(latency))
+            return PartHeader(**fields, latency=None if latency is None else Latency.from_dict(latency))
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise _damaged(store, name, f"its first line is no header: {line[:60]!r}") from e
     raise _damaged(store, name, f"written by another version of voxbatch: {line[:60]!r}")
 
 
-def _damaged(store: Store, name: str, what: str) -> LedgerError:
-    return LedgerError(f"{store.place}/{name}: {what}; delete this part and run again: its items are done anew")
+def _damaged(store: Store, name: str, what: str) -> CheckpointError:
+    return CheckpointError(f"{store.place}/{name}: {what}; delete this part and run again: its items are done anew")
 
 
-def _lines(header: Header, entries: list[Entry]) -> Iterator[bytes]:
+def _lines(header: PartHeader, entries: list[PartEntry]) -> Iterator[bytes]:
     yield header.to_bytes()
     yield from (entry.to_bytes() for entry in entries)
 
 
-class Ledger:
+class Checkpoint:
     """The parts of one shard, as one process sees them."""
 
     def __init__(self, store: Store, run: str, items: int, shard: int = 0, shards: int = 1, worker: int = 0):
@@ -167,7 +167,7 @@ class Ledger:
         Only the folder of this shard and the folders of other shard counts are read.
 
         Raises:
-            LedgerError: a part is damaged or belongs to another run.
+            CheckpointError: a part is damaged or belongs to another run.
         """
         ours, others = self.folder + "/", f"-of-{self._shards:05d}/"
         names = [name for name in part_names(self._store) if name.startswith(ours) or others not in name]
@@ -186,7 +186,7 @@ class Ledger:
         with contextlib.closing(self._store.lines(name)) as lines:
             header = _header(self._store, name, next(lines, b""))
             if header.run != self._run:
-                raise LedgerError(
+                raise CheckpointError(
                     f"{self._store.place}/{name}: belongs to run {header.run}, this is run {self._run}; "
                     "take the part away, choose another OUT with -o, or start anew with --overwrite"
                 )
@@ -202,15 +202,15 @@ class Ledger:
 
     def commit(
         self,
-        entries: Iterable[Entry],
+        entries: Iterable[PartEntry],
         wall_s: float,
         latency: Latency | None = None,
         peak_gpu_bytes: int | None = None,
-    ) -> list[Entry]:
+    ) -> list[PartEntry]:
         """Commit entries as the next part. Entries that another process committed first are left out.
 
         Args:
-            wall_s, latency, peak_gpu_bytes: see Header.
+            wall_s, latency, peak_gpu_bytes: see PartHeader.
 
         Returns:
             The entries that this call committed: all of them, unless another process works on the same shard.
@@ -219,7 +219,7 @@ class Ledger:
         while pending:
             name = f"{self.folder}/part-{self._next:05d}.jsonl"
             self._next += 1
-            header = Header(
+            header = PartHeader(
                 self._run,
                 f"{self._shard}/{self._shards}",
                 len(pending),
@@ -240,7 +240,7 @@ class Ledger:
     def complete(self, items: int) -> None:
         """Record that the shard is done: each of its items is in a part."""
         done = {"version": VERSION, "run": self._run, "items": items}
-        self._store.create(f"{self.folder}/{COMPLETE}", [dump(done) + b"\n"])
+        self._store.create(f"{self.folder}/{COMPLETE}", [encode_line(done) + b"\n"])
 
     def all_complete(self) -> bool:
         """Return whether every shard of this run's sharding is recorded as done."""

@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 
-from voxbatch.errors import LedgerError
+from voxbatch.errors import CheckpointError
 from voxbatch.formats import WRITERS, output_name
 from voxbatch.output.checkpoint import part_names, read_part
 from voxbatch.output.layout import FAILURES, RUN_FILE, SUMMARY, TRANSCRIPTS, names_in_parts
@@ -33,7 +33,7 @@ def erase(store: Store) -> None:
 def _ids(store: Store, part: str) -> Iterator[str]:
     """Yield the ids of a part's transcripts, as far as the part can be read. Files of the other items stay. A
     later run of these items overwrites them."""
-    with contextlib.suppress(LedgerError):
+    with contextlib.suppress(CheckpointError):
         for entry in read_part(store, part):
             if entry.kind == "transcript":
                 yield json.loads(entry.line)["id"]

@@ -18,6 +18,8 @@ VERSION = 1
 """Version of all written files."""
 RUN_FILE, SUMMARY = "run.json", "summary.json"
 TRANSCRIPTS, FAILURES = "transcripts.jsonl", "failures.jsonl"
+LEASE = "claim.json"
+"""Lease of a listener that works on the run. It is there only during the work; see the module `lease`."""
 PARTS = "parts"
 """Folder of the shards' folders."""
 COMPLETE = "complete.json"

@@ -1,8 +1,8 @@
-"""A worker's lease on an OUT: a small object there, renewed during the work, so that a second worker does not perform
-the same run at the same time.
+"""Hold a lease on an OUT: a small object there, renewed by heartbeats during the work, so that a second listener does
+not perform the same run at the same time.
 
 The lease only saves work. It may be wrong, because clocks differ or a write arrives late. Then two workers perform one
-run, and the ledger ensures that no item is committed twice.
+run, and the checkpoint ensures that no item is committed twice.
 """
 
 from __future__ import annotations
@@ -18,27 +18,26 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from voxbatch.errors import StorageError
+from voxbatch.output.layout import LEASE
 from voxbatch.storage import Store
 
-NAME = "claim.json"
-"""Name of the lease's object in OUT."""
 WORKER = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 """Identity of this process: host, process id and a random part."""
-RENEWALS = 4
-"""Renewals of the OUT's lease within the length of a message's lease."""
-GOOD_FOR = 0.6
-"""Validity of the OUT's lease, as a fraction of a message's lease.
+HEARTBEATS = 4
+"""Renewals of the lease on OUT within the length of a message's lease."""
+VALIDITY = 0.6
+"""Validity of the lease on OUT, as a fraction of the length of a message's lease.
 
 A message's lease is extended three times within its length. When the message's lease of a dead worker ends, the
 worker's lease on OUT is therefore older than two thirds of that length, and has ended, too. So no worker waits for a
 dead one.
 """
 _JOIN_S = 1.0
-"""Seconds to wait for the renewing thread."""
+"""Seconds to wait for the end of the heartbeat thread."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class OutputLease:
     """The lease, as stored."""
 
     worker: str
@@ -47,10 +46,11 @@ class Claim:
     at: float
     """Time of the last renewal, in seconds since 1970."""
     good_for_s: float
+    """Seconds from the last renewal to the end of the lease."""
 
 
-def take(store: Store, message: str, lease_s: float) -> Claim | None:
-    """Take the lease on an OUT, and return None; return the valid lease of another process if there is one.
+def acquire(store: Store, message: str, lease_s: float) -> OutputLease | None:
+    """Acquire the lease on an OUT, and return None; return the valid lease of another process if there is one.
 
     Args:
         store: the OUT.
@@ -60,25 +60,29 @@ def take(store: Store, message: str, lease_s: float) -> Claim | None:
     Raises:
         StorageError: the store cannot be read or written.
     """
-    ours = _renewed(message, lease_s)
-    if store.create(NAME, ours):
+    content = _renewed(message, lease_s)
+    if store.create(LEASE, content):
         return None
-    if (other := _found(store)) is None:
-        store.write(NAME, ours)
-    return other
+    with contextlib.suppress(ValueError, TypeError):  # it was released meanwhile, or voxbatch did not write it
+        other = OutputLease(**json.loads(store.read(LEASE) or b"null"))
+        # The absolute value, because a time in the future comes from a wrong clock.
+        if abs(time.time() - other.at) < other.good_for_s and other.worker != WORKER:
+            return other
+    store.write(LEASE, content)
+    return None
 
 
 @contextlib.contextmanager
-def kept(store: Store, message: str, lease_s: float) -> Iterator[None]:
-    """Renew the lease inside the context, and release it afterwards. A failed renewal is ignored."""
+def hold(store: Store, message: str, lease_s: float) -> Iterator[None]:
+    """Renew the acquired lease inside the context, and release it afterwards. A failed renewal is ignored."""
     over = threading.Event()
 
-    def renew() -> None:
-        while not over.wait(lease_s / RENEWALS):
+    def send_heartbeats() -> None:
+        while not over.wait(lease_s / HEARTBEATS):
             with contextlib.suppress(StorageError):
-                store.write(NAME, _renewed(message, lease_s))
+                store.write(LEASE, _renewed(message, lease_s))
 
-    thread = threading.Thread(target=renew, daemon=True, name="claim")
+    thread = threading.Thread(target=send_heartbeats, daemon=True, name="lease")
     thread.start()
     try:
         yield
@@ -86,19 +90,9 @@ def kept(store: Store, message: str, lease_s: float) -> Iterator[None]:
         over.set()
         thread.join(_JOIN_S)
         with contextlib.suppress(StorageError):
-            store.delete(NAME)
+            store.delete(LEASE)
 
 
 def _renewed(message: str, lease_s: float) -> list[bytes]:
-    """Return the content of the lease, renewed now."""
-    return [json.dumps(asdict(Claim(WORKER, message, time.time(), lease_s * GOOD_FOR))).encode() + b"\n"]
-
-
-def _found(store: Store) -> Claim | None:
-    """Return the valid lease of another process; None if there is none."""
-    try:
-        claim = Claim(**json.loads(store.read(NAME) or b"null"))
-        is_good = abs(time.time() - claim.at) < claim.good_for_s  # abs: a time in the future comes from a wrong clock
-    except (ValueError, TypeError):
-        return None  # it was released meanwhile, or voxbatch did not write it
-    return claim if is_good and claim.worker != WORKER else None
+    """Return the content of this process's lease, renewed now."""
+    return [json.dumps(asdict(OutputLease(WORKER, message, time.time(), lease_s * VALIDITY))).encode() + b"\n"]

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from voxbatch.errors import LedgerError
+from voxbatch.errors import CheckpointError
 from voxbatch.formats import WRITERS, output_name
 from voxbatch.latency import Latency
 from voxbatch.output import run_file
-from voxbatch.output.checkpoint import Entry, Header, part_names, read_headers, read_part
+from voxbatch.output.checkpoint import PartEntry, PartHeader, part_names, read_headers, read_part
 from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS, VERSION
 from voxbatch.output.lines import read_transcript
 from voxbatch.scoring import CorpusScore, ErrorCounts
@@ -40,19 +40,19 @@ class Totals:
     """Number of failures by class name."""
 
 
-def entries(store: Store, parts: list[str] | None = None) -> Iterator[Entry]:
+def read_entries(store: Store, parts: list[str] | None = None) -> Iterator[PartEntry]:
     """Yield all committed entries, or those of the given parts, in manifest order. Each item comes once.
 
     A part is opened when the order reaches its first item. If runs with different numbers of shards both committed an
     item, the first part by name wins.
 
     Raises:
-        LedgerError: a part is damaged.
+        CheckpointError: a part is damaged.
     """
     names = part_names(store) if parts is None else parts
     firsts = [header.first for header in read_headers(store, names)]
     waiting = deque(sorted(zip(firsts, names, strict=True)))
-    heap: list[tuple[int, str, Entry, Iterator[Entry]]] = []
+    heap: list[tuple[int, str, PartEntry, Iterator[PartEntry]]] = []
     previous = -1
     while heap or waiting:
         while waiting and (not heap or waiting[0][0] <= heap[0][0]):
@@ -65,7 +65,7 @@ def entries(store: Store, parts: list[str] | None = None) -> Iterator[Entry]:
             yield entry
 
 
-def _advance(heap: list[tuple[int, str, Entry, Iterator[Entry]]], name: str, part: Iterator[Entry]) -> None:
+def _advance(heap: list[tuple[int, str, PartEntry, Iterator[PartEntry]]], name: str, part: Iterator[PartEntry]) -> None:
     """Push the next entry of a part onto the heap, if the part has another."""
     entry = next(part, None)
     if entry is not None:
@@ -87,7 +87,7 @@ def merge(
         The summary, as stored in summary.json.
 
     Raises:
-        LedgerError: items are missing because some shard is not finished; or a part or an existing output is damaged.
+        CheckpointError: a shard is not finished, so items are missing; or a part or an existing output is damaged.
     """
     _allow_open_files()
     parts = part_names(store)  # list once: a later part, from a run with other shards, adds no item
@@ -108,7 +108,7 @@ def merge_again(store: Store, formats: tuple[str, ...] = ()) -> dict[str, Any]:
 
     Raises:
         ConfigError: no run was started there.
-        LedgerError: see `merge`.
+        CheckpointError: see `merge`.
     """
     recorded = run_file.read_existing(store)
     wanted = formats or tuple(recorded["facts"]["config"]["formats"])
@@ -116,14 +116,14 @@ def merge_again(store: Store, formats: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _lines(store: Store, parts: list[str], kind: str) -> Iterator[bytes]:
-    return (entry.line + b"\n" for entry in entries(store, parts) if entry.kind == kind)
+    return (entry.line + b"\n" for entry in read_entries(store, parts) if entry.kind == kind)
 
 
 def _stored_summary(store: Store) -> dict[str, Any] | None:
     """Return the content of summary.json, which another shard may have written first.
 
     Raises:
-        LedgerError: the file is not a summary of this version of voxbatch.
+        CheckpointError: the file is not a summary of this version of voxbatch.
     """
     if (stored := store.read(SUMMARY)) is None:
         return None
@@ -133,7 +133,9 @@ def _stored_summary(store: Store) -> dict[str, Any] | None:
             return found
     except (ValueError, KeyError, TypeError):
         pass
-    raise LedgerError(f"{store.place}/{SUMMARY} is damaged; delete it and run again: it is made anew from the parts")
+    raise CheckpointError(
+        f"{store.place}/{SUMMARY} is damaged; delete it and run again: it is made anew from the parts"
+    )
 
 
 def _check_lines(store: Store, name: str, count: int) -> None:
@@ -142,10 +144,12 @@ def _check_lines(store: Store, name: str, count: int) -> None:
     Another process, or this one before a kill, may have merged the file: then it is the same. Otherwise it is foreign.
 
     Raises:
-        LedgerError: the file has another number of lines.
+        CheckpointError: the file has another number of lines.
     """
     if (found := sum(1 for _ in store.lines(name))) != count:
-        raise LedgerError(f"{store.place}/{name} has {found:,} lines and not {count:,}; move it away and merge again")
+        raise CheckpointError(
+            f"{store.place}/{name} has {found:,} lines and not {count:,}; move it away and merge again"
+        )
 
 
 def _allow_open_files() -> None:
@@ -172,10 +176,10 @@ def _added(
     """Yield the line of each transcript after adding it to the totals. Failures are added and not yielded.
 
     Raises:
-        LedgerError: items are missing.
+        CheckpointError: items are missing.
     """
     missing, following = 0, 0
-    for entry in entries(store, parts):
+    for entry in read_entries(store, parts):
         missing += entry.index - following
         following = entry.index + 1
         line = json.loads(entry.line)
@@ -186,7 +190,7 @@ def _added(
             _add_failure(totals, line, language)
     missing += items - following
     if missing:
-        raise LedgerError(
+        raise CheckpointError(
             f"{store.place}: {missing:,} of {items:,} items are not done yet; run again (each shard) to finish them"
         )
 
@@ -217,7 +221,7 @@ def _files(lines: Iterable[dict[str, Any]], formats: list[str]) -> Iterator[tupl
             yield f"{extension}/{output_name(line['id'], extension)}", [text.encode("utf-8", "surrogateescape")]
 
 
-def summarise(totals: Totals, items: int, headers: Iterable[Header], facts: Mapping[str, Any]) -> dict[str, Any]:
+def summarise(totals: Totals, items: int, headers: Iterable[PartHeader], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of summary.json.
 
     Wall time counts committed work only: work that a killed process lost is in no part. Shards of the same sharding,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from voxbatch.errors import ConfigError, LedgerError, RunMismatchError
+from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError
 from voxbatch.output.erase import erase
 from voxbatch.output.layout import RUN_FILE, VERSION, foreign_outputs
 from voxbatch.storage import Store
@@ -66,7 +66,7 @@ def read(store: Store) -> dict[str, Any] | None:
     """Return the content of run.json, or None if no run was started in this OUT.
 
     Raises:
-        LedgerError: the file is not a run.json of this version of voxbatch.
+        CheckpointError: the file is not a run.json of this version of voxbatch.
     """
     stored = store.read(RUN_FILE)
     if stored is None:
@@ -77,7 +77,7 @@ def read(store: Store) -> dict[str, Any] | None:
             return run
     except (ValueError, KeyError, TypeError):
         pass
-    raise LedgerError(
+    raise CheckpointError(
         f"{store.place}/{RUN_FILE} was not written by this version of voxbatch; choose another OUT with -o"
     )
 
@@ -87,7 +87,7 @@ def read_existing(store: Store) -> dict[str, Any]:
 
     Raises:
         ConfigError: no run was started in this OUT.
-        LedgerError: see `read`.
+        CheckpointError: see `read`.
     """
     if (run := read(store)) is None:
         raise ConfigError(f"{store.place}: no run was started there (it has no {RUN_FILE})")

@@ -24,7 +24,7 @@ from voxbatch.decoding import Decoded, DecoderPool, Task, Undecodable
 from voxbatch.engines import Engine, Feed, Notice, primary, refusal
 from voxbatch.errors import EngineError, LanguageError, RunError, TranscriptionError
 from voxbatch.latency import Latency
-from voxbatch.output.checkpoint import Entry, Ledger, dump
+from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
 from voxbatch.output.lines import failure_line, transcript_line
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome, Span, Transcript
 from voxbatch.stitching import stitch
@@ -172,7 +172,7 @@ class Pipeline:
 
     Args:
         engine: not yet loaded.
-        ledger: loaded. The items that it marks as done must not be among the items of `run`.
+        checkpoint: loaded. The items that it marks as done must not be among the items of `run`.
         progress: updated in place by the main thread.
         observe: called from the main thread with the progress whenever it changes.
         stop: a request from any thread makes the run commit its finished items and raise StopRequested.
@@ -183,7 +183,7 @@ class Pipeline:
     def __init__(
         self,
         engine: Engine,
-        ledger: Ledger,
+        checkpoint: Checkpoint,
         settings: PipelineOptions,
         progress: Progress,
         observe: Callable[[Progress], None],
@@ -191,7 +191,7 @@ class Pipeline:
         tell: Callable[[Notice], None] = lambda notice: None,
         known: Known | None = None,
     ):
-        self._engine, self._ledger, self._settings = engine, ledger, settings
+        self._engine, self._checkpoint, self._settings = engine, checkpoint, settings
         self._progress, self._observe, self._stop, self._tell_people = progress, observe, stop, tell
         self._known = known
         spec = engine.spec
@@ -202,7 +202,7 @@ class Pipeline:
         self._open: dict[int, _Open] = {}
         self._sizes: dict[tuple[int, int], int] = {}
         """Samples in the core of each chunk that has no result yet, by (item, chunk)."""
-        self._pending: list[Entry] = []
+        self._pending: list[PartEntry] = []
         self._committed_at = progress.began
         self._latency = Latency()
         """Latencies of the items in `_pending`."""
@@ -370,7 +370,7 @@ class Pipeline:
         self._measure(opened.times)
         failed = isinstance(outcome, Failure)
         kind = "failure" if failed else "transcript"
-        self._pending.append(Entry(item.index, kind, dump(self._line(item, outcome))))
+        self._pending.append(PartEntry(item.index, kind, encode_line(self._line(item, outcome))))
         self._progress.done += not failed
         self._progress.failed += failed
         self._observe(self._progress)
@@ -399,7 +399,7 @@ class Pipeline:
             return
         now = time.monotonic()
         measured = now - self._committed_at, self._latency, self._peak_gpu_bytes
-        self._progress.parts += bool(self._ledger.commit(self._pending, *measured))
+        self._progress.parts += bool(self._checkpoint.commit(self._pending, *measured))
         self._progress.committed += len(self._pending)
         self._pending, self._committed_at, self._latency = [], now, Latency()
 

@@ -1,4 +1,4 @@
-"""One run, from a Config to a summary: survey, identity, engine, ledger, pipeline, merge.
+"""One run, from a Config to a summary: survey, identity, engine, checkpoint, pipeline, merge.
 
 The order matters. All that can be refused is refused before a model is loaded. OUT records the run that it belongs to
 before any output is written there. The function `transcribe` decides whether this process or several processes do the
@@ -27,7 +27,7 @@ from voxbatch.log import Log
 from voxbatch.manifest import PathPolicy, Source, Survey, items, open_source, survey
 from voxbatch.manifest.source import stem
 from voxbatch.output import layout, merge, run_file
-from voxbatch.output.checkpoint import Ledger
+from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.runner.pipeline import Pipeline, PipelineOptions, Progress, Stop, Usage
 from voxbatch.runner.shard import members
 from voxbatch.storage import Store, is_remote, open_store
@@ -94,8 +94,8 @@ class Work:
     """The engine, not yet loaded."""
     run: str
     """Digest of the run's identity."""
-    ledger: Ledger
-    """The ledger, already loaded."""
+    checkpoint: Checkpoint
+    """The checkpoint, already loaded."""
     todo: NDArray[np.bool_]
     """Mask of the items to transcribe, shape (num_items,)."""
     progress: Progress
@@ -111,7 +111,9 @@ def alone(work: Work) -> Usage:
         StopRequested, RunError: see Pipeline.run.
     """
     tell = teller(work.log)
-    pipeline = Pipeline(work.engine, work.ledger, settings(work.config), work.progress, work.observe, work.stop, tell)
+    pipeline = Pipeline(
+        work.engine, work.checkpoint, settings(work.config), work.progress, work.observe, work.stop, tell
+    )
     return pipeline.run(items(work.source, policy(work.config), work.config.limit, work.todo))
 
 
@@ -144,18 +146,18 @@ def run(
         job = _begin(config, source, log, engine_cache)
         mine = members(job.surveyed.durations, config.shard, config.shards)
         run_id = digest(job.identity)
-        ledger = Ledger(job.store, run_id, job.surveyed.items, config.shard, config.shards)
-        ledger.load()
-        progress, todo = _progress(job, ledger, mine, began)
+        checkpoint = Checkpoint(job.store, run_id, job.surveyed.items, config.shard, config.shards)
+        checkpoint.load()
+        progress, todo = _progress(job, checkpoint, mine, began)
         if progress.resumed:
             done = f"{progress.resumed:,} of {progress.items:,} items were done before"
             log.info("resumed", text=f"{done}; {progress.items - progress.resumed:,} to do")
         observe(progress)
         durations, stop = job.surveyed.durations, stop or Stop()
-        work = Work(config, source, durations, job.engine, run_id, ledger, todo, progress, log, observe, stop)
+        work = Work(config, source, durations, job.engine, run_id, checkpoint, todo, progress, log, observe, stop)
         usage = transcribe(work) if todo.any() else None
-    ledger.complete(progress.items)
-    if not ledger.all_complete():
+    checkpoint.complete(progress.items)
+    if not checkpoint.all_complete():
         return RunResult(progress, None, usage)
     summary = merge.merge(job.store, job.surveyed.items, config.formats, job.language, job.facts)
     return RunResult(progress, summary, usage)
@@ -222,9 +224,11 @@ def _versions(facts: dict[str, Any]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def _progress(job: _Job, ledger: Ledger, mine: NDArray[np.bool_], began: float) -> tuple[Progress, NDArray[np.bool_]]:
+def _progress(
+    job: _Job, checkpoint: Checkpoint, mine: NDArray[np.bool_], began: float
+) -> tuple[Progress, NDArray[np.bool_]]:
     """Return the progress of this shard, and the mask of the items that it has to do."""
-    done, failed = np.frombuffer(ledger.done, np.bool_), np.frombuffer(ledger.failed, np.bool_)
+    done, failed = np.frombuffer(checkpoint.done, np.bool_), np.frombuffer(checkpoint.failed, np.bool_)
     todo = mine & ~done
     total, left = int(mine.sum()), int(todo.sum())
     known_audio_s, unknown = known_audio(job.surveyed.durations, todo)

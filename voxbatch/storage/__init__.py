@@ -1,8 +1,8 @@
 """Read recordings and models, and write outputs: in local files, in buckets, and on web servers.
 
 The package has two interfaces. A `Store` is the place of one run's outputs (OUT), addressed by relative names. Its
-`create` is create-if-absent, and every promise of the ledger (the committed parts) depends on that. A `Recording` is
-the input of a decoder.
+`create` is create-if-absent, and every promise of the checkpoint (the committed parts) depends on that. A
+`Recording` is the input of a decoder.
 
 `model_download.download_model` fetches a model from a bucket. The classes for remote places have the interfaces of
 `objects`, with one class for each protocol (`gcs`, `s3`, `web`). `retry` wraps these classes with retries. No other

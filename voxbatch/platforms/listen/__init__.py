@@ -193,12 +193,12 @@ class Listener:
         """Perform a run under a lease on its OUT; return False if another worker has the lease."""
         store = open_store(run.out, self._settings.store_options)
         message, lease_s = leases[0].message.id, self._subscription.lease_s
-        if (other := out_lease.take(store, message, lease_s)) is not None:
+        if (other := out_lease.acquire(store, message, lease_s)) is not None:
             # Not acknowledged: the other worker may die, or may run another manifest.
             self._log.info("at_work", out=run.out, text=f"{run.out}: {other.worker} is at work there")
             self._parked.append(_Parked(time.time() + other.good_for_s / 2, run, leases))
             return False
-        with out_lease.kept(store, message, lease_s):
+        with out_lease.hold(store, message, lease_s):
             return self._done_anyhow(run, leases)
 
     def _done_anyhow(self, run: Run, leases: list[Lease]) -> bool:

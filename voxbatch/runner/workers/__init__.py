@@ -233,10 +233,10 @@ class _Fleet:
     def _left(self) -> NDArray[np.bool_]:
         """Return the mask of the uncommitted items; subtract the uncommitted progress of lost workers."""
         work, p = self._work, self._progress
-        work.ledger.load()
-        done = work.todo & np.frombuffer(work.ledger.done, np.bool_)
+        work.checkpoint.load()
+        done = work.todo & np.frombuffer(work.checkpoint.done, np.bool_)
         left = work.todo & ~done
-        p.failed = int(np.count_nonzero(done & np.frombuffer(work.ledger.failed, np.bool_)))
+        p.failed = int(np.count_nonzero(done & np.frombuffer(work.checkpoint.failed, np.bool_)))
         p.done = int(np.count_nonzero(done)) - p.failed
         p.committed = p.resumed + p.done + p.failed
         known_audio_s, p.unknown = job.known_audio(work.durations, left)

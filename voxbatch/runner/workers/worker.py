@@ -30,7 +30,7 @@ from voxbatch.config import Config
 from voxbatch.engines import EngineCache, Notice
 from voxbatch.errors import ConfigError, StorageError, VoxbatchError
 from voxbatch.manifest import Handle, items
-from voxbatch.output.checkpoint import Ledger
+from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.runner.pipeline import FINAL_COMMIT_TIMEOUT_S, Pipeline, Progress, Stop, StopRequested, Usage
 from voxbatch.runner.run import policy, settings
 from voxbatch.storage import open_store, set_retry_deadline
@@ -99,13 +99,13 @@ def obey(order: Order, connection: Connection, stop: Stop, engine_cache: EngineC
     if dict(engine.spec.decoding) != order.decoding:
         raise ConfigError(f"the model changed since the run began: {engine.spec.decoding} is not {order.decoding}")
     store = open_store(config.out, config.store_options)
-    ledger = Ledger(store, order.run, len(order.todo), config.shard, config.shards, order.worker)
-    ledger.load()
-    todo = order.todo & ~np.frombuffer(ledger.done, np.bool_)
+    checkpoint = Checkpoint(store, order.run, len(order.todo), config.shard, config.shards, order.worker)
+    checkpoint.load()
+    todo = order.todo & ~np.frombuffer(checkpoint.done, np.bool_)
     progress = Progress(int(order.todo.sum()), began=order.began)
     progress.committed = progress.resumed = progress.items - int(todo.sum())
     reporter = _Reporter(connection)
-    pipeline = Pipeline(engine, ledger, settings(config), progress, reporter, stop, reporter.tell, order.known)
+    pipeline = Pipeline(engine, checkpoint, settings(config), progress, reporter, stop, reporter.tell, order.known)
     with replace(order.source, fd=os.dup(order.source.fd)).open() as source:
         try:
             return pipeline.run(items(source, policy(config), config.limit, todo))
