@@ -27,8 +27,8 @@ from conftest import Recorder, Starter, Voxbatch
 from voxbatch.log import Log
 from voxbatch.output.checkpoint import part_names, read_part
 from voxbatch.platforms.listen import Subscription
-from voxbatch.platforms.listen.message import Upload
-from voxbatch.platforms.listen.window import GRACE_S, window_of
+from voxbatch.platforms.listen.batch_window import GRACE_S, batch_window_of
+from voxbatch.platforms.listen.message import UploadedRecording
 from voxbatch.platforms.submit import ATTEMPTS
 from voxbatch.storage import Store, open_store, retry, stat_object
 
@@ -657,10 +657,10 @@ def test_from_the_environment(desk: Desk, start: Starter) -> None:
 @pytest.mark.parametrize("seconds", [0.25, 0.5, 1.5, 2, 600])
 def test_each_window_has_a_name_of_its_own(seconds: float) -> None:
     """Each window has its own name, made of its start time, also for windows shorter than a second."""
-    upload = Upload(f"{BUCKET}/in/a.wav", "1", f"{BUCKET}/in/", f"{OUT}/a.wav")
-    windows = {window_of(upload, 1_795_212_000 + i * seconds, seconds) for i in range(40)}
+    upload = UploadedRecording(f"{BUCKET}/in/a.wav", "1", f"{BUCKET}/in/", f"{OUT}/a.wav")
+    windows = {batch_window_of(upload, 1_795_212_000 + i * seconds, seconds) for i in range(40)}
     assert len({window.name for window in windows}) == len(windows) == 40
-    assert window_of(upload, 1_795_212_000, 600).name == "batch-20261120T220000Z-600s"
+    assert batch_window_of(upload, 1_795_212_000, 600).name == "batch-20261120T220000Z-600s"
 
 
 def test_several_gpus(desk: Desk) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.errors import MessageError
-from voxbatch.platforms.listen.message import Foreign, Message, Rules, Run, Upload, read
+from voxbatch.platforms.listen.message import Ignored, Message, Rules, RunRequest, UploadedRecording, read
 
 OUT = "gs://calls/out/"
 HERE = Rules(OUT, ("gs://calls/in/",), ("gs://calls/in/audio/",))
@@ -40,14 +40,16 @@ def test_an_uploaded_manifest_is_an_order(key: str, out: str) -> None:
     """An uploaded manifest is run with its outputs below OUT at its path below the prefix; names
     are not URL-decoded.
     """
-    assert read(told(key), HERE) == Run(f"gs://calls/{key}", out)
+    assert read(told(key), HERE) == RunRequest(f"gs://calls/{key}", out)
 
 
 def test_a_recording_is_run_where_recordings_come_in() -> None:
     """A recording below a recordings prefix is run; elsewhere it waits for the manifest that names it."""
-    expected = Upload("gs://calls/in/audio/a.flac", "7", "gs://calls/in/audio/", "gs://calls/out/audio/a.flac")
+    expected = UploadedRecording(
+        "gs://calls/in/audio/a.flac", "7", "gs://calls/in/audio/", "gs://calls/out/audio/a.flac"
+    )
     assert read(told("in/audio/a.flac"), HERE) == expected
-    assert isinstance(read(told("in/a.flac"), HERE), Foreign)
+    assert isinstance(read(told("in/a.flac"), HERE), Ignored)
 
 
 @pytest.mark.parametrize(
@@ -67,14 +69,14 @@ def test_a_recording_is_run_where_recordings_come_in() -> None:
 def test_what_is_not_ours(message: Message) -> None:
     """Other events, places and file types, and our own outputs, are ignored with a reason."""
     found = read(message, HERE)
-    assert isinstance(found, Foreign)
+    assert isinstance(found, Ignored)
     assert found.reason
 
 
 def test_own_outputs_start_nothing() -> None:
     """Everything in the bucket is accepted if no prefix is set, except for our own outputs."""
-    assert isinstance(read(told("out/x.jsonl"), Rules(OUT)), Foreign)
-    assert read(told("x.jsonl"), Rules(OUT)) == Run("gs://calls/x.jsonl", "gs://calls/out/calls/x")
+    assert isinstance(read(told("out/x.jsonl"), Rules(OUT)), Ignored)
+    assert read(told("x.jsonl"), Rules(OUT)) == RunRequest("gs://calls/x.jsonl", "gs://calls/out/calls/x")
 
 
 @pytest.mark.parametrize(
@@ -88,20 +90,22 @@ def test_own_outputs_start_nothing() -> None:
 )
 def test_outputs_of_several_places_do_not_meet(prefixes: tuple[str, ...], out: str) -> None:
     """The folder of a run is named by its path below the common folder of all prefixes, or also by its bucket."""
-    assert read(told("in/in day/x.jsonl"), Rules(OUT, prefixes)) == Run("gs://calls/in/in day/x.jsonl", OUT + out)
+    assert read(told("in/in day/x.jsonl"), Rules(OUT, prefixes)) == RunRequest(
+        "gs://calls/in/in day/x.jsonl", OUT + out
+    )
 
 
 @pytest.mark.parametrize(
     ("data", "order"),
     [
-        ({"manifest": "gs://calls/in/m.jsonl"}, Run("gs://calls/in/m.jsonl", "gs://calls/out/m")),
+        ({"manifest": "gs://calls/in/m.jsonl"}, RunRequest("gs://calls/in/m.jsonl", "gs://calls/out/m")),
         ({"manifest": "gs://calls/in/m.jsonl", "output": "gs://calls/out/x/"},
-         Run("gs://calls/in/m.jsonl", "gs://calls/out/x")),
+         RunRequest("gs://calls/in/m.jsonl", "gs://calls/out/x")),
         ({"manifest": "gs://calls/in/day/", "output": "gs://calls/out/day"},
-         Run("gs://calls/in/day/", "gs://calls/out/day")),
+         RunRequest("gs://calls/in/day/", "gs://calls/out/day")),
     ],
 )  # fmt: skip
-def test_an_order_in_json(data: Any, order: Run) -> None:
+def test_an_order_in_json(data: Any, order: RunRequest) -> None:
     """If a JSON message gives no output, the output is named like that of an upload."""
     assert read(said(data), HERE) == order
 
@@ -146,7 +150,7 @@ def test_without_an_out_messages_must_say() -> None:
     with pytest.raises(MessageError, match="start voxbatch listen with -o OUT"):
         read(told("in/day.jsonl"), Rules(None))
     given = {"manifest": "gs://calls/in/m.jsonl", "output": "s3://elsewhere/x"}
-    assert read(said(given), Rules(None)) == Run("gs://calls/in/m.jsonl", "s3://elsewhere/x")
+    assert read(said(given), Rules(None)) == RunRequest("gs://calls/in/m.jsonl", "s3://elsewhere/x")
 
 
 def test_a_notification_must_name_its_object() -> None:
@@ -159,7 +163,7 @@ def test_a_notification_must_name_its_object() -> None:
 def test_no_message_is_too_odd(data: bytes, attributes: dict[str, str]) -> None:
     """Any message is a run, an upload, ignored, or refused with MessageError; no other error is raised."""
     with contextlib.suppress(MessageError):
-        assert isinstance(read(Message("1", data, attributes), HERE), Run | Upload | Foreign)
+        assert isinstance(read(Message("1", data, attributes), HERE), RunRequest | UploadedRecording | Ignored)
 
 
 @given(st.text(min_size=1).map(lambda text: text.replace("\0", "")))
@@ -169,6 +173,6 @@ def test_every_order_stays_in_out(name: str) -> None:
         found = read(told(f"in/{name}.jsonl"), HERE)
     except MessageError:
         return
-    if isinstance(found, Run):
+    if isinstance(found, RunRequest):
         assert found.out.startswith(OUT)
         assert not {".", ".."} & set(found.out.split("/"))

@@ -40,7 +40,7 @@ def test_machines() -> None:
     assert prices.machine("cloud-run", None, True) == prices.CLOUD_RUN_L4
     assert prices.machine("cloud-run", None, False) == prices.CLOUD_RUN_CPU
     assert prices.machine("sagemaker", "ml.g6.xlarge", True) == "ml.g6.xlarge"
-    for engine in set(tasks.ENGINES) - {"cloud-run", "sagemaker"}:
+    for engine in set(tasks.PLATFORMS) - {"cloud-run", "sagemaker"}:
         assert prices.machine(engine, None, True) is None
     assert prices.usd_per_hour(None) is None
     assert prices.usd_per_hour("ml.g99.xlarge") is None

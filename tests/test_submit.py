@@ -29,7 +29,7 @@ JOB = "projects/p/locations/us-central1/jobs/voxbatch"
 ROLE = "arn:aws:iam::123456789012:role/voxbatch"
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/voxbatch:1"
 SOURCE, OUT = "gs://calls/day.jsonl", "gs://calls/out"
-ORDER = submit.Order(SOURCE, OUT, ("--language", "en"), tasks=3)
+SUBMISSION = submit.Submission(SOURCE, OUT, ("--language", "en"), tasks=3)
 SAGEMAKER = submit.SageMaker(IMAGE, ROLE)
 CLOUD_RUN = submit.CloudRun()
 
@@ -177,14 +177,14 @@ def test_task_count_by_hand() -> None:
 def test_what_a_job_cannot_see(source: str, out: str, message: str) -> None:
     """A source or output that other machines cannot read is refused."""
     with pytest.raises(ConfigError) as told:
-        submit.Order(source, out)
+        submit.Submission(source, out)
     assert str(told.value).startswith(message)
 
 
 def test_orders_are_the_same_by_their_arguments() -> None:
     """Orders with other numbers of tasks have the same digest; orders with other options do not."""
-    assert ORDER.arguments == ["run", SOURCE, "-o", OUT, "--language", "en"]
-    assert ORDER.digest == replace(ORDER, tasks=9).digest != replace(ORDER, options=()).digest
+    assert SUBMISSION.arguments == ["run", SOURCE, "-o", OUT, "--language", "en"]
+    assert SUBMISSION.digest == replace(SUBMISSION, tasks=9).digest != replace(SUBMISSION, options=()).digest
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_orders_are_the_same_by_their_arguments() -> None:
         (lambda: submit.SageMaker(IMAGE, ROLE, "g6"), "--instance-type 'g6': give a type such as ml.g6.2xlarge"),
         (lambda: submit.SageMaker(IMAGE, ROLE, region="x/"), "--region 'x/': give a region such as us-east-1"),
         (lambda: submit.SageMaker(IMAGE, ROLE, volume_gb=0), "volume-gb is 0; it must be from 1 to 16,384"),
-        (lambda: submit.Order(SOURCE, OUT, tasks=0), "tasks is 0; a run takes at least 1"),
+        (lambda: submit.Submission(SOURCE, OUT, tasks=0), "tasks is 0; a run takes at least 1"),
     ],
 )
 def test_bad_targets(made: Callable[[], object], message: str) -> None:
@@ -221,38 +221,40 @@ def test_an_execution(cloud_run: CloudRunApi) -> None:
     """The API receives the request that --dry-run prints, at the job's address; the name and
     console page are returned.
     """
-    order = replace(ORDER, limit_s=5400, environment={"A": "1"})
-    started = submit.start(order, CLOUD_RUN)
+    submission = replace(SUBMISSION, limit_s=5400, environment={"A": "1"})
+    started = submit.start(submission, CLOUD_RUN)
     listed, ran = cloud_run.endpoint.calls
     assert (listed.method, listed.path.partition("?")[0]) == ("GET", f"/v2/{JOB}/executions")
     assert (ran.method, ran.path.partition("?")[0]) == ("POST", f"/v2/{JOB}:run")
-    shown = submit.CloudRun(project="p").request(order)
+    shown = submit.CloudRun(project="p").request(submission)
     assert shown.where == f"POST {cloud_run.endpoint.url}/v2/{JOB}:run"
     assert ran.body == shown.body
     assert ran.body == {
         "overrides": {
-            "containerOverrides": [{"args": order.arguments, "env": [{"name": "A", "value": "1"}]}],
+            "containerOverrides": [{"args": submission.arguments, "env": [{"name": "A", "value": "1"}]}],
             "taskCount": 3,
             "timeout": "5400s",
         }
     }
     page = "https://console.cloud.google.com/run/jobs/executions/details/us-central1/voxbatch-00000/tasks?project=p"
-    assert started == submit.Started("voxbatch-00000", page)
+    assert started == submit.StartedRun("voxbatch-00000", page)
 
 
 @pytest.mark.slow
 def test_not_twice(cloud_run: CloudRunApi) -> None:
     """A running execution with the same arguments is returned instead of a new one, however many started after it.
-    `again` starts another one, and so does an order after the end of the first.
+    `again` starts another one, and so does a submission after the end of the first.
     """
-    first = submit.start(ORDER, CLOUD_RUN)
+    first = submit.start(SUBMISSION, CLOUD_RUN)
     for i in range(4):
-        submit.start(replace(ORDER, options=("--limit", str(i + 1))), CLOUD_RUN)
-    assert submit.start(replace(ORDER, tasks=7), CLOUD_RUN) == replace(first, was_running=True)
+        submit.start(replace(SUBMISSION, options=("--limit", str(i + 1))), CLOUD_RUN)
+    assert submit.start(replace(SUBMISSION, tasks=7), CLOUD_RUN) == replace(first, was_running=True)
     assert len(started_once(cloud_run)) == 5
-    assert submit.start(ORDER, CLOUD_RUN, again=True).name == "voxbatch-00005"
+    assert submit.start(SUBMISSION, CLOUD_RUN, again=True).name == "voxbatch-00005"
     cloud_run.end_all()
-    assert submit.start(ORDER, CLOUD_RUN) == submit.Started("voxbatch-00006", submit.start(ORDER, CLOUD_RUN).url)
+    assert submit.start(SUBMISSION, CLOUD_RUN) == submit.StartedRun(
+        "voxbatch-00006", submit.start(SUBMISSION, CLOUD_RUN).url
+    )
     assert len(started_once(cloud_run)) == 7
 
 
@@ -293,7 +295,7 @@ def test_google_refuses(
     """Each refusal is one line with the cause and the remedy, and nothing is started."""
     spoil(cloud_run)
     with pytest.raises(kind) as told:
-        submit.start(ORDER, CLOUD_RUN)
+        submit.start(SUBMISSION, CLOUD_RUN)
     text = str(told.value)
     assert text.startswith(f"cannot look at {message}")
     assert "\n" not in text
@@ -306,16 +308,16 @@ def test_denied_to_start(cloud_run: CloudRunApi) -> None:
     """An account that may list executions but not start them gets the permissions that it lacks in the message."""
     cloud_run.endpoint.replies.append(google_refusal(403, "no"))
     with pytest.raises(StartError, match=r"^cannot start .* lacks run.jobs.run and run.jobs.runWithOverrides \(role"):
-        submit.start(ORDER, CLOUD_RUN, again=True)
+        submit.start(SUBMISSION, CLOUD_RUN, again=True)
 
 
 @pytest.mark.slow
 def test_a_lost_reply(cloud_run: CloudRunApi) -> None:
-    """An execution that started without a reply is found when the order is submitted again."""
+    """An execution that started without a reply is found when the run is submitted again."""
     cloud_run.endpoint.replies += ["lost"]
     with pytest.raises(StartError, match="submit it again: what has begun by then is found, not started twice"):
-        submit.start(ORDER, CLOUD_RUN, again=True)
-    assert submit.start(ORDER, CLOUD_RUN).was_running
+        submit.start(SUBMISSION, CLOUD_RUN, again=True)
+    assert submit.start(SUBMISSION, CLOUD_RUN).was_running
     assert len(started_once(cloud_run)) == 1
 
 
@@ -323,9 +325,9 @@ def test_a_lost_reply(cloud_run: CloudRunApi) -> None:
 def test_no_such_job(cloud_run: CloudRunApi) -> None:
     """A missing job is reported from the API's own answer."""
     with pytest.raises(ConfigError, match="there is no job nightly"):
-        submit.start(ORDER, submit.CloudRun(job="nightly"))
+        submit.start(SUBMISSION, submit.CloudRun(job="nightly"))
     with pytest.raises(ConfigError, match=r"cannot start the Cloud Run job nightly .* there is no job nightly"):
-        submit.start(ORDER, submit.CloudRun(job="nightly"), again=True)
+        submit.start(SUBMISSION, submit.CloudRun(job="nightly"), again=True)
     assert [call.method for call in cloud_run.endpoint.calls] == ["GET", "POST"]
 
 
@@ -336,9 +338,9 @@ def test_answers_of_another_kind(cloud_run: CloudRunApi) -> None:
     """
     cloud_run.endpoint.replies.append(servers.Reply(200, (("Content-Type", "text/html"),), b"<html>Log in</html>"))
     with pytest.raises(StartError, match="what answers is not Cloud Run"):
-        submit.start(ORDER, CLOUD_RUN)
+        submit.start(SUBMISSION, CLOUD_RUN)
     cloud_run.endpoint.replies.append(servers.Reply(200, (), b'{"name": "projects/p/locations/x/operations/o7"}'))
-    assert submit.start(ORDER, CLOUD_RUN, again=True).name == "o7"
+    assert submit.start(SUBMISSION, CLOUD_RUN, again=True).name == "o7"
 
 
 @pytest.mark.slow
@@ -348,20 +350,20 @@ def test_where_the_job_is(cloud_run: CloudRunApi, monkeypatch: pytest.MonkeyPatc
     """
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "q")
     cloud_run.jobs = ("projects/q/locations/us-central1/jobs/voxbatch", "projects/r/locations/europe-west4/jobs/j")
-    assert submit.start(ORDER, CLOUD_RUN).url.endswith("?project=q")
-    started = submit.start(ORDER, submit.CloudRun("j", "r", "europe-west4"))
+    assert submit.start(SUBMISSION, CLOUD_RUN).url.endswith("?project=q")
+    started = submit.start(SUBMISSION, submit.CloudRun("j", "r", "europe-west4"))
     assert "/europe-west4/j-00001/" in started.url
     assert started.url.endswith("?project=r")
     monkeypatch.delenv("CLOUDSDK_RUN_REGION")
     with pytest.raises(ConfigError, match="is in is not known: give --region, or set CLOUDSDK_RUN_REGION"):
-        submit.start(ORDER, CLOUD_RUN)
+        submit.start(SUBMISSION, CLOUD_RUN)
 
 
 def test_no_google_credentials(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says how to set credentials if there are none."""
     monkeypatch.setenv("CLOUDSDK_RUN_REGION", "us-central1")
     with pytest.raises(StartError, match=r"no usable credentials \(.*\): set GOOGLE_APPLICATION_CREDENTIALS"):
-        submit.start(ORDER, CLOUD_RUN)
+        submit.start(SUBMISSION, CLOUD_RUN)
 
 
 @pytest.mark.slow
@@ -371,7 +373,7 @@ def test_no_project(cloud_run: CloudRunApi, tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "key.json").write_text(json.dumps({**key, "project_id": None}))
     monkeypatch.setenv("PATH", "")  # so that gcloud is not asked for a project
     with pytest.raises(ConfigError, match=r"which project .* is in is not known: give --project, or set GOOGLE_CLOUD"):
-        submit.start(ORDER, CLOUD_RUN)
+        submit.start(SUBMISSION, CLOUD_RUN)
 
 
 def test_how_long_a_task_may_take() -> None:
@@ -391,16 +393,16 @@ def test_how_long_a_task_may_take() -> None:
 
 @pytest.mark.slow
 def test_a_processing_job(sagemaker: SageMakerApi) -> None:
-    """SageMaker receives the request that --dry-run prints; the job's name contains the digest of the order and the
+    """SageMaker receives the request that --dry-run prints; the job's name contains the digest of the submission and
     time.
     """
-    order = replace(ORDER, environment={"A": "1"}, limit_s=100_000)
-    started = submit.start(order, SAGEMAKER)
+    submission = replace(SUBMISSION, environment={"A": "1"}, limit_s=100_000)
+    started = submit.start(submission, SAGEMAKER)
     assert [call.headers["x-amz-target"] for call in sagemaker.endpoint.calls] == [
         "SageMaker.ListProcessingJobs", "SageMaker.CreateProcessingJob",
     ]  # fmt: skip
     (body,) = sagemaker.jobs.values()
-    shown = SAGEMAKER.request(order).body
+    shown = SAGEMAKER.request(submission).body
     assert {**body, "ProcessingJobName": ""} == {**shown, "ProcessingJobName": ""}
     assert body == {
         "ProcessingJobName": started.name,
@@ -408,12 +410,12 @@ def test_a_processing_job(sagemaker: SageMakerApi) -> None:
             "ClusterConfig": {"InstanceCount": 3, "InstanceType": "ml.g6.2xlarge", "VolumeSizeInGB": 100}
         },
         "StoppingCondition": {"MaxRuntimeInSeconds": 100_000},
-        "AppSpecification": {"ImageUri": IMAGE, "ContainerArguments": order.arguments},
+        "AppSpecification": {"ImageUri": IMAGE, "ContainerArguments": submission.arguments},
         "Environment": {"A": "1"},
         "RoleArn": ROLE,
-        "Tags": [{"Key": "voxbatch", "Value": order.digest}],
+        "Tags": [{"Key": "voxbatch", "Value": submission.digest}],
     }
-    assert started.name.startswith(f"voxbatch-{order.digest}-2")
+    assert started.name.startswith(f"voxbatch-{submission.digest}-2")
     console = "https://us-east-1.console.aws.amazon.com/sagemaker/home?region=us-east-1#/processing-jobs/"
     assert started.url == console + started.name
 
@@ -421,12 +423,12 @@ def test_a_processing_job(sagemaker: SageMakerApi) -> None:
 @pytest.mark.slow
 def test_no_second_processing_job(sagemaker: SageMakerApi) -> None:
     """A running job with the same arguments is returned instead of a new one; jobs of other orders do not matter."""
-    first = submit.start(ORDER, SAGEMAKER)
-    assert submit.start(ORDER, SAGEMAKER) == replace(first, was_running=True)
-    assert not submit.start(replace(ORDER, options=()), SAGEMAKER).was_running
+    first = submit.start(SUBMISSION, SAGEMAKER)
+    assert submit.start(SUBMISSION, SAGEMAKER) == replace(first, was_running=True)
+    assert not submit.start(replace(SUBMISSION, options=()), SAGEMAKER).was_running
     sagemaker.running.clear()
     sagemaker.jobs.clear()
-    assert not submit.start(ORDER, SAGEMAKER).was_running
+    assert not submit.start(SUBMISSION, SAGEMAKER).was_running
 
 
 @pytest.mark.slow
@@ -434,7 +436,7 @@ def test_no_second_processing_job(sagemaker: SageMakerApi) -> None:
 def test_a_lost_reply_of_sagemaker(sagemaker: SageMakerApi, lost: Any) -> None:
     """If a reply is lost, the client retries; a job that had started is not started twice, and no error is raised."""
     sagemaker.endpoint.replies.append(lost)
-    assert submit.start(ORDER, SAGEMAKER, again=True).was_running is (lost == "lost")
+    assert submit.start(SUBMISSION, SAGEMAKER, again=True).was_running is (lost == "lost")
     assert len(sagemaker.jobs) == 1
 
 
@@ -460,7 +462,7 @@ def test_amazon_refuses(
     """Each refusal is one line with the cause and the remedy."""
     sagemaker.endpoint.replies += [amazon_refusal(status, code, words)] * 3
     with pytest.raises(kind) as told:
-        submit.start(ORDER, SAGEMAKER, again=True)
+        submit.start(SUBMISSION, SAGEMAKER, again=True)
     text = str(told.value)
     assert text.startswith(f"cannot start a SageMaker Processing job in us-east-1: {message}")
     assert "\n" not in text
@@ -475,37 +477,37 @@ def test_sagemaker_out_of_reach(sagemaker: SageMakerApi, monkeypatch: pytest.Mon
     """
     monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", f"http://127.0.0.1:{servers.free_port()}")
     with pytest.raises(StartError, match=r"the connection failed \(.*\): check the network and --region"):
-        submit.start(ORDER, SAGEMAKER)
+        submit.start(SUBMISSION, SAGEMAKER)
     monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", "nowhere")
     with pytest.raises(ConfigError, match="Invalid endpoint: nowhere"):
-        submit.start(ORDER, SAGEMAKER)
+        submit.start(SUBMISSION, SAGEMAKER)
     monkeypatch.delenv("AWS_ENDPOINT_URL_SAGEMAKER")
     monkeypatch.delenv("AWS_REGION")
     with pytest.raises(ConfigError, match="which region is not known: give --region, or set AWS_REGION"):
-        submit.start(ORDER, SAGEMAKER)
+        submit.start(SUBMISSION, SAGEMAKER)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(StartError, match=r"no usable credentials \(.*\): set AWS_ACCESS_KEY_ID"):
-        submit.start(ORDER, replace(SAGEMAKER, region="us-east-1"))
+        submit.start(SUBMISSION, replace(SAGEMAKER, region="us-east-1"))
 
 
 @pytest.mark.parametrize(
-    ("order", "message"),
+    ("submission", "message"),
     [
-        (replace(ORDER, source=f"s3://calls/{'x' * 256}"), "has 267 characters; SageMaker takes 256"),
-        (replace(ORDER, options=("--limit", "1") * 60), "the run has 124 arguments; SageMaker takes 100"),
-        (replace(ORDER, environment={"A": "x" * 257}), "has 257 characters; SageMaker takes 256"),
-        (replace(ORDER, environment={"A-B": "x"}), "--env 'A-B': a variable's name has letters"),
+        (replace(SUBMISSION, source=f"s3://calls/{'x' * 256}"), "has 267 characters; SageMaker takes 256"),
+        (replace(SUBMISSION, options=("--limit", "1") * 60), "the run has 124 arguments; SageMaker takes 100"),
+        (replace(SUBMISSION, environment={"A": "x" * 257}), "has 257 characters; SageMaker takes 256"),
+        (replace(SUBMISSION, environment={"A-B": "x"}), "--env 'A-B': a variable's name has letters"),
         (
-            replace(ORDER, environment={f"A{i}": "x" for i in range(101)}),
+            replace(SUBMISSION, environment={f"A{i}": "x" for i in range(101)}),
             "the job has 101 variables; SageMaker takes 100",
         ),
-        (replace(ORDER, tasks=101), "tasks is 101; SageMaker Processing takes from 1 to 100"),
+        (replace(SUBMISSION, tasks=101), "tasks is 101; SageMaker Processing takes from 1 to 100"),
     ],
 )
-def test_more_than_sagemaker_takes(order: submit.Order, message: str) -> None:
+def test_more_than_sagemaker_takes(submission: submit.Submission, message: str) -> None:
     """The limits of SageMaker are checked before a request is sent."""
     with pytest.raises(ConfigError) as told:
-        SAGEMAKER.request(order)
+        SAGEMAKER.request(submission)
     assert message in str(told.value)
 
 
@@ -534,7 +536,7 @@ def test_the_discovery_document_finds_faults() -> None:
 
 def test_the_service_model_finds_faults() -> None:
     """The check by the service model finds the same faults, and wrong lengths, patterns and enum values."""
-    model, body = ServiceModel("sagemaker"), SAGEMAKER.request(ORDER).body
+    model, body = ServiceModel("sagemaker"), SAGEMAKER.request(SUBMISSION).body
     assert not model.faults("CreateProcessingJob", body)
     cluster = body["ProcessingResources"]["ClusterConfig"]
     for wrong in (
@@ -778,7 +780,7 @@ def test_tasks_that_will_be_cut_off(cloud_run: CloudRunApi, calls: Calls, typed:
 @pytest.mark.slow
 def test_what_is_shown_is_no_signature(nowhere: None, calls: Calls, typed: Type) -> None:
     """The query of an address is hidden in the printed request; the job receives it."""
-    from voxbatch.cli.submission import _shown
+    from voxbatch.cli.submit_command import _shown
 
     body = {"args": ["run", "https://h/m.jsonl?sig=SECRET", "-o", OUT]}
     assert _shown(body) == {"args": ["run", "https://h/m.jsonl?…", "-o", OUT]}

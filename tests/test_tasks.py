@@ -69,7 +69,7 @@ def test_found(environ: Mapping[str, str], task: Task | None) -> None:
     """
     assert find(environ, NOWHERE) == task
     if task is not None:
-        assert find(environ, NOWHERE, task.engine) == task
+        assert find(environ, NOWHERE, task.platform) == task
     assert find(environ, NOWHERE, "none") is None
 
 
@@ -177,7 +177,7 @@ def test_any_slurm_array(least: int, step: int, count: int, data: st.DataObject)
         find(array | {"SLURM_ARRAY_TASK_ID": f"{other}"}, NOWHERE)
 
 
-@given(st.dictionaries(st.sampled_from([*CLOUD_RUN, *BATCH, *SLURM, *ELASTIC, tasks.COUNT]), st.text(max_size=4)))
+@given(st.dictionaries(st.sampled_from([*CLOUD_RUN, *BATCH, *SLURM, *ELASTIC, tasks.TASK_COUNT]), st.text(max_size=4)))
 def test_whatever_is_there(environ: dict[str, str]) -> None:
     """Any values give a task with an index below its count, no task, or a ConfigError."""
     try:
@@ -189,7 +189,7 @@ def test_whatever_is_there(environ: dict[str, str]) -> None:
 
 def test_as_many_tasks_as_shards() -> None:
     """`tasks` and `shard` have the same limit, although `tasks` is in a lower layer and cannot import it."""
-    assert tasks.MOST == MAX_SHARDS
+    assert tasks.MAX_TASKS == MAX_SHARDS
 
 
 # ── the shard of a task ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -220,8 +220,8 @@ def test_another_shard_than_the_tasks(asked: tuple[int, int]) -> None:
         shard_of(THIRD, asked)
     assert str(caught.value) == (
         f"--shard {asked[0]}/{asked[1]} contradicts CLOUD_RUN_TASK_INDEX: this is task 3 of 8 (Cloud Run job calls, "
-        "execution calls-x7k, attempt 1), and its shard is 3/8; leave --shard (VOXBATCH_SHARD) out, or say --tasks "
-        "none where it is to count alone"
+        "execution calls-x7k, attempt 1), and its shard is 3/8; leave out --shard (VOXBATCH_SHARD), or give --tasks "
+        "none to use --shard alone"
     )
 
 
@@ -293,20 +293,20 @@ def test_hosts_that_are_given_different_files(tmp_path: Path) -> None:
         {"InputName": "other", "DatasetDefinition": {}},
     ]
     root = container(tmp_path, ProcessingInputs=inputs)
-    sagemaker.refuse_scattered("/in/all/m.jsonl", root)
-    sagemaker.refuse_scattered("s3://calls/m.jsonl", root)
-    sagemaker.refuse_scattered("/in/mine/m.jsonl", NOWHERE)
+    sagemaker.refuse_sharded_input("/in/all/m.jsonl", root)
+    sagemaker.refuse_sharded_input("s3://calls/m.jsonl", root)
+    sagemaker.refuse_sharded_input("/in/mine/m.jsonl", NOWHERE)
     for source in ("/in/mine", "/in/mine/m.jsonl"):
         with pytest.raises(ConfigError, match=r"lies in /in/mine, of which each host has a part of its own"):
-            sagemaker.refuse_scattered(source, root)
+            sagemaker.refuse_sharded_input(source, root)
 
 
 def test_exit_message(tmp_path: Path) -> None:
     """The ExitMessage is the first KB of the reason, in whole characters; without SageMaker nothing is written."""
     root = container(tmp_path / "host")
-    sagemaker.leave_message("a" + "é" * 1000, root)
+    sagemaker.write_exit_message("a" + "é" * 1000, root)
     assert (tmp_path / "host" / "output" / "message").read_bytes() == ("a" + "é" * 511).encode()
-    sagemaker.leave_message("no", str(tmp_path / "other"))
+    sagemaker.write_exit_message("no", str(tmp_path / "other"))
     assert not (tmp_path / "other").exists()
 
 

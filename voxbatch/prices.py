@@ -52,7 +52,7 @@ def machine(engine: str, instance_type: str | None, has_gpu: bool) -> str | None
     A Cloud Run task cannot see how many CPUs and GiB it pays for. It is assumed to have those of the table's entry.
 
     Args:
-        engine: the platform, a name in tasks.ENGINES.
+        engine: the platform, a name in tasks.PLATFORMS.
         instance_type: the type of the host according to SageMaker, or None.
         has_gpu: whether the task has a GPU.
     """

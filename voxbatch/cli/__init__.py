@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from voxbatch import __version__
-from voxbatch.cli.listening import listen
+from voxbatch.cli.listen_command import listen
 from voxbatch.cli.options import (
     FileOrAddress,
     FolderOrAddress,
@@ -35,7 +35,7 @@ from voxbatch.cli.options import (
     resolved_profile,
     run_options,
 )
-from voxbatch.cli.submission import submit
+from voxbatch.cli.submit_command import submit
 from voxbatch.config import FORMATS, Config, load_profile
 from voxbatch.errors import ConfigError, VoxbatchError
 from voxbatch.log import Log, is_json
@@ -112,8 +112,8 @@ def _tell_task(task: Task, config: Config, log: Log) -> None:
     """Log the task and its shard; warn if OUT is a local folder that the tasks of the platform do not share."""
     from voxbatch.storage import is_remote
 
-    log.info("task", engine=task.engine, text=f"{task}: shard {config.shard}/{config.shards}")
-    if config.shards > 1 and task.engine in _NOTHING_SHARED and not is_remote(config.out):
+    log.info("task", engine=task.platform, text=f"{task}: shard {config.shard}/{config.shards}")
+    if config.shards > 1 and task.platform in _NOTHING_SHARED and not is_remote(config.out):
         log.warning(
             "local_out",
             text=f"OUT {config.out} is a folder of this task: unless all {task.count} tasks see the same one, none of "
@@ -339,4 +339,4 @@ def main() -> NoReturn:
 
 
 def _leave_message(reason: str) -> None:
-    sagemaker.leave_message(reason, sagemaker.root_of(os.environ))
+    sagemaker.write_exit_message(reason, sagemaker.root_folder(os.environ))

@@ -197,10 +197,10 @@ _ENGINE = (
 _TASK = (
     option("--shard", default=tasks.AUTO, show_default=True, callback=_shard, metavar="auto|I/N",
            help="Do part I (from 0) of N; auto: the part of this task, or everything if there is one task."),
-    option("--tasks", type=click.Choice((tasks.AUTO, tasks.NONE, *tasks.ENGINES)), default=tasks.AUTO,
+    option("--tasks", type=click.Choice((tasks.AUTO, tasks.NONE, *tasks.PLATFORMS)), default=tasks.AUTO,
            show_default=True, metavar="NAME",
-           help=f"Platform that says which of several tasks this process is: {', '.join(tasks.ENGINES)}; auto: detect "
-           "it; none: ignore the environment."),
+           help=f"Platform that says which of several tasks this process is: {', '.join(tasks.PLATFORMS)}; auto: "
+           "detect it; none: ignore the environment."),
     option("--resume/--overwrite", default=True, help="Continue the run in OUT (default), or erase its outputs first."),
 )  # fmt: skip
 
@@ -310,11 +310,11 @@ def own_task(source: str, settings: dict[str, Any]) -> tasks.Task | None:
         ConfigError: the environment contradicts itself or --shard.
     """
     engine, asked = settings.pop("tasks"), settings["shard"]
-    root = sagemaker.root_of(os.environ)
+    root = sagemaker.root_folder(os.environ)
     task = tasks.find(os.environ, root, engine, asked and asked[1])
     settings["shard"] = tasks.shard_of(task, asked)
-    if task and task.engine == "sagemaker" and task.count > 1:
-        sagemaker.refuse_scattered(source, root)
+    if task and task.platform == "sagemaker" and task.count > 1:
+        sagemaker.refuse_sharded_input(source, root)
     return task
 
 
@@ -329,8 +329,8 @@ def priced(ctx: click.Context, config: Config, task: tasks.Task | None) -> Confi
         return config
     from voxbatch import engines, prices
 
-    instance_type = sagemaker.instance_type(sagemaker.root_of(os.environ)) if task.engine == "sagemaker" else None
-    known = prices.usd_per_hour(prices.machine(task.engine, instance_type, engines.has_gpu()))
+    instance_type = sagemaker.instance_type(sagemaker.root_folder(os.environ)) if task.platform == "sagemaker" else None
+    known = prices.usd_per_hour(prices.machine(task.platform, instance_type, engines.has_gpu()))
     return config if known is None else replace(config, usd_per_hour=known)
 
 

@@ -70,7 +70,7 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
         signal.setitimer(signal.ITIMER_REAL, 0)
         return interrupted(str(e))
     except VoxbatchError as e:
-        sagemaker.leave_message(str(e), sagemaker.root_of(os.environ))
+        sagemaker.write_exit_message(str(e), sagemaker.root_folder(os.environ))
         if isinstance(e, UsageError) and latest.progress is None:  # nothing was started
             return refuse(e, log)
         log.error("run_failed", text=f"{e}\n{_safe(config, latest)}")
@@ -192,7 +192,7 @@ def _exit_code(failed: int, exit_zero: bool) -> int:
         return 0
     # SageMaker treats exit code 3 as a failed job, too, so the job gets a reason.
     reason = f"finished, but {failed:,} items failed: see {FAILURES}; --exit-zero makes that exit code 0"
-    sagemaker.leave_message(reason, sagemaker.root_of(os.environ))
+    sagemaker.write_exit_message(reason, sagemaker.root_folder(os.environ))
     return EXIT_SOME_FAILED
 
 

@@ -1,5 +1,5 @@
-"""Messages → runs, one run at a time: `message` (the request in a message), `window` (recordings that arrive one by
-one), `claim` (a worker's lease on an OUT), `subscription` (Pub/Sub).
+"""Messages → runs, one run at a time: `message` (the request in a message), `batch_window` (recordings that arrive one
+by one), `subscription` (Pub/Sub).
 
 A message is acknowledged when its run is committed, or when its run has started on a platform that sees to its end. It
 is not acknowledged earlier. So if a worker dies, another worker receives the message and finds the committed items.
@@ -21,12 +21,12 @@ from voxbatch.errors import RunError, UsageError
 from voxbatch.log import Log
 from voxbatch.manifest.folder import is_included
 from voxbatch.output import lease as out_lease
-from voxbatch.platforms.listen.message import Foreign, Rules, Run, Upload, read
-from voxbatch.platforms.listen.subscription import Lease, Subscription
-from voxbatch.platforms.listen.window import Uploads, Window, window_of
+from voxbatch.platforms.listen.batch_window import BatchWindow, UploadRuns, batch_window_of
+from voxbatch.platforms.listen.message import Ignored, Rules, RunRequest, UploadedRecording, read
+from voxbatch.platforms.listen.subscription import ReceivedMessage, Subscription
 from voxbatch.storage import StoreOptions, open_store
 
-__all__ = ["Listener", "Rules", "Run", "Settings", "Subscription"]
+__all__ = ["Listener", "ListenerOptions", "Rules", "RunRequest", "Subscription"]
 
 _T = TypeVar("_T")
 
@@ -40,7 +40,7 @@ IDLE_S = 3.0
 An empty reply alone proves nothing: Pub/Sub may return one although there are messages. The value is less than a pull
 without a message takes, so one such pull is enough.
 """
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 """Maximum number of messages that wait for a window's end or for another worker; beyond it, no message is pulled.
 
 A window is complete all the same: its manifest also names the recordings whose messages were not pulled.
@@ -52,7 +52,7 @@ FULL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ListenerOptions:
     """The settings of a listener."""
 
     rules: Rules
@@ -73,14 +73,16 @@ class _Parked:
 
     look_at: float
     """Time of the next attempt, on time.time's clock."""
-    run: Run
-    leases: list[Lease]
+    run: RunRequest
+    leases: list[ReceivedMessage]
 
 
 class Listener:
     """Pull messages and perform the runs that they ask for."""
 
-    def __init__(self, settings: Settings, subscription: Subscription, perform: Callable[[Run], None], log: Log):
+    def __init__(
+        self, settings: ListenerOptions, subscription: Subscription, perform: Callable[[RunRequest], None], log: Log
+    ):
         """Store the settings; nothing is pulled before `serve`.
 
         Args:
@@ -91,9 +93,9 @@ class Listener:
         """
         self._settings, self._subscription, self._perform, self._log = settings, subscription, perform, log
         self._uploads = (
-            Uploads(settings.rules, settings.store_options, settings.include) if settings.rules.out else None
+            UploadRuns(settings.rules, settings.store_options, settings.include) if settings.rules.out else None
         )
-        self._windows: dict[Window, list[tuple[Upload, Lease]]] = {}
+        self._windows: dict[BatchWindow, list[tuple[UploadedRecording, ReceivedMessage]]] = {}
         self._parked: list[_Parked] = []
         self._done: deque[set[tuple[str, str]]] = deque(maxlen=REMEMBERED)
         """The recordings of each finished window, as (address, generation)."""
@@ -109,9 +111,9 @@ class Listener:
         heard_at = time.monotonic()
         try:
             while not (self._settings.drain and not self._parked and time.monotonic() - heard_at >= IDLE_S):
-                if self._waiting() >= MOST_WAITING:
+                if self._waiting() >= MAX_WAITING:
                     time.sleep(FULL_S)
-                for lease in self._subscription.pull(1, PULL_S) if self._waiting() < MOST_WAITING else ():
+                for lease in self._subscription.pull(1, PULL_S) if self._waiting() < MAX_WAITING else ():
                     self._handle(lease)
                     heard_at = time.monotonic()
                 self._look_again()
@@ -132,13 +134,13 @@ class Listener:
 
     # -- one message --------------------------------------------------------------------------------------------------
 
-    def _handle(self, lease: Lease) -> None:
+    def _handle(self, lease: ReceivedMessage) -> None:
         """Handle one message."""
         run = self._answered([lease], lambda: self._asked(lease))
         if run is not None:
             self._do(run, [lease])
 
-    def _answered(self, leases: list[Lease], work: Callable[[], _T]) -> _T | None:
+    def _answered(self, leases: list[ReceivedMessage], work: Callable[[], _T]) -> _T | None:
         """Call `work` and return its result, or None if its messages went to the dead-letter topic.
 
         Raises:
@@ -149,50 +151,52 @@ class Listener:
             return work()
         except UsageError as e:
             for lease in leases:
-                self._subscription.bury(lease, str(e))
+                self._subscription.dead_letter_message(lease, str(e))
             return None
         except RunError as e:
-            most = self._subscription.most_attempts
+            most = self._subscription.max_delivery_attempts
             for lease in leases:
                 if most and lease.message.attempt >= most:  # otherwise Pub/Sub dead-letters it, without a reason
-                    self._subscription.bury(lease, f"delivered {lease.message.attempt} times, and at last: {e}")
-            self._subscription.give_back(leases)
+                    self._subscription.dead_letter_message(
+                        lease, f"delivered {lease.message.attempt} times, and at last: {e}"
+                    )
+            self._subscription.nack(leases)
             raise
 
-    def _asked(self, lease: Lease) -> Run | None:
+    def _asked(self, lease: ReceivedMessage) -> RunRequest | None:
         """Return the run that the message asks for; None if no run starts now."""
         found = read(lease.message, self._settings.rules)
-        asked = self._of_upload(found, lease) if isinstance(found, Upload) else found
-        if isinstance(asked, Foreign):
+        asked = self._of_upload(found, lease) if isinstance(found, UploadedRecording) else found
+        if isinstance(asked, Ignored):
             self._log.info("not_ours", message_id=lease.message.id, text=f"not ours: {asked.reason}")
             self._subscription.done([lease])
             return None
         return asked
 
-    def _of_upload(self, upload: Upload, lease: Lease) -> Run | Foreign | None:
+    def _of_upload(self, upload: UploadedRecording, lease: ReceivedMessage) -> RunRequest | Ignored | None:
         """Return the run of an uploaded recording; None if it waits for the end of its window."""
         assert self._uploads is not None  # without an OUT, the message was already refused
         if not is_included(upload.uri.removeprefix(upload.prefix), self._settings.include):
-            return Foreign(f"{upload.uri} matches no --include")
+            return Ignored(f"{upload.uri} matches no --include")
         if any((upload.uri, upload.generation) in window for window in self._done):
-            return Foreign(f"{upload.uri} is done")
+            return Ignored(f"{upload.uri} is done")
         if (found := self._uploads.current(upload)) is None:
-            return Foreign(f"{upload.uri} was replaced since, and another message tells of that")
+            return Ignored(f"{upload.uri} was replaced since, and another message tells of that")
         if not self._settings.window_s:
             return self._uploads.alone(upload, found.tag)
-        window = window_of(upload, found.created, self._settings.window_s)
+        window = batch_window_of(upload, found.created, self._settings.window_s)
         self._windows.setdefault(window, []).append((replace(upload, generation=found.tag), lease))
         return None
 
-    def _do(self, run: Run, leases: list[Lease]) -> bool:
+    def _do(self, run: RunRequest, leases: list[ReceivedMessage]) -> bool:
         """Perform one run and answer its messages; return False if the run is refused or must wait."""
         work = self._done_alone if self._settings.claims else self._done_anyhow
         return bool(self._answered(leases, lambda: work(run, leases)))
 
-    def _done_alone(self, run: Run, leases: list[Lease]) -> bool:
+    def _done_alone(self, run: RunRequest, leases: list[ReceivedMessage]) -> bool:
         """Perform a run under a lease on its OUT; return False if another worker has the lease."""
         store = open_store(run.out, self._settings.store_options)
-        message, lease_s = leases[0].message.id, self._subscription.lease_s
+        message, lease_s = leases[0].message.id, self._subscription.ack_deadline_s
         if (other := out_lease.acquire(store, message, lease_s)) is not None:
             # Not acknowledged: the other worker may die, or may run another manifest.
             self._log.info("at_work", out=run.out, text=f"{run.out}: {other.worker} is at work there")
@@ -201,7 +205,7 @@ class Listener:
         with out_lease.hold(store, message, lease_s):
             return self._done_anyhow(run, leases)
 
-    def _done_anyhow(self, run: Run, leases: list[Lease]) -> bool:
+    def _done_anyhow(self, run: RunRequest, leases: list[ReceivedMessage]) -> bool:
         """Perform a run and acknowledge its messages."""
         self._perform(run)
         self._subscription.done(leases)
@@ -223,7 +227,7 @@ class Listener:
         for each in ready:
             self._do(each.run, each.leases)
 
-    def _close(self, window: Window, uploads: list[tuple[Upload, Lease]]) -> None:
+    def _close(self, window: BatchWindow, uploads: list[tuple[UploadedRecording, ReceivedMessage]]) -> None:
         """Run the recordings of a window that has ended.
 
         A recording that the window's manifest does not hold is run alone: its reference is bad, or the store's clock
@@ -239,13 +243,13 @@ class Listener:
             if (upload.uri, upload.generation) not in held:
                 self._alone(upload, lease)
 
-    def _alone(self, upload: Upload, lease: Lease) -> None:
+    def _alone(self, upload: UploadedRecording, lease: ReceivedMessage) -> None:
         """Run one recording alone."""
         run = self._answered([lease], lambda: self._now(upload, lease))
         if run is not None:
             self._do(run, [lease])
 
-    def _now(self, upload: Upload, lease: Lease) -> Run | None:
+    def _now(self, upload: UploadedRecording, lease: ReceivedMessage) -> RunRequest | None:
         """Return the run of one recording; acknowledge the message and return None if the recording was replaced."""
         assert self._uploads is not None
         if (found := self._uploads.current(upload)) is not None:

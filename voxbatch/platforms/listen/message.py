@@ -1,4 +1,6 @@
-"""Reads a message: a Cloud Storage notification or {"manifest": …, "output": …} → a Run, an Upload, or Foreign. Pure.
+"""Reads a message, which is a Cloud Storage notification or {"manifest": …, "output": …}. Pure.
+
+The result is a RunRequest, an UploadedRecording, or Ignored.
 
 Notifications: https://cloud.google.com/storage/docs/pubsub-notifications#format. Only the attributes are read, because
 the payload may be left out (payloadFormat NONE). The reader does not rely on the subscription's filter.
@@ -33,7 +35,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunRequest:
     """One run that a message asks for."""
 
     source: str
@@ -46,7 +48,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class UploadedRecording:
     """An uploaded recording."""
 
     uri: str
@@ -58,7 +60,7 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class Ignored:
     """A message that asks for nothing here, and is not an error."""
 
     reason: str
@@ -113,7 +115,7 @@ def _place_of(uri: str, places: tuple[str, ...]) -> str | None:
     return max((each for each in places if uri.startswith(each)), key=len, default=None)
 
 
-def read(message: Message, rules: Rules) -> Run | Upload | Foreign:
+def read(message: Message, rules: Rules) -> RunRequest | UploadedRecording | Ignored:
     """Return the request of a message.
 
     Raises:
@@ -124,27 +126,27 @@ def read(message: Message, rules: Rules) -> Run | Upload | Foreign:
     return _run(_object(message.data), rules)
 
 
-def _notification(attributes: Mapping[str, str], rules: Rules) -> Run | Upload | Foreign:
+def _notification(attributes: Mapping[str, str], rules: Rules) -> RunRequest | UploadedRecording | Ignored:
     """Return the request of a Cloud Storage notification, from its attributes."""
     event, bucket, key = (attributes.get(name, "") for name in ("eventType", "bucketId", "objectId"))
     if event != FINALIZED:
-        return Foreign(f"{event} of gs://{bucket}/{key}: only {FINALIZED} starts anything")
+        return Ignored(f"{event} of gs://{bucket}/{key}: only {FINALIZED} starts anything")
     if not bucket or not key:
         raise MessageError(f"a notification without bucketId or objectId: {_brief(dict(attributes))}")
     uri = _address(f"gs://{bucket}/{key}", "the object that was uploaded")
     if rules.out and uri.startswith(rules.out):
-        return Foreign(f"{uri} lies in OUT")
+        return Ignored(f"{uri} lies in OUT")
     if is_folder(uri) or any(part.startswith(".") for part in key.split("/")):
-        return Foreign(f"{uri} is a folder or hidden")
+        return Ignored(f"{uri} is a folder or hidden")
     if splitext(key)[1].lower() in RECORDING_SUFFIXES:
         if prefix := rules.place_of_recording(uri):
-            return Upload(uri, attributes.get("objectGeneration", ""), prefix, rules.out_of(uri))
-        return Foreign(f"{uri} is a recording, and those below {_listed(rules.recordings)} alone are run by themselves")
+            return UploadedRecording(uri, attributes.get("objectGeneration", ""), prefix, rules.out_of(uri))
+        return Ignored(f"{uri} is a recording, and those below {_listed(rules.recordings)} alone are run by themselves")
     if not uri.lower().endswith(SUFFIXES):
-        return Foreign(f"{uri} is neither a manifest ({', '.join(SUFFIXES)}) nor a recording")
+        return Ignored(f"{uri} is neither a manifest ({', '.join(SUFFIXES)}) nor a recording")
     if not _is_in(uri, rules):
-        return Foreign(f"{uri} lies below none of {_listed(rules.prefixes or rules.recordings)}")
-    return Run(uri, rules.out_of(_stem(uri)))
+        return Ignored(f"{uri} lies below none of {_listed(rules.prefixes or rules.recordings)}")
+    return RunRequest(uri, rules.out_of(_stem(uri)))
 
 
 def _is_in(uri: str, rules: Rules) -> bool:
@@ -174,7 +176,7 @@ def _object(data: bytes) -> dict[str, Any]:
     return found
 
 
-def _run(found: Mapping[str, Any], rules: Rules) -> Run:
+def _run(found: Mapping[str, Any], rules: Rules) -> RunRequest:
     """Return the run of a JSON object."""
     source = _given(found, "manifest")
     if is_folder(source) and not is_bucket_address(source):
@@ -187,13 +189,13 @@ def _run(found: Mapping[str, Any], rules: Rules) -> Run:
     if found.get("output") is None:
         if is_folder(source):
             raise MessageError(f"manifest {source} is a folder, and no output is named for it; {_FORM}")
-        return Run(source, rules.out_of(_stem(source)))
+        return RunRequest(source, rules.out_of(_stem(source)))
     out = _given(found, "output")
     if not is_bucket_address(out):
         raise MessageError(f"output {out} is no address in a bucket; write gs://bucket/folder or s3://bucket/folder")
     if rules.out and not f"{out}/".startswith(rules.out):
         raise MessageError(f"output {out} does not lie in {rules.out}, the -o of voxbatch listen")
-    return Run(source, out.rstrip("/"))
+    return RunRequest(source, out.rstrip("/"))
 
 
 def _given(found: Mapping[str, Any], key: str) -> str:

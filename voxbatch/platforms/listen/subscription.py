@@ -33,16 +33,16 @@ PROJECT = "GOOGLE_CLOUD_PROJECT"
 """Environment variable of the project."""
 TIMEOUT_S = 20.0
 """Timeout of one request, in seconds."""
-BEATS = 3
+EXTENSIONS = 3
 """Extensions within the length of a lease: two may fail."""
 AGAIN = "they will be delivered once more"
-LEAST_LEASE_S = 10.0
+MIN_ACK_DEADLINE_S = 10.0
 """The shortest lease that Pub/Sub allows, in seconds, and the default one."""
 IDS_AT_A_TIME = 1000
 """Ids in one request: a request may have 512 KiB, and an id has about 200 bytes (Pub/Sub quotas)."""
 REASON_BYTES = 1024
 """Maximum bytes of an attribute's value (Pub/Sub quotas)."""
-MOST_ATTRIBUTES = 100
+MAX_ATTRIBUTES = 100
 """Maximum attributes of a message."""
 RESERVED = "goog"
 """Prefix of attribute names that Pub/Sub itself sets (googclient_schemaencoding) and refuses from a publisher."""
@@ -58,7 +58,7 @@ _UNCOUNTED = (
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Lease:
+class ReceivedMessage:
     """A message that is leased to this process."""
 
     message: Message
@@ -90,13 +90,13 @@ class Subscription:
         self.name = _full(name, "subscriptions", project)
         found = self._look(dead_letter is not None)
         policy = found and found.dead_letter_policy
-        self.most_attempts = int(policy.max_delivery_attempts) if policy and policy.dead_letter_topic else 0
+        self.max_delivery_attempts = int(policy.max_delivery_attempts) if policy and policy.dead_letter_topic else 0
         """Number of deliveries after which Pub/Sub dead-letters a message itself, without a reason; 0: never."""
         self.dead_letter = _full(dead_letter, "topics", project) if dead_letter else self._own_dead_letter(policy)
-        if found and not self.most_attempts:
+        if found and not self.max_delivery_attempts:
             self._log.warning("no_dead_letter_policy", text=_UNCOUNTED.format(name=self.name))
-        self.lease_s = float(found.ack_deadline_seconds) if found else LEAST_LEASE_S
-        self._leases: dict[str, Lease] = {}
+        self.ack_deadline_s = float(found.ack_deadline_seconds) if found else MIN_ACK_DEADLINE_S
+        self._leases: dict[str, ReceivedMessage] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
         threading.Thread(target=self._keep, daemon=True, name="leases").start()
@@ -130,7 +130,7 @@ class Subscription:
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    def pull(self, most: int, timeout_s: float) -> list[Lease]:
+    def pull(self, most: int, timeout_s: float) -> list[ReceivedMessage]:
         """Pull up to `most` messages; return [] if none arrives within `timeout_s`.
 
         Raises:
@@ -138,7 +138,7 @@ class Subscription:
             QueueError: the subscription is unreachable, or cannot be read.
         """
         received = self._again(f"pull from {self.name}", partial(self._pull, most, timeout_s))
-        leases = [Lease(_message(each), each.ack_id) for each in received]
+        leases = [ReceivedMessage(_message(each), each.ack_id) for each in received]
         with self._lock:
             self._leases |= {lease.ack_id: lease for lease in leases}
         return leases
@@ -152,7 +152,7 @@ class Subscription:
         except DeadlineExceeded:  # Pub/Sub may say in this way that there is no message
             return []
 
-    def done(self, leases: Iterable[Lease]) -> None:
+    def done(self, leases: Iterable[ReceivedMessage]) -> None:
         """Acknowledge messages. If this fails, the messages are delivered again, and their runs are found done."""
         for ids in self._released(leases):
             with self._told("acknowledge"):
@@ -161,13 +161,13 @@ class Subscription:
     def _acknowledge(self, ids: list[str]) -> None:
         self._client.acknowledge(subscription=self.name, ack_ids=ids, timeout=TIMEOUT_S, retry=None)
 
-    def give_back(self, leases: Iterable[Lease]) -> None:
+    def nack(self, leases: Iterable[ReceivedMessage]) -> None:
         """Give messages back, for delivery at once or as the subscription's retry policy says."""
         for ids in self._released(leases):
             with self._told("give back"):
                 self._extend(ids, 0)
 
-    def bury(self, lease: Lease, reason: str) -> None:
+    def dead_letter_message(self, lease: ReceivedMessage, reason: str) -> None:
         """Put a message into the dead-letter topic with the reason, and acknowledge it.
 
         Raises:
@@ -182,7 +182,7 @@ class Subscription:
             "voxbatch_subscription": self.name,
         }
         free = (each for each in message.attributes.items() if not each[0].startswith(RESERVED))
-        kept = dict(islice(free, MOST_ATTRIBUTES - len(own)))
+        kept = dict(islice(free, MAX_ATTRIBUTES - len(own)))
         dead = PubsubMessage(data=message.data, attributes={**kept, **own})
         self._again(f"publish to {self.dead_letter}", partial(self._publish, self.dead_letter, dead))
         text = f"message {message.id} cannot be run, and is in {self.dead_letter} now: {reason}"
@@ -199,25 +199,25 @@ class Subscription:
     def close(self) -> None:
         """Stop the extension of leases, and give all leased messages back."""
         self._closed.set()
-        self.give_back(list(self._leases.values()))
+        self.nack(list(self._leases.values()))
 
     # -- leases -------------------------------------------------------------------------------------------------------
 
-    def _released(self, leases: Iterable[Lease]) -> Iterator[list[str]]:
+    def _released(self, leases: Iterable[ReceivedMessage]) -> Iterator[list[str]]:
         """Forget the leases, and return their ids in groups of IDS_AT_A_TIME."""
         with self._lock:
             ids = [lease.ack_id for lease in leases if self._leases.pop(lease.ack_id, None)]
         return (ids[at : at + IDS_AT_A_TIME] for at in range(0, len(ids), IDS_AT_A_TIME))
 
     def _keep(self) -> None:
-        """Extend all leases BEATS times within a lease's length, until the subscription is closed."""
-        while not self._closed.wait(self.lease_s / BEATS):
+        """Extend all leases EXTENSIONS times within a lease's length, until the subscription is closed."""
+        while not self._closed.wait(self.ack_deadline_s / EXTENSIONS):
             with self._lock:
                 ids = list(self._leases)
             for at in range(0, len(ids), IDS_AT_A_TIME):
                 with self._told("extend the lease of", f"unless the next attempt can, {AGAIN}"):
-                    some, lease_s = ids[at : at + IDS_AT_A_TIME], math.ceil(self.lease_s)
-                    self._extend(some, lease_s, min(TIMEOUT_S, self.lease_s / BEATS))
+                    some, lease_s = ids[at : at + IDS_AT_A_TIME], math.ceil(self.ack_deadline_s)
+                    self._extend(some, lease_s, min(TIMEOUT_S, self.ack_deadline_s / EXTENSIONS))
 
     def _extend(self, ids: list[str], seconds: int, timeout_s: float = TIMEOUT_S) -> None:
         self._client.modify_ack_deadline(

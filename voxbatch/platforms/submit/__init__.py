@@ -1,11 +1,11 @@
 """Start a run on a cloud platform: several tasks of the same `voxbatch run`, which share the work.
 
-    order = Order("gs://calls/day.jsonl", "gs://calls/out", ("--language", "en"))
-    order, forecast = sized(order, config, CloudRun(region="us-central1"))
-    start(order, CloudRun(region="us-central1"))  →  Started("voxbatch-x7k2p", "https://console.cloud.google.com/…")
+    submission = Submission("gs://calls/day.jsonl", "gs://calls/out", ("--language", "en"))
+    submission, forecast = size_run(submission, config, CloudRun(region="us-central1"))
+    start(submission, CloudRun(region="us-central1"))  →  StartedRun("voxbatch-x7k2p", "https://console…")
 
-The package starts runs. It does not wait for a run or stop one: OUT shows the progress, and the same order, submitted
-again, continues the run.
+The package starts runs. It does not wait for a run or stop one: OUT shows the progress. To continue a run, start the
+same submission again.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ import tenacity
 
 from voxbatch.errors import BusyError
 from voxbatch.platforms.submit.cloudrun import CloudRun
-from voxbatch.platforms.submit.order import Order, Request, Started, Target
 from voxbatch.platforms.submit.sagemaker import SageMaker
-from voxbatch.platforms.submit.size import Forecast, check, sized, task_count
+from voxbatch.platforms.submit.sizing import Forecast, check_tasks, size_run, task_count
+from voxbatch.platforms.submit.submission import ApiRequest, StartedRun, Submission, Target
 from voxbatch.storage import retry
 
 __all__ = [
+    "ApiRequest",
     "CloudRun",
     "Forecast",
-    "Order",
-    "Request",
     "SageMaker",
-    "Started",
+    "StartedRun",
+    "Submission",
     "Target",
-    "check",
-    "sized",
+    "check_tasks",
+    "size_run",
     "start",
-    "start_in_time",
+    "start_with_retries",
     "task_count",
 ]
 
 ATTEMPTS = 20
-"""Maximum attempts of `start_in_time`. The 19 waits between them (see retry.wait_s) add up to about two and a half
+"""Maximum attempts of `start_with_retries`. The 19 waits between them (see retry.wait_s) add up to about two and a half
 minutes, because Cloud Run's quotas are per minute.
 """
 TOTAL_S = 300.0
 """Seconds after which no further attempt begins: an attempt without an answer takes a minute or two itself."""
 
 
-def start(order: Order, target: Target, again: bool = False) -> Started:
+def start(submission: Submission, target: Target, again: bool = False) -> StartedRun:
     """Start the run, unless a run with the same arguments is in progress.
 
     Two calls at the same moment may both start a run. The two runs still commit each item once, but cost twice as much.
@@ -53,14 +53,14 @@ def start(order: Order, target: Target, again: bool = False) -> Started:
         again: start the run without looking for one in progress.
 
     Raises:
-        ConfigError: the order is wrong and stays wrong: no such job or region, an argument too long.
+        ConfigError: the submission is wrong and stays wrong: no such job or region, an argument too long.
         StartError: the platform did not start the run: no credentials or permission, no network, a quota used up. The
             call may be repeated.
     """
-    return target.start(order, again)
+    return target.start(submission, again)
 
 
-def start_in_time(order: Order, target: Target, tell: Callable[[str], None]) -> Started:
+def start_with_retries(submission: Submission, target: Target, tell: Callable[[str], None]) -> StartedRun:
     """Call `start`, and retry while the platform is busy or unreachable, with at most ATTEMPTS attempts.
 
     If an attempt started a run but its answer was lost, the next attempt finds this run.
@@ -83,4 +83,4 @@ def start_in_time(order: Order, target: Target, tell: Callable[[str], None]) -> 
         before_sleep=say,
         reraise=True,
     )
-    return attempts(start, order, target)
+    return attempts(start, submission, target)

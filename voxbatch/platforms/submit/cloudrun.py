@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from voxbatch import prices
 from voxbatch.errors import BusyError, ConfigError, StartError, VoxbatchError
-from voxbatch.platforms.submit.order import Order, Request, Started
+from voxbatch.platforms.submit.submission import ApiRequest, StartedRun, Submission
 from voxbatch.storage.http_errors import one_line
 
 ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN"
@@ -29,7 +29,7 @@ GPU_LIMIT_S = 3600
 """Time limit of a task with a GPU: one hour, by Cloud Run's documentation. One of its pages says 12, in preview."""
 LIMIT_S = 168 * 3600
 """Time limit of a task without a GPU: one week."""
-START_S = 600
+STARTUP_S = 600
 """Seconds of the hour that are reserved for the image, the model (9 GB of weights), an uneven share, and the last
 commit.
 """
@@ -42,7 +42,7 @@ _LOGIN = (
     "set GOOGLE_APPLICATION_CREDENTIALS to a key file, run gcloud auth application-default login, or give the machine "
     "a service account"
 )
-_LACKS = {
+_PERMISSIONS = {
     "start": "run.jobs.run and run.jobs.runWithOverrides (role roles/run.jobsExecutorWithOverrides on the job)",
     "look at": "run.jobs.get and run.executions.list (role roles/run.viewer; --again starts it without looking)",
 }
@@ -57,8 +57,8 @@ class CloudRun:
     region: str | None = None
 
     title: ClassVar[str] = "Cloud Run"
-    most_tasks: ClassVar[int] = 10_000
-    task_hours: ClassVar[float] = (GPU_LIMIT_S - START_S) / 3600
+    max_tasks: ClassVar[int] = 10_000
+    task_hours: ClassVar[float] = (GPU_LIMIT_S - STARTUP_S) / 3600
 
     def __post_init__(self) -> None:
         if not _JOB.fullmatch(self.job):
@@ -86,27 +86,27 @@ class CloudRun:
         is three times the expected time.
         """
         if self.machine(engine) == prices.CLOUD_RUN_L4:
-            return GPU_LIMIT_S if task_hours <= 1 else min(LIMIT_S, round(task_hours * 3600) + START_S)
+            return GPU_LIMIT_S if task_hours <= 1 else min(LIMIT_S, round(task_hours * 3600) + STARTUP_S)
         return round(min(LIMIT_S, max(GPU_LIMIT_S, 3 * max(task_hours * 3600, wall_s or 0))))
 
-    def request(self, order: Order) -> Request:
+    def request(self, submission: Submission) -> ApiRequest:
         """Return the request; unknown parts of its address are placeholders such as PROJECT."""
         project = self.project or os.environ.get(PROJECT) or "PROJECT"
         name = _job_name(project, self._region() or "REGION", self.job)
-        return Request(f"POST {_endpoint() or 'https://run.googleapis.com'}/v2/{name}:run", _body(order))
+        return ApiRequest(f"POST {_endpoint() or 'https://run.googleapis.com'}/v2/{name}:run", _body(submission))
 
-    def start(self, order: Order, again: bool = False) -> Started:
+    def start(self, submission: Submission, again: bool = False) -> StartedRun:
         """Start an execution; see `voxbatch.platforms.submit.start`."""
-        return _Api(self).start(order, again)
+        return _Api(self).start(submission, again)
 
-    def prove(self) -> None:
+    def check_job_exists(self) -> None:
         """Check that the job exists.
 
         Raises:
             ConfigError: the job does not exist.
             StartError: the job cannot be looked at.
         """
-        _Api(self).prove()
+        _Api(self).check_job_exists()
 
     def _region(self) -> str | None:
         """Return the region, from the settings or the environment."""
@@ -121,13 +121,13 @@ def _job_name(project: str, region: str, job: str) -> str:
     return f"projects/{project}/locations/{region}/jobs/{job}"
 
 
-def _body(order: Order) -> dict[str, Any]:
+def _body(submission: Submission) -> dict[str, Any]:
     """Return the request's body: the arguments, variables, number of tasks and time limit of the execution."""
-    container: dict[str, Any] = {"args": order.arguments}
-    if order.environment:
-        container["env"] = [{"name": name, "value": value} for name, value in order.environment.items()]
-    overrides: dict[str, Any] = {"containerOverrides": [container], "taskCount": order.tasks}
-    overrides["timeout"] = f"{order.limit_s or GPU_LIMIT_S}s"
+    container: dict[str, Any] = {"args": submission.arguments}
+    if submission.environment:
+        container["env"] = [{"name": name, "value": value} for name, value in submission.environment.items()]
+    overrides: dict[str, Any] = {"containerOverrides": [container], "taskCount": submission.tasks}
+    overrides["timeout"] = f"{submission.limit_s or GPU_LIMIT_S}s"
     return {"overrides": overrides}
 
 
@@ -154,29 +154,29 @@ class _Api:
         self._where += f" of project {self._project} in {region}"
         self._name = _job_name(self._project, region, settings.job)
 
-    def start(self, order: Order, again: bool) -> Started:
+    def start(self, submission: Submission, again: bool) -> StartedRun:
         """Start an execution, or return the running one that has the same arguments."""
-        if not again and (running := self._running(order)):
+        if not again and (running := self._running(submission)):
             return self._started(running, was_running=True)
         from google.protobuf.json_format import ParseDict
 
         request = self._library.RunJobRequest(name=self._name)
-        ParseDict(_body(order), self._library.RunJobRequest.pb(request))
+        ParseDict(_body(submission), self._library.RunJobRequest.pb(request))
         with self._errors("start"), self._client(self._library.JobsClient) as client:
             operation = client.run_job(request, timeout=TIMEOUT_S)
             return self._started(getattr(operation.metadata, "name", "") or operation.operation.name)
 
-    def prove(self) -> None:
+    def check_job_exists(self) -> None:
         """Ask for the job, so that a missing one is an error."""
         with self._errors("look at"), self._client(self._library.JobsClient) as client:
             client.get_job(name=self._name, timeout=TIMEOUT_S)
 
-    def _running(self, order: Order) -> str | None:
+    def _running(self, submission: Submission) -> str | None:
         """Return the name of the latest execution that has the same arguments and has not ended."""
         with self._errors("look at"), self._client(self._library.ExecutionsClient) as client:
             for each in client.list_executions(parent=self._name, timeout=TIMEOUT_S):
                 containers = each.template.containers
-                if not each.completion_time and containers and list(containers[0].args) == order.arguments:
+                if not each.completion_time and containers and list(containers[0].args) == submission.arguments:
                     return str(each.name)
         return None
 
@@ -184,10 +184,10 @@ class _Api:
         options = {"api_endpoint": endpoint} if (endpoint := _endpoint()) else None
         return kind(credentials=self._credentials, transport="rest", client_options=options)
 
-    def _started(self, name: str, was_running: bool = False) -> Started:
+    def _started(self, name: str, was_running: bool = False) -> StartedRun:
         short_name = name.rpartition("/")[2]
         page = f"https://console.cloud.google.com/run/jobs/executions/details/{self._region}/{short_name}/tasks"
-        return Started(short_name, f"{page}?project={self._project}", was_running)
+        return StartedRun(short_name, f"{page}?project={self._project}", was_running)
 
     @contextlib.contextmanager
     def _errors(self, verb: str) -> Iterator[None]:
@@ -205,7 +205,7 @@ class _Api:
         try:
             yield
         except GoogleAPICallError as e:
-            raise self._refusal(what, verb, e) from e
+            raise self._api_error(what, verb, e) from e
         except (RequestException, TransportError, RetryError) as e:
             raise BusyError(
                 f"{what}: the connection failed ({one_line(e)}): check the network, and submit it again: what has "
@@ -221,7 +221,7 @@ class _Api:
                 raise BusyError(f"{what}: no credentials can be had now ({said}): submit it again") from e
             raise StartError(f"{what}: no usable credentials ({said}): {_LOGIN}") from e
 
-    def _refusal(self, what: str, verb: str, error: Any) -> VoxbatchError:
+    def _api_error(self, what: str, verb: str, error: Any) -> VoxbatchError:
         """Return the voxbatch error for an HTTP error of the API."""
         status, said = int(error.code or 0), one_line(_words(error.response) or error.message)
         place = f"project {self._project}, region {self._region}"
@@ -234,7 +234,7 @@ class _Api:
             return StartError(f"{what}: the credentials are not valid (any more): {_LOGIN}")
         if status == 403:
             who = getattr(self._credentials, "service_account_email", None) or "this account"
-            return StartError(f"{what}: permission denied: {who} lacks {_LACKS[verb]}; Cloud Run says: {said}")
+            return StartError(f"{what}: permission denied: {who} lacks {_PERMISSIONS[verb]}; Cloud Run says: {said}")
         if status == 404:
             make = f"gcloud run jobs create {self._settings.job} --image=IMAGE --project={self._project}"
             return ConfigError(

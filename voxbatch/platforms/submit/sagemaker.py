@@ -14,14 +14,14 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from voxbatch.errors import BusyError, ConfigError, StartError, VoxbatchError
-from voxbatch.platforms.submit.order import Order, Request, Started
+from voxbatch.platforms.submit.submission import ApiRequest, StartedRun, Submission
 from voxbatch.storage.http_errors import one_line
 
 REGION = "AWS_REGION"
 """The region's variable in other AWS clients and in AWS's own containers; boto3 itself reads AWS_DEFAULT_REGION."""
 INSTANCE_TYPE = "ml.g6.2xlarge"
 """8 CPU, 32 GiB and one L4, as on Cloud Run."""
-GPUS_OF = {
+GPU_NAMES = {
     "g5": "NVIDIA A10G", "g6": "NVIDIA L4", "g6e": "NVIDIA L40S", "p4de": "NVIDIA A100-SXM4-80GB",
     "p5": "NVIDIA H100 80GB HBM3", "p5e": "NVIDIA H200", "p5en": "NVIDIA H200",
 }  # fmt: skip
@@ -30,10 +30,10 @@ GPU_COUNTS = {"12xlarge": 4, "24xlarge": 4, "48xlarge": 8, "p4de.24xlarge": 8}
 """Number of GPUs, by size of instance, or by family and size where they differ; other sizes have one."""
 VOLUME_GB = 100
 """Disk size: it holds Voxtral Small's 48 GB of weights twice. An instance that has its own disk uses that instead."""
-MOST_ARGUMENTS = MOST_VARIABLES = 100
-MOST_CHARACTERS = 256
+MAX_ARGUMENTS = MAX_VARIABLES = 100
+MAX_CHARACTERS = 256
 """Maximum characters of an argument, of a variable's name, and of its value."""
-LEAST_LIMIT_S, MOST_LIMIT_S = 24 * 3600, 777_600
+MIN_LIMIT_S, MAX_LIMIT_S = 24 * 3600, 777_600
 """Range of the time limit, in seconds: from one day to the API's maximum of nine days."""
 ATTEMPTS = 3
 CONNECT_S, READ_S = 10, 60
@@ -42,13 +42,13 @@ _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
 _INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9]+")
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]*")
 _LOGIN = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, choose an AWS_PROFILE, or give the machine a role"
-_LACKS = {
+_PERMISSIONS = {
     "start": "sagemaker:CreateProcessingJob and sagemaker:AddTags, or iam:PassRole on the role",
     "look for": "sagemaker:ListProcessingJobs (--again starts it without looking)",
 }
-_CREDENTIALS = ("UnrecognizedClientException", "InvalidClientTokenId", "ExpiredTokenException", "ExpiredToken",
+_BAD_CREDENTIALS = ("UnrecognizedClientException", "InvalidClientTokenId", "ExpiredTokenException", "ExpiredToken",
                 "InvalidSignatureException", "IncompleteSignature", "MissingAuthenticationToken")  # fmt: skip
-_LATER = ("ThrottlingException", "Throttling", "TooManyRequestsException", "ConflictException", "InternalFailure",
+_BUSY = ("ThrottlingException", "Throttling", "TooManyRequestsException", "ConflictException", "InternalFailure",
           "ServiceUnavailable")  # fmt: skip
 
 
@@ -66,7 +66,7 @@ class SageMaker:
     volume_gb: int = VOLUME_GB
 
     title: ClassVar[str] = "SageMaker Processing"
-    most_tasks: ClassVar[int] = 100
+    max_tasks: ClassVar[int] = 100
     task_hours: ClassVar[float] = 4.0
     """No limit is near. If an instance needs ten minutes to start with image and model, it still works for the rest."""
 
@@ -93,62 +93,66 @@ class SageMaker:
     def gpus(self, engine: str) -> tuple[str, int] | None:
         """Return the GPUs of the instance type; None if the engine uses none or the type is unknown."""
         _, family, size = self.instance_type.split(".")
-        name = GPUS_OF.get(family)
+        name = GPU_NAMES.get(family)
         count = GPU_COUNTS.get(f"{family}.{size}") or GPU_COUNTS.get(size, 1)
         return (name, count) if name and engine == "vllm" else None
 
     def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
         """Return three times the expected time, and at least one day: the limit only ends tasks that hang."""
-        return round(min(MOST_LIMIT_S, max(LEAST_LIMIT_S, 3 * max(task_hours * 3600, wall_s or 0))))
+        return round(min(MAX_LIMIT_S, max(MIN_LIMIT_S, 3 * max(task_hours * 3600, wall_s or 0))))
 
-    def request(self, order: Order) -> Request:
+    def request(self, submission: Submission) -> ApiRequest:
         """Return the request that creates the job.
 
         Raises:
-            ConfigError: SageMaker does not accept the order.
+            ConfigError: SageMaker does not accept the submission.
         """
-        _check(order)
-        name = f"voxbatch-{order.digest}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-        cluster = {"InstanceCount": order.tasks, "InstanceType": self.instance_type, "VolumeSizeInGB": self.volume_gb}
+        _check(submission)
+        name = f"voxbatch-{submission.digest}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        cluster = {
+            "InstanceCount": submission.tasks,
+            "InstanceType": self.instance_type,
+            "VolumeSizeInGB": self.volume_gb,
+        }
         body = {
             "ProcessingJobName": name,
             "ProcessingResources": {"ClusterConfig": cluster},
-            "StoppingCondition": {"MaxRuntimeInSeconds": order.limit_s or LEAST_LIMIT_S},
-            "AppSpecification": {"ImageUri": self.image, "ContainerArguments": order.arguments},
+            "StoppingCondition": {"MaxRuntimeInSeconds": submission.limit_s or MIN_LIMIT_S},
+            "AppSpecification": {"ImageUri": self.image, "ContainerArguments": submission.arguments},
             "RoleArn": self.role,
-            "Tags": [{"Key": "voxbatch", "Value": order.digest}],
+            "Tags": [{"Key": "voxbatch", "Value": submission.digest}],
         }
-        if order.environment:
-            body["Environment"] = dict(order.environment)
-        return Request(
+        if submission.environment:
+            body["Environment"] = dict(submission.environment)
+        return ApiRequest(
             f"sagemaker:CreateProcessingJob in {self.region or os.environ.get(REGION) or 'the default region'}", body
         )
 
-    def start(self, order: Order, again: bool = False) -> Started:
+    def start(self, submission: Submission, again: bool = False) -> StartedRun:
         """Create the job; see `voxbatch.platforms.submit.start`."""
-        return _Api(self).start(order, again)
+        return _Api(self).start(submission, again)
 
 
-def _check(order: Order) -> None:
-    """Check an order against SageMaker's limits.
+def _check(submission: Submission) -> None:
+    """Check a submission against SageMaker's limits.
 
     Raises:
         ConfigError: an argument, a variable or the number of tasks exceeds a limit.
     """
-    if (count := len(order.arguments)) > MOST_ARGUMENTS:
-        raise ConfigError(f"the run has {count} arguments; SageMaker takes {MOST_ARGUMENTS}: leave some out")
-    if (count := len(order.environment)) > MOST_VARIABLES:
-        raise ConfigError(f"the job has {count} variables; SageMaker takes {MOST_VARIABLES}: leave some out")
-    if not 1 <= order.tasks <= SageMaker.most_tasks:
-        raise ConfigError(f"tasks is {order.tasks:,}; SageMaker Processing takes from 1 to {SageMaker.most_tasks}")
-    variables = [each for pair in order.environment.items() for each in pair]
-    for text in (*order.arguments, *variables):
-        if len(text) > MOST_CHARACTERS:
+    if (count := len(submission.arguments)) > MAX_ARGUMENTS:
+        raise ConfigError(f"the run has {count} arguments; SageMaker takes {MAX_ARGUMENTS}: leave some out")
+    if (count := len(submission.environment)) > MAX_VARIABLES:
+        raise ConfigError(f"the job has {count} variables; SageMaker takes {MAX_VARIABLES}: leave some out")
+    if not 1 <= submission.tasks <= SageMaker.max_tasks:
+        raise ConfigError(f"tasks is {submission.tasks:,}; SageMaker Processing takes from 1 to {SageMaker.max_tasks}")
+    variables = [each for pair in submission.environment.items() for each in pair]
+    for text in (*submission.arguments, *variables):
+        if len(text) > MAX_CHARACTERS:
             raise ConfigError(
-                f"{text[:60]!r}… has {len(text)} characters; SageMaker takes {MOST_CHARACTERS} an argument or a "
+                f"{text[:60]!r}… has {len(text)} characters; SageMaker takes {MAX_CHARACTERS} an argument or a "
                 "variable: choose a shorter one"
             )
-    for name in order.environment:
+    for name in submission.environment:
         if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name):
             raise ConfigError(f"--env {name!r}: a variable's name has letters, digits and underscores")
 
@@ -170,10 +174,10 @@ class _Api:
         self._region = str(self._client.meta.region_name)
         self._what += f" in {self._region}"
 
-    def start(self, order: Order, again: bool) -> Started:
+    def start(self, submission: Submission, again: bool) -> StartedRun:
         """Create the job, or return the running one that has the same arguments."""
-        body = self._settings.request(order).body
-        if not again and (running := self._running(order)):
+        body = self._settings.request(submission).body
+        if not again and (running := self._running(submission)):
             return self._started(running, was_running=True)
         name = body["ProcessingJobName"]
         with self._errors("start"):
@@ -183,18 +187,21 @@ class _Api:
                 return self._started(name, was_running=True)
         return self._started(name)
 
-    def _running(self, order: Order) -> str | None:
-        """Return the name of a job that has the same arguments and has not ended; names contain the order's digest."""
+    def _running(self, submission: Submission) -> str | None:
+        """Return the name of a job that has the same arguments and has not ended.
+
+        The name of a job contains the digest of its submission.
+        """
         with self._errors("look for"):
             pages = self._client.get_paginator("list_processing_jobs").paginate(
-                NameContains=order.digest, StatusEquals="InProgress"
+                NameContains=submission.digest, StatusEquals="InProgress"
             )
             found = [each["ProcessingJobName"] for page in pages for each in page["ProcessingJobSummaries"]]
         return found[0] if found else None
 
-    def _started(self, name: str, was_running: bool = False) -> Started:
+    def _started(self, name: str, was_running: bool = False) -> StartedRun:
         page = f"https://{self._region}.console.aws.amazon.com/sagemaker/home?region={self._region}"
-        return Started(name, f"{page}#/processing-jobs/{name}", was_running)
+        return StartedRun(name, f"{page}#/processing-jobs/{name}", was_running)
 
     @contextlib.contextmanager
     def _errors(self, verb: str) -> Iterator[None]:
@@ -209,7 +216,7 @@ class _Api:
         try:
             yield
         except botocore.ClientError as e:
-            raise self._refusal(what, verb, e) from e
+            raise self._api_error(what, verb, e) from e
         except botocore.NoRegionError as e:
             raise ConfigError(f"{what}: which region is not known: give --region, or set {REGION}") from e
         except (botocore.NoCredentialsError, botocore.PartialCredentialsError, botocore.ProfileNotFound) as e:
@@ -224,19 +231,19 @@ class _Api:
         except botocore.BotoCoreError as e:
             raise StartError(f"{what}: {one_line(e)}") from e
 
-    def _refusal(self, what: str, verb: str, error: Any) -> VoxbatchError:
+    def _api_error(self, what: str, verb: str, error: Any) -> VoxbatchError:
         """Return the voxbatch error for an error code of SageMaker."""
         code, said = error.response["Error"]["Code"], one_line(error.response["Error"].get("Message", ""))
         status = int(error.response["ResponseMetadata"].get("HTTPStatusCode", 0))
-        if code in _CREDENTIALS:
+        if code in _BAD_CREDENTIALS:
             return StartError(f"{what}: the credentials are not valid (any more) ({code}): {_LOGIN}")
         if code in ("AccessDeniedException", "AccessDenied"):
-            return StartError(f"{what}: permission denied: {_LACKS[verb]} is missing; SageMaker says: {said}")
+            return StartError(f"{what}: permission denied: {_PERMISSIONS[verb]} is missing; SageMaker says: {said}")
         if code == "ResourceLimitExceeded":
             return StartError(
                 f"{what}: the account's quota does not admit it: take fewer --tasks or another --instance-type, or ask "
                 f"for more under Service Quotas; SageMaker says: {said}"
             )
-        if code in _LATER or status >= 500:
+        if code in _BUSY or status >= 500:
             return BusyError(f"{what}: SageMaker is busy ({code}: {said}): submit it again")
         return ConfigError(f"{what}: SageMaker refuses the request ({code}: {said})")

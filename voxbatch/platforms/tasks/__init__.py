@@ -19,11 +19,11 @@ from voxbatch.errors import ConfigError
 from voxbatch.platforms.tasks import sagemaker
 
 AUTO, NONE = "auto", "none"
-COUNT = "VOXBATCH_TASK_COUNT"
+TASK_COUNT = "VOXBATCH_TASK_COUNT"
 """Variable with the number of tasks, for platforms that do not tell it."""
-MOST = 99_999
+MAX_TASKS = 99_999
 """Highest number of tasks; equal to the highest number of shards."""
-_LARGEST = 999_999_999
+_MAX_INTEGER = 999_999_999
 """Highest whole number that a variable may hold."""
 
 
@@ -34,8 +34,8 @@ class Task:
     index: int
     """0-based number of the task."""
     count: int
-    engine: str
-    """The platform, a name in ENGINES."""
+    platform: str
+    """The platform, a name in PLATFORMS."""
     attempt: int | None = None
     """Number of earlier attempts of this task. None if the platform does not tell."""
     execution: str | None = None
@@ -45,7 +45,7 @@ class Task:
 
     def __str__(self) -> str:
         """Return, for example, "task 3 of 8 (Cloud Run job calls, execution calls-x7k, attempt 1)"."""
-        said = [f"{ENGINES[self.engine].title}{f' {self.name}' if self.name else ''}"]
+        said = [f"{PLATFORMS[self.platform].title}{f' {self.name}' if self.name else ''}"]
         said += [f"execution {self.execution}"] if self.execution else []
         said += [f"attempt {self.attempt}"] if self.attempt is not None else []
         return f"task {self.index} of {self.count} ({', '.join(said)})"
@@ -53,41 +53,41 @@ class Task:
     def log_fields(self) -> dict[str, Any]:
         """Return the fields of each log line. On Cloud Run they include the platform's own labels."""
         fields = {} if self.attempt is None else {"attempt": self.attempt}
-        if self.engine != "cloud-run":
+        if self.platform != "cloud-run":
             return fields
-        told = {"execution_name": self.execution, "task_index": self.index, "task_attempt": self.attempt}
-        labels = {f"run.googleapis.com/{name}": str(value) for name, value in told.items() if value is not None}
+        named = {"execution_name": self.execution, "task_index": self.index, "task_attempt": self.attempt}
+        labels = {f"run.googleapis.com/{name}": str(value) for name, value in named.items() if value is not None}
         return {**fields, "logging.googleapis.com/labels": labels}
 
 
 def find(
-    environ: Mapping[str, str], root: str = sagemaker.ROOT, engine: str = AUTO, count: int | None = None
+    environ: Mapping[str, str], root: str = sagemaker.ROOT, platform: str = AUTO, count: int | None = None
 ) -> Task | None:
     """Return the task that this process is, or None if no platform says that it is a task.
 
     Args:
         root: root folder of SageMaker's files.
-        engine: the platform to ask, or all platforms (auto), or none. With auto, platforms that report a single task
+        platform: the platform to ask, or all platforms (auto), or none. With auto, platforms that report a single task
             are ignored if another platform reports several.
         count: number of tasks from --shard, for platforms that do not tell it.
 
     Raises:
         ConfigError: a variable has an invalid value, a variable is missing, or two platforms contradict each other.
     """
-    if engine == NONE:
+    if platform == NONE:
         return None
-    told = _Told(environ, root, count)
-    asked = ENGINES.values() if engine == AUTO else [ENGINES[engine]]
-    found = [task for each in asked if (task := each.read(told))]
+    env = _Environment(environ, root, count)
+    asked = PLATFORMS.values() if platform == AUTO else [PLATFORMS[platform]]
+    found = [task for each in asked if (task := each.read(env))]
     if not found:
-        _refuse_unknown(told, engine)
+        _check_none_found(env, platform)
         return None
     several = [task for task in found if task.count > 1] or found
     for other in several[1:]:
         if (other.index, other.count) != (several[0].index, several[0].count):
             raise ConfigError(
                 f"this process is {several[0]} and {other} at once; which of them is meant? Say --tasks "
-                f"{several[0].engine} or --tasks {other.engine}, or --tasks {NONE} and --shard I/N"
+                f"{several[0].platform} or --tasks {other.platform}, or --tasks {NONE} and --shard I/N"
             )
     return several[0]
 
@@ -103,28 +103,28 @@ def shard_of(task: Task | None, asked: tuple[int, int] | None) -> tuple[int, int
         return asked or (0, 1)
     if asked and asked != (task.index, task.count):
         raise ConfigError(
-            f"--shard {asked[0]}/{asked[1]} contradicts {ENGINES[task.engine].variable}: this is {task}, and its shard "
-            f"is {task.index}/{task.count}; leave --shard (VOXBATCH_SHARD) out, or say --tasks {NONE} where it is to "
-            "count alone"
+            f"--shard {asked[0]}/{asked[1]} contradicts {PLATFORMS[task.platform].variable}: this is {task}, and its "
+            f"shard is {task.index}/{task.count}; leave out --shard (VOXBATCH_SHARD), or give --tasks {NONE} to use "
+            "--shard alone"
         )
     return task.index, task.count
 
 
-def _refuse_unknown(told: _Told, engine: str) -> None:
+def _check_none_found(env: _Environment, platform: str) -> None:
     """Refuse a --tasks platform that did not start this process, and a task count without a task number."""
-    if engine != AUTO:
-        this = ENGINES[engine]
-        raise ConfigError(f"--tasks {engine}: no {this.title} has started this process: {this.variable} is not there")
-    if told.count is None and told.has(COUNT) and (count := told.whole(COUNT, 1, MOST)) > 1:
-        variables = f"{ENGINES['kubernetes'].variable} and {ENGINES['aws-batch'].variable}"
+    if platform != AUTO:
+        this = PLATFORMS[platform]
+        raise ConfigError(f"--tasks {platform}: no {this.title} has started this process: {this.variable} is not there")
+    if env.count is None and env.is_set(TASK_COUNT) and (count := env.integer(TASK_COUNT, 1, MAX_TASKS)) > 1:
+        variables = f"{PLATFORMS['kubernetes'].variable} and {PLATFORMS['aws-batch'].variable}"
         raise ConfigError(
-            f"{COUNT} is {count}, but nothing says which of these tasks this one is: {variables} are not set; make the "
-            f"job an indexed one, give --shard I/{count}, or leave {COUNT} out"
+            f"{TASK_COUNT} is {count}, but nothing says which of these tasks this one is: {variables} are not set; "
+            f"make the job an indexed one, give --shard I/{count}, or leave {TASK_COUNT} out"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Environment:
     """The inputs of the readers."""
 
     environ: Mapping[str, str]
@@ -138,15 +138,15 @@ class _Told:
         """Return a variable without white space at its ends; "" if it is not set."""
         return self.environ.get(name, "").strip()
 
-    def maybe(self, name: str) -> str | None:
+    def optional(self, name: str) -> str | None:
         """Return a variable, or None if it is not set or empty."""
         return self.text(name) or None
 
-    def has(self, *names: str) -> bool:
+    def is_set(self, *names: str) -> bool:
         """Return whether all variables are set and not empty."""
         return all(map(self.text, names))
 
-    def whole(self, name: str, least: int = 0, most: int = _LARGEST) -> int:
+    def integer(self, name: str, least: int = 0, most: int = _MAX_INTEGER) -> int:
         """Return a variable as a whole number.
 
         Raises:
@@ -156,30 +156,30 @@ class _Told:
         if re.fullmatch(r"[0-9]{1,9}", text) and least <= int(text) <= most:
             return int(text)
         seen = f"is {text[:40]!r}" if text else "is not set"
-        raise ConfigError(f"{name} {seen}; it must be a whole number from {least:,} to {most:,}{_OTHERWISE}")
+        raise ConfigError(f"{name} {seen}; it must be a whole number from {least:,} to {most:,}{_HOW_TO_IGNORE}")
 
     def index(self, name: str, count: int) -> int:
         """Return a variable as a task number: 0 to count - 1."""
-        return self.whole(name, 0, count - 1)
+        return self.integer(name, 0, count - 1)
 
     def attempt(self, name: str, first: int = 0) -> int | None:
         """Return the number of earlier attempts, or None if the variable is not set. The platform counts from
         `first`."""
-        return self.whole(name, first) - first if self.has(name) else None
+        return self.integer(name, first) - first if self.is_set(name) else None
 
-    def size(self, engine: str, names: Sequence[str]) -> int:
+    def task_count(self, platform: str, names: Sequence[str]) -> int:
         """Return the number of tasks from the first of the variables that is set, or else from --shard.
 
         Raises:
             ConfigError: the variables contradict each other, or no source gives the number.
         """
-        sizes = {name: self.whole(name, 1, MOST) for name in names if self.has(name)}
+        sizes = {name: self.integer(name, 1, MAX_TASKS) for name in names if self.is_set(name)}
         if len(set(sizes.values())) > 1:
             raise ConfigError(" and ".join(f"{name} is {size}" for name, size in sizes.items()) + "; they must agree")
         if sizes:
             return next(iter(sizes.values()))
-        this = ENGINES[engine]
-        if self.count and (index := self.whole(this.variable)) >= self.count:
+        this = PLATFORMS[platform]
+        if self.count and (index := self.integer(this.variable)) >= self.count:
             raise ConfigError(
                 f"--shard I/{self.count} contradicts {this.variable}, which is {index}: of {self.count} tasks it would "
                 f"be {self.count - 1} at most; say --tasks {NONE} where --shard is to count alone"
@@ -188,102 +188,102 @@ class _Told:
             return self.count
         raise ConfigError(
             f"{this.variable} is {self.text(this.variable)!r}, but of how many tasks {this.title}s do not tell: set "
-            f"{COUNT} to their number, or give --shard I/N{_OTHERWISE}"
+            f"{TASK_COUNT} to their number, or give --shard I/N{_HOW_TO_IGNORE}"
         )
 
 
-_OTHERWISE = f" (--tasks {NONE} does not look at it)"
+_HOW_TO_IGNORE = f" (--tasks {NONE} does not look at it)"
 
 
-def _cloud_run(told: _Told) -> Task | None:
+def _cloud_run(env: _Environment) -> Task | None:
     at, of = "CLOUD_RUN_TASK_INDEX", "CLOUD_RUN_TASK_COUNT"
-    if not (told.has(at) or told.has(of)):
+    if not (env.is_set(at) or env.is_set(of)):
         return None
-    count = told.whole(of, 1, MOST)
-    attempt, execution = told.attempt("CLOUD_RUN_TASK_ATTEMPT"), told.maybe("CLOUD_RUN_EXECUTION")
-    return Task(told.index(at, count), count, "cloud-run", attempt, execution, told.maybe("CLOUD_RUN_JOB"))
+    count = env.integer(of, 1, MAX_TASKS)
+    attempt, execution = env.attempt("CLOUD_RUN_TASK_ATTEMPT"), env.optional("CLOUD_RUN_EXECUTION")
+    return Task(env.index(at, count), count, "cloud-run", attempt, execution, env.optional("CLOUD_RUN_JOB"))
 
 
-def _sagemaker(told: _Told) -> Task | None:
-    if (found := sagemaker.host(told.root)) is None:
+def _sagemaker(env: _Environment) -> Task | None:
+    if (found := sagemaker.host(env.root)) is None:
         return None
-    return Task(*found, "sagemaker", name=sagemaker.job_name(told.root))
+    return Task(*found, "sagemaker", name=sagemaker.job_name(env.root))
 
 
-def _aws_batch(told: _Told) -> Task | None:
+def _aws_batch(env: _Environment) -> Task | None:
     at = "AWS_BATCH_JOB_ARRAY_INDEX"
-    if not told.has(at):
+    if not env.is_set(at):
         return None
-    count = told.size("aws-batch", ("AWS_BATCH_JOB_ARRAY_SIZE", COUNT))
-    execution = told.text("AWS_BATCH_JOB_ID").partition(":")[0]
-    return Task(told.index(at, count), count, "aws-batch", told.attempt("AWS_BATCH_JOB_ATTEMPT", 1), execution or None)
+    count = env.task_count("aws-batch", ("AWS_BATCH_JOB_ARRAY_SIZE", TASK_COUNT))
+    execution = env.text("AWS_BATCH_JOB_ID").partition(":")[0]
+    return Task(env.index(at, count), count, "aws-batch", env.attempt("AWS_BATCH_JOB_ATTEMPT", 1), execution or None)
 
 
-def _kubernetes(told: _Told) -> Task | None:
+def _kubernetes(env: _Environment) -> Task | None:
     at = "JOB_COMPLETION_INDEX"
-    if not told.has(at):
+    if not env.is_set(at):
         return None
-    count = told.size("kubernetes", (COUNT, "JOB_COMPLETIONS"))
-    return Task(told.index(at, count), count, "kubernetes")
+    count = env.task_count("kubernetes", (TASK_COUNT, "JOB_COMPLETIONS"))
+    return Task(env.index(at, count), count, "kubernetes")
 
 
-def _slurm(told: _Told) -> Task | None:
+def _slurm(env: _Environment) -> Task | None:
     """Return the task of a Slurm array, whose job has array ids. A job that is no array has none.
 
     Array ids may begin at any number and may have a step, as in --array=1-15:2. A list with gaps has no such order, but
     Slurm describes it with the same variables.
     """
     at = "SLURM_ARRAY_TASK_ID"
-    if not told.has(at):
+    if not env.is_set(at):
         return None
-    count, least = told.whole("SLURM_ARRAY_TASK_COUNT", 1, MOST), told.whole("SLURM_ARRAY_TASK_MIN")
-    step = told.whole("SLURM_ARRAY_TASK_STEP", 1) if told.has("SLURM_ARRAY_TASK_STEP") and count > 1 else 1
+    count, least = env.integer("SLURM_ARRAY_TASK_COUNT", 1, MAX_TASKS), env.integer("SLURM_ARRAY_TASK_MIN")
+    step = env.integer("SLURM_ARRAY_TASK_STEP", 1) if env.is_set("SLURM_ARRAY_TASK_STEP") and count > 1 else 1
     last = least + (count - 1) * step
-    most = told.whole("SLURM_ARRAY_TASK_MAX") if told.has("SLURM_ARRAY_TASK_MAX") else last
-    id_ = told.whole(at)
+    most = env.integer("SLURM_ARRAY_TASK_MAX") if env.is_set("SLURM_ARRAY_TASK_MAX") else last
+    id_ = env.integer(at)
     if most != last or not least <= id_ <= last or (id_ - least) % step:
         raise ConfigError(
             f"{at} is {id_}, of {count} ids from {least} to {most} by {step}; they must be evenly spaced, such as "
-            f"--array=0-{count - 1}{_OTHERWISE}"
+            f"--array=0-{count - 1}{_HOW_TO_IGNORE}"
         )
-    attempt = told.attempt("SLURM_RESTART_COUNT") or 0  # not set before the first restart
-    execution, name = told.maybe("SLURM_ARRAY_JOB_ID"), told.maybe("SLURM_JOB_NAME")
+    attempt = env.attempt("SLURM_RESTART_COUNT") or 0  # not set before the first restart
+    execution, name = env.optional("SLURM_ARRAY_JOB_ID"), env.optional("SLURM_JOB_NAME")
     return Task((id_ - least) // step, count, "slurm", attempt, execution, name)
 
 
-def _torchrun(told: _Told) -> Task | None:
+def _torchrun(env: _Environment) -> Task | None:
     """Return the task of a torchrun job.
 
     Many tools set RANK. Only torchrun, or a tool that acts like torchrun, also sets WORLD_SIZE and a run id or a master
     address.
     """
-    if not told.has("RANK", "WORLD_SIZE") or not (told.has("TORCHELASTIC_RUN_ID") or told.has("MASTER_ADDR")):
+    if not env.is_set("RANK", "WORLD_SIZE") or not (env.is_set("TORCHELASTIC_RUN_ID") or env.is_set("MASTER_ADDR")):
         return None
-    count = told.whole("WORLD_SIZE", 1, MOST)
-    attempt, execution = told.attempt("TORCHELASTIC_RESTART_COUNT"), told.maybe("TORCHELASTIC_RUN_ID")
+    count = env.integer("WORLD_SIZE", 1, MAX_TASKS)
+    attempt, execution = env.attempt("TORCHELASTIC_RESTART_COUNT"), env.optional("TORCHELASTIC_RUN_ID")
     if execution == "none":  # torchrun's value if no id was given
         execution = None
-    return Task(told.index("RANK", count), count, "torchrun", attempt, execution)
+    return Task(env.index("RANK", count), count, "torchrun", attempt, execution)
 
 
 @dataclass(frozen=True, slots=True)
-class _Engine:
+class _Platform:
     """A platform."""
 
     title: str
     """The name of a job of the platform, for people."""
     variable: str
     """The variable or file that shows that the platform started this process."""
-    read: Callable[[_Told], Task | None]
+    read: Callable[[_Environment], Task | None]
     """The reader."""
 
 
-ENGINES = {
-    "cloud-run": _Engine("Cloud Run job", "CLOUD_RUN_TASK_INDEX", _cloud_run),
-    "sagemaker": _Engine("SageMaker job", "config/resourceconfig.json", _sagemaker),
-    "aws-batch": _Engine("AWS Batch array", "AWS_BATCH_JOB_ARRAY_INDEX", _aws_batch),
-    "kubernetes": _Engine("Kubernetes job", "JOB_COMPLETION_INDEX", _kubernetes),
-    "slurm": _Engine("Slurm array", "SLURM_ARRAY_TASK_ID", _slurm),
-    "torchrun": _Engine("torchrun job", "RANK", _torchrun),
+PLATFORMS = {
+    "cloud-run": _Platform("Cloud Run job", "CLOUD_RUN_TASK_INDEX", _cloud_run),
+    "sagemaker": _Platform("SageMaker job", "config/resourceconfig.json", _sagemaker),
+    "aws-batch": _Platform("AWS Batch array", "AWS_BATCH_JOB_ARRAY_INDEX", _aws_batch),
+    "kubernetes": _Platform("Kubernetes job", "JOB_COMPLETION_INDEX", _kubernetes),
+    "slurm": _Platform("Slurm array", "SLURM_ARRAY_TASK_ID", _slurm),
+    "torchrun": _Platform("torchrun job", "RANK", _torchrun),
 }
 """The platforms, by the names of --tasks."""

@@ -26,12 +26,12 @@ MESSAGE_BYTES = 1024
 """Length of the message that SageMaker shows."""
 
 
-def root_of(environ: Mapping[str, str]) -> str:
+def root_folder(environ: Mapping[str, str]) -> str:
     """Return the root folder of SageMaker's files."""
     return environ.get(ROOT_VARIABLE) or ROOT
 
 
-def resources(root: str) -> Path:
+def resource_config(root: str) -> Path:
     """Return the path of the file that names the hosts."""
     return Path(root, "config", "resourceconfig.json")
 
@@ -44,13 +44,14 @@ def host(root: str) -> tuple[int, int] | None:
     Raises:
         ConfigError: the file exists and does not name this host among the hosts.
     """
-    found = _read(resources(root))
+    found = _read(resource_config(root))
     if found is None:
         return None
     hosts, current = found.get("hosts"), found.get("current_host")
     if not isinstance(hosts, list) or not all(isinstance(each, str) for each in hosts) or current not in hosts:
         raise ConfigError(
-            f"{resources(root)}: current_host is {current!r} and hosts are {hosts!r}; the one must be among the others"
+            f"{resource_config(root)}: current_host is {current!r} and hosts are {hosts!r}; current_host must be "
+            "one of the hosts"
         )
     return sorted(set(hosts), key=_natural).index(current), len(set(hosts))
 
@@ -64,20 +65,20 @@ def job_name(root: str) -> str | None:
 def instance_type(root: str) -> str | None:
     """Return the machine of this host, for example "ml.g6.2xlarge", or None if neither file tells it."""
     with contextlib.suppress(LookupError, TypeError, ConfigError):
-        return str((_read(resources(root)) or {})["current_instance_type"])
+        return str((_read(resource_config(root)) or {})["current_instance_type"])
     with contextlib.suppress(LookupError, TypeError, ConfigError):
         return str(_job(root)["ProcessingResources"]["ClusterConfig"]["InstanceType"])
     return None
 
 
-def refuse_scattered(source: str, root: str) -> None:
+def refuse_sharded_input(source: str, root: str) -> None:
     """Refuse a source of which each host has only a part.
 
     Raises:
         ConfigError: SageMaker gave each host other files of the input that holds `source`, so no host can take a shard
             of the whole input.
     """
-    for place in _scattered(root):
+    for place in _sharded_folders(root):
         if Path(os.path.abspath(source)).is_relative_to(place):
             raise ConfigError(
                 f"{source} lies in {place}, of which each host has a part of its own (ShardedByS3Key), and would "
@@ -86,7 +87,7 @@ def refuse_scattered(source: str, root: str) -> None:
             )
 
 
-def _scattered(root: str) -> list[str]:
+def _sharded_folders(root: str) -> list[str]:
     """Return the folders of which each host has a part of its own."""
     inputs = _job(root).get("ProcessingInputs")
     given = [each.get("S3Input") for each in inputs if isinstance(each, dict)] if isinstance(inputs, list) else []
@@ -97,13 +98,13 @@ def _scattered(root: str) -> list[str]:
 _SPREAD = "S3DataDistributionType"
 
 
-def leave_message(reason: str, root: str) -> None:
+def write_exit_message(reason: str, root: str) -> None:
     """On SageMaker, write the reason of a job's failure: the first KB, cut at the end of a character. Elsewhere, do
     nothing."""
     cut = reason.encode(errors="replace")[:MESSAGE_BYTES].decode(errors="ignore")
     place = Path(root, "output", "message")
     with contextlib.suppress(OSError):  # the log has the reason, too
-        if resources(root).exists():
+        if resource_config(root).exists():
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(cut, encoding="utf-8")
 

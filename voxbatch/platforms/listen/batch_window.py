@@ -18,7 +18,7 @@ from itertools import chain
 
 from voxbatch.errors import ManifestError, MessageError
 from voxbatch.manifest import upload_line, uploads_manifest
-from voxbatch.platforms.listen.message import Rules, Run, Upload
+from voxbatch.platforms.listen.message import Rules, RunRequest, UploadedRecording
 from voxbatch.storage import Store, StoreOptions, open_store, stat_object
 from voxbatch.storage.objects import ObjectNotFound, Stat
 
@@ -29,7 +29,7 @@ by this much.
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class BatchWindow:
     """A window of time for the recordings below a prefix."""
 
     prefix: str
@@ -55,7 +55,7 @@ class Window:
         return f"batch-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}{fraction}Z-{self.seconds:g}s"
 
 
-def window_of(upload: Upload, created: float, seconds: float) -> Window:
+def batch_window_of(upload: UploadedRecording, created: float, seconds: float) -> BatchWindow:
     """Return the window of an upload.
 
     Args:
@@ -63,10 +63,10 @@ def window_of(upload: Upload, created: float, seconds: float) -> Window:
         created: arrival of the recording by the store's clock, in seconds since 1970.
         seconds: length of a window.
     """
-    return Window(upload.prefix, math.floor(created / seconds) * seconds, seconds)
+    return BatchWindow(upload.prefix, math.floor(created / seconds) * seconds, seconds)
 
 
-class Uploads:
+class UploadRuns:
     """The runs of uploaded recordings, and their manifests in OUT."""
 
     def __init__(self, rules: Rules, store_options: StoreOptions, include: Sequence[str]):
@@ -74,7 +74,7 @@ class Uploads:
         self._rules, self._store_options, self._include = rules, store_options, include
         self._store: Store = open_store(rules.out, store_options)
 
-    def current(self, upload: Upload) -> Stat | None:
+    def current(self, upload: UploadedRecording) -> Stat | None:
         """Return the present state of a recording; None if another revision, which has its own message, replaced it.
 
         Raises:
@@ -87,7 +87,7 @@ class Uploads:
             raise MessageError(f"{upload.uri} was deleted before its turn; upload it again") from e
         return None if upload.generation not in ("", found.tag) else found
 
-    def alone(self, upload: Upload, generation: str) -> Run:
+    def alone(self, upload: UploadedRecording, generation: str) -> RunRequest:
         """Return the run of one recording; write its manifest if there is none.
 
         Raises:
@@ -107,7 +107,7 @@ class Uploads:
                 )
         return self._run(name, upload.out, upload.prefix)
 
-    def together(self, window: Window) -> tuple[Run, set[tuple[str, str]]] | None:
+    def together(self, window: BatchWindow) -> tuple[RunRequest, set[tuple[str, str]]] | None:
         """Return the run of a window that is over, and its recordings as (address, generation); None if no recording is
         left.
 
@@ -126,7 +126,7 @@ class Uploads:
             self._store.create(name, (line.encode() + b"\n" for line in chain([first], lines)))
         return self._run(name, out, window.prefix), set(self._members(name))
 
-    def _lines(self, window: Window) -> Iterator[str]:
+    def _lines(self, window: BatchWindow) -> Iterator[str]:
         """Yield the manifest lines of a window."""
         end = window.start + window.seconds
         with contextlib.suppress(ManifestError):  # recordings with a bad reference are left out: each is refused alone
@@ -140,5 +140,5 @@ class Uploads:
             row = json.loads(line)
             yield row["audio_filepath"], row["generation"]
 
-    def _run(self, name: str, out: str, below: str) -> Run:
-        return Run(f"{self._rules.out}{name}", out, (below,))
+    def _run(self, name: str, out: str, below: str) -> RunRequest:
+        return RunRequest(f"{self._rules.out}{name}", out, (below,))

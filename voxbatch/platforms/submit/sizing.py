@@ -13,7 +13,7 @@ from voxbatch import prices
 from voxbatch.config import Config
 from voxbatch.engines import Speed
 from voxbatch.errors import ConfigError
-from voxbatch.platforms.submit.order import Order, Target
+from voxbatch.platforms.submit.submission import Submission, Target
 from voxbatch.runner.forecast import KnownRates, Workload, calculate_speed, known_rates, measure_workload
 
 
@@ -53,53 +53,53 @@ def task_count(audio_s: float, items: int, rtfx: float, task_hours: float, most:
     return max(1, min(math.ceil(audio_s / 3600 / (rtfx * task_hours)), items, most))
 
 
-def sized(
-    order: Order,
+def size_run(
+    submission: Submission,
     config: Config,
     target: Target,
     tasks: int | None = None,
     task_hours: float | None = None,
     usd_per_hour: float | None = None,
-    blind: int | None = None,
-) -> tuple[Order, Forecast]:
-    """Return the order with its number of tasks and their time limit, and the forecast of the run.
+    tasks_if_unknown: int | None = None,
+) -> tuple[Submission, Forecast]:
+    """Return the submission with its number of tasks and their time limit, and the forecast of the run.
 
     Args:
         config: config of the run; its source is read from this machine.
         tasks: number of tasks, whatever the hours of audio; None: calculated from the audio.
         task_hours: hours that a task should take; None: the target's default.
         usd_per_hour: price of one machine; None: the price table's, or else the profile's.
-        blind: number of tasks if no recording's duration is known; None: this is an error.
+        tasks_if_unknown: number of tasks if no recording's duration is known; None: this is an error.
 
     Raises:
         UsageError: the config or the manifest is invalid, the target does not take so many tasks, or the speed of a
             machine is unknown.
         StorageError: this machine cannot read the manifest or the recordings.
     """
-    check(config, target, tasks, task_hours)
+    check_tasks(config, target, tasks, task_hours)
     workload = measure_workload(config)
     engine, known, speed = _speed(config, target, workload)
     rtfx = speed.rtfx if speed else known.rtfx
     hours = task_hours or target.task_hours
-    count = tasks or (blind if not workload.audio_s else None) or _count(workload, rtfx or 0.0, hours, target)
+    count = tasks or (None if workload.audio_s else tasks_if_unknown) or _count(workload, rtfx or 0.0, hours, target)
     listed = prices.usd_per_hour(target.machine(engine))
     price = next((each for each in (usd_per_hour, listed, known.usd_per_hour) if each is not None), None)
     wall_s = workload.audio_s / rtfx / count if rtfx else None
     limit_s = target.limit_s(engine, hours, wall_s)
     guessed = workload.estimated_items
     forecast = Forecast(workload.items, workload.audio_s, guessed, count, rtfx, price, limit_s, speed)
-    return replace(order, tasks=count, limit_s=limit_s), forecast
+    return replace(submission, tasks=count, limit_s=limit_s), forecast
 
 
-def check(config: Config, target: Target, tasks: int | None = None, task_hours: float | None = None) -> None:
-    """Check an order as `sized` does before it reads the source.
+def check_tasks(config: Config, target: Target, tasks: int | None = None, task_hours: float | None = None) -> None:
+    """Check a submission as `size_run` does before it reads the source.
 
     Raises:
         ConfigError: the number of tasks or their hours are invalid for any source, or the number of tasks cannot be
             calculated because the speed is unknown.
     """
-    if tasks is not None and not 1 <= tasks <= target.most_tasks:
-        raise ConfigError(f"tasks is {tasks:,}; {target.title} takes from 1 to {target.most_tasks:,}")
+    if tasks is not None and not 1 <= tasks <= target.max_tasks:
+        raise ConfigError(f"tasks is {tasks:,}; {target.title} takes from 1 to {target.max_tasks:,}")
     if task_hours is not None and not 0 < task_hours < math.inf:
         raise ConfigError(f"task-hours is {task_hours!r}; it must be more than 0, and finite")
     engine, known, speed = _speed(config, target)
@@ -122,4 +122,4 @@ def _count(workload: Workload, rtfx: float, hours: float, target: Target) -> int
     """Return the number of tasks for a workload."""
     if not workload.audio_s:
         raise ConfigError(f"none of {workload.items:,} recordings tells how long it is: give --tasks N")
-    return task_count(workload.audio_s, workload.items, rtfx, hours, target.most_tasks)
+    return task_count(workload.audio_s, workload.items, rtfx, hours, target.max_tasks)

@@ -25,7 +25,7 @@ from voxbatch.errors import ConfigError
 
 if TYPE_CHECKING:
     from voxbatch.config import Config
-    from voxbatch.platforms.submit import Forecast, Order, Request, Started, Target
+    from voxbatch.platforms.submit import ApiRequest, Forecast, StartedRun, Submission, Target
 
 AUTO = "auto"
 TARGETS = {"cloudrun": ("job", "project"), "sagemaker": ("image", "role", "instance_type", "volume_gb")}
@@ -121,20 +121,20 @@ def submit(
     Options of the run, given by flags or VOXBATCH_* variables, are passed to the job; --decoders and --workers only if
     given by flags. If a run with the same arguments is in progress, no second run is started.
     """
-    from voxbatch.platforms.submit import sized, start
+    from voxbatch.platforms.submit import size_run, start
 
     place = _target(ctx, target, settings)
     config = _config(ctx, source, settings)
-    order = _order(config, forwarded(ctx), env)
+    submission = _order(config, forwarded(ctx), env)
     usd_per_hour = config.usd_per_hour if is_given(ctx, "usd_per_hour") else None
-    place.request(order)  # refuse an invalid request before the manifest is read
-    order, forecast = sized(order, config, place, tasks, task_hours, usd_per_hour)
-    request = place.request(order)
+    place.request(submission)  # refuse an invalid request before the manifest is read
+    submission, forecast = size_run(submission, config, place, tasks, task_hours, usd_per_hour)
+    request = place.request(submission)
     for line in (*_expected(forecast), *(_asked(request) if dry_run else ())):
         click.echo(line)
     _warn(forecast, place)
     if not dry_run:
-        for line in _begun(start(order, place, again), order):
+        for line in _begun(start(submission, place, again), submission):
             click.echo(line)
 
 
@@ -169,10 +169,10 @@ def _config(ctx: click.Context, source: str, settings: dict[str, Any]) -> Config
     return config_of(ctx, source, {**settings, "shard": None, "resume": True})
 
 
-def _order(config: Config, options: tuple[str, ...], env: dict[str, str]) -> Order:
-    from voxbatch.platforms.submit import Order
+def _order(config: Config, options: tuple[str, ...], env: dict[str, str]) -> Submission:
+    from voxbatch.platforms.submit import Submission
 
-    return Order(config.source, config.out, options, environment=env)
+    return Submission(config.source, config.out, options, environment=env)
 
 
 def _expected(forecast: Forecast) -> Iterator[str]:
@@ -194,7 +194,7 @@ def _expected(forecast: Forecast) -> Iterator[str]:
         yield f"cost     about ${f.usd:,.2f} at ${f.usd_per_hour:g} an hour and task, and the start of each"
 
 
-def _asked(request: Request) -> Iterator[str]:
+def _asked(request: ApiRequest) -> Iterator[str]:
     yield f"request  {request.where}"
     yield json.dumps(_shown(request.body), indent=2, ensure_ascii=False)
 
@@ -221,11 +221,11 @@ def _warn(forecast: Forecast, place: Target) -> None:
         )
 
 
-def _begun(started: Started, order: Order) -> Iterator[str]:
+def _begun(started: StartedRun, submission: Submission) -> Iterator[str]:
     if started.was_running:
         yield f"running  {started.name}, with the same arguments: nothing was started (--again starts another)"
     else:
         yield f"started  {started.name}"
     yield f"console  {started.url}"
-    yield f"progress voxbatch status {order.out}"
+    yield f"progress voxbatch status {submission.out}"
     sys.stdout.flush()

@@ -25,14 +25,14 @@ from voxbatch.cli.options import (
     own_task,
     priced,
 )
-from voxbatch.cli.submission import tasks_option
+from voxbatch.cli.submit_command import tasks_option
 from voxbatch.config import Config
 from voxbatch.errors import ConfigError, RunError, StartError, UsageError
 from voxbatch.log import Log, is_json
 
 if TYPE_CHECKING:
     from voxbatch.engines import EngineCache
-    from voxbatch.platforms.listen import Run
+    from voxbatch.platforms.listen import RunRequest
     from voxbatch.platforms.submit import CloudRun
     from voxbatch.runner.pipeline import Stop
 
@@ -191,7 +191,7 @@ class _Listening:
         from voxbatch.cli.session import on_signals
         from voxbatch.decoding import warm_pool
         from voxbatch.engines import EngineCache
-        from voxbatch.platforms.listen import Listener, Rules, Settings, Subscription
+        from voxbatch.platforms.listen import Listener, ListenerOptions, Rules, Subscription
         from voxbatch.runner.pipeline import Stop, StopRequested
         from voxbatch.runner.run import policy
 
@@ -211,7 +211,7 @@ class _Listening:
             on_signals(stop, signals, lambda: os._exit(interrupted()))
             try:
                 messages = Subscription(asked.subscription, asked.project, asked.dead_letter, self._log)
-                settings = Settings(
+                settings = ListenerOptions(
                     rules, self._config.store_options, asked.include, asked.batch_window, asked.drain, asked.to == HERE
                 )
                 text = f"listening to {messages.name} for {rules}; refused messages go to {messages.dead_letter}"
@@ -249,8 +249,8 @@ class _Listening:
 
     # -- here ---------------------------------------------------------------------------------------------------------
 
-    def _here(self, stop: Stop, engine_cache: EngineCache) -> Callable[[Run], None]:
-        """Return a function that runs one Run to its end in this process.
+    def _here(self, stop: Stop, engine_cache: EngineCache) -> Callable[[RunRequest], None]:
+        """Return a function that performs a run in this process.
 
         Raises:
             UsageError: no run could succeed, so the options are at fault and not a message.
@@ -274,7 +274,7 @@ class _Listening:
             )
             self._log.warning("loads_anew", text=text)
 
-        def perform(run: Run) -> None:
+        def perform(run: RunRequest) -> None:
             """Run to the end here."""
             ours, log = self._of(run), self._log.of(out=run.out)
             log.info("run_started", source=redacted(run.source), text=f"{redacted(run.source)} → {run.out}")
@@ -284,7 +284,7 @@ class _Listening:
 
         return perform
 
-    def _of(self, run: Run) -> Config:
+    def _of(self, run: RunRequest) -> Config:
         """Return the Config of one run."""
         from voxbatch.storage.address import is_folder
 
@@ -296,8 +296,8 @@ class _Listening:
 
     # -- on Cloud Run -------------------------------------------------------------------------------------------------
 
-    def _elsewhere(self) -> Callable[[Run], None]:
-        """Return a function that starts an execution of the job for a Run.
+    def _elsewhere(self) -> Callable[[RunRequest], None]:
+        """Return a function that starts an execution of the job for a run.
 
         It starts none if an execution with the same arguments is still running.
 
@@ -307,43 +307,43 @@ class _Listening:
             StartError: the job cannot be looked at.
         """
         from voxbatch.output.layout import SUMMARY
-        from voxbatch.platforms.submit import CloudRun, check, start_in_time
+        from voxbatch.platforms.submit import CloudRun, check_tasks, start_with_retries
         from voxbatch.storage import open_store, redacted
         from voxbatch.storage.address import is_bucket_address
 
         target = CloudRun(self._asked.job, self._asked.project, self._asked.region)
-        check(self._config, target, self._asked.tasks)
+        check_tasks(self._config, target, self._asked.tasks)
         if self._asked.out and not is_bucket_address(self._asked.out):
             raise ConfigError(f"-o {self._asked.out} is no place that the job sees: give gs://… or s3://…")
-        target.prove()
+        target.check_job_exists()
 
-        def perform(run: Run) -> None:
+        def perform(run: RunRequest) -> None:
             """Start or find the execution of a run."""
             log = self._log.of(out=run.out)
             if run.only_under and open_store(run.out, self._config.store_options).exists(SUMMARY):
                 # a manifest that the listener wrote never changes
                 log.info("done_before", text=f"{run.out}: done before")
                 return
-            order = self._ordered(run, target)
+            submission = self._ordered(run, target)
             try:
-                started = start_in_time(order, target, lambda why: log.warning("start_postponed", text=why))
+                started = start_with_retries(submission, target, lambda why: log.warning("start_postponed", text=why))
             except ConfigError as e:  # for example, the job was deleted: the message is not at fault
                 raise StartError(str(e)) from e
             text = f"{redacted(run.source)} → {run.out}: {'found' if started.was_running else 'started'} {started.name}"
-            log.info("run_submitted", execution=started.name, tasks=order.tasks, url=started.url, text=text)
+            log.info("run_submitted", execution=started.name, tasks=submission.tasks, url=started.url, text=text)
 
         return perform
 
-    def _ordered(self, run: Run, target: CloudRun) -> Any:
+    def _ordered(self, run: RunRequest, target: CloudRun) -> Any:
         """Return the order of a run, with its number of tasks."""
-        from voxbatch.platforms.submit import Order, sized
+        from voxbatch.platforms.submit import Submission, size_run
 
         ours = self._of(run)
         options = [each for each in self._options if not (run.only_under and each == "--allow-outside")]
         options += [text for place in run.only_under for text in ("--only-under", place)]
         options += [text for glob in ours.include for text in ("--include", glob)]
-        order = Order(run.source, run.out, tuple(options))
-        return sized(order, ours, target, self._asked.tasks, None, self._usd_per_hour, blind=1)[0]
+        submission = Submission(run.source, run.out, tuple(options))
+        return size_run(submission, ours, target, self._asked.tasks, None, self._usd_per_hour, tasks_if_unknown=1)[0]
 
 
 def _place(option: str, place: str) -> str:

@@ -16,7 +16,7 @@ from voxbatch.storage.address import is_bucket_address, parse_bucket_address
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Submission:
     """One run to start on a platform.
 
     Raises:
@@ -57,14 +57,12 @@ class Order:
 
     @property
     def digest(self) -> str:
-        """12 hex digits that are equal for two orders exactly if their arguments are equal, that is, if they do the
-        same work.
-        """
+        """12 hex digits. Two submissions have the same digits exactly if their arguments are equal."""
         return digest({"arguments": self.arguments})[:12]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApiRequest:
     """The request that a target would send."""
 
     where: str
@@ -74,7 +72,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedRun:
     """A run that is in progress."""
 
     name: str
@@ -89,7 +87,7 @@ class Target(Protocol):
     """A cloud platform, and the place in it. Frozen; building a target sends no request."""
 
     title: ClassVar[str]
-    most_tasks: ClassVar[int]
+    max_tasks: ClassVar[int]
     """The platform's own limit."""
     task_hours: ClassVar[float]
     """Hours that a task should take by default."""
@@ -115,12 +113,12 @@ class Target(Protocol):
             wall_s: seconds that the task is expected to take; None if unknown.
         """
 
-    def request(self, order: Order) -> Request:
-        """Return the request that would start the order.
+    def request(self, submission: Submission) -> ApiRequest:
+        """Return the request that would start the submission.
 
         Raises:
-            ConfigError: the platform does not accept the order.
+            ConfigError: the platform does not accept the submission.
         """
 
-    def start(self, order: Order, again: bool = False) -> Started:
-        """Start the order; see `voxbatch.platforms.submit.start`."""
+    def start(self, submission: Submission, again: bool = False) -> StartedRun:
+        """Start the submission; see `voxbatch.platforms.submit.start`."""
