@@ -20,7 +20,7 @@ from typing import Any
 
 from common import Bars, english_rows, is_long, machine, run, write_manifest
 
-from voxbatch.engines.faster_whisper import FasterWhisper
+from voxbatch.engines.faster_whisper import FasterWhisperEngine
 from voxbatch.scoring import ErrorCounts, count_errors
 
 MARGIN_POINTS = 0.1
@@ -58,7 +58,7 @@ def peer(rows: Rows) -> Side:
     """Transcribe with faster-whisper alone."""
     from faster_whisper import WhisperModel
 
-    engine = FasterWhisper(None, {})
+    engine = FasterWhisperEngine(None, {})
     cores = len(os.sched_getaffinity(0))
     options = {
         "beam_size": engine.spec.decoding["beam_size"],

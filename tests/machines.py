@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
+from voxbatch.engines.vllm.default_model import PARAMS
 from voxbatch.engines.vllm.model import DEFAULT_MODEL
-from voxbatch.engines.vllm.published import PARAMS
 
 NVML = """
 class NVMLError(Exception): ...

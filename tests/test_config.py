@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from voxbatch.cli import cli
 from voxbatch.config import PROFILE_KEYS, Config, digest, load_profile, profile_names
-from voxbatch.engines.vllm.preview import preview
+from voxbatch.engines.vllm.arguments_preview import preview
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions

@@ -23,7 +23,7 @@ from conftest import ManifestWriter, Voxbatch, understood
 from voxbatch import errors
 from voxbatch.cli import cli
 from voxbatch.engines.faster_whisper import Options
-from voxbatch.engines.vllm.settings import Settings
+from voxbatch.engines.vllm.settings import VllmSettings
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -164,7 +164,7 @@ def test_troubleshooting_explains_every_error_class(error: str) -> None:
 def test_every_engine_option_is_explained() -> None:
     """docs/gpus-and-models.md names all options of both engines."""
     page = (DOCS / "gpus-and-models.md").read_text()
-    named = {field.name for options in (Settings, Options) for field in dataclasses.fields(options)}
+    named = {field.name for options in (VllmSettings, Options) for field in dataclasses.fields(options)}
     assert {name for name in named if f"`{name}`" not in page} == set()
 
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from voxbatch import engines
 from voxbatch.config import Config
 from voxbatch.engines import Feed
-from voxbatch.engines.faster_whisper import FasterWhisper
-from voxbatch.engines.scripted import WORD_SECONDS, Script, Scripted, count_words
+from voxbatch.engines.faster_whisper import FasterWhisperEngine
+from voxbatch.engines.scripted_test_engine import WORD_SECONDS, ScriptedOptions, ScriptedTestEngine, count_words
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.log import Log
 from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Span
@@ -54,14 +54,14 @@ def fed(engine: engines.Engine, chunks: list[Chunk]) -> list[Hypothesis | ChunkF
 def test_every_chunk_gives_one_result(count: int, concurrency: int, shuffle: bool, failing: set[int]) -> None:
     """Each chunk gives one result, in any order, failures included."""
     options = {"concurrency": str(concurrency), "shuffle": str(shuffle), "fail_items": ",".join(map(str, failing))}
-    results = fed(Scripted(None, options), [chunk(i) for i in range(count)])
+    results = fed(ScriptedTestEngine(None, options), [chunk(i) for i in range(count)])
     assert Counter(result.item for result in results) == Counter(range(count))
     assert {r.item for r in results if isinstance(r, ChunkFailure)} == failing & set(range(count))
 
 
 def test_shuffling_shuffles() -> None:
     """Shuffled results come newest first of those in flight: a pipeline must not rely on the order."""
-    results = fed(Scripted(None, {"concurrency": "3", "shuffle": "true"}), [chunk(i) for i in range(5)])
+    results = fed(ScriptedTestEngine(None, {"concurrency": "3", "shuffle": "true"}), [chunk(i) for i in range(5)])
     assert [result.item for result in results] == [2, 3, 4, 1, 0]
 
 
@@ -79,7 +79,7 @@ def test_scripted_words_are_counted_off_the_recording(start: int, size: int) -> 
 
 def test_a_scripted_engine_without_word_times() -> None:
     """The scripted engine returns only the text if word times are off."""
-    (result,) = fed(Scripted(None, {"words": "false"}), [chunk(0)])
+    (result,) = fed(ScriptedTestEngine(None, {"words": "false"}), [chunk(0)])
     assert result == Hypothesis(0, 0, " w0 w1 w2 w3")
 
 
@@ -87,7 +87,7 @@ def test_it_gives_results_before_it_is_fed_all() -> None:
     """An engine is a stream, not a batch: its first result comes while the feed is open."""
     feed = Feed(10**9)
     feed.put(chunk(0))
-    results = Scripted(None, {"concurrency": "8"}).stream(feed)
+    results = ScriptedTestEngine(None, {"concurrency": "8"}).stream(feed)
     got: list[Hypothesis | ChunkFailure] = []
     thread = threading.Thread(target=lambda: got.append(next(results)), daemon=True)
     thread.start()
@@ -101,7 +101,7 @@ def test_it_dies_as_told() -> None:
     feed = Feed(10**9)
     for i in range(5):
         feed.put(chunk(i))
-    results = Scripted(None, {"die_after": "3"}).stream(feed)
+    results = ScriptedTestEngine(None, {"die_after": "3"}).stream(feed)
     assert [next(results).item for _ in range(3)] == [0, 1, 2]
     with pytest.raises(EngineError, match="scripted to die after 3 results"):
         next(results)
@@ -110,12 +110,12 @@ def test_it_dies_as_told() -> None:
 def test_only_one_worker_dies(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of one worker does not affect the others; each worker identifies itself by its environment variables."""
     options = {"workers": "2", "only_worker": "1", "die_after": "1"}
-    environments = Scripted(None, options).spec.workers
+    environments = ScriptedTestEngine(None, options).spec.workers
     assert len(environments) == 2
     for i, environment in enumerate(environments):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        engine = Scripted(None, options)
+        engine = ScriptedTestEngine(None, options)
         if i == 1:
             with pytest.raises(EngineError, match="scripted to die"):
                 fed(engine, [chunk(0), chunk(1)])
@@ -128,19 +128,21 @@ def test_only_one_worker_dies(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_option_of_the_wrong_type(name: str, text: str, kind: str) -> None:
     """The error names the option, its value and the permitted type."""
     with pytest.raises(ConfigError) as caught:
-        Scripted(None, {name: text})
+        ScriptedTestEngine(None, {name: text})
     assert str(caught.value) == f"engine option {name}={text!r}: scripted takes a value of type {kind} here"
 
 
 def test_options_are_typed() -> None:
     """Option texts are converted to the types that the engine declares."""
-    options = engines.options.parse(Script, "scripted", {"delay_s": "0.5", "shuffle": "TRUE", "concurrency": "3"})
-    assert options == Script(delay_s=0.5, shuffle=True, concurrency=3)
+    options = engines.options.parse(
+        ScriptedOptions, "scripted", {"delay_s": "0.5", "shuffle": "TRUE", "concurrency": "3"}
+    )
+    assert options == ScriptedOptions(delay_s=0.5, shuffle=True, concurrency=3)
 
 
 def test_choosing() -> None:
     """The engine is chosen by name, or as the best installed one, with one line that says which and why."""
-    assert engines.choose("scripted") == engines.Choice("scripted", "scripted: asked for")
+    assert engines.choose("scripted") == engines.EngineChoice("scripted", "scripted: asked for")
     with pytest.raises(ConfigError, match="engine 'x' is unknown; known are auto, "):
         engines.choose("x")
 
@@ -228,17 +230,17 @@ def test_an_engine_that_only_fails_is_broken() -> None:
     """Failures are held back until a chunk succeeds; if all of the first chunks fail, the run stops
     and records none.
     """
-    from voxbatch.engines.failing import GIVE_UP_AFTER, unless_all_fail
+    from voxbatch.engines.failure_limit import GIVE_UP_AFTER, stop_if_all_fail
 
     failures = [ChunkFailure(0, i, "no", retryable=True) for i in range(GIVE_UP_AFTER)]
     good = Hypothesis(0, 99, "yes")
-    assert list(unless_all_fail([*failures[1:], good, *failures])) == [*failures[1:], good, *failures]
-    assert list(unless_all_fail(failures[1:])) == failures[1:]
+    assert list(stop_if_all_fail([*failures[1:], good, *failures])) == [*failures[1:], good, *failures]
+    assert list(stop_if_all_fail(failures[1:])) == failures[1:]
     # permanent failures of the chunks themselves
     unfit = [ChunkFailure(0, i, "too long") for i in range(2 * GIVE_UP_AFTER)]
-    assert list(unless_all_fail(unfit)) == unfit
+    assert list(stop_if_all_fail(unfit)) == unfit
     with pytest.raises(EngineError, match="the first 8 chunks all failed, the last with: no"):
-        list(unless_all_fail(failures))
+        list(stop_if_all_fail(failures))
 
 
 def test_an_engine_is_kept() -> None:
@@ -259,7 +261,7 @@ def test_a_run_says_when_the_language_is_not_used(
     manifest: ManifestWriter, tmp_path: Path, uses_language: bool, lang: str | None, language: str | None, told: int
 ) -> None:
     """A run warns once, and only if a language was given to a model that detects the language itself."""
-    engine = Scripted(None, {})
+    engine = ScriptedTestEngine(None, {})
     engine.spec = dataclasses.replace(engine.spec, uses_language=uses_language)
     engine_cache = engines.EngineCache()
     engine_cache._engine, engine_cache._asked = engine, ("scripted", None, {}, DEFAULT_STORE_OPTIONS)
@@ -281,7 +283,7 @@ def test_a_kept_engine_is_loaded_once(recording: Recorder, tmp_path: Path) -> No
         config = Config(source=str(tmp_path / "in"), out=str(tmp_path / out), engine="faster-whisper", decoders=1)
         run(config, log, engine_cache=engine_cache)
         engine = engine_cache.get("faster-whisper", None, {}, config.store_options)
-        assert isinstance(engine, FasterWhisper)
+        assert isinstance(engine, FasterWhisperEngine)
         models.append(engine._model)
     assert models[0] is models[1]
     assert models[0] is not None

@@ -17,9 +17,9 @@ import pytest
 import soundfile
 from conftest import Recorder
 
-from voxbatch.engines import Engine, Feed, Notice, require_language
+from voxbatch.engines import Engine, EngineMessage, Feed, require_language
 from voxbatch.engines.languages import ISO_639_1
-from voxbatch.engines.scripted import Scripted
+from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.errors import ConfigError, EngineError, ManifestError, RunError, StorageError
 from voxbatch.latency import Latency
 from voxbatch.output.checkpoint import Checkpoint, part_names, read_headers, read_part
@@ -31,8 +31,8 @@ from voxbatch.storage import open_store
 pytestmark = pytest.mark.timeout(60)
 
 
-def scripted(**options: object) -> Scripted:
-    return Scripted(None, {"max_chunk_s": "15", **{name: str(value) for name, value in options.items()}})
+def scripted(**options: object) -> ScriptedTestEngine:
+    return ScriptedTestEngine(None, {"max_chunk_s": "15", **{name: str(value) for name, value in options.items()}})
 
 
 class Bench:
@@ -115,10 +115,10 @@ def test_an_engine_ends_its_stream_by_itself(
 ) -> None:
     """Though the run has failed with chunks in flight: one that is cut off could not keep its model loaded."""
 
-    class Watched(Scripted):
+    class Watched(ScriptedTestEngine):
         ended = False
 
-        def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
+        def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
             yield from super().stream(feed)
             self.ended = True
 
@@ -192,7 +192,7 @@ def test_latencies_are_measured(bench: Callable[..., Bench], items: Callable[...
     assert item["p95_s"] >= 3 * 0.05 * 0.99, "the recording of three chunks, one after the other"
 
 
-class OnGpu(Scripted):
+class OnGpu(ScriptedTestEngine):
     """An engine that reports GPU memory in use, which rises and falls before the end."""
 
     def __init__(self, *bytes_in_use: int):
@@ -242,7 +242,7 @@ def test_an_engine_that_dies_while_a_decoder_waits_for_room(
     wait_for_threads()
 
 
-class Inventor(Scripted):
+class Inventor(ScriptedTestEngine):
     """An engine that returns invented text for every chunk and records the chunks that it received."""
 
     def __init__(self) -> None:
@@ -273,7 +273,7 @@ def test_silent_chunks_are_not_given_to_the_engine(
     assert made.progress.audio_s == pytest.approx(20 + 40 + 100)
 
 
-class Deserter(Scripted):
+class Deserter(ScriptedTestEngine):
     """An engine whose stream ends early, as if the feed had been closed."""
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure]:
@@ -290,7 +290,7 @@ def test_an_engine_that_stops_without_a_word(bench: Callable[..., Bench], items:
     wait_for_threads()
 
 
-class Unborn(Scripted):
+class Unborn(ScriptedTestEngine):
     """An engine whose model does not load."""
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure]:

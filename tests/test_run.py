@@ -24,7 +24,7 @@ from conftest import ManifestWriter, Recorder, Starter, Voxbatch, environment
 
 from voxbatch.audio import libraries
 from voxbatch.config import Config
-from voxbatch.engines.scripted import Scripted
+from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.log import Log
 from voxbatch.output.merge import merge_again
 from voxbatch.runner import run
@@ -430,13 +430,13 @@ def test_an_engines_warnings(manifest: ManifestWriter, tmp_path: Path, monkeypat
     them.
     """
 
-    class Slow(Scripted):
+    class Slow(ScriptedTestEngine):
         def __init__(self, *arguments: Any):
             super().__init__(*arguments)
             self.spec = replace(self.spec, warnings=("it is slow",))
 
     config = Config(source=str(manifest(0.5)), out=str(tmp_path / "out"), engine="scripted")
-    monkeypatch.setattr("voxbatch.engines.scripted.Scripted", Slow)
+    monkeypatch.setattr("voxbatch.engines.scripted_test_engine.ScriptedTestEngine", Slow)
     said: list[str] = []
     finished = run.run(config, Log(write=said.append))
     assert finished.summary

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxbatch.chunking import cut
-from voxbatch.engines.scripted import WORD_SECONDS, count_words
+from voxbatch.engines.scripted_test_engine import WORD_SECONDS, count_words
 from voxbatch.records import SAMPLING_RATE, Chunk, Hypothesis, Span, Waveform, Word
 from voxbatch.stitching import segments, stitch
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from voxbatch.cli import cli, run
 from voxbatch.cli.options import config_of
 from voxbatch.config import Config
-from voxbatch.engines.vllm.keys import KEYS, Entry
+from voxbatch.engines.vllm.config_keys import KEYS, Entry
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.engines.vllm.vllm_config import parse, read
 from voxbatch.errors import ConfigError

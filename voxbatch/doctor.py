@@ -68,7 +68,7 @@ def _ffmpeg() -> Finding:
 def _gpus() -> Iterator[Finding]:
     from voxbatch.engines.vllm import gpu
 
-    for card in (cards := gpu.cards()):
+    for card in (cards := gpu.visible_gpus()):
         memory = f"{card.total_bytes / 1e9:.1f} GB, {card.free_bytes / 1e9:.1f} GB of it free"
         yield Finding("gpu", "ok", f"{card.device}: {card.name}, {memory}")
     if not cards and engines.has_gpu():
@@ -87,7 +87,7 @@ def _cuda() -> Finding:
     if driver is None:
         return Finding("cuda", "missing", "no NVIDIA driver answers; CUDA 13 takes driver 580 or later")
     runs = f"driver {driver.version} runs CUDA {driver.cuda[0]}.{driver.cuda[1]}"
-    if not _is_vllm_for_gpus() or not gpu.cards():
+    if not _is_vllm_for_gpus() or not gpu.visible_gpus():
         return Finding("cuda", "ok", runs)
     built_for = gpu.torch_cuda()
     if built_for is None:

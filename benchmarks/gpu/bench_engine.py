@@ -59,7 +59,7 @@ def sounds(count: int, mix: bool) -> Iterator[np.ndarray]:
 def engine(model: str, spec: dict[str, Any], samples: list[np.ndarray]) -> dict[str, Any]:
     """Measure voxbatch's own engine, driven as in a run."""
     from voxbatch.config import load_profile
-    from voxbatch.engines import Feed, Notice, create
+    from voxbatch.engines import EngineMessage, Feed, create
     from voxbatch.records import Chunk, Span
 
     options = {name: str(value) for name, value in load_profile(spec["profile"])["engine_options"].items()}
@@ -80,7 +80,7 @@ def engine(model: str, spec: dict[str, Any], samples: list[np.ndarray]) -> dict[
     watched.install()
     ready = []
     for result in made.stream(feed):
-        if isinstance(result, Notice):
+        if isinstance(result, EngineMessage):
             ready.append(result.text)
         else:
             watched.finished(len(parts[result.item]) / RATE)
@@ -119,9 +119,9 @@ def stock(model: str, spec: dict[str, Any], samples: list[np.ndarray]) -> dict[s
 
 
 def _share(spec: dict[str, Any]) -> float:
-    from voxbatch.engines.vllm.gpu import cards
+    from voxbatch.engines.vllm.gpu import visible_gpus
 
-    return spec["gb"] * 1e9 / cards()[0].total_bytes if "gb" in spec else 0.9
+    return spec["gb"] * 1e9 / visible_gpus()[0].total_bytes if "gb" in spec else 0.9
 
 
 class _Watched:
@@ -201,9 +201,9 @@ class _Memory:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        from voxbatch.engines.vllm.gpu import cards
+        from voxbatch.engines.vllm.gpu import visible_gpus
 
-        while found := cards():
+        while found := visible_gpus():
             self.peak_gb = max(self.peak_gb, (found[0].total_bytes - found[0].free_bytes) / 1e9)
             time.sleep(0.1)
 

@@ -100,7 +100,7 @@ def gpu_bytes() -> int:
     """Return the bytes in use on all GPUs together; 0 if there is no GPU."""
     from voxbatch.engines.vllm import gpu
 
-    return sum(card.total_bytes - card.free_bytes for card in gpu.cards())
+    return sum(card.total_bytes - card.free_bytes for card in gpu.visible_gpus())
 
 
 def main() -> None:

@@ -104,7 +104,7 @@ class Bench:
         from voxbatch.config import load_profile
         from voxbatch.engines import create
         from voxbatch.engines.vllm.arguments import arguments, serving_folder
-        from voxbatch.engines.vllm.core import Core
+        from voxbatch.engines.vllm.vllm_process import VllmProcess
 
         defaults = {name: str(value) for name, value in load_profile("ctx512-batch")["engine_options"].items()}
         self.made: Any = create("vllm", model, {**defaults, **DUMMY, **options})
@@ -113,7 +113,7 @@ class Bench:
         self.requests: int = self.made.spec.concurrency
         began = time.monotonic()
         given = arguments(self.made._model, self.made._settings, folder, self.requests)
-        self.core: Any = Core(given, self.made._plugin)
+        self.core: Any = VllmProcess(given, self.made._plugin)
         self.ready_s = round(time.monotonic() - began, 1)
         self.longest: int = self.made.spec.max_chunk_samples
 
@@ -128,8 +128,8 @@ class Bench:
 
     def finishes(self, samples: Iterable[np.ndarray]) -> Iterator[tuple[float, float]]:
         """Yield (time, seconds of audio) of each finished chunk. Only a few of `samples` are held at a time."""
-        from voxbatch.engines import Feed, Notice
-        from voxbatch.engines.vllm.drive import Driver, Starter
+        from voxbatch.engines import EngineMessage, Feed
+        from voxbatch.engines.vllm.request_loop import EngineStarter, RequestLoop
         from voxbatch.records import Chunk, ChunkFailure, Span
 
         feed, lengths = Feed(self.made.spec.prefetch * self.longest), dict[int, float]()
@@ -141,11 +141,13 @@ class Bench:
             feed.close()
 
         threading.Thread(target=fill, daemon=True).start()
-        driver = Driver(self.made._family, Starter(lambda _: _Kept(self.core), self.requests, 0), watched=False)
+        driver = RequestLoop(
+            self.made._family, EngineStarter(lambda _: _Kept(self.core), self.requests, 0), watched=False
+        )
         for result in driver.run(feed):
             if isinstance(result, ChunkFailure):
                 raise RuntimeError(result.message)
-            if not isinstance(result, Notice):
+            if not isinstance(result, EngineMessage):
                 yield time.monotonic(), lengths.pop(result.item)
 
 
@@ -243,13 +245,13 @@ def _held(bench: Bench) -> dict[str, int]:
     import psutil
 
     from voxbatch.engines.vllm import compat
-    from voxbatch.engines.vllm.gpu import cards
+    from voxbatch.engines.vllm.gpu import visible_gpus
 
     engines = [psutil.Process(process.pid) for process in compat.processes(bench.core._engine)]
     tree = [each for engine in engines for each in (engine, *engine.children(recursive=True))]
     return {
         "this_rss": psutil.Process().memory_info().rss, "engine_rss": sum(each.memory_info().rss for each in tree),
-        "gpu_used": sum(card.total_bytes - card.free_bytes for card in cards()[:1]),
+        "gpu_used": sum(card.total_bytes - card.free_bytes for card in visible_gpus()[:1]),
     }  # fmt: skip
 
 

@@ -198,7 +198,7 @@ def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
 def alone(manifest: Path, model: str, options: dict[str, str]) -> dict[str, Any]:
     """Measure the engine alone."""
     from voxbatch.chunking import OVERLAP
-    from voxbatch.engines import Feed, Notice, create
+    from voxbatch.engines import EngineMessage, Feed, create
     from voxbatch.records import ChunkFailure
 
     engine = create("vllm", model, options)
@@ -215,7 +215,7 @@ def alone(manifest: Path, model: str, options: dict[str, str]) -> dict[str, Any]
     results, notices = list[Any](), list[str]()
     ended = 0.0
     for result in engine.stream(feed):
-        notices.append(result.text) if isinstance(result, Notice) else results.append(result)
+        notices.append(result.text) if isinstance(result, EngineMessage) else results.append(result)
         ended = time.monotonic()
     wall = ended - (feed.started_at or 0.0)
     audio = sum(chunk.span.core_end - chunk.span.core_start for chunk in made) / RATE

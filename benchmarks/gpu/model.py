@@ -20,8 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from voxbatch.config import load_profile
-from voxbatch.engines.vllm import forecast, published, speed
-from voxbatch.engines.vllm.cards import CARDS, Capacity
+from voxbatch.engines.vllm import default_model, forecast, speed
+from voxbatch.engines.vllm.gpu_specs import GPU_SPECS, GpuSpec
 from voxbatch.engines.vllm.memory import UNCOUNTED_BYTES
 from voxbatch.engines.vllm.model import REALTIME
 from voxbatch.engines.vllm.settings import resolve
@@ -37,7 +37,7 @@ STOCK_128 = {**STOCK, "max_num_seqs": "128", "max_num_batched_tokens": "65536"}
 SEQUENCES_1408, SEQUENCES_2048 = ({**PLUGIN, "max_num_seqs": requests} for requests in ("1408", "2048"))
 L4_MEMORY = {"gpu_memory_gb": "22.94"}
 STOCK_IN_L4 = {**STOCK, **L4_MEMORY, "max_num_seqs": "64"}
-BESIDES = CARDS["NVIDIA H200"].reserved_bytes + UNCOUNTED_BYTES
+BESIDES = GPU_SPECS["NVIDIA H200"].reserved_bytes + UNCOUNTED_BYTES
 WHOLE, SMALL = ({"gpu_memory_gb": str((planned + BESIDES) / 1e9)} for planned in (135.7e9, 22e9))
 """Options that make vLLM plan with 90 % of an H200, and with 22 GB."""
 MIXED_S, SOME_SHORT = 25.8, (4.0, 35.0)
@@ -113,7 +113,7 @@ WALKS = ((512, 220, 3.26), (512, 100, 1.72), (221, 220, 1.64), (64, 220, 0.74))
 """Requests, positions, and milliseconds of our own kernel for the decoder's attention in all layers."""
 ENCODING = (424, 5.79)
 """Positions of a chunk of 30 s, and milliseconds of GPU time to encode it, in batches of four."""
-L4 = CARDS["NVIDIA L4"]
+L4 = GPU_SPECS["NVIDIA L4"]
 EXTREMES = {
     "NVIDIA L4, slow": replace(L4, flops=45e12, bytes_per_s=0.9 * L4.bytes_per_s),
     "NVIDIA L4, fast": replace(L4, flops=71e12, bytes_per_s=1.03 * L4.bytes_per_s),
@@ -125,13 +125,13 @@ rate than an H200 delivers of its own.
 """
 
 
-def predicted(run: Run, name: str = "NVIDIA H200", card: Capacity | None = None) -> tuple[int, float]:
+def predicted(run: Run, name: str = "NVIDIA H200", card: GpuSpec | None = None) -> tuple[int, float]:
     """Return the predicted requests at a time, and seconds of audio per second."""
     settings = resolve(REALTIME, {"prefill_encoder": "false", **run.options})
     prefilled = settings.prefill_encoder == "true"
-    way = forecast.way(published.PARAMS, settings, name, prefilled, run.seconds)
-    model = speed.shape(published.PARAMS)
-    each = speed.rtfx(card or CARDS[name], model, way, run.seconds, run.chunks / run.cards, run.between)
+    way = forecast.way(default_model.PARAMS, settings, name, prefilled, run.seconds)
+    model = speed.shape(default_model.PARAMS)
+    each = speed.rtfx(card or GPU_SPECS[name], model, way, run.seconds, run.chunks / run.cards, run.between)
     return way.requests, run.cards * each
 
 
@@ -149,7 +149,7 @@ def runs() -> Iterator[str]:
 
 def steps() -> Iterator[str]:
     """Yield the table of the GPU times that the constants were fitted to."""
-    card, model = CARDS["NVIDIA H200"], speed.shape(published.PARAMS)
+    card, model = GPU_SPECS["NVIDIA H200"], speed.shape(default_model.PARAMS)
     yield "| GPU time, which the constants were fitted to | ms | … worked out | error |"
     yield "|---|---|---|---|"
     for requests, ms in STEPS:
@@ -158,7 +158,7 @@ def steps() -> Iterator[str]:
         )
     for requests, positions, ms in WALKS:
         name = f"attention by our kernel, {requests} of {positions} positions"
-        yield _fitted(name, ms, speed.walk_s(card, model.decoder, requests, positions))
+        yield _fitted(name, ms, speed.own_attention_s(card, model.decoder, requests, positions))
     yield _fitted(
         "a chunk of 30 s encoded", ENCODING[1], speed.encoding_s(card, model, ENCODING[0], speed.SHARED, True)
     )
@@ -172,7 +172,7 @@ def cards() -> Iterator[str]:
     """Yield the table of all GPUs: long runs with the profile ctx512-batch and chunks of 30 s."""
     yield "| card | stock, running | RTFx | encoder once a chunk, running | RTFx | error taken |"
     yield "|---|---|---|---|---|---|"
-    for name, card in {**CARDS, **EXTREMES}.items():
+    for name, card in {**GPU_SPECS, **EXTREMES}.items():
         own = name.partition(",")[0]
         stock, once = (
             predicted(Run(name, 0, 30, 10**9, {"prefill_encoder": value}), own, card) for value in ("false", "true")

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from voxbatch.engines import Feed, Notice, create
+from voxbatch.engines import EngineMessage, Feed, create
 from voxbatch.records import Chunk, ChunkFailure, Span
 
 ENVIRONMENT = {
@@ -49,7 +49,7 @@ def transcribe(model: str, waveforms: dict[str, np.ndarray], options: dict[str, 
     threading.Thread(target=_fill, args=(feed, list(waveforms.values())), daemon=True).start()
     found: dict[str, Any] = {"tokens": tokens, "texts": {}, "failures": {}, "notices": []}
     for result in engine.stream(feed):
-        if isinstance(result, Notice):
+        if isinstance(result, EngineMessage):
             found["notices"].append(result.text)
         elif isinstance(result, ChunkFailure):
             found["failures"][names[result.item]] = result.message

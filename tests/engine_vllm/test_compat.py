@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from voxbatch.engines import vllm
-from voxbatch.engines.vllm import Vllm, compat, core, gpu
+from voxbatch.engines.vllm import VllmEngine, compat, gpu, vllm_process
 from voxbatch.engines.vllm.checks import check_graphs
 from voxbatch.engines.vllm.model import REALTIME, Model
-from voxbatch.engines.vllm.settings import Settings
+from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError, EngineError
 
 
@@ -80,11 +80,11 @@ def test_graphs_that_cannot_be_had(tmp_path: Path) -> None:
     model = Model("a model", tmp_path, REALTIME, is_mistral=True)
     for mode in ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"):
         with pytest.raises(ConfigError, match=f"cudagraph_mode={mode}: vLLM 0.26.0 cannot capture a model whole"):
-            check_graphs(model, Settings(cudagraph_mode=mode), "0.26.0", prefilled=False)
-        check_graphs(model, Settings(cudagraph_mode=mode), "0.26.0", prefilled=True)
-        check_graphs(model, Settings(cudagraph_mode=mode), "0.30.0", prefilled=False)
+            check_graphs(model, VllmSettings(cudagraph_mode=mode), "0.26.0", prefilled=False)
+        check_graphs(model, VllmSettings(cudagraph_mode=mode), "0.26.0", prefilled=True)
+        check_graphs(model, VllmSettings(cudagraph_mode=mode), "0.30.0", prefilled=False)
     for mode in ("auto", "NONE", "PIECEWISE"):
-        check_graphs(model, Settings(cudagraph_mode=mode), "0.26.0", prefilled=False)
+        check_graphs(model, VllmSettings(cudagraph_mode=mode), "0.26.0", prefilled=False)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_a_process_for_the_worker(on_cpu: bool, binding: str | None, own: bool) 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error for vLLM's GPU build on a machine without a GPU says what was found and names three solutions."""
-    engine = object.__new__(Vllm)
-    engine._on_cpu, engine._settings = False, vllm.Settings(tensor_parallel_size=2)
-    monkeypatch.setattr(gpu, "cards", lambda: [gpu.Card("0", "NVIDIA L4", 24 << 30, 24 << 30)])
+    engine = object.__new__(VllmEngine)
+    engine._on_cpu, engine._settings = False, vllm.VllmSettings(tensor_parallel_size=2)
+    monkeypatch.setattr(gpu, "visible_gpus", lambda: [gpu.GpuInfo("0", "NVIDIA L4", 24 << 30, 24 << 30)])
     with pytest.raises(EngineError, match="1 NVIDIA GPUs are visible and 2 needed: check nvidia-smi"):
         engine._require_gpus()
 
@@ -109,8 +109,8 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("size", "groups"), [(1, ["0", "1", "2", "3", "4"]), (2, ["0,1", "2,3"]), (8, [])])
 def test_an_engine_for_each_group(monkeypatch: pytest.MonkeyPatch, size: int, groups: list[str]) -> None:
     """There is one engine for each group of as many GPUs as an engine takes, and the remaining GPUs stay idle."""
-    cards = [gpu.Card(str(i), "NVIDIA L4", 24 << 30, 24 << 30) for i in range(5)]
-    monkeypatch.setattr(gpu, "cards", lambda: cards)
+    cards = [gpu.GpuInfo(str(i), "NVIDIA L4", 24 << 30, 24 << 30) for i in range(5)]
+    monkeypatch.setattr(gpu, "visible_gpus", lambda: cards)
     assert vllm._workers(size) == tuple({"CUDA_VISIBLE_DEVICES": group} for group in groups)
 
 
@@ -122,9 +122,9 @@ def test_the_first_model_runner(monkeypatch: pytest.MonkeyPatch, given: str | No
     """
     name = "VLLM_USE_V2_MODEL_RUNNER"
     monkeypatch.setattr(os, "environ", {name: given} if given else {})
-    core._settle(plugin=False)
+    vllm_process._settle(plugin=False)
     assert os.environ[name] == (given or "0")
-    assert core.SWITCH not in os.environ
-    core._settle(plugin=True)
+    assert vllm_process.SWITCH not in os.environ
+    vllm_process._settle(plugin=True)
     assert os.environ[name] == "0"
-    assert os.environ[core.SWITCH] == "1"
+    assert os.environ[vllm_process.SWITCH] == "1"

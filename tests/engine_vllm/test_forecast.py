@@ -11,11 +11,11 @@ import pytest
 from conftest import Voxbatch
 
 from voxbatch import engines
-from voxbatch.engines import Speed, has_gpu
+from voxbatch.engines import ExpectedSpeed, has_gpu
 from voxbatch.engines.vllm import forecast, prefill
-from voxbatch.engines.vllm.cards import CARDS
+from voxbatch.engines.vllm.default_model import PARAMS
+from voxbatch.engines.vllm.gpu_specs import GPU_SPECS
 from voxbatch.engines.vllm.memory import Footprint
-from voxbatch.engines.vllm.published import PARAMS
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
 
@@ -23,9 +23,9 @@ L4, H200 = "NVIDIA L4", "NVIDIA H200"
 PREFILLED, STOCK = {"prefill_encoder": "true"}, {"prefill_encoder": "false"}
 
 
-def expected(gpu: str | None = L4, model: str | None = None, gpus: int = 1, **options: str) -> Speed | None:
+def expected(gpu: str | None = L4, model: str | None = None, gpus: int = 1, **options: str) -> ExpectedSpeed | None:
     """Return the estimate for an engine on a card, or None."""
-    return engines.expected("vllm", model, options, None, gpu, gpus)
+    return engines.expected_speed("vllm", model, options, None, gpu, gpus)
 
 
 def rtfx(gpu: str = L4, gpus: int = 1, **options: str) -> float:
@@ -64,13 +64,13 @@ def test_auto_follows_what_was_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rtfx(prefill_encoder="false") < rtfx()
 
 
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", GPU_SPECS)
 @pytest.mark.parametrize("prefilled", [False, True])
 def test_requests_fit_into_the_memory(name: str, prefilled: bool) -> None:
     """The estimate never has more requests than the engine would admit, and has most of these."""
     settings = resolve("realtime", {})
     mine = Footprint(PARAMS, True, 512, prefilled)
-    most = mine.admitted(0.95 * CARDS[name].total_bytes)
+    most = mine.admitted(0.95 * GPU_SPECS[name].total_bytes)
     assert 0.7 * most <= forecast.requests(PARAMS, settings, name, prefilled, 30) <= most
     assert mine.running(448, 1e9) == 1
 
@@ -98,7 +98,7 @@ def test_recordings() -> None:
     """Short recordings are mostly pads, a few do not fill a card, and long ones are cut."""
 
     def of(*durations: float) -> float:
-        found = engines.expected("vllm", None, PREFILLED, np.array(durations, np.float32), H200)
+        found = engines.expected_speed("vllm", None, PREFILLED, np.array(durations, np.float32), H200)
         assert found
         return found.rtfx
 
@@ -117,8 +117,8 @@ def test_what_is_not_known(tmp_path: Path) -> None:
     assert expected(L4, quantization="fp8") is None
     assert expected(L4, fp8="decoder") is None
     assert expected(L4, dtype="float32") is None
-    assert engines.expected("faster-whisper", None, {}, None, L4) is None
-    assert engines.expected("no such", None, {}, None, L4) is None
+    assert engines.expected_speed("faster-whisper", None, {}, None, L4) is None
+    assert engines.expected_speed("no such", None, {}, None, L4) is None
     with pytest.raises(ConfigError, match="engine option 'no_such' is unknown to vllm"):
         expected(L4, no_such="1")
 
@@ -151,7 +151,7 @@ def test_dry_run(voxbatch: Voxbatch, tmp_path: Path, l4s: dict[str, str]) -> Non
     (tmp_path / "m.jsonl").write_text("".join(rows))
 
     def rtfx(**options: str) -> float:
-        found = engines.expected("vllm", None, options, durations, L4, 2)
+        found = engines.expected_speed("vllm", None, options, durations, L4, 2)
         assert found
         return found.rtfx
 

@@ -15,11 +15,11 @@ from voxbatch.engines.vllm import compat, fp8, gpu
 from voxbatch.engines.vllm.arguments import arguments, concurrency, stated
 from voxbatch.engines.vllm.checks import check
 from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model
-from voxbatch.engines.vllm.settings import Settings
+from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError
 
-A100 = gpu.Card("0", "NVIDIA A100", 85_899_345_920, 85_000_000_000, 600_000_000, (8, 0))
-B200 = gpu.Card("0", "NVIDIA B200", 192_000_000_000, 190_000_000_000, 900_000_000, (10, 0))
+A100 = gpu.GpuInfo("0", "NVIDIA A100", 85_899_345_920, 85_000_000_000, 600_000_000, (8, 0))
+B200 = gpu.GpuInfo("0", "NVIDIA B200", 192_000_000_000, 190_000_000_000, 900_000_000, (10, 0))
 
 
 @pytest.fixture
@@ -29,24 +29,24 @@ def on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.26.0"))
     monkeypatch.setattr("voxbatch.vllm_plugin.is_installed", lambda: True)
 
-    def model(*cards: gpu.Card, family: str = REALTIME) -> Model:
-        monkeypatch.setattr(gpu, "cards", lambda: list(cards))
+    def model(*cards: gpu.GpuInfo, family: str = REALTIME) -> Model:
+        monkeypatch.setattr(gpu, "visible_gpus", lambda: list(cards))
         return Model("a model", tmp_path, family, is_mistral=family != WHISPER)
 
     return model
 
 
-def asked(parts: str, **others: Any) -> Settings:
+def asked(parts: str, **others: Any) -> VllmSettings:
     """Return settings with these parts in 8 bits."""
-    return Settings(**{"prefill_encoder": "true", "fp8": parts, **others})
+    return VllmSettings(**{"prefill_encoder": "true", "fp8": parts, **others})
 
 
 def test_parts() -> None:
     """Parts may be in any order, with spaces; the default is none, and any other name is refused."""
-    assert Settings().fp8_parts == frozenset()
-    assert Settings(fp8="kv, decoder").fp8_parts == {"kv", "decoder"}
+    assert VllmSettings().fp8_parts == frozenset()
+    assert VllmSettings(fp8="kv, decoder").fp8_parts == {"kv", "decoder"}
     with pytest.raises(ConfigError, match="fp8=weights,kv: 'weights' is no part; give some of decoder, encoder, kv"):
-        Settings(fp8="weights,kv")
+        VllmSettings(fp8="weights,kv")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,9 @@ def test_parts() -> None:
 def test_what_vllm_is_told(parts: str, told: dict[str, Any]) -> None:
     """vLLM gets the names of all parts that stay in 16 bits, because it would quantise all otherwise."""
     names = ("quantization", "quantization_config", "kv_cache_dtype")
-    assert {name: value for name, value in stated(REALTIME, True, Settings(fp8=parts)).items() if name in names} == told
+    assert {
+        name: value for name, value in stated(REALTIME, True, VllmSettings(fp8=parts)).items() if name in names
+    } == told
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_what_vllm_is_told(parts: str, told: dict[str, Any]) -> None:
         (H200, {"attention_backend": "TRITON_ATTN"}, "TRITON_ATTN"),
     ],
 )
-def test_who_reads_the_cache(on_gpus: Any, card: gpu.Card, options: dict[str, str], backend: str | None) -> None:
+def test_who_reads_the_cache(on_gpus: Any, card: gpu.GpuInfo, options: dict[str, str], backend: str | None) -> None:
     """An 8-bit K/V cache is read by FlashAttention, vLLM's own choice, on Hopper, and by Triton on other cards.
 
     In 16 bits our own attention reads it.
@@ -94,7 +96,7 @@ def test_more_requests_fit(on_gpus: Any) -> None:
 
 @pytest.mark.parametrize("card", [L4, H200, B200])
 @pytest.mark.parametrize("parts", ["decoder", "encoder", "kv", "decoder,encoder,kv"])
-def test_what_can_be_had(on_gpus: Any, card: gpu.Card, parts: str) -> None:
+def test_what_can_be_had(on_gpus: Any, card: gpu.GpuInfo, parts: str) -> None:
     """All parts are available on Ada, Hopper and later cards."""
     check(on_gpus(card), asked(parts))
     check(on_gpus(card), asked(parts, prefill_encoder="auto"))
@@ -135,7 +137,7 @@ def test_the_plugin_stays(on_gpus: Any) -> None:
         ([L4], "kv", {"attention_backend": "flash_attn"}, "FLASH_ATTN reads K/V in 8 bits on H100 and H200 only"),
     ],
 )
-def test_what_cannot(on_gpus: Any, cards: list[gpu.Card], parts: str, others: dict[str, str], message: str) -> None:
+def test_what_cannot(on_gpus: Any, cards: list[gpu.GpuInfo], parts: str, others: dict[str, str], message: str) -> None:
     """An impossible setting is refused with the reason and a solution."""
     with pytest.raises(ConfigError) as caught:
         check(on_gpus(*cards), asked(parts, **others))
@@ -153,8 +155,8 @@ def test_flashinfer(on_gpus: Any) -> None:
     """FlashInfer is refused for Voxtral Realtime, whose encoder cannot be built on it, and accepted for other
     models."""
     with pytest.raises(ConfigError, match="attention_backend=FLASHINFER: vLLM cannot build the encoder of a model on"):
-        check(on_gpus(H200), Settings(attention_backend="FLASHINFER"))
-    check(on_gpus(H200, family=INSTRUCT), Settings(attention_backend="FLASHINFER"))
+        check(on_gpus(H200), VllmSettings(attention_backend="FLASHINFER"))
+    check(on_gpus(H200, family=INSTRUCT), VllmSettings(attention_backend="FLASHINFER"))
 
 
 def test_it_is_part_of_a_runs_identity(on_gpus: Any) -> None:
@@ -173,7 +175,7 @@ def test_it_is_said() -> None:
 
 def test_blocks() -> None:
     """A block size must be a multiple of 16 positions."""
-    assert Settings(block_size=64).block_size == 64
+    assert VllmSettings(block_size=64).block_size == 64
     for size, message in ((40, "block_size=40: a multiple of 16"), (-16, "block_size=-16: it must be at least 0")):
         with pytest.raises(ConfigError, match=message):
-            Settings(block_size=size)
+            VllmSettings(block_size=size)

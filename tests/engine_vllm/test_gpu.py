@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from voxbatch.engines import has_gpu
-from voxbatch.engines.vllm import Vllm, gpu
+from voxbatch.engines.vllm import VllmEngine, gpu
 
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU here")
@@ -17,25 +17,25 @@ def test_none_where_there_is_no_driver(devices: str | None, monkeypatch: pytest.
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if devices is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
-    assert gpu.cards() == []
+    assert gpu.visible_gpus() == []
     assert gpu.driver() is None
 
 
 def test_memory_in_use() -> None:
     """Memory in use is the total without the free memory and the driver's own."""
-    assert gpu.Card("0", "H200", 150, 40, 10).used_bytes == 100
-    assert gpu.Card("0", "H200", 150, 145, 10).used_bytes == 0
+    assert gpu.GpuInfo("0", "H200", 150, 40, 10).used_bytes == 100
+    assert gpu.GpuInfo("0", "H200", 150, 145, 10).used_bytes == 0
 
 
 def test_the_fullest_of_an_engines_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first visible GPUs count, because the engine takes these; the result is None on a CPU."""
     monkeypatch.setattr(
-        gpu, "cards", lambda: [gpu.Card(str(i), "H200", 150, free) for i, free in enumerate((90, 50, 1))]
+        gpu, "visible_gpus", lambda: [gpu.GpuInfo(str(i), "H200", 150, free) for i, free in enumerate((90, 50, 1))]
     )
     engine = SimpleNamespace(_on_cpu=False, _settings=SimpleNamespace(tensor_parallel_size=2))
-    assert Vllm.gpu_bytes(engine) == 100  # type: ignore[arg-type]
+    assert VllmEngine.gpu_bytes(engine) == 100  # type: ignore[arg-type]
     engine._on_cpu = True
-    assert Vllm.gpu_bytes(engine) is None  # type: ignore[arg-type]
+    assert VllmEngine.gpu_bytes(engine) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

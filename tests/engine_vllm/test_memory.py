@@ -17,11 +17,11 @@ from voxbatch.config import load_profile
 from voxbatch.engines.options import parse
 from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.arguments import arguments, concurrency, planned_bytes, share
-from voxbatch.engines.vllm.core import ALLOCATOR, THREADS, allocator, threads
 from voxbatch.engines.vllm.families.instruct import Instruct
 from voxbatch.engines.vllm.memory import MOST, UNCOUNTED_BYTES, Footprint, step_bytes
 from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model
-from voxbatch.engines.vllm.settings import FP8_PARTS, Settings
+from voxbatch.engines.vllm.settings import FP8_PARTS, VllmSettings
+from voxbatch.engines.vllm.vllm_process import ALLOCATOR, THREADS, allocator, threads
 from voxbatch.errors import ConfigError
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -151,7 +151,7 @@ TEXT_OF_A_WINDOW = 100
 )
 def test_a_step_of_an_instruct_profile(profile: str, shape: dict[str, int], fitting: int) -> None:
     """A step holds all requests that L4s admit and the prompts of new ones, and all memory is left to the K/V cache."""
-    settings = parse(Settings, "vllm", {n: str(v) for n, v in load_profile(profile)["engine_options"].items()})
+    settings = parse(VllmSettings, "vllm", {n: str(v) for n, v in load_profile(profile)["engine_options"].items()})
     model = {**params(), **shape, "tied_embeddings": False}
     model["multimodal"] = {"whisper_model_args": {"encoder_args": INSTRUCT_ENCODER}}
     planned = planned_bytes(settings, L4) * settings.tensor_parallel_size - (settings.tensor_parallel_size - 1) * 1.4e9
@@ -165,42 +165,42 @@ def test_a_step_of_an_instruct_profile(profile: str, shape: dict[str, int], fitt
 
 # -- a card ------------------------------------------------------------------------------------------------------------
 
-L4 = gpu.Card("0", "NVIDIA L4", 24_152_899_584, 23_600_000_000, 470_000_000, (8, 9))
-H200 = gpu.Card("0", "NVIDIA H200", 150_754_820_096, 150_000_000_000, 640_000_000, (9, 0))
+L4 = gpu.GpuInfo("0", "NVIDIA L4", 24_152_899_584, 23_600_000_000, 470_000_000, (8, 9))
+H200 = gpu.GpuInfo("0", "NVIDIA H200", 150_754_820_096, 150_000_000_000, 640_000_000, (9, 0))
 
 
 @pytest.mark.parametrize("card", [L4, H200])
 @pytest.mark.parametrize("asked", [{}, {"gpu_memory_utilization": 1.0}, {"gpu_memory_gb": 22.0}])
-def test_an_option_says_what_a_card_may_hold(card: gpu.Card, asked: dict[str, Any]) -> None:
+def test_an_option_says_what_a_card_may_hold(card: gpu.GpuInfo, asked: dict[str, Any]) -> None:
     """vLLM's plan, uncounted memory and the driver's memory add up to the limit; the default is 95 % of the card."""
     limit = asked.get("gpu_memory_gb", 0) * 1e9 or asked.get("gpu_memory_utilization", 0.95) * card.total_bytes
-    settings = Settings(prefill_encoder="false", lift_encoder_cache=False, **asked)
+    settings = VllmSettings(prefill_encoder="false", lift_encoder_cache=False, **asked)
     planned = share(model(Path()), settings, card, 100) * (card.total_bytes - card.reserved_bytes)
     assert planned + UNCOUNTED_BYTES + card.reserved_bytes == pytest.approx(limit)
 
 
 def test_an_l4() -> None:
     """An L4 keeps 1.2 GB free by default, beside memory that is known to be used without being planned."""
-    assert planned_bytes(Settings(), L4) == pytest.approx(21.28e9, rel=1e-3)
+    assert planned_bytes(VllmSettings(), L4) == pytest.approx(21.28e9, rel=1e-3)
 
 
 def test_more_or_less_than_a_card() -> None:
     """A limit above the card's memory is refused, and so is one that CUDA alone would fill."""
     with pytest.raises(ConfigError, match=r"gpu_memory_gb=25\.0: NVIDIA L4 has 24\.2 GB"):
-        planned_bytes(Settings(gpu_memory_gb=25.0), L4)
+        planned_bytes(VllmSettings(gpu_memory_gb=25.0), L4)
     with pytest.raises(ConfigError, match=r"1\.5 GB of NVIDIA L4 may be filled, and driver, CUDA and graphs alone"):
-        planned_bytes(Settings(gpu_memory_gb=1.5), L4)
+        planned_bytes(VllmSettings(gpu_memory_gb=1.5), L4)
 
 
 def test_it_is_refused_whoever_says_how_many(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An impossible limit is refused for any visible card, even if the number of requests does not depend on the
     memory."""
-    monkeypatch.setattr(gpu, "cards", lambda: [H200, L4])
+    monkeypatch.setattr(gpu, "visible_gpus", lambda: [H200, L4])
     refused = pytest.raises(ConfigError, match=r"gpu_memory_gb=100\.0: NVIDIA L4 has 24\.2 GB")
     with refused:
-        concurrency(model(tmp_path), Settings(gpu_memory_gb=100.0, max_num_seqs=64))
+        concurrency(model(tmp_path), VllmSettings(gpu_memory_gb=100.0, max_num_seqs=64))
     with refused:
-        concurrency(Model("a model", tmp_path, WHISPER, is_mistral=False), Settings(gpu_memory_gb=100.0))
+        concurrency(Model("a model", tmp_path, WHISPER, is_mistral=False), VllmSettings(gpu_memory_gb=100.0))
 
 
 def model(folder: Path) -> Model:
@@ -213,7 +213,7 @@ def voxtral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
     """Return a model on a machine with an L4 and vLLM for it."""
     (tmp_path / "params.json").write_text(json.dumps(params()))
     monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.26.0"))
-    monkeypatch.setattr(gpu, "cards", lambda: [L4])
+    monkeypatch.setattr(gpu, "visible_gpus", lambda: [L4])
     monkeypatch.setattr("voxbatch.vllm_plugin.is_installed", lambda: True)
     return model(tmp_path)
 
@@ -223,7 +223,7 @@ def test_encoded_audio_that_vllm_does_not_count(voxtral: Model) -> None:
 
     With the encoder once for each chunk, encoded audio is part of the model.
     """
-    stock, plugin = Settings(prefill_encoder="false"), Settings(prefill_encoder="true")
+    stock, plugin = VllmSettings(prefill_encoder="false"), VllmSettings(prefill_encoder="true")
     usable, planned = L4.total_bytes - L4.reserved_bytes, planned_bytes(stock, L4)
     requests = footprint().fitting(planned)
     assert share(voxtral, stock, L4, requests) * usable == pytest.approx(planned - requests * 5 * MIB)
@@ -234,13 +234,13 @@ def test_encoded_audio_that_vllm_does_not_count(voxtral: Model) -> None:
 def test_what_vllm_is_told(voxtral: Model) -> None:
     """vLLM gets its share of the memory that CUDA reports, the plugin's attention, and otherwise only requested
     settings."""
-    plain = arguments(voxtral, Settings(prefill_encoder="true"), voxtral.path, 192)
+    plain = arguments(voxtral, VllmSettings(prefill_encoder="true"), voxtral.path, 192)
     assert plain["gpu_memory_utilization"] == round(21.275e9 / (L4.total_bytes - L4.reserved_bytes), 4)
     assert plain["attention_backend"] == "CUSTOM"
     assert not {"block_size", "attention_config", "kv_cache_dtype", "quantization"} & {*plain}
-    stock = arguments(voxtral, Settings(prefill_encoder="false"), voxtral.path, 38)
+    stock = arguments(voxtral, VllmSettings(prefill_encoder="false"), voxtral.path, 38)
     assert "attention_backend" not in stock
-    asked = Settings(prefill_encoder="true", block_size=64, attention_backend="FLASH_ATTN", attention_splits=1)
+    asked = VllmSettings(prefill_encoder="true", block_size=64, attention_backend="FLASH_ATTN", attention_splits=1)
     told = arguments(voxtral, asked, voxtral.path, 192)
     assert (told["block_size"], told["attention_backend"]) == (64, "FLASH_ATTN")
     assert told["attention_config"] == {"flash_attn_max_num_splits_for_cuda_graph": 1}
@@ -254,7 +254,7 @@ def test_graphs_for_all_requests(voxtral: Model) -> None:
         ({"max_num_seqs": 600}, 608),
         ({"max_num_seqs": 768, "cudagraph_mode": "NONE"}, None),
     ):
-        settings = Settings(prefill_encoder="true", **options)
+        settings = VllmSettings(prefill_encoder="true", **options)
         given = arguments(voxtral, settings, voxtral.path, settings.max_num_seqs or 192)
         assert given["compilation_config"].get("max_cudagraph_capture_size") == told, options
 

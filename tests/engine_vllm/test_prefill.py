@@ -10,7 +10,7 @@ import pytest
 from voxbatch import vllm_plugin
 from voxbatch.engines import vllm
 from voxbatch.engines.vllm import compat, prefill
-from voxbatch.engines.vllm.settings import Settings, resolve
+from voxbatch.engines.vllm.settings import VllmSettings, resolve
 from voxbatch.errors import ConfigError, EngineError
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def decide(family: str = "realtime", **settings: object) -> prefill.Decision:
     """Return the decision for these settings."""
-    return prefill.decide(family, Settings(**settings))  # type: ignore[arg-type]
+    return prefill.decide(family, VllmSettings(**settings))  # type: ignore[arg-type]
 
 
 def test_auto(here: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ def test_auto(here: pytest.MonkeyPatch) -> None:
 def test_auto_in_8_bits(here: pytest.MonkeyPatch, parts: str) -> None:
     """The parts of fp8 keep the plugin, with which they were measured, and estimates for remote GPUs agree."""
     assert decide(fp8=parts).on
-    settings = Settings(fp8=parts)
+    settings = VllmSettings(fp8=parts)
     assert prefill.is_expected(settings)
     assert [version for version in compat.KNOWN if prefill.is_taken(settings, version)] == ["0.26"]
 
@@ -59,7 +59,7 @@ def test_auto_with_settings_that_were_not_proven(
 ) -> None:
     """Settings that were not proven run stock's way with the reason, and estimates for remote GPUs agree."""
     assert decide(**{option: value}) == prefill.Decision(on=False, reason=reason)
-    assert not prefill.is_expected(Settings(**{option: value}))  # type: ignore[arg-type]
+    assert not prefill.is_expected(VllmSettings(**{option: value}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_auto_where_vllm_would_not_find_it(here: pytest.MonkeyPatch) -> None:
 def test_who_is_warned(here: pytest.MonkeyPatch) -> None:
     """Runs on GPUs are warned; the CPU build is for tests, and nothing was measured there."""
     slow = prefill.Decision(on=False, reason="a reason")
-    assert vllm._warnings(slow, Settings(), on_cpu=False) == (slow.warning,)
-    assert vllm._warnings(slow, Settings(), on_cpu=True) == ()
-    assert vllm._warnings(prefill.Decision(on=True), Settings(), on_cpu=False) == ()
-    (rounded,) = vllm._warnings(prefill.Decision(on=True), Settings(fp8="decoder"), on_cpu=False)
+    assert vllm._warnings(slow, VllmSettings(), on_cpu=False) == (slow.warning,)
+    assert vllm._warnings(slow, VllmSettings(), on_cpu=True) == ()
+    assert vllm._warnings(prefill.Decision(on=True), VllmSettings(), on_cpu=False) == ()
+    (rounded,) = vllm._warnings(prefill.Decision(on=True), VllmSettings(fp8="decoder"), on_cpu=False)
     assert rounded.startswith("fp8=decoder: what 8 bits do to the words was never measured")
 
 
@@ -111,7 +111,7 @@ def test_asked_for_in_vain(here: pytest.MonkeyPatch) -> None:
 def test_another_word() -> None:
     """Any value but auto, true and false is refused."""
     with pytest.raises(ConfigError, match="prefill_encoder=yes: it must be one of auto, true, false"):
-        Settings(prefill_encoder="yes")
+        VllmSettings(prefill_encoder="yes")
 
 
 def test_profiles() -> None:

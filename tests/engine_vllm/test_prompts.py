@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from voxbatch import engines
-from voxbatch.engines.vllm.families import Heard, Piece, Unfit
+from voxbatch.engines.vllm.families import Piece, PieceText, UnsupportedPiece
 from voxbatch.engines.vllm.families.instruct import Instruct
 from voxbatch.engines.vllm.families.realtime import Realtime
 from voxbatch.engines.vllm.model import locate
@@ -59,7 +59,7 @@ def test_realtime(tmp_path: Path, delay_ms: int) -> None:
         assert samples.dtype == np.float32
         assert request.max_tokens == len(samples) // 1_280 - len(expected.tokens) - 1
         assert len(samples) // 1_280 <= 512
-    with pytest.raises(Unfit, match="fit into a context of 512"):
+    with pytest.raises(UnsupportedPiece, match="fit into a context of 512"):
         family.request(Piece(noise(family.max_chunk_samples + 1)))
 
 
@@ -72,7 +72,7 @@ def test_realtime_text_after_the_end(tmp_path: Path) -> None:
     family.load(tmp_path)
     eos, one, two = family._tekken.instruct.tokenizer.eos_id, 1_065, 1_066
     heard = family.read(Piece(noise(160_000)), [33, one, 32, eos, 33, two, two], "length")
-    assert isinstance(heard, Heard)
+    assert isinstance(heard, PieceText)
     assert heard.after_end == ((pytest.approx(0.32), 2),)
     assert len(heard.text.strip()) == 3
     (ended,) = family.read(Piece(noise(1_600)), [33, one, 32, eos, 33, two], "length").after_end
@@ -92,7 +92,7 @@ def test_instruct(voxtral: Path, lang: str | None) -> None:
         ((samples, _),) = request.prompt["multi_modal_data"]["audio"]
         np.testing.assert_array_equal(samples, expected.audios[0].audio_array)
         assert len(expected.tokens) + request.max_tokens <= 1_024
-    with pytest.raises(Unfit, match="30 s are one window"):
+    with pytest.raises(UnsupportedPiece, match="30 s are one window"):
         family.request(Piece(noise(480_001)))
 
 

@@ -12,7 +12,7 @@ import pytest
 from voxbatch.engines.vllm import FAMILIES, compat, gpu
 from voxbatch.engines.vllm.arguments import arguments, concurrency
 from voxbatch.engines.vllm.checks import check, check_step
-from voxbatch.engines.vllm.forecast import expected
+from voxbatch.engines.vllm.forecast import expected_speed
 from voxbatch.engines.vllm.memory import Footprint
 from voxbatch.engines.vllm.model import INSTRUCT, Model, locate
 from voxbatch.engines.vllm.settings import resolve
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT.parent / "shared" / "world" / "params"
 WEIGHTS = {"mini-3b": 9.36e9, "small-24b": 48.5e9}
 """Bytes of the weights in bfloat16, by the shapes of full_size.py."""
-H100 = gpu.Card("0", "NVIDIA H100 80GB HBM3", 85_899_345_920, 85_000_000_000, 640_000_000, (9, 0))
+H100 = gpu.GpuInfo("0", "NVIDIA H100 80GB HBM3", 85_899_345_920, 85_000_000_000, 640_000_000, (9, 0))
 
 
 def full_size() -> Any:
@@ -43,7 +43,7 @@ def keys(part: Any) -> Any:
 def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that the machine has four H100 and vLLM for them."""
     monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.26.0"))
-    monkeypatch.setattr(gpu, "cards", lambda: [H100] * 4)
+    monkeypatch.setattr(gpu, "visible_gpus", lambda: [H100] * 4)
 
 
 def made_ready(model: Model, options: dict[str, str]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def test_the_instruct_models_pass_all_checks(tmp_path: Path, shape: str, sizes: 
     for size in sizes:
         made = made_ready(model, {"load_format": "dummy", "tensor_parallel_size": str(size)})
         assert made["max_num_seqs"] > 32
-    assert expected(str(tmp_path), {}, card=H100.name) is None
+    assert expected_speed(str(tmp_path), {}, card=H100.name) is None
 
 
 @pytest.mark.usefixtures("four_gpus")

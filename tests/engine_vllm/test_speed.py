@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.engines.vllm import speed
-from voxbatch.engines.vllm.cards import CARDS
+from voxbatch.engines.vllm.default_model import PARAMS
+from voxbatch.engines.vllm.gpu_specs import GPU_SPECS
 from voxbatch.engines.vllm.memory import BYTES, Footprint, kv_numbers
-from voxbatch.engines.vllm.published import PARAMS
 
 ROOT = Path(__file__).parents[2]
-H200, L4 = CARDS["NVIDIA H200"], CARDS["NVIDIA L4"]
+H200, L4 = GPU_SPECS["NVIDIA H200"], GPU_SPECS["NVIDIA L4"]
 MODEL = speed.shape(PARAMS)
 
 
@@ -51,7 +51,9 @@ def test_what_it_was_fitted_to() -> None:
         seconds = speed.decoder_s(H200, MODEL.decoder, requests, MEASURED.CONTEXT)
         assert 1000 * seconds == pytest.approx(ms, rel=0.1), requests
     for requests, positions, ms in MEASURED.WALKS:
-        assert 1000 * speed.walk_s(H200, MODEL.decoder, requests, positions) == pytest.approx(ms, rel=0.1), requests
+        assert 1000 * speed.own_attention_s(H200, MODEL.decoder, requests, positions) == pytest.approx(ms, rel=0.1), (
+            requests
+        )
     encoded = speed.encoding_s(H200, MODEL, MEASURED.ENCODING[0], speed.SHARED, True)
     assert 1000 * encoded == pytest.approx(MEASURED.ENCODING[1], rel=0.1)
 
@@ -95,9 +97,9 @@ cards = st.builds(
     lambda card, memory, compute: replace(
         card, bytes_per_s=card.bytes_per_s * memory, flops=card.flops * compute
     ),
-    st.sampled_from(list(CARDS.values())), st.floats(0.1, 10), st.floats(0.1, 10),
+    st.sampled_from(list(GPU_SPECS.values())), st.floats(0.1, 10), st.floats(0.1, 10),
 )  # fmt: skip
-ways = st.builds(speed.Way, st.integers(1, 1024), st.sampled_from([6, 30]), st.booleans(), st.booleans())
+ways = st.builds(speed.RunMode, st.integers(1, 1024), st.sampled_from([6, 30]), st.booleans(), st.booleans())
 lengths = st.floats(1, 35)
 
 
@@ -108,7 +110,7 @@ def ratio(one: float, other: float) -> float:
 
 @given(cards, ways, lengths, st.floats(1, 10), st.floats(1, 10))
 def test_a_better_card_is_never_slower(
-    card: Any, way: speed.Way, seconds: float, memory: float, compute: float
+    card: Any, way: speed.RunMode, seconds: float, memory: float, compute: float
 ) -> None:
     """A card with more bytes or FLOPs a second is never slower."""
     better = replace(card, bytes_per_s=card.bytes_per_s * memory, flops=card.flops * compute)
@@ -116,14 +118,14 @@ def test_a_better_card_is_never_slower(
 
 
 @given(cards, ways, lengths, st.integers(1, 1024))
-def test_more_requests_never_give_less(card: Any, way: speed.Way, seconds: float, other: int) -> None:
+def test_more_requests_never_give_less(card: Any, way: speed.RunMode, seconds: float, other: int) -> None:
     """More requests never give less audio a second, as long as they fit into memory."""
     few, many = (replace(way, requests=count) for count in sorted((way.requests, other)))
     assert ratio(speed.rtfx(card, MODEL, few, seconds), speed.rtfx(card, MODEL, many, seconds)) <= 1
 
 
 @given(cards, ways, lengths)
-def test_a_short_run_is_not_faster_than_an_endless_one(card: Any, way: speed.Way, seconds: float) -> None:
+def test_a_short_run_is_not_faster_than_an_endless_one(card: Any, way: speed.RunMode, seconds: float) -> None:
     """A short run is not faster than an endless one, because fewer requests run at its end; a long run comes near."""
     endless = speed.rtfx(card, MODEL, way, seconds)
     assert math.isfinite(endless)
@@ -142,13 +144,13 @@ def test_the_end_of_a_run() -> None:
     assert speed._thinning(each, (-0.8, 60.8), 6) == pytest.approx(2 - 2 / 3, rel=0.01)
 
 
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", GPU_SPECS)
 def test_short_chunks_cost_more(name: str) -> None:
     """Shorter chunks cost more, because they have as many pads.
 
     From 16 s on a longer context costs as much as is gained. In stock vLLM the encoder's context makes up for the pads
     from the start.
     """
-    way = speed.Way(200, 6, prefilled=True)
-    found = [speed.rtfx(CARDS[name], MODEL, way, seconds) for seconds in (2, 4, 8, 16)]
+    way = speed.RunMode(200, 6, prefilled=True)
+    found = [speed.rtfx(GPU_SPECS[name], MODEL, way, seconds) for seconds in (2, 4, 8, 16)]
     assert found == sorted(found)

@@ -13,7 +13,7 @@ from voxbatch.engines.vllm.arguments import stated
 from voxbatch.engines.vllm.checks import check_installed
 from voxbatch.engines.vllm.huggingface import params
 from voxbatch.engines.vllm.model import REALTIME, Model
-from voxbatch.engines.vllm.settings import Settings
+from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.vllm_plugin import LOAD_FORMAT
 from voxbatch.vllm_plugin.weights import mistral_name, translated
@@ -73,7 +73,7 @@ def test_what_vllm_cannot_compute(content: dict[str, Any], message: str) -> None
 def test_stated(given: str, load_format: str) -> None:
     """vLLM reads params.json and tekken.json, and the weights by the plugin's load format, whatever the user's settings
     say."""
-    found = stated(REALTIME, False, Settings(load_format=given, config_format="hf", tokenizer_mode="auto"))
+    found = stated(REALTIME, False, VllmSettings(load_format=given, config_format="hf", tokenizer_mode="auto"))
     assert [found[name] for name in ("config_format", "tokenizer_mode")] == ["mistral", "mistral"]
     assert found["load_format"] == load_format
 
@@ -83,11 +83,11 @@ def test_where_vllm_would_not_find_the_plugin(tmp_path: Path, monkeypatch: pytes
     model = Model("a model", tmp_path, REALTIME, is_mistral=False)
     monkeypatch.setattr(vllm_plugin, "is_installed", lambda: False)
     with pytest.raises(EngineError, match="a model is in Hugging Face's format, which voxbatch's plugin translates"):
-        check_installed(model, Settings())
-    check_installed(model, Settings(load_format="dummy"))
-    check_installed(Model("a model", tmp_path, REALTIME, is_mistral=True), Settings())
+        check_installed(model, VllmSettings())
+    check_installed(model, VllmSettings(load_format="dummy"))
+    check_installed(Model("a model", tmp_path, REALTIME, is_mistral=True), VllmSettings())
     monkeypatch.setattr(vllm_plugin, "is_installed", lambda: True)
-    check_installed(model, Settings())
+    check_installed(model, VllmSettings())
 
 
 # -- names and layout --------------------------------------------------------------------------------------------------

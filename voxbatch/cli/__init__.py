@@ -42,7 +42,7 @@ from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import sagemaker
 
 if TYPE_CHECKING:
-    from voxbatch.engines.vllm.keys import Properties
+    from voxbatch.engines.vllm.config_keys import FileSettings
     from voxbatch.platforms.tasks import Task
 
 WIDTH = 100
@@ -121,7 +121,7 @@ def _tell_task(task: Task, config: Config, log: Log) -> None:
         )
 
 
-def _tell_ignored(served: Properties, log: Log) -> None:
+def _tell_ignored(served: FileSettings, log: Log) -> None:
     """Log the settings of a vLLM file that have no effect in voxbatch, and warn about unknown ones."""
     event = served.flag[2:].replace("-", "_")
     if served.without_effect:
@@ -281,7 +281,7 @@ def profiles(name: str | None) -> None:
 
     resolved = resolved_profile(name, run)
     if resolved["engine"] == "vllm":
-        from voxbatch.engines.vllm.preview import preview
+        from voxbatch.engines.vllm.arguments_preview import preview
 
         resolved |= preview(resolved["model"], resolved["engine_options"])
     click.echo(yaml.safe_dump(resolved, sort_keys=False, width=WIDTH), nl=False)

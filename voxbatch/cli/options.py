@@ -20,7 +20,7 @@ from voxbatch.platforms import tasks
 from voxbatch.platforms.tasks import sagemaker
 
 if TYPE_CHECKING:
-    from voxbatch.engines.vllm.keys import Properties
+    from voxbatch.engines.vllm.config_keys import FileSettings
 
 Command = Callable[..., Any]
 
@@ -82,15 +82,15 @@ def _shard(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int] 
     return parse_shard(text)
 
 
-def _properties(_: click.Context, __: click.Parameter, file: str | None) -> Properties | None:
+def _properties(_: click.Context, __: click.Parameter, file: str | None) -> FileSettings | None:
     if file is None:
         return None
-    from voxbatch.engines.vllm.properties import read
+    from voxbatch.engines.vllm.serving_properties import read
 
     return read(file)
 
 
-def _vllm_config(_: click.Context, __: click.Parameter, file: str | None) -> Properties | None:
+def _vllm_config(_: click.Context, __: click.Parameter, file: str | None) -> FileSettings | None:
     if file is None:
         return None
     from voxbatch.engines.vllm.vllm_config import read
@@ -358,8 +358,8 @@ def _served(ctx: click.Context, settings: dict[str, Any]) -> dict[str, str]:
     Raises:
         ConfigError: two files were given, or an engine other than vLLM.
     """
-    served: Properties | None = settings.pop("serving_properties", None)
-    other: Properties | None = settings.pop("vllm_config", None)
+    served: FileSettings | None = settings.pop("serving_properties", None)
+    other: FileSettings | None = settings.pop("vllm_config", None)
     if served and other:
         raise ConfigError(
             f"{served.flag} {served.file} and {other.flag} {other.file} both set vLLM; leave one of them out"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.languages import ISO_639_1
-from voxbatch.engines.notice import Notice
+from voxbatch.engines.message import EngineMessage
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, ChunkFailure, Hypothesis
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
@@ -27,19 +27,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "Choice",
     "Engine",
     "EngineCache",
+    "EngineMessage",
     "EngineSpec",
+    "ExpectedSpeed",
     "Feed",
-    "Notice",
-    "Speed",
     "choose",
     "create",
-    "expected",
-    "missing",
-    "primary",
-    "refusal",
+    "expected_speed",
+    "install_command",
+    "language_refusal",
+    "primary_subtag",
     "require_language",
 ]
 
@@ -82,7 +81,7 @@ class EngineSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class ExpectedSpeed:
     """The calculated speed of an engine."""
 
     rtfx: float
@@ -101,7 +100,7 @@ class Engine(Protocol):
 
     spec: EngineSpec
 
-    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
         """Load the model and transcribe chunks until the feed is closed and empty.
 
         The model is not loaded again if an earlier stream left it loaded. Only one stream may run at a time.
@@ -132,17 +131,17 @@ class _Entry:
     install: str
     """The command that installs the engine."""
     speed: str = ""
-    """module:function that calculates the expected speed; see `expected`. Empty if there is no such function."""
+    """module:function that calculates the expected speed; see `expected_speed`. Empty if there is no such function."""
 
 
 _ENGINES = {
     "faster-whisper": _Entry(
-        "voxbatch.engines.faster_whisper:FasterWhisper", ("faster_whisper",), "pip install 'voxbatch[cpu]'"
+        "voxbatch.engines.faster_whisper:FasterWhisperEngine", ("faster_whisper",), "pip install 'voxbatch[cpu]'"
     ),
-    "scripted": _Entry("voxbatch.engines.scripted:Scripted", (), ""),
+    "scripted": _Entry("voxbatch.engines.scripted_test_engine:ScriptedTestEngine", (), ""),
     "vllm": _Entry(
-        "voxbatch.engines.vllm:Vllm", ("vllm",), "pip install 'voxbatch[vllm]'",
-        "voxbatch.engines.vllm.forecast:expected",
+        "voxbatch.engines.vllm:VllmEngine", ("vllm",), "pip install 'voxbatch[vllm]'",
+        "voxbatch.engines.vllm.forecast:expected_speed",
     ),
 }  # fmt: skip
 AUTO_ORDER = ("vllm", "faster-whisper")
@@ -150,7 +149,7 @@ AUTO_ORDER = ("vllm", "faster-whisper")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class EngineChoice:
     """The engine that `choose` selected."""
 
     name: str
@@ -167,13 +166,13 @@ def has_gpu() -> bool:
     return os.path.exists("/dev/nvidiactl")
 
 
-def missing(name: str) -> str | None:
+def install_command(name: str) -> str | None:
     """Return the command that installs an engine, or None if all its modules are installed."""
     entry = _ENGINES[name]
     return None if all(importlib.util.find_spec(module) for module in entry.needs) else entry.install
 
 
-def choose(asked: str) -> Choice:
+def choose(asked: str) -> EngineChoice:
     """Return the engine to use.
 
     Args:
@@ -184,23 +183,23 @@ def choose(asked: str) -> Choice:
     """
     if asked == "auto":
         for name in AUTO_ORDER:
-            if missing(name) is None and (name != "vllm" or has_gpu()):
-                return Choice(name, f"{name}: the best one that is installed here")
+            if install_command(name) is None and (name != "vllm" or has_gpu()):
+                return EngineChoice(name, f"{name}: the best one that is installed here")
         commands = " or ".join(f"{_ENGINES[name].install}" for name in AUTO_ORDER)
         raise ConfigError(f"no engine is installed: {commands}")
     if asked not in _ENGINES:
         raise ConfigError(f"engine {asked!r} is unknown; known are auto, {', '.join(names())}")
-    if install := missing(asked):
+    if install := install_command(asked):
         raise ConfigError(f"engine {asked} is not installed: {install}")
-    return Choice(asked, f"{asked}: asked for")
+    return EngineChoice(asked, f"{asked}: asked for")
 
 
-def primary(lang: str) -> str:
+def primary_subtag(lang: str) -> str:
     """Return the primary subtag of a language tag, because engines know only these: "pt-BR" → "pt"."""
     return lang.replace("_", "-").split("-")[0].lower()
 
 
-def refusal(spec: EngineSpec, lang: str) -> str | None:
+def language_refusal(spec: EngineSpec, lang: str) -> str | None:
     """Return, as text for people, why an engine refuses a language, or None if the engine accepts it.
 
     Args:
@@ -222,7 +221,7 @@ def require_language(engine: Engine, lang: str) -> None:
     Raises:
         ConfigError: the engine states its languages, and the language is not one of them.
     """
-    if reason := refusal(engine.spec, primary(lang)):
+    if reason := language_refusal(engine.spec, primary_subtag(lang)):
         raise ConfigError(f"--language {lang}: {reason}")
 
 
@@ -248,14 +247,14 @@ def create(
     return engine
 
 
-def expected(
+def expected_speed(
     name: str,
     model: str | None,
     options: Mapping[str, str],
     durations: NDArray[np.float32] | None = None,
     gpu: str | None = None,
     gpus: int = 1,
-) -> Speed | None:
+) -> ExpectedSpeed | None:
     """Return the expected speed of an engine, calculated and not measured, or None if it cannot be calculated.
 
     The function does not search for the model on the network and does not import the library of the engine.
@@ -273,7 +272,9 @@ def expected(
     if entry is None or not entry.speed:
         return None
     module, _, function = entry.speed.partition(":")
-    found: Speed | None = getattr(importlib.import_module(module), function)(model, options, durations, gpu, gpus)
+    found: ExpectedSpeed | None = getattr(importlib.import_module(module), function)(
+        model, options, durations, gpu, gpus
+    )
     return found
 
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from voxbatch.engines import EngineSpec, Feed, Notice
-from voxbatch.engines.failing import unless_all_fail
+from voxbatch.engines import EngineMessage, EngineSpec, Feed
+from voxbatch.engines.failure_limit import stop_if_all_fail
 from voxbatch.engines.options import parse
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Samples, Word
@@ -58,7 +58,7 @@ class Options:
     device: str = "cpu"
 
 
-class FasterWhisper:
+class FasterWhisperEngine:
     """The engine: see `Engine` for its methods."""
 
     def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
@@ -80,7 +80,7 @@ class FasterWhisper:
             decoding={"compute_type": self._options.compute_type, "beam_size": self._options.beam_size},
         )
 
-    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
         """Transcribe the chunks of the feed in `threads` threads; see `Engine.stream`."""
         model = self._model = self._model or self._load()
         results: queue.SimpleQueue[Hypothesis | ChunkFailure | None] = queue.SimpleQueue()
@@ -94,7 +94,7 @@ class FasterWhisper:
 
         for _ in range(self._threads):
             threading.Thread(target=work, daemon=True, name="faster-whisper").start()
-        yield from unless_all_fail(self._gathered(results))
+        yield from stop_if_all_fail(self._gathered(results))
 
     def gpu_bytes(self) -> None:
         """Return None always: memory is not measured, because NVML is not installed with faster-whisper. This is also

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from voxbatch import engines
 from voxbatch.audio import probe
 from voxbatch.config import Config, load_profile
-from voxbatch.engines import Speed
+from voxbatch.engines import ExpectedSpeed
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.manifest import Source, Survey, items, survey
 from voxbatch.runner.run import opened, policy, worker_environments
@@ -52,7 +52,7 @@ class RunEstimate:
     rtfx: float | None
     """Audio seconds per second, from the profile or calculated. None if nothing is known."""
     usd_per_hour: float | None
-    speed: Speed | None = None
+    speed: ExpectedSpeed | None = None
     """The calculated speed that `rtfx` comes from. None if `rtfx` is not calculated."""
 
     @property
@@ -170,8 +170,8 @@ def known_rates(config: Config, engine: str) -> KnownRates:
 
 def calculate_speed(
     config: Config, engine: str, workload: Workload | None = None, gpu: str | None = None, gpus: int = 1
-) -> Speed | None:
-    """Calculate the speed of an engine, or return None if this is not possible. See engines.expected.
+) -> ExpectedSpeed | None:
+    """Calculate the speed of an engine, or return None if this is not possible. See engines.expected_speed.
 
     Args:
         workload: the recordings to transcribe. None means an endless number of long recordings.
@@ -179,10 +179,10 @@ def calculate_speed(
         gpus: number of GPUs that share the work, each with its own engine.
     """
     made_for = load_profile(config.profile).get("model") if config.profile else None
-    if made_for and not engines.expected(engine, made_for, {}, None, gpu):
+    if made_for and not engines.expected_speed(engine, made_for, {}, None, gpu):
         return None  # config.model may be a mere bucket address, which says less than the profile's model
     durations = workload.durations if workload else None
-    return engines.expected(engine, config.model, config.engine_options, durations, gpu, gpus)
+    return engines.expected_speed(engine, config.model, config.engine_options, durations, gpu, gpus)
 
 
 def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config: Config, source: Source) -> None:

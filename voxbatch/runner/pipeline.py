@@ -21,7 +21,7 @@ from typing import Any
 
 from voxbatch.chunking import OVERLAP
 from voxbatch.decoding import Decoded, DecoderPool, Task, Undecodable
-from voxbatch.engines import Engine, Feed, Notice, primary, refusal
+from voxbatch.engines import Engine, EngineMessage, Feed, language_refusal, primary_subtag
 from voxbatch.errors import EngineError, LanguageError, RunError, TranscriptionError
 from voxbatch.latency import Latency
 from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
@@ -176,7 +176,7 @@ class Pipeline:
         progress: updated in place by the main thread.
         observe: called from the main thread with the progress whenever it changes.
         stop: a request from any thread makes the run commit its finished items and raise StopRequested.
-        tell: called from the main thread with each Notice of the engine.
+        tell: called from the main thread with each EngineMessage of the engine.
         known: see DecoderPool.
     """
 
@@ -188,7 +188,7 @@ class Pipeline:
         progress: Progress,
         observe: Callable[[Progress], None],
         stop: Stop,
-        tell: Callable[[Notice], None] = lambda notice: None,
+        tell: Callable[[EngineMessage], None] = lambda notice: None,
         known: Known | None = None,
     ):
         self._engine, self._checkpoint, self._settings = engine, checkpoint, settings
@@ -258,7 +258,7 @@ class Pipeline:
         self._feed.close()
         self._tell(_Ended(error))
 
-    def _tell(self, event: _Answer | Notice | Decoded | Undecodable | _Ended) -> bool:
+    def _tell(self, event: _Answer | EngineMessage | Decoded | Undecodable | _Ended) -> bool:
         """Queue an event, and wait while the queue is full. Return False if the run is over; the event is then
         dropped."""
         while not self._over.is_set():
@@ -279,9 +279,9 @@ class Pipeline:
         spec = self._engine.spec
         for item in items:
             said = item.lang or self._settings.language
-            lang = primary(said) if said else None
+            lang = primary_subtag(said) if said else None
             self._open[item.index] = _Open(item)
-            if lang and (reason := refusal(spec, lang)):
+            if lang and (reason := language_refusal(spec, lang)):
                 failure = Failure(LanguageError.__name__, f"language {lang!r}: {reason}")
                 if not self._tell(Undecodable(item.index, failure)):
                     return
@@ -298,7 +298,7 @@ class Pipeline:
         try:
             for result in self._engine.stream(self._feed):
                 # Read to the end even if the run is over: an engine whose stream is cut off unloads its model.
-                self._tell(result if isinstance(result, Notice) else self._timed(result))
+                self._tell(result if isinstance(result, EngineMessage) else self._timed(result))
         except BaseException as e:  # noqa: BLE001 the main thread raises it again, too
             error = e
         self._feed.close(discard=True)  # the decode thread must not wait for an engine that has ended
@@ -332,7 +332,7 @@ class Pipeline:
                     self._commit()
                     # The signal may have killed the engine, too.
                     raise StopRequested if self._stop.requested.is_set() else event.error
-            elif isinstance(event, Notice):
+            elif isinstance(event, EngineMessage):
                 self._tell_people(event)
             elif event is not None:
                 self._handle(event)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 import voxbatch
 from voxbatch import audio, engines
 from voxbatch.config import Config, digest
-from voxbatch.engines import Engine, EngineCache, Notice
+from voxbatch.engines import Engine, EngineCache, EngineMessage
 from voxbatch.log import Log
 from voxbatch.manifest import PathPolicy, Source, Survey, items, open_source, survey
 from voxbatch.manifest.source import stem
@@ -163,10 +163,10 @@ def run(
     return RunResult(progress, summary, usage)
 
 
-def teller(log: Log) -> Callable[[Notice], None]:
+def teller(log: Log) -> Callable[[EngineMessage], None]:
     """Return a function that logs the notices of an engine."""
 
-    def tell(notice: Notice) -> None:
+    def tell(notice: EngineMessage) -> None:
         """Log one notice."""
         (log.warning if notice.is_warning else log.info)("engine", text=notice.text)
 

@@ -10,7 +10,7 @@ from typing import Any
 from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat, fp8, gpu, memory, prefill
 from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model, cache_folder, linked_folder
-from voxbatch.engines.vllm.settings import Settings
+from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError
 
 AMPERE = (8, 0)
@@ -30,13 +30,13 @@ WHISPER_REQUESTS = 128
 of large-v3."""
 
 
-def concurrency(model: Model, settings: Settings) -> int:
+def concurrency(model: Model, settings: VllmSettings) -> int:
     """Return the number of requests at a time: the setting, or else the number that the memory admits.
 
     Raises:
         ConfigError: a visible GPU does not have the memory that the settings require; see planned_bytes.
     """
-    planned = [planned_bytes(settings, card) for card in gpu.cards()]
+    planned = [planned_bytes(settings, card) for card in gpu.visible_gpus()]
     if settings.max_num_seqs:
         return settings.max_num_seqs
     if not planned:
@@ -46,12 +46,12 @@ def concurrency(model: Model, settings: Settings) -> int:
     return _footprint(model, settings).admitted(min(planned) * settings.tensor_parallel_size)
 
 
-def _footprint(model: Model, settings: Settings) -> memory.Footprint:
+def _footprint(model: Model, settings: VllmSettings) -> memory.Footprint:
     """Return the footprint of a Voxtral with this machine's vLLM."""
     return footprint(model.shape(), model.family == REALTIME, settings, prefill.decide(model.family, settings).on)
 
 
-def footprint(params: dict[str, Any], is_realtime: bool, settings: Settings, prefilled: bool) -> memory.Footprint:
+def footprint(params: dict[str, Any], is_realtime: bool, settings: VllmSettings, prefilled: bool) -> memory.Footprint:
     """Return the memory footprint of a Voxtral.
 
     Args:
@@ -69,7 +69,7 @@ def footprint(params: dict[str, Any], is_realtime: bool, settings: Settings, pre
     )
 
 
-def planned_bytes(settings: Settings, card: gpu.Card) -> float:
+def planned_bytes(settings: VllmSettings, card: gpu.GpuInfo) -> float:
     """Return the bytes of one GPU that vLLM may plan with and fill with encoded audio.
 
     These are the bytes that may be in use, less the memory that the driver, CUDA and uncounted buffers take (see
@@ -92,7 +92,7 @@ def planned_bytes(settings: Settings, card: gpu.Card) -> float:
     return limit - besides
 
 
-def share(model: Model, settings: Settings, card: gpu.Card, requests: int) -> float:
+def share(model: Model, settings: VllmSettings, card: gpu.GpuInfo, requests: int) -> float:
     """Return vLLM's gpu_memory_utilization: the share of the memory visible to CUDA with which vLLM plans.
 
     Args:
@@ -106,14 +106,14 @@ def share(model: Model, settings: Settings, card: gpu.Card, requests: int) -> fl
     return planned / (card.total_bytes - card.reserved_bytes)
 
 
-def serving_folder(model: Model, settings: Settings) -> Path:
+def serving_folder(model: Model, settings: VllmSettings) -> Path:
     """Return the folder that vLLM loads: the folder of the model, or one with links to it (see linked_folder)."""
     if model.family == REALTIME:
         return linked_folder(model, settings.delay_ms, cache_folder() / "served")
     return model.path
 
 
-def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> dict[str, Any]:
+def arguments(model: Model, settings: VllmSettings, folder: Path, requests: int) -> dict[str, Any]:
     """Return the keyword arguments of vLLM's `LLM`.
 
     Args:
@@ -131,7 +131,7 @@ def arguments(model: Model, settings: Settings, folder: Path, requests: int) -> 
     if settings.tensor_parallel_size == 1 and (executor := compat.executor(on_cpu, os.environ)):
         found["distributed_executor_backend"] = executor
     if not on_cpu:
-        card = gpu.cards()[0]
+        card = gpu.visible_gpus()[0]
         found["gpu_memory_utilization"] = round(share(model, settings, card, requests), 4)
         if not settings.attention_backend and (backend := _attention(model, settings, card)):
             found["attention_backend"] = backend
@@ -151,12 +151,12 @@ def _graphs(mode: str, requests: int) -> dict[str, Any]:
     return {"cudagraph_mode": mode, **more}
 
 
-def passes(settings: Settings) -> dict[str, Any]:
+def passes(settings: VllmSettings) -> dict[str, Any]:
     """Return the part of compilation_config that sets vLLM's compiler passes."""
     return UNFUSED if settings.tensor_parallel_size > 1 else {}
 
 
-def _attention(model: Model, settings: Settings, card: gpu.Card) -> str:
+def _attention(model: Model, settings: VllmSettings, card: gpu.GpuInfo) -> str:
     """Return vLLM's name of an attention backend, or an empty string if vLLM chooses.
 
     The plugin has its own backend (vllm_plugin.decoding), for numbers of 16 bits and for GPUs that FlashAttention
@@ -168,7 +168,7 @@ def _attention(model: Model, settings: Settings, card: gpu.Card) -> str:
     return fp8.attention_backend(settings.fp8_parts, card)
 
 
-def stated(family: str, is_mistral: bool, settings: Settings) -> dict[str, Any]:
+def stated(family: str, is_mistral: bool, settings: VllmSettings) -> dict[str, Any]:
     """Return the arguments that depend on the settings alone and not on the machine.
 
     Args:
@@ -206,6 +206,6 @@ def stated(family: str, is_mistral: bool, settings: Settings) -> dict[str, Any]:
     return {**found, **fp8.arguments(settings.fp8_parts)}
 
 
-def lifts(family: str, settings: Settings) -> bool:
+def lifts(family: str, settings: VllmSettings) -> bool:
     """Return whether the encoder cache is enlarged for all running requests. Whisper does not need this."""
     return settings.lift_encoder_cache and family != WHISPER

@@ -13,7 +13,7 @@ from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat, fp8, gpu
 from voxbatch.engines.vllm.families import Family
 from voxbatch.engines.vllm.model import REALTIME, Model
-from voxbatch.engines.vllm.settings import Settings
+from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError, EngineError
 
 MISTRAL_FORMATS = {
@@ -33,7 +33,7 @@ HF_VOXTRAL_FORMATS = {
 values (see arguments.stated)."""
 
 
-def check(model: Model, settings: Settings) -> None:
+def check(model: Model, settings: VllmSettings) -> None:
     """Check the settings against the model and the visible GPUs.
 
     Raises:
@@ -45,10 +45,10 @@ def check(model: Model, settings: Settings) -> None:
     _check_heads(model, settings)
     _check_cards(settings)
     _check_attention(model, settings)
-    fp8.check(model, settings, gpu.cards())
+    fp8.check(model, settings, gpu.visible_gpus())
 
 
-def check_step(model: Model, family: Family, settings: Settings, requests: int) -> None:
+def check_step(model: Model, family: Family, settings: VllmSettings, requests: int) -> None:
     """Check that one step of the engine holds a prompt, and one position of each request.
 
     Args:
@@ -66,7 +66,7 @@ def check_step(model: Model, family: Family, settings: Settings, requests: int) 
         )
 
 
-def check_installed(model: Model, settings: Settings) -> None:
+def check_installed(model: Model, settings: VllmSettings) -> None:
     """Check that vLLM will find the plugin that translates the weights, if the model needs the plugin.
 
     Raises:
@@ -80,7 +80,7 @@ def check_installed(model: Model, settings: Settings) -> None:
         )
 
 
-def check_graphs(model: Model, settings: Settings, version: str, prefilled: bool) -> None:
+def check_graphs(model: Model, settings: VllmSettings, version: str, prefilled: bool) -> None:
     """Check that this vLLM can capture the requested CUDA graphs.
 
     Args:
@@ -98,7 +98,7 @@ def check_graphs(model: Model, settings: Settings, version: str, prefilled: bool
         )
 
 
-def _check_formats(model: Model, settings: Settings) -> None:
+def _check_formats(model: Model, settings: VllmSettings) -> None:
     allowed = HF_VOXTRAL_FORMATS if model.is_translated else MISTRAL_FORMATS if model.is_mistral else HF_FORMATS
     owner = "Mistral's" if model.is_mistral else "Hugging Face's"
     for name, values in allowed.items():
@@ -115,7 +115,7 @@ def _either(values: tuple[Any, ...]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def _check_delay(model: Model, settings: Settings) -> None:
+def _check_delay(model: Model, settings: VllmSettings) -> None:
     if settings.delay_ms and model.family != REALTIME:
         raise ConfigError(
             f"engine option delay_ms={settings.delay_ms}: {model.name} has no delay, only Voxtral Realtime has one; "
@@ -123,7 +123,7 @@ def _check_delay(model: Model, settings: Settings) -> None:
         )
 
 
-def _check_length(model: Model, settings: Settings) -> None:
+def _check_length(model: Model, settings: VllmSettings) -> None:
     longest = longest_context(model.shape())
     if longest is not None and settings.max_model_len > longest:
         raise ConfigError(
@@ -142,7 +142,7 @@ def longest_context(shape: dict[str, Any]) -> int | None:
     return min((int(shape[name]) for name in names if shape.get(name)), default=None)
 
 
-def _check_heads(model: Model, settings: Settings) -> None:
+def _check_heads(model: Model, settings: VllmSettings) -> None:
     size, shape = settings.tensor_parallel_size, model.shape()
     if not divides(shape, size):
         sizes = tuple(each for each in range(1, size) if divides(shape, each))
@@ -179,8 +179,8 @@ def _heads(shape: dict[str, Any]) -> Iterator[tuple[str, int]]:
             yield of, int(where[name])
 
 
-def _check_cards(settings: Settings) -> None:
-    visible = [card.device for card in gpu.cards()]
+def _check_cards(settings: VllmSettings) -> None:
+    visible = [card.device for card in gpu.visible_gpus()]
     if visible and len(visible) < settings.tensor_parallel_size:
         raise ConfigError(
             f"engine option tensor_parallel_size={settings.tensor_parallel_size}: the visible GPUs are "
@@ -188,7 +188,7 @@ def _check_cards(settings: Settings) -> None:
         )
 
 
-def _check_attention(model: Model, settings: Settings) -> None:
+def _check_attention(model: Model, settings: VllmSettings) -> None:
     """Refuse FlashInfer for Voxtral Realtime.
 
     vLLM can build the encoder on three attention backends (model_executor/models/whisper_causal.py). One of them is for

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.engines import Speed
-from voxbatch.engines.vllm import compat, gpu, limits, memory, prefill, published, speed
+from voxbatch.engines import ExpectedSpeed
+from voxbatch.engines.vllm import compat, default_model, gpu, memory, prefill, realtime_limits, speed
 from voxbatch.engines.vllm.arguments import footprint, planned_bytes
-from voxbatch.engines.vllm.cards import CARDS
+from voxbatch.engines.vllm.gpu_specs import GPU_SPECS
 from voxbatch.engines.vllm.model import DEFAULT_MODEL, REALTIME, locate
-from voxbatch.engines.vllm.settings import Settings, resolve
+from voxbatch.engines.vllm.settings import VllmSettings, resolve
 from voxbatch.records import SAMPLING_RATE
 from voxbatch.storage.address import is_bucket_address
 
@@ -28,37 +28,37 @@ CHUNK_S = 30.0
 NUMBERS = ("auto", "bfloat16", "float16")
 
 
-def expected(
+def expected_speed(
     model: str | None,
     options: Mapping[str, str],
     durations: NDArray[np.float32] | None = None,
     card: str | None = None,
     cards: int = 1,
-) -> Speed | None:
-    """Return the expected speed; see engines.expected.
+) -> ExpectedSpeed | None:
+    """Return the expected speed; see engines.expected_speed.
 
     A model in a bucket, or in a folder that is not on this machine, is assumed to be the published one.
 
     Args:
-        card: `gpu` of engines.expected.
-        cards: `gpus` of engines.expected.
+        card: `gpu` of engines.expected_speed.
+        cards: `gpus` of engines.expected_speed.
     """
     name, params = card or _card_here(), _params(model)
     settings = resolve(REALTIME, options)
-    if name not in CARDS or params is None or not _is_plain(settings):
+    if name not in GPU_SPECS or params is None or not _is_plain(settings):
         return None
     prefilled = prefill.is_expected(settings) if card else prefill.decide(REALTIME, settings).on
-    capacity, longest = CARDS[name], limits.longest_chunk(settings.max_model_len, _delay(settings))
+    capacity, longest = GPU_SPECS[name], realtime_limits.longest_chunk(settings.max_model_len, _delay(settings))
     chunks, seconds = _chunks(durations, longest / SAMPLING_RATE)
     how = way(params, settings, name, prefilled, seconds)
     rtfx = cards * speed.rtfx(capacity, speed.shape(params), how, seconds, max(1.0, chunks / cards))
     of = f"{cards if cards > 1 else 'an'} {name} with {'the encoder once a chunk' if prefilled else 'stock vLLM'}"
-    return Speed(float(f"{rtfx:.2g}"), capacity.error, of)
+    return ExpectedSpeed(float(f"{rtfx:.2g}"), capacity.error, of)
 
 
 def _card_here() -> str | None:
     """Return the name of the GPU that the engine would use, or None if there is no GPU or no vLLM for GPUs."""
-    found, visible = compat.find(), gpu.cards()
+    found, visible = compat.find(), gpu.visible_gpus()
     return visible[0].name if visible and found is not None and found[0] == "vllm" else None
 
 
@@ -69,14 +69,14 @@ def _params(model: str | None) -> dict[str, Any] | None:
         None if the model is not Voxtral Realtime, or if it must be fetched to find out.
     """
     if model is None or model == DEFAULT_MODEL:
-        return published.PARAMS
+        return default_model.PARAMS
     if os.path.isdir(model):
         found = locate(model, None)
         return found.shape() if found.family == REALTIME else None
-    return published.PARAMS if is_bucket_address(model) or model.startswith("/") else None
+    return default_model.PARAMS if is_bucket_address(model) or model.startswith("/") else None
 
 
-def _is_plain(settings: Settings) -> bool:
+def _is_plain(settings: VllmSettings) -> bool:
     """Return whether `speed` knows these settings: one card and numbers of 16 bits."""
     return prefill.is_plain(settings) and not settings.fp8_parts and settings.dtype in NUMBERS
 
@@ -94,32 +94,32 @@ def _chunks(durations: NDArray[np.float32] | None, longest_s: float) -> tuple[fl
     return count, audio_s / count
 
 
-def way(params: dict[str, Any], settings: Settings, name: str, prefilled: bool, seconds: float) -> speed.Way:
+def way(params: dict[str, Any], settings: VllmSettings, name: str, prefilled: bool, seconds: float) -> speed.RunMode:
     """Return the way in which the engine would run the model on a GPU.
 
     Args:
         params: the content of params.json.
-        name: the name of the GPU in CARDS.
+        name: the name of the GPU in GPU_SPECS.
         prefilled: the encoder runs once per chunk.
         seconds: average length of a chunk.
     """
-    return speed.Way(
+    return speed.RunMode(
         requests(params, settings, name, prefilled, seconds),
         _delay(settings),
         prefilled,
         eager=settings.enforce_eager or settings.cudagraph_mode == "NONE",
-        walks=prefilled and prefill.brings_attention(settings),
+        own_attention=prefilled and prefill.brings_attention(settings),
     )
 
 
-def requests(params: dict[str, Any], settings: Settings, name: str, prefilled: bool, seconds: float) -> int:
+def requests(params: dict[str, Any], settings: VllmSettings, name: str, prefilled: bool, seconds: float) -> int:
     """Return the number of requests that run at a time on a GPU.
 
     This is the number in the settings, or a smaller one if the K/V blocks or the encoder cache do not admit so many.
     The arguments are those of `way`.
     """
-    total, reserved = int(CARDS[name].total_bytes), int(CARDS[name].reserved_bytes)
-    planned = planned_bytes(settings, gpu.Card("0", name, total, total, reserved))
+    total, reserved = int(GPU_SPECS[name].total_bytes), int(GPU_SPECS[name].reserved_bytes)
+    planned = planned_bytes(settings, gpu.GpuInfo("0", name, total, total, reserved))
     positions = speed.chunk(seconds, _delay(settings)).positions
     step = settings.max_num_batched_tokens or _usual_batched_tokens(name)
     found = footprint(params, True, settings, prefilled).running(positions, planned - memory.step_bytes(step))
@@ -129,10 +129,10 @@ def requests(params: dict[str, Any], settings: Settings, name: str, prefilled: b
 
 
 def _usual_batched_tokens(name: str) -> int:
-    """Return vLLM's default of max_num_batched_tokens on a GPU of CARDS (engine/arg_utils.py, 0.26 to 0.32)."""
-    return 16_384 if CARDS[name].total_bytes > 70 * 2**30 and "A100" not in name else 8_192
+    """Return vLLM's default of max_num_batched_tokens on a GPU of GPU_SPECS (engine/arg_utils.py, 0.26 to 0.32)."""
+    return 16_384 if GPU_SPECS[name].total_bytes > 70 * 2**30 and "A100" not in name else 8_192
 
 
-def _delay(settings: Settings) -> int:
+def _delay(settings: VllmSettings) -> int:
     """Return the transcription delay in tokens."""
-    return limits.delay_tokens(settings.delay_ms or published.OWN_DELAY_MS)
+    return realtime_limits.delay_tokens(settings.delay_ms or default_model.DEFAULT_DELAY_MS)

@@ -16,7 +16,7 @@ from typing import Any
 
 from voxbatch.engines.vllm import gpu, prefill
 from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model
-from voxbatch.engines.vllm.settings import DECODER, ENCODER, KV, Settings
+from voxbatch.engines.vllm.settings import DECODER, ENCODER, KV, VllmSettings
 from voxbatch.errors import ConfigError
 
 METHOD = "fp8_per_channel"
@@ -38,7 +38,7 @@ def arguments(parts: frozenset[str]) -> dict[str, Any]:
     return found
 
 
-def attention_backend(parts: frozenset[str], card: gpu.Card) -> str:
+def attention_backend(parts: frozenset[str], card: gpu.GpuInfo) -> str:
     """Return the attention backend that the parts need on a GPU, or an empty string if vLLM chooses the right one.
 
     FlashAttention reads K/V in 8 bits on Hopper only. On other GPUs vLLM would choose FlashInfer, and the encoder of
@@ -60,7 +60,7 @@ def shown(parts: frozenset[str]) -> str:
     return ",".join(sorted(parts))
 
 
-def check(model: Model, settings: Settings, cards: Sequence[gpu.Card]) -> None:
+def check(model: Model, settings: VllmSettings, cards: Sequence[gpu.GpuInfo]) -> None:
     """Check that the parts can compute in 8 bits with this model, the other settings and these GPUs.
 
     Raises:
@@ -71,7 +71,7 @@ def check(model: Model, settings: Settings, cards: Sequence[gpu.Card]) -> None:
         raise ConfigError(f"engine option fp8={settings.fp8}: {reason}")
 
 
-def _of_model(model: Model, parts: frozenset[str], settings: Settings) -> str:
+def _of_model(model: Model, parts: frozenset[str], settings: VllmSettings) -> str:
     if model.family == WHISPER:
         return f"{model.name} is Whisper, and only Voxtral's parts are known by name; leave the option out"
     if settings.dtype == "float32":
@@ -84,7 +84,7 @@ def _of_model(model: Model, parts: frozenset[str], settings: Settings) -> str:
     return ""
 
 
-def _of_cards(parts: frozenset[str], settings: Settings, cards: Sequence[gpu.Card]) -> str:
+def _of_cards(parts: frozenset[str], settings: VllmSettings, cards: Sequence[gpu.GpuInfo]) -> str:
     if not cards:
         return "no NVIDIA GPU is visible, and only they compute in 8 bits here; leave the option out"
     card = min(cards, key=lambda each: each.capability)

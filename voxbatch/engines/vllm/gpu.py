@@ -21,7 +21,7 @@ from voxbatch.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class GpuInfo:
     """A GPU, as NVML describes it."""
 
     device: str
@@ -44,7 +44,7 @@ class Card:
         return max(0, self.total_bytes - self.free_bytes - self.reserved_bytes)
 
 
-def cards() -> list[Card]:
+def visible_gpus() -> list[GpuInfo]:
     """Return the visible GPUs. The list is empty if there is no driver, or if pynvml is not installed."""
     try:
         import pynvml
@@ -81,13 +81,13 @@ def _is_index(device: str, count: int) -> bool:
     return device.isdecimal() and int(device) < count
 
 
-def _card(nvml: Any, device: str) -> Card:
+def _card(nvml: Any, device: str) -> GpuInfo:
     by_index = device.isdigit()
     get = nvml.nvmlDeviceGetHandleByIndex if by_index else nvml.nvmlDeviceGetHandleByUUID
     handle = get(int(device) if by_index else device)
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     name = nvml.nvmlDeviceGetName(handle)
-    return Card(
+    return GpuInfo(
         device,
         name if isinstance(name, str) else name.decode(),
         int(memory.total),
@@ -130,7 +130,7 @@ def use_only(devices: str) -> None:
     asked = list(dict.fromkeys(each.strip() for each in devices.split(",") if each.strip()))
     if bad := [each for each in asked if not re.fullmatch(r"\d+|(GPU|MIG)-[\w/-]+", each)]:
         raise ConfigError(f"engine option devices={devices}: {bad[0]!r} is no GPU; give ids with commas, such as 0,1")
-    visible = [card.device for card in cards()]
+    visible = [card.device for card in visible_gpus()]
     if not asked or not visible:  # without a GPU there is nothing to hide
         return
     used = [each for each in asked if each in visible]

@@ -8,7 +8,7 @@ Three things take the memory of a GPU:
 - the memory that vLLM fills beyond its plan: UNCOUNTED_BYTES, and without the plugin the encoded audio
   (`encoded_bytes`);
 - the memory that the driver keeps for itself: NVML counts it as used, and CUDA does not show it at all
-  (gpu.Card.reserved_bytes).
+  (gpu.GpuInfo.reserved_bytes).
 
 An engine option gives the maximum for all three together, and `arguments` subtracts the last two. The default is 95 %.
 On an L4 with 24.15 GB (10^9 bytes) that is 22.94 GB. Minus 0.64 GB of the driver (measured on an H200) and 1.2 GB of

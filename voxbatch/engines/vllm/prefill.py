@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat
 from voxbatch.engines.vllm.model import REALTIME
-from voxbatch.engines.vllm.settings import AUTO, FALSE, KV, TRUE, Settings
+from voxbatch.engines.vllm.settings import AUTO, FALSE, KV, TRUE, VllmSettings
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.vllm_plugin import private
 
@@ -41,7 +41,7 @@ class Decision:
         )
 
 
-def decide(family: str, settings: Settings) -> Decision:
+def decide(family: str, settings: VllmSettings) -> Decision:
     """Resolve `prefill_encoder` for the installed vLLM.
 
     Raises:
@@ -61,7 +61,7 @@ def decide(family: str, settings: Settings) -> Decision:
     return Decision(not reason, reason)
 
 
-def _reason_against(settings: Settings, distribution: str, version: str) -> str:
+def _reason_against(settings: VllmSettings, distribution: str, version: str) -> str:
     """Return the first reason why `auto` does not take the plugin, or an empty string."""
     if private.minor(version) not in PROVEN[distribution]:
         proven = " and ".join(PROVEN[distribution])
@@ -76,7 +76,7 @@ def _reason_against(settings: Settings, distribution: str, version: str) -> str:
     return ""
 
 
-def _setting_against(settings: Settings) -> str:
+def _setting_against(settings: VllmSettings) -> str:
     """Return the setting that `auto` does not combine with the plugin, or an empty string.
 
     The parts of `fp8` are no such setting: they were measured with the plugin (benchmarks/RESULTS.md).
@@ -88,7 +88,7 @@ def _setting_against(settings: Settings) -> str:
     return ""
 
 
-def is_expected(settings: Settings) -> bool:
+def is_expected(settings: VllmSettings) -> bool:
     """Return whether the plugin is expected to run Voxtral Realtime on the GPUs of another machine.
 
     The version of vLLM on that machine is unknown. `auto` counts as true if the plugin was proven with any version for
@@ -97,7 +97,7 @@ def is_expected(settings: Settings) -> bool:
     return any(is_taken(settings, version) for version in versions(settings))
 
 
-def is_taken(settings: Settings, version: str) -> bool:
+def is_taken(settings: VllmSettings, version: str) -> bool:
     """Return whether the plugin runs Voxtral Realtime on a GPU.
 
     Args:
@@ -108,12 +108,12 @@ def is_taken(settings: Settings, version: str) -> bool:
     return settings.prefill_encoder == TRUE
 
 
-def versions(settings: Settings) -> tuple[str, ...]:
+def versions(settings: VllmSettings) -> tuple[str, ...]:
     """Return the minor versions of vLLM that the setting `prefill_encoder` allows."""
     return private.READ_IN if settings.prefill_encoder == TRUE else compat.KNOWN
 
 
-def brings_attention(settings: Settings) -> bool:
+def brings_attention(settings: VllmSettings) -> bool:
     """Return whether the plugin's own attention is used if the plugin is on, as far as the settings decide this.
 
     It is used if the settings name no other backend and all numbers have 16 bits.
@@ -121,7 +121,7 @@ def brings_attention(settings: Settings) -> bool:
     return not settings.attention_backend and KV not in settings.fp8_parts and settings.dtype != "float32"
 
 
-def is_plain(settings: Settings) -> bool:
+def is_plain(settings: VllmSettings) -> bool:
     """Return whether no setting keeps `auto` from the plugin."""
     return not _setting_against(settings)
 

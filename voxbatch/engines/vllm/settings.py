@@ -1,5 +1,5 @@
 """The options of this engine. They come from `--engine-option NAME=VALUE`, from the engine_options of a profile, or
-from a file for vLLM (`properties`, `vllm_config`).
+from a file for vLLM (`serving_properties`, `vllm_config`).
 
 An option that is not given gets its value from the profile for the model's family. So the reason for each value is in
 one place, `profiles/*.yaml`.
@@ -20,7 +20,7 @@ from voxbatch.errors import ConfigError
 
 PROFILES = {REALTIME: "ctx512-batch", INSTRUCT: "mini-3b", WHISPER: "whisper"}
 """The profile of each family. Its engine options are the defaults of the family."""
-ALL_CARDS = "max"
+ALL_GPUS = "max"
 """The value of tensor_parallel_size for one engine over all visible GPUs."""
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 CUDAGRAPH_MODES = ("auto", "NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
@@ -38,7 +38,7 @@ TRAINED_DELAYS_MS = (*range(80, 1201, 80), 2400)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class VllmSettings:
     """The options of this engine.
 
     Raises:
@@ -86,7 +86,7 @@ class Settings:
     watch: bool = True
     """Decode a chunk with a suspect text a second time."""
     tensor_parallel_size: int = 1
-    """Number of GPUs that one engine uses. `resolve` replaces ALL_CARDS by that number."""
+    """Number of GPUs that one engine uses. `resolve` replaces ALL_GPUS by that number."""
     devices: str = ""
     """Ids of the GPUs to use, such as 0,1. Empty means all visible GPUs."""
     limit_mm_per_prompt: str = "audio=1"
@@ -170,7 +170,7 @@ def check_mm_limits(text: str) -> None:
         raise ValueError(f"{text}: no audio")
 
 
-def resolve(family: str, given: Mapping[str, str]) -> Settings:
+def resolve(family: str, given: Mapping[str, str]) -> VllmSettings:
     """Return the given options, completed by the profile of the family.
 
     Args:
@@ -182,6 +182,6 @@ def resolve(family: str, given: Mapping[str, str]) -> Settings:
     """
     defaults = load_profile(PROFILES[family])["engine_options"]
     values = {**{name: str(value) for name, value in defaults.items()}, **given}
-    if values.get("tensor_parallel_size") == ALL_CARDS:
-        values["tensor_parallel_size"] = str(len(gpu.cards()) or 1)
-    return parse(Settings, "vllm", values)
+    if values.get("tensor_parallel_size") == ALL_GPUS:
+        values["tensor_parallel_size"] = str(len(gpu.visible_gpus()) or 1)
+    return parse(VllmSettings, "vllm", values)

@@ -2,9 +2,9 @@
 
     audio seconds per second = requests x seconds of a chunk / (steps of a chunk x seconds of a step)
 
-A chunk takes one step for each 80 ms and for its pads (`limits`). In stock vLLM a step computes, for each request, four
-frames of the encoder and one position of the decoder. With voxbatch's plugin a step computes the decoder alone. The
-encoder then runs once for the whole chunk, except for the silence at its beginning (`vllm_plugin.silence`,
+A chunk takes one step for each 80 ms and for its pads (`realtime_limits`). In stock vLLM a step computes, for each
+request, four frames of the encoder and one position of the decoder. With voxbatch's plugin a step computes the decoder
+alone. The encoder then runs once for the whole chunk, except for the silence at its beginning (`vllm_plugin.silence`,
 `beginning`).
 
 The few constants were fitted to profiles of single steps and of the encoder alone, *with the plugin*, on one H200 with
@@ -23,16 +23,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from voxbatch.engines.vllm import bursts, limits, memory
-from voxbatch.engines.vllm.cards import Capacity
+from voxbatch.engines.vllm import bursts, memory, realtime_limits
+from voxbatch.engines.vllm.gpu_specs import GpuSpec
 from voxbatch.records import SAMPLING_RATE
 
 MATRIX = 0.95
-"""Share of Capacity.flops that the model's matrix products reach. The decoder with 512 requests: 2 x 3.43e9 x 512 FLOP
+"""Share of GpuSpec.flops that the model's matrix products reach. The decoder with 512 requests: 2 x 3.43e9 x 512 FLOP
 in 4.68 ms, 750e12 per second. The encoder: 3.29e12 FLOP per chunk in 4.33 to 4.47 ms, 740e12 to 760e12 per second; in a
 later measurement 3.05e12 FLOP in 3.86 ms."""
 STREAM = 0.9
-"""Share of Capacity.bytes_per_s that is reached if the memory is the limit: 4.3 of 4.8 TB/s."""
+"""Share of GpuSpec.bytes_per_s that is reached if the memory is the limit: 4.3 of 4.8 TB/s."""
 PRODUCT_S = 5.3e-6
 """Seconds to start and finish one matrix product that only streams its weights. With 1 request, 6.86 GB take 2.295 ms.
 Of these, 1.59 ms are the reading at 4.3 TB/s. The rest is shared by the 131 products of a step."""
@@ -43,10 +43,10 @@ TILE_S = 3.35e-6
 """Seconds that one tile of attention takes on a multiprocessor besides its scores."""
 SCORE_FLOP = 483
 """Cost of one score in a tile of attention (a query times a key, needed or not), in FLOP of the multiprocessor's share
-of Capacity.flops. 512 requests with 128 keys take 4.0 ms; the mixture of a running engine, with 216 positions, takes
+of GpuSpec.flops. 512 requests with 128 keys take 4.0 ms; the mixture of a running engine, with 216 positions, takes
 5.2 ms; the encoder takes 1.19 ms per chunk."""
 WINDOW = 0.36
-"""Share of Capacity.flops that the encoder's attention reaches with voxbatch's own kernel (vllm_plugin.window_kernel).
+"""Share of GpuSpec.flops that the encoder's attention reaches with voxbatch's own kernel (vllm_plugin.window_kernel).
 Only the scores that are needed are counted: 282e12 FLOP per second, 0.86 ms for a chunk of 30 s."""
 KEYS_ROUNDED = 64
 """Number of keys per tile that are computed without need: keys come in blocks of 128, and on average half of the last
@@ -79,7 +79,7 @@ LAYER_LAUNCH_S = 0.4e-3
 a slower host)."""
 ENCODED_TOGETHER = 4
 """Number of chunks that are encoded together; see vllm_plugin.GROUP_FRAMES."""
-SHARED = limits.LEFT_PAD - 1
+SHARED = realtime_limits.LEFT_PAD - 1
 """Number of positions of silence that are not computed for each chunk, if the encoder runs once per chunk."""
 
 
@@ -110,7 +110,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class RunMode:
     """The way in which the engine runs the model."""
 
     requests: int
@@ -121,7 +121,7 @@ class Way:
     """True if the encoder runs once per chunk."""
     eager: bool = False
     """True if there are no CUDA graphs."""
-    walks: bool = False
+    own_attention: bool = False
     """True if voxbatch's own kernels compute the attention of the decoder and of the encoder."""
 
 
@@ -164,11 +164,13 @@ def _part(args: Mapping[str, Any], more: float) -> Part:
 
 def chunk(seconds: float, delay: int) -> Chunk:
     """Return a chunk of so many seconds, at a transcription delay in tokens."""
-    return Chunk(seconds, limits.prompt_tokens(delay), limits.positions(round(seconds * SAMPLING_RATE), delay))
+    return Chunk(
+        seconds, realtime_limits.prompt_tokens(delay), realtime_limits.positions(round(seconds * SAMPLING_RATE), delay)
+    )
 
 
 def rtfx(
-    card: Capacity, model: Shape, way: Way, seconds: float, chunks: float = math.inf,
+    card: GpuSpec, model: Shape, way: RunMode, seconds: float, chunks: float = math.inf,
     between: tuple[float, float] | None = None,
 ) -> float:  # fmt: skip
     """Return the seconds of audio per second.
@@ -203,18 +205,18 @@ def _thinning(each: Chunk, between: tuple[float, float], delay: int) -> float:
     return long - (1 + (long - short) ** 2 / 12) / 2
 
 
-def step_s(card: Capacity, model: Shape, way: Way, each: Chunk, requests: float) -> float:
+def step_s(card: GpuSpec, model: Shape, way: RunMode, each: Chunk, requests: float) -> float:
     """Return the seconds of a step with a number of requests, with the step's share of the admissions."""
     layers = model.decoder.layers + (0 if way.prefilled else model.encoder.layers)
     host = requests * HOST_REQUEST_S + (layers * LAYER_LAUNCH_S if way.eager else 0.0)
-    gpu = decoder_s(card, model.decoder, requests, each.context, way.walks)
+    gpu = decoder_s(card, model.decoder, requests, each.context, way.own_attention)
     if not way.prefilled:
         gpu += frames_s(card, model, requests, each)
     step = max(gpu / BUSY, host)
     return step + requests / each.steps * (admission_s(card, model, way, each) + _waiting_s(way, step))
 
 
-def _waiting_s(way: Way, step: float) -> float:
+def _waiting_s(way: RunMode, step: float) -> float:
     """Return the seconds, per admitted request, in which the GPU waits until the host has prepared a burst.
 
     The size of a burst is that of bursts.size, but not rounded.
@@ -223,7 +225,7 @@ def _waiting_s(way: Way, step: float) -> float:
     return max(0.0, size * PREPARE_S - step) / size if way.prefilled else 0.0
 
 
-def admission_s(card: Capacity, model: Shape, way: Way, each: Chunk) -> float:
+def admission_s(card: GpuSpec, model: Shape, way: RunMode, each: Chunk) -> float:
     """Return the seconds that the admission of a request takes.
 
     In stock vLLM the prompt passes through the encoder and the decoder. With the plugin the prompt passes through the
@@ -235,21 +237,25 @@ def admission_s(card: Capacity, model: Shape, way: Way, each: Chunk) -> float:
         return (prompt + encoding_s(card, model, each.prompt)) / BUSY
     together = min(ENCODED_TOGETHER, bursts.size(way.requests))
     launching = model.encoder.layers * LAYER_LAUNCH_S / together
-    return max((prompt + encoding_s(card, model, each.positions, SHARED, way.walks)) / BUSY, launching)
+    return max((prompt + encoding_s(card, model, each.positions, SHARED, way.own_attention)) / BUSY, launching)
 
 
-def decoder_s(card: Capacity, part: Part, requests: float, context: float, walks: bool = False) -> float:
+def decoder_s(card: GpuSpec, part: Part, requests: float, context: float, own_attention: bool = False) -> float:
     """Return the seconds that the GPU needs to decode one position of each request.
 
     Args:
         context: average number of positions in the K/V cache of a request.
-        walks: see Way.
+        own_attention: see RunMode.
     """
-    attention = walk_s(card, part, requests, context) if walks else attention_s(card, part, requests, 1, context)
+    attention = (
+        own_attention_s(card, part, requests, context)
+        if own_attention
+        else attention_s(card, part, requests, 1, context)
+    )
     return products_s(card, part, requests) + attention + REST_S + requests * REST_BYTES / (STREAM * card.bytes_per_s)
 
 
-def frames_s(card: Capacity, model: Shape, requests: float, each: Chunk) -> float:
+def frames_s(card: GpuSpec, model: Shape, requests: float, each: Chunk) -> float:
     """Return the seconds that stock vLLM's encoder takes in a step, for four frames of each request."""
     part, frames = model.encoder, memory.FRAMES_PER_TOKEN
     behind = sum(min(frames * at, model.window) for at in range(each.prompt, each.positions)) / each.steps
@@ -261,17 +267,17 @@ def frames_s(card: Capacity, model: Shape, requests: float, each: Chunk) -> floa
     )
 
 
-def encoding_s(card: Capacity, model: Shape, positions: int, shared: int = 0, walks: bool = False) -> float:
+def encoding_s(card: GpuSpec, model: Shape, positions: int, shared: int = 0, own_attention: bool = False) -> float:
     """Return the seconds that the GPU needs to encode a whole chunk, together with other chunks.
 
     Args:
         positions: number of positions of the chunk.
         shared: number of positions at the beginning whose keys and values are already known.
-        walks: see Way.
+        own_attention: see RunMode.
     """
     part, known = model.encoder, shared * memory.FRAMES_PER_TOKEN
     frames = positions * memory.FRAMES_PER_TOKEN - known
-    seen = _own_window_s(card, model, frames, known) if walks else _flash_window_s(card, model, frames, known)
+    seen = _own_window_s(card, model, frames, known) if own_attention else _flash_window_s(card, model, frames, known)
     return (
         2 * part.weights * frames / (MATRIX * card.flops)
         + seen
@@ -279,7 +285,7 @@ def encoding_s(card: Capacity, model: Shape, positions: int, shared: int = 0, wa
     )
 
 
-def _flash_window_s(card: Capacity, model: Shape, frames: int, known: int) -> float:
+def _flash_window_s(card: GpuSpec, model: Shape, frames: int, known: int) -> float:
     """Return the seconds of the encoder's attention by FlashAttention, for `frames` frames after `known` frames."""
     rows = _tile_rows(card, model.encoder)
     tiles = math.ceil(frames / rows)
@@ -287,7 +293,7 @@ def _flash_window_s(card: Capacity, model: Shape, frames: int, known: int) -> fl
     return _tiles_s(card, model.encoder, tiles, keys)
 
 
-def _own_window_s(card: Capacity, model: Shape, frames: int, known: int) -> float:
+def _own_window_s(card: GpuSpec, model: Shape, frames: int, known: int) -> float:
     """Return the seconds of the encoder's attention by voxbatch's own kernel.
 
     The arguments are those of `_flash_window_s`.
@@ -298,7 +304,7 @@ def _own_window_s(card: Capacity, model: Shape, frames: int, known: int) -> floa
     return part.layers * part.heads * scores * 4 * part.head_dim / (WINDOW * card.flops)
 
 
-def products_s(card: Capacity, part: Part, rows: float) -> float:
+def products_s(card: GpuSpec, part: Part, rows: float) -> float:
     """Return the seconds of all matrix products for a number of rows.
 
     The slower one of two counts, with a smooth transition: reading the weights, or computing.
@@ -309,7 +315,7 @@ def products_s(card: Capacity, part: Part, rows: float) -> float:
     return float((reading**SHARPNESS + computing**SHARPNESS) ** (1 / SHARPNESS))
 
 
-def attention_s(card: Capacity, part: Part, requests: float, queries: int, keys: float) -> float:
+def attention_s(card: GpuSpec, part: Part, requests: float, queries: int, keys: float) -> float:
     """Return the seconds of attention for a few new queries of each request over its K/V cache.
 
     The slower one of two counts: reading the cache, or computing whole tiles of scores.
@@ -323,7 +329,7 @@ def attention_s(card: Capacity, part: Part, requests: float, queries: int, keys:
     return part.layers * ATTENTION_S + max(reading, _tiles_s(card, part, requests * tiles, keys))
 
 
-def walk_s(card: Capacity, part: Part, requests: float, keys: float) -> float:
+def own_attention_s(card: GpuSpec, part: Part, requests: float, keys: float) -> float:
     """Return the seconds of attention for one new query of each request, by voxbatch's own kernel.
 
     Only reading the K/V cache counts.
@@ -331,7 +337,7 @@ def walk_s(card: Capacity, part: Part, requests: float, keys: float) -> float:
     return part.layers * WALK_S + requests * keys * part.position_bytes / (STREAM * card.bytes_per_s)
 
 
-def _tiles_s(card: Capacity, part: Part, tiles: float, keys: float) -> float:
+def _tiles_s(card: GpuSpec, part: Part, tiles: float, keys: float) -> float:
     """Return the seconds of attention tiles that are spread over the GPU.
 
     Args:
@@ -343,5 +349,5 @@ def _tiles_s(card: Capacity, part: Part, tiles: float, keys: float) -> float:
     return tiles * part.heads * part.layers * busy / card.multiprocessors
 
 
-def _tile_rows(card: Capacity, part: Part) -> int:
+def _tile_rows(card: GpuSpec, part: Part) -> int:
     return card.tile_rows[part.head_dim > 64]

@@ -1,7 +1,7 @@
 """Read a YAML file for vLLM's own `--config`, and return the model and the engine options.
 
 The keys are vLLM's options, with - or _ between the words. A nested mapping stands for JSON (vllm/utils,
-argparse_utils.py: load_config_file). This module reads only the top level; `keys` interprets the keys.
+argparse_utils.py: load_config_file). This module reads only the top level; `config_keys` interprets the keys.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 
 import yaml
 
-from voxbatch.engines.vllm import keys
-from voxbatch.engines.vllm.keys import Entry, Properties
+from voxbatch.engines.vllm import config_keys
+from voxbatch.engines.vllm.config_keys import Entry, FileSettings
 from voxbatch.errors import ConfigError
 from voxbatch.storage.address import is_bucket_address
 
 FLAG = "--vllm-config"
 
 
-def read(file: str) -> Properties:
+def read(file: str) -> FileSettings:
     """Read a configuration file of vLLM.
 
     A `model` that begins with a dot, or that is a folder beside the file, is relative to the file, because published
@@ -32,8 +32,8 @@ def read(file: str) -> Properties:
         ConfigError: the file cannot be read, is no YAML mapping, or has a value that makes no sense. The message names
             file and line.
     """
-    entries = list(parse(file, keys.text_of(FLAG, file)))
-    found = keys.gathered(FLAG, file, entries, keys.KEYS, _WITHOUT_EFFECT)
+    entries = list(parse(file, config_keys.text_of(FLAG, file)))
+    found = config_keys.gathered(FLAG, file, entries, config_keys.KEYS, _WITHOUT_EFFECT)
     return replace(found, model=found.model and _beside(file, found.model))
 
 
@@ -76,7 +76,7 @@ def _beside(file: str, model: str) -> str:
 
 
 _WITHOUT_EFFECT = frozenset([
-    *keys.WITHOUT_EFFECT, "host", "port", "uvicorn_log_level", "api_key", "root_path", "allowed_origins",
+    *config_keys.WITHOUT_EFFECT, "host", "port", "uvicorn_log_level", "api_key", "root_path", "allowed_origins",
     "allowed_methods", "allowed_headers", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "api_server_count", "headless",
     "response_role", "enable_log_requests", "max_log_len", "disable_fastapi_docs", "disable_uvicorn_access_log",
     "allowed_local_media_path", "distributed_executor_backend", "async_scheduling", "scheduling_policy",

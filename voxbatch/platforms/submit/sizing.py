@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from voxbatch import prices
 from voxbatch.config import Config
-from voxbatch.engines import Speed
+from voxbatch.engines import ExpectedSpeed
 from voxbatch.errors import ConfigError
 from voxbatch.platforms.submit.submission import Submission, Target
 from voxbatch.runner.forecast import KnownRates, Workload, calculate_speed, known_rates, measure_workload
@@ -32,7 +32,7 @@ class Forecast:
     """Price of one task."""
     limit_s: int
     """Seconds after which the platform ends a task."""
-    speed: Speed | None = None
+    speed: ExpectedSpeed | None = None
     """The calculated speed that `rtfx` comes from; None if `rtfx` was measured."""
 
     @property
@@ -110,7 +110,9 @@ def check_tasks(config: Config, target: Target, tasks: int | None = None, task_h
         )
 
 
-def _speed(config: Config, target: Target, workload: Workload | None = None) -> tuple[str, KnownRates, Speed | None]:
+def _speed(
+    config: Config, target: Target, workload: Workload | None = None
+) -> tuple[str, KnownRates, ExpectedSpeed | None]:
     """Return the engine on the target, its known speed and price, and its calculated speed if no speed is known."""
     engine = target.engine() if config.engine == "auto" else config.engine
     known, gpus = known_rates(config, engine), target.gpus(engine)

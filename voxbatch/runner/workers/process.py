@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from voxbatch.child_process import ChildProcess
-from voxbatch.engines import Notice
+from voxbatch.engines import EngineMessage
 from voxbatch.runner.pipeline import Progress
 from voxbatch.runner.workers.worker import Failed, Message, Order, Stopped, Word
 from voxbatch.storage.circuit_breaker import Known
@@ -20,7 +20,7 @@ class Worker(ChildProcess):
         self.number = number
         self.name = f"worker {number} ({', '.join(f'{name}={value}' for name, value in environment.items())})"
         self.progress = Progress(0)
-        self.notices: list[Notice] = []
+        self.notices: list[EngineMessage] = []
         """Notices of the worker's engine that were not logged yet."""
         self.known = Known()
         """Knowledge of the worker about places."""
@@ -40,7 +40,7 @@ class Worker(ChildProcess):
             return False
         if isinstance(message, Progress):
             self.progress = message
-        elif isinstance(message, Notice):
+        elif isinstance(message, EngineMessage):
             self.notices.append(message)
         elif isinstance(message, Known):
             self.known = message

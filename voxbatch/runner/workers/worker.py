@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from voxbatch import engines
 from voxbatch.config import Config
-from voxbatch.engines import EngineCache, Notice
+from voxbatch.engines import EngineCache, EngineMessage
 from voxbatch.errors import ConfigError, StorageError, VoxbatchError
 from voxbatch.manifest import Handle, items
 from voxbatch.output.checkpoint import Checkpoint
@@ -75,8 +75,9 @@ class Failed:
     kind: type[VoxbatchError]
 
 
-Message = Progress | Notice | Known | Usage | Stopped | Failed
-"""Messages of a worker for each order: Progress and Notice from time to time, Known at the end, and then a Word."""
+Message = Progress | EngineMessage | Known | Usage | Stopped | Failed
+"""Messages of a worker for each order: Progress and EngineMessage from time to time, Known at the end, and then a
+Word."""
 Word = Usage | Stopped | Failed
 """Last message of an order: Usage if the order is done."""
 

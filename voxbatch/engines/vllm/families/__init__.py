@@ -40,7 +40,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class PieceText:
     """The text of one piece, and what is known about it."""
 
     text: str
@@ -59,7 +59,7 @@ class Heard:
     characters that follow. Each request gives at most one."""
 
 
-class Unfit(Exception):
+class UnsupportedPiece(Exception):
     """The model cannot take a piece: it is too long for the model, or in a language that the model does not know.
 
     A piece that is too long is never truncated.
@@ -93,10 +93,10 @@ class Family(Protocol):
         """Return the request for a piece.
 
         Raises:
-            Unfit: the model cannot take the piece.
+            UnsupportedPiece: the model cannot take the piece.
         """
 
-    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> Heard | Piece:
+    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> PieceText | Piece:
         """Return the text of the tokens that the model wrote for a piece.
 
         Args:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from voxbatch.engines.languages import ISO_639_1
-from voxbatch.engines.vllm.families import Heard, Piece, Request, Unfit
+from voxbatch.engines.vllm.families import Piece, PieceText, Request, UnsupportedPiece
 from voxbatch.engines.vllm.model import Model
-from voxbatch.engines.vllm.settings import Settings
+from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.engines.vllm.tekken import Tekken, load_tekken, require_agreement
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE
@@ -36,7 +36,7 @@ class Instruct:
     word_times = False
     prompt_tokens = WINDOW_TOKENS + PROMPT_TOKENS
 
-    def __init__(self, model: Model, settings: Settings):
+    def __init__(self, model: Model, settings: VllmSettings):
         self._max_model_len = settings.max_model_len
         needed = self.prompt_tokens + TEXT_TOKENS
         self.max_chunk_samples = WINDOW
@@ -75,7 +75,7 @@ class Instruct:
     def request(self, piece: Piece) -> Request:
         """Return a request with a whole window of audio; see `Family.request`."""
         if len(piece.samples) > WINDOW:
-            raise Unfit(f"{len(piece.samples) / SAMPLING_RATE:.2f} s of audio; {WINDOW_S} s are one window")
+            raise UnsupportedPiece(f"{len(piece.samples) / SAMPLING_RATE:.2f} s of audio; {WINDOW_S} s are one window")
         padded = self._tekken.audio_encoder.pad(_not_empty(piece.samples), SAMPLING_RATE)
         prompt = self.prompt(len(padded), piece.lang)
         return Request(
@@ -98,9 +98,9 @@ class Instruct:
         begin = [*self._tekken.start, instruct.BEGIN_INST, encoder.begin_audio_token]
         return [*begin, *audio, instruct.END_INST, *said, instruct.TRANSCRIBE]
 
-    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> Heard:
+    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> PieceText:
         """Return the text, without times; see `Family.read`."""
-        return Heard(self._tekken.decode(token_ids), truncated=finish_reason == "length")
+        return PieceText(self._tekken.decode(token_ids), truncated=finish_reason == "length")
 
 
 def _not_empty(samples: Any) -> Any:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from voxbatch.engines.vllm.families import Heard, Piece, Request, Unfit
+from voxbatch.engines.vllm.families import Piece, PieceText, Request, UnsupportedPiece
 from voxbatch.engines.vllm.model import Model
-from voxbatch.engines.vllm.settings import Settings
+from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE
 
@@ -34,7 +34,7 @@ class Whisper:
     max_chunk_samples = WINDOW_S * SAMPLING_RATE
     prompt_tokens = ENCODER_POSITIONS
 
-    def __init__(self, model: Model, settings: Settings):
+    def __init__(self, model: Model, settings: VllmSettings):
         self.decoding: Mapping[str, Any] = {}
         if not TEXT_TOKENS < settings.max_model_len <= CONTEXT:
             raise ConfigError(
@@ -60,7 +60,7 @@ class Whisper:
         If the model is multilingual and the language of the piece is unknown, the request asks for the language only.
         """
         if len(piece.samples) > self.max_chunk_samples:
-            raise Unfit(f"{len(piece.samples) / SAMPLING_RATE:.2f} s of audio; {WINDOW_S} s are one window")
+            raise UnsupportedPiece(f"{len(piece.samples) / SAMPLING_RATE:.2f} s of audio; {WINDOW_S} s are one window")
         if self._languages and piece.lang is None:
             ids = tuple(self._languages.values())
             return Request(_prompt(piece, [self._start]), max_tokens=1, ignore_eos=True, allowed_token_ids=ids)
@@ -73,15 +73,15 @@ class Whisper:
             return self._languages[f"<|{lang}|>"]
         except KeyError:
             known = ", ".join(sorted(token.strip("<|>") for token in self._languages))
-            raise Unfit(f"this Whisper does not know the language {lang!r}; it knows {known}") from None
+            raise UnsupportedPiece(f"this Whisper does not know the language {lang!r}; it knows {known}") from None
 
-    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> Heard | Piece:
+    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> PieceText | Piece:
         """Return the text; or the piece with its language, if the request asked for the language."""
         if self._languages and piece.lang is None:
             tokens = {token_id: token for token, token_id in self._languages.items()}
             return replace(piece, lang=tokens[token_ids[0]].strip("<|>"))
         text = self._tokenizer.decode(token_ids, skip_special_tokens=True)
-        return Heard(text, truncated=finish_reason == "length")
+        return PieceText(text, truncated=finish_reason == "length")
 
 
 def _prompt(piece: Piece, decoder: list[int]) -> dict[str, Any]:

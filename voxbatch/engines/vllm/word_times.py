@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from voxbatch.engines.vllm.limits import TOKEN_MS
+from voxbatch.engines.vllm.realtime_limits import TOKEN_MS
 from voxbatch.records import Word
 
 EOS, STREAMING_PAD, STREAMING_WORD = 2, 32, 33

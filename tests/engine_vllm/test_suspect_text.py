@@ -17,8 +17,8 @@ from sounds import babble
 
 from voxbatch.decoding import Task
 from voxbatch.decoding.worker import chunks
-from voxbatch.engines.vllm.families import Heard
-from voxbatch.engines.vllm.watch import suspicions
+from voxbatch.engines.vllm.families import PieceText
+from voxbatch.engines.vllm.suspect_text import suspicions
 from voxbatch.records import SAMPLING_RATE, Samples
 from voxbatch.storage import open_recording
 
@@ -33,7 +33,7 @@ def text_of(length: int) -> str:
     return f"a{''.join(letters)}a"[:length]
 
 
-def said(samples: Samples, heard: Heard) -> str:
+def said(samples: Samples, heard: PieceText) -> str:
     """Return the suspicions as a person reads them."""
     return "; ".join(each.what for each in suspicions(samples, heard))
 
@@ -45,31 +45,35 @@ def of(seconds: float) -> Samples:
 
 def test_an_ordinary_text() -> None:
     """Fifteen characters a second with a short pause are not suspect."""
-    assert suspicions(SPEECH, Heard(text_of(450), quiet=(12.0, 13.5))) == []
+    assert suspicions(SPEECH, PieceText(text_of(450), quiet=(12.0, 13.5))) == []
 
 
 @pytest.mark.parametrize(
     ("samples", "heard", "what"),
     [
-        pytest.param(SPEECH, Heard(""), "no text over ", id="empty"),
-        pytest.param(SPEECH, Heard("  \n"), "no text over ", id="blank"),
-        pytest.param(SPEECH, Heard("Yes."), "only 4 characters over ", id="slow"),
-        pytest.param(of(3), Heard(text_of(106)), "106 characters in 3.0 s, more than anybody speaks", id="fast"),
+        pytest.param(SPEECH, PieceText(""), "no text over ", id="empty"),
+        pytest.param(SPEECH, PieceText("  \n"), "no text over ", id="blank"),
+        pytest.param(SPEECH, PieceText("Yes."), "only 4 characters over ", id="slow"),
+        pytest.param(of(3), PieceText(text_of(106)), "106 characters in 3.0 s, more than anybody speaks", id="fast"),
         pytest.param(
-            SPEECH, Heard(text_of(200), quiet=(14.9, 25)), "nothing said from 14.9 to 25.0 s, over ", id="pad"
+            SPEECH, PieceText(text_of(200), quiet=(14.9, 25)), "nothing said from 14.9 to 25.0 s, over ", id="pad"
         ),
         pytest.param(
-            SPEECH, Heard(text_of(200), quiet=(12.0, 30)), "nothing said from 12.0 to 30.0 s, over ", id="eos"
+            SPEECH, PieceText(text_of(200), quiet=(12.0, 30)), "nothing said from 12.0 to 30.0 s, over ", id="eos"
         ),
         pytest.param(
-            SPEECH, Heard("Thank you for watching. " * 8), "the text repeats itself (it compresses ", id="loop"
+            SPEECH, PieceText("Thank you for watching. " * 8), "the text repeats itself (it compresses ", id="loop"
         ),
-        pytest.param(SPEECH, Heard("谢谢观看。" * 20), "the text repeats itself (it compresses ", id="loop in Chinese"),
-        pytest.param(SPEECH, Heard(text_of(400), truncated=True), "the text was cut off", id="truncated"),
-        pytest.param(SPEECH, Heard(text_of(300), unheard=(22.0, 30.0)), "ended at 22.0 s, before ", id="stopped early"),
+        pytest.param(
+            SPEECH, PieceText("谢谢观看。" * 20), "the text repeats itself (it compresses ", id="loop in Chinese"
+        ),
+        pytest.param(SPEECH, PieceText(text_of(400), truncated=True), "the text was cut off", id="truncated"),
+        pytest.param(
+            SPEECH, PieceText(text_of(300), unheard=(22.0, 30.0)), "ended at 22.0 s, before ", id="stopped early"
+        ),
     ],
 )
-def test_each_fires(samples: Samples, heard: Heard, what: str) -> None:
+def test_each_fires(samples: Samples, heard: PieceText, what: str) -> None:
     """Each watchdog fires alone on its own fault, with a message that says what and where."""
     assert said(samples, heard).startswith(what)
     assert len(suspicions(samples, heard)) == 1
@@ -78,19 +82,19 @@ def test_each_fires(samples: Samples, heard: Heard, what: str) -> None:
 @pytest.mark.parametrize(
     ("samples", "heard"),
     [
-        pytest.param(of(1.9), Heard(""), id="too short to hold a word for certain"),
-        pytest.param(np.zeros(30 * SAMPLING_RATE, np.float32), Heard(""), id="silence"),
-        pytest.param(np.zeros(0, np.float32), Heard(""), id="nothing"),
-        pytest.param(of(3), Heard(text_of(105)), id="as fast as anybody speaks"),
-        pytest.param(of(0.2), Heard(text_of(35)), id="short, whatever it says"),
-        pytest.param(of(7.9), Heard("a"), id="one letter over less than 8 s"),
-        pytest.param(SPEECH, Heard(text_of(200), quiet=(14.9, 24.8)), id="a pause under 10 s"),
-        pytest.param(SPEECH, Heard("no no no no no no no no no"), id="repeated, but short"),
-        pytest.param(SPEECH, Heard(text_of(200), quiet=(0.0, 0.0)), id="no pause at all"),
-        pytest.param(SPEECH, Heard(text_of(400), unheard=(29.0, 30.0)), id="stopped a second early"),
+        pytest.param(of(1.9), PieceText(""), id="too short to hold a word for certain"),
+        pytest.param(np.zeros(30 * SAMPLING_RATE, np.float32), PieceText(""), id="silence"),
+        pytest.param(np.zeros(0, np.float32), PieceText(""), id="nothing"),
+        pytest.param(of(3), PieceText(text_of(105)), id="as fast as anybody speaks"),
+        pytest.param(of(0.2), PieceText(text_of(35)), id="short, whatever it says"),
+        pytest.param(of(7.9), PieceText("a"), id="one letter over less than 8 s"),
+        pytest.param(SPEECH, PieceText(text_of(200), quiet=(14.9, 24.8)), id="a pause under 10 s"),
+        pytest.param(SPEECH, PieceText("no no no no no no no no no"), id="repeated, but short"),
+        pytest.param(SPEECH, PieceText(text_of(200), quiet=(0.0, 0.0)), id="no pause at all"),
+        pytest.param(SPEECH, PieceText(text_of(400), unheard=(29.0, 30.0)), id="stopped a second early"),
     ],
 )
-def test_each_is_silent(samples: Samples, heard: Heard) -> None:
+def test_each_is_silent(samples: Samples, heard: PieceText) -> None:
     """No watchdog fires just below its bound."""
     assert said(samples, heard) == ""
 
@@ -100,7 +104,7 @@ def test_a_long_pause_is_no_fault_where_nobody_speaks() -> None:
     for level in (0.0, 0.003):
         noise = np.random.default_rng(0).standard_normal(12 * SAMPLING_RATE).astype(np.float32) * np.float32(level)
         samples = np.concatenate([of(8), noise, of(8)])
-        assert said(samples, Heard(text_of(200), quiet=(8.0, 20.0))) == ""
+        assert said(samples, PieceText(text_of(200), quiet=(8.0, 20.0))) == ""
 
 
 @settings(max_examples=30, deadline=None)
@@ -110,7 +114,7 @@ def test_it_never_fails(num_samples: int, text: str, truncated: bool, one: float
     samples = SPEECH[:num_samples]
     start, end = sorted((one * len(samples) / SAMPLING_RATE, other * len(samples) / SAMPLING_RATE))
     for quiet in (None, (start, end)):
-        assert all(each.weight > 0 for each in suspicions(samples, Heard(text, (), quiet, quiet, truncated)))
+        assert all(each.weight > 0 for each in suspicions(samples, PieceText(text, (), quiet, quiet, truncated)))
 
 
 ARTICLES = {
@@ -133,7 +137,7 @@ ARTICLES = {
 @pytest.mark.parametrize("lang", ARTICLES)
 def test_no_script_is_suspect(lang: str) -> None:
     """Text in any script is judged by its characters: in UTF-8 bytes all Devanagari would look like repetition."""
-    assert said(SPEECH, Heard(ARTICLES[lang])) == ""
+    assert said(SPEECH, PieceText(ARTICLES[lang])) == ""
 
 
 # -- real recordings ---------------------------------------------------------------------------------------------------
@@ -162,7 +166,7 @@ def _spread(path: Path, words: list[str]) -> Iterator[tuple[Samples, str]]:
         yield samples, " ".join(words[begin:end])
 
 
-def _suspect(recordings: list[Real], heard: Callable[[Samples, str], Heard]) -> list[str]:
+def _suspect(recordings: list[Real], heard: Callable[[Samples, str], PieceText]) -> list[str]:
     """Return the recordings that have a suspect chunk."""
     return [
         f"{real.row['audio_filepath']}: {why}"
@@ -171,13 +175,13 @@ def _suspect(recordings: list[Real], heard: Callable[[Samples, str], Heard]) -> 
     ]
 
 
-def _evenly(samples: Samples, text: str) -> Heard:
+def _evenly(samples: Samples, text: str) -> PieceText:
     """Return a text spoken at an even pace: its longest pause is one word's share."""
-    return Heard(text, quiet=(0.0, len(samples) / SAMPLING_RATE / (len(text.split()) + 1)))
+    return PieceText(text, quiet=(0.0, len(samples) / SAMPLING_RATE / (len(text.split()) + 1)))
 
 
-def _lost(samples: Samples, text: str) -> Heard:
-    return Heard("", quiet=(0.0, len(samples) / SAMPLING_RATE))
+def _lost(samples: Samples, text: str) -> PieceText:
+    return PieceText("", quiet=(0.0, len(samples) / SAMPLING_RATE))
 
 
 @pytest.mark.slow
@@ -201,9 +205,9 @@ def test_real_speech_without_text_is_suspect(recordings: list[Real]) -> None:
 def test_ten_seconds_lost_are_suspect(recordings: list[Real]) -> None:
     """A text that omits 10 s in the middle is noticed in chunks of 12 s or more. (Measured: all of 107.)"""
 
-    def gap(samples: Samples, text: str) -> Heard:
+    def gap(samples: Samples, text: str) -> PieceText:
         middle = len(samples) / SAMPLING_RATE / 2
-        return Heard(text, quiet=(middle - 5.001, middle + 5.001))
+        return PieceText(text, quiet=(middle - 5.001, middle + 5.001))
 
     long = [Real(real.row, [each]) for real in recordings for each in real.chunks if len(each[0]) >= 12 * SAMPLING_RATE]
     assert len(long) > 100

@@ -1,8 +1,8 @@
 """Translate vLLM's own names of settings into the model and the engine options. All files for vLLM share this table.
 
-`properties` and `vllm_config` read the files and return Entries; this module interprets each entry. Keys that control a
-server have no effect in a batch job; they are accepted, and listed as such. `checks` later checks that the values fit
-the model.
+`serving_properties` and `vllm_config` read the files and return Entries; this module interprets each entry. Keys that
+control a server have no effect in a batch job; they are accepted, and listed as such. `checks` later checks that the
+values fit the model.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from voxbatch.engines.vllm.settings import ALL_CARDS, CUDAGRAPH_MODES, check_mm_limits
+from voxbatch.engines.vllm.settings import ALL_GPUS, CUDAGRAPH_MODES, check_mm_limits
 from voxbatch.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Properties:
+class FileSettings:
     """The settings in a file for vLLM."""
 
     flag: str
@@ -26,7 +26,7 @@ class Properties:
     file: str
     model: str | None
     options: Mapping[str, str]
-    """Engine options by the names of Settings, unparsed."""
+    """Engine options by the names of VllmSettings, unparsed."""
     without_effect: tuple[str, ...]
     """Keys that are known but have no effect here."""
     unknown: tuple[str, ...]
@@ -48,9 +48,9 @@ class Key:
     """The meaning of a key that has an effect."""
 
     setting: str
-    """A field of Settings, or "model"."""
+    """A field of VllmSettings, or "model"."""
     read: Callable[[str], str]
-    """Function that translates the value for Settings. Raises ValueError."""
+    """Function that translates the value for VllmSettings. Raises ValueError."""
     allowed: str
     """The allowed values, as text for messages."""
 
@@ -69,7 +69,7 @@ def text_of(flag: str, file: str) -> str:
 
 def gathered(
     flag: str, file: str, entries: Collection[Entry], keys: Mapping[str, Key], without_effect: Collection[str]
-) -> Properties:
+) -> FileSettings:
     """Return the settings in the entries of a file.
 
     Args:
@@ -85,7 +85,7 @@ def gathered(
     options = _options(file, [entry for entry in entries if entry.key in keys], keys)
     others = [entry for entry in entries if entry.key not in keys]
     known = [*keys, *sorted(without_effect)]
-    return Properties(
+    return FileSettings(
         flag,
         file,
         options.pop("model", None),
@@ -96,7 +96,7 @@ def gathered(
 
 
 def _options(file: str, entries: Iterable[Entry], keys: Mapping[str, Key]) -> dict[str, str]:
-    """Return the values by the names of Settings, and "model".
+    """Return the values by the names of VllmSettings, and "model".
 
     If a key occurs more than once, its last value counts, as in Java. Two different keys for one setting must agree.
     """
@@ -126,7 +126,7 @@ def _unknown(file: str, entry: Entry, known: list[str]) -> str:
     return f"{file}:{entry.number}: {entry.key} is unknown and has no effect{meant}"
 
 
-# -- values: each reader returns the value for Settings, or raises ValueError ------------------------------------------
+# -- values: each reader returns the value for VllmSettings, or raises ValueError --------------------------------------
 
 
 def _text(value: str) -> str:
@@ -155,7 +155,7 @@ def _count(value: str) -> str:
 
 
 def _degree(value: str) -> str:
-    return ALL_CARDS if value.lower() == ALL_CARDS else _count(value)
+    return ALL_GPUS if value.lower() == ALL_GPUS else _count(value)
 
 
 def _share(value: str) -> str:

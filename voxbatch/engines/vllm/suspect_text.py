@@ -2,8 +2,8 @@
 
 Speech models fail in a few known ways. They write nothing over speech (Voxtral Realtime writes [STREAMING_PAD] for
 minutes), stop early, repeat themselves, or write more than anybody can speak. Each failure leaves a trace that costs
-almost nothing to check. `drive` decodes a suspect chunk a second time, cut differently, and keeps the better text. This
-module only judges a text.
+almost nothing to check. `request_loop` decodes a suspect chunk a second time, cut differently, and keeps the better
+text. This module only judges a text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from voxbatch.chunking import FRAME, is_silent, loudness
-from voxbatch.engines.vllm.families import Heard
+from voxbatch.engines.vllm.families import PieceText
 from voxbatch.records import SAMPLING_RATE, Samples
 
 PAUSE_S = 10.0
@@ -53,7 +53,7 @@ class Suspicion:
     """The weight of the reason. The text with the smaller sum of weights is the better one of two."""
 
 
-def suspicions(samples: Samples, heard: Heard) -> list[Suspicion]:
+def suspicions(samples: Samples, heard: PieceText) -> list[Suspicion]:
     """Return the reasons why a text is suspect. The list is empty for most chunks.
 
     Args:
@@ -94,11 +94,11 @@ def _repetitive(text: str) -> Suspicion | None:
     return Suspicion(f"the text repeats itself (it compresses {ratio:.1f} times)", 2)
 
 
-def _truncated(heard: Heard) -> Suspicion | None:
+def _truncated(heard: PieceText) -> Suspicion | None:
     return Suspicion("the text was cut off at the longest that is allowed", 1) if heard.truncated else None
 
 
-def _paused(samples: Samples, heard: Heard) -> Suspicion | None:
+def _paused(samples: Samples, heard: PieceText) -> Suspicion | None:
     if heard.quiet is None or heard.quiet[1] - heard.quiet[0] < PAUSE_S:
         return None
     start, end = (max(0, round(each * SAMPLING_RATE)) for each in heard.quiet)
@@ -110,7 +110,7 @@ def _paused(samples: Samples, heard: Heard) -> Suspicion | None:
     )
 
 
-def _stopped(samples: Samples, heard: Heard) -> Suspicion | None:
+def _stopped(samples: Samples, heard: PieceText) -> Suspicion | None:
     if heard.unheard is None:
         return None
     start, end = (round(each * SAMPLING_RATE) for each in heard.unheard)

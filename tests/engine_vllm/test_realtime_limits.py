@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxbatch.engines.vllm.limits import (
+from voxbatch.engines.vllm.realtime_limits import (
     SAMPLES_PER_TOKEN,
     delay_tokens,
     longest_chunk,

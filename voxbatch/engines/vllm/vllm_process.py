@@ -47,13 +47,13 @@ ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The two names of the variable that configures PyTorch's allocator. The second is the older one, and it wins."""
 THREADS = "OMP_NUM_THREADS"
 USAGE = "voxbatch.vllm_plugin.usage.Usage"
-"""The class that is mixed into vLLM's workers, for `Core.memory`."""
+"""The class that is mixed into vLLM's workers, for `VllmProcess.memory`."""
 PREFILLED = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # the other was not read for it
 """Variables that are set if the encoder runs once per chunk, whatever the user has set."""
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class FinishedRequest:
     """A finished request."""
 
     id: str
@@ -62,7 +62,7 @@ class Output:
     """The reason that vLLM gives: "stop", "length", or another, which means that nothing was transcribed."""
 
 
-class Died(Exception):
+class EngineDied(Exception):
     """Report that the engine has ended, and with it all requests that it held.
 
     `cause` goes into the failures of items, so it does not name the log, whose path differs from run to run. The text
@@ -74,7 +74,7 @@ class Died(Exception):
         super().__init__(f"{cause} (its log: {log})" if log else cause)
 
 
-class Core:
+class VllmProcess:
     """A loaded engine. The owner closes it, whatever happens.
 
     Args:
@@ -82,7 +82,7 @@ class Core:
         plugin: true if the encoder runs once per chunk (vllm_plugin), and not as in stock vLLM.
 
     Raises:
-        Died: the engine did not start.
+        EngineDied: the engine did not start.
     """
 
     def __init__(self, arguments: Mapping[str, Any], plugin: bool = False):
@@ -103,21 +103,21 @@ class Core:
 
         Raises:
             ValueError: vLLM does not accept the request.
-            Died: the engine has ended.
+            EngineDied: the engine has ended.
         """
         with _as_death(self._log, of_request=True, ended=self._ended):
             self._engine.add_request(request_id, dict(request.prompt), _sampling(request))
 
-    def step(self) -> list[Output]:
+    def step(self) -> list[FinishedRequest]:
         """Wait for the engine's next output, and return the requests that finished with it.
 
         Raises:
-            Died: the engine has ended.
+            EngineDied: the engine has ended.
         """
         with _as_death(self._log, ended=self._ended), self._hang:
             outputs = self._engine.step()
         return [
-            Output(each.request_id, list(each.outputs[0].token_ids), str(each.outputs[0].finish_reason))
+            FinishedRequest(each.request_id, list(each.outputs[0].token_ids), str(each.outputs[0].finish_reason))
             for each in outputs
             if each.finished
         ]
@@ -128,7 +128,7 @@ class Core:
         blocks, requests = config.cache_config.num_gpu_blocks or 0, config.scheduler_config.max_num_seqs
         at_a_time = f"up to {requests:,} requests at a time in {blocks:,} K/V blocks{self._way}"
         filled = ""
-        with contextlib.suppress(Died):  # the next step will tell
+        with contextlib.suppress(EngineDied):  # the next step will tell
             filled = _filled(self.memory())
         return f"vLLM ready in {self._start_s:.0f} s: {at_a_time}{filled}"
 
@@ -136,7 +136,7 @@ class Core:
         """Return the planned and the used bytes of each GPU of the engine (see vllm_plugin.usage); nothing on a CPU.
 
         Raises:
-            Died: the engine has ended.
+            EngineDied: the engine has ended.
         """
         with _as_death(self._log, ended=self._ended), self._hang:
             found: list[dict[str, int]] = self._llm.collective_rpc("voxbatch_memory")
@@ -185,7 +185,7 @@ class _Parent(threading.Thread):
     def _load(self) -> Any:
         cards = self._arguments.get("tensor_parallel_size", 1)
         with (
-            _set({**allocator(cards), **threads(on_gpu=bool(gpu.cards()))}),
+            _set({**allocator(cards), **threads(on_gpu=bool(gpu.visible_gpus()))}),
             parent.kills_children(),
             _outputs_to(self._log_file),
         ):
@@ -240,7 +240,9 @@ def _settle(plugin: bool, loader: bool = False) -> None:
 
 @contextlib.contextmanager
 def _as_death(log: _EngineLog, of_request: bool = False, ended: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Raise Died, with the cause from the log, for any exception of vLLM: several kinds report the death of its core.
+    """Raise EngineDied, with the cause from the log, for any exception of vLLM.
+
+    vLLM reports the death of its core by several types of exceptions.
 
     Args:
         of_request: raise ValueError for an error about the request itself.
@@ -251,7 +253,7 @@ def _as_death(log: _EngineLog, of_request: bool = False, ended: Callable[[], str
     except Exception as e:
         if of_request and isinstance(e, ValueError | TypeError):
             raise ValueError(str(e)) from e
-        raise Died(log.cause(e, ended()), log.file) from e
+        raise EngineDied(log.cause(e, ended()), log.file) from e
 
 
 def _sampling(request: Request) -> Any:

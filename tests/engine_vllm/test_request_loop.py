@@ -20,13 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sounds import babble
 
-from voxbatch.engines import Feed, Notice
-from voxbatch.engines.vllm import Vllm
-from voxbatch.engines.vllm.core import Died, Output
-from voxbatch.engines.vllm.drive import AHEAD, SHIFT, Driver, Result, Starter, joined, recut
-from voxbatch.engines.vllm.families import Heard, Piece, Request, Unfit
-from voxbatch.engines.vllm.limits import SAMPLES_PER_TOKEN
-from voxbatch.engines.vllm.settings import Settings
+from voxbatch.engines import EngineMessage, Feed
+from voxbatch.engines.vllm import VllmEngine
+from voxbatch.engines.vllm.families import Piece, PieceText, Request, UnsupportedPiece
+from voxbatch.engines.vllm.realtime_limits import SAMPLES_PER_TOKEN
+from voxbatch.engines.vllm.request_loop import AHEAD, SHIFT, EngineStarter, RequestLoop, Result, joined, recut
+from voxbatch.engines.vllm.settings import VllmSettings
+from voxbatch.engines.vllm.vllm_process import EngineDied, FinishedRequest
 from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Samples, Span, Word
 
@@ -52,7 +52,7 @@ class Ears:
     def __init__(self, unfit: frozenset[int] = frozenset(), refused: frozenset[int] = frozenset()):
         self.unfit, self.refused = unfit, refused
         self.asks_twice = False
-        self.answers: list[Heard] = []
+        self.answers: list[PieceText] = []
         """Next texts; when the list is empty, the text is the chunk's number."""
         self.pieces: list[Piece] = []
 
@@ -63,15 +63,15 @@ class Ears:
         self.pieces.append(piece)
         item = int(piece.samples[0]) - 1
         if item in self.unfit:
-            raise Unfit("too long")
+            raise UnsupportedPiece("too long")
         if item in self.refused:
             raise ValueError("no such prompt")
         return Request({"item": item}, max_tokens=1)
 
-    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> Heard | Piece:
+    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> PieceText | Piece:
         if self.asks_twice and piece.lang is None:
             return replace(piece, lang="en")
-        return self.answers.pop(0) if self.answers else Heard(str(token_ids[0]))
+        return self.answers.pop(0) if self.answers else PieceText(str(token_ids[0]))
 
 
 @dataclass
@@ -100,12 +100,12 @@ class World:
         assert all(each.closed for each in self.started), "two engines at a time"
         self.sizes.append(requests)
         if len(self.sizes) - 1 in self.stillborn:
-            raise Died(self.random.choice(self.causes))
+            raise EngineDied(self.random.choice(self.causes))
         self.started.append(StandIn(self, requests))
         return self.started[-1]
 
-    def starter(self, concurrency: int = 16, restarts: int = 6) -> Starter:
-        return Starter(self.start, concurrency, restarts)
+    def starter(self, concurrency: int = 16, restarts: int = 6) -> EngineStarter:
+        return EngineStarter(self.start, concurrency, restarts)
 
 
 class StandIn:
@@ -123,7 +123,7 @@ class StandIn:
         self.hand[request_id] = request.prompt["item"]
         self.most = max(self.most, len(self.hand))
 
-    def step(self) -> list[Output]:
+    def step(self) -> list[FinishedRequest]:
         assert not self.dead
         self.world.before_step(self)
         assert self.hand, "nothing to wait for: a real engine would wait for ever"
@@ -135,12 +135,12 @@ class StandIn:
             item = self.hand.pop(name)
             if item in self.world.killers:
                 self.die()
-            outputs.append(Output(name, [item], "error" if item in self.world.failing else "stop"))
+            outputs.append(FinishedRequest(name, [item], "error" if item in self.world.failing else "stop"))
         return outputs
 
     def die(self) -> None:
         self.dead = True
-        raise Died(self.world.random.choice(self.world.causes))
+        raise EngineDied(self.world.random.choice(self.world.causes))
 
     def describe(self) -> str:
         return f"ready for {self.requests}"
@@ -162,7 +162,7 @@ def full(chunks: list[Chunk], closed: bool = True) -> Feed:
 
 def driven(world: World, count: int, ears: Ears | None = None, **settings: int) -> list[Result]:
     """Return a driver's results for this many chunks, and close the engine that it leaves running."""
-    driver = Driver(ears or Ears(), world.starter(**settings), watched=False)
+    driver = RequestLoop(ears or Ears(), world.starter(**settings), watched=False)
     results = list(driver.run(full([chunk(i) for i in range(count)])))
     if driver.core is not None:
         driver.core.close()
@@ -171,7 +171,7 @@ def driven(world: World, count: int, ears: Ears | None = None, **settings: int) 
 
 def told(results: list[Result]) -> list[str]:
     """Return the texts of all warnings."""
-    return [result.text for result in results if isinstance(result, Notice) and result.is_warning]
+    return [result.text for result in results if isinstance(result, EngineMessage) and result.is_warning]
 
 
 def heard(results: list[Result]) -> dict[int, str]:
@@ -186,7 +186,7 @@ def failed(results: list[Result]) -> dict[int, str]:
 
 def one_each(results: list[Result], count: int) -> bool:
     """Return whether each of `count` chunks has exactly one result."""
-    items = Counter(result.item for result in results if not isinstance(result, Notice))
+    items = Counter(result.item for result in results if not isinstance(result, EngineMessage))
     return items == Counter(range(count))
 
 
@@ -197,13 +197,13 @@ def one_each(results: list[Result], count: int) -> bool:
 def test_an_engine_stays_from_stream_to_stream(dies: bool) -> None:
     """The second stream uses the engine that the first one leaves running, or a new one if that engine has died."""
     world = World()
-    first = Driver(Ears(), world.starter(), watched=False)
+    first = RequestLoop(Ears(), world.starter(), watched=False)
     assert one_each(list(first.run(full([chunk(i) for i in range(9)]))), 9)
     assert first.core is world.started[0]
     if dies:
         world.death_rate = 1.0
         world.before_step = lambda core: setattr(world, "death_rate", float(core is world.started[0]))
-    second = Driver(Ears(), world.starter(), False, first.core)
+    second = RequestLoop(Ears(), world.starter(), False, first.core)
     results = list(second.run(full([chunk(i) for i in range(9)])))
     assert one_each(results, 9)
     assert len(told(results)) == dies
@@ -213,9 +213,9 @@ def test_an_engine_stays_from_stream_to_stream(dies: bool) -> None:
 
 def test_a_stream_waits_for_the_one_before() -> None:
     """Which may be at its end yet, with nobody to listen: it is asked nothing before, and the same engine serves it."""
-    world, engine = World(), object.__new__(Vllm)
+    world, engine = World(), object.__new__(VllmEngine)
     engine._streaming, engine._ending, engine._unwanted = threading.Lock(), threading.Lock(), False
-    engine._core, engine._starter, engine._family, engine._settings = None, world.starter(), Ears(), Settings()
+    engine._core, engine._starter, engine._family, engine._settings = None, world.starter(), Ears(), VllmSettings()
     feed, results = full([chunk(0)], closed=False), list[Result]()
     first = threading.Thread(target=lambda: list(engine.stream(feed)))
     second = threading.Thread(target=lambda: results.extend(engine.stream(full([chunk(i) for i in range(3)]))))
@@ -237,7 +237,7 @@ def test_an_engine_that_was_made_smaller_does_not_stay() -> None:
     again."""
     world = World(causes=("CUDA out of memory",))
     world.before_step = lambda core: setattr(world, "death_rate", float(core.requests == 16))
-    driver = Driver(Ears(), world.starter(), watched=False)
+    driver = RequestLoop(Ears(), world.starter(), watched=False)
     assert one_each(list(driver.run(full([chunk(i) for i in range(9)]))), 9)
     assert driver.core is None
     assert all(each.closed for each in world.started)
@@ -260,7 +260,7 @@ def test_one_result_each(
     assert one_each(results, count)
     assert set(failed(results)) == {item for item in failing | unfit if item < count}
     assert all(text == str(item) for item, text in heard(results).items())
-    assert [result.text for result in results if isinstance(result, Notice)] == [f"ready for {concurrency}"]
+    assert [result.text for result in results if isinstance(result, EngineMessage)] == [f"ready for {concurrency}"]
     assert all(each.closed for each in world.started)
 
 
@@ -291,7 +291,7 @@ def test_an_engine_that_never_lives(count: int, concurrency: int, restarts: int,
     """An engine that dies `restarts` times in a row is given up, and no chunk fails for it, even if there are few
     chunks."""
     world, results = World(seed, death_rate=1.0), list[Result]()
-    driver = Driver(Ears(), world.starter(concurrency, restarts), watched=False)
+    driver = RequestLoop(Ears(), world.starter(concurrency, restarts), watched=False)
     with pytest.raises(EngineError, match=r"^vLLM died: it fell over$"):
         results.extend(driver.run(full([chunk(i) for i in range(count)])))
     assert not failed(results)
@@ -350,7 +350,7 @@ def test_trouble_of_any_kind_is_the_chunks_own(monkeypatch: pytest.MonkeyPatch) 
     ears = Ears()
     read = ears.read
 
-    def falls_over(piece: Piece, token_ids: list[int], finish_reason: str) -> Heard | Piece:
+    def falls_over(piece: Piece, token_ids: list[int], finish_reason: str) -> PieceText | Piece:
         if token_ids[0] == 3:
             raise KeyError("token 99")
         return read(piece, token_ids, finish_reason)
@@ -370,8 +370,8 @@ def test_a_run_that_is_being_stopped() -> None:
         core.die()
 
     world = World(before_step=stop)
-    results = list(Driver(Ears(), world.starter(), watched=False).run(feed))
-    assert results == [Notice("ready for 16")]
+    results = list(RequestLoop(Ears(), world.starter(), watched=False).run(feed))
+    assert results == [EngineMessage("ready for 16")]
     assert len(world.started) == 1
     assert world.started[0].closed
 
@@ -379,8 +379,8 @@ def test_a_run_that_is_being_stopped() -> None:
 def test_a_run_that_is_left() -> None:
     """The engine is closed when the consumer stops listening."""
     world = World()
-    results = Driver(Ears(), world.starter(), watched=False).run(full([chunk(i) for i in range(9)]))
-    assert isinstance(next(results), Notice)
+    results = RequestLoop(Ears(), world.starter(), watched=False).run(full([chunk(i) for i in range(9)]))
+    assert isinstance(next(results), EngineMessage)
     assert isinstance(next(results), Hypothesis)
     results.close()
     assert world.started[0].closed
@@ -407,7 +407,7 @@ def test_the_engine_is_kept_full(count: int, concurrency: int, seed: int) -> Non
         assert len(core.hand) == window or feed.closed
 
     world = World(seed, before_step=look)
-    list(Driver(Ears(), world.starter(concurrency), watched=False).run(feed))
+    list(RequestLoop(Ears(), world.starter(concurrency), watched=False).run(feed))
     assert world.started[0].most == min(window, count)
 
 
@@ -440,7 +440,7 @@ def _note_alone(core: StandIn, alone: set[int]) -> None:
 def test_it_waits_for_a_slow_feed() -> None:
     """An idle driver waits for a chunk, and takes each chunk as it comes."""
     feed, world = full([chunk(0)], closed=False), World()
-    results = Driver(Ears(), world.starter(), watched=False).run(feed)
+    results = RequestLoop(Ears(), world.starter(), watched=False).run(feed)
     assert [next(results) for _ in range(2)][1] == Hypothesis(0, 0, "0")
     feed.put(chunk(1))
     feed.close()
@@ -458,13 +458,13 @@ LATE = (Word(" late", 1.0, 1.5),)
 def watched(ears: Ears, samples: Samples = SPEECH, world: World | None = None) -> Hypothesis:
     """Return the result of one chunk, number 7."""
     world = world or World()
-    driver = Driver(ears, world.starter(), watched=True)
-    (result,) = (each for each in driver.run(full([chunk(7, samples)])) if not isinstance(each, Notice))
+    driver = RequestLoop(ears, world.starter(), watched=True)
+    (result,) = (each for each in driver.run(full([chunk(7, samples)])) if not isinstance(each, EngineMessage))
     assert isinstance(result, Hypothesis)
     return result
 
 
-def hears(*answers: Heard) -> Ears:
+def hears(*answers: PieceText) -> Ears:
     """Return a family that hears these answers in turn."""
     ears = Ears()
     ears.answers = list(answers)
@@ -479,7 +479,7 @@ def in_order(world: World) -> World:
 
 def test_what_is_not_suspect_is_asked_once() -> None:
     """A chunk without suspicion is decoded once, and its text is the result."""
-    ears = hears(Heard(GOOD))
+    ears = hears(PieceText(GOOD))
     assert watched(ears) == Hypothesis(7, 0, GOOD)
     assert len(ears.pieces) == 1
 
@@ -487,7 +487,7 @@ def test_what_is_not_suspect_is_asked_once() -> None:
 def test_text_after_the_end_is_kept_and_flagged() -> None:
     """Text after the model's end token is kept, with a warning that says where and how much, and is not decoded
     again."""
-    ears = hears(Heard(GOOD, after_end=((4.16, 30),)))
+    ears = hears(PieceText(GOOD, after_end=((4.16, 30),)))
     warning = "30 characters of text after the model said that it had ended, at 4.2 s"
     assert watched(ears) == Hypothesis(7, 0, GOOD, warnings=(warning,))
     assert len(ears.pieces) == 1
@@ -495,7 +495,7 @@ def test_text_after_the_end_is_kept_and_flagged() -> None:
 
 def test_halves_are_kept_when_they_are_better() -> None:
     """Better halves are joined, with the second half's times shifted by the first's length, and with a warning."""
-    ears = hears(Heard(""), Heard(" left half", LATE), Heard(" right half, not so short", LATE))
+    ears = hears(PieceText(""), PieceText(" left half", LATE), PieceText(" right half, not so short", LATE))
     result = watched(ears, world=in_order(World()))
     whole, left, right = ears.pieces
     assert len(left.samples) + len(right.samples) == len(whole.samples)
@@ -510,7 +510,7 @@ def test_halves_are_kept_when_they_are_better() -> None:
 
 def test_the_first_is_kept_when_the_second_is_no_better() -> None:
     """The first text is kept, with a warning, if the second one is no better."""
-    result = watched(hears(Heard("Yes."), Heard(""), Heard("")))
+    result = watched(hears(PieceText("Yes."), PieceText(""), PieceText("")))
     assert result.text == "Yes."
     (warning,) = result.warnings
     assert warning.endswith(" s of speech: decoded again in two halves, which was no better")
@@ -518,7 +518,7 @@ def test_the_first_is_kept_when_the_second_is_no_better() -> None:
 
 def test_a_short_one_goes_behind_silence() -> None:
     """A short suspect chunk is decoded again after 420 ms of silence, which its times do not include."""
-    ears = hears(Heard(""), Heard(" short and late", (Word(" short", 0.2, 0.52), Word(" late", 1.42, 1.92))))
+    ears = hears(PieceText(""), PieceText(" short and late", (Word(" short", 0.2, 0.52), Word(" late", 1.42, 1.92))))
     result = watched(ears, SPEECH[: 5 * SAMPLING_RATE])
     _, again = ears.pieces
     assert (again.lead, len(again.samples)) == (SHIFT, 5 * SAMPLING_RATE + SHIFT)
@@ -557,7 +557,7 @@ def test_the_silence_changes_what_a_token_of_audio_is_made_of() -> None:
 @pytest.mark.parametrize("fault", ["error", "death", "refusal"])
 def test_a_second_opinion_that_fails(fault: str) -> None:
     """The first text is kept if the second decoding fails: a doubtful text is better than none."""
-    ears, world = hears(Heard("Yes.")), World()
+    ears, world = hears(PieceText("Yes.")), World()
 
     def go_wrong(core: StandIn) -> None:
         if fault == "refusal":
@@ -579,9 +579,9 @@ def test_a_second_opinion_that_fails(fault: str) -> None:
 def test_a_pause_across_both_halves() -> None:
     """Two stretches of silence that meet at the cut count as one."""
     halves = [Piece(SPEECH[: 10 * SAMPLING_RATE]), Piece(SPEECH[10 * SAMPLING_RATE :])]
-    met = joined(halves, [Heard(" one", LATE, (4.0, 10.0)), Heard(" two", LATE, (0.0, 6.0))])
+    met = joined(halves, [PieceText(" one", LATE, (4.0, 10.0)), PieceText(" two", LATE, (0.0, 6.0))])
     assert met.quiet == (4.0, 16.0)
-    apart = joined(halves, [Heard(" one", LATE, (4.0, 9.0)), Heard(" two", LATE, (0.0, 6.0))])
+    apart = joined(halves, [PieceText(" one", LATE, (4.0, 9.0)), PieceText(" two", LATE, (0.0, 6.0))])
     assert apart.quiet == (10.0, 16.0)
 
 
@@ -595,7 +595,7 @@ def test_joined_words_are_in_order_and_inside(sizes: list[int], lead: int, rng: 
         duration = len(piece.samples) / SAMPLING_RATE
         times = sorted(rng.uniform(0, duration) for _ in range(2 * rng.randint(0, 5)))
         words = tuple(Word(f" w{i}", a, b) for i, (a, b) in enumerate(zip(times[::2], times[1::2], strict=True)))
-        answers.append(Heard("".join(word.text for word in words), words, (0.0, duration)))
+        answers.append(PieceText("".join(word.text for word in words), words, (0.0, duration)))
     whole = joined(pieces, answers)
     times = [time for word in whole.words for time in (word.start, word.end)]
     assert times == sorted(times)
@@ -607,15 +607,15 @@ def test_joined_words_are_in_order_and_inside(sizes: list[int], lead: int, rng: 
 def test_joined_ends_are_on_the_chunks_clock() -> None:
     """The end in the second half is shifted by the first half's length."""
     halves = [Piece(SPEECH[: 10 * SAMPLING_RATE]), Piece(SPEECH[10 * SAMPLING_RATE :])]
-    met = joined(halves, [Heard("one", after_end=((4.0, 1),)), Heard("two", after_end=((5.0, 2),))])
+    met = joined(halves, [PieceText("one", after_end=((4.0, 1),)), PieceText("two", after_end=((5.0, 2),))])
     assert met.after_end == ((4.0, 1), (15.0, 2))
 
 
 def test_joined_without_times() -> None:
     """Texts without times are joined by a space, except in scripts without spaces, where times decide."""
     halves = [Piece(SPEECH), Piece(SPEECH)]
-    assert joined(halves, [Heard("one"), Heard("two", truncated=True)]) == Heard("one two", truncated=True)
-    close = (Heard("你", (Word("你", 1, 2),)), Heard("好", (Word("好", 1, 2),)))
+    assert joined(halves, [PieceText("one"), PieceText("two", truncated=True)]) == PieceText("one two", truncated=True)
+    close = (PieceText("你", (Word("你", 1, 2),)), PieceText("好", (Word("好", 1, 2),)))
     assert joined(halves, list(close)).text == "你好"
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class EngineMessage:
     """A message of an engine to the user."""
 
     text: str

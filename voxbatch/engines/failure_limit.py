@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from voxbatch.engines.notice import Notice
+from voxbatch.engines.message import EngineMessage
 from voxbatch.errors import EngineError
 from voxbatch.records import ChunkFailure, Hypothesis
 
 GIVE_UP_AFTER = 8
 """Number of failed chunks, without any success, after which the engine counts as broken."""
 
-Result = Hypothesis | ChunkFailure | Notice
+Result = Hypothesis | ChunkFailure | EngineMessage
 
 
-def unless_all_fail(results: Iterable[Result]) -> Iterator[Result]:
+def stop_if_all_fail(results: Iterable[Result]) -> Iterator[Result]:
     """Yield the results, but hold back retryable failures until the first chunk succeeds.
 
     The engine may be the cause of a retryable failure. All other results pass at once. If the results end without a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-OWN_DELAY_MS = 480
+DEFAULT_DELAY_MS = 480
 """The model's own transcription delay: tekken.json, audio.transcription_delay_ms."""
 PARAMS: dict[str, Any] = {
     "dim": 3072, "n_layers": 26, "head_dim": 128, "hidden_dim": 9216, "n_heads": 32, "n_kv_heads": 8,

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from voxbatch import vllm_plugin
-from voxbatch.engines.vllm import compat, limits, prefill
+from voxbatch.engines.vllm import compat, prefill, realtime_limits
 from voxbatch.engines.vllm.arguments import WHISPER_REQUESTS, lifts, passes, stated
+from voxbatch.engines.vllm.default_model import DEFAULT_DELAY_MS
 from voxbatch.engines.vllm.families import instruct, whisper
 from voxbatch.engines.vllm.model import DEFAULT_MODEL, FAMILIES_OF, REALTIME, WHISPER
-from voxbatch.engines.vllm.published import OWN_DELAY_MS
-from voxbatch.engines.vllm.settings import Settings, resolve
+from voxbatch.engines.vllm.settings import VllmSettings, resolve
 from voxbatch.records import SAMPLING_RATE
 
 
@@ -22,7 +22,7 @@ def preview(model: str | None, options: Mapping[str, str]) -> dict[str, Any]:
 
     Args:
         model: the value of --model; None means DEFAULT_MODEL.
-        options: engine options by name, unparsed; see Settings.
+        options: engine options by name, unparsed; see VllmSettings.
 
     Raises:
         ConfigError: an option makes no sense.
@@ -35,7 +35,7 @@ def preview(model: str | None, options: Mapping[str, str]) -> dict[str, Any]:
     return {"engine_arguments": _arguments(name, family, settings), "longest_chunk_s": _longest_s(family, settings)}
 
 
-def _arguments(name: str, family: str, settings: Settings) -> dict[str, Any]:
+def _arguments(name: str, family: str, settings: VllmSettings) -> dict[str, Any]:
     return {
         "model": name,
         **stated(family, family != WHISPER, settings),
@@ -51,24 +51,24 @@ def _admitted(family: str) -> int | str:
     return WHISPER_REQUESTS if family == WHISPER else "as many as the card's memory admits"
 
 
-def _share(settings: Settings) -> str:
+def _share(settings: VllmSettings) -> str:
     limit = f"{settings.gpu_memory_gb:g} GB" if settings.gpu_memory_gb else f"{settings.gpu_memory_utilization:g}"
     return f"{limit} of the card, less what vLLM does not count"
 
 
-def _attention(family: str, settings: Settings) -> dict[str, str]:
+def _attention(family: str, settings: VllmSettings) -> dict[str, str]:
     by = [version for version in prefill.versions(settings) if _once(family, settings, version)]
     if not by or not prefill.brings_attention(settings):
         return {}
     return {"attention_backend": f"{vllm_plugin.ATTENTION} with vLLM {', '.join(by)}, where the card can"}
 
 
-def _once(family: str, settings: Settings, version: str) -> bool:
+def _once(family: str, settings: VllmSettings, version: str) -> bool:
     """Return whether the encoder runs once per chunk on a GPU, with a version of vLLM."""
     return family == REALTIME and prefill.is_taken(settings, version)
 
 
-def _mode(family: str, settings: Settings) -> str:
+def _mode(family: str, settings: VllmSettings) -> str:
     if settings.cudagraph_mode != "auto":
         return settings.cudagraph_mode
     versions = prefill.versions(settings)
@@ -78,8 +78,8 @@ def _mode(family: str, settings: Settings) -> str:
     return f"{newest}, or {by[others[0]]} with vLLM {', '.join(others)}" if others else newest
 
 
-def _longest_s(family: str, settings: Settings) -> float:
+def _longest_s(family: str, settings: VllmSettings) -> float:
     if family == REALTIME:
-        delay = limits.delay_tokens(settings.delay_ms or OWN_DELAY_MS)
-        return limits.longest_chunk(settings.max_model_len, delay) / SAMPLING_RATE
+        delay = realtime_limits.delay_tokens(settings.delay_ms or DEFAULT_DELAY_MS)
+        return realtime_limits.longest_chunk(settings.max_model_len, delay) / SAMPLING_RATE
     return float(whisper.WINDOW_S if family == WHISPER else instruct.WINDOW_S)

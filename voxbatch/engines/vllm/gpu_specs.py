@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class GpuSpec:
     """The memory and the speed of a GPU."""
 
     total_bytes: float
@@ -34,13 +34,13 @@ class Capacity:
 
 _HOPPER, _OTHER = (192, 128), (64, 64)
 
-CARDS = {
-    "NVIDIA H200": Capacity(150.75e9, 4.8e12, 790e12, 132, _HOPPER, 0.2),  # 989
-    "NVIDIA H100 80GB HBM3": Capacity(85.5e9, 3.35e12, 786e12, 132, _HOPPER, 0.25),  # 989
-    "NVIDIA A100-SXM4-80GB": Capacity(85.9e9, 2.04e12, 264e12, 108, _OTHER, 0.3),  # 312
-    "NVIDIA L40S": Capacity(48.3e9, 864e9, 269e12, 142, _OTHER, 0.3),  # 362
-    "NVIDIA L4": Capacity(24.15e9, 300e9, 57e12, 58, _OTHER, 0.3),  # 121; 71 while it is cold
-    "NVIDIA A10G": Capacity(24.15e9, 600e9, 56e12, 80, _OTHER, 0.35),  # 70; no measurement was found: 0.8 of it
+GPU_SPECS = {
+    "NVIDIA H200": GpuSpec(150.75e9, 4.8e12, 790e12, 132, _HOPPER, 0.2),  # 989
+    "NVIDIA H100 80GB HBM3": GpuSpec(85.5e9, 3.35e12, 786e12, 132, _HOPPER, 0.25),  # 989
+    "NVIDIA A100-SXM4-80GB": GpuSpec(85.9e9, 2.04e12, 264e12, 108, _OTHER, 0.3),  # 312
+    "NVIDIA L40S": GpuSpec(48.3e9, 864e9, 269e12, 142, _OTHER, 0.3),  # 362
+    "NVIDIA L4": GpuSpec(24.15e9, 300e9, 57e12, 58, _OTHER, 0.3),  # 121; 71 while it is cold
+    "NVIDIA A10G": GpuSpec(24.15e9, 600e9, 56e12, 80, _OTHER, 0.35),  # 70; no measurement was found: 0.8 of it
 }
 """Capacities by NVML's names of the GPUs. `total_bytes` was read on an H200 (143,771 MiB) and an L4 (23,034 MiB); for
 the other GPUs it is the value that NVML usually shows. `flops` comes from

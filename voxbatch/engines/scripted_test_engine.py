@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from voxbatch.engines import EngineSpec, Feed, Notice
+from voxbatch.engines import EngineMessage, EngineSpec, Feed
 from voxbatch.engines.options import parse
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
@@ -28,7 +28,7 @@ WORKER = "VOXBATCH_SCRIPTED_WORKER"
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class ScriptedOptions:
     """Engine options of the simulated engine."""
 
     max_chunk_s: float = 30.0
@@ -53,11 +53,11 @@ class Script:
     """True to return word times."""
 
 
-class Scripted:
+class ScriptedTestEngine:
     """The simulated engine; see Engine for the methods."""
 
     def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
-        self._script = parse(Script, "scripted", options)
+        self._script = parse(ScriptedOptions, "scripted", options)
         self._fail = _indexes(self._script.fail_items)
         if self._script.max_chunk_s < SHORTEST_LIMIT_S or min(self._script.concurrency, self._script.workers) < 1:
             limit = f"a max_chunk_s from {SHORTEST_LIMIT_S:g}"
@@ -76,11 +76,11 @@ class Scripted:
             workers=tuple({WORKER: str(worker)} for worker in range(self._script.workers)),
         )
 
-    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | Notice]:
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
         """Yield the counted words of each chunk; see `Engine.stream`."""
         if self._script.load_s and not self._loaded:
             time.sleep(self._script.load_s)
-            yield Notice("scripted is loaded")
+            yield EngineMessage("scripted is loaded")
         self._loaded = True
         flight: deque[tuple[float, Chunk]] = deque()
         done = 0

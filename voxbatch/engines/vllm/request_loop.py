@@ -2,7 +2,7 @@
 
 The driver submits more requests than the engine runs at a time, so that the engine always finds the next one waiting.
 Each request that finishes is replaced at once; no request waits for a batch. A chunk with a suspect text is decoded a
-second time, in two halves (`watch`).
+second time, in two halves (`suspect_text`).
 
 When the engine dies, a new engine is started, and the unfinished chunks are submitted again. After each death only an
 eighth of the chunks that were in the engine are submitted at a time. So a chunk that kills the engine is soon alone in
@@ -20,15 +20,15 @@ import numpy as np
 
 from voxbatch.chunking import quietest
 from voxbatch.engines.feed import Feed
-from voxbatch.engines.notice import Notice
-from voxbatch.engines.vllm.core import Core, Died, Output
-from voxbatch.engines.vllm.families import Family, Heard, Piece, Unfit
-from voxbatch.engines.vllm.limits import SAMPLES_PER_TOKEN
-from voxbatch.engines.vllm.watch import Suspicion, suspicions
+from voxbatch.engines.message import EngineMessage
+from voxbatch.engines.vllm.families import Family, Piece, PieceText, UnsupportedPiece
+from voxbatch.engines.vllm.realtime_limits import SAMPLES_PER_TOKEN
+from voxbatch.engines.vllm.suspect_text import Suspicion, suspicions
+from voxbatch.engines.vllm.vllm_process import EngineDied, FinishedRequest, VllmProcess
 from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
 
-Result = Hypothesis | ChunkFailure | Notice
+Result = Hypothesis | ChunkFailure | EngineMessage
 
 AHEAD = 1 / 8
 """Number of requests that wait in the engine, as a share of the requests that it runs. With waiting requests the engine
@@ -58,9 +58,9 @@ class _Case:
     chunk: Chunk
     pieces: list[Piece]
     """The pieces of the present round, in order."""
-    heard: dict[int, Heard] = field(default_factory=dict)
+    heard: dict[int, PieceText] = field(default_factory=dict)
     """The results of the present round, by the index of the piece."""
-    first: Heard | None = None
+    first: PieceText | None = None
     """The result of the first round. None until there is a second round."""
     doubts: list[Suspicion] = field(default_factory=list)
     """The reasons for a second round."""
@@ -74,21 +74,21 @@ class _Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Starter:
+class EngineStarter:
     """The way to start an engine, and the limits for it."""
 
-    start: Callable[[int], Core]
-    """Function that takes the number of requests at a time and returns an engine. Raises Died."""
+    start: Callable[[int], VllmProcess]
+    """Function that takes the number of requests at a time and returns an engine. Raises EngineDied."""
     concurrency: int
     """Number of requests at a time."""
     restarts: int
     """Number of deaths without a result between them that are answered with a new engine."""
 
 
-class Driver:
+class RequestLoop:
     """A driver of one stream of chunks through one engine, or through several engines one after another."""
 
-    def __init__(self, family: Family, starter: Starter, watched: bool, core: Core | None = None):
+    def __init__(self, family: Family, starter: EngineStarter, watched: bool, core: VllmProcess | None = None):
         """Make a driver.
 
         Args:
@@ -125,13 +125,13 @@ class Driver:
             try:
                 if core is None:
                     core = self._starter.start(self._concurrency)
-                    yield Notice(core.describe())
+                    yield EngineMessage(core.describe())
                 yield from self._drive(core, feed)
                 yield from self._held
                 if self._concurrency == self._starter.concurrency:
                     self.core, core = core, None
                 return
-            except Died as death:
+            except EngineDied as death:
                 if feed.discarded:
                     return  # the run is being stopped, and the engine got the signal too
                 yield from self._after(death, loaded=core is not None)
@@ -141,7 +141,7 @@ class Driver:
 
     # -- one engine's life --------------------------------------------------------------------------------------------
 
-    def _drive(self, core: Core, feed: Feed) -> Iterator[Result]:
+    def _drive(self, core: VllmProcess, feed: Feed) -> Iterator[Result]:
         while True:
             yield from self._fill(core, feed)
             if not self._flight and not self._todo and feed.closed:
@@ -150,27 +150,27 @@ class Driver:
             for output in core.step() if self._flight else ():
                 yield from self._finished(core, output)
 
-    def _fill(self, core: Core, feed: Feed) -> Iterator[Result]:
+    def _fill(self, core: VllmProcess, feed: Feed) -> Iterator[Result]:
         """Submit cases until the window is full or no case is available now."""
         while len(self._flight) < self._window() and (case := self._next(feed)):
             try:
                 self._ask(core, case)
-            except Died:
+            except EngineDied:
                 raise
             except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
-                yield self._given_up(case, _named(e), retryable=not isinstance(e, Unfit))
+                yield self._given_up(case, _named(e), retryable=not isinstance(e, UnsupportedPiece))
 
-    def _prove(self, core: Core, feed: Feed) -> None:
+    def _prove(self, core: VllmProcess, feed: Feed) -> None:
         """Show that the engine is alive, with a request of one second of silence.
 
         This is needed when chunks are blamed for deaths of the engine and no other chunk is left to show that it is
         alive.
 
         Raises:
-            Died: the engine died.
+            EngineDied: the engine died.
         """
         if self._held and not feed.discarded:
-            with contextlib.suppress(Unfit, ValueError):
+            with contextlib.suppress(UnsupportedPiece, ValueError):
                 core.add(PROOF, self._family.request(Piece(np.zeros(SAMPLING_RATE, np.float32))))
                 while not any(output.id == PROOF for output in core.step()):
                     pass
@@ -193,12 +193,12 @@ class Driver:
         chunk = feed.get(wait=not self._flight)
         return _Case(chunk, [Piece(chunk.samples, chunk.lang)]) if chunk else None
 
-    def _ask(self, core: Core, case: _Case) -> None:
+    def _ask(self, core: VllmProcess, case: _Case) -> None:
         for index in range(len(case.pieces)):
             if index not in case.heard:
                 self._ask_piece(core, case, index)
 
-    def _ask_piece(self, core: Core, case: _Case, index: int) -> None:
+    def _ask_piece(self, core: VllmProcess, case: _Case, index: int) -> None:
         request = self._family.request(case.pieces[index])
         request_id = str(self._asked)
         self._asked += 1
@@ -216,16 +216,16 @@ class Driver:
             return ChunkFailure(case.chunk.item, case.chunk.index, message, retryable)
         return _hypothesis(case.chunk, case.first, f"{_why(case)}: could not be decoded again ({message})")
 
-    def _finished(self, core: Core, output: Output) -> Iterator[Result]:
+    def _finished(self, core: VllmProcess, output: FinishedRequest) -> Iterator[Result]:
         if (found := self._flight.pop(output.id, None)) is None:
             return  # another piece of the same chunk has failed
         case, index = found
         try:
             result = self._read(core, case, index, output)
-        except Died:
+        except EngineDied:
             raise
         except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
-            result = self._given_up(case, _named(e), retryable=not isinstance(e, Unfit))
+            result = self._given_up(case, _named(e), retryable=not isinstance(e, UnsupportedPiece))
         if result is not None:
             self._deaths = 0
             held, self._held = self._held, []
@@ -233,7 +233,9 @@ class Driver:
 
     # -- one chunk ----------------------------------------------------------------------------------------------------
 
-    def _read(self, core: Core, case: _Case, index: int, output: Output) -> Hypothesis | ChunkFailure | None:
+    def _read(
+        self, core: VllmProcess, case: _Case, index: int, output: FinishedRequest
+    ) -> Hypothesis | ChunkFailure | None:
         """Return the result of the chunk, or None if more requests are needed for it."""
         if output.finish_reason not in ("stop", "length"):
             return self._given_up(case, f"vllm ended the request with {output.finish_reason!r}", retryable=True)
@@ -259,7 +261,7 @@ class Driver:
 
     # -- between two engines ------------------------------------------------------------------------------------------
 
-    def _after(self, death: Died, loaded: bool) -> Iterator[Result]:
+    def _after(self, death: EngineDied, loaded: bool) -> Iterator[Result]:
         """Prepare for another engine.
 
         Args:
@@ -286,19 +288,23 @@ class Driver:
             for case in (*self._todo, *cases):
                 case.suspect = case in cases  # this death clears the cases that were not in the engine
         self._todo.extendleft(case.again() for case in reversed(cases))
-        yield Notice(self._told(death, len(cases)), is_warning=True)
+        yield EngineMessage(self._told(death, len(cases)), is_warning=True)
 
-    def _told(self, death: Died, cases: int) -> str:
+    def _told(self, death: EngineDied, cases: int) -> str:
         admitted = f", with {self._concurrency} requests at a time" if death.out_of_memory else ""
         in_hand = f" for the {cases} chunks in hand" if cases else ""
         return f"vLLM died ({death}); starting it again{in_hand}{admitted}"
 
 
 def _named(error: Exception) -> str:
-    return f"vllm: {error}" if isinstance(error, Unfit | ValueError) else f"vllm: {type(error).__name__}: {error}"
+    return (
+        f"vllm: {error}"
+        if isinstance(error, UnsupportedPiece | ValueError)
+        else f"vllm: {type(error).__name__}: {error}"
+    )
 
 
-def joined(pieces: list[Piece], heard: list[Heard]) -> Heard:
+def joined(pieces: list[Piece], heard: list[PieceText]) -> PieceText:
     """Join the results of consecutive pieces into one, with times from the chunk's first sample."""
     if len(heard) == 1 and not pieces[0].lead:
         return heard[0]
@@ -317,7 +323,7 @@ def joined(pieces: list[Piece], heard: list[Heard]) -> Heard:
     parts = filter(None, (each.text.strip() for each in heard))
     text = "".join(word.text for word in words) if words else " ".join(parts)
     truncated = any(each.truncated for each in heard)
-    return Heard(text, tuple(words), _longest(quiet), _longest(unheard), truncated, tuple(after_end))
+    return PieceText(text, tuple(words), _longest(quiet), _longest(unheard), truncated, tuple(after_end))
 
 
 def _longest(stretches: list[tuple[float, float]]) -> tuple[float, float] | None:
@@ -342,7 +348,7 @@ def recut(piece: Piece, limit: int) -> list[Piece]:
     return [replace(piece, samples=np.concatenate([np.zeros(lead, np.float32), samples]), lead=lead)]
 
 
-def _better(case: _Case, second: Heard) -> Hypothesis:
+def _better(case: _Case, second: PieceText) -> Hypothesis:
     first = case.first
     assert first is not None
     doubts = suspicions(case.chunk.samples, second)
@@ -360,7 +366,7 @@ def _weight(doubts: list[Suspicion]) -> float:
     return sum(each.weight for each in doubts)
 
 
-def _hypothesis(chunk: Chunk, heard: Heard, *warnings: str) -> Hypothesis:
+def _hypothesis(chunk: Chunk, heard: PieceText, *warnings: str) -> Hypothesis:
     went_on = (
         f"{characters} characters of text after the model said that it had ended, at {at:.1f} s"
         for at, characters in heard.after_end

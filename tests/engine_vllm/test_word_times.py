@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.engines.vllm.words import (
+from voxbatch.engines.vllm.word_times import (
     EOS,
     FIRST_TEXT_ID,
     STREAMING_PAD,
@@ -190,10 +190,10 @@ def test_reading_with_the_real_tokenizer(tmp_path: Path) -> None:
     from voxbatch.engines.vllm.families import Piece
     from voxbatch.engines.vllm.families.realtime import Realtime
     from voxbatch.engines.vllm.model import REALTIME, Model
-    from voxbatch.engines.vllm.settings import Settings
+    from voxbatch.engines.vllm.settings import VllmSettings
 
     write_tekken(tmp_path)
-    family = Realtime(Model("m", tmp_path, REALTIME, is_mistral=True), Settings())
+    family = Realtime(Model("m", tmp_path, REALTIME, is_mistral=True), VllmSettings())
     family.load(tmp_path)
     one, emoji, end = (family._tekken.encode(text) for text in ("one", " 🥟", " end"))
     assert len(emoji) > 1

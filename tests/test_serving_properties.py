@@ -24,9 +24,9 @@ from voxbatch.cli.options import config_of
 from voxbatch.config import Config
 from voxbatch.engines.vllm import FAMILIES, gpu
 from voxbatch.engines.vllm.checks import check, check_step, divides
-from voxbatch.engines.vllm.keys import Entry
+from voxbatch.engines.vllm.config_keys import Entry
 from voxbatch.engines.vllm.model import Model, locate
-from voxbatch.engines.vllm.properties import parse, read
+from voxbatch.engines.vllm.serving_properties import parse, read
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
 
@@ -143,7 +143,7 @@ def test_more_than_one_recording_a_request_is_a_ceiling(limit: str) -> None:
     ],
 )
 def test_each_key_has_its_setting(tmp_path: Path, line: str, option: dict[str, str]) -> None:
-    """Each line gives one option, which Settings accepts."""
+    """Each line gives one option, which VllmSettings accepts."""
     file = tmp_path / "p"
     file.write_text(line)
     assert read(str(file)).options == option
@@ -448,7 +448,7 @@ def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def visible() -> list[str]:
-    return [card.device for card in gpu.cards()]
+    return [card.device for card in gpu.visible_gpus()]
 
 
 @pytest.mark.usefixtures("two_cards")
@@ -485,7 +485,7 @@ def test_what_a_driver_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory that the driver reserves is known for each GPU, with its compute capability; an
     old driver reports 0.
     """
-    assert [(card.reserved_bytes, card.capability) for card in gpu.cards()] == [(5 * 10**8, (8, 9))] * 2
+    assert [(card.reserved_bytes, card.capability) for card in gpu.visible_gpus()] == [(5 * 10**8, (8, 9))] * 2
 
     def of_old(handle: int, version: int | None = None) -> SimpleNamespace:
         if version:
@@ -493,7 +493,7 @@ def test_what_a_driver_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
         return SimpleNamespace(total=24 * 10**9, free=23 * 10**9)
 
     monkeypatch.setattr(sys.modules["pynvml"], "nvmlDeviceGetMemoryInfo", of_old)
-    assert [card.reserved_bytes for card in gpu.cards()] == [0, 0]
+    assert [card.reserved_bytes for card in gpu.visible_gpus()] == [0, 0]
 
 
 @pytest.mark.usefixtures("two_cards")

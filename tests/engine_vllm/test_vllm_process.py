@@ -19,12 +19,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from voxbatch.engines.vllm import compat, core
-from voxbatch.engines.vllm.core import Died, _as_death, _EngineLog, _HangGuard, _logging
+from voxbatch.engines.vllm import compat, vllm_process
+from voxbatch.engines.vllm.vllm_process import EngineDied, _as_death, _EngineLog, _HangGuard, _logging
 
 TRACEBACK = """2026-01-01 00:00:00,000 7 ERROR [vllm.v1.engine.core] EngineCore encountered a fatal error.
 2026-01-01 00:00:00,000 7 ERROR [vllm.v1.engine.core] Traceback (most recent call last):
-  File "core.py", line 1, in run
+  File "vllm_process.py", line 1, in run
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB
 2026-01-01 00:00:00,001 7 ERROR [vllm.v1.engine.core] RuntimeError: Engine core initialization failed: see above
 2026-01-01 00:00:00,002 7 ERROR [vllm.v1.engine.core] Note: this is no exception
@@ -55,9 +55,9 @@ def test_the_cause_is_what_the_engine_said(log: _EngineLog) -> None:
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB; "
         "RuntimeError: Engine core initialization failed: see above"
     )
-    assert Died(cause).out_of_memory
-    assert not Died("it fell over").out_of_memory
-    died = Died(cause, log.file)
+    assert EngineDied(cause).out_of_memory
+    assert not EngineDied("it fell over").out_of_memory
+    died = EngineDied(cause, log.file)
     assert (died.cause, str(died)) == (cause, f"{cause} (its log: {log.file})")
 
 
@@ -93,10 +93,10 @@ def test_a_request_that_is_not_taken(log: _EngineLog, error: Exception, has_erro
 @pytest.mark.parametrize("error", [ValueError("bad option"), TypeError("x"), RuntimeError("y"), OSError("z")])
 def test_all_else_is_death(log: _EngineLog, error: Exception) -> None:
     """Any other exception while loading or waiting is a death, with its cause attached."""
-    with pytest.raises(Died, match=f"^{type(error).__name__}: {error} ") as caught, _as_death(log):
+    with pytest.raises(EngineDied, match=f"^{type(error).__name__}: {error} ") as caught, _as_death(log):
         raise error
     assert caught.value.__cause__ is error
-    with pytest.raises(Died), _as_death(log, of_request=True):
+    with pytest.raises(EngineDied), _as_death(log, of_request=True):
         raise RuntimeError("EngineDeadError")
 
 
@@ -126,7 +126,7 @@ def test_what_is_said_while_loading(tmp_path: Path) -> None:
     script = f"""
 import logging, os, sys, threading
 from pathlib import Path
-from voxbatch.engines.vllm.core import _outputs_to
+from voxbatch.engines.vllm.vllm_process import _outputs_to
 before = len(os.listdir("/proc/self/fd"))
 def progress(): print("progress", file=sys.stderr)
 for _ in range(3):
@@ -150,7 +150,7 @@ def test_no_event_is_lost_when_loading_begins_or_ends(tmp_path: Path) -> None:
     script = f"""
 import os, sys, threading
 from pathlib import Path
-from voxbatch.engines.vllm.core import _outputs_to
+from voxbatch.engines.vllm.vllm_process import _outputs_to
 from voxbatch.log import Log
 os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})  # who wakes on one core interrupts who runs
 done, log = threading.Event(), Log()
@@ -177,7 +177,7 @@ def sleeper() -> Iterator[multiprocessing.process.BaseProcess]:
 
 
 def waiting(guard: _HangGuard, outputs: queue.SimpleQueue[str]) -> str:
-    """Wait as Core.step does: without end, if there is no output."""
+    """Wait as VllmProcess.step does: without end, if there is no output."""
     with guard:
         return outputs.get(timeout=20)
 
@@ -189,7 +189,7 @@ def test_a_killed_engine_ends_the_wait(
 
     A process that is killed, or crashes in native code, says nothing, and vLLM would wait forever.
     """
-    monkeypatch.setattr(core, "LOOK_S", 0.02)
+    monkeypatch.setattr(vllm_process, "LOOK_S", 0.02)
     outputs: queue.SimpleQueue[str] = queue.SimpleQueue()
     guard = _HangGuard([sleeper], lambda: outputs.put("dead"))
     threading.Timer(0.1, sleeper.kill).start()
@@ -200,7 +200,7 @@ def test_a_killed_engine_answers_no_question(
     sleeper: multiprocessing.process.BaseProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A killed engine ends the wait for other answers, such as its memory use. Earlier answers stay valid."""
-    monkeypatch.setattr(core, "LOOK_S", 0.02)
+    monkeypatch.setattr(vllm_process, "LOOK_S", 0.02)
     answered, asked = Future[str](), Future[str]()
     answered.set_result("full")
     client = SimpleNamespace(outputs_queue=queue.SimpleQueue(), utility_results={1: answered, 2: asked})
@@ -215,8 +215,8 @@ def test_an_engine_that_hangs_is_killed(
     sleeper: multiprocessing.process.BaseProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine that hangs is killed, but only while an output is awaited: between two outputs it may take its time."""
-    monkeypatch.setattr(core, "LOOK_S", 0.02)
-    monkeypatch.setattr(core, "HANG_S", 0.2)
+    monkeypatch.setattr(vllm_process, "LOOK_S", 0.02)
+    monkeypatch.setattr(vllm_process, "HANG_S", 0.2)
     outputs: queue.SimpleQueue[str] = queue.SimpleQueue()
     guard = _HangGuard([sleeper], lambda: outputs.put("dead"))
     time.sleep(0.3)

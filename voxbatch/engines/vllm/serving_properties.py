@@ -2,8 +2,8 @@
 
 The format is that of Java's java.util.Properties. Comments begin with # or !. The separator between key and value is =,
 : or white space. A backslash at the end of a line continues the line. The keys are those of LMI
-(deepjavalibrary/djl-serving, serving/docs/lmi): vLLM's own options with the prefix `option.`, which `keys` interprets,
-and a few more.
+(deepjavalibrary/djl-serving, serving/docs/lmi): vLLM's own options with the prefix `option.`, which `config_keys`
+interprets, and a few more.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from voxbatch.engines.vllm import keys
-from voxbatch.engines.vllm.keys import Entry, Properties
+from voxbatch.engines.vllm import config_keys
+from voxbatch.engines.vllm.config_keys import Entry, FileSettings
 
 FLAG = "--serving-properties"
 
 
-def read(file: str) -> Properties:
+def read(file: str) -> FileSettings:
     """Read a serving.properties.
 
     Raises:
         ConfigError: the file cannot be read, or a value makes no sense. The message names file and line.
     """
-    entries = list(parse(keys.text_of(FLAG, file)))
-    return keys.gathered(FLAG, file, entries, _KEYS, _WITHOUT_EFFECT)
+    entries = list(parse(config_keys.text_of(FLAG, file)))
+    return config_keys.gathered(FLAG, file, entries, _KEYS, _WITHOUT_EFFECT)
 
 
 def parse(text: str) -> Iterator[Entry]:
@@ -77,8 +77,8 @@ _ALIASES = {
 }
 """vLLM's names of the keys that LMI calls by other names."""
 _KEYS = {
-    **{f"option.{name}": key for name, key in keys.KEYS.items() if name != "model"},
-    **{f"option.{alias}": keys.KEYS[name] for alias, name in _ALIASES.items()},
+    **{f"option.{name}": key for name, key in config_keys.KEYS.items() if name != "model"},
+    **{f"option.{alias}": config_keys.KEYS[name] for alias, name in _ALIASES.items()},
 }
 _SERVER = (
     "engine", "job_queue_size", "batch_size", "max_batch_delay", "max_idle_time", "minWorkers", "maxWorkers",
@@ -91,5 +91,5 @@ _OPTIONS = (
     "input_formatter", "enable_streaming", "return_tuple", "waiting_steps", "stream_interval",
     "pipeline_parallel_degree", "cpu_offload_gb_per_gpu", "adapters",
 )  # fmt: skip
-_WITHOUT_EFFECT = frozenset([*_SERVER, *(f"option.{name}" for name in (*_OPTIONS, *keys.WITHOUT_EFFECT))])
+_WITHOUT_EFFECT = frozenset([*_SERVER, *(f"option.{name}" for name in (*_OPTIONS, *config_keys.WITHOUT_EFFECT))])
 """Keys that are known but have no effect: they control a server, or this engine decides their value itself."""
