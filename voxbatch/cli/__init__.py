@@ -324,14 +324,12 @@ def main() -> NoReturn:
         _leave_message(str(e))
         click.echo(f"Error: {e}", err=True)
         sys.exit(e.exit_code)
-    except BrokenPipeError:
-        # the reader closed the pipe: exit, and let no later flush fail
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as e:  # standard output is a closed pipe, or a file on a full disk
+        if not isinstance(e, BrokenPipeError):
+            _leave_message(str(e))
+            click.echo(f"Error: {e}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit must not fail again
         sys.exit(1)
-    except OSError as e:  # for example, standard output is a file on a full disk
-        _leave_message(str(e))
-        click.echo(f"Error: {e}", err=True)
-        os._exit(1)  # sys.exit would flush the output a second time, and fail
     except Exception as e:  # a bug: let Python print the traceback
         _leave_message(f"{type(e).__name__}: {e}")
         raise

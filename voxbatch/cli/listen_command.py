@@ -188,7 +188,7 @@ class _Listening:
             return refuse(e, self._log)
 
     def _run(self) -> int:
-        from voxbatch.cli.session import on_signals
+        from voxbatch.cli.session import leave, on_signals
         from voxbatch.decoding import warm_pool
         from voxbatch.engines import EngineCache
         from voxbatch.platforms.listen import Listener, ListenerOptions, Rules, Subscription
@@ -208,7 +208,7 @@ class _Listening:
         with closing(EngineCache()) as engine_cache, closing(warm_pool):
             warm_pool.is_enabled = True
             perform = self._here(stop, engine_cache) if asked.to == HERE else self._elsewhere()
-            on_signals(stop, signals, lambda: os._exit(interrupted()))
+            on_signals(stop, signals, lambda: leave(interrupted()))
             try:
                 messages = Subscription(asked.subscription, asked.project, asked.dead_letter, self._log)
                 settings = ListenerOptions(

@@ -221,7 +221,11 @@ def places(out: str, store_options: StoreOptions) -> list[tuple[str, str]]:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit without waiting for an engine's threads, which may be deep in native code."""
+    """Exit without waiting for the engine's threads.
+
+    A stopped run may leave such a thread in native code, which nothing can interrupt. A normal exit would tear down
+    the interpreter under it: with CTranslate2, that is a segmentation fault.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -57,7 +57,7 @@ class DieWithParent(logging.NullHandler):
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(os.environ[PARENT]):  # the parent ended before this process asked for the signal
-        os._exit(1)
+        signal.raise_signal(signal.SIGKILL)
     os.environ[PARENT] = str(os.getpid())
 
 

@@ -20,7 +20,7 @@ import time
 import traceback
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,7 +132,7 @@ class _Reporter:
             self._connection.send(message)
 
 
-def _last_word(order: Order, connection: Connection, stop: Stop, engine_cache: EngineCache) -> Word | None:
+def _last_word(order: Order, connection: Connection, stop: Stop, engine_cache: EngineCache) -> Word:
     try:
         stop.graceful = False
         return obey(order, connection, stop, engine_cache)
@@ -140,9 +140,9 @@ def _last_word(order: Order, connection: Connection, stop: Stop, engine_cache: E
         return Stopped()
     except VoxbatchError as e:
         return Failed(str(e), type(e))
-    except Exception:  # noqa: BLE001 a bug shows its traceback; if raised, the exit would wait for engine threads
+    except Exception as e:  # noqa: BLE001 a bug shows its traceback and loses this worker; the fleet goes on
         traceback.print_exc()
-        return None
+        return Failed(f"{type(e).__name__}: {e}", VoxbatchError)
     finally:
         stop.graceful = True  # a stop from now on has nothing to interrupt
 
@@ -175,7 +175,7 @@ def _on_signals(stop: Stop) -> None:
         signal.signal(number, handle)
 
 
-def main(connection: Connection) -> NoReturn:
+def main(connection: Connection) -> None:
     """Execute orders until the fleet sends None or ends."""
     orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
     stop, reporter = Stop(), _Reporter(connection)
@@ -186,13 +186,13 @@ def main(connection: Connection) -> NoReturn:
     with contextlib.closing(EngineCache()) as engine_cache:
         while (order := orders.get()) is not None:
             word = _last_word(order, connection, stop, engine_cache)
-            if word is None or not takes_more(word):
+            if not takes_more(word):
                 break
             reporter.tell(word)
     if order is not None and word is not None:
         reporter.tell(word)
     sys.stdout.flush()
     sys.stderr.flush()
-    if order is None or isinstance(word, Stopped):  # without the fleet, nobody else ends the child processes
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
+    # The fleet would kill this process and its child processes now. It may be gone, so that the worker does so itself:
+    # a normal exit would wait for them, and for an engine's thread that is in native code.
+    os.killpg(0, signal.SIGKILL)
