@@ -4,139 +4,192 @@ recordings.
 
 from __future__ import annotations
 
+import tempfile
+
 import pytest
 
-from voxbatch.errors import StorageError
-from voxbatch.storage.circuit_breaker import GIVE_UP_AFTER, Arrival, Fault, Known, Reach
+from voxbatch.errors import AudioError, StorageError
+from voxbatch.storage.circuit_breaker import (
+    FAILURE_THRESHOLD,
+    CircuitBreaker,
+    Reachable,
+    Refused,
+    Unreachable,
+    UnusableRecording,
+    report_error,
+    report_success,
+)
+from voxbatch.storage.objects import CredentialsExpired, TransientError
+from voxbatch.storage.temporary_files import TemporaryFileError
 
 HERE, THERE = "gs://here/", "https://there/"
 
 
-def silent(since: float, place: str = HERE) -> Fault:
-    """Return a fault of a place that has not answered since `since`."""
-    return Fault(place, f"cannot read {place}x.wav: no answer", since)
+def silent(since: float, place: str = HERE, item: int = 0) -> Unreachable:
+    """Return the report of a place that has not answered since `since`."""
+    return Unreachable(item, place, f"cannot read {place}x.wav: no answer", since)
 
 
-REFUSED = Fault(HERE, "cannot read gs://here/x.wav: permission denied", None)
+REFUSED = Refused(0, HERE, "cannot read gs://here/x.wav: permission denied")
 
 
-def test_one_recording_fails_where_others_come() -> None:
+def test_a_recording_fails_if_its_place_delivers_others() -> None:
     """If other recordings arrive after a recording began to fail, the place is reachable, and the
     recording has failed.
     """
-    reach = Reach[str]()
-    assert reach.came(Arrival(HERE, 10.0)) == []
-    assert reach.fault(silent(9.0), "a") == ["a"]
-    assert reach.end() == []
+    breaker = CircuitBreaker[str]()
+    assert breaker.reachable(Reachable(HERE, 10.0)) == []
+    assert breaker.unreachable(silent(9.0), "a") == ["a"]
+    assert breaker.finish() == []
 
 
-def test_held_until_something_comes() -> None:
+def test_an_unreachable_recording_is_held_until_its_place_answers() -> None:
     """An arrival before the recording began to fail proves nothing; the next arrival from the same place does."""
-    reach = Reach[str]()
-    reach.came(Arrival(HERE, 10.0))
-    assert reach.fault(silent(11.0), "a") == []
-    assert reach.fault(silent(13.0), "b") == []
-    assert reach.came(Arrival(THERE, 20.0)) == []
-    assert reach.came(Arrival(HERE, 12.0)) == ["a"]
-    assert reach.came(Arrival(HERE, 11.5)) == []
-    assert reach.came(Arrival(HERE, 13.5)) == ["b"]
-    assert reach.end() == []
+    breaker = CircuitBreaker[str]()
+    breaker.reachable(Reachable(HERE, 10.0))
+    assert breaker.unreachable(silent(11.0), "a") == []
+    assert breaker.unreachable(silent(13.0, item=1), "b") == []
+    assert breaker.reachable(Reachable(THERE, 20.0)) == []
+    assert breaker.reachable(Reachable(HERE, 12.0)) == ["a"]
+    assert breaker.reachable(Reachable(HERE, 11.5)) == []
+    assert breaker.reachable(Reachable(HERE, 13.5)) == ["b"]
+    assert breaker.finish() == []
 
 
 def test_a_place_that_is_down_stops_the_run() -> None:
-    """If faults accumulate and nothing arrives, the run stops with the last fault as the reason."""
-    reach = Reach[str]()
-    reach.came(Arrival(THERE, 99.0))
-    for n in range(GIVE_UP_AFTER - 1):
-        assert reach.fault(silent(float(n + 1)), "a") == []
-    with pytest.raises(StorageError, match=rf"x\.wav: no answer; {GIVE_UP_AFTER} recordings there were tried"):
-        reach.fault(silent(50.0), "z")
+    """If unreachable recordings accumulate and nothing arrives, the run stops with the reason of the last one."""
+    breaker = CircuitBreaker[str]()
+    breaker.reachable(Reachable(THERE, 99.0))
+    for n in range(FAILURE_THRESHOLD - 1):
+        assert breaker.unreachable(silent(float(n + 1)), "a") == []
+    count = f"{FAILURE_THRESHOLD} recordings tried"
+    with pytest.raises(
+        StorageError, match=rf"x\.wav: no answer; nothing arrived from {HERE} in the meantime \({count}"
+    ):
+        breaker.unreachable(silent(50.0), "z")
 
 
-def test_the_end_comes_first() -> None:
-    """At the end of the run, fewer faults are no failures of items either, if nothing has arrived since."""
-    reach = Reach[str]()
-    reach.came(Arrival(HERE, 1.0))
-    assert reach.fault(silent(2.0), "a") == []
-    with pytest.raises(StorageError, match="nothing else came from gs://here/ meanwhile"):
-        reach.end()
+def test_the_end_of_the_run_stops_it_if_the_place_is_silent() -> None:
+    """At the end of the run, a few unreachable recordings have not failed either, if nothing has arrived since."""
+    breaker = CircuitBreaker[str]()
+    breaker.reachable(Reachable(HERE, 1.0))
+    assert breaker.unreachable(silent(2.0), "a") == []
+    with pytest.raises(StorageError, match="nothing arrived from gs://here/ in the meantime"):
+        breaker.finish()
 
 
-def test_refusals() -> None:
+def test_a_refused_recording_fails_if_its_place_delivers_others() -> None:
     """If a place refuses some recordings and returns others, before or after, the refused recordings have failed."""
-    reach = Reach[str]()
-    assert reach.fault(REFUSED, "a") == []
-    assert reach.came(Arrival(HERE, 1.0)) == ["a"]
-    assert reach.fault(REFUSED, "b") == []
-    assert reach.end() == ["b"]
+    breaker = CircuitBreaker[str]()
+    assert breaker.unreachable(REFUSED, "a") == []
+    assert breaker.reachable(Reachable(HERE, 1.0)) == ["a"]
+    assert breaker.unreachable(REFUSED, "b") == []
+    assert breaker.finish() == ["b"]
 
 
-def test_nothing_but_refusals() -> None:
+def test_a_place_that_refuses_everything_stops_the_run() -> None:
     """If a place refuses all recordings, or all from some moment on, the permission is missing and the run stops."""
-    reach = Reach[str]()
-    assert reach.fault(REFUSED, "a") == []
+    breaker = CircuitBreaker[str]()
+    assert breaker.unreachable(REFUSED, "a") == []
     with pytest.raises(StorageError, match="permission denied"):
-        reach.end()
-    reach = Reach[str]()
-    reach.came(Arrival(HERE, 1.0))
-    for _ in range(GIVE_UP_AFTER - 1):
-        assert reach.fault(REFUSED, "a") == []
+        breaker.finish()
+    breaker = CircuitBreaker[str]()
+    breaker.reachable(Reachable(HERE, 1.0))
+    for _ in range(FAILURE_THRESHOLD - 1):
+        assert breaker.unreachable(REFUSED, "a") == []
     with pytest.raises(StorageError, match="permission denied"):
-        reach.fault(REFUSED, "a")
+        breaker.unreachable(REFUSED, "a")
 
 
-# -- knowledge of another process --------------------------------------------------------------------------------------
+# -- reports of an earlier round ---------------------------------------------------------------------------------------
 
 
-def test_a_place_that_gave_to_others() -> None:
-    """A refusal is a failure of its item if another process got something from that place, and not otherwise."""
-    reach = Reach[str](Known({HERE: 10.0}))
-    assert reach.fault(REFUSED, "a") == []
-    assert reach.end() == ["a"]
-    reach = Reach[str](Known({THERE: 10.0}))
-    assert reach.fault(REFUSED, "a") == []
+def test_refused_after_a_place_answered_in_an_earlier_round() -> None:
+    """A refused recording has failed if another process got something from its place, and not otherwise."""
+    breaker = CircuitBreaker[str](earlier=[Reachable(HERE, 10.0)])
+    assert breaker.unreachable(REFUSED, "a") == []
+    assert breaker.finish() == ["a"]
+    breaker = CircuitBreaker[str](earlier=[Reachable(THERE, 10.0)])
+    assert breaker.unreachable(REFUSED, "a") == []
     with pytest.raises(StorageError, match="permission denied"):
-        reach.end()
+        breaker.finish()
 
 
-def test_a_place_that_gave_to_others_and_is_down() -> None:
-    """An arrival before the recording began to fail proves nothing, in whichever process; a later one does."""
-    reach = Reach[str](Known({HERE: 10.0}))
-    assert reach.fault(silent(9.0), "a") == ["a"]
-    assert reach.fault(silent(11.0), "b") == []
+def test_unreachable_after_a_place_answered_in_an_earlier_round() -> None:
+    """An answer before the recording became unreachable proves nothing, in whichever process; a later one does."""
+    breaker = CircuitBreaker[str](earlier=[Reachable(HERE, 10.0)])
+    assert breaker.unreachable(silent(9.0), "a") == ["a"]
+    assert breaker.unreachable(silent(11.0, item=1), "b") == []
     with pytest.raises(StorageError, match="no answer"):
-        reach.end()
+        breaker.finish()
 
 
-def test_what_is_learnt_is_told() -> None:
-    """`Known` records the time of the last arrival from each place, including earlier knowledge."""
-    known = Known({HERE: 10.0})
-    reach = Reach[str](known)
-    for arrival in (Arrival(HERE, 9.0), Arrival(THERE, 3.0), Arrival(THERE, 2.0)):
-        reach.came(arrival)
-    assert known == Known({HERE: 10.0, THERE: 3.0})
+def test_reports_have_the_last_answer_of_each_place() -> None:
+    """The reports contain the last answer of each place, including the answers of an earlier round."""
+    breaker = CircuitBreaker[str](earlier=[Reachable(HERE, 10.0)])
+    for answer in (Reachable(HERE, 9.0), Reachable(THERE, 3.0), Reachable(THERE, 2.0)):
+        breaker.reachable(answer)
+    assert set(breaker.reports()) == {Reachable(HERE, 10.0), Reachable(THERE, 3.0)}
 
 
-def test_the_first_fault_counts() -> None:
-    """A retried recording keeps the time of the first fault of its place. A refusal has no time, and a fault of another
-    place is separate.
+def test_a_retry_keeps_the_time_of_the_first_report() -> None:
+    """A recording that is retried in vain after its place answered has failed. A report about another place is
+    separate.
     """
-    known = Known()
-    assert known.first(7, silent(5.0)) == silent(5.0)
-    assert known.first(7, silent(20.0)) == silent(5.0)
-    assert known.first(8, silent(20.0)) == silent(20.0)
-    assert known.first(7, silent(30.0, THERE)) == silent(30.0, THERE)
-    assert known.first(7, REFUSED) == REFUSED
+    breaker = CircuitBreaker[str]()
+    assert breaker.unreachable(silent(5.0, item=7), "a") == []
+    assert breaker.reachable(Reachable(HERE, 6.0)) == ["a"]
+    assert breaker.unreachable(silent(20.0, item=7), "a") == ["a"]
+    assert breaker.unreachable(silent(20.0, item=8), "b") == []
+    breaker.reachable(Reachable(THERE, 6.0))
+    assert breaker.unreachable(silent(30.0, THERE, item=7), "a") == []
 
 
-def test_processes_add_up_what_they_know() -> None:
-    """Merged knowledge has the latest arrivals and the earliest faults; a copy is independent."""
-    ours, theirs = Known({HERE: 1.0, THERE: 5.0}), Known({HERE: 2.0, THERE: 4.0})
-    ours.first(1, silent(3.0))
-    theirs.first(1, silent(2.0))
-    theirs.first(2, silent(6.0))
-    ours.learn(theirs)
-    assert ours == Known({HERE: 2.0, THERE: 5.0}, {(1, HERE): 2.0, (2, HERE): 6.0})
-    copy = ours.copy()
-    Reach[str](copy).came(Arrival(HERE, 9.0))
-    assert ours.came[HERE] == 2.0
+def test_a_later_round_keeps_the_time_of_the_first_report() -> None:
+    """A recording that was unreachable in an earlier round has failed if its place answered any process since then."""
+    earlier = CircuitBreaker[str]()
+    assert earlier.unreachable(silent(3.0, item=1), "a") == []
+    assert earlier.unreachable(silent(6.0, item=2), "b") == []
+    other = CircuitBreaker[str]()
+    other.reachable(Reachable(HERE, 4.0))
+    breaker = CircuitBreaker[str](earlier={*other.reports(), *earlier.reports()})
+    assert breaker.unreachable(silent(20.0, item=1), "a") == ["a"]
+    assert breaker.unreachable(silent(20.0, item=2), "b") == []
+    with pytest.raises(StorageError, match="no answer"):
+        breaker.finish()
+    assert {Reachable(HERE, 4.0), silent(3.0, item=1), silent(6.0, item=2)} == set(breaker.reports())
+
+
+# -- the reports of decoders -------------------------------------------------------------------------------------------
+
+
+def test_reports_of_errors() -> None:
+    """A missing recording proves that its place answers. A full disk, a refusal, expired credentials and silence are
+    told apart.
+    """
+    uri = "gs://here/x.wav"
+    missing = UnusableRecording("there is no such object")
+    assert report_error(0, uri, missing) == Reachable(HERE, missing.answered_at)
+    assert report_error(0, uri, TransientError("no answer", since=5.0)) == Unreachable(0, HERE, "no answer", 5.0)
+    assert report_error(0, uri, StorageError("denied")) == Refused(0, HERE, "denied")
+    assert isinstance(report_error(0, uri, CredentialsExpired("old credentials")), Unreachable)
+    full = report_error(0, uri, TemporaryFileError("x.wav", OSError("disk full")))
+    assert isinstance(full, Unreachable)
+    assert full.place == tempfile.gettempdir()
+    assert report_error(0, uri, AudioError("damaged")) is None
+
+
+def test_all_web_servers_are_one_place() -> None:
+    """Any of many web servers may be gone permanently, so they count as one place; a local file has no place."""
+    assert report_success("https://there/x.wav", 1.0) == report_success("http://here/y.wav", 1.0)
+    assert report_success("gs://here/x.wav", 1.0) == Reachable(HERE, 1.0)
+    assert report_success("/data/x.wav", 1.0) is None
+
+
+def test_fail_unreachable() -> None:
+    """With fail_unreachable, every unreachable recording fails at once, and the run does not stop."""
+    breaker = CircuitBreaker[str](fail_unreachable=True)
+    for _ in range(2 * FAILURE_THRESHOLD):
+        assert breaker.unreachable(silent(1.0), "a") == ["a"]
+        assert breaker.unreachable(REFUSED, "b") == ["b"]
+    assert breaker.finish() == []

@@ -26,7 +26,7 @@ from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.records import Chunk
 from voxbatch.storage import UnusableObject, open_recording, recording
-from voxbatch.storage.circuit_breaker import GIVE_UP_AFTER
+from voxbatch.storage.circuit_breaker import FAILURE_THRESHOLD
 from voxbatch.storage.prefetch import STREAMS, Prefetcher
 from voxbatch.storage.recording import BLOCK_BYTES
 from voxbatch.storage.retry import ATTEMPTS
@@ -288,10 +288,10 @@ def test_a_bad_day(bucket: Bucket) -> None:
 
 def test_the_store_is_down(bucket: Bucket) -> None:
     """If the store sends nothing, the run stops, and no recording is recorded as failed."""
-    uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(3 * GIVE_UP_AFTER)]
+    uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(3 * FAILURE_THRESHOLD)]
     bucket.proxy.spoil = lambda request: "503"
     told: list[Message] = []
-    with DecoderPool(2) as pool, pytest.raises(StorageError, match=r"nothing came from .* meanwhile"):
+    with DecoderPool(2) as pool, pytest.raises(StorageError, match=r"nothing arrived from .* in the meantime"):
         told.extend(pool.run(task(i, uri) for i, uri in enumerate(uris)))
     assert not told
 

@@ -361,7 +361,8 @@ def test_the_place_of_all_recordings_is_down(bucket: Bucket, tmp_path: Path) -> 
     assert "is lost" not in stopped.stderr
     error, safe = stopped.stderr.splitlines()[-2:]
     assert error.startswith("error: cannot read gs://")
-    assert error.endswith(f" came from {bucket.root}/ meanwhile (--fail-unreachable records such as failed)")
+    assert f"; nothing arrived from {bucket.root}/ in the meantime (" in error
+    assert error.endswith(" tried; --fail-unreachable records such recordings as failed)")
     assert safe == "0 of 4 items are safe in out; run the same command again to go on from there"
     assert not committed(tmp_path / "out")
     bucket.proxy.spoil = lambda asked: ""

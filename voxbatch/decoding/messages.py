@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from voxbatch.chunking import OVERLAP
 from voxbatch.records import Chunk, Failure, Span
-from voxbatch.storage.circuit_breaker import Arrival, Fault
+from voxbatch.storage.circuit_breaker import Reachable, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Decoded:
     warnings: tuple[str, ...]
     cpu_s: float
     """CPU seconds of decoding and cutting."""
-    came: Arrival | None = None
-    """Arrival that proves that the place answers; None if the recording is local."""
+    report: Reachable | None = None
+    """Report that the recording's place answers; None if the recording is local."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class Undecodable:
 
     item: int
     failure: Failure
-    came: Arrival | None = None
-    """Arrival, as in Decoded. None if the recording was never reached."""
-    fault: Fault | None = None
-    """Fault of the recording's place, if the place failed and not the recording."""
+    report: Report | None = None
+    """Report about the recording's place; None if the failure says nothing about the place."""
+    retry: Task | None = None
+    """Task to give out again when the place answers; None if a retry cannot help or chunks were already sent."""
 
 
 Message = Chunk | Decoded | Undecodable

@@ -13,7 +13,7 @@ from voxbatch.decoding.process import Worker, warm_pool
 from voxbatch.errors import AudioError, RunError
 from voxbatch.records import Chunk, Failure
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, redacted
-from voxbatch.storage.circuit_breaker import Known, Reach
+from voxbatch.storage.circuit_breaker import CircuitBreaker, Refused, Unreachable
 
 PATIENCE_S = 5.0
 """Seconds for which a worker that closed its connection may need to end, so that its exit code can be read."""
@@ -27,21 +27,16 @@ class DecoderPool:
         self,
         workers: int,
         store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
-        fail_unreachable: bool = False,
-        known: Known | None = None,
+        breaker: CircuitBreaker[Undecodable] | None = None,
     ):
-        """`known` is the initial knowledge about recordings' places. The pool adds to it."""
-        self._store_options, self._fail_unreachable = store_options, fail_unreachable
-        self._known = Known() if known is None else known
+        """Start the workers. `breaker` judges unreachable recordings; the default is a new circuit breaker."""
+        self._store_options = store_options
+        self._breaker = CircuitBreaker[Undecodable]() if breaker is None else breaker
         self._workers = [warm_pool.acquire(store_options) for _ in range(workers)]
         self.cpu_s = 0.0
         """CPU seconds that the workers spent on decoding and cutting."""
-        self._begun: set[int] = set()
-        """Items with chunks but no final message."""
-        self._unreached: dict[int, Task] = {}
-        """Item → its task, for items that gave no chunk because their place did not answer, and that can be retried."""
-        self._again: deque[Task] = deque()
-        self._tried_again: set[int] = set()
+        self._retries: deque[Task] = deque()
+        """Tasks of recordings that were unreachable and whose place answers again."""
 
     def __enter__(self) -> DecoderPool:
         return self
@@ -59,43 +54,26 @@ class DecoderPool:
         Raises:
             RunError: workers do not start on this machine, or a place that recordings are fetched from is down.
         """
-        reach = Reach[Undecodable](self._known)
         for message in self._run(tasks):
             if isinstance(message, Chunk):
                 yield message
-                continue
-            yield from self._once_more(reach.came(message.came)) if message.came else ()
-            if isinstance(message, Undecodable) and message.fault is not None and self._is_open(message):
-                for own in reach.fault(self._known.first(message.item, message.fault), message):
-                    self._unreached.pop(own.item, None)
-                    yield own
+            elif isinstance(message.report, Unreachable | Refused):
+                assert isinstance(message, Undecodable)
+                yield from self._breaker.unreachable(message.report, message)
             else:
+                for released in self._breaker.reachable(message.report) if message.report else ():
+                    if released.retry is None:
+                        yield released
+                    else:
+                        self._retries.append(released.retry)
                 yield message
-        yield from reach.end()
-
-    def _is_open(self, message: Undecodable) -> bool:
-        """Return whether it is still undecided if the recording or its place is to blame."""
-        return not self._fail_unreachable and message.item not in self._tried_again
-
-    def _once_more(self, released: list[Undecodable]) -> Iterator[Undecodable]:
-        """Retry the recordings of a place that answers again, perhaps after an outage; yield the failures of all
-        others.
-
-        Each recording is retried only once, because the recording itself may be the cause.
-        """
-        for message in released:
-            task = self._unreached.pop(message.item, None)
-            if task is None:
-                yield message
-            else:
-                self._tried_again.add(message.item)
-                self._again.append(task)
+        yield from self._breaker.finish()
 
     def _run(self, tasks: Iterator[Task]) -> Iterator[Message]:
         tasks = iter(tasks)
         while True:
             while (worker := min(self._workers, key=lambda w: len(w.tasks))).has_room():
-                task = self._again.popleft() if self._again else next(tasks, None)
+                task = self._retries.popleft() if self._retries else next(tasks, None)
                 if task is None:
                     break
                 self._awake(worker).give(task)
@@ -113,7 +91,6 @@ class DecoderPool:
                 yield self._replace(worker, f"decoding hung for {process.HANG_TIMEOUT_S:.0f} s and was stopped")
 
     def _receive(self, worker: Worker) -> Iterator[Message]:
-        task = worker.tasks[0]
         try:
             message = worker.receive()
         except (EOFError, OSError):
@@ -129,18 +106,7 @@ class DecoderPool:
             return
         if isinstance(message, Decoded):
             self.cpu_s += message.cpu_s
-        self._note(message, task)
         yield message
-
-    def _note(self, message: Message, task: Task) -> None:
-        if isinstance(message, Chunk):
-            self._begun.add(message.item)
-            return
-        fault = message.fault if isinstance(message, Undecodable) else None
-        is_new = message.item not in self._begun and message.item not in self._tried_again
-        if fault is not None and fault.since is not None and is_new and not self._fail_unreachable:
-            self._unreached[message.item] = task
-        self._begun.discard(message.item)
 
     def _awake(self, worker: Worker) -> Worker:
         """Return the worker, or a new worker if it died while idle. No task is to blame for such a death."""

@@ -1,7 +1,7 @@
 """Program of a worker process: receive tasks, prefetch their recordings, send chunks.
 
-If the place of a recording does not answer, nothing is known about the recording. The worker reports a fault (see
-reach).
+A failure to fetch a recording is sent with a report about the recording's place, which the parent process judges: see
+circuit_breaker.
 """
 
 from __future__ import annotations
@@ -13,28 +13,18 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
 import numpy as np
 
-from voxbatch.decoding.messages import Decoded, Task, Undecodable
-from voxbatch.errors import AudioError, ItemError, StorageError
+from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable
+from voxbatch.errors import AudioError, StorageError
 from voxbatch.records import Chunk, Failure, Samples, Span
-from voxbatch.storage import (
-    CredentialsExpired,
-    Recording,
-    StoreOptions,
-    TemporaryFileError,
-    TransientError,
-    UnusableObject,
-    UnusableRecording,
-    is_remote,
-    open_recording,
-    place_of,
-    redacted,
-)
-from voxbatch.storage.circuit_breaker import Arrival, Fault
+from voxbatch.storage import Recording, StoreOptions, UnusableObject, open_recording, redacted
+from voxbatch.storage.circuit_breaker import Unreachable, UnusableRecording, report_error, report_success
 from voxbatch.storage.prefetch import Prefetch, Prefetcher
 
 MEMORY_LIMIT = 2 << 30
@@ -51,8 +41,12 @@ def serve(connection: Connection, store_options: StoreOptions) -> NoReturn:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while True:
             task, wanted = inbox.get()
-            with _spoken(connection, task) as warnings, prefetcher.opened(wanted, alive) as recording:
-                _decode(task, recording, connection, warnings)
+            for message in _messages(task, prefetcher.opened(wanted, alive)):
+                if isinstance(message, Chunk):
+                    connection.send(replace(message, samples=_EMPTY))
+                    connection.send_bytes(np.ascontiguousarray(message.samples).data)
+                else:
+                    connection.send(message)
     os._exit(0)  # see _take_in
 
 
@@ -65,61 +59,39 @@ def _take_in(connection: Connection, prefetcher: Prefetcher, inbox: queue.Simple
     os._exit(0)  # the parent is gone; a normal exit would wait for requests that are being retried
 
 
-@contextlib.contextmanager
-def _spoken(connection: Connection, task: Task) -> Iterator[list[str]]:
-    """Send the failure of a task for any error inside the context. Yield the list that collects the task's warnings."""
+def _messages(task: Task, opened: AbstractContextManager[Recording]) -> Iterator[Message]:
+    """Yield the chunks of a task and its final message, which is the task's failure for any error."""
+    spans: list[Span] = []
+    warnings: list[str] = []
     try:
-        yield []
-        return
+        with opened as recording:
+            began = time.process_time()
+            for samples, span in chunks(task, recording, warnings):
+                yield Chunk(task.item, len(spans), samples, span, task.lang)
+                spans.append(span)
+            cpu_s = time.process_time() - began
+            report = report_success(task.audio, recording.last_arrival)
+            yield Decoded(task.item, tuple(spans), tuple(dict.fromkeys(warnings)), cpu_s, report)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise  # the parent is gone
-    except ItemError as e:
-        arrival = Arrival(_place(task), e.answered_at) if isinstance(e, UnusableRecording) else None
-        told = Undecodable(task.item, Failure(_failure_name(e), str(e), e.retryable), arrival)
-    except StorageError as e:
-        fault = _fault(task, e)
-        told = Undecodable(task.item, Failure(AudioError.__name__, str(e), retryable=True), fault=fault)
-    except MemoryError:
-        told = Undecodable(task.item, Failure(AudioError.__name__, f"{redacted(task.audio)} needs too much memory"))
     except Exception as e:  # noqa: BLE001 a bug in a decoder fails only this item, with the error in its message
-        text = f"cannot decode {redacted(task.audio)}: {type(e).__name__}: {e}"
-        told = Undecodable(task.item, Failure(AudioError.__name__, text, True))
-    connection.send(told)
+        yield _failed(task, e, can_retry=not spans)
 
 
-def _fault(task: Task, error: StorageError) -> Fault:
-    if isinstance(error, TemporaryFileError):  # the temporary files failed, so arrivals from the store prove nothing
-        return Fault(error.folder, str(error), time.monotonic())
-    if isinstance(error, CredentialsExpired):  # the store refuses our credentials, not this recording
-        return Fault(_place(task), str(error), time.monotonic())
-    return Fault(_place(task), str(error), error.since if isinstance(error, TransientError) else None)
-
-
-def _decode(task: Task, recording: Recording, connection: Connection, warnings: list[str]) -> None:
-    spans: list[Span] = []
-    began = time.process_time()
-    for samples, span in chunks(task, recording, warnings):
-        connection.send(Chunk(task.item, len(spans), _EMPTY, span, task.lang))
-        connection.send_bytes(np.ascontiguousarray(samples).data)
-        spans.append(span)
-    cpu_s = time.process_time() - began
-    connection.send(Decoded(task.item, tuple(spans), tuple(dict.fromkeys(warnings)), cpu_s, _arrival(task, recording)))
-
-
-def _arrival(task: Task, recording: Recording) -> Arrival | None:
-    return Arrival(_place(task), recording.last_arrival) if is_remote(task.audio) else None
-
-
-def _place(task: Task) -> str:
-    """Return the place that is up or down as a whole: a bucket, or "the web" for all web servers, because any of many
-    servers may be gone permanently."""
-    place = place_of(task.audio)
-    return "the web" if place.startswith("http") else place
-
-
-def _failure_name(error: ItemError) -> str:
-    """Return the name of the error class, or "AudioError" for its subclasses, which errors.py does not list."""
-    return AudioError.__name__ if isinstance(error, AudioError) else type(error).__name__
+def _failed(task: Task, error: Exception, can_retry: bool) -> Undecodable:
+    report = report_error(task.item, task.audio, error)
+    match error:
+        case AudioError():
+            failure = Failure(AudioError.__name__, str(error), error.retryable)
+        case StorageError():
+            failure = Failure(AudioError.__name__, str(error), retryable=True)
+        case MemoryError():
+            failure = Failure(AudioError.__name__, f"{redacted(task.audio)} needs too much memory")
+        case _:
+            text = f"cannot decode {redacted(task.audio)}: {type(error).__name__}: {error}"
+            failure = Failure(AudioError.__name__, text, retryable=True)
+    retry = task if can_retry and isinstance(report, Unreachable) else None
+    return Undecodable(task.item, failure, report, retry)
 
 
 def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tuple[Samples, Span]]:

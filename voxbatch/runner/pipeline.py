@@ -15,7 +15,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from voxbatch.output.lines import failure_line, transcript_line
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome, Span, Transcript
 from voxbatch.stitching import stitch
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
-from voxbatch.storage.circuit_breaker import Known
+from voxbatch.storage.circuit_breaker import CircuitBreaker, Report
 
 MAX_QUEUED_EVENTS = 1024
 """Maximum number of events that wait for the main thread. When the queue is full, the engine and the decoders wait."""
@@ -177,7 +177,7 @@ class Pipeline:
         observe: called from the main thread with the progress whenever it changes.
         stop: a request from any thread makes the run commit its finished items and raise StopRequested.
         tell: called from the main thread with each EngineMessage of the engine.
-        known: see DecoderPool.
+        reports: reports about recordings' places, of the run's earlier rounds; see CircuitBreaker.
     """
 
     def __init__(
@@ -189,11 +189,11 @@ class Pipeline:
         observe: Callable[[Progress], None],
         stop: Stop,
         tell: Callable[[EngineMessage], None] = lambda notice: None,
-        known: Known | None = None,
+        reports: Iterable[Report] = (),
     ):
         self._engine, self._checkpoint, self._settings = engine, checkpoint, settings
         self._progress, self._observe, self._stop, self._tell_people = progress, observe, stop, tell
-        self._known = known
+        self.breaker = CircuitBreaker[Undecodable](settings.fail_unreachable, reports)
         spec = engine.spec
         self._feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples)
         self._events: queue.Queue[Any] = queue.Queue(MAX_QUEUED_EVENTS)
@@ -248,7 +248,7 @@ class Pipeline:
         error: BaseException | None = None
         try:
             settings = self._settings
-            with DecoderPool(settings.decoders, settings.store_options, settings.fail_unreachable, self._known) as pool:
+            with DecoderPool(settings.decoders, settings.store_options, self.breaker) as pool:
                 for message in pool.run(self._tasks(items)):
                     if not (self._put(message) if isinstance(message, Chunk) else self._tell(message)):
                         break

@@ -12,7 +12,6 @@ uses a cloud's storage client.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -21,8 +20,9 @@ from typing import BinaryIO, Protocol, TypeVar
 from voxbatch.errors import AudioError, ConfigError, StorageError, VoxbatchError
 from voxbatch.storage import connect
 from voxbatch.storage.address import HTTP_SCHEMES, is_remote, parse_bucket_address, place_of, redacted, scheme_of
+from voxbatch.storage.circuit_breaker import UnusableRecording
 from voxbatch.storage.local import LocalStore, open_local_audio
-from voxbatch.storage.objects import CredentialsExpired, ObjectNotFound, Stat, TransientError, UnusableObject
+from voxbatch.storage.objects import ObjectNotFound, Stat, UnusableObject
 from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
 from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, fetch
 from voxbatch.storage.retry import read_blocks, set_retry_deadline
@@ -30,12 +30,10 @@ from voxbatch.storage.temporary_files import TemporaryFileError, temporary_file
 
 __all__ = [
     "DEFAULT_STORE_OPTIONS",
-    "CredentialsExpired",
     "Recording",
     "Store",
     "StoreOptions",
     "TemporaryFileError",
-    "TransientError",
     "UnusableObject",
     "UnusableRecording",
     "is_remote",
@@ -52,14 +50,6 @@ __all__ = [
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-
-
-class UnusableRecording(AudioError):
-    """A recording cannot be fetched. Its place said so at `answered_at` (time.monotonic), so the place is reachable."""
-
-    def __init__(self, message: str):
-        super().__init__(message)
-        self.answered_at = time.monotonic()
 
 
 class Store(Protocol):

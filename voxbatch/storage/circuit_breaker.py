@@ -1,140 +1,193 @@
-"""Circuit breaker for places: tell a recording that failed from a place that is unreachable.
+"""Circuit breaker: tell a recording that failed from a place that is unreachable.
 
 If a place is unreachable, nothing is known about its recordings, and they must not be recorded as permanently failed.
 If one recording cannot be fetched from a place that delivers others, that recording has failed.
 
-A fault is held back until something arrives from its place after the fault began. The fault then becomes the failure of
-its item. If many faults gather without an arrival, or the run ends without one, the place is down. The run then stops
-and can be resumed. A refusal (no permission) is an answer too: at the end of the run, it becomes the failure of its
-item if the place has delivered anything to this run.
+Decoder processes turn each result of a fetch into a report (`report_success`, `report_error`). The parent process gives
+the reports to its CircuitBreaker, which decides. An unreachable recording is held back until its place answers after
+the recording became unreachable. The recording has then failed; its owner may retry it once before. If many recordings
+are held back without an answer, or the run ends without one, the place is down. The run then stops and can be resumed.
+A refusal (no permission) is an answer too: at the end of the run, the recording has failed if its place has delivered
+anything to this run.
 
-A process can start with the knowledge of another process: see Known.
+If several worker processes share a run, each has its own circuit breaker. One of them may have asked only for a
+recording that is unreachable, and cannot tell that its place answers the others. The reports of all workers are
+therefore given to the circuit breakers of the next round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from voxbatch.errors import StorageError
+from voxbatch.errors import AudioError, StorageError
+from voxbatch.storage.address import is_remote, place_of
+from voxbatch.storage.objects import CredentialsExpired, TransientError
+from voxbatch.storage.temporary_files import TemporaryFileError
 
-GIVE_UP_AFTER = 16
-"""Number of faults of a place, with no arrival in between, at which the place counts as down. Each fault was itself
-retried many times."""
+FAILURE_THRESHOLD = 16
+"""Number of recordings of a place that are held back, with no answer in between, at which the place counts as down.
+Each of them was itself retried many times."""
 
 _M = TypeVar("_M")
-_K = TypeVar("_K")
+
+
+class UnusableRecording(AudioError):
+    """A recording that is missing or cannot be used. Its place said so at `answered_at` (time.monotonic), so the place
+    is reachable."""
+
+    def __init__(self, message: str):
+        super().__init__(message)
+        self.answered_at = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """Failure to fetch a recording, which may be the place's or the recording's own."""
+class Reachable:
+    """Report that a place answers: it delivered something, or said that the object is missing or unusable."""
 
     place: str
     """Name of the place: "gs://bucket/", "the web", or the folder of temporary files."""
-    reason: str
-    """Message for people."""
-    since: float | None
-    """Middle of the failed attempts, on the clock that all processes of this host share (time.monotonic). Data that was
-    on its way when the place went down has arrived by then. None if the place answered with a refusal."""
+    at: float
+    """Time of the answer, on the clock that all processes of this host share (time.monotonic)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """Proof that a place answers: it delivered something, or reported that the object does not exist."""
+class Unreachable:
+    """Report that a place did not answer a request for a recording, which may be the fault of either."""
 
+    item: int
+    """Item.index."""
     place: str
-    when: float
-    """Time of the arrival; see Fault.since for the clock."""
+    """See Reachable.place."""
+    reason: str
+    """Message for people."""
+    since: float
+    """Middle of the failed attempts; see Reachable.at for the clock. Data that was on its way when the place went down
+    has arrived by then."""
 
 
-@dataclass(slots=True)
-class Known:
-    """Knowledge about places. One thread keeps it up to date, other threads copy it, and the copies of several
-    processes are merged."""
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Report that a place refused access to a recording, which may apply to this recording or to all."""
 
-    came: dict[str, float] = field(default_factory=dict)
-    """Place → time of the last arrival from it; see Fault.since for the clock."""
-    failing: dict[tuple[int, str], float] = field(default_factory=dict)
-    """(Item, its place) → time since when the item is unreachable, for every item that ever was."""
-
-    def first(self, item: int, fault: Fault) -> Fault:
-        """Return the fault, dated back to the first fault of the item.
-
-        Another process may have tried the recording in vain before this process retries it. Without the earlier date,
-        the new fault would always appear to begin after every known arrival.
-        """
-        if fault.since is None:
-            return fault
-        return replace(fault, since=self.failing.setdefault((item, fault.place), fault.since))
-
-    def learn(self, other: Known) -> None:
-        """Merge the knowledge of another process: the latest arrivals and the earliest faults."""
-        _merge(self.came, other.came, max)
-        _merge(self.failing, other.failing, min)
-
-    def copy(self) -> Known:
-        """Return an independent copy."""
-        return Known(self.came.copy(), self.failing.copy())
+    item: int
+    place: str
+    reason: str
 
 
-class Reach(Generic[_M]):
-    """Decides for each fault whether the recording or its place is to blame. For one thread. It starts from what is
-    known and adds to it.
+Report = Reachable | Unreachable | Refused
 
-    `_M` is the type of the messages that are held back with their faults.
+
+def report_success(uri: str, answered_at: float) -> Reachable | None:
+    """Return the report of a recording that was fetched; None for a local one."""
+    return Reachable(_place(uri), answered_at) if is_remote(uri) else None
+
+
+def report_error(item: int, uri: str, error: Exception) -> Report | None:
+    """Return the report of a recording that an error ended; None if the error says nothing about the place."""
+    if isinstance(error, UnusableRecording):
+        return Reachable(_place(uri), error.answered_at)
+    if isinstance(error, TemporaryFileError):  # answers of the store prove nothing about the folder
+        return Unreachable(item, error.folder, str(error), time.monotonic())
+    if isinstance(error, CredentialsExpired):  # the store refuses our credentials, not this recording
+        return Unreachable(item, _place(uri), str(error), time.monotonic())
+    if isinstance(error, TransientError):
+        return Unreachable(item, _place(uri), str(error), error.since)
+    return Refused(item, _place(uri), str(error)) if isinstance(error, StorageError) else None
+
+
+def _place(uri: str) -> str:
+    """Return the place that is up or down as a whole: a bucket, or "the web" for all web servers, because any of many
+    servers may be gone permanently."""
+    place = place_of(uri)
+    return "the web" if place.startswith("http") else place
+
+
+class CircuitBreaker(Generic[_M]):
+    """Decides for each unreachable recording: fail it, hold it back, or stop the run. For one thread.
+
+    `_M` is the type of the messages that are held back.
+
+    Args:
+        fail_unreachable: let every unreachable recording fail at once.
+        earlier: reports of the circuit breakers of this run's earlier rounds.
+        threshold: see FAILURE_THRESHOLD.
     """
 
-    def __init__(self, known: Known | None = None) -> None:
-        self._latest = (known or Known()).came
-        self._held: dict[str, list[tuple[Fault, _M]]] = {}
+    def __init__(
+        self, fail_unreachable: bool = False, earlier: Iterable[Report] = (), threshold: int = FAILURE_THRESHOLD
+    ):
+        self._fail_unreachable, self._threshold = fail_unreachable, threshold
+        self._answered: dict[str, Reachable] = {}
+        """Place → its last answer."""
+        self._first: dict[tuple[int, str], Unreachable] = {}
+        """(Item, its place) → the first report that the place was silent. A retry of the item must not begin the wait
+        for an answer again: the answer that caused the retry would then not count."""
+        self._held: dict[str, list[tuple[Unreachable | Refused, _M]]] = {}
+        """Place → reports and messages of its recordings that are held back."""
+        for report in earlier:
+            if isinstance(report, Reachable):
+                self.reachable(report)
+            elif isinstance(report, Unreachable):
+                self._first.setdefault((report.item, report.place), report)
 
-    def came(self, arrival: Arrival) -> list[_M]:
-        """Record an arrival. Return the messages that were held back and that are now known to be failures of their own
-        recordings."""
-        place = arrival.place
-        latest = self._latest[place] = max(arrival.when, self._latest.get(place, 0.0))
-        held = self._held.pop(place, [])
-        if still := [(fault, message) for fault, message in held if (fault.since or 0.0) >= latest]:
-            self._held[place] = still
-        return [message for fault, message in held if (fault.since or 0.0) < latest]
+    def reachable(self, answer: Reachable) -> list[_M]:
+        """Record an answer. Return the messages of the held recordings that are now known to have failed."""
+        place = answer.place
+        last = self._answered[place] = max(answer, self._answered.get(place, answer), key=lambda each: each.at)
+        held: list[tuple[Unreachable | Refused, _M]] = []
+        released = []
+        for report, message in self._held.pop(place, []):
+            if isinstance(report, Unreachable) and report.since >= last.at:
+                held.append((report, message))
+            else:
+                released.append(message)
+        self._held[place] = held
+        return released
 
-    def fault(self, fault: Fault, message: _M) -> list[_M]:
-        """Record that a recording was not reached. Return its message if the recording itself has failed; otherwise
-        hold the message back.
+    def unreachable(self, report: Unreachable | Refused, message: _M) -> list[_M]:
+        """Record a recording that could not be fetched. Return its message if the recording has failed; otherwise hold
+        the message back.
 
         Raises:
             StorageError: the place is down.
         """
-        if fault.since is not None and fault.since < self._latest.get(fault.place, 0.0):
+        if self._fail_unreachable:
             return [message]
-        held = self._held.setdefault(fault.place, [])
-        held.append((fault, message))
-        if len(held) >= GIVE_UP_AFTER:
-            raise _down(fault, len(held))
+        key, last = (report.item, report.place), self._answered.get(report.place)
+        if isinstance(report, Unreachable):
+            report = replace(report, since=self._first.setdefault(key, report).since)
+        if last is not None and key in self._first and self._first[key].since < last.at:
+            return [message]
+        held = self._held.setdefault(report.place, [])
+        held.append((report, message))
+        if len(held) >= self._threshold:
+            raise _down(report, len(held))
         return []
 
-    def end(self) -> list[_M]:
-        """Return the refusals that are still held back, as failures of their own recordings.
+    def finish(self) -> list[_M]:
+        """Return the messages of the refused recordings that are still held back: they have failed.
 
         Raises:
-            StorageError: a fault is still held back, and nothing has arrived from its place since.
+            StorageError: a place is down: it has sent nothing since a recording became unreachable, or has refused
+                every recording.
         """
         for place, held in self._held.items():
-            for fault, _ in held:
-                if fault.since is not None or place not in self._latest:
-                    raise _down(fault, len(held))
+            for report, _ in held:
+                if isinstance(report, Unreachable) or place not in self._answered:
+                    raise _down(report, len(held))
         return [message for held in self._held.values() for _, message in held]
 
+    def reports(self) -> tuple[Report, ...]:
+        """Return the reports that a circuit breaker of a later round needs. Another thread may call this."""
+        return (*self._answered.copy().values(), *self._first.copy().values())
 
-def _down(fault: Fault, count: int) -> StorageError:
-    tried = f"{count} recordings there were tried, and nothing" if count > 1 else "nothing else"
+
+def _down(report: Unreachable | Refused, count: int) -> StorageError:
+    recordings = f"{count} recordings" if count > 1 else "1 recording"
     return StorageError(
-        f"{fault.reason}; {tried} came from {fault.place} meanwhile (--fail-unreachable records such as failed)"
+        f"{report.reason}; nothing arrived from {report.place} in the meantime "
+        f"({recordings} tried; --fail-unreachable records such recordings as failed)"
     )
-
-
-def _merge(ours: dict[_K, float], theirs: Mapping[_K, float], better: Callable[[float, float], float]) -> None:
-    for key, value in theirs.items():
-        ours[key] = better(value, ours.get(key, value))

@@ -8,7 +8,7 @@ A worker that dies is lost, together with its GPU. When the other workers have f
 distributed among them. They keep their engines loaded for that.
 
 A worker that stops because a place is unreachable is not lost, because its GPU is not to blame. When the other workers
-have finished, its uncommitted items are distributed once more, together with everything that all workers know about the
+have finished, its uncommitted items are distributed once more, together with the reports of all workers about the
 places. So a recording that fails through its own fault ends as it would in one process, and only a place that is down
 stops the run.
 """
@@ -33,7 +33,7 @@ from voxbatch.runner.run import RunResult, Work
 from voxbatch.runner.shard import split
 from voxbatch.runner.workers.process import Worker
 from voxbatch.runner.workers.worker import GRACE_S, Failed, Order, Stopped, takes_more
-from voxbatch.storage.circuit_breaker import Known
+from voxbatch.storage.circuit_breaker import Report
 
 PATIENCE_S = GRACE_S + 5.0
 """Seconds after which a worker that was told to stop is killed. The worker should have ended by itself before."""
@@ -82,7 +82,8 @@ class _Fleet:
         self._started: dict[int, Worker] = {}
         """Number → worker, for the workers whose process was started and not ended."""
         self._lost: list[Worker] = []
-        self._known = Known()
+        self._reports: frozenset[Report] = frozenset()
+        """Reports of all workers about recordings' places, from the orders that ended."""
         self._has_tried_again = False
         """True if the items of unreachable places were already distributed a second time."""
         self._usage = Usage(0.0, 0.0, 0.0, 0.0)
@@ -160,7 +161,7 @@ class _Fleet:
         masks = split(work.durations, todo, count)
         source = work.source.handle()
         return [
-            Order(config, source, work.run, dict(work.engine.spec.decoding), mask, worker, began, self._known)
+            Order(config, source, work.run, dict(work.engine.spec.decoding), mask, worker, began, self._reports)
             for worker, mask in zip(workers, masks, strict=True)
             if mask.any()
         ]
@@ -212,13 +213,13 @@ class _Fleet:
                 worker.kill()
 
     def _see_off(self, worker: Worker) -> None:
-        """Record the result of a worker's order and its knowledge about places.
+        """Record the result of a worker's order and its reports about recordings' places.
 
         A worker is lost if it ended without a result, unless an unreachable place, a UsageError or a stop is the cause.
         """
         word = worker.word
         self._pass_on(worker, worker.printed() if takes_more(word) else self._started.pop(worker.number).end())
-        self._known.learn(worker.known)
+        self._reports |= set(worker.reports)
         if isinstance(word, Usage):
             self._usage = Usage(*(ours + its for ours, its in zip(astuple(self._usage), astuple(word), strict=True)))
         elif isinstance(word, Failed) and takes_more(word):

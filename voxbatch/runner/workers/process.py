@@ -9,7 +9,7 @@ from voxbatch.child_process import ChildProcess
 from voxbatch.engines import EngineMessage
 from voxbatch.runner.pipeline import Progress
 from voxbatch.runner.workers.worker import Failed, Message, Order, Stopped, Word
-from voxbatch.storage.circuit_breaker import Known
+from voxbatch.storage.circuit_breaker import Report
 
 
 class Worker(ChildProcess):
@@ -22,14 +22,14 @@ class Worker(ChildProcess):
         self.progress = Progress(0)
         self.notices: list[EngineMessage] = []
         """Notices of the worker's engine that were not logged yet."""
-        self.known = Known()
-        """Knowledge of the worker about places."""
+        self.reports: tuple[Report, ...] = ()
+        """Reports of the worker about recordings' places. Empty until the order ends."""
         self.word: Word | None = None
         """Last message of the current order. None while the worker is busy with the order."""
 
     def give(self, order: Order) -> None:
         """Send an order."""
-        self.progress, self.known, self.word = Progress(0), Known(), None
+        self.progress, self.reports, self.word = Progress(0), (), None
         self.send(order)
 
     def hear(self) -> bool:
@@ -42,8 +42,8 @@ class Worker(ChildProcess):
             self.progress = message
         elif isinstance(message, EngineMessage):
             self.notices.append(message)
-        elif isinstance(message, Known):
-            self.known = message
+        elif isinstance(message, tuple):
+            self.reports = message
         else:
             self.word = message
         return True

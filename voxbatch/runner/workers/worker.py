@@ -1,7 +1,7 @@
 """The program of a worker process.
 
 A worker executes orders one after another, in the same way as a run in a single process. It sends its progress, its
-notices and its knowledge about places to the fleet. The engine stays loaded between orders.
+notices and its reports about recordings' places to the fleet. The engine stays loaded between orders.
 
 A worker does not survey the manifest, reserve OUT or merge: the fleet does this. Its source is the open file of the
 fleet, so that both read the same bytes from any kind of source. If the fleet tells it to stop, or if the fleet is gone,
@@ -34,7 +34,7 @@ from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.runner.pipeline import FINAL_COMMIT_TIMEOUT_S, Pipeline, Progress, Stop, StopRequested, Usage
 from voxbatch.runner.run import policy, settings
 from voxbatch.storage import open_store, set_retry_deadline
-from voxbatch.storage.circuit_breaker import Known
+from voxbatch.storage.circuit_breaker import Report
 
 REPORT_S = 0.2
 """Minimum seconds between two progress messages."""
@@ -58,8 +58,8 @@ class Order:
     began: float
     """Time from which the worker's time counts as the run's, on the clock that all processes of this host share
     (time.monotonic)."""
-    known: Known
-    """Knowledge of all workers about places, from the earlier rounds."""
+    reports: frozenset[Report]
+    """Reports of all workers about recordings' places, from the earlier rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class Failed:
     kind: type[VoxbatchError]
 
 
-Message = Progress | EngineMessage | Known | Usage | Stopped | Failed
-"""Messages of a worker for each order: Progress and EngineMessage from time to time, Known at the end, and then a
-Word."""
+Message = Progress | EngineMessage | tuple[Report, ...] | Usage | Stopped | Failed
+"""Messages of a worker for each order: Progress and EngineMessage from time to time, the reports at the end, and
+then a Word."""
 Word = Usage | Stopped | Failed
 """Last message of an order: Usage if the order is done."""
 
@@ -106,13 +106,13 @@ def obey(order: Order, connection: Connection, stop: Stop, engine_cache: EngineC
     progress = Progress(int(order.todo.sum()), began=order.began)
     progress.committed = progress.resumed = progress.items - int(todo.sum())
     reporter = _Reporter(connection)
-    pipeline = Pipeline(engine, checkpoint, settings(config), progress, reporter, stop, reporter.tell, order.known)
+    pipeline = Pipeline(engine, checkpoint, settings(config), progress, reporter, stop, reporter.tell, order.reports)
     with replace(order.source, fd=os.dup(order.source.fd)).open() as source:
         try:
             return pipeline.run(items(source, policy(config), config.limit, todo))
         finally:
             reporter.tell(progress)
-            reporter.tell(order.known.copy())  # a copy, because decoders may still add to the original
+            reporter.tell(pipeline.breaker.reports())
 
 
 class _Reporter:
