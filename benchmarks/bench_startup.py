@@ -38,7 +38,7 @@ def main() -> None:
     seconds = [help_seconds() for _ in range(times)]
     print(f"voxbatch --help, {times} times: {min(seconds):.3f} to {max(seconds):.3f} s")
     bars.at_most("median", statistics.median(seconds), HELP_S, "s")
-    for statement in ("import voxbatch", "import voxbatch.cli", "import voxbatch.runner.run"):
+    for statement in ("import voxbatch", "import voxbatch.cli", "import voxbatch.runner"):
         found = imported(statement)
         bars.holds(f"`{statement}` imports no engine, cloud SDK or librosa", not found, ", ".join(found))
     bars.leave()

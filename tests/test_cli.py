@@ -20,7 +20,7 @@ from conftest import ManifestWriter, Recorder, Voxbatch, environment
 import voxbatch as package
 from voxbatch.audio.ffmpeg import executable, version
 from voxbatch.config import load_profile, profile_names
-from voxbatch.runner.run import default_out
+from voxbatch.output.layout import default_out
 
 SCRIPTED = ("--engine", "scripted", "--log-format", "text")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from voxbatch import display
 from voxbatch.log import Log
-from voxbatch.runner.pipeline import Progress
+from voxbatch.runner import Progress
 
 SUMMARY: dict[str, Any] = {
     "items": 1234, "done": 1200, "failed": 34, "failures_by_error": {"AudioError": 30, "LanguageError": 4},
@@ -25,7 +25,7 @@ SUMMARY: dict[str, Any] = {
 
 def progress(**fields: Any) -> Progress:
     """Return a Progress that started ten seconds ago."""
-    made = Progress(fields.pop("items", 10), began=time.monotonic() - 10)
+    made = Progress(fields.pop("items", 10), started_at=time.monotonic() - 10)
     for name, value in fields.items():
         setattr(made, name, value)
     return made

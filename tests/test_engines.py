@@ -24,7 +24,7 @@ from voxbatch.engines.scripted_test_engine import WORD_SECONDS, ScriptedOptions,
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.log import Log
 from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Span
-from voxbatch.runner.run import run
+from voxbatch.runner import run
 from voxbatch.storage import DEFAULT_STORE_OPTIONS
 
 SPEECH = Path(os.environ.get("VOXBATCH_TEST_DATA", ROOT.parent / "shared" / "data")) / "speech"

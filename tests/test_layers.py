@@ -88,7 +88,7 @@ def test_the_check_can_fail() -> None:
     """The check finds an import that goes up, also a lazy one."""
     found = set(imports(PACKAGE / "cli" / "__init__.py"))
     assert {"voxbatch.output.merge", "voxbatch.runner.forecast", "voxbatch.errors"} <= found
-    assert LAYER_OF[package_of("voxbatch.runner.run")] > LAYER_OF[package_of("voxbatch.engines.feed")]
+    assert LAYER_OF[package_of("voxbatch.runner.prepare")] > LAYER_OF[package_of("voxbatch.engines.feed")]
 
 
 @pytest.mark.parametrize("module", ["voxbatch", "voxbatch.cli"])

@@ -24,8 +24,9 @@ from voxbatch.errors import ConfigError, EngineError, ManifestError, RunError, S
 from voxbatch.latency import Latency
 from voxbatch.output.checkpoint import Checkpoint, part_names, read_headers, read_part
 from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Item
+from voxbatch.runner import Progress, Stop, StopRequested, Usage
 from voxbatch.runner import pipeline as pipeline_module
-from voxbatch.runner.pipeline import Pipeline, PipelineOptions, Progress, Stop, StopRequested, Usage
+from voxbatch.runner.pipeline import Pipeline, PipelineOptions
 from voxbatch.storage import open_store
 
 pytestmark = pytest.mark.timeout(60)

@@ -22,12 +22,12 @@ from typing import Any
 import pytest
 from conftest import ManifestWriter, Recorder, Starter, Voxbatch, environment
 
+from voxbatch import runner
 from voxbatch.audio import libraries
 from voxbatch.config import Config
 from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.log import Log
 from voxbatch.output.merge import merge_again
-from voxbatch.runner import run
 from voxbatch.storage import open_store
 
 SCRIPTED = ("--engine", "scripted", "--engine-option", "max_chunk_s=15", "--formats", "srt,txt", "--log-format", "text")
@@ -419,7 +419,7 @@ def test_another_folder_is_said(voxbatch: Voxbatch, manifest: ManifestWriter, tm
     assert voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED).returncode == 0
     done = voxbatch("run", "else/m.jsonl", "-o", "out", *SCRIPTED)
     warning = (
-        f"warning: this run was begun for recordings in {tmp_path} and goes on for those in {tmp_path}/else: "
+        f"warning: this run was started with recordings in {tmp_path} and continues with those in {tmp_path}/else: "
         "voxbatch assumes that they are the same"
     )
     assert (done.returncode, warning in done.stderr.splitlines()) == (0, True), done.stderr
@@ -438,13 +438,13 @@ def test_an_engines_warnings(manifest: ManifestWriter, tmp_path: Path, monkeypat
     config = Config(source=str(manifest(0.5)), out=str(tmp_path / "out"), engine="scripted")
     monkeypatch.setattr("voxbatch.engines.scripted_test_engine.ScriptedTestEngine", Slow)
     said: list[str] = []
-    finished = run.run(config, Log(write=said.append))
+    finished = runner.run(config, Log(write=said.append))
     assert finished.summary
     assert finished.summary["engine"]["warnings"] == ["it is slow"]
     assert merge_again(open_store(config.out))["engine"]["warnings"] == ["it is slow"]
     assert said.count("warning: it is slow") == 1
     monkeypatch.undo()
-    assert run.run(config, Log(quiet=True)).progress.resumed == 1
+    assert runner.run(config, Log(quiet=True)).progress.resumed == 1
 
 
 @pytest.mark.slow

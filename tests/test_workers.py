@@ -21,12 +21,12 @@ import pytest
 import servers
 from conftest import ManifestWriter, Recorder, Starter, Voxbatch
 
+from voxbatch import runner
 from voxbatch.config import Config
 from voxbatch.errors import ManifestError, StorageError, UsageError
 from voxbatch.log import Log
 from voxbatch.manifest import open_source
-from voxbatch.runner import workers
-from voxbatch.runner.pipeline import Progress, Stop, StopRequested
+from voxbatch.runner import Progress, Stop, StopRequested, workers
 from voxbatch.storage.retry import ATTEMPTS, NO_WAIT
 
 SECONDS = (0.6, 1.2, None, 2, 33, 0.7, 1.1, 1.6, 0.5, 16, 1, 1, 0.9, 2.2, 1.4, 0.8)
@@ -403,8 +403,8 @@ class Bench:
         self.log: list[str] = []
         self.on_progress: Callable[[], object] = lambda: None
 
-    def run(self, stop: Stop | None = None) -> workers.RunResult:
-        return workers.run(self.config, Log(write=self.log.append), self._observe, stop)
+    def run(self, stop: Stop | None = None) -> runner.RunResult:
+        return runner.run(self.config, Log(write=self.log.append), self._observe, stop)
 
     def _observe(self, progress: Progress) -> None:
         self.seen.append(replace(progress))
@@ -494,7 +494,7 @@ def test_an_outage_that_ends(
         if "dealt out anew" in line:
             bucket.proxy.spoil = lambda asked: ""
 
-    progress = workers.run(bench.config, Log(write=write), lambda progress: look()).progress
+    progress = runner.run(bench.config, Log(write=write), lambda progress: look()).progress
     assert (progress.done, progress.failed, progress.committed) == (4, 0, 4)
     assert len(pids) == 2
     assert bench.log[-1] == f"warning: 4 items that were left behind are dealt out anew, to {who}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from voxbatch.latency import PERCENTILES
 from voxbatch.log import Log
-from voxbatch.runner.pipeline import Progress
+from voxbatch.runner import Progress
 
 REFRESH_S = 0.1
 """Seconds between two updates of the progress line."""

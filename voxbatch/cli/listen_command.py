@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from voxbatch.engines import EngineCache
     from voxbatch.platforms.listen import RunRequest
     from voxbatch.platforms.submit import CloudRun
-    from voxbatch.runner.pipeline import Stop
+    from voxbatch.runner import Stop
 
 HERE, CLOUD_RUN = "here", "cloudrun"
 LONGEST_WINDOW_S = 86_400
@@ -192,12 +192,12 @@ class _Listening:
         from voxbatch.decoding import warm_pool
         from voxbatch.engines import EngineCache
         from voxbatch.platforms.listen import Listener, ListenerOptions, Rules, Subscription
-        from voxbatch.runner.pipeline import Stop, StopRequested
-        from voxbatch.runner.run import policy
+        from voxbatch.runner import Stop, StopRequested
+        from voxbatch.runner.prepare import path_policy
 
         asked, stop, signals = self._asked, Stop(), list[int]()
         rules = Rules(*self._places())
-        policy(self._config)  # an invalid policy is an error of the options, not of a message
+        path_policy(self._config)  # an invalid policy is an error of the options, not of a message
 
         def interrupted() -> int:
             """Log the interruption, and return its exit code."""
@@ -255,11 +255,10 @@ class _Listening:
         Raises:
             UsageError: no run could succeed, so the options are at fault and not a message.
         """
-        from voxbatch import engines
+        from voxbatch import engines, runner
         from voxbatch.cli.session import report
         from voxbatch.display import events
-        from voxbatch.runner import workers
-        from voxbatch.runner.run import worker_environments
+        from voxbatch.runner.prepare import worker_environments
         from voxbatch.storage import redacted
 
         config = self._config
@@ -267,7 +266,7 @@ class _Listening:
         engine = engine_cache.get(choice.name, config.model, config.engine_options, config.store_options)
         if config.language:
             engines.require_language(engine, config.language)
-        if (count := len(worker_environments(config, engine))) > 1:
+        if (count := len(worker_environments(engine.spec, config.workers))) > 1:
             text = (
                 f"{count} GPUs share each run, and load the model anew for it; for many small runs start a listener "
                 "for each GPU (--engine-option devices=0), or give --workers 1"
@@ -279,7 +278,7 @@ class _Listening:
             ours, log = self._of(run), self._log.of(out=run.out)
             log.info("run_started", source=redacted(run.source), text=f"{redacted(run.source)} → {run.out}")
             with events(log) as observe:
-                finished = workers.run(ours, log, observe, stop, engine_cache)
+                finished = runner.run(ours, log, observe, stop, engine_cache)
             report(ours, finished, log, quiet=True, exit_zero=True)
 
         return perform

@@ -336,7 +336,7 @@ def priced(ctx: click.Context, config: Config, task: tasks.Task | None) -> Confi
 
 def config_of(ctx: click.Context, source: str, settings: dict[str, Any]) -> Config:
     """Build the Config from the parsed options; the options that `Config` does not have are removed from `settings`."""
-    from voxbatch.runner.run import default_out
+    from voxbatch.output.layout import default_out
 
     shard, shards = settings.pop("shard") or (0, 1)
     options = {**_served(ctx, settings), **_prefill(settings), **settings.pop("engine_option")}

@@ -15,15 +15,14 @@ from typing import Any, NoReturn
 
 import click
 
-from voxbatch import display
+from voxbatch import display, runner
 from voxbatch.config import FORMATS, Config
 from voxbatch.errors import RunError, StorageError, UsageError, VoxbatchError
 from voxbatch.log import Log
 from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS
 from voxbatch.platforms.tasks import sagemaker
-from voxbatch.runner import workers
-from voxbatch.runner.pipeline import FINAL_COMMIT_TIMEOUT_S, Progress, Stop, StopRequested, Usage
-from voxbatch.runner.run import RunResult
+from voxbatch.runner import Progress, RunResult, Stop, StopRequested, Usage
+from voxbatch.runner.stop import FINAL_COMMIT_TIMEOUT_S
 from voxbatch.storage import StoreOptions, open_store, set_retry_deadline
 
 EXIT_SOME_FAILED = 3
@@ -64,7 +63,7 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
     try:
         on_signals(stop, signals, lambda: leave(interrupted(f"what was in hand took over {LEAVE_S:.0f} s to commit")))
         with (display.live if show_progress else display.events)(log) as observe:
-            finished = workers.run(config, log, latest.then(observe), stop)
+            finished = runner.run(config, log, latest.then(observe), stop)
         return report(config, finished, log, quiet, exit_zero)
     except StopRequested as e:
         signal.setitimer(signal.ITIMER_REAL, 0)

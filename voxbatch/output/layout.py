@@ -10,9 +10,13 @@ summary.json                                   written last
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
-from voxbatch.storage import Store
+from voxbatch.manifest.source import stem
+from voxbatch.storage import Store, is_remote
+from voxbatch.storage.address import is_bucket_address, name_of, scheme_of
 
 VERSION = 1
 """Version of all written files."""
@@ -43,3 +47,22 @@ def foreign_outputs(store: Store) -> list[str]:
     if store.exists(RUN_FILE):
         return []
     return [name for name in (TRANSCRIPTS, FAILURES, SUMMARY) if store.exists(name)]
+
+
+def default_out(source: str) -> str:
+    """Return the default OUT of a source: a folder beside the source.
+
+        "jobs/calls.jsonl.gz" → "jobs/calls.voxbatch"        "gs://b/day/" → "gs://b/day.voxbatch"
+
+    OUT is in the current directory if nothing can be written beside the source: "-" → "stdin.voxbatch", "gs://b/" →
+    "b.voxbatch", and for web servers.
+    """
+    if source == "-":
+        return "stdin.voxbatch"
+    if is_remote(source):
+        *above, name = name_of(source).rstrip("/").split("/")
+        out = f"{stem(name) or 'root'}.voxbatch"
+        return "/".join([f"{scheme_of(source)}:/", *above, out]) if above and is_bucket_address(source) else out
+    path = Path(os.path.abspath(source))
+    name = path.name if path.is_dir() else stem(path.name)
+    return str(path.with_name(f"{name or 'root'}.voxbatch"))

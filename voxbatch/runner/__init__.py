@@ -1,1 +1,80 @@
-"""Run one shard of a manifest, alone or with one worker process for each GPU."""
+"""Run the steps in order: prepare, transcribe, finish.
+
+`prepare` checks everything that can be refused and reserves OUT. `transcribe` commits every remaining item, in this
+process; `workers` does the same in one process per GPU. `finish` merges the outputs. `forecast` estimates a run without
+running it. No other package knows this order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from voxbatch.config import Config
+from voxbatch.engines import EngineCache
+from voxbatch.log import Log
+from voxbatch.runner import workers
+from voxbatch.runner.finish import finish
+from voxbatch.runner.prepare import open_manifest, prepare
+from voxbatch.runner.progress import Progress, Usage
+from voxbatch.runner.shard import members
+from voxbatch.runner.stop import Stop, StopRequested
+from voxbatch.runner.transcribe import notice_logger, resume, transcribe
+
+__all__ = ["Progress", "RunResult", "Stop", "StopRequested", "Usage", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """The result of a run."""
+
+    progress: Progress
+    """Progress of this shard."""
+    summary: dict[str, Any] | None
+    """Summary of all shards. None while other shards are still in progress."""
+    usage: Usage | None
+    """None if nothing was left to do."""
+
+
+def run(
+    config: Config,
+    log: Log,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    stop: Stop | None = None,
+    engine_cache: EngineCache | None = None,
+) -> RunResult:
+    """Transcribe one shard of a manifest. If it is the last shard to finish, merge.
+
+    Args:
+        on_progress: called with the progress whenever it changes.
+        stop: a request, from a signal handler for example, commits the finished items and ends the run.
+        engine_cache: holds the loaded engine after the run. Without a cache, the run unloads its engine. Worker
+            processes have caches of their own.
+
+    Raises:
+        UsageError: the config, the manifest or OUT is wrong. No model was loaded, and no output was written.
+        RunError: the run cannot continue. What is committed is safe, and the same command resumes the run.
+        StopRequested: `stop` was requested.
+    """
+    started_at, stop, usage = time.monotonic(), stop or Stop(), None
+    with contextlib.ExitStack() as resources:
+        if engine_cache is None:
+            engine_cache = resources.enter_context(contextlib.closing(EngineCache()))
+        with open_manifest(config) as source:
+            job = prepare(config, source, engine_cache, log)
+            work = resume(job, members(job.durations, job.shard, job.shards), started_at)
+            progress = work.progress
+            if progress.resumed:
+                done = f"{progress.resumed:,} of {progress.items:,} items were done before"
+                log.info("resumed", text=f"{done}; {progress.items - progress.resumed:,} to do")
+            on_progress(progress)
+            if not work.items.any():
+                pass
+            elif len(job.worker_environments) > 1:
+                usage = workers.transcribe(job, work, stop, on_progress, log)
+            else:
+                usage = transcribe(job, work, engine_cache, stop, on_progress, notice_logger(log))
+        return RunResult(progress, finish(job, work), usage)

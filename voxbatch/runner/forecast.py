@@ -19,7 +19,7 @@ from voxbatch.config import Config, load_profile
 from voxbatch.engines import ExpectedSpeed
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.manifest import Source, Survey, items, survey
-from voxbatch.runner.run import opened, policy, worker_environments
+from voxbatch.runner.prepare import open_manifest, path_policy, worker_environments
 from voxbatch.runner.shard import members
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, open_recording, parallel_map
 
@@ -94,12 +94,12 @@ def estimate_run(config: Config) -> RunEstimate:
     """Estimate the run of a config. No model is loaded and nothing is written.
 
     Raises:
-        UsageError: as in `run.run`.
+        UsageError: as in `runner.run`.
         StorageError: a place is unreachable or refuses access.
     """
     choice = engines.choose(config.engine)
-    with opened(config) as source:
-        surveyed = survey(source, policy(config), config.limit)
+    with open_manifest(config) as source:
+        surveyed = survey(source, path_policy(config), config.limit)
         engine = engines.create(choice.name, config.model, config.engine_options, config.store_options)
         spec = engine.spec
         workload = _workload(surveyed, source, config)
@@ -108,7 +108,7 @@ def estimate_run(config: Config) -> RunEstimate:
     speed = (
         None
         if known.rtfx
-        else calculate_speed(config, choice.name, workload, gpus=max(1, len(worker_environments(config, engine))))
+        else calculate_speed(config, choice.name, workload, gpus=max(1, len(worker_environments(spec, config.workers))))
     )
     return RunEstimate(
         engine=choice.reason,
@@ -132,8 +132,8 @@ def measure_workload(config: Config) -> Workload:
         UsageError: the config or the manifest is wrong.
         StorageError: a place is unreachable or refuses access.
     """
-    with opened(config) as source:
-        return _workload(survey(source, policy(config), config.limit), source, config)
+    with open_manifest(config) as source:
+        return _workload(survey(source, path_policy(config), config.limit), source, config)
 
 
 def _workload(surveyed: Survey, source: Source, config: Config) -> Workload:
@@ -191,7 +191,7 @@ def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config
     indexes = np.flatnonzero(unknown)
     sample = np.zeros(len(unknown), np.bool_)
     sample[indexes[:: max(1, len(indexes) // SAMPLE_SIZE)]] = True
-    asked = list(items(source, policy(config), config.limit, sample))
+    asked = list(items(source, path_policy(config), config.limit, sample))
     unreached = 0
     for item, seconds in zip(
         asked, parallel_map(PROBE_THREADS, lambda item: _asked(item.audio, config), asked), strict=True

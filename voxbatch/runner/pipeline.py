@@ -12,10 +12,11 @@ happens after the last part.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,9 +28,11 @@ from voxbatch.latency import Latency
 from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
 from voxbatch.output.lines import failure_line, transcript_line
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome, Span, Transcript
+from voxbatch.runner.progress import Progress, Usage
+from voxbatch.runner.stop import Stop, StopRequested
 from voxbatch.stitching import stitch
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
-from voxbatch.storage.circuit_breaker import CircuitBreaker, Report
+from voxbatch.storage.circuit_breaker import CircuitBreaker
 
 MAX_QUEUED_EVENTS = 1024
 """Maximum number of events that wait for the main thread. When the queue is full, the engine and the decoders wait."""
@@ -37,44 +40,8 @@ POLL_INTERVAL_S = 0.2
 """Longest time in which a signal goes unnoticed."""
 GPU_MEMORY_INTERVAL_S = 1.0
 """Seconds between two readings of the GPU memory in use."""
-FINAL_COMMIT_TIMEOUT_S = 8.0
-"""Time limit of the last commit of a process that was told to stop. Cloud Run and others kill it after 10 s."""
-
-
-@dataclass(slots=True)
-class Progress:
-    """Progress of a shard. `audio_s` grows with each chunk, so that progress shows within a long recording."""
-
-    items: int
-    """Number of items in this shard, including those of earlier runs."""
-    resumed: int = 0
-    """Number of items that earlier runs finished."""
-    resumed_failed: int = 0
-    """Number of the resumed items that ended as failures."""
-    done: int = 0
-    failed: int = 0
-    audio_s: float = 0.0
-    """Seconds of audio transcribed since the start."""
-    known_audio_s: float = 0.0
-    """Seconds of audio in the items that this process has to do, as far as the manifest gives durations."""
-    unknown: int = 0
-    """Number of items that this process has to do and whose duration the manifest does not give."""
-    committed: int = 0
-    """Number of items in parts, which are safe, including those of earlier runs."""
-    parts: int = 0
-    """Number of parts committed since the start."""
-    began: float = field(default_factory=time.monotonic)
-    """Start of the run, by time.monotonic()."""
-
-    @property
-    def wall_s(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.began
-
-    @property
-    def rtfx(self) -> float:
-        """Audio seconds transcribed per second."""
-        return self.audio_s / self.wall_s
+MAX_DECODERS = 16
+"""Highest number of decoder processes, unless the config gives a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,54 +50,20 @@ class PipelineOptions:
 
     language: str | None
     decoders: int
-    """Number of decoder processes, at least 1."""
+    """Number of decoder processes. 0 leaves the number to `decoder_count`."""
     part_items: int
     part_seconds: float
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS
-    fail_unreachable: bool = False
-    """Record unreachable recordings as failed. Otherwise the run stops when a place is down."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Use of a run's time. For several processes side by side, each value is the sum."""
+def decoder_count(given: int, workers: int = 1) -> int:
+    """Return the number of decoder processes of each worker.
 
-    decode_cpu_s: float
-    """CPU seconds of decoding and cutting."""
-    engine_s: float
-    """Seconds from the engine's first chunk to its last result."""
-    starved_s: float
-    """Part of `engine_s` in which the engine had nothing to do and waited for a chunk."""
-    short_s: float
-    """Part of `engine_s` in which the engine, busy or idle, could take one more chunk and none was there."""
-
-
-class StopRequested(BaseException):
-    """The run was asked to stop. Finished items are committed, unless the message says why they could not be.
-
-    Like KeyboardInterrupt, this is not an Exception: storage clients treat every Exception as a failed connection and
-    send the request again.
+    Args:
+        given: the number in the config. 0 divides the cores among the workers.
+        workers: number of workers on this machine.
     """
-
-
-class Stop:
-    """A stop request, from a signal handler for example. While a pipeline runs, the stop is soft: the pipeline commits
-    the finished items first. At other times the stop is immediate."""
-
-    def __init__(self) -> None:
-        self.requested = threading.Event()
-        self.graceful = False
-        """True while a pipeline runs."""
-
-    def request(self) -> None:
-        """Request a stop.
-
-        Raises:
-            StopRequested: no pipeline is running. A running pipeline raises it after its last commit.
-        """
-        self.requested.set()
-        if not self.graceful:
-            raise StopRequested
+    return given or max(1, min(MAX_DECODERS, len(os.sched_getaffinity(0)) // workers))
 
 
 @dataclass(slots=True)
@@ -177,7 +110,7 @@ class Pipeline:
         observe: called from the main thread with the progress whenever it changes.
         stop: a request from any thread makes the run commit its finished items and raise StopRequested.
         tell: called from the main thread with each EngineMessage of the engine.
-        reports: reports about recordings' places, of the run's earlier rounds; see CircuitBreaker.
+        breaker: judges unreachable recordings. The default is a new circuit breaker.
     """
 
     def __init__(
@@ -189,11 +122,11 @@ class Pipeline:
         observe: Callable[[Progress], None],
         stop: Stop,
         tell: Callable[[EngineMessage], None] = lambda notice: None,
-        reports: Iterable[Report] = (),
+        breaker: CircuitBreaker[Undecodable] | None = None,
     ):
         self._engine, self._checkpoint, self._settings = engine, checkpoint, settings
         self._progress, self._observe, self._stop, self._tell_people = progress, observe, stop, tell
-        self.breaker = CircuitBreaker[Undecodable](settings.fail_unreachable, reports)
+        self._breaker = breaker
         spec = engine.spec
         self._feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples)
         self._events: queue.Queue[Any] = queue.Queue(MAX_QUEUED_EVENTS)
@@ -203,7 +136,7 @@ class Pipeline:
         self._sizes: dict[tuple[int, int], int] = {}
         """Samples in the core of each chunk that has no result yet, by (item, chunk)."""
         self._pending: list[PartEntry] = []
-        self._committed_at = progress.began
+        self._committed_at = progress.started_at
         self._latency = Latency()
         """Latencies of the items in `_pending`."""
         self._peak_gpu_bytes: int | None = None
@@ -248,7 +181,7 @@ class Pipeline:
         error: BaseException | None = None
         try:
             settings = self._settings
-            with DecoderPool(settings.decoders, settings.store_options, self.breaker) as pool:
+            with DecoderPool(decoder_count(settings.decoders), settings.store_options, self._breaker) as pool:
                 for message in pool.run(self._tasks(items)):
                     if not (self._put(message) if isinstance(message, Chunk) else self._tell(message)):
                         break

@@ -16,23 +16,23 @@ stops the run.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, replace
 from multiprocessing.connection import wait
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.config import Config
-from voxbatch.engines import EngineCache
 from voxbatch.errors import EngineError, StorageError, UsageError, VoxbatchError
 from voxbatch.log import Log
-from voxbatch.runner import run as job
-from voxbatch.runner.pipeline import POLL_INTERVAL_S, Progress, Stop, StopRequested, Usage
-from voxbatch.runner.run import RunResult, Work
+from voxbatch.runner.pipeline import POLL_INTERVAL_S, decoder_count
+from voxbatch.runner.prepare import Job
+from voxbatch.runner.progress import Progress, Usage, known_audio
 from voxbatch.runner.shard import split
+from voxbatch.runner.stop import Stop, StopRequested
+from voxbatch.runner.transcribe import RemainingWork, notice_logger
 from voxbatch.runner.workers.process import Worker
-from voxbatch.runner.workers.worker import GRACE_S, Failed, Order, Stopped, takes_more
+from voxbatch.runner.workers.worker import GRACE_S, Assignment, Failed, Stopped, takes_more
 from voxbatch.storage.circuit_breaker import Report
 
 PATIENCE_S = GRACE_S + 5.0
@@ -43,41 +43,23 @@ ADDED_UP = ("done", "failed", "audio_s", "committed", "parts")
 """Fields of the workers' progress that add up to the fields of the run's progress."""
 
 
-def run(
-    config: Config,
-    log: Log,
-    observe: Callable[[Progress], None] = lambda progress: None,
-    stop: Stop | None = None,
-    engine_cache: EngineCache | None = None,
-) -> RunResult:
-    """Run voxbatch.runner.run.run with as many processes as the engine and the config ask for.
-
-    Args:
-        engine_cache: the engine cache; see voxbatch.runner.run.run. It is used only if one process does all the work.
+def transcribe(job: Job, work: RemainingWork, stop: Stop, on_progress: Callable[[Progress], None], log: Log) -> Usage:
+    """Transcribe and commit the remaining items, in one process for each of the job's worker environments.
 
     Raises:
-        UsageError, RunError, StopRequested: see voxbatch.runner.run.run.
-    """
-    return job.run(config, log, observe, stop, side_by_side, engine_cache)
-
-
-def side_by_side(work: Work) -> Usage:
-    """Commit all items of the work in several processes, or in this process if the engine cannot use more than one.
-
-    Raises:
-        StopRequested: `work.stop` was asked. The finished items are committed.
+        StopRequested: `stop` was requested. The finished items are committed.
         UsageError: a worker found that the config or the manifest is wrong.
         StorageError: a place could not be read or written, and the second try failed as well.
         EngineError: all workers are lost.
     """
-    environments = job.worker_environments(work.config, work.engine)
-    return _Fleet(work, environments).run() if len(environments) > 1 else job.alone(work)
+    return _WorkerPool(job, work, stop, on_progress, log).run()
 
 
-class _Fleet:
-    def __init__(self, work: Work, environments: Iterable[Mapping[str, str]]):
-        self._work, self._log, self._stop, self._progress = work, work.log, work.stop, work.progress
-        self._alive = dict(enumerate(environments))
+class _WorkerPool:
+    def __init__(self, job: Job, work: RemainingWork, stop: Stop, on_progress: Callable[[Progress], None], log: Log):
+        self._job, self._work, self._stop, self._on_progress, self._log = job, work, stop, on_progress, log
+        self._progress = work.progress
+        self._alive = dict(enumerate(job.worker_environments))
         """Number → environment of each worker that is not lost."""
         self._started: dict[int, Worker] = {}
         """Number → worker, for the workers whose process was started and not ended."""
@@ -101,7 +83,7 @@ class _Fleet:
                 worker.end()
 
     def _rounds(self) -> Usage:
-        todo, began = self._work.todo, self._progress.began
+        todo, began = self._work.items, self._progress.started_at
         self._log.info("workers", text=f"{len(self._alive)} workers side by side, one process each")
         count = len(self._alive)
         while True:
@@ -124,9 +106,9 @@ class _Fleet:
         crew: list[Worker] = []
         self._stop.graceful = True
         try:
-            for order in self._orders(todo, began, count):
-                crew.append(self._worker(order.worker, order.source.fd))
-                crew[-1].give(order)
+            for assignment in self._assignments(todo, began, count):
+                crew.append(self._worker(assignment.worker, assignment.job.source.fd))
+                crew[-1].give(assignment)
             self._attend(crew)
         finally:
             self._stop.graceful = False
@@ -154,14 +136,13 @@ class _Fleet:
                 self._pass_on(worker, worker.printed())
             self._pass_on(worker, worker.end())
 
-    def _orders(self, todo: NDArray[np.bool_], began: float, count: int) -> list[Order]:
-        """Return the orders for `count` workers. A worker that would get no item gets no order."""
-        work, workers = self._work, list(self._alive)[:count]
-        config = replace(work.config, decoders=job.decoders(work.config, count))
-        masks = split(work.durations, todo, count)
-        source = work.source.handle()
+    def _assignments(self, todo: NDArray[np.bool_], started_at: float, count: int) -> list[Assignment]:
+        """Return the assignments of `count` workers. A worker that would get no item gets none."""
+        options = self._job.pipeline
+        job = replace(self._job, pipeline=replace(options, decoders=decoder_count(options.decoders, count)))
+        workers, masks = list(self._alive)[:count], split(job.durations, todo, count)
         return [
-            Order(config, source, work.run, dict(work.engine.spec.decoding), mask, worker, began, self._reports)
+            Assignment(job, mask, worker, started_at, self._reports)
             for worker, mask in zip(workers, masks, strict=True)
             if mask.any()
         ]
@@ -190,7 +171,7 @@ class _Fleet:
             self._log.info("worker_printed", worker=worker.number, text=f"worker {worker.number}: {line}")
 
     def _pass_on_notices(self, worker: Worker) -> None:
-        tell = job.teller(self._log)
+        tell = notice_logger(self._log)
         while worker.notices:
             notice = worker.notices.pop(0)
             tell(replace(notice, text=f"worker {worker.number}: {notice.text}"))
@@ -199,7 +180,7 @@ class _Fleet:
         for name in ADDED_UP:
             value = getattr(before, name) + sum(getattr(worker.progress, name) for worker in crew)
             setattr(self._progress, name, value)
-        self._work.observe(self._progress)
+        self._on_progress(self._progress)
 
     def _tell_to_stop(self, working: list[Worker]) -> None:
         """Tell the workers to stop. Kill them if they still run PATIENCE_S after that."""
@@ -235,14 +216,14 @@ class _Fleet:
         """Return the mask of the uncommitted items; subtract the uncommitted progress of lost workers."""
         work, p = self._work, self._progress
         work.checkpoint.load()
-        done = work.todo & np.frombuffer(work.checkpoint.done, np.bool_)
-        left = work.todo & ~done
+        done = work.items & np.frombuffer(work.checkpoint.done, np.bool_)
+        left = work.items & ~done
         p.failed = int(np.count_nonzero(done & np.frombuffer(work.checkpoint.failed, np.bool_)))
         p.done = int(np.count_nonzero(done)) - p.failed
         p.committed = p.resumed + p.done + p.failed
-        known_audio_s, p.unknown = job.known_audio(work.durations, left)
+        known_audio_s, p.unknown = known_audio(self._job.durations, left)
         p.known_audio_s = p.audio_s + known_audio_s
-        work.observe(p)
+        self._on_progress(p)
         return left
 
     def _others(self, items: int) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from voxbatch.child_process import ChildProcess
 from voxbatch.engines import EngineMessage
-from voxbatch.runner.pipeline import Progress
-from voxbatch.runner.workers.worker import Failed, Message, Order, Stopped, Word
+from voxbatch.runner.progress import Progress
+from voxbatch.runner.workers.worker import Assignment, Failed, Message, Stopped, Word
 from voxbatch.storage.circuit_breaker import Report
 
 
@@ -27,10 +27,10 @@ class Worker(ChildProcess):
         self.word: Word | None = None
         """Last message of the current order. None while the worker is busy with the order."""
 
-    def give(self, order: Order) -> None:
-        """Send an order."""
+    def give(self, assignment: Assignment) -> None:
+        """Send an assignment."""
         self.progress, self.reports, self.word = Progress(0), (), None
-        self.send(order)
+        self.send(assignment)
 
     def hear(self) -> bool:
         """Receive one message. Return False if the connection is closed and no further message can come."""

@@ -18,23 +18,21 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch import engines
-from voxbatch.config import Config
+from voxbatch.decoding import Undecodable
 from voxbatch.engines import EngineCache, EngineMessage
-from voxbatch.errors import ConfigError, StorageError, VoxbatchError
-from voxbatch.manifest import Handle, items
-from voxbatch.output.checkpoint import Checkpoint
-from voxbatch.runner.pipeline import FINAL_COMMIT_TIMEOUT_S, Pipeline, Progress, Stop, StopRequested, Usage
-from voxbatch.runner.run import policy, settings
-from voxbatch.storage import open_store, set_retry_deadline
-from voxbatch.storage.circuit_breaker import Report
+from voxbatch.errors import StorageError, VoxbatchError
+from voxbatch.runner.prepare import Job
+from voxbatch.runner.progress import Progress, Usage
+from voxbatch.runner.stop import FINAL_COMMIT_TIMEOUT_S, Stop, StopRequested
+from voxbatch.runner.transcribe import resume, transcribe
+from voxbatch.storage import set_retry_deadline
+from voxbatch.storage.circuit_breaker import CircuitBreaker, Report
 
 REPORT_S = 0.2
 """Minimum seconds between two progress messages."""
@@ -42,20 +40,16 @@ GRACE_S = FINAL_COMMIT_TIMEOUT_S + 2.0
 """Seconds that a worker may take for its last commit and for unloading its engine after it was told to stop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Items for a worker to transcribe, and all it needs for that."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Assignment:
+    """The items of a job that one worker has to transcribe."""
 
-    config: Config
-    source: Handle
-    run: str
-    """Digest of the run's identity."""
-    decoding: dict[str, Any]
-    """Options of the fleet's own engine that influence the text; see EngineSpec. The run's identity contains them."""
-    todo: NDArray[np.bool_]
-    """Mask of the items to transcribe, shape (num_items,)."""
+    job: Job
+    items: NDArray[np.bool_]
+    """Mask of the items, shape (num_items,)."""
     worker: int
-    began: float
+    """Number of the worker."""
+    started_at: float
     """Time from which the worker's time counts as the run's, on the clock that all processes of this host share
     (time.monotonic)."""
     reports: frozenset[Report]
@@ -87,32 +81,21 @@ def takes_more(word: Word | None) -> bool:
     return isinstance(word, Usage) or (isinstance(word, Failed) and issubclass(word.kind, StorageError))
 
 
-def obey(order: Order, connection: Connection, stop: Stop, engine_cache: EngineCache) -> Usage:
-    """Transcribe and commit every item of the order that is not committed yet.
+def _execute(assignment: Assignment, connection: Connection, stop: Stop, engine_cache: EngineCache) -> Usage:
+    """Transcribe and commit every item of the assignment that is not committed yet.
 
     Raises:
-        ConfigError: the model changed since the run began.
+        ConfigError: the model changed since the job was prepared.
         StopRequested, RunError: see Pipeline.run.
     """
-    config = order.config
-    choice = engines.choose(config.engine)
-    engine = engine_cache.get(choice.name, config.model, config.engine_options, config.store_options)
-    if dict(engine.spec.decoding) != order.decoding:
-        raise ConfigError(f"the model changed since the run began: {engine.spec.decoding} is not {order.decoding}")
-    store = open_store(config.out, config.store_options)
-    checkpoint = Checkpoint(store, order.run, len(order.todo), config.shard, config.shards, order.worker)
-    checkpoint.load()
-    todo = order.todo & ~np.frombuffer(checkpoint.done, np.bool_)
-    progress = Progress(int(order.todo.sum()), began=order.began)
-    progress.committed = progress.resumed = progress.items - int(todo.sum())
-    reporter = _Reporter(connection)
-    pipeline = Pipeline(engine, checkpoint, settings(config), progress, reporter, stop, reporter.tell, order.reports)
-    with replace(order.source, fd=os.dup(order.source.fd)).open() as source:
-        try:
-            return pipeline.run(items(source, policy(config), config.limit, todo))
-        finally:
-            reporter.tell(progress)
-            reporter.tell(pipeline.breaker.reports())
+    job, reporter = assignment.job, _Reporter(connection)
+    breaker = CircuitBreaker[Undecodable](job.fail_unreachable, assignment.reports)
+    work = resume(job, assignment.items, assignment.started_at, assignment.worker)
+    try:
+        return transcribe(job, work, engine_cache, stop, reporter, reporter.tell, breaker)
+    finally:
+        reporter.tell(work.progress)
+        reporter.tell(breaker.reports())
 
 
 class _Reporter:
@@ -132,10 +115,10 @@ class _Reporter:
             self._connection.send(message)
 
 
-def _last_word(order: Order, connection: Connection, stop: Stop, engine_cache: EngineCache) -> Word:
+def _last_word(assignment: Assignment, connection: Connection, stop: Stop, engine_cache: EngineCache) -> Word:
     try:
         stop.graceful = False
-        return obey(order, connection, stop, engine_cache)
+        return _execute(assignment, connection, stop, engine_cache)
     except StopRequested:
         return Stopped()
     except VoxbatchError as e:
@@ -147,14 +130,14 @@ def _last_word(order: Order, connection: Connection, stop: Stop, engine_cache: E
         stop.graceful = True  # a stop from now on has nothing to interrupt
 
 
-def _listen(connection: Connection, orders: queue.SimpleQueue[Order | None]) -> None:
+def _listen(connection: Connection, assignments: queue.SimpleQueue[Assignment | None]) -> None:
     """Put orders into the queue until the fleet sends None (stop) or ends. Then end this process and all that it
     started."""
-    order: Order | None
+    assignment: Assignment | None
     with contextlib.suppress(EOFError, OSError):
-        while (order := connection.recv()) is not None:
-            orders.put(order)
-    orders.put(None)
+        while (assignment := connection.recv()) is not None:
+            assignments.put(assignment)
+    assignments.put(None)
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
     time.sleep(GRACE_S)
     os.killpg(0, signal.SIGKILL)
@@ -176,20 +159,20 @@ def _on_signals(stop: Stop) -> None:
 
 
 def main(connection: Connection) -> None:
-    """Execute orders until the fleet sends None or ends."""
-    orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+    """Execute assignments until the parent sends None or ends."""
+    assignments: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()
     stop, reporter = Stop(), _Reporter(connection)
     stop.graceful = True  # without an order there is nothing to interrupt, and `_listen` ends the wait for an order
     _on_signals(stop)
-    threading.Thread(target=_listen, args=(connection, orders), daemon=True, name="listen").start()
+    threading.Thread(target=_listen, args=(connection, assignments), daemon=True, name="listen").start()
     word: Word | None = None
     with contextlib.closing(EngineCache()) as engine_cache:
-        while (order := orders.get()) is not None:
-            word = _last_word(order, connection, stop, engine_cache)
+        while (assignment := assignments.get()) is not None:
+            word = _last_word(assignment, connection, stop, engine_cache)
             if not takes_more(word):
                 break
             reporter.tell(word)
-    if order is not None and word is not None:
+    if assignment is not None and word is not None:
         reporter.tell(word)
     sys.stdout.flush()
     sys.stderr.flush()

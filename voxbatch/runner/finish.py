@@ -1,0 +1,26 @@
+"""Finish a shard: record that it is complete, and merge the outputs if all shards are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from voxbatch.output import merge
+from voxbatch.runner.prepare import Job
+from voxbatch.runner.transcribe import RemainingWork
+from voxbatch.storage import open_store
+
+
+def finish(job: Job, work: RemainingWork) -> dict[str, Any] | None:
+    """Record that every item of the shard is in a part. The last shard to finish merges.
+
+    Returns:
+        The summary of all shards. None while other shards are still in progress.
+
+    Raises:
+        LedgerError: a part or an existing output is damaged.
+        StorageError: OUT cannot be read or written.
+    """
+    work.checkpoint.complete(work.progress.items)
+    if not work.checkpoint.all_complete():
+        return None
+    return merge.merge(open_store(job.out, job.store_options), len(job.durations), job.formats, job.language, job.facts)

@@ -1,0 +1,198 @@
+"""Prepare a run: check everything that can be refused before a model is loaded, and reserve OUT.
+
+The result is a Job, which holds all that is decided once for the run. A worker process gets the same Job.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import voxbatch
+from voxbatch import audio, engines
+from voxbatch.config import Config, digest
+from voxbatch.engines import EngineCache, EngineSpec
+from voxbatch.log import Log
+from voxbatch.manifest import Handle, PathPolicy, Source, open_source, survey
+from voxbatch.output import layout, run_file
+from voxbatch.runner.pipeline import PipelineOptions
+from voxbatch.storage import StoreOptions, open_store
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Job:
+    """A run that may begin: the manifest is valid, the engine exists, and OUT belongs to the run.
+
+    A Job can be pickled. It names the engine and does not hold it, because each process loads its own.
+    """
+
+    run: str
+    """Digest of the run's identity."""
+    source: Handle
+    """The manifest. The process that prepared the job keeps it open."""
+    path_policy: PathPolicy
+    """Rule for the paths that the manifest may name."""
+    limit: int | None
+    """Number of items that are read from the manifest. None means all."""
+    durations: NDArray[np.float32]
+    """Seconds of each item of the manifest, NaN if unknown, shape (num_items,)."""
+    shard: int
+    shards: int
+    out: str
+    store_options: StoreOptions
+    """How OUT, the recordings and the model are accessed."""
+    engine: str
+    """Name of the engine."""
+    model: str | None
+    engine_options: Mapping[str, str]
+    decoding: dict[str, Any]
+    """Options of the engine that influence the text; see EngineSpec. The run's identity contains them."""
+    worker_environments: tuple[Mapping[str, str], ...]
+    """Environment of each process that transcribes. With fewer than two, the process that prepared the job
+    transcribes."""
+    pipeline: PipelineOptions
+    fail_unreachable: bool
+    """Record unreachable recordings as failed. Otherwise the run stops when a place is down."""
+    formats: tuple[str, ...]
+    """Formats of the files of single items."""
+    language: str | None
+    """Language for the score of items that do not name one."""
+    facts: dict[str, Any]
+    """Entries of the summary about how the run was made."""
+
+
+def open_manifest(config: Config) -> Source:
+    """Open the source of a config; see manifest.open_source."""
+    return open_source(config.source, store_options=config.store_options, include=config.include)
+
+
+def path_policy(config: Config) -> PathPolicy:
+    """Return the rule for the paths that the manifest of a config may name.
+
+    Raises:
+        ConfigError: the rule contradicts itself, or a place is not valid.
+    """
+    return PathPolicy.given(config.allow_outside, config.only_under)
+
+
+def worker_environments(spec: EngineSpec, max_workers: int) -> tuple[Mapping[str, str], ...]:
+    """Return the environment of each process that transcribes. With fewer than two, one process does the whole run.
+
+    Args:
+        max_workers: see Config.workers.
+    """
+    return spec.workers[: max_workers or None]
+
+
+def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log) -> Job:
+    """Check everything that can be refused, and reserve OUT. No model is loaded.
+
+    Args:
+        source: the manifest of the config, which must stay open while the job is worked on.
+
+    Raises:
+        UsageError: the config, the manifest or OUT is wrong.
+        StorageError: the source or OUT is unreachable.
+    """
+    choice = engines.choose(config.engine)
+    policy = path_policy(config)
+    surveyed = survey(source, policy, config.limit)
+    engine = engine_cache.get(choice.name, config.model, config.engine_options, config.store_options)
+    spec = engine.spec
+    if config.language:
+        engines.require_language(engine, config.language)
+    log.info("engine", text=f"engine {choice.reason} (model {spec.model}, {spec.license})")
+    for warning in spec.warnings:
+        log.warning("engine", text=warning)
+    if (config.language or surveyed.languages) and not spec.uses_language:
+        text = f"model {spec.model} recognises the language by itself: lang and --language only choose the scoring"
+        log.info("language_unused", text=text)
+    # All settings that decide the text of the transcripts. Runs with the same identity may share an OUT.
+    identity = {
+        "manifest": surveyed.fingerprint,
+        "engine": spec.name,
+        "model": spec.model,
+        "decoding": dict(spec.decoding),
+        "language": config.language,
+    }
+    run, language = digest(identity), config.language or spec.only_language
+    environments = worker_environments(spec, config.workers)
+    facts = _facts(config, spec, max(1, len(environments)))
+    store = open_store(config.out, config.store_options)
+    if unsafe := store.prepare():
+        log.warning("unsafe_store", text=unsafe)
+    this_run = {
+        "version": layout.VERSION, "run": run, "identity": identity, "items": surveyed.items, "language": language,
+        "folder": source.base, "facts": facts,
+    }  # fmt: skip
+    _warn_of_changes(this_run, run_file.reserve(store, this_run, config.overwrite), log)
+    return Job(
+        run=run,
+        source=source.handle(),
+        path_policy=policy,
+        limit=config.limit,
+        durations=surveyed.durations,
+        shard=config.shard,
+        shards=config.shards,
+        out=config.out,
+        store_options=config.store_options,
+        engine=choice.name,
+        model=config.model,
+        engine_options=config.engine_options,
+        decoding=dict(spec.decoding),
+        worker_environments=environments,
+        pipeline=PipelineOptions(
+            language=config.language,
+            decoders=config.decoders,
+            part_items=config.part_items,
+            part_seconds=config.part_seconds,
+            store_options=config.store_options,
+        ),
+        fail_unreachable=config.fail_unreachable,
+        formats=config.formats,
+        language=language,
+        facts=facts,
+    )
+
+
+def _facts(config: Config, spec: EngineSpec, workers: int) -> dict[str, Any]:
+    """Return the summary's entries about how the run was made."""
+    return {
+        "engine": {
+            "name": spec.name, "model": spec.model, "license": spec.license, "origin": spec.origin,
+            "decoding": dict(spec.decoding), "versions": dict(spec.versions), "warnings": list(spec.warnings),
+        },
+        "voxbatch": voxbatch.__version__,
+        "python": platform.python_version(),
+        "libraries": audio.libraries(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "workers": workers,
+        "config": config.to_dict(),
+    }  # fmt: skip
+
+
+def _warn_of_changes(run: dict[str, Any], recorded: dict[str, Any], log: Log) -> None:
+    """Warn if the run was started with another folder of recordings or with other versions.
+
+    Args:
+        run: the content that this process would write into run.json.
+        recorded: the content of run.json.
+    """
+    folder = run["folder"]
+    if (recorded_folder := recorded.get("folder", folder)) != folder:
+        started = f"this run was started with recordings in {recorded_folder} and continues with those in {folder}"
+        log.warning("other_folder", text=f"{started}: voxbatch assumes that they are the same")
+    if (now := _versions(run["facts"])) != (before := _versions(recorded["facts"])):
+        started = f"this run was started with {before} and continues with {now}"
+        log.warning("other_versions", text=f"{started}: texts may differ")
+
+
+def _versions(facts: dict[str, Any]) -> str:
+    versions = {"voxbatch": facts["voxbatch"], **facts["engine"]["versions"], **facts.get("libraries", {})}
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
