@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,14 +14,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch import display
+from voxbatch.latency import LatencyPercentiles, Percentiles
 from voxbatch.log import Log
+from voxbatch.output.run_file import EngineFacts, RunFacts
+from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress
+from voxbatch.scoring import CorpusScore, ErrorCounts
 
-SUMMARY: dict[str, Any] = {
-    "items": 1234, "done": 1200, "failed": 34, "failures_by_error": {"AudioError": 30, "LanguageError": 4},
-    "with_warnings": 2, "audio_s": 7200.0, "wall_s": 75.4, "rtfx": 95.49, "score": None,
-    "engine": {"name": "e", "model": "m", "license": "MIT", "origin": "o"},
-}  # fmt: skip
+SUMMARY = Summary(
+    items=1234,
+    done=1200,
+    failed=34,
+    completion_rate=1200 / 1234,
+    failures_by_error={"AudioError": 30, "LanguageError": 4},
+    with_warnings=2,
+    audio_s=7200.0,
+    wall_s=75.4,
+    process_s=75.4,
+    rtfx=95.49,
+    latency=None,
+    peak_gpu_bytes=None,
+    usd=None,
+    score=None,
+    facts=RunFacts(EngineFacts("e", "m", "MIT", "o", {}, {}), "0.1.0", "3.11.2", {}, "Linux", 1, {}),
+)
 
 
 def progress(**fields: Any) -> Progress:
@@ -102,11 +119,23 @@ def test_the_outcome_shows_what_matters() -> None:
 
 def test_the_outcome_shows_latency_and_memory() -> None:
     """Percentiles are shown if chunks were measured, and the peak memory if there was a GPU, on one line."""
-    chunk = {"count": 500, "p50_s": 2.641, "p90_s": 6.26, "p95_s": 7.73}
-    measured = {**SUMMARY, "latency": {"chunk": chunk, "item": chunk}, "peak_gpu_bytes": 14_500_000_000}
+    chunk = Percentiles(count=500, p50_s=2.641, p90_s=6.26, p95_s=7.73)
+    measured = replace(SUMMARY, latency=LatencyPercentiles(chunk, chunk), peak_gpu_bytes=14_500_000_000)
     latency, memory = "latency of a chunk: P50 2.64 s, P90 6.26 s, P95 7.73 s", "peak GPU memory 14.5 GB"
     places = [("transcripts", "out/t")]
     assert f"{latency}; {memory}" in list(display.outcome(measured, [], places))
-    assert latency in list(display.outcome({**measured, "peak_gpu_bytes": None}, [], places))
-    nothing = {"chunk": {"count": 0, "p50_s": None, "p90_s": None, "p95_s": None}}
-    assert memory in list(display.outcome({**measured, "latency": nothing}, [], places))
+    assert latency in list(display.outcome(replace(measured, peak_gpu_bytes=None), [], places))
+    nothing = Percentiles(count=0, p50_s=None, p90_s=None, p95_s=None)
+    not_measured = replace(measured, latency=LatencyPercentiles(nothing, nothing))
+    assert memory in list(display.outcome(not_measured, [], places))
+
+
+def test_the_outcome_shows_error_rates_by_unit() -> None:
+    """WER and CER are shown with their counts, and items without a transcript are counted."""
+    score = CorpusScore()
+    score.add("en", ErrorCounts(1, 2, 3, 1000))
+    score.add_missing("ja", "あいう")
+    lines = list(display.outcome(replace(SUMMARY, score=score), [], []))
+    assert "WER 0.60% (1 substitutions, 2 insertions, 3 deletions over 1,000 words)" in lines
+    assert "CER 100.00% (0 substitutions, 0 insertions, 3 deletions over 3 characters; 1 without a transcript)" in lines
+    assert lines[-1] == "engine e, model m (MIT; o)", "no place is shown if none can be read"

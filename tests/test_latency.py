@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.latency import BUCKETS, LONGEST_S, PERCENTILES, RATIO, SHORTEST_S, Histogram, Latency
+from voxbatch.latency import BUCKETS, LONGEST_S, PERCENTILES, RATIO, SHORTEST_S, Histogram, Latency, Percentiles
 
 DURATIONS = st.lists(st.floats(SHORTEST_S, LONGEST_S), min_size=1, max_size=200)
 
@@ -47,10 +47,10 @@ def test_percentiles_of_a_usual_run() -> None:
     percentiles.
     """
     durations = np.random.default_rng(0).lognormal(np.log(2.64), 0.674, 10_000)
-    found = of(list(durations)).describe()
-    assert found["count"] == 10_000
+    found = of(list(durations)).percentiles()
+    assert found.count == 10_000
     for percent in PERCENTILES:
-        assert found[f"p{percent}_s"] == pytest.approx(np.percentile(durations, percent), rel=0.011)
+        assert getattr(found, f"p{percent}_s") == pytest.approx(np.percentile(durations, percent), rel=0.011)
 
 
 @given(DURATIONS, DURATIONS, DURATIONS)
@@ -76,4 +76,4 @@ def test_the_ends() -> None:
 
 def test_nothing_was_measured() -> None:
     """An empty histogram has no percentiles."""
-    assert Histogram().describe() == {"count": 0, "p50_s": None, "p90_s": None, "p95_s": None}
+    assert Histogram().percentiles() == Percentiles(count=0, p50_s=None, p90_s=None, p95_s=None)

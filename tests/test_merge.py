@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxbatch.errors import CheckpointError
-from voxbatch.latency import Latency
+from voxbatch.errors import CheckpointError, RunMismatchError
+from voxbatch.latency import Latency, LatencyPercentiles, Percentiles
 from voxbatch.output import layout, merge, run_file
 from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
 from voxbatch.output.erase import erase
+from voxbatch.output.run_file import EngineFacts, RunFacts, RunFile
+from voxbatch.output.summary import Summary, Totals, summarise
+from voxbatch.scoring import CorpusScore
+from voxbatch.scoring.corpus import Tally
 from voxbatch.storage import Store, open_store
 
-FACTS = {"engine": {"name": "scripted"}}
-RECORD = {"version": 1, "run": "run", "identity": {}, "items": 2, "language": None, "facts": FACTS}
+FACTS = RunFacts(
+    engine=EngineFacts("scripted", "count", "Apache-2.0", "built in", {"words": True}, {"scripted": "1"}, ("slow",)),
+    voxbatch="0.1.0",
+    python="3.11.2",
+    libraries={"ffmpeg": "7.0"},
+    machine="Linux x86_64, 2 CPUs",
+    workers=1,
+    config={"formats": [], "usd_per_hour": None},
+)
+RUN = RunFile(run_id="run", identity={"model": "count"}, items=2, language="en", folder="/day", facts=FACTS)
 
 
 def transcript(index: int, reference: str | None = None) -> PartEntry:
@@ -51,8 +64,8 @@ def commit(
         made.commit(batch, 2.0)
 
 
-def merged(store: Store, items: int, formats: Sequence[str] = ()) -> dict[str, Any]:
-    return merge.merge(store, items, formats, "en", FACTS)
+def merged(store: Store, items: int, formats: Sequence[str] = ()) -> Summary:
+    return merge.merge(store, replace(RUN, items=items), formats)
 
 
 def snapshot(place: str) -> dict[str, bytes]:
@@ -84,7 +97,7 @@ def test_an_item_done_under_two_shardings_counts_once(store: Store) -> None:
     assert [(entry.index, entry.kind) for entry in merge.read_entries(store)] == [
         (0, "transcript"), (1, "failure"), (2, "transcript"),
     ]  # fmt: skip
-    assert merged(store, 3)["done"] == 2
+    assert merged(store, 3).done == 2
 
 
 def test_nothing_was_committed(store: Store) -> None:
@@ -112,12 +125,13 @@ def test_the_summary_adds_up(store: Store) -> None:
     commit(store, [[transcript(0, "a b")], [failure(2, "c d e")]], 4, shard=0, shards=2)
     commit(store, [[transcript(1), transcript(3)]], 4, shard=1, shards=2)
     summary = merged(store, 4)
-    assert (summary["items"], summary["done"], summary["failed"]) == (4, 3, 1)
-    assert (summary["failures_by_error"], summary["audio_s"]) == ({"AudioError": 1}, 4.5)
-    assert (summary["wall_s"], summary["process_s"], summary["rtfx"]) == (4.0, 6.0, 1.12)
-    words = summary["score"]["words"]
+    assert (summary.items, summary.done, summary.failed) == (4, 3, 1)
+    assert (summary.failures_by_error, summary.audio_s) == ({"AudioError": 1}, 4.5)
+    assert (summary.wall_s, summary.process_s, summary.rtfx) == (4.0, 6.0, 1.12)
+    assert summary.score is not None
+    words = summary.score.to_dict()["words"]
     assert (words["deletions"], words["reference_words"], words["missing"]) == (4, 5, 1)
-    assert summary["engine"] == FACTS["engine"]
+    assert summary.facts.engine == FACTS.engine
 
 
 def test_workers_of_a_shard_run_side_by_side(store: Store) -> None:
@@ -126,7 +140,7 @@ def test_workers_of_a_shard_run_side_by_side(store: Store) -> None:
     commit(store, [[transcript(2)]], 4, worker=1)
     commit(store, [[transcript(3)]], 4, worker=2)
     summary = merged(store, 4)
-    assert (summary["wall_s"], summary["process_s"], summary["rtfx"]) == (4.0, 8.0, 1.5)
+    assert (summary.wall_s, summary.process_s, summary.rtfx) == (4.0, 8.0, 1.5)
 
 
 def latency(*chunks: float) -> Latency:
@@ -147,11 +161,12 @@ def test_latencies_of_all_parts_are_merged(store: Store) -> None:
     other.commit([failure(2)], 2.0, latency(100.0))
     other.commit([transcript(3)], 2.0)
     summary = merged(store, 4)
-    assert (summary["completion_rate"], summary["peak_gpu_bytes"]) == (0.75, 14_500_000_000)
-    chunk, item = summary["latency"]["chunk"], summary["latency"]["item"]
-    assert (chunk["count"], item["count"]) == (6, 3)
-    assert [chunk[name] for name in ("p50_s", "p90_s", "p95_s")] == pytest.approx([1.0, 100.0, 100.0], rel=0.011)
-    assert [item[name] for name in ("p50_s", "p90_s", "p95_s")] == pytest.approx([9.0, 100.0, 100.0], rel=0.011)
+    assert (summary.completion_rate, summary.peak_gpu_bytes) == (0.75, 14_500_000_000)
+    assert summary.latency is not None
+    chunk, item = summary.latency.chunk, summary.latency.item
+    assert (chunk.count, item.count) == (6, 3)
+    assert [chunk.p50_s, chunk.p90_s, chunk.p95_s] == pytest.approx([1.0, 100.0, 100.0], rel=0.011)
+    assert [item.p50_s, item.p90_s, item.p95_s] == pytest.approx([9.0, 100.0, 100.0], rel=0.011)
 
 
 def test_nothing_was_measured(store: Store) -> None:
@@ -160,10 +175,10 @@ def test_nothing_was_measured(store: Store) -> None:
     """
     commit(store, [[transcript(0), failure(1)]], 2)
     summary = merged(store, 2)
-    none = {"count": 0, "p50_s": None, "p90_s": None, "p95_s": None}
-    assert (summary["latency"], summary["peak_gpu_bytes"]) == ({"chunk": none, "item": none}, None)
-    assert summary["completion_rate"] == 0.5
-    assert merge.summarise(merge.Totals(), 0, [], FACTS)["completion_rate"] is None
+    none = Percentiles(count=0, p50_s=None, p90_s=None, p95_s=None)
+    assert (summary.latency, summary.peak_gpu_bytes) == (LatencyPercentiles(none, none), None)
+    assert summary.completion_rate == 0.5
+    assert summarise(Totals(), 0, [], FACTS).completion_rate is None
 
 
 def test_merged_lines_are_the_committed_bytes(store: Store) -> None:
@@ -180,7 +195,7 @@ def test_merging_twice_changes_nothing(store: Store) -> None:
     """A second merge, even with other facts, returns the existing outputs unchanged."""
     commit(store, [[transcript(0), failure(1)]], 2)
     first, files = merged(store, 2, ["srt"]), snapshot(store.place)
-    again = merge.merge(store, 2, ["srt"], "en", {"engine": {"name": "other"}})
+    again = merge.merge(store, replace(RUN, facts=replace(FACTS, workers=4)), ["srt"])
     assert again == first
     assert snapshot(store.place) == files
 
@@ -218,15 +233,15 @@ def test_two_processes_merge_at_once(store: Store, tmp_path: Path) -> None:
 
 def test_erasing_takes_only_what_runs_wrote(store: Store) -> None:
     """`erase` keeps files of others, beside the outputs or in the folder of a format."""
-    run_file.create(store, RECORD)
+    run_file.reserve(store, RUN)
     commit(store, [[transcript(0), failure(1)]], 2)
     merged(store, 2, ["srt", "txt"])
     Checkpoint(store, "run", 2).complete(2)
-    strangers = ("notes.txt", "txt/reference.txt", "json/data.json", "parts/readme.md", "shard-00000-of-00001/a")
-    for name in strangers:
+    foreign = ("notes.txt", "txt/reference.txt", "json/data.json", "parts/readme.md", "shard-00000-of-00001/a")
+    for name in foreign:
         store.write(name, [b"mine"])
     erase(store)
-    assert set(snapshot(store.place)) == set(strangers)
+    assert set(snapshot(store.place)) == set(foreign)
 
 
 def test_erasing_a_place_of_others_does_nothing(store: Store) -> None:
@@ -238,13 +253,13 @@ def test_erasing_a_place_of_others_does_nothing(store: Store) -> None:
 
 
 def test_erasing_survives_damaged_parts(store: Store) -> None:
-    """`erase` works with damaged parts, because --overwrite is the remedy for a damaged OUT."""
-    run_file.create(store, RECORD)
+    """`erase` works with damaged parts, whose ids transcripts.jsonl has: --overwrite repairs a damaged OUT."""
+    run_file.reserve(store, RUN)
     commit(store, [[transcript(0)], [transcript(1)]], 2)
     merged(store, 2, ["srt"])
     Path(store.place, "parts/shard-00000-of-00001/part-00000.jsonl").write_bytes(b"\0")
     erase(store)
-    assert set(snapshot(store.place)) == {"srt/r0.srt"}
+    assert snapshot(store.place) == {}
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version": 99}', b"\xff"])
@@ -259,10 +274,33 @@ def test_a_run_json_of_others_is_refused(store: Store, content: bytes) -> None:
 
 def test_the_first_run_json_stays(store: Store) -> None:
     """Two shards that start together use the record of the first."""
-    first = RECORD
-    assert run_file.create(store, first) == first
-    assert run_file.create(store, {**first, "run": "b"}) == first
-    assert json.loads((Path(store.place) / "run.json").read_text()) == first
+    assert run_file.reserve(store, RUN) == RUN
+    assert run_file.reserve(store, replace(RUN, folder="/other")) == RUN
+    with pytest.raises(RunMismatchError, match=r"holds another run \(run, this one is b\): model was count, is other"):
+        run_file.reserve(store, replace(RUN, run_id="b", identity={"model": "other"}))
+    assert (Path(store.place) / "run.json").read_text() == json.dumps(RUN.to_dict(), indent=2) + "\n"
+
+
+def test_records_survive_json(store: Store) -> None:
+    """run.json and summary.json are read back as the records that were written; their keys keep their order."""
+    commit(store, [[transcript(0, "a b")], [failure(1, "c")]], 2)
+    summary = summarise(Totals(score=CorpusScore({"en": Tally(missing=1)})), 2, [], FACTS)
+    for record, kind in ((RUN, RunFile), (summary, Summary), (merged(store, 2), Summary)):
+        stored = json.dumps(record.to_dict())
+        again = kind.from_dict(json.loads(stored))
+        assert again == record
+        assert json.dumps(again.to_dict()) == stored
+
+
+def test_records_of_old_versions_are_read() -> None:
+    """Files of versions that did not measure latency, memory and cost, or record the folder, are read."""
+    old = {name: value for name, value in RUN.to_dict().items() if name != "folder"}
+    del old["facts"]["libraries"]
+    assert RunFile.from_dict(old) == replace(RUN, folder=None, facts=replace(FACTS, libraries={}))
+    summary = summarise(Totals(), 0, [], FACTS)
+    measured = ("latency", "peak_gpu_bytes", "usd")
+    stored = {name: value for name, value in summary.to_dict().items() if name not in measured}
+    assert Summary.from_dict(stored) == replace(summary, latency=None)
 
 
 def test_the_cost_of_all_machines(store: Store) -> None:
@@ -270,6 +308,6 @@ def test_the_cost_of_all_machines(store: Store) -> None:
     commit(store, [[transcript(0)]], 3, 0, 2, worker=0)
     commit(store, [[transcript(1)]], 3, 0, 2, worker=1)
     commit(store, [[transcript(2)]], 3, 1, 2)
-    facts = {**FACTS, "config": {"usd_per_hour": 1800.0}}
-    summary = merge.merge(store, 3, (), "en", facts)
-    assert (summary["process_s"], summary["usd"]) == (6.0, 2.0)
+    facts = replace(FACTS, config={"usd_per_hour": 1800.0})
+    summary = merge.merge(store, replace(RUN, items=3, facts=facts), ())
+    assert (summary.process_s, summary.usd) == (6.0, 2.0)

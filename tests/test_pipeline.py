@@ -182,7 +182,7 @@ def test_latencies_are_measured(bench: Callable[..., Bench], items: Callable[...
     made = bench(5)
     usage = made.run(scripted(delay_s=0.05, concurrency=1), iter(items(1, 40, 0, 2, 1)))
     latency = latency_of(made)
-    chunk, item = latency.chunk.describe(), latency.item.describe()
+    chunk, item = dataclasses.asdict(latency.chunk.percentiles()), dataclasses.asdict(latency.item.percentiles())
     assert (chunk["count"], item["count"]) == (6, 4)
     for found in (chunk, item):
         assert found["p50_s"] <= found["p90_s"] <= found["p95_s"]

@@ -440,8 +440,8 @@ def test_an_engines_warnings(manifest: ManifestWriter, tmp_path: Path, monkeypat
     said: list[str] = []
     finished = runner.run(config, Log(write=said.append))
     assert finished.summary
-    assert finished.summary["engine"]["warnings"] == ["it is slow"]
-    assert merge_again(open_store(config.out))["engine"]["warnings"] == ["it is slow"]
+    assert finished.summary.facts.engine.warnings == ("it is slow",)
+    assert merge_again(open_store(config.out)).facts.engine.warnings == ("it is slow",)
     assert said.count("warning: it is slow") == 1
     monkeypatch.undo()
     assert runner.run(config, Log(quiet=True)).progress.resumed == 1

@@ -427,7 +427,7 @@ def test_one_progress(manifest: ManifestWriter) -> None:
     assert finished.usage is not None
     assert finished.usage.engine_s > 1.5
     assert finished.summary is not None
-    assert finished.summary["process_s"] <= 3 * finished.progress.wall_s
+    assert finished.summary.process_s <= 3 * finished.progress.wall_s
 
 
 @pytest.mark.slow

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from voxbatch.latency import PERCENTILES
 from voxbatch.log import Log
+from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress
+from voxbatch.scoring import CorpusScore
 
 REFRESH_S = 0.1
 """Seconds between two updates of the progress line."""
@@ -110,59 +110,57 @@ def _every(seconds: float, act: Observer) -> Observer:
     return observe
 
 
-def outcome(summary: dict[str, Any], heads: list[tuple[str, str]], places: list[tuple[str, str]]) -> Iterator[str]:
+def outcome(summary: Summary, texts: list[tuple[str, str]], places: list[tuple[str, str]]) -> Iterator[str]:
     """Yield the last lines of a run: the first transcripts, counts, error rates, speed, and the places of the outputs.
 
     Args:
-        summary: see finalize.merge.
-        heads: (id, text) of the first transcripts.
+        summary: the summary of all shards.
+        texts: (id, text) of the first transcripts.
         places: (description, place) of each output.
     """
-    for item_id, heard in heads[:SHOWN]:
-        text = " ".join(heard.split())  # a text with line breaks must still fill one line
+    for item_id, transcript in texts[:SHOWN]:
+        text = " ".join(transcript.split())  # a text with line breaks must still fill one line
         shown = text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
         yield f"{item_id}: {shown or '(no speech)'}"
-    more = summary["done"] - min(SHOWN, len(heads))
+    more = summary.done - min(SHOWN, len(texts))
     if more > 0:
         yield f"… and {more:,} more"
     yield ""
-    yield _counts(summary)
-    yield from _score(summary.get("score"))
-    rtfx = f", RTFx {summary['rtfx']:.1f}" if summary["rtfx"] else ""
-    yield f"{clock(summary['audio_s'])} of audio in {clock(summary['wall_s'])}{rtfx}"
+    failed = ", ".join(f"{count:,} {name}" for name, count in summary.failures_by_error.items())
+    warned = f", {summary.with_warnings:,} with warnings" if summary.with_warnings else ""
+    counts = f"{summary.done:,} done + {summary.failed:,} failed = {summary.items:,} items"
+    yield f"{counts}{f' ({failed})' if failed else ''}{warned}"
+    if summary.score:
+        yield from _error_rates(summary.score)
+    rtfx = f", RTFx {summary.rtfx:.1f}" if summary.rtfx else ""
+    yield f"{clock(summary.audio_s)} of audio in {clock(summary.wall_s)}{rtfx}"
     yield from _latency(summary)
-    if summary.get("usd") is not None:
-        yield f"cost about ${summary['usd']:,.2f}, the start of machines left out"
-    engine = summary["engine"]
-    yield f"engine {engine['name']}, model {engine['model']} ({engine['license']}; {engine['origin']})"
-    width = max(len(what) for what, _ in places)
-    yield from (f"{what:<{width}}  {place}" for what, place in places)
+    if summary.usd is not None:
+        yield f"cost about ${summary.usd:,.2f}, the start of machines left out"
+    engine = summary.facts.engine
+    yield f"engine {engine.name}, model {engine.model} ({engine.license}; {engine.origin})"
+    width = max((len(description) for description, _ in places), default=0)
+    yield from (f"{description:<{width}}  {place}" for description, place in places)
 
 
-def _latency(summary: dict[str, Any]) -> Iterator[str]:
-    """Yield the latency and the peak GPU memory in one line. The summary of an older version has neither figure."""
-    chunk, peak = (summary.get("latency") or {}).get("chunk") or {}, summary.get("peak_gpu_bytes")
+def _latency(summary: Summary) -> Iterator[str]:
+    """Yield the latency and the peak GPU memory in one line, as far as they were measured."""
     figures = []
-    if chunk.get("count"):
-        shown = ", ".join(f"P{percent} {chunk[f'p{percent}_s']:.2f} s" for percent in PERCENTILES)
-        figures.append(f"latency of a chunk: {shown}")
-    if peak is not None:
-        figures.append(f"peak GPU memory {peak / 1e9:.1f} GB")
+    if summary.latency and summary.latency.chunk.count:
+        chunk = summary.latency.chunk
+        figures.append(f"latency of a chunk: P50 {chunk.p50_s:.2f} s, P90 {chunk.p90_s:.2f} s, P95 {chunk.p95_s:.2f} s")
+    if summary.peak_gpu_bytes is not None:
+        figures.append(f"peak GPU memory {summary.peak_gpu_bytes / 1e9:.1f} GB")
     if figures:
         yield "; ".join(figures)
 
 
-def _counts(summary: dict[str, Any]) -> str:
-    failed = ", ".join(f"{count:,} {name}" for name, count in summary["failures_by_error"].items())
-    warned = f", {summary['with_warnings']:,} with warnings" if summary["with_warnings"] else ""
-    done = f"{summary['done']:,} done + {summary['failed']:,} failed = {summary['items']:,} items"
-    return f"{done}{f' ({failed})' if failed else ''}{warned}"
-
-
-def _score(score: dict[str, Any] | None) -> Iterator[str]:
-    for unit, name in (("words", "wer"), ("characters", "cer")):
-        tally = score[unit] if score else None
-        if tally and tally[name] is not None:
-            detail = ", ".join(f"{tally[kind]:,} {kind}" for kind in ("substitutions", "insertions", "deletions"))
-            missing = f"; {tally['missing']:,} without a transcript" if tally["missing"] else ""
-            yield f"{name.upper()} {tally[name]:.2%} ({detail} over {tally[f'reference_{unit}']:,} {unit}{missing})"
+def _error_rates(score: CorpusScore) -> Iterator[str]:
+    """Yield the error rate of words and that of characters, each if there are references in such languages."""
+    for unit, name in (("word", "WER"), ("character", "CER")):
+        tally = score.total(unit)
+        if tally.rate is not None:
+            c = tally.counts
+            detail = f"{c.substitutions:,} substitutions, {c.insertions:,} insertions, {c.deletions:,} deletions"
+            missing = f"; {tally.missing:,} without a transcript" if tally.missing else ""
+            yield f"{name} {tally.rate:.2%} ({detail} over {c.reference_length:,} {unit}s{missing})"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 RATIO = 1.02
@@ -21,6 +21,38 @@ SHORTEST_S, LONGEST_S = 1e-3, 1e4
 BUCKETS = math.ceil(math.log(LONGEST_S / SHORTEST_S) / math.log(RATIO))
 """Number of buckets, 814: no histogram holds more entries."""
 PERCENTILES = (50, 90, 95)
+"""The percentiles of a summary, in the order of the fields of Percentiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """The figures of a histogram that a summary contains. A percentile is None if the count is 0."""
+
+    count: int
+    p50_s: float | None
+    p90_s: float | None
+    p95_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyPercentiles:
+    """The figures of a Latency that a summary contains."""
+
+    chunk: Percentiles
+    item: Percentiles
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> LatencyPercentiles:
+        """Rebuild the record from JSON.
+
+        Raises:
+            KeyError, TypeError: `to_dict` did not write this value.
+        """
+        return cls(Percentiles(**stored["chunk"]), Percentiles(**stored["item"]))
 
 
 @dataclass(slots=True)
@@ -53,11 +85,10 @@ class Histogram:
                 return SHORTEST_S * math.pow(RATIO, bucket + 0.5)
         return None
 
-    def describe(self) -> dict[str, float | None]:
-        """Return the count and the percentiles, as a summary shows them."""
-        found = {f"p{percent}_s": self.percentile(percent) for percent in PERCENTILES}
-        rounded = {name: None if seconds is None else round(seconds, 4) for name, seconds in found.items()}
-        return {"count": sum(self.counts.values()), **rounded}
+    def percentiles(self) -> Percentiles:
+        """Return the count and the percentiles, rounded to 0.1 ms."""
+        found = [self.percentile(percent) for percent in PERCENTILES]
+        return Percentiles(sum(self.counts.values()), *(None if each is None else round(each, 4) for each in found))
 
     def to_dict(self) -> dict[str, int]:
         """Return a JSON object: bucket → count, in the order of the buckets."""
@@ -85,9 +116,9 @@ class Latency:
         self.chunk.update(other.chunk)
         self.item.update(other.item)
 
-    def describe(self) -> dict[str, dict[str, float | None]]:
-        """Return the description of each histogram; see Histogram.describe."""
-        return {"chunk": self.chunk.describe(), "item": self.item.describe()}
+    def percentiles(self) -> LatencyPercentiles:
+        """Return the percentiles of both histograms."""
+        return LatencyPercentiles(self.chunk.percentiles(), self.item.percentiles())
 
     def to_dict(self) -> dict[str, dict[str, int]]:
         """Return the JSON object of each histogram; see Histogram.to_dict."""

@@ -220,8 +220,7 @@ def _described(config: Config) -> Iterator[str]:
 @access_options
 def merge(out: str, formats: tuple[str, ...], **settings: Any) -> None:
     """Merge the parts in OUT by hand, or write more formats later. The last shard of a run merges by itself."""
-    from voxbatch import display
-    from voxbatch.cli.session import EXIT_SOME_FAILED, heads, places
+    from voxbatch.cli.session import EXIT_SOME_FAILED, print_outcome
     from voxbatch.output.merge import merge_again
     from voxbatch.storage import open_store
 
@@ -229,9 +228,8 @@ def merge(out: str, formats: tuple[str, ...], **settings: Any) -> None:
         raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
     store_options = Config(source="", out=out, **settings).store_options
     summary = merge_again(open_store(out, store_options), formats)
-    for line in display.outcome(summary, heads(out, store_options), places(out, store_options)):
-        click.echo(line)
-    sys.exit(EXIT_SOME_FAILED if summary["failed"] else 0)
+    print_outcome(summary, out, store_options)
+    sys.exit(EXIT_SOME_FAILED if summary.failed else 0)
 
 
 @cli.command()
@@ -245,13 +243,13 @@ def status(out: str, as_json: bool, **settings: Any) -> None:
 
     found = read_status(open_store(out, Config(source="", out=out, **settings).store_options))
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(json.dumps(found.to_dict()))
         return
-    state = "finished" if found["finished"] else "not finished"
-    click.echo(f"{out}: {found['committed']:,} of {found['items']:,} items committed, {state}")
-    for shard in found["shards"]:
-        done = "complete" if shard["complete"] else "open"
-        click.echo(f"shard {shard['shard']}: {shard['items']:,} items in {shard['parts']:,} parts, {done}")
+    state = "finished" if found.finished else "not finished"
+    click.echo(f"{out}: {found.committed:,} of {found.items:,} items committed, {state}")
+    for shard in found.shards:
+        done = "complete" if shard.complete else "open"
+        click.echo(f"shard {shard.shard}: {shard.items:,} items in {shard.parts:,} parts, {done}")
 
 
 @cli.command()

@@ -305,7 +305,7 @@ class _Listening:
                 message.
             StartError: the job cannot be looked at.
         """
-        from voxbatch.output.layout import SUMMARY
+        from voxbatch.output.layout import is_finished
         from voxbatch.platforms.submit import CloudRun, check_tasks, start_with_retries
         from voxbatch.storage import open_store, redacted
         from voxbatch.storage.address import is_bucket_address
@@ -319,7 +319,7 @@ class _Listening:
         def perform(run: RunRequest) -> None:
             """Start or find the execution of a run."""
             log = self._log.of(out=run.out)
-            if run.only_under and open_store(run.out, self._config.store_options).exists(SUMMARY):
+            if run.only_under and is_finished(open_store(run.out, self._config.store_options)):
                 # a manifest that the listener wrote never changes
                 log.info("done_before", text=f"{run.out}: done before")
                 return

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
-from itertools import islice
 from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
 from voxbatch import display, runner
-from voxbatch.config import FORMATS, Config
+from voxbatch.config import Config
 from voxbatch.errors import RunError, StorageError, UsageError, VoxbatchError
 from voxbatch.log import Log
-from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS
+from voxbatch.output.layout import FAILURES, existing_outputs
+from voxbatch.output.lines import first_texts
+from voxbatch.output.summary import Summary
 from voxbatch.platforms.tasks import sagemaker
 from voxbatch.runner import Progress, RunResult, Stop, StopRequested, Usage
 from voxbatch.runner.stop import FINAL_COMMIT_TIMEOUT_S
@@ -160,11 +160,8 @@ def report(config: Config, finished: RunResult, log: Log, quiet: bool, exit_zero
         log.info("shard_done", text=f"shard {shard} is done: {counts}; the last shard to finish merges")
         return _exit_code(failed, exit_zero)
     if not quiet:
-        for line in display.outcome(
-            summary, heads(config.out, config.store_options), places(config.out, config.store_options)
-        ):
-            click.echo(line)
-    return _exit_code(summary["failed"], exit_zero)
+        print_outcome(summary, config.out, config.store_options)
+    return _exit_code(summary.failed, exit_zero)
 
 
 def _figures(config: Config, finished: RunResult) -> dict[str, Any]:
@@ -174,13 +171,13 @@ def _figures(config: Config, finished: RunResult) -> dict[str, Any]:
     """
     p, summary = finished.progress, finished.summary
     usage, wall_s = finished.usage or Usage(0.0, 0.0, 0.0, 0.0), p.wall_s
-    score = (summary or {}).get("score") or {}
+    score = summary and summary.score
     price = config.usd_per_hour
     return {
         "items": p.items, "done": p.done, "failed": p.failed, "resumed": p.resumed,
         "audio_s": round(p.audio_s, 1), "audio_hours": round(p.audio_s / 3600, 4), "wall_s": round(wall_s, 2),
         "rtfx": round(p.audio_s / wall_s, 2) if finished.usage else None,
-        "usd": None if price is None else round(wall_s / 3600 * price, 6), "wer": score.get("wer"),
+        "usd": None if price is None else round(wall_s / 3600 * price, 6), "wer": score.wer if score else None,
         "decode_cpu_s": round(usage.decode_cpu_s, 2), "engine_s": round(usage.engine_s, 2),
         "starved_s": round(usage.starved_s, 2), "short_s": round(usage.short_s, 2),
     }  # fmt: skip
@@ -195,28 +192,16 @@ def _exit_code(failed: int, exit_zero: bool) -> int:
     return EXIT_SOME_FAILED
 
 
-def heads(out: str, store_options: StoreOptions) -> list[tuple[str, str]]:
-    """Return (id, text) of the first transcripts in OUT; [] if they cannot be read."""
-    try:
-        lines = [json.loads(line) for line in islice(open_store(out, store_options).lines(TRANSCRIPTS), display.SHOWN)]
-        return [(line["id"], line["pred_text"]) for line in lines]
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        StorageError,
-    ):  # the outputs have changed since; the run itself is finished
-        return []
-
-
-def places(out: str, store_options: StoreOptions) -> list[tuple[str, str]]:
-    """Return (name, path) of each output that exists in OUT, in the order of display."""
-    shown = [("transcripts", TRANSCRIPTS), ("failures", FAILURES), ("summary", SUMMARY)]
-    shown += [(extension, extension + "/") for extension in FORMATS]
+def print_outcome(summary: Summary, out: str, store_options: StoreOptions) -> None:
+    """Print the outcome of a merged run. Outputs that cannot be read are left out: the run itself is finished."""
     store = open_store(out, store_options)
-    with contextlib.suppress(StorageError):  # the run itself is finished
-        return [(what, os.path.join(out, name)) for what, name in shown if store.exists(name)]
-    return []
+    texts, places = list[tuple[str, str]](), list[tuple[str, str]]()
+    with contextlib.suppress(StorageError):
+        texts = first_texts(store, display.SHOWN)
+    with contextlib.suppress(StorageError):
+        places = [(label, os.path.join(out, name)) for label, name in existing_outputs(store)]
+    for line in display.outcome(summary, texts, places):
+        click.echo(line)
 
 
 def leave(code: int) -> NoReturn:

@@ -14,6 +14,7 @@ import os
 import re
 from pathlib import Path
 
+from voxbatch.formats import WRITERS, output_name
 from voxbatch.manifest.source import stem
 from voxbatch.storage import Store, is_remote
 from voxbatch.storage.address import is_bucket_address, name_of, scheme_of
@@ -35,6 +36,11 @@ _IN_PARTS = re.compile(rf"{PARTS}/shard-\d{{5}}-of-\d{{5}}/(part-\d{{5,}}\.jsonl
 def shard_folder(shard: int, shards: int) -> str:
     """Return the folder of a shard: (3, 16) → "parts/shard-00003-of-00016"."""
     return f"{PARTS}/shard-{shard:05d}-of-{shards:05d}"
+
+
+def item_file(item_id: str, extension: str) -> str:
+    """Return the name of the file of one item: ("day1/talk.mp4", "srt") → "srt/day1/talk.mp4.srt"."""
+    return f"{extension}/{output_name(item_id, extension)}"
 
 
 def names_in_parts(store: Store) -> list[str]:
@@ -66,3 +72,15 @@ def default_out(source: str) -> str:
     path = Path(os.path.abspath(source))
     name = path.name if path.is_dir() else stem(path.name)
     return str(path.with_name(f"{name or 'root'}.voxbatch"))
+
+
+def is_finished(store: Store) -> bool:
+    """Return whether the run in OUT is finished. summary.json is written last."""
+    return store.exists(SUMMARY)
+
+
+def existing_outputs(store: Store) -> list[tuple[str, str]]:
+    """Return (label, name) of each merged output and each folder of a format that exists, in the order of display."""
+    names = [("transcripts", TRANSCRIPTS), ("failures", FAILURES), ("summary", SUMMARY)]
+    names += [(extension, f"{extension}/") for extension in WRITERS]
+    return [(label, name) for label, name in names if store.exists(name)]

@@ -5,12 +5,16 @@ The scripts of NeMo and of the Open ASR Leaderboard can score the line unchanged
 
 from __future__ import annotations
 
+import contextlib
+import json
+from itertools import islice
 from typing import Any
 
 from voxbatch.formats import transcript_dict
-from voxbatch.output.layout import VERSION
+from voxbatch.output.layout import TRANSCRIPTS, VERSION
 from voxbatch.records import Failure, Item, Segment, Transcript, Word
 from voxbatch.scoring import count_errors
+from voxbatch.storage import Store
 
 
 def transcript_line(item: Item, transcript: Transcript, engine: str, model: str, lang: str | None) -> dict[str, Any]:
@@ -59,3 +63,15 @@ def read_transcript(line: dict[str, Any]) -> Transcript:
     words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence")) for w in line["words"])
     segments = tuple(Segment(**segment) for segment in line["segments"])
     return Transcript(line["pred_text"], words, segments, line["audio_duration"], tuple(line["warnings"]))
+
+
+def first_texts(store: Store, count: int) -> list[tuple[str, str]]:
+    """Return (id, text) of the first transcripts in transcripts.jsonl; [] if they cannot be read.
+
+    Raises:
+        StorageError: OUT cannot be read.
+    """
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        lines = [json.loads(line) for line in islice(store.lines(TRANSCRIPTS), count)]
+        return [(line["id"], line["pred_text"]) for line in lines]
+    return []

@@ -2,35 +2,66 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from voxbatch.output import run_file
 from voxbatch.output.checkpoint import part_names, read_headers
-from voxbatch.output.layout import COMPLETE, SUMMARY
+from voxbatch.output.layout import COMPLETE, is_finished
 from voxbatch.storage import Store
 
 
-def read_status(store: Store) -> dict[str, Any]:
-    """Return the progress of the run in OUT.
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """The progress of one shard that has committed a part."""
+
+    shard: str
+    """Shard number and number of shards, for example "3/16"."""
+    items: int
+    """Number of committed items."""
+    parts: int
+    complete: bool
+    """True if each item of the shard is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The progress of a run."""
+
+    items: int
+    """Number of items in the manifest."""
+    committed: int
+    """Number of committed items."""
+    finished: bool
+    """True if the outputs are merged."""
+    shards: tuple[ShardStatus, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the status as values for JSON.
 
         {"items": …, "committed": …, "finished": …, "shards": [{"shard": "0/4", "items": …, "parts": …, "complete": …}]}
+        """
+        return asdict(self)
+
+
+def read_status(store: Store) -> Status:
+    """Return the progress of the run in OUT.
 
     Raises:
         ConfigError: no run was started there.
+        CheckpointError: run.json or the header of a part is damaged.
     """
-    recorded = run_file.read_existing(store)
-    shards: dict[str, dict[str, Any]] = {}
+    run = run_file.read_existing(store)
+    items, parts, folders = Counter[str](), Counter[str](), dict[str, str]()
     names = part_names(store)
     for name, header in zip(names, read_headers(store, names), strict=True):
-        marker = f"{name.rpartition('/')[0]}/{COMPLETE}"
-        shard = shards.setdefault(header.shard, {"shard": header.shard, "items": 0, "parts": 0, "complete": marker})
-        shard["items"] += header.items
-        shard["parts"] += 1
-    for shard in shards.values():
-        shard["complete"] = store.exists(shard["complete"])
-    return {
-        "items": recorded["items"],
-        "committed": sum(shard["items"] for shard in shards.values()),
-        "finished": store.exists(SUMMARY),
-        "shards": sorted(shards.values(), key=lambda shard: int(shard["shard"].partition("/")[0])),
-    }
+        items[header.shard] += header.items
+        parts[header.shard] += 1
+        folders[header.shard] = name.rpartition("/")[0]
+    shards = [
+        ShardStatus(shard, items[shard], parts[shard], store.exists(f"{folder}/{COMPLETE}"))
+        for shard, folder in folders.items()
+    ]
+    shards.sort(key=lambda each: int(each.shard.partition("/")[0]))
+    return Status(run.items, items.total(), is_finished(store), tuple(shards))

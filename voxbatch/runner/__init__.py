@@ -11,11 +11,11 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from voxbatch.config import Config
 from voxbatch.engines import EngineCache
 from voxbatch.log import Log
+from voxbatch.output.summary import Summary
 from voxbatch.runner import workers
 from voxbatch.runner.finish import finish
 from voxbatch.runner.prepare import open_manifest, prepare
@@ -33,7 +33,7 @@ class RunResult:
 
     progress: Progress
     """Progress of this shard."""
-    summary: dict[str, Any] | None
+    summary: Summary | None
     """Summary of all shards. None while other shards are still in progress."""
     usage: Usage | None
     """None if nothing was left to do."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from voxbatch.output import merge
+from voxbatch.output.summary import Summary
 from voxbatch.runner.prepare import Job
 from voxbatch.runner.transcribe import RemainingWork
 from voxbatch.storage import open_store
 
 
-def finish(job: Job, work: RemainingWork) -> dict[str, Any] | None:
+def finish(job: Job, work: RemainingWork) -> Summary | None:
     """Record that every item of the shard is in a part. The last shard to finish merges.
 
     Returns:
@@ -23,4 +22,4 @@ def finish(job: Job, work: RemainingWork) -> dict[str, Any] | None:
     work.checkpoint.complete(work.progress.items)
     if not work.checkpoint.all_complete():
         return None
-    return merge.merge(open_store(job.out, job.store_options), len(job.durations), job.formats, job.language, job.facts)
+    return merge.merge(open_store(job.out, job.store_options), job.run, job.formats)

@@ -20,7 +20,8 @@ from voxbatch.config import Config, digest
 from voxbatch.engines import EngineCache, EngineSpec
 from voxbatch.log import Log
 from voxbatch.manifest import Handle, PathPolicy, Source, open_source, survey
-from voxbatch.output import layout, run_file
+from voxbatch.output import run_file
+from voxbatch.output.run_file import EngineFacts, RunFacts, RunFile
 from voxbatch.runner.pipeline import PipelineOptions
 from voxbatch.storage import StoreOptions, open_store
 
@@ -32,8 +33,8 @@ class Job:
     A Job can be pickled. It names the engine and does not hold it, because each process loads its own.
     """
 
-    run: str
-    """Digest of the run's identity."""
+    run: RunFile
+    """The record of the run, with this process's own facts. The record in OUT may have the facts of another process."""
     source: Handle
     """The manifest. The process that prepared the job keeps it open."""
     path_policy: PathPolicy
@@ -61,10 +62,6 @@ class Job:
     """Record unreachable recordings as failed. Otherwise the run stops when a place is down."""
     formats: tuple[str, ...]
     """Formats of the files of single items."""
-    language: str | None
-    """Language for the score of items that do not name one."""
-    facts: dict[str, Any]
-    """Entries of the summary about how the run was made."""
 
 
 def open_manifest(config: Config) -> Source:
@@ -121,17 +118,19 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         "decoding": dict(spec.decoding),
         "language": config.language,
     }
-    run, language = digest(identity), config.language or spec.only_language
     environments = worker_environments(spec, config.workers)
-    facts = _facts(config, spec, max(1, len(environments)))
+    run = RunFile(
+        run_id=digest(identity),
+        identity=identity,
+        items=surveyed.items,
+        language=config.language or spec.only_language,
+        folder=source.base,
+        facts=_facts(config, spec, max(1, len(environments))),
+    )
     store = open_store(config.out, config.store_options)
     if unsafe := store.prepare():
         log.warning("unsafe_store", text=unsafe)
-    this_run = {
-        "version": layout.VERSION, "run": run, "identity": identity, "items": surveyed.items, "language": language,
-        "folder": source.base, "facts": facts,
-    }  # fmt: skip
-    _warn_of_changes(this_run, run_file.reserve(store, this_run, config.overwrite), log)
+    _warn_of_changes(run, run_file.reserve(store, run, config.overwrite), log)
     return Job(
         run=run,
         source=source.handle(),
@@ -156,43 +155,40 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         ),
         fail_unreachable=config.fail_unreachable,
         formats=config.formats,
-        language=language,
-        facts=facts,
     )
 
 
-def _facts(config: Config, spec: EngineSpec, workers: int) -> dict[str, Any]:
-    """Return the summary's entries about how the run was made."""
-    return {
-        "engine": {
-            "name": spec.name, "model": spec.model, "license": spec.license, "origin": spec.origin,
-            "decoding": dict(spec.decoding), "versions": dict(spec.versions), "warnings": list(spec.warnings),
-        },
-        "voxbatch": voxbatch.__version__,
-        "python": platform.python_version(),
-        "libraries": audio.libraries(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "workers": workers,
-        "config": config.to_dict(),
-    }  # fmt: skip
+def _facts(config: Config, spec: EngineSpec, workers: int) -> RunFacts:
+    """Return the record of how this process makes the run."""
+    return RunFacts(
+        engine=EngineFacts(
+            name=spec.name,
+            model=spec.model,
+            license=spec.license,
+            origin=spec.origin,
+            decoding=dict(spec.decoding),
+            versions=dict(spec.versions),
+            warnings=tuple(spec.warnings),
+        ),
+        voxbatch=voxbatch.__version__,
+        python=platform.python_version(),
+        libraries=audio.libraries(),
+        machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        workers=workers,
+        config=config.to_dict(),
+    )
 
 
-def _warn_of_changes(run: dict[str, Any], recorded: dict[str, Any], log: Log) -> None:
+def _warn_of_changes(run: RunFile, recorded: RunFile, log: Log) -> None:
     """Warn if the run was started with another folder of recordings or with other versions.
 
     Args:
-        run: the content that this process would write into run.json.
-        recorded: the content of run.json.
+        run: the record that this process would write.
+        recorded: the record in OUT.
     """
-    folder = run["folder"]
-    if (recorded_folder := recorded.get("folder", folder)) != folder:
-        started = f"this run was started with recordings in {recorded_folder} and continues with those in {folder}"
+    if recorded.folder not in (None, run.folder):
+        started = f"this run was started with recordings in {recorded.folder} and continues with those in {run.folder}"
         log.warning("other_folder", text=f"{started}: voxbatch assumes that they are the same")
-    if (now := _versions(run["facts"])) != (before := _versions(recorded["facts"])):
-        started = f"this run was started with {before} and continues with {now}"
+    if recorded.facts.versions != run.facts.versions:
+        started = f"this run was started with {recorded.facts.versions} and continues with {run.facts.versions}"
         log.warning("other_versions", text=f"{started}: texts may differ")
-
-
-def _versions(facts: dict[str, Any]) -> str:
-    versions = {"voxbatch": facts["voxbatch"], **facts["engine"]["versions"], **facts.get("libraries", {})}
-    return ", ".join(f"{name} {version}" for name, version in versions.items())

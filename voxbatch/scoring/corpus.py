@@ -6,6 +6,7 @@ never averaged. Another way of grouping needs one more dictionary of `Tally`, ne
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,11 +39,16 @@ class Tally:
         self.items += other.items
         self.missing += other.missing
 
+    @property
+    def rate(self) -> float | None:
+        """Errors / reference length, as it is reported. None without a reference text."""
+        rate = self.counts.rate
+        return None if rate is None else round(rate, RATE_DIGITS)
+
     def to_dict(self, lang_unit: str) -> dict[str, Any]:
         """Return the sums and the rate as values for JSON: `wer` if `lang_unit` is "word", else `cer`."""
-        rate = self.counts.rate
         return {
-            "wer" if lang_unit == "word" else "cer": None if rate is None else round(rate, RATE_DIGITS),
+            "wer" if lang_unit == "word" else "cer": self.rate,
             "errors": self.counts.errors,
             "substitutions": self.counts.substitutions,
             "insertions": self.counts.insertions,
@@ -51,6 +57,16 @@ class Tally:
             "items": self.items,
             "missing": self.missing,
         }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any], lang_unit: str) -> Tally:
+        """Rebuild a tally from the result of `to_dict`.
+
+        Raises:
+            KeyError, TypeError: `to_dict` did not write this value.
+        """
+        errors = stored["substitutions"], stored["insertions"], stored["deletions"]
+        return cls(ErrorCounts(*errors, stored[f"reference_{lang_unit}s"]), stored["items"], stored["missing"])
 
 
 @dataclass(slots=True)
@@ -78,6 +94,11 @@ class CorpusScore:
                 total.merge(tally)
         return total
 
+    @property
+    def wer(self) -> float | None:
+        """Word error rate over the languages that are counted in words; None without such a reference."""
+        return self.total("word").rate
+
     def to_dict(self) -> dict[str, Any]:
         """Return the score for a summary: `wer` over languages with words, `cer` over others, None without items.
 
@@ -97,6 +118,15 @@ class CorpusScore:
             "characters": characters,
             "by_language": {lang: self.by_language[lang].to_dict(unit(lang)) for lang in sorted(self.by_language)},
         }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> CorpusScore:
+        """Rebuild a score from the result of `to_dict`.
+
+        Raises:
+            KeyError, TypeError, AttributeError: `to_dict` did not write this value.
+        """
+        return cls({lang: Tally.from_dict(each, unit(lang)) for lang, each in stored["by_language"].items()})
 
     def _tally(self, lang: str | None) -> Tally:
         return self.by_language.setdefault(language(lang), Tally())
