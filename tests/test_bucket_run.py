@@ -154,6 +154,18 @@ def test_a_plan_of_what_cannot_be_reached(job: Job) -> None:
     assert (code, "the server is busy or failing" in said) == (1, True)
 
 
+def test_a_plan_where_some_recordings_cannot_be_reached(job: Job) -> None:
+    """If a place refuses every second recording, --dry-run estimates from the others; with --fail-unreachable, also if
+    it is down.
+    """
+    job.proxy.spoil = lambda request: "403" if request.key.endswith(("0.wav", "2.wav", "4.wav", "6.wav")) else ""
+    code, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out", "--dry-run")
+    assert (code, f"{ITEMS}" in said) == (0, True)
+    job.proxy.spoil = lambda request: "503" if request.key.startswith("audio/") else ""
+    code, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out", "--dry-run", "--fail-unreachable")
+    assert (code, f"{ITEMS}" in said) == (0, True)
+
+
 def test_overwrite(job: Job) -> None:
     """--overwrite erases only files that a run wrote."""
     out = f"{job.root}/out"

@@ -19,9 +19,11 @@ from voxbatch.config import Config, load_profile
 from voxbatch.engines import ExpectedSpeed
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.manifest import Source, Survey, items, survey
+from voxbatch.records import Item
 from voxbatch.runner.prepare import open_manifest, path_policy, worker_environments
 from voxbatch.runner.shard import members
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, open_recording, parallel_map
+from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Report, report_error, report_success
 
 SAMPLE_SIZE = 200
 """Number of recordings whose headers are read if the manifest gives no duration. The mean duration of 200 calls is
@@ -29,7 +31,7 @@ known to a tenth."""
 PROBE_THREADS = 8
 """Number of headers that are read at a time."""
 MAX_UNREACHABLE = 8
-"""Number of unreachable recordings in the sample that ends the estimate: a plan that takes hours is of no use."""
+"""Number of unreachable recordings of a silent place that ends the estimate: a plan that takes hours is of no use."""
 PROBE_BLOCK_BYTES = 64 << 10
 """Bytes that are fetched of a remote recording at a time."""
 
@@ -187,30 +189,37 @@ def calculate_speed(
 
 def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config: Config, source: Source) -> None:
     """Fill in unknown durations: read the headers of a sample, and use the mean of the sample for the other
-    recordings."""
+    recordings.
+
+    Raises:
+        StorageError: a place is down; see CircuitBreaker.
+    """
     indexes = np.flatnonzero(unknown)
     sample = np.zeros(len(unknown), np.bool_)
     sample[indexes[:: max(1, len(indexes) // SAMPLE_SIZE)]] = True
     asked = list(items(source, path_policy(config), config.limit, sample))
-    unreached = 0
-    for item, seconds in zip(
-        asked, parallel_map(PROBE_THREADS, lambda item: _asked(item.audio, config), asked), strict=True
-    ):
-        unreached += isinstance(seconds, StorageError)
-        if isinstance(seconds, StorageError) and unreached == min(MAX_UNREACHABLE, len(asked)):
-            raise seconds
-        durations[item.index] = np.nan if isinstance(seconds, StorageError) else seconds or np.nan
+    breaker = CircuitBreaker[None](config.fail_unreachable, threshold=min(MAX_UNREACHABLE, len(asked)))
+    probes = parallel_map(PROBE_THREADS, lambda item: _probe(item, config), asked)
+    for item, (seconds, report) in zip(asked, probes, strict=True):
+        if isinstance(report, Reachable):
+            breaker.reachable(report)
+        elif report is not None:
+            breaker.unreachable(report, None)
+        durations[item.index] = seconds or np.nan
     found = durations[sample]
     known = found[~np.isnan(found)]
+    if not len(known):
+        breaker.finish()
     durations[unknown & np.isnan(durations)] = known.mean() if len(known) else 0.0
 
 
-def _asked(audio: str, config: Config) -> float | StorageError | None:
-    """Return the seconds of a recording, None if its header does not tell, or the error if its place is unreachable."""
+def _probe(item: Item, config: Config) -> tuple[float | None, Report | None]:
+    """Return the seconds of a recording, None if they cannot be read; and the report about the recording's place."""
     try:
-        return probe_duration(audio, config.store_options)
-    except StorageError as e:
-        return e
+        with contextlib.closing(open_recording(item.audio, config.store_options, PROBE_BLOCK_BYTES)) as recording:
+            return probe(recording), report_success(item.audio, recording.last_arrival)
+    except (AudioError, StorageError) as e:
+        return None, report_error(item.index, item.audio, e)
 
 
 def probe_duration(
