@@ -199,11 +199,11 @@ def test_a_shard_is_complete_when_it_says_so(store: Store) -> None:
     shards = [checkpoint(store, i, 3) for i in range(3)]
     seen = []
     for each in shards:
-        each.complete(4)
-        each.complete(4)
-        seen.append(each.all_complete())
+        each.mark_complete(4)
+        each.mark_complete(4)
+        seen.append(each.are_all_complete())
     assert seen == [False, False, True]
-    assert not checkpoint(store).all_complete()
+    assert not checkpoint(store).are_all_complete()
 
 
 def spoil(store: Store, change: object) -> str:
@@ -215,19 +215,19 @@ def spoil(store: Store, change: object) -> str:
 
 
 DAMAGE = {
-    "empty": (lambda data: b"", "its first line is no header: b''"),
-    "cut off": (lambda data: data[:-5], "line 3 is no entry"),
-    "a line short": (lambda data: b"".join(data.splitlines(True)[:-1]), "1 entries where its header says 2"),
-    "a line more": (lambda data: data + data.splitlines(True)[-1], "3 entries where its header says 2"),
-    "no header": (lambda data: b"".join(data.splitlines(True)[1:]), "its first line is no header"),
-    "an array": (lambda data: b"[]\n" + data, "its first line is no header"),
+    "empty": (lambda data: b"", "its first line is not a header: b''"),
+    "cut off": (lambda data: data[:-5], "line 3 is not an entry"),
+    "a line short": (lambda data: b"".join(data.splitlines(True)[:-1]), "1 entries, but its header says 2"),
+    "a line more": (lambda data: data + data.splitlines(True)[-1], "3 entries, but its header says 2"),
+    "no header": (lambda data: b"".join(data.splitlines(True)[1:]), "its first line is not a header"),
+    "an array": (lambda data: b"[]\n" + data, "its first line is not a header"),
     "another version": (lambda data: data.replace(b'"version": 1', b'"version": 9'), "another version of voxbatch"),
-    "another kind": (lambda data: data.replace(b'"kind":"transcript"', b'"kind":"guess"'), "line 2 is no entry"),
+    "another kind": (lambda data: data.replace(b'"kind":"transcript"', b'"kind":"guess"'), "line 2 is not an entry"),
     "latency": (
         lambda data: data.replace(b'"latency": null', b'"latency": {"chunk": 1}'),
-        "its first line is no header",
+        "its first line is not a header",
     ),
-    "zeros": (lambda data: bytes(len(data)), "its first line is no header"),
+    "zeros": (lambda data: bytes(len(data)), "its first line is not a header"),
     "out of range": (lambda data: data.replace(b'{"index":2', b'{"index":99'), "item 99 of a manifest of 12 items"),
 }
 
@@ -251,7 +251,7 @@ def test_a_foreign_part_is_refused(store: Store) -> None:
     checkpoint(store, run="f" * 16).commit([entry(1)], 1.0)
     with pytest.raises(CheckpointError) as caught:
         checkpoint(store)
-    mend = "take the part away, choose another OUT with -o, or start anew with --overwrite"
+    mend = "move the part away, choose another OUT with -o, or erase the old outputs with --overwrite"
     assert str(caught.value) == (
         f"{store.place}/{part_names(store)[0]}: belongs to run {'f' * 16}, this is run {RUN}; {mend}"
     )

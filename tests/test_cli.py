@@ -302,7 +302,7 @@ def test_merge_status_and_score(voxbatch: Voxbatch, manifest: ManifestWriter, tm
 
 DAMAGE = [
     ("run.json", b"{}", "run.json was not written by this version of voxbatch; choose another OUT with -o"),
-    ("summary.json", b"{", "summary.json is damaged; delete it and run again: it is made anew from the parts"),
+    ("summary.json", b"{", "summary.json is damaged; delete it and run again: it is written again from the parts"),
 ]
 
 

@@ -51,33 +51,33 @@ def progress(**fields: Any) -> Progress:
 @pytest.mark.parametrize(("seconds", "shown"), [(0, "0.0 s"), (59.96, "1:00"), (75.4, "1:15"), (3675, "1:01:15")])
 def test_clock(seconds: float, shown: str) -> None:
     """Durations are shown in the usual forms."""
-    assert display.clock(seconds) == shown
+    assert display.format_duration(seconds) == shown
 
 
 @given(st.floats(60, 1e7))
 def test_clock_loses_no_second(seconds: float) -> None:
     """The shown duration is correct to the nearest second."""
     total = 0
-    for part in display.clock(seconds).split(":"):
+    for part in display.format_duration(seconds).split(":"):
         total = total * 60 + int(part)
     assert abs(total - seconds) <= 0.5
 
 
 def test_progress_by_audio() -> None:
     """With all durations known, the remaining time goes by audio: 100 of 400 s took 10 s, so 30 s are left."""
-    shown = display.describe(progress(done=1, failed=1, resumed=3, audio_s=100.0, known_audio_s=400.0))
+    shown = display.progress_line(progress(done=1, failed=1, resumed=3, audio_s=100.0, known_audio_s=400.0))
     assert shown == "1:40 / 6:40 audio · 5 / 10 items · RTFx 10.0 · 30.0 s left · 1 failed"
 
 
 def test_progress_by_items() -> None:
     """With an unknown duration, the remaining time goes by items: 2 of 7 took 10 s, so 25 s are left."""
-    shown = display.describe(progress(done=2, resumed=3, audio_s=100.0, known_audio_s=400.0, unknown=1))
+    shown = display.progress_line(progress(done=2, resumed=3, audio_s=100.0, known_audio_s=400.0, unknown=1))
     assert shown == "1:40 audio · 5 / 10 items · RTFx 10.0 · 25.0 s left"
 
 
 def test_progress_at_the_start() -> None:
     """Progress at the start causes no division by zero."""
-    assert display.describe(progress()) == "0.0 s audio · 0 / 10 items · RTFx 0.0"
+    assert display.progress_line(progress()) == "0.0 s audio · 0 / 10 items · RTFx 0.0"
 
 
 def test_more_audio_than_the_manifest_says_leaves_nothing() -> None:
@@ -89,7 +89,7 @@ def test_events_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first event comes soon, and further events at most once in EVENT_S, not for each chunk."""
     lines: list[str] = []
     monkeypatch.setattr(display, "EVENT_S", 0.05)
-    with display.events(Log(as_json=True, write=lines.append)) as observe:
+    with display.progress_events(Log(as_json=True, write=lines.append)) as observe:
         until = time.monotonic() + 0.18
         while time.monotonic() < until:
             observe(progress(done=2, failed=1, resumed=3, audio_s=100.0))
@@ -103,7 +103,7 @@ def test_the_outcome_shows_what_matters() -> None:
     aligned places.
     """
     heads = [("a", "x" * 200), ("b", "")]
-    lines = list(display.outcome(SUMMARY, heads, [("transcripts", "out/t"), ("srt", "out/srt/")]))
+    lines = list(display.outcome_lines(SUMMARY, heads, [("transcripts", "out/t"), ("srt", "out/srt/")]))
     assert lines == [
         "a: " + "x" * 99 + "…",
         "b: (no speech)",
@@ -123,11 +123,11 @@ def test_the_outcome_shows_latency_and_memory() -> None:
     measured = replace(SUMMARY, latency=LatencyPercentiles(chunk, chunk), peak_gpu_bytes=14_500_000_000)
     latency, memory = "latency of a chunk: P50 2.64 s, P90 6.26 s, P95 7.73 s", "peak GPU memory 14.5 GB"
     places = [("transcripts", "out/t")]
-    assert f"{latency}; {memory}" in list(display.outcome(measured, [], places))
-    assert latency in list(display.outcome(replace(measured, peak_gpu_bytes=None), [], places))
+    assert f"{latency}; {memory}" in list(display.outcome_lines(measured, [], places))
+    assert latency in list(display.outcome_lines(replace(measured, peak_gpu_bytes=None), [], places))
     nothing = Percentiles(count=0, p50_s=None, p90_s=None, p95_s=None)
     not_measured = replace(measured, latency=LatencyPercentiles(nothing, nothing))
-    assert memory in list(display.outcome(not_measured, [], places))
+    assert memory in list(display.outcome_lines(not_measured, [], places))
 
 
 def test_the_outcome_shows_error_rates_by_unit() -> None:
@@ -135,7 +135,7 @@ def test_the_outcome_shows_error_rates_by_unit() -> None:
     score = CorpusScore()
     score.add("en", ErrorCounts(1, 2, 3, 1000))
     score.add_missing("ja", "あいう")
-    lines = list(display.outcome(replace(SUMMARY, score=score), [], []))
+    lines = list(display.outcome_lines(replace(SUMMARY, score=score), [], []))
     assert "WER 0.60% (1 substitutions, 2 insertions, 3 deletions over 1,000 words)" in lines
     assert "CER 100.00% (0 substitutions, 0 insertions, 3 deletions over 3 characters; 1 without a transcript)" in lines
     assert lines[-1] == "engine e, model m (MIT; o)", "no place is shown if none can be read"

@@ -236,7 +236,7 @@ def test_erasing_takes_only_what_runs_wrote(store: Store) -> None:
     run_file.reserve(store, RUN)
     commit(store, [[transcript(0), failure(1)]], 2)
     merged(store, 2, ["srt", "txt"])
-    Checkpoint(store, "run", 2).complete(2)
+    Checkpoint(store, "run", 2).mark_complete(2)
     foreign = ("notes.txt", "txt/reference.txt", "json/data.json", "parts/readme.md", "shard-00000-of-00001/a")
     for name in foreign:
         store.write(name, [b"mine"])

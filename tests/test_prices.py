@@ -80,4 +80,4 @@ def test_a_task_says_what_it_cost(voxbatch: Voxbatch, manifest: ManifestWriter, 
         else:
             assert event["usd"] == pytest.approx(event["wall_s"] * price / 3600, abs=0.02 * price / 3600 + 1e-6)
             assert 0 < summary["usd"] <= event["usd"]
-            assert f"cost about ${summary['usd']:,.2f}, the start of machines left out" in done.stdout
+            assert f"cost about ${summary['usd']:,.2f}, without the start of the machines" in done.stdout

@@ -343,7 +343,7 @@ def test_a_manifest_that_changes_between_runs_is_another_run(
     )
     assert f"manifest was {recorded['identity']['manifest'][:12]}…, is " in refused.stderr
     assert refused.stderr.endswith(
-        ". Choose another OUT with -o (another name for an upload), or start anew with --overwrite\n"
+        ". Choose another OUT with -o (another name for an upload), or erase the old outputs with --overwrite\n"
     )
     assert outputs(tmp_path / "peace").items() >= undisturbed.items()
     anew = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--overwrite")
@@ -372,11 +372,11 @@ def test_foreign_and_damaged_parts(undisturbed: dict[str, bytes], voxbatch: Voxb
     part.write_bytes(part.read_bytes().replace(recorded.encode(), b"f" * 16))
     foreign = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED)
     assert foreign.returncode == 1
-    assert f"error: {part}: belongs to run {'f' * 16}, this is run {recorded}; take the part away" in foreign.stderr
+    assert f"error: {part}: belongs to run {'f' * 16}, this is run {recorded}; move the part away" in foreign.stderr
     part.write_bytes(b"\0" * 100)
     damaged = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED)
     assert damaged.returncode == 1
-    assert "delete this part and run again: its items are done anew" in damaged.stderr
+    assert "delete this part and run again: its items are transcribed again" in damaged.stderr
     part.unlink()
     assert voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED).returncode == 3
     assert outputs(tmp_path / "peace") == undisturbed

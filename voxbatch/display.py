@@ -15,7 +15,7 @@ REFRESH_S = 0.1
 """Seconds between two updates of the progress line."""
 EVENT_S = 10.0
 """Seconds between two progress events, without a terminal."""
-SHOWN = 5
+SHOWN_TRANSCRIPTS = 5
 """Number of transcripts that are shown at the end of a run."""
 SHOWN_CHARACTERS = 100
 """Maximum characters of each transcript that is shown."""
@@ -23,7 +23,7 @@ SHOWN_CHARACTERS = 100
 Observer = Callable[[Progress], None]
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return seconds for people: 7.84 → "7.8 s"; 75.4 → "1:15"; 3675 → "1:01:15"."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
@@ -43,22 +43,22 @@ def remaining_s(p: Progress) -> float | None:
     return p.wall_s / finished * (todo - finished) if finished else None
 
 
-def describe(p: Progress) -> str:
+def progress_line(p: Progress) -> str:
     """Return the progress as one line: audio, items, speed, time left and failures."""
-    total = f" / {clock(p.known_audio_s)}" if p.unknown == 0 and p.known_audio_s else ""
+    total = f" / {format_duration(p.known_audio_s)}" if p.unknown == 0 and p.known_audio_s else ""
     left = remaining_s(p)
     parts = [
-        f"{clock(p.audio_s)}{total} audio",
+        f"{format_duration(p.audio_s)}{total} audio",
         f"{p.resumed + p.done + p.failed:,} / {p.items:,} items",
         f"RTFx {p.rtfx:.1f}",
-        f"{clock(left)} left" if left is not None else "",
+        f"{format_duration(left)} left" if left is not None else "",
         f"{p.failed:,} failed" if p.failed else "",
     ]
     return " · ".join(part for part in parts if part)
 
 
 @contextlib.contextmanager
-def live(log: Log) -> Iterator[Observer]:
+def live_progress(log: Log) -> Iterator[Observer]:
     """Show a progress line on a terminal. Log lines appear above it."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
@@ -73,16 +73,16 @@ def live(log: Log) -> Iterator[Observer]:
             """Update the progress line."""
             by_audio = p.unknown == 0 and p.known_audio_s > 0
             done, total = (p.audio_s, p.known_audio_s) if by_audio else (p.done + p.failed, p.items - p.resumed)
-            bar.update(task, completed=done, total=total, description=describe(p))
+            bar.update(task, completed=done, total=total, description=progress_line(p))
 
         try:
-            yield _every(REFRESH_S, show)
+            yield _throttled(REFRESH_S, show)
         finally:
             log.write = write
 
 
 @contextlib.contextmanager
-def events(log: Log) -> Iterator[Observer]:
+def progress_events(log: Log) -> Iterator[Observer]:
     """Log a `progress` event every EVENT_S seconds."""
 
     def tell(p: Progress) -> None:
@@ -92,10 +92,10 @@ def events(log: Log) -> Iterator[Observer]:
             wall_s=round(p.wall_s, 1), rtfx=round(p.rtfx, 2), parts=p.parts,
         )  # fmt: skip
 
-    yield _every(EVENT_S, tell)
+    yield _throttled(EVENT_S, tell)
 
 
-def _every(seconds: float, act: Observer) -> Observer:
+def _throttled(seconds: float, act: Observer) -> Observer:
     """Return an observer that calls `act` at most once in `seconds`."""
     last = time.monotonic()
 
@@ -110,7 +110,7 @@ def _every(seconds: float, act: Observer) -> Observer:
     return observe
 
 
-def outcome(summary: Summary, texts: list[tuple[str, str]], places: list[tuple[str, str]]) -> Iterator[str]:
+def outcome_lines(summary: Summary, texts: list[tuple[str, str]], places: list[tuple[str, str]]) -> Iterator[str]:
     """Yield the last lines of a run: the first transcripts, counts, error rates, speed, and the places of the outputs.
 
     Args:
@@ -118,11 +118,11 @@ def outcome(summary: Summary, texts: list[tuple[str, str]], places: list[tuple[s
         texts: (id, text) of the first transcripts.
         places: (description, place) of each output.
     """
-    for item_id, transcript in texts[:SHOWN]:
+    for item_id, transcript in texts[:SHOWN_TRANSCRIPTS]:
         text = " ".join(transcript.split())  # a text with line breaks must still fill one line
         shown = text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
         yield f"{item_id}: {shown or '(no speech)'}"
-    more = summary.done - min(SHOWN, len(texts))
+    more = summary.done - min(SHOWN_TRANSCRIPTS, len(texts))
     if more > 0:
         yield f"… and {more:,} more"
     yield ""
@@ -133,10 +133,10 @@ def outcome(summary: Summary, texts: list[tuple[str, str]], places: list[tuple[s
     if summary.score:
         yield from _error_rates(summary.score)
     rtfx = f", RTFx {summary.rtfx:.1f}" if summary.rtfx else ""
-    yield f"{clock(summary.audio_s)} of audio in {clock(summary.wall_s)}{rtfx}"
+    yield f"{format_duration(summary.audio_s)} of audio in {format_duration(summary.wall_s)}{rtfx}"
     yield from _latency(summary)
     if summary.usd is not None:
-        yield f"cost about ${summary.usd:,.2f}, the start of machines left out"
+        yield f"cost about ${summary.usd:,.2f}, without the start of the machines"
     engine = summary.facts.engine
     yield f"engine {engine.name}, model {engine.model} ({engine.license}; {engine.origin})"
     width = max((len(description) for description, _ in places), default=0)

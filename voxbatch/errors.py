@@ -68,13 +68,10 @@ class ManifestError(UsageError):
         self.source = source
         self.bad_lines = tuple(bad_lines)
         self.total = len(self.bad_lines) if total is None else total
-        super().__init__(self._text())
-
-    def _text(self) -> str:
-        lines = [f"{self.source}: {bad}" for bad in self.bad_lines]
+        lines = [f"{source}: {bad}" for bad in self.bad_lines]
         if self.total > len(self.bad_lines):
-            lines.append(f"{self.source}: … and {self.total - len(self.bad_lines):,} more")
-        return "\n".join(lines)
+            lines.append(f"{source}: … and {self.total - len(self.bad_lines):,} more")
+        super().__init__("\n".join(lines))
 
 
 class MessageError(UsageError):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 SEVERITIES = ("INFO", "WARNING", "ERROR")
-WRITING = threading.RLock()
+STDERR_LOCK = threading.RLock()
 """Lock of standard error. A thread holds it while it writes a line, or while it replaces standard error by another
 file: otherwise a line could go to the wrong file. The lock is reentrant because a signal handler may log while its
 own thread writes a line."""
@@ -37,7 +37,7 @@ class Log:
         as_json: bool = False,
         quiet: bool = False,
         write: Callable[[str], None] = _stderr,
-        always: Mapping[str, Any] | None = None,
+        fields: Mapping[str, Any] | None = None,
     ):
         """Create a log.
 
@@ -45,14 +45,14 @@ class Log:
             as_json: write JSON lines instead of text.
             quiet: leave out events of severity INFO.
             write: receives each line, without its line end.
-            always: fields of every JSON line.
+            fields: fields of every JSON line.
         """
         self.as_json, self.quiet, self.write = as_json, quiet, write
-        self._always = dict(always or {})
+        self._fields = dict(fields or {})
 
-    def of(self, **fields: Any) -> Log:
+    def with_fields(self, **fields: Any) -> Log:
         """Return the same log with further fields in every JSON line."""
-        return Log(self.as_json, self.quiet, self.write, {**self._always, **fields})
+        return Log(self.as_json, self.quiet, self.write, {**self._fields, **fields})
 
     def info(self, event: str, **fields: Any) -> None:
         """Log an event of severity INFO, unless the log is quiet."""
@@ -68,24 +68,18 @@ class Log:
         self._emit("ERROR", event, fields)
 
     def _emit(self, severity: str, event: str, fields: dict[str, Any]) -> None:
+        """Write an event: as JSON, or as text such as "part committed: part=parts/…, items=12".
+
+        If a field is named `text`, its value is the line of text.
+        """
         if self.as_json:
-            line = _json_line(severity, event, {**self._always, **fields})
+            now = time.time()
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
+            content = {"severity": severity, "time": stamp, "message": event, **self._fields, **fields}
+            line = json.dumps(content, default=str)
         else:
-            line = _text_line(severity, event, fields)
-        with WRITING:
+            details = ", ".join(f"{name}={value}" for name, value in fields.items())
+            text = fields.get("text", f"{event.replace('_', ' ')}{': ' if details else ''}{details}")
+            line = f"{text}" if severity == "INFO" else f"{severity.lower()}: {text}"
+        with STDERR_LOCK:
             self.write(line)
-
-
-def _json_line(severity: str, event: str, fields: dict[str, Any]) -> str:
-    now = time.time()
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
-    return json.dumps({"severity": severity, "time": stamp, "message": event, **fields}, default=str)
-
-
-def _text_line(severity: str, event: str, fields: dict[str, Any]) -> str:
-    """Return "part committed: part=parts/…, items=12". If a field is named `text`, its value is the line."""
-    mark = "" if severity == "INFO" else f"{severity.lower()}: "
-    if "text" in fields:
-        return f"{mark}{fields['text']}"
-    details = ", ".join(f"{name}={value}" for name, value in fields.items())
-    return f"{mark}{event.replace('_', ' ')}{': ' if details else ''}{details}"

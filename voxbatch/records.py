@@ -158,8 +158,7 @@ class Failure:
     """Class name in errors.py, e.g. "AudioError"."""
     message: str
     retryable: bool = False
-    """True if the same item may succeed another time with nothing changed (after a network fault or an engine
-    hiccup)."""
+    """True if the same item may succeed in another run with nothing changed, for example after a network error."""
 
 
 Outcome = Transcript | Failure

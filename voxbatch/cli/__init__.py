@@ -85,7 +85,7 @@ def run(
     task = own_task(source, settings)
     config = priced(ctx, config_of(ctx, source, settings), task)
     as_json = is_json(log_format)
-    log = Log(as_json, quiet, always=_always(task, config))
+    log = Log(as_json, quiet, fields=_always(task, config))
     if task is not None:
         _tell_task(task, config, log)
     if served is not None:
@@ -131,14 +131,14 @@ def _tell_ignored(served: FileSettings, log: Log) -> None:
 
 
 def _print_plan(config: Config) -> None:
-    from voxbatch.display import clock
+    from voxbatch.display import format_duration
     from voxbatch.runner.forecast import estimate_run
 
     p = estimate_run(config)
     guessed = f", {p.estimated_items:,} of them by the headers of a sample" if p.estimated_items else ""
     speed = f" ({p.speed})" if p.speed else ""
     time = (
-        f"about {clock(p.wall_s)} at RTFx {p.rtfx:g}{speed}"
+        f"about {format_duration(p.wall_s)} at RTFx {p.rtfx:g}{speed}"
         if p.wall_s is not None
         else "unknown: give --expected-rtfx"
     )
@@ -148,7 +148,7 @@ def _print_plan(config: Config) -> None:
     for name, value in (
         ("engine", f"{p.engine} (model {p.model})"),
         ("items", f"{p.items:,}"),
-        ("audio", f"{f'{p.audio_s / 3600:,.1f} hours' if p.audio_s >= 3600 else clock(p.audio_s)}{guessed}"),
+        ("audio", f"{f'{p.audio_s / 3600:,.1f} hours' if p.audio_s >= 3600 else format_duration(p.audio_s)}{guessed}"),
         ("chunks", f"at least {p.chunks:,}"),
         ("time", time),
         ("cost", cost),

@@ -257,7 +257,7 @@ class _Listening:
         """
         from voxbatch import engines, runner
         from voxbatch.cli.session import report
-        from voxbatch.display import events
+        from voxbatch.display import progress_events
         from voxbatch.runner.prepare import worker_environments
         from voxbatch.storage import redacted
 
@@ -275,9 +275,9 @@ class _Listening:
 
         def perform(run: RunRequest) -> None:
             """Run to the end here."""
-            ours, log = self._of(run), self._log.of(out=run.out)
+            ours, log = self._of(run), self._log.with_fields(out=run.out)
             log.info("run_started", source=redacted(run.source), text=f"{redacted(run.source)} → {run.out}")
-            with events(log) as observe:
+            with progress_events(log) as observe:
                 finished = runner.run(ours, log, observe, stop, engine_cache)
             report(ours, finished, log, quiet=True, exit_zero=True)
 
@@ -318,7 +318,7 @@ class _Listening:
 
         def perform(run: RunRequest) -> None:
             """Start or find the execution of a run."""
-            log = self._log.of(out=run.out)
+            log = self._log.with_fields(out=run.out)
             if run.only_under and is_finished(open_store(run.out, self._config.store_options)):
                 # a manifest that the listener wrote never changes
                 log.info("done_before", text=f"{run.out}: done before")

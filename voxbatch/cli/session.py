@@ -62,7 +62,7 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
 
     try:
         on_signals(stop, signals, lambda: leave(interrupted(f"what was in hand took over {LEAVE_S:.0f} s to commit")))
-        with (display.live if show_progress else display.events)(log) as observe:
+        with (display.live_progress if show_progress else display.progress_events)(log) as observe:
             finished = runner.run(config, log, latest.then(observe), stop)
         return report(config, finished, log, quiet, exit_zero)
     except StopRequested as e:
@@ -197,10 +197,10 @@ def print_outcome(summary: Summary, out: str, store_options: StoreOptions) -> No
     store = open_store(out, store_options)
     texts, places = list[tuple[str, str]](), list[tuple[str, str]]()
     with contextlib.suppress(StorageError):
-        texts = first_texts(store, display.SHOWN)
+        texts = first_texts(store, display.SHOWN_TRANSCRIPTS)
     with contextlib.suppress(StorageError):
         places = [(label, os.path.join(out, name)) for label, name in existing_outputs(store)]
-    for line in display.outcome(summary, texts, places):
+    for line in display.outcome_lines(summary, texts, places):
         click.echo(line)
 
 

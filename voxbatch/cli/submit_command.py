@@ -176,18 +176,18 @@ def _order(config: Config, options: tuple[str, ...], env: dict[str, str]) -> Sub
 
 
 def _expected(forecast: Forecast) -> Iterator[str]:
-    from voxbatch.display import clock
+    from voxbatch.display import format_duration
 
     f = forecast
     guessed = f", {f.estimated_items:,} of them by the headers of a sample" if f.estimated_items else ""
     yield f"items    {f.items:,}"
-    yield f"audio    {f'{f.audio_s / 3600:,.1f} hours' if f.audio_s >= 3600 else clock(f.audio_s)}{guessed}"
+    yield f"audio    {f'{f.audio_s / 3600:,.1f} hours' if f.audio_s >= 3600 else format_duration(f.audio_s)}{guessed}"
     yield f"tasks    {f.tasks:,}"
     if f.wall_s is None:
         yield "time     unknown: give --expected-rtfx"
     else:
         worked_out = f" ({f.speed})" if f.speed else ""
-        yield f"time     about {clock(f.wall_s)} at RTFx {f.rtfx:g}{worked_out}, and the start of a task"
+        yield f"time     about {format_duration(f.wall_s)} at RTFx {f.rtfx:g}{worked_out}, and the start of a task"
     if f.usd is None:
         yield f"cost     unknown: give {'--expected-rtfx' if f.wall_s is None else '--usd-per-hour'}"
     else:
@@ -211,12 +211,13 @@ def _shown(value: Any) -> Any:
 
 
 def _warn(forecast: Forecast, place: Target) -> None:
-    from voxbatch.display import clock
+    from voxbatch.display import format_duration
 
     if forecast.wall_s is not None and forecast.wall_s > forecast.limit_s:
         click.echo(
-            f"warning: {place.title} ends a task after {clock(forecast.limit_s)}; what it has done by then is safe, "
-            "and goes on as often as the job is set to try again, or when it is submitted again: take more --tasks",
+            f"warning: {place.title} ends a task after {format_duration(forecast.limit_s)}; what it has done by "
+            "then is safe, and goes on as often as the job is set to try again, or when it is submitted again: take "
+            "more --tasks",
             err=True,
         )
 

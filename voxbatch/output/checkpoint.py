@@ -17,8 +17,9 @@ import contextlib
 import functools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 from voxbatch.errors import CheckpointError
@@ -100,7 +101,7 @@ def read_header(store: Store, name: str) -> PartHeader:
         CheckpointError: the file is not a part, or another version of voxbatch wrote it.
     """
     with contextlib.closing(store.lines(name)) as lines:
-        return _header(store, name, next(lines, b""))
+        return _parse_header(store, name, next(lines, b""))
 
 
 def read_headers(store: Store, names: Iterable[str]) -> Iterator[PartHeader]:
@@ -115,46 +116,53 @@ def read_part(store: Store, name: str) -> Iterator[PartEntry]:
         CheckpointError: the file is not a part, or it is cut off or altered.
     """
     with contextlib.closing(store.lines(name)) as lines:
-        yield from _entries(store, name, _header(store, name, next(lines, b"")), lines)
+        yield from _parse_entries(store, name, _parse_header(store, name, next(lines, b"")), lines)
 
 
-def _entries(store: Store, name: str, header: PartHeader, lines: Iterator[bytes]) -> Iterator[PartEntry]:
-    count = 0
-    for count, line in enumerate(lines, 1):
-        if not (match := _LINE.fullmatch(line)):
-            raise _damaged(store, name, f"line {count + 1} is no entry: {line[:60]!r}")
-        yield PartEntry(int(match[1]), match[2].decode(), match[3])
-    if count != header.items:
-        raise _damaged(store, name, f"{count} entries where its header says {header.items}")
-
-
-def _header(store: Store, name: str, line: bytes) -> PartHeader:
+def _parse_header(store: Store, name: str, line: bytes) -> PartHeader:
     try:
         fields = json.loads(line)
         if fields.pop("version") == VERSION:
             latency = fields.pop("latency", None)
             return PartHeader(**fields, latency=None if latency is None else Latency.from_dict(latency))
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise _damaged(store, name, f"its first line is no header: {line[:60]!r}") from e
-    raise _damaged(store, name, f"written by another version of voxbatch: {line[:60]!r}")
+        raise _damaged(store, name, f"its first line is not a header: {line[:60]!r}") from e
+    raise _damaged(store, name, f"another version of voxbatch wrote it: {line[:60]!r}")
+
+
+def _parse_entries(store: Store, name: str, header: PartHeader, lines: Iterator[bytes]) -> Iterator[PartEntry]:
+    count = 0
+    for count, line in enumerate(lines, 1):
+        if not (match := _LINE.fullmatch(line)):
+            raise _damaged(store, name, f"line {count + 1} is not an entry: {line[:60]!r}")
+        yield PartEntry(int(match[1]), match[2].decode(), match[3])
+    if count != header.items:
+        raise _damaged(store, name, f"{count} entries, but its header says {header.items}")
 
 
 def _damaged(store: Store, name: str, what: str) -> CheckpointError:
-    return CheckpointError(f"{store.place}/{name}: {what}; delete this part and run again: its items are done anew")
-
-
-def _lines(header: PartHeader, entries: list[PartEntry]) -> Iterator[bytes]:
-    yield header.to_bytes()
-    yield from (entry.to_bytes() for entry in entries)
+    """Return the error for a damaged part, with the remedy."""
+    return CheckpointError(
+        f"{store.place}/{name}: {what}; delete this part and run again: its items are transcribed again"
+    )
 
 
 class Checkpoint:
-    """The parts of one shard, as one process sees them."""
+    """The committed items of one shard, as one process sees them.
 
-    def __init__(self, store: Store, run: str, items: int, shard: int = 0, shards: int = 1, worker: int = 0):
-        self._store, self._run, self._shard, self._shards, self._worker = store, run, shard, shards, worker
+    Args:
+        run_id: digest of the run's identity; see RunFile.
+        items: number of items in the manifest.
+        shard: number of the shard, from 0.
+        shards: number of shards.
+        worker: see PartHeader.
+    """
+
+    def __init__(self, store: Store, run_id: str, items: int, shard: int = 0, shards: int = 1, worker: int = 0):
+        self._store, self._run_id, self._shard, self._shards, self._worker = store, run_id, shard, shards, worker
         self.folder = shard_folder(shard, shards)
         self._next = 0
+        """Number of the next part."""
         self.done = bytearray(items)
         """1 at Item.index of each item that is in a part of this shard, or that a run with another number of shards
         committed. One byte per item, so a million items take one megabyte."""
@@ -169,35 +177,29 @@ class Checkpoint:
         Raises:
             CheckpointError: a part is damaged or belongs to another run.
         """
-        ours, others = self.folder + "/", f"-of-{self._shards:05d}/"
-        names = [name for name in part_names(self._store) if name.startswith(ours) or others not in name]
-        self._next = sum(name.startswith(ours) for name in names)
-        for name, found in zip(names, parallel_map(self._store.concurrency, self._read, names), strict=True):
-            self._mark(found.items(), name)
+        this_shard, same_sharding = f"{self.folder}/", f"-of-{self._shards:05d}/"
+        names = [name for name in part_names(self._store) if name.startswith(this_shard) or same_sharding not in name]
+        self._next = sum(name.startswith(this_shard) for name in names)
+        parts = parallel_map(self._store.concurrency, self._read_kinds, names)
+        for name, kinds in zip(names, parts, strict=True):
+            self._mark_done(kinds, name)
 
-    def _take(self, name: str) -> set[int]:
-        """Mark the items of a part as done, and return their indexes."""
-        found = self._read(name)
-        self._mark(found.items(), name)
-        return set(found)
-
-    def _read(self, name: str) -> dict[int, str]:
-        """Return the items of a part, each with the kind of its entry."""
+    def _read_kinds(self, name: str) -> dict[int, str]:
+        """Return the kind of each entry of a part, by Item.index."""
         with contextlib.closing(self._store.lines(name)) as lines:
-            header = _header(self._store, name, next(lines, b""))
-            if header.run != self._run:
+            header = _parse_header(self._store, name, next(lines, b""))
+            if header.run != self._run_id:
                 raise CheckpointError(
-                    f"{self._store.place}/{name}: belongs to run {header.run}, this is run {self._run}; "
-                    "take the part away, choose another OUT with -o, or start anew with --overwrite"
+                    f"{self._store.place}/{name}: belongs to run {header.run}, this is run {self._run_id}; "
+                    "move the part away, choose another OUT with -o, or erase the old outputs with --overwrite"
                 )
-            return {entry.index: entry.kind for entry in _entries(self._store, name, header, lines)}
+            return {entry.index: entry.kind for entry in _parse_entries(self._store, name, header, lines)}
 
-    def _mark(self, kinds: Iterable[tuple[int, str]], name: str) -> None:
-        """Mark items as done, and as failed if they are. `name` is the part, for the error message."""
-        for index, kind in kinds:
+    def _mark_done(self, kinds: Mapping[int, str], name: str) -> None:
+        """Mark the items of a part as done, and as failed if they are. `name` is the part, for the error message."""
+        for index, kind in kinds.items():
             if not 0 <= index < len(self.done):
-                what = f"item {index} of a manifest of {len(self.done)} items"
-                raise _damaged(self._store, name, what)
+                raise _damaged(self._store, name, f"item {index} of a manifest of {len(self.done)} items")
             self.done[index], self.failed[index] = 1, kind == "failure"
 
     def commit(
@@ -220,29 +222,30 @@ class Checkpoint:
             name = f"{self.folder}/part-{self._next:05d}.jsonl"
             self._next += 1
             header = PartHeader(
-                self._run,
-                f"{self._shard}/{self._shards}",
-                len(pending),
-                pending[0].index,
-                pending[-1].index,
-                round(wall_s, 3),
-                self._worker,
-                latency,
-                peak_gpu_bytes,
+                run=self._run_id,
+                shard=f"{self._shard}/{self._shards}",
+                items=len(pending),
+                first=pending[0].index,
+                last=pending[-1].index,
+                wall_s=round(wall_s, 3),
+                worker=self._worker,
+                latency=latency,
+                peak_gpu_bytes=peak_gpu_bytes,
             )
-            if self._store.create(name, _lines(header, pending)):
-                self._mark(((e.index, e.kind) for e in pending), name)
+            if self._store.create(name, chain([header.to_bytes()], (entry.to_bytes() for entry in pending))):
+                self._mark_done({e.index: e.kind for e in pending}, name)
                 return pending
-            theirs = self._take(name)
-            pending = [e for e in pending if e.index not in theirs]
+            committed = self._read_kinds(name)  # another process took this number
+            self._mark_done(committed, name)
+            pending = [e for e in pending if e.index not in committed]
         return []
 
-    def complete(self, items: int) -> None:
-        """Record that the shard is done: each of its items is in a part."""
-        done = {"version": VERSION, "run": self._run, "items": items}
-        self._store.create(f"{self.folder}/{COMPLETE}", [encode_line(done) + b"\n"])
+    def mark_complete(self, items: int) -> None:
+        """Record that the shard is complete: each of its items is in a part."""
+        content = {"version": VERSION, "run": self._run_id, "items": items}
+        self._store.create(f"{self.folder}/{COMPLETE}", [encode_line(content) + b"\n"])
 
-    def all_complete(self) -> bool:
-        """Return whether every shard of this run's sharding is recorded as done."""
-        done = [name for name in self._store.names(PARTS) if name.endswith(f"-of-{self._shards:05d}/{COMPLETE}")]
-        return len(done) == self._shards
+    def are_all_complete(self) -> bool:
+        """Return whether every shard of this run's sharding is recorded as complete."""
+        ending = f"-of-{self._shards:05d}/{COMPLETE}"
+        return sum(name.endswith(ending) for name in self._store.names(PARTS)) == self._shards

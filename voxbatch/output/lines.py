@@ -14,6 +14,7 @@ from voxbatch.formats import transcript_dict
 from voxbatch.output.layout import TRANSCRIPTS, VERSION
 from voxbatch.records import Failure, Item, Segment, Transcript, Word
 from voxbatch.scoring import count_errors
+from voxbatch.scoring.corpus import RATE_DIGITS
 from voxbatch.storage import Store
 
 
@@ -23,26 +24,21 @@ def transcript_line(item: Item, transcript: Transcript, engine: str, model: str,
     `lang` is the language of the item, or else of the run. It is written into the line, so that the line gets the same
     score anywhere.
     """
-    heard = transcript_dict(transcript)
+    fields = transcript_dict(transcript)
     line = {
-        **item.row, **_language(lang), "id": item.id, "pred_text": heard["text"], "words": heard["words"],
-        "segments": heard["segments"], "audio_duration": heard["audio_duration"], "engine": engine, "model": model,
+        **item.row, **_language(lang), "id": item.id, "pred_text": fields["text"], "words": fields["words"],
+        "segments": fields["segments"], "audio_duration": fields["audio_duration"], "engine": engine, "model": model,
     }  # fmt: skip
     if item.text is not None:
-        line |= _scores(item.text, transcript.text, lang)
-    return {**line, "warnings": heard["warnings"], "version": VERSION}
-
-
-def _scores(reference: str, text: str, lang: str | None) -> dict[str, Any]:
-    counts = count_errors(reference, text, lang)
-    rate = counts.rate
-    return {
-        "wer": None if rate is None else round(rate, 6),
-        "substitutions": counts.substitutions,
-        "insertions": counts.insertions,
-        "deletions": counts.deletions,
-        "reference_length": counts.reference_length,
-    }
+        counts = count_errors(item.text, transcript.text, lang)
+        line |= {
+            "wer": None if counts.rate is None else round(counts.rate, RATE_DIGITS),
+            "substitutions": counts.substitutions,
+            "insertions": counts.insertions,
+            "deletions": counts.deletions,
+            "reference_length": counts.reference_length,
+        }
+    return {**line, "warnings": fields["warnings"], "version": VERSION}
 
 
 def _language(lang: str | None) -> dict[str, str]:

@@ -170,7 +170,7 @@ def reserve(store: Store, run: RunFile, overwrite: bool = False) -> RunFile:
         ]
         raise RunMismatchError(
             f"{store.place} holds another run ({recorded.run_id}, this one is {run.run_id}): {'; '.join(differing)}. "
-            "Choose another OUT with -o (another name for an upload), or start anew with --overwrite"
+            "Choose another OUT with -o (another name for an upload), or erase the old outputs with --overwrite"
         )
     return recorded
 

@@ -182,5 +182,5 @@ def write_summary(store: Store, summary: Summary) -> Summary:
         return Summary.from_dict(json.loads(stored))
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise CheckpointError(
-            f"{store.place}/{SUMMARY} is damaged; delete it and run again: it is made anew from the parts"
+            f"{store.place}/{SUMMARY} is damaged; delete it and run again: it is written again from the parts"
         ) from e

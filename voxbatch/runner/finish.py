@@ -19,7 +19,7 @@ def finish(job: Job, work: RemainingWork) -> Summary | None:
         LedgerError: a part or an existing output is damaged.
         StorageError: OUT cannot be read or written.
     """
-    work.checkpoint.complete(work.progress.items)
-    if not work.checkpoint.all_complete():
+    work.checkpoint.mark_complete(work.progress.items)
+    if not work.checkpoint.are_all_complete():
         return None
     return merge.merge(open_store(job.out, job.store_options), job.run, job.formats)

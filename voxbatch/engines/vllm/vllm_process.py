@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.families import Request
-from voxbatch.log import WRITING
+from voxbatch.log import STDERR_LOCK
 from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SWITCH, parent
 
 HANG_S = 600.0
@@ -360,7 +360,7 @@ def _outputs_to(path: Path) -> Iterator[None]:
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(os.dup(2), "w", buffering=1, errors="replace") as user, path.open("a", buffering=1) as log:
         split = _Split(log, user)
-        with WRITING:
+        with STDERR_LOCK:
             sys.stderr = split
             os.dup2(target, 1)
             os.dup2(target, 2)
@@ -368,7 +368,7 @@ def _outputs_to(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            with WRITING:
+            with STDERR_LOCK:
                 for place, fd in enumerate(kept, 1):
                     os.dup2(fd, place)
                     os.close(fd)
