@@ -51,7 +51,7 @@ BATCHES = st.lists(st.tuples(st.integers(0, 3), st.sets(st.integers(0, ITEMS - 1
 
 @settings(max_examples=40, deadline=None)
 @given(BATCHES)
-def test_each_item_is_committed_once(batches: list[tuple[int, set[int]]]) -> None:
+def test_concurrent_commits_store_each_item_once(batches: list[tuple[int, set[int]]]) -> None:
     """If four processes on one shard commit overlapping sets in any order, every item is in exactly one part."""
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(folder)
@@ -66,7 +66,7 @@ def test_each_item_is_committed_once(batches: list[tuple[int, set[int]]]) -> Non
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(["transcript", "failure"]), st.dictionaries(st.text(), JSON))
-def test_an_entry_comes_back_byte_for_byte(index: int, kind: str, row: dict[str, object]) -> None:
+def test_entry_is_read_back_byte_for_byte(index: int, kind: str, row: dict[str, object]) -> None:
     """A part returns the bytes of any row, also with lone surrogates and line separators."""
     written = PartEntry(index, kind, encode_line(row))
     with tempfile.TemporaryDirectory() as folder:
@@ -88,7 +88,7 @@ class _Endless(dict[int, int]):
         return 10**10
 
 
-def test_a_loser_reads_the_winners_part(store: Store) -> None:
+def test_commit_that_loses_a_part_number_skips_the_items_of_that_part(store: Store) -> None:
     """A process that loses the race for a part number marks the winner's items as done and commits the rest under the
     next number.
     """
@@ -99,7 +99,7 @@ def test_a_loser_reads_the_winners_part(store: Store) -> None:
     assert [name[-10:] for name in part_names(store)] == ["0000.jsonl", "0001.jsonl"]
 
 
-def test_loading_again_tells_what_others_did_meanwhile(store: Store) -> None:
+def test_loading_again_marks_items_of_other_processes(store: Store) -> None:
     """Loading again marks the items that others committed, and finds the next free part number."""
     watching, working = checkpoint(store), checkpoint(store)
     working.commit([entry(1)], 1.0)
@@ -111,7 +111,7 @@ def test_loading_again_tells_what_others_did_meanwhile(store: Store) -> None:
     assert len(part_names(store)) == 3
 
 
-def test_committing_again_is_nothing(store: Store) -> None:
+def test_commit_of_done_items_writes_no_part(store: Store) -> None:
     """A commit of items that are all done writes no part."""
     mine = checkpoint(store)
     mine.commit([entry(1)], 1.0)
@@ -119,7 +119,7 @@ def test_committing_again_is_nothing(store: Store) -> None:
     assert len(part_names(store)) == 1
 
 
-def test_a_part_is_in_manifest_order_and_says_what_it_holds(store: Store) -> None:
+def test_part_is_in_manifest_order_with_its_range_in_the_header(store: Store) -> None:
     """A part is in manifest order, and its header contains the range, so that a merge opens parts only when needed."""
     checkpoint(store, 3, 16).commit([entry(9), entry(2, "failure"), entry(5)], 1.23456)
     (name,) = part_names(store)
@@ -137,7 +137,7 @@ def measured() -> Latency:
     return latency
 
 
-def test_a_header_keeps_what_was_measured(store: Store) -> None:
+def test_header_keeps_latency_and_peak_memory(store: Store) -> None:
     """Latencies and peak memory are read back as committed; without a measurement they are None."""
     made = checkpoint(store)
     made.commit([entry(1)], 1.0, measured(), 14_500_000_000)
@@ -147,7 +147,7 @@ def test_a_header_keeps_what_was_measured(store: Store) -> None:
     assert (without.latency, without.peak_gpu_bytes) == (None, None)
 
 
-def test_a_part_of_an_older_version_is_read(store: Store) -> None:
+def test_part_of_older_version_is_read(store: Store) -> None:
     """Parts from before latencies or workers were recorded are still read."""
     checkpoint(store).commit([entry(1)], 1.5)
     spoil(store, lambda data: re.sub(rb', "worker".*?}\n', b"}\n", data, count=1))
@@ -158,14 +158,14 @@ def test_a_part_of_an_older_version_is_read(store: Store) -> None:
     assert checkpoint(store).done[1]
 
 
-def test_failures_are_remembered(store: Store) -> None:
+def test_resume_marks_failed_items(store: Store) -> None:
     """A resumed run knows which finished items had failed, because its exit code covers all items."""
     checkpoint(store).commit([entry(1), entry(2, "failure")], 1.0)
     again = checkpoint(store)
     assert [i for i in range(ITEMS) if again.failed[i]] == [2]
 
 
-def test_resume_reads_other_shard_counts(store: Store) -> None:
+def test_resume_reads_parts_of_other_shard_counts(store: Store) -> None:
     """Items done by four shards are done for a run with another number of shards."""
     checkpoint(store, 1, 4).commit([entry(1), entry(5)], 1.0)
     alone = checkpoint(store)
@@ -173,7 +173,7 @@ def test_resume_reads_other_shard_counts(store: Store) -> None:
     assert [e.index for e in alone.commit([entry(5), entry(6)], 1.0)] == [6]
 
 
-def test_sibling_shards_are_not_read(store: Store) -> None:
+def test_parts_of_sibling_shards_are_not_read(store: Store) -> None:
     """Shards of one run contain different items, so none reads the parts of another, and damage
     there does not stop it.
     """
@@ -182,7 +182,7 @@ def test_sibling_shards_are_not_read(store: Store) -> None:
     assert not any(checkpoint(store, 0, 4).done)
 
 
-def test_a_deleted_part_leaves_a_gap_that_harms_nothing(store: Store) -> None:
+def test_deleted_part_reopens_its_items_only(store: Store) -> None:
     """The remedy for a damaged part is to delete it: its items are open again, and the others stay done."""
     first = checkpoint(store)
     for i in range(4):
@@ -194,7 +194,7 @@ def test_a_deleted_part_leaves_a_gap_that_harms_nothing(store: Store) -> None:
     assert sorted(committed(store)) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_shard_is_complete_when_it_says_so(store: Store) -> None:
+def test_only_last_shard_finds_all_shards_complete(store: Store) -> None:
     """Only the last shard finds all shards complete; completing twice counts once."""
     shards = [checkpoint(store, i, 3) for i in range(3)]
     seen = []
@@ -233,7 +233,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_part_is_refused(store: Store, kind: str) -> None:
+def test_damaged_part_is_refused(store: Store, kind: str) -> None:
     """A damaged part is never accepted: the error names the file, the damage and the remedy."""
     checkpoint(store).commit([entry(1), entry(2)], 1.0)
     change, reason = DAMAGE[kind]
@@ -246,7 +246,7 @@ def test_a_damaged_part_is_refused(store: Store, kind: str) -> None:
     assert "delete this part and run again" in message
 
 
-def test_a_foreign_part_is_refused(store: Store) -> None:
+def test_part_of_another_run_is_refused(store: Store) -> None:
     """Parts of another manifest or model in the same OUT are refused."""
     checkpoint(store, run="f" * 16).commit([entry(1)], 1.0)
     with pytest.raises(CheckpointError) as caught:
@@ -258,7 +258,7 @@ def test_a_foreign_part_is_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("cut", range(0, 260, 7))
-def test_a_part_cut_anywhere_is_no_part(store: Store, cut: int) -> None:
+def test_part_that_is_cut_off_anywhere_is_refused(store: Store, cut: int) -> None:
     """A part that was cut off at any position is refused."""
     checkpoint(store).commit([entry(1, text="one"), entry(2, text="two")], 1.0)
     size = len(Path(store.place, part_names(store)[0]).read_bytes())

@@ -49,13 +49,13 @@ def progress(**fields: Any) -> Progress:
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0, "0.0 s"), (59.96, "1:00"), (75.4, "1:15"), (3675, "1:01:15")])
-def test_clock(seconds: float, shown: str) -> None:
+def test_format_duration(seconds: float, shown: str) -> None:
     """Durations are shown in the usual forms."""
     assert display.format_duration(seconds) == shown
 
 
 @given(st.floats(60, 1e7))
-def test_clock_loses_no_second(seconds: float) -> None:
+def test_format_duration_is_correct_to_the_second(seconds: float) -> None:
     """The shown duration is correct to the nearest second."""
     total = 0
     for part in display.format_duration(seconds).split(":"):
@@ -63,29 +63,29 @@ def test_clock_loses_no_second(seconds: float) -> None:
     assert abs(total - seconds) <= 0.5
 
 
-def test_progress_by_audio() -> None:
+def test_remaining_time_by_audio() -> None:
     """With all durations known, the remaining time goes by audio: 100 of 400 s took 10 s, so 30 s are left."""
     shown = display.progress_line(progress(done=1, failed=1, resumed=3, audio_s=100.0, known_audio_s=400.0))
     assert shown == "1:40 / 6:40 audio · 5 / 10 items · RTFx 10.0 · 30.0 s left · 1 failed"
 
 
-def test_progress_by_items() -> None:
+def test_remaining_time_by_items() -> None:
     """With an unknown duration, the remaining time goes by items: 2 of 7 took 10 s, so 25 s are left."""
     shown = display.progress_line(progress(done=2, resumed=3, audio_s=100.0, known_audio_s=400.0, unknown=1))
     assert shown == "1:40 audio · 5 / 10 items · RTFx 10.0 · 25.0 s left"
 
 
-def test_progress_at_the_start() -> None:
+def test_progress_line_at_the_start() -> None:
     """Progress at the start causes no division by zero."""
     assert display.progress_line(progress()) == "0.0 s audio · 0 / 10 items · RTFx 0.0"
 
 
-def test_more_audio_than_the_manifest_says_leaves_nothing() -> None:
+def test_remaining_time_is_never_negative() -> None:
     """The remaining time is never negative, even if the durations are wrong."""
     assert display.remaining_s(progress(done=1, audio_s=500.0, known_audio_s=400.0)) == 0.0
 
 
-def test_events_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_events_are_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first event comes soon, and further events at most once in EVENT_S, not for each chunk."""
     lines: list[str] = []
     monkeypatch.setattr(display, "EVENT_S", 0.05)
@@ -98,7 +98,7 @@ def test_events_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (event["message"], event["items"], event["done"], event["failed"]) == ("progress", 10, 5, 1)
 
 
-def test_the_outcome_shows_what_matters() -> None:
+def test_outcome_shows_texts_counts_speed_and_places() -> None:
     """The outcome shows shortened first texts, counts by cause that add up, audio, speed, model with licence, and
     aligned places.
     """
@@ -117,7 +117,7 @@ def test_the_outcome_shows_what_matters() -> None:
     ]
 
 
-def test_the_outcome_shows_latency_and_memory() -> None:
+def test_outcome_shows_latency_and_memory() -> None:
     """Percentiles are shown if chunks were measured, and the peak memory if there was a GPU, on one line."""
     chunk = Percentiles(count=500, p50_s=2.641, p90_s=6.26, p95_s=7.73)
     measured = replace(SUMMARY, latency=LatencyPercentiles(chunk, chunk), peak_gpu_bytes=14_500_000_000)
@@ -130,7 +130,7 @@ def test_the_outcome_shows_latency_and_memory() -> None:
     assert memory in list(display.outcome_lines(not_measured, [], places))
 
 
-def test_the_outcome_shows_error_rates_by_unit() -> None:
+def test_outcome_shows_error_rates_by_unit() -> None:
     """WER and CER are shown with their counts, and items without a transcript are counted."""
     score = CorpusScore()
     score.add("en", ErrorCounts(1, 2, 3, 1000))

@@ -54,26 +54,28 @@ def test_percentiles_of_a_usual_run() -> None:
 
 
 @given(DURATIONS, DURATIONS, DURATIONS)
-def test_merging_is_the_histogram_of_all(one: list[float], two: list[float], three: list[float]) -> None:
+def test_merged_histograms_equal_the_histogram_of_all_durations(
+    one: list[float], two: list[float], three: list[float]
+) -> None:
     """Merging is associative and commutative, and loses nothing."""
     a, b, c = of(one), of(two), of(three)
     assert merged(a, merged(b, c)) == merged(merged(c, a), b) == of(one + two + three)
 
 
 @given(DURATIONS)
-def test_json_and_back(durations: list[float]) -> None:
+def test_latency_is_read_back_from_json(durations: list[float]) -> None:
     """A histogram read from a header equals the measured one."""
     latency = Latency(of(durations), of(durations[:1]))
     assert Latency.from_dict(json.loads(json.dumps(latency.to_dict()))) == latency
 
 
-def test_the_ends() -> None:
+def test_durations_out_of_range_count_in_the_outer_buckets() -> None:
     """Values out of range count in the first or last bucket, so that no histogram has more than BUCKETS entries."""
     assert of([0.0, -1.0, SHORTEST_S]).counts == {0: 3}
     assert of([LONGEST_S, 1e9]).counts == {BUCKETS - 1: 2}
     assert of(list(np.geomspace(1e-6, 1e7, 20_000))).counts.keys() == set(range(BUCKETS))
 
 
-def test_nothing_was_measured() -> None:
+def test_empty_histogram_has_no_percentiles() -> None:
     """An empty histogram has no percentiles."""
     assert Histogram().percentiles() == Percentiles(count=0, p50_s=None, p90_s=None, p95_s=None)

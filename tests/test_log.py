@@ -38,7 +38,7 @@ def test_every_json_event_is_one_line(event: str, fields: dict[str, Any]) -> Non
         ("error", {"text": "a sentence"}, "error: a sentence"),
     ],
 )
-def test_text_for_people(severity: str, fields: dict[str, Any], line: str) -> None:
+def test_text_event_shows_fields_or_its_sentence(severity: str, fields: dict[str, Any], line: str) -> None:
     """A text event shows its name and fields, or its sentence."""
     lines: list[str] = []
     getattr(Log(write=lines.append), severity)("part_committed", **fields)

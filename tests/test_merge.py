@@ -90,7 +90,7 @@ def test_entries_are_in_manifest_order_over_any_partition(places: list[tuple[int
         assert [entry.index for entry in merge.read_entries(store)] == list(range(len(places)))
 
 
-def test_an_item_done_under_two_shardings_counts_once(store: Store) -> None:
+def test_item_committed_under_two_shardings_counts_once(store: Store) -> None:
     """An item that runs with different numbers of shards both committed counts once, from the first part."""
     commit(store, [[transcript(0), transcript(1)]], 3, shard=0, shards=2)
     commit(store, [[failure(1), transcript(2)]], 3)
@@ -100,7 +100,7 @@ def test_an_item_done_under_two_shardings_counts_once(store: Store) -> None:
     assert merged(store, 3).done == 2
 
 
-def test_nothing_was_committed(store: Store) -> None:
+def test_merge_without_parts_counts_all_items_as_missing(store: Store) -> None:
     """An OUT without parts has no entries, and a merge reports the number of missing items."""
     assert list(merge.read_entries(store)) == []
     with pytest.raises(CheckpointError, match="3 of 3 items are not done yet"):
@@ -108,7 +108,7 @@ def test_nothing_was_committed(store: Store) -> None:
 
 
 @pytest.mark.parametrize("done", [(1, 2, 3), (0, 2, 3), (0, 1, 2), (2,)])
-def test_missing_items_are_counted(store: Store, done: tuple[int, ...]) -> None:
+def test_merge_with_missing_items_writes_no_summary(store: Store, done: tuple[int, ...]) -> None:
     """If any item is missing, nothing is merged, and the error counts the missing items."""
     commit(store, [[transcript(i) for i in done]], 4)
     with pytest.raises(CheckpointError) as caught:
@@ -118,7 +118,7 @@ def test_missing_items_are_counted(store: Store, done: tuple[int, ...]) -> None:
     assert not Path(store.place, layout.SUMMARY).exists()
 
 
-def test_the_summary_adds_up(store: Store) -> None:
+def test_summary_adds_up_items_errors_and_times(store: Store) -> None:
     """done + failed = items; the reference of a failed item counts as deletions; the slowest shard
     gives the wall time.
     """
@@ -134,7 +134,7 @@ def test_the_summary_adds_up(store: Store) -> None:
     assert summary.facts.engine == FACTS.engine
 
 
-def test_workers_of_a_shard_run_side_by_side(store: Store) -> None:
+def test_slowest_worker_gives_wall_time(store: Store) -> None:
     """The slowest worker of a shard gives its wall time, and all workers add to the process time."""
     commit(store, [[transcript(0)], [transcript(1)]], 4, worker=0)
     commit(store, [[transcript(2)]], 4, worker=1)
@@ -152,7 +152,7 @@ def latency(*chunks: float) -> Latency:
     return made
 
 
-def test_latencies_of_all_parts_are_merged(store: Store) -> None:
+def test_summary_merges_latencies_of_all_parts(store: Store) -> None:
     """Latencies are merged over parts, workers and shards; parts of versions that did not measure add nothing."""
     first, second = Checkpoint(store, "run", 4, 0, 2, worker=0), Checkpoint(store, "run", 4, 0, 2, worker=1)
     first.commit([transcript(0)], 2.0, latency(1.0, 1.0, 1.0), 9_800_000_000)
@@ -169,7 +169,7 @@ def test_latencies_of_all_parts_are_merged(store: Store) -> None:
     assert [item.p50_s, item.p90_s, item.p95_s] == pytest.approx([9.0, 100.0, 100.0], rel=0.011)
 
 
-def test_nothing_was_measured(store: Store) -> None:
+def test_summary_of_parts_without_measurements(store: Store) -> None:
     """With only parts of an older version there are no percentiles and no memory; an empty manifest has no completion
     rate.
     """
@@ -213,7 +213,7 @@ def _merge_in_process(place: str, items: int, barrier: Any, results: Any) -> Non
     results.put(merged(open_store(place), items, ["srt", "json"]))
 
 
-def test_two_processes_merge_at_once(store: Store, tmp_path: Path) -> None:
+def test_concurrent_merges_give_the_outputs_of_one(store: Store, tmp_path: Path) -> None:
     """Two last shards that merge at the same time both succeed, and the outputs are those of one."""
     entries = [transcript(i, "a b") if i % 3 else failure(i) for i in range(60)]
     alone = open_store(str(tmp_path / "alone"))
@@ -231,7 +231,7 @@ def test_two_processes_merge_at_once(store: Store, tmp_path: Path) -> None:
     assert snapshot(store.place) == snapshot(alone.place)
 
 
-def test_erasing_takes_only_what_runs_wrote(store: Store) -> None:
+def test_erase_keeps_foreign_files(store: Store) -> None:
     """`erase` keeps files of others, beside the outputs or in the folder of a format."""
     run_file.reserve(store, RUN)
     commit(store, [[transcript(0), failure(1)]], 2)
@@ -244,7 +244,7 @@ def test_erasing_takes_only_what_runs_wrote(store: Store) -> None:
     assert set(snapshot(store.place)) == set(foreign)
 
 
-def test_erasing_a_place_of_others_does_nothing(store: Store) -> None:
+def test_erase_without_run_file_removes_nothing(store: Store) -> None:
     """`erase` removes nothing if there is no run.json, whatever the names of the files are."""
     store.write("transcripts.jsonl", [b"mine"])
     erase(store)
@@ -252,7 +252,7 @@ def test_erasing_a_place_of_others_does_nothing(store: Store) -> None:
     assert layout.foreign_outputs(store) == ["transcripts.jsonl"]
 
 
-def test_erasing_survives_damaged_parts(store: Store) -> None:
+def test_erase_removes_files_of_items_in_damaged_parts(store: Store) -> None:
     """`erase` works with damaged parts, whose ids transcripts.jsonl has: --overwrite repairs a damaged OUT."""
     run_file.reserve(store, RUN)
     commit(store, [[transcript(0)], [transcript(1)]], 2)
@@ -263,7 +263,7 @@ def test_erasing_survives_damaged_parts(store: Store) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version": 99}', b"\xff"])
-def test_a_run_json_of_others_is_refused(store: Store, content: bytes) -> None:
+def test_foreign_run_file_is_refused(store: Store, content: bytes) -> None:
     """A run.json that voxbatch did not write is refused."""
     store.write("run.json", [content])
     with pytest.raises(CheckpointError) as caught:
@@ -272,7 +272,7 @@ def test_a_run_json_of_others_is_refused(store: Store, content: bytes) -> None:
     assert str(caught.value) == f"{store.place}/run.json {reason}"
 
 
-def test_the_first_run_json_stays(store: Store) -> None:
+def test_first_run_file_stays(store: Store) -> None:
     """Two shards that start together use the record of the first."""
     assert run_file.reserve(store, RUN) == RUN
     assert run_file.reserve(store, replace(RUN, folder="/other")) == RUN
@@ -281,7 +281,7 @@ def test_the_first_run_json_stays(store: Store) -> None:
     assert (Path(store.place) / "run.json").read_text() == json.dumps(RUN.to_dict(), indent=2) + "\n"
 
 
-def test_records_survive_json(store: Store) -> None:
+def test_records_are_read_back_from_json(store: Store) -> None:
     """run.json and summary.json are read back as the records that were written; their keys keep their order."""
     commit(store, [[transcript(0, "a b")], [failure(1, "c")]], 2)
     summary = summarise(Totals(score=CorpusScore({"en": Tally(missing=1)})), 2, [], FACTS)
@@ -303,7 +303,7 @@ def test_records_of_old_versions_are_read() -> None:
     assert Summary.from_dict(stored) == replace(summary, latency=None)
 
 
-def test_the_cost_of_all_machines(store: Store) -> None:
+def test_cost_counts_each_machine_once(store: Store) -> None:
     """A price is paid for the time of each shard, and only once for workers that share a machine."""
     commit(store, [[transcript(0)]], 3, 0, 2, worker=0)
     commit(store, [[transcript(1)]], 3, 0, 2, worker=1)

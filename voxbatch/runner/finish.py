@@ -16,7 +16,7 @@ def finish(job: Job, work: RemainingWork) -> Summary | None:
         The summary of all shards. None while other shards are still in progress.
 
     Raises:
-        LedgerError: a part or an existing output is damaged.
+        CheckpointError: a part or an existing output is damaged.
         StorageError: OUT cannot be read or written.
     """
     work.checkpoint.mark_complete(work.progress.items)

@@ -44,7 +44,7 @@ def resume(job: Job, assigned: NDArray[np.bool_], started_at: float, worker: int
         worker: number of the process, if several processes work on the shard side by side.
 
     Raises:
-        LedgerError: a part is damaged or belongs to another run.
+        CheckpointError: a part is damaged or belongs to another run.
         StorageError: OUT cannot be read.
     """
     store = open_store(job.out, job.store_options)
