@@ -27,7 +27,8 @@ from stores import KINDS, Place, place
 
 from voxbatch.decoding.process import TASKS_AHEAD
 from voxbatch.storage import open_recording
-from voxbatch.storage.prefetch import STREAMS, Prefetcher
+from voxbatch.storage.prefetch import Prefetcher
+from voxbatch.storage.request_pool import FETCH_THREADS
 
 BAR = 0.8
 """Share of the client's rate that voxbatch must reach."""
@@ -48,7 +49,7 @@ def recording(seconds: float) -> bytes:
 
 
 def with_the_client(where: Place, names: list[str]) -> int:
-    """Read all objects with the store's own client and STREAMS threads; return the number of bytes."""
+    """Read all objects with the store's own client and FETCH_THREADS threads; return the number of bytes."""
     bucket, _, prefix = where.root.partition("://")[2].partition("/")
     if where.kind == "gcs":
         from google.cloud import storage
@@ -60,7 +61,7 @@ def with_the_client(where: Place, names: list[str]) -> int:
 
         client = boto3.Session().client("s3")
         read = lambda name: client.get_object(Bucket=bucket, Key=f"{prefix}/{name}")["Body"].read()  # noqa: E731
-    with ThreadPoolExecutor(STREAMS) as pool:
+    with ThreadPoolExecutor(FETCH_THREADS) as pool:
         return sum(len(data) for data in pool.map(read, names))
 
 
@@ -87,7 +88,9 @@ def reading(where: Place, names: list[str], rounds: int, bars: Bars) -> None:
             assert total == len(names) * len(recording(SECONDS))
     client, ours = (statistics.median(rates[side]) for side in ("client", "voxbatch"))
     shown = {side: ", ".join(f"{rate:.0f}" for rate in found) for side, found in rates.items()}
-    print(f"{where.kind}: {STREAMS} threads of the client {shown['client']}; voxbatch {shown['voxbatch']} objects/s")
+    print(
+        f"{where.kind}: {FETCH_THREADS} threads of the client {shown['client']}; voxbatch {shown['voxbatch']} objects/s"
+    )
     bars.at_least(f"{where.kind}: objects a second, beside the client's {client:.0f}", ours / client, BAR)
 
 

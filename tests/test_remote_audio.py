@@ -27,8 +27,9 @@ from voxbatch.errors import AudioError, StorageError
 from voxbatch.records import Chunk
 from voxbatch.storage import UnusableObject, open_recording, recording
 from voxbatch.storage.circuit_breaker import FAILURE_THRESHOLD
-from voxbatch.storage.prefetch import STREAMS, Prefetcher
+from voxbatch.storage.prefetch import Prefetcher
 from voxbatch.storage.recording import BLOCK_BYTES
+from voxbatch.storage.request_pool import FETCH_THREADS
 from voxbatch.storage.retry import ATTEMPTS
 
 pytestmark = pytest.mark.slow
@@ -221,12 +222,12 @@ def test_archived(bucket: Bucket) -> None:
 
 
 def test_fetched_side_by_side(bucket: Bucket) -> None:
-    """A worker runs STREAMS requests concurrently: in this test no reply is sent before all were received."""
-    uris = [bucket.speech(f"{i}.wav", 0.5, seed=i) for i in range(STREAMS)]
-    together = threading.Barrier(STREAMS, timeout=60)
-    bucket.proxy.spoil = lambda request: "" if together.wait() < STREAMS else "503"
+    """A worker runs FETCH_THREADS requests concurrently: in this test no reply is sent before all were received."""
+    uris = [bucket.speech(f"{i}.wav", 0.5, seed=i) for i in range(FETCH_THREADS)]
+    together = threading.Barrier(FETCH_THREADS, timeout=60)
+    bucket.proxy.spoil = lambda request: "" if together.wait() < FETCH_THREADS else "503"
     messages = decoded(*uris, workers=1)
-    assert done(messages) == set(range(STREAMS))
+    assert done(messages) == set(range(FETCH_THREADS))
 
 
 def test_parts_of_one_recording(bucket: Bucket) -> None:

@@ -10,7 +10,6 @@ job's ExitMessage.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -315,9 +314,11 @@ def main() -> NoReturn:
         e.show()
         sys.exit(e.exit_code)
     except click.Abort:
-        with contextlib.suppress(OSError):
+        try:
             sys.stdout.flush()
-        os._exit(130)  # os._exit does not wait for threads that still retry requests to a store
+        except OSError:
+            _discard_output()
+        sys.exit(130)
     except VoxbatchError as e:
         _leave_message(str(e))
         click.echo(f"Error: {e}", err=True)
@@ -326,12 +327,17 @@ def main() -> NoReturn:
         if not isinstance(e, BrokenPipeError):
             _leave_message(str(e))
             click.echo(f"Error: {e}", err=True)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit must not fail again
+        _discard_output()
         sys.exit(1)
     except Exception as e:  # a bug: let Python print the traceback
         _leave_message(f"{type(e).__name__}: {e}")
         raise
     sys.exit(0)
+
+
+def _discard_output() -> None:
+    """Discard what is left in the buffer of standard output, so that the flush at the exit does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _leave_message(reason: str) -> None:

@@ -15,7 +15,7 @@ from voxbatch.storage import StoreOptions
 
 TASKS_AHEAD = 12
 """Number of tasks that a worker holds, so that it never waits for its next short recording: one that is decoded, as
-many as are prefetched (ahead.STREAMS), and some that were fetched out of order."""
+many as are prefetched (FETCH_THREADS), and some that were fetched out of order."""
 HANG_TIMEOUT_S = 120.0
 """Seconds of silence after which a worker is killed, if the pool was reading its messages. Twice ffmpeg's own time
 limit."""

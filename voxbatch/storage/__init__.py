@@ -13,7 +13,6 @@ uses a cloud's storage client.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import BinaryIO, Protocol, TypeVar
 
@@ -25,6 +24,7 @@ from voxbatch.storage.local import LocalStore, open_local_audio
 from voxbatch.storage.objects import ObjectNotFound, Stat, UnusableObject
 from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
 from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, fetch
+from voxbatch.storage.request_pool import RequestPool
 from voxbatch.storage.retry import read_blocks, set_retry_deadline
 from voxbatch.storage.temporary_files import TemporaryFileError, temporary_file
 
@@ -179,7 +179,7 @@ def parallel_map(concurrency: int, call: Callable[[_T], _R], arguments: Iterable
         yield from map(call, arguments)
         return
     waiting, is_calm = iter(arguments), False
-    pool = ThreadPoolExecutor(concurrency, thread_name_prefix="store")
+    pool = RequestPool(concurrency)
     try:
         running = [pool.submit(call, each) for each in islice(waiting, 2 * concurrency)]
         while running:
@@ -191,4 +191,4 @@ def parallel_map(concurrency: int, call: Callable[[_T], _R], arguments: Iterable
         is_calm = True
         raise
     finally:  # an interrupted caller does not wait for requests that are being retried
-        pool.shutdown(wait=is_calm, cancel_futures=True)
+        pool.close(wait=is_calm)

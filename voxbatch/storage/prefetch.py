@@ -1,4 +1,4 @@
-"""Prefetch recordings before they are decoded, a bounded number at a time.
+"""Prefetch recordings before they are decoded.
 
 Waiting for the network and decoding then overlap. Consecutive items that are parts of one recording share one fetch.
 """
@@ -8,13 +8,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 from voxbatch.storage.recording import WAITING_S, Recording
-
-STREAMS = 8
-"""Number of recordings that one process fetches at a time."""
+from voxbatch.storage.request_pool import fetch_pool
 
 
 @dataclass(slots=True, eq=False)
@@ -28,12 +26,11 @@ class Prefetch:
 
 
 class Prefetcher:
-    """Prefetches recordings on threads."""
+    """Opens recordings before they are decoded, on the threads of the fetch pool."""
 
-    def __init__(self, open_one: Callable[[str], Recording], threads: int = STREAMS):
-        """Start the prefetch threads, which call `open_one` with an address."""
+    def __init__(self, open_one: Callable[[str], Recording]):
+        """Store the function that opens the recording at an address."""
         self._open_one = open_one
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fetch")
         self._latest: Prefetch | None = None
         self._lock = threading.Lock()
 
@@ -43,7 +40,7 @@ class Prefetcher:
             if self._latest is not None and self._latest.uri == uri and self._latest.readers:
                 self._latest.readers += 1
                 return self._latest
-            self._latest = Prefetch(uri, self._pool.submit(self._open_one, uri))
+            self._latest = Prefetch(uri, fetch_pool.submit(self._open_one, uri))
             return self._latest
 
     @contextlib.contextmanager

@@ -12,10 +12,11 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from typing import Protocol, TypeVar
 
 from voxbatch.storage.objects import Digest, RangeReply, Stat, TransientError, UnusableObject
+from voxbatch.storage.request_pool import BLOCK_THREADS, fetch_pool
 from voxbatch.storage.retry import RetryingReader, read_blocks
 from voxbatch.storage.temporary_files import temporary_file
 
@@ -23,8 +24,6 @@ _T = TypeVar("_T")
 
 BLOCK_BYTES = 4 << 20
 """Bytes of one request, and an upper limit for a small object: two minutes of 16 kHz WAV."""
-PREFETCH_BLOCKS = 2
-"""Number of blocks that are prefetched after the current one. Three requests at a time fill most networks."""
 WAITING_S = 10.0
 """Seconds between two calls of Recording.on_wait."""
 CACHED_BLOCKS = 6
@@ -127,8 +126,8 @@ def _in_memory(data: bytes) -> FileRecording:
 
 
 class _Ranged:
-    """Large object that is fetched in blocks of the first block's length, as they are read. One thread reads; other
-    threads fetch."""
+    """Large object that is fetched in blocks of the first block's length, as they are read. One thread reads; the
+    fetch pool fetches."""
 
     is_file = False
 
@@ -139,7 +138,6 @@ class _Ranged:
         self.size, self._bytes = stat.size, len(first.data)
         self._last = (stat.size - 1) // self._bytes
         self._blocks: OrderedDict[int, Future[bytes]] = OrderedDict()
-        self._pool = ThreadPoolExecutor(PREFETCH_BLOCKS + 1, thread_name_prefix="block")
         self._fd: int | None = None
         self._digest, self._digested = Digest(stat.checksum), 0
         done: Future[bytes] = Future()
@@ -160,9 +158,9 @@ class _Ranged:
     def _block(self, number: int) -> bytes:
         if _has_failed(self._blocks.get(number)):  # perhaps long ago, and its place answers again
             del self._blocks[number]
-        for wanted in range(number, min(number + PREFETCH_BLOCKS, self._last) + 1):
+        for wanted in range(number, min(number + BLOCK_THREADS, self._last + 1)):
             if wanted not in self._blocks:
-                self._blocks[wanted] = self._pool.submit(self._fetch, wanted)
+                self._blocks[wanted] = fetch_pool.submit(self._fetch, wanted, urgent=True)
         self._blocks.move_to_end(number)
         while len(self._blocks) > CACHED_BLOCKS:
             self._blocks.popitem(last=False)
@@ -202,8 +200,10 @@ class _Ranged:
     def fileno(self) -> int:
         """See Recording.fileno. The first call copies the whole object to a temporary file."""
         if self._fd is None:
-            coming = self._pool.submit(_spooled, self._reader, self._stat.key, self._stat.tag, self._arrived)
-            self._fd = self._awaited(coming)
+            copied = fetch_pool.submit(
+                _spooled, self._reader, self._stat.key, self._stat.tag, self._arrived, urgent=True
+            )
+            self._fd = self._awaited(copied)
         return self._fd
 
     def _arrived(self) -> None:
@@ -211,7 +211,8 @@ class _Ranged:
 
     def close(self) -> None:
         """Stop fetching, and close the temporary file."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for block in self._blocks.values():
+            block.cancel()
         if self._fd is not None:
             os.close(self._fd)
 

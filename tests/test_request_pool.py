@@ -1,0 +1,71 @@
+"""Tests for the threads that make requests: urgent calls come first, and no thread delays the end of the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from conftest import environment
+
+from voxbatch.storage.request_pool import RequestPool
+
+
+def test_results_and_errors_reach_the_caller() -> None:
+    """The future of a call has its result or its error."""
+    pool = RequestPool(3)
+    futures = [pool.submit(divmod, 100, number) for number in range(20)]
+    with pytest.raises(ZeroDivisionError):
+        futures[0].result(10)
+    assert [future.result(10) for future in futures[1:]] == [divmod(100, number) for number in range(1, 20)]
+    pool.close(wait=True)
+
+
+def test_urgent_calls_run_while_all_other_threads_wait() -> None:
+    """Calls that wait for a store leave threads for urgent calls, and other calls do not take these threads."""
+    pool, answered = RequestPool(2, num_urgent_threads=1), threading.Event()
+    waiting = [pool.submit(answered.wait, 30) for _ in range(4)]
+    assert pool.submit(str, 1, urgent=True).result(10) == "1"
+    assert pool.submit(str, 2, urgent=True).result(10) == "2"
+    time.sleep(0.05)
+    assert [future.running() for future in waiting] == [True, True, False, False]
+    answered.set()
+    assert all(future.result(10) for future in waiting)
+    pool.close(wait=True)
+
+
+def test_urgent_calls_overtake_the_others() -> None:
+    """A free thread takes an urgent call before the calls that came earlier."""
+    pool, begin, order = RequestPool(1), threading.Event(), list[str]()
+    pool.submit(begin.wait, 30)
+    futures = [pool.submit(order.append, "a"), pool.submit(order.append, "b", urgent=True)]
+    begin.set()
+    for future in futures:
+        future.result(10)
+    assert order == ["b", "a"]
+
+
+def test_close_cancels_what_has_not_started() -> None:
+    """After `close`, the call that runs ends, the calls behind it are cancelled, and the threads end."""
+    pool, begun, answered = RequestPool(1), threading.Event(), threading.Event()
+    running = pool.submit(lambda: begun.set() or answered.wait(30))
+    waiting = pool.submit(str)
+    assert begun.wait(10)
+    pool.close(wait=False)
+    answered.set()
+    assert running.result(10)
+    assert waiting.cancelled()
+    pool.close(wait=True)
+
+
+def test_a_process_ends_without_waiting_for_a_request() -> None:
+    """A process whose pool still waits for a store exits at once."""
+    script = (
+        "import time; from voxbatch.storage.request_pool import RequestPool; pool = RequestPool(2); "
+        "pool.submit(time.sleep, 60); time.sleep(0.2)"
+    )
+    began = time.monotonic()
+    assert subprocess.run([sys.executable, "-c", script], env=environment(), timeout=30).returncode == 0
+    assert time.monotonic() - began < 20
