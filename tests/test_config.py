@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.cli import cli
-from voxbatch.config import PROFILE_KEYS, Config, digest, load_profile, profile_names
+from voxbatch.config import PROFILE_KEYS, Config, RunOptions, digest, load_profile, profile_names
 from voxbatch.engines.vllm.arguments_preview import preview
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
@@ -34,6 +34,19 @@ JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
         ({"workers": -1}, "workers is -1; it must be at least 0"),
         ({"expected_rtfx": 0.0}, "expected-rtfx is 0.0; it must be at least 0.001"),
         ({"include": ("*.wav", "")}, "--include '' matches nothing; give a pattern such as '*.flac'"),
+        ({"formats": ("srt", "doc", "x")}, "--formats doc,x: unknown; known are srt, vtt, txt, ctm, json"),
+    ],
+)
+def test_invalid_settings_are_refused(setting: dict[str, Any], message: str) -> None:
+    """An invalid setting is refused with its value and the rule."""
+    with pytest.raises(ConfigError) as caught:
+        Config(source="m.jsonl", out="out", **setting)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
         ({"max_http_gb": 0.0}, "max-http-gb is 0.0; it must be more than 0, and finite"),
         ({"max_http_gb": float("inf")}, "max-http-gb is inf; it must be more than 0, and finite"),
         (
@@ -48,27 +61,20 @@ JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
             {"s3_endpoint_url": "http://me:secret@minio:9000?secret"},
             f"s3-endpoint-url is 'http://minio:9000?…'; {ENDPOINT_RULE}",
         ),
-        ({"formats": ("srt", "doc", "x")}, "--formats doc,x: unknown; known are srt, vtt, txt, ctm, json"),
     ],
 )
-def test_senseless_settings_are_refused(setting: dict[str, Any], message: str) -> None:
-    """An invalid setting is refused with its value and the rule."""
+def test_invalid_store_options_are_refused(setting: dict[str, Any], message: str) -> None:
+    """An invalid option is refused with its value and the rule."""
     with pytest.raises(ConfigError) as caught:
-        Config(source="m.jsonl", out="out", **setting)
+        StoreOptions(**setting)
     assert str(caught.value) == message
 
 
-def test_access_is_the_stores() -> None:
-    """The default storage options are used if none is set, and share their clients; each setting is stored in its
-    field.
-    """
+def test_the_limit_of_an_http_object_is_in_units_of_2_to_the_30_bytes() -> None:
+    """The limit is rounded up to a byte. Its default is 4."""
     assert Config(source="m.jsonl", out="out").store_options == DEFAULT_STORE_OPTIONS
-    url = "http://127.0.0.1:9000"
-    assert Config(source="m", out="out", s3_endpoint_url=url, anonymous=True).store_options == StoreOptions(
-        url, anonymous=True
-    )
-    odd = Config(source="m", out="out", requester_pays=True, allow_private_addresses=True, max_http_gb=0.5)
-    assert odd.store_options == StoreOptions(requester_pays=True, allow_private_addresses=True, max_http_bytes=1 << 29)
+    assert DEFAULT_STORE_OPTIONS.max_http_bytes == 1 << 32
+    assert StoreOptions(max_http_gb=0.5).max_http_bytes == 1 << 29
 
 
 def test_no_secret_is_written_down() -> None:
@@ -77,7 +83,7 @@ def test_no_secret_is_written_down() -> None:
         source="https://me:secret@host/m.jsonl?sig=secret",
         out="gs://b/out?",
         model="https://host/model?secret",
-        s3_endpoint_url="http://me:secret@minio:9000/base",
+        store_options=StoreOptions(s3_endpoint_url="http://me:secret@minio:9000/base"),
         only_under=("gs://calls/", "https://me:secret@host/x", "/data"),
     )
     found = config.to_dict()
@@ -111,7 +117,8 @@ def test_every_profile_is_sound(name: str) -> None:
     settings = load_profile(name)
     assert settings.pop("description")
     assert settings.keys() <= PROFILE_KEYS
-    Config(source="m.jsonl", out="out", **settings)
+    RunOptions(**{name: value for name, value in settings.items() if name != "max_http_gb"})
+    StoreOptions(max_http_gb=settings.get("max_http_gb", 4.0))
 
 
 ADMITTED = "as many as the card's memory admits"

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from voxbatch import doctor
 from voxbatch.cli import cli, run
-from voxbatch.cli.options import config_of
-from voxbatch.config import Config
+from voxbatch.cli.options import parsed_run_options
+from voxbatch.config import RunOptions
 from voxbatch.engines.vllm import FAMILIES, gpu
 from voxbatch.engines.vllm.checks import check, check_step, divides
 from voxbatch.engines.vllm.config_keys import Entry
@@ -243,10 +243,9 @@ def test_what_is_written_is_read(pairs: list[tuple[str, str]], separator: str) -
 HELP = ["-h", "--help"]
 
 
-def configured(*arguments: object) -> Config:
+def configured(*arguments: object) -> RunOptions:
     with run.make_context("run", ["m.jsonl", *map(str, arguments)], click.Context(cli, help_option_names=HELP)) as ctx:
-        own = {"source", "dry_run", "quiet", "log_format", "tasks", "exit_zero"}
-        return config_of(ctx, "m.jsonl", {key: value for key, value in ctx.params.items() if key not in own})
+        return parsed_run_options(ctx)
 
 
 @pytest.mark.parametrize("arguments", [("--profile", "mini-3b", "--serving-properties"), ("--serving-properties",)])
@@ -286,7 +285,7 @@ def test_a_revision_goes_with_its_model(tmp_path: Path) -> None:
 
 def test_another_engine_is_refused(served: Path) -> None:
     """The file selects vLLM: another requested engine is refused, and the engine of a profile is replaced."""
-    with pytest.raises(ConfigError, match="sets the engine vllm, and --engine scripted was asked for"):
+    with pytest.raises(ConfigError, match="is for the engine vllm, but --engine is scripted"):
         configured("--serving-properties", served, "--engine", "scripted")
     config = configured("--serving-properties", served, "--profile", "cpu")
     assert (config.engine, "beam_size" in config.engine_options) == ("vllm", False)

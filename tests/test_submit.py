@@ -728,7 +728,10 @@ def test_the_gpus_of_an_instance(nowhere: None, calls: Calls, typed: Type) -> No
 def test_refusals_of_sagemaker(nowhere: None, calls: Calls, typed: Type) -> None:
     """Options of another target and exceeded limits are refused before the manifest is read."""
     for args, message in (
-        (("--target", "sagemaker"), "--target sagemaker takes --image and --role: there is no job that would say"),
+        (
+            ("--target", "sagemaker"),
+            "--target sagemaker needs --image and --role, because each run creates its own job",
+        ),
         ((*TO_SAGEMAKER, "--job", "j"), "--job is for --target cloudrun; leave it out for sagemaker"),
         ((*TO_SAGEMAKER, "--tasks", "101"), "tasks is 101; SageMaker Processing takes from 1 to 100"),
         ((*TO_SAGEMAKER, "--model", "m" * 300), f"'{'m' * 60}'… has 300 characters; SageMaker takes 256"),
@@ -772,7 +775,7 @@ def test_tasks_that_will_be_cut_off(cloud_run: CloudRunApi, calls: Calls, typed:
     command = (calls.manifest(*[3600] * 10), *TO_CLOUD_RUN, "--expected-rtfx", "2", "--tasks", "2")
     done = typed(*command)
     assert (done.code, done.line("time")) == (0, "about 2:30:00 at RTFx 2, and the start of a task")
-    assert done.said.startswith("warning: Cloud Run ends a task after 1:00:00; what it has done by then is safe, and ")
+    assert done.said.startswith("warning: Cloud Run ends a task after 1:00:00. The work that is done by then is safe. ")
     cloud_run.endpoint.replies.append(google_refusal(403, "no"))
     assert typed(*command).code == 1
 
@@ -780,7 +783,5 @@ def test_tasks_that_will_be_cut_off(cloud_run: CloudRunApi, calls: Calls, typed:
 @pytest.mark.slow
 def test_what_is_shown_is_no_signature(nowhere: None, calls: Calls, typed: Type) -> None:
     """The query of an address is hidden in the printed request; the job receives it."""
-    from voxbatch.cli.submit_command import _shown
-
     body = {"args": ["run", "https://h/m.jsonl?sig=SECRET", "-o", OUT]}
-    assert _shown(body) == {"args": ["run", "https://h/m.jsonl?…", "-o", OUT]}
+    assert submit.redact_addresses(body) == {"args": ["run", "https://h/m.jsonl?…", "-o", OUT]}

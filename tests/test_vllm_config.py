@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.cli import cli, run
-from voxbatch.cli.options import config_of
-from voxbatch.config import Config
+from voxbatch.cli.options import parsed_run_options
+from voxbatch.config import RunOptions
 from voxbatch.engines.vllm.config_keys import KEYS, Entry
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.engines.vllm.vllm_config import parse, read
@@ -39,10 +39,9 @@ def written(folder: Path, text: str) -> str:
     return str(file)
 
 
-def configured(*arguments: object) -> Config:
+def configured(*arguments: object) -> RunOptions:
     with run.make_context("run", ["m.jsonl", *map(str, arguments)], click.Context(cli, help_option_names=["-h"])) as c:
-        own = {"source", "dry_run", "quiet", "log_format", "tasks", "exit_zero"}
-        return config_of(c, "m.jsonl", {key: value for key, value in c.params.items() if key not in own})
+        return parsed_run_options(c)
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
@@ -159,7 +158,7 @@ def test_the_file_stands_where_serving_properties_stands(tmp_path: Path, monkeyp
     monkeypatch.setenv("VOXBATCH_ENGINE_OPTION", "max_num_seqs=7")
     assert configured("--model", "mine").model == "mine"
     assert configured().engine_options["max_num_seqs"] == "7"
-    with pytest.raises(ConfigError, match=r"--vllm-config .* sets the engine vllm, and --engine scripted was asked"):
+    with pytest.raises(ConfigError, match=r"--vllm-config .* is for the engine vllm, but --engine is scripted"):
         configured("--engine", "scripted")
 
 
@@ -170,6 +169,6 @@ def test_two_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         configured("--vllm-config", written(tmp_path, PUBLISHED), "--serving-properties", served)
     assert str(caught.value) == (
-        f"--serving-properties {served} and --vllm-config {tmp_path}/vllm_config.yaml both set vLLM; leave one of them "
-        "out"
+        f"--serving-properties {served} and --vllm-config {tmp_path}/vllm_config.yaml both set vLLM; leave out one of "
+        "them"
     )

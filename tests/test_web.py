@@ -606,8 +606,8 @@ def test_too_large(site: Site, answer: Answer) -> None:
     Content-Length. A recording of exactly the limit is accepted.
     """
     url = site.put("/r.wav", answer)
-    assert whole(open_recording(url, StoreOptions(allow_private_addresses=True, max_http_bytes=len(BODY)))) == BODY
-    limited = StoreOptions(allow_private_addresses=True, max_http_bytes=len(BODY) - 1)
+    assert whole(open_recording(url, StoreOptions(allow_private_addresses=True, max_http_gb=len(BODY) / 2**30))) == BODY
+    limited = StoreOptions(allow_private_addresses=True, max_http_gb=(len(BODY) - 1) / 2**30)
     with pytest.raises(AudioError, match=r"has 2,345 bytes or more, and the limit is 2,344: raise --max-http-gb"):
         open_recording(url, limited)
     with pytest.raises(UnusableObject, match="the limit is 2,344"):

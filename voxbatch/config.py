@@ -12,33 +12,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from voxbatch.errors import ConfigError
-
-if TYPE_CHECKING:
-    from voxbatch.storage import StoreOptions
+from voxbatch.storage.address import redacted
+from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
 
 FORMATS = ("srt", "vtt", "txt", "ctm", "json")
 LOG_FORMATS = ("auto", "json", "text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """Settings of one run.
+class RunOptions:
+    """Settings of a run, except for its input and its OUT. All runs of one listener share them.
 
     Raises:
         ConfigError: a value is out of range, or two settings contradict each other.
     """
 
-    source: str
-    """Manifest (.jsonl, .jsonl.gz, or - for standard input) or folder of recordings: a local path or an address."""
-    out: str
-    """Folder of the outputs (OUT): a local path or a bucket prefix."""
     engine: str = "auto"
     model: str | None = None
     """Name or place of the model. None means the engine's default."""
@@ -55,13 +49,7 @@ class Config:
     include: tuple[str, ...] = ()
     """Patterns for a folder of recordings: only recordings that match one of them are used. See
     manifest.folder.is_included."""
-    s3_endpoint_url: str | None = None
-    """Address of an S3 server. For this setting and the next four, see `store_options`."""
-    anonymous: bool = False
-    requester_pays: bool = False
-    allow_private_addresses: bool = False
-    max_http_gb: float = 4.0
-    """Largest object that is fetched from an http(s) address, in units of 2^30 bytes."""
+    store_options: StoreOptions = DEFAULT_STORE_OPTIONS
     fail_unreachable: bool = False
     """Record a recording as failed if its server or bucket is unreachable or refuses access. Otherwise, stop."""
     part_items: int = 200
@@ -80,9 +68,8 @@ class Config:
     """Price of one task's machine; see the module `prices`."""
 
     def __post_init__(self) -> None:
-        unknown = sorted(set(self.formats) - set(FORMATS))
-        if unknown:
-            raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
+        check_formats(self.formats)
+        check_include(self.include)
         if self.overwrite and self.shards > 1:
             raise ConfigError(
                 f"--overwrite by one of {self.shards} shards or tasks would erase the work of the others; give all of "
@@ -99,49 +86,69 @@ class Config:
             value = getattr(self, name)
             if value is not None and not value >= least:
                 raise ConfigError(f"{name.replace('_', '-')} is {value!r}; it must be at least {least}")
-        self._check_access()
-
-    def _check_access(self) -> None:
-        if not all(self.include):
-            raise ConfigError("--include '' matches nothing; give a pattern such as '*.flac'")
-        if not 0 < self.max_http_gb < math.inf:
-            raise ConfigError(f"max-http-gb is {self.max_http_gb!r}; it must be more than 0, and finite")
-        if self.anonymous and self.requester_pays:
-            raise ConfigError(
-                "--anonymous and --requester-pays contradict each other: anonymous requests cannot be billed; give one"
-            )
-        if self.s3_endpoint_url is not None:
-            from voxbatch.storage.address import is_endpoint, redacted
-
-            if not is_endpoint(self.s3_endpoint_url):
-                what = "it must be the address of a server, such as https://s3.example.com or http://127.0.0.1:9000"
-                raise ConfigError(f"s3-endpoint-url is {redacted(self.s3_endpoint_url)!r}; {what}")
-
-    @property
-    def store_options(self) -> StoreOptions:
-        """The options for access to the stores of inputs and outputs."""
-        from voxbatch.storage import StoreOptions
-
-        return StoreOptions(
-            s3_endpoint_url=self.s3_endpoint_url,
-            anonymous=self.anonymous,
-            requester_pays=self.requester_pays,
-            allow_private_addresses=self.allow_private_addresses,
-            max_http_bytes=math.ceil(self.max_http_gb * (1 << 30)),
-        )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings for people and for files.
+        """Return the settings for people and for files, with the store options among them.
 
         No address in the result has a query, because a query may hold a signature, and no address has a password.
         """
-        from voxbatch.storage import redacted
+        settings: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            settings |= value if name == "store_options" else {name: value}
+        addresses = {name: value and redacted(value) for name, value in settings.items() if name in _ADDRESSES}
+        return {**settings, **addresses, "only_under": tuple(map(redacted, self.only_under))}
 
-        addresses = {name: value and redacted(value) for name, value in asdict(self).items() if name in _ADDRESSES}
-        return {**asdict(self), **addresses, "only_under": tuple(map(redacted, self.only_under))}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(RunOptions):
+    """Settings of one run."""
+
+    source: str
+    """Manifest (.jsonl, .jsonl.gz, or - for standard input) or folder of recordings: a local path or an address."""
+    out: str
+    """Folder of the outputs (OUT): a local path or a bucket prefix."""
+
+    @classmethod
+    def of(cls, options: RunOptions, source: str, out: str, **changes: Any) -> Config:
+        """Return the settings of a run with these options.
+
+        Args:
+            options: the options of the run.
+            source: see the field.
+            out: see the field.
+            changes: values that replace those of `options`, by the names of their fields.
+        """
+        return cls(
+            **{each.name: getattr(options, each.name) for each in fields(RunOptions)} | changes, source=source, out=out
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings for people and for files, the input and OUT first."""
+        settings = RunOptions.to_dict(self)
+        return {"source": settings["source"], "out": settings["out"], **settings}
 
 
 _ADDRESSES = ("source", "out", "model", "s3_endpoint_url")
+
+
+def check_formats(formats: Iterable[str]) -> None:
+    """Check the names of output formats.
+
+    Raises:
+        ConfigError: a name is unknown.
+    """
+    if unknown := sorted(set(formats) - set(FORMATS)):
+        raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
+
+
+def check_include(patterns: Iterable[str]) -> None:
+    """Check the patterns of a folder's recordings.
+
+    Raises:
+        ConfigError: a pattern is empty.
+    """
+    if not all(patterns):
+        raise ConfigError("--include '' matches nothing; give a pattern such as '*.flac'")
 
 
 def digest(identity: Mapping[str, Any]) -> str:
@@ -158,7 +165,7 @@ def profile_names() -> list[str]:
 
 
 def load_profile(name: str) -> dict[str, Any]:
-    """Return the settings of a profile by the field names of Config; `description` may be among them.
+    """Return the settings of a profile, by the names of PROFILE_KEYS; `description` may be among them.
 
     Raises:
         ConfigError: the profile does not exist, or it sets a setting that no profile may set.
@@ -177,10 +184,10 @@ def load_profile(name: str) -> dict[str, Any]:
 
 
 _NO_PROFILES = {
-    "source", "out", "profile", "shard", "shards", "limit", "overwrite",
-    "include", "s3_endpoint_url", "anonymous", "requester_pays", "allow_private_addresses",
+    "profile", "shard", "shards", "limit", "overwrite", "include", "store_options",
+    "s3_endpoint_url", "anonymous", "requester_pays", "allow_private_addresses",
 }  # fmt: skip
 """Settings that no profile may set: what the run covers, where its data is, who pays for access, and what a stranger's
 manifest can reach through it."""
-PROFILE_KEYS = {f.name for f in fields(Config)} - _NO_PROFILES
+PROFILE_KEYS = {f.name for kind in (RunOptions, StoreOptions) for f in fields(kind)} - _NO_PROFILES
 """Settings that a profile may set."""

@@ -45,17 +45,17 @@ def usd_per_hour(machine: str | None) -> float | None:
     return price.usd_per_hour if price else None
 
 
-def machine(engine: str, instance_type: str | None, has_gpu: bool) -> str | None:
+def machine(platform: str, instance_type: str | None, has_gpu: bool) -> str | None:
     """Return the table's entry for the machine of a task, or None for a platform whose machines have no price in the
     table.
 
     A Cloud Run task cannot see how many CPUs and GiB it pays for. It is assumed to have those of the table's entry.
 
     Args:
-        engine: the platform, a name in tasks.PLATFORMS.
+        platform: a name in tasks.PLATFORMS.
         instance_type: the type of the host according to SageMaker, or None.
         has_gpu: whether the task has a GPU.
     """
-    if engine == "cloud-run":
+    if platform == "cloud-run":
         return CLOUD_RUN_L4 if has_gpu else CLOUD_RUN_CPU
-    return instance_type if engine == "sagemaker" else None
+    return instance_type if platform == "sagemaker" else None

@@ -13,8 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -23,26 +22,23 @@ from voxbatch.cli.listen_command import listen
 from voxbatch.cli.options import (
     FileOrAddress,
     FolderOrAddress,
-    access_options,
     comma,
-    config_of,
+    file_for_vllm,
     include_option,
+    is_given,
     manifest_options,
     option,
-    own_task,
-    priced,
     resolved_profile,
     run_options,
+    run_options_of,
+    store_options,
 )
 from voxbatch.cli.submit_command import submit
-from voxbatch.config import FORMATS, Config, load_profile
-from voxbatch.errors import ConfigError, VoxbatchError
+from voxbatch.config import FORMATS, Config, check_formats, load_profile
+from voxbatch.errors import VoxbatchError
 from voxbatch.log import Log, is_json
-from voxbatch.platforms.tasks import sagemaker
-
-if TYPE_CHECKING:
-    from voxbatch.engines.vllm.config_keys import FileSettings
-    from voxbatch.platforms.tasks import Task
+from voxbatch.platforms.tasks import announce, own_task, sagemaker, usd_per_hour
+from voxbatch.storage.options import StoreOptions
 
 WIDTH = 100
 """Columns of the printed output."""
@@ -61,12 +57,18 @@ def cli() -> None:
 @click.argument("source")
 @run_options
 @manifest_options
-@access_options
+@store_options
 @click.pass_context
 def run(
     ctx: click.Context,
     /,
     source: str,
+    out: str | None,
+    serving_properties: str | None,
+    vllm_config: str | None,
+    tasks: str,
+    shard: tuple[int, int] | None,
+    resume: bool,
     dry_run: bool,
     quiet: bool,
     log_format: str,
@@ -79,54 +81,30 @@ def run(
     / at the end.
     """
     from voxbatch.cli.session import leave, transcribe
+    from voxbatch.output.layout import default_out
 
-    served = settings["serving_properties"] or settings["vllm_config"]
-    task = own_task(source, settings)
-    config = priced(ctx, config_of(ctx, source, settings), task)
+    served = file_for_vllm(serving_properties, vllm_config)
+    task, (settings["shard"], settings["shards"]) = own_task(os.environ, tasks, shard, source)
+    if task and not is_given(ctx, "usd_per_hour") and (price := usd_per_hour(task, os.environ)) is not None:
+        settings["usd_per_hour"] = price
+    options = run_options_of(ctx, {**settings, "overwrite": not resume}, served)
+    config = Config.of(options, source, out or default_out(source))
     as_json = is_json(log_format)
-    log = Log(as_json, quiet, fields=_always(task, config))
-    if task is not None:
-        _tell_task(task, config, log)
-    if served is not None:
-        _tell_ignored(served, log)
+    shard_fields = {"shard": f"{config.shard}/{config.shards}"} if task or config.shards > 1 else {}
+    log = Log(as_json, quiet, fields={**shard_fields, **(task.log_fields() if task else {})})
+    if task:
+        announce(task, config.shard, config.shards, config.out, log)
+    if served:
+        event = served.flag[2:].replace("-", "_")
+        if served.without_effect:
+            log.info(event, text=f"{served.file}: without effect here: {', '.join(served.without_effect)}")
+        for text in served.unknown:
+            log.warning(event, text=text)
     if dry_run:
         _print_plan(config)
         return
     show_progress = sys.stderr.isatty() and not as_json and not quiet
     leave(transcribe(config, log, show_progress, quiet, exit_zero))
-
-
-def _always(task: Task | None, config: Config) -> dict[str, Any]:
-    """Return the fields that each log line of a task or of a shard carries; {} for a single shard that is no task."""
-    if task is None and config.shards == 1:
-        return {}
-    return {"shard": f"{config.shard}/{config.shards}", **(task.log_fields() if task else {})}
-
-
-_NOTHING_SHARED = ("cloud-run", "sagemaker")
-"""Platforms whose tasks share no folder, unless one is mounted."""
-
-
-def _tell_task(task: Task, config: Config, log: Log) -> None:
-    """Log the task and its shard; warn if OUT is a local folder that the tasks of the platform do not share."""
-    from voxbatch.storage import is_remote
-
-    log.info("task", engine=task.platform, text=f"{task}: shard {config.shard}/{config.shards}")
-    if config.shards > 1 and task.platform in _NOTHING_SHARED and not is_remote(config.out):
-        log.warning(
-            "local_out",
-            text=f"OUT {config.out} is a folder of this task: unless all {task.count} tasks see the same one, none of "
-            "them merges; give an OUT at gs:// or s3://",
-        )
-
-
-def _tell_ignored(served: FileSettings, log: Log) -> None:
-    """Log the settings of a vLLM file that have no effect in voxbatch, and warn about unknown ones."""
-    event = served.flag[2:].replace("-", "_")
-    if served.without_effect:
-        log.info(event, text=f"{served.file}: without effect here: {', '.join(served.without_effect)}")
-    for text in served.unknown:
-        log.warning(event, text=text)
 
 
 def _print_plan(config: Config) -> None:
@@ -159,16 +137,22 @@ def _print_plan(config: Config) -> None:
 @cli.command()
 @click.argument("source")
 @manifest_options
-@access_options
-def validate(source: str, **settings: Any) -> None:
+@store_options
+def validate(
+    source: str,
+    limit: int | None,
+    include: tuple[str, ...],
+    allow_outside: bool,
+    only_under: tuple[str, ...],
+    store_options: StoreOptions,
+) -> None:
     """Check every line of SOURCE and report all bad lines. No recording is opened."""
     from voxbatch.manifest import PathPolicy, open_source, survey
     from voxbatch.storage import redacted
 
-    config = Config(source=source, out="", **settings)
-    policy = PathPolicy.given(config.allow_outside, config.only_under)
-    with open_source(source, store_options=config.store_options, include=config.include) as opened:
-        found = survey(opened, policy, config.limit)
+    policy = PathPolicy.given(allow_outside, only_under)
+    with open_source(source, store_options=store_options, include=include) as opened:
+        found = survey(opened, policy, limit)
     languages = ", ".join(f"{lang} {count:,}" for lang, count in found.languages.most_common(10))
     click.echo(f"{redacted(source)}: {found.items:,} items, all valid")
     click.echo(
@@ -181,30 +165,24 @@ def validate(source: str, **settings: Any) -> None:
 @cli.command()
 @click.argument("folder", type=FolderOrAddress())
 @include_option
-@access_options
-def manifest(folder: str, **settings: Any) -> None:
+@store_options
+def manifest(folder: str, include: tuple[str, ...], store_options: StoreOptions) -> None:
     """Print a manifest of FOLDER's recordings. The reference of a recording is the file NAME.txt next to it.
 
     Paths are relative to FOLDER, so save the manifest there. FOLDER may be gs://bucket/folder/ or s3://bucket/folder/.
     For these no recording is opened, and no line has a `duration`.
     """
-    config = Config(source=folder, out="", **settings)
-    for line in _described(config):
-        click.echo(line)
-
-
-def _described(config: Config) -> Iterator[str]:
-    """Return the manifest lines of a local folder, or of a folder in a bucket."""
     from voxbatch.manifest import folder_manifest, prefix_manifest
     from voxbatch.storage import is_remote
 
-    if is_remote(config.source):
-        return prefix_manifest(config.source, config.store_options, config.include)
-    from voxbatch.runner.forecast import probe_duration
+    if is_remote(folder):
+        lines = prefix_manifest(folder, store_options, include)
+    else:
+        from voxbatch.runner.forecast import probe_duration
 
-    return folder_manifest(
-        config.source, lambda path: probe_duration(path, config.store_options, certain=True), config.include
-    )
+        lines = folder_manifest(folder, lambda path: probe_duration(path, store_options, certain=True), include)
+    for line in lines:
+        click.echo(line)
 
 
 @cli.command()
@@ -216,16 +194,14 @@ def _described(config: Config) -> Iterator[str]:
     metavar="LIST",
     help=f"Write one file per item in each of these formats: {','.join(FORMATS)}.",
 )
-@access_options
-def merge(out: str, formats: tuple[str, ...], **settings: Any) -> None:
+@store_options
+def merge(out: str, formats: tuple[str, ...], store_options: StoreOptions) -> None:
     """Merge the parts in OUT by hand, or write more formats later. The last shard of a run merges by itself."""
     from voxbatch.cli.session import EXIT_SOME_FAILED, print_outcome
     from voxbatch.output.merge import merge_again
     from voxbatch.storage import open_store
 
-    if unknown := sorted(set(formats) - set(FORMATS)):
-        raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
-    store_options = Config(source="", out=out, **settings).store_options
+    check_formats(formats)
     summary = merge_again(open_store(out, store_options), formats)
     print_outcome(summary, out, store_options)
     sys.exit(EXIT_SOME_FAILED if summary.failed else 0)
@@ -234,13 +210,13 @@ def merge(out: str, formats: tuple[str, ...], **settings: Any) -> None:
 @cli.command()
 @click.argument("out", type=FolderOrAddress())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-@access_options
-def status(out: str, as_json: bool, **settings: Any) -> None:
+@store_options
+def status(out: str, as_json: bool, store_options: StoreOptions) -> None:
     """Show the progress of the run in OUT."""
     from voxbatch.output.status import read_status
     from voxbatch.storage import open_store
 
-    found = read_status(open_store(out, Config(source="", out=out, **settings).store_options))
+    found = read_status(open_store(out, store_options))
     if as_json:
         click.echo(json.dumps(found.to_dict()))
         return
@@ -255,12 +231,11 @@ def status(out: str, as_json: bool, **settings: Any) -> None:
 @click.argument("hyp", type=FileOrAddress())
 @click.option("--ref", type=FileOrAddress(), help="Reference texts by id. Default: the `text` of HYP's own lines.")
 @option("--language", metavar="LANG", help="Language of lines that do not name one.")
-@access_options
-def score(hyp: str, ref: str | None, language: str | None, **settings: Any) -> None:
+@store_options
+def score(hyp: str, ref: str | None, language: str | None, store_options: StoreOptions) -> None:
     """Score HYP (a transcripts.jsonl, or any JSON lines with pred_text) and print the counts as JSON."""
     from voxbatch.scoring.files import score_files
 
-    store_options = Config(source="", out="", **settings).store_options
     click.echo(json.dumps(score_files(hyp, ref, language, store_options), indent=2, ensure_ascii=False))
 
 

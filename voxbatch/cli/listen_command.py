@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from voxbatch.cli.options import (
-    Forwarding,
-    access_options,
-    config_of,
     forwarded,
     include_option,
     is_given,
     job_options,
     option,
-    own_task,
-    priced,
+    run_option,
+    run_options_of,
+    store_options,
 )
 from voxbatch.cli.submit_command import tasks_option
-from voxbatch.config import Config
+from voxbatch.config import Config, RunOptions
 from voxbatch.errors import ConfigError, RunError, StartError, UsageError
 from voxbatch.log import Log, is_json
+from voxbatch.platforms import tasks
+from voxbatch.platforms.tasks import sagemaker
 
 if TYPE_CHECKING:
     from voxbatch.engines import EngineCache
@@ -47,7 +47,7 @@ _OUR_OWN = ("include", "quiet", "log_format")
 """Options of `run` that, here, concern this command and not the runs that it starts elsewhere."""
 
 
-@click.command(cls=Forwarding, epilog="Each option can also be given as an environment variable: VOXBATCH_OUT, …")
+@click.command(epilog="Each option can also be given as an environment variable: VOXBATCH_OUT, …")
 @option(
     "--subscription",
     required=True,
@@ -85,12 +85,12 @@ _OUR_OWN = ("include", "quiet", "log_format")
     metavar="SECONDS",
     help="Make one run of the recordings that are uploaded within this time. Default: one run for each recording.",
 )
-@option(
+@run_option(
     "--allow-outside",
     is_flag=True,
     help="Let manifests name any local file and any address, not only those next to them.",
 )
-@option(
+@run_option(
     "--only-under",
     multiple=True,
     metavar="PLACE",
@@ -114,7 +114,7 @@ _OUR_OWN = ("include", "quiet", "log_format")
 @option("--region", metavar="REGION", help="Cloud Run: region of the job. Default: CLOUDSDK_RUN_REGION.")
 @tasks_option
 @job_options
-@access_options
+@store_options
 @click.pass_context
 def listen(ctx: click.Context, /, quiet: bool, log_format: str, **settings: Any) -> None:
     """Run manifests and recordings that Pub/Sub messages name: uploads to a bucket, and {"manifest": …, "output": …}.
@@ -130,12 +130,13 @@ def listen(ctx: click.Context, /, quiet: bool, log_format: str, **settings: Any)
 
     asked = _Asked(**{name: settings.pop(name) for name in _Asked.__slots__})
     settings.pop("exit_zero")
-    of_run = {**settings, "out": "-", "shard": None, "resume": True, "include": ()}
-    config = config_of(ctx, "-", of_run)
-    config = priced(ctx, config, own_task("-", {"tasks": "auto", "shard": None}))
+    asked_price = settings["usd_per_hour"] if is_given(ctx, "usd_per_hour") else None
+    task = tasks.find(os.environ, sagemaker.root_folder(os.environ))
+    if task and asked_price is None and (price := tasks.usd_per_hour(task, os.environ)) is not None:
+        settings["usd_per_hour"] = price
+    options = run_options_of(ctx, settings)
     log = Log(is_json(log_format), quiet)
-    usd_per_hour = config.usd_per_hour if is_given(ctx, "usd_per_hour") else None
-    leave(_Listening(asked, config, forwarded(ctx, _OUR_OWN), usd_per_hour, log).run())
+    leave(_Listening(asked, options, forwarded(ctx, _OUR_OWN), asked_price, log).run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,9 @@ class _Asked:
 class _Listening:
     """A listener, built from the parsed options."""
 
-    def __init__(self, asked: _Asked, config: Config, options: tuple[str, ...], usd_per_hour: float | None, log: Log):
+    def __init__(
+        self, asked: _Asked, config: RunOptions, options: tuple[str, ...], usd_per_hour: float | None, log: Log
+    ):
         """Store the options and the settings of the runs.
 
         Args:
@@ -288,7 +291,7 @@ class _Listening:
         from voxbatch.storage.address import is_folder
 
         of_folder = self._asked.include if is_folder(run.source) else ()
-        ours = replace(self._config, source=run.source, out=run.out, include=of_folder)
+        ours = Config.of(self._config, run.source, run.out, include=of_folder)
         if not run.only_under:
             return ours
         return replace(ours, allow_outside=False, only_under=(*ours.only_under, *run.only_under))

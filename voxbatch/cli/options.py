@@ -1,4 +1,4 @@
-"""The options of the commands, and the Config that they make.
+"""The options of the commands, and the RunOptions that they make.
 
 Order of precedence: a flag, a VOXBATCH_* variable, a file for vLLM (serving.properties or vLLM's own), a profile's
 setting, a default.
@@ -6,23 +6,70 @@ setting, a default.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from voxbatch.config import FORMATS, LOG_FORMATS, PROFILE_KEYS, Config, load_profile
+from voxbatch.config import FORMATS, LOG_FORMATS, PROFILE_KEYS, RunOptions, check_include, load_profile
 from voxbatch.errors import ConfigError
 from voxbatch.platforms import tasks
-from voxbatch.platforms.tasks import sagemaker
+from voxbatch.storage.options import StoreOptions
 
 if TYPE_CHECKING:
     from voxbatch.engines.vllm.config_keys import FileSettings
 
 Command = Callable[..., Any]
+
+_PROFILE_OPTIONS, _PROFILE_ENGINE = "voxbatch.profile_options", "voxbatch.profile_engine"
+"""Keys of click's `meta`: the engine options and the engine of the profile that was given."""
+
+
+class ForwardedOption(click.Option):
+    """An option of `run` that `submit` and `listen` pass on to the runs that they start on other machines."""
+
+    def __init__(self, *args: Any, is_local: bool = False, **settings: Any):
+        """Build the option.
+
+        Args:
+            args: see click.Option.
+            is_local: a variable sets the option for this machine only. A flag sets it for the other machines.
+            settings: see click.Option.
+        """
+        super().__init__(*args, **settings)
+        self._is_local = is_local
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        """Return the text of the option and its source, and remember the text for `arguments`."""
+        text, source = super().consume_value(ctx, opts)
+        ctx.meta[f"voxbatch.text.{self.name}"] = text
+        return text, source
+
+    def arguments(self, ctx: click.Context) -> list[str]:
+        """Return the option as arguments for other machines; [] if neither a flag nor a variable gave it."""
+        source = ctx.get_parameter_source(str(self.name))
+        if not (
+            source is ParameterSource.COMMANDLINE or (source is ParameterSource.ENVIRONMENT and not self._is_local)
+        ):
+            return []
+        name, text = max(self.opts, key=len), ctx.meta[f"voxbatch.text.{self.name}"]
+        if self.is_flag:
+            return [name] if self.type_cast_value(ctx, text) else []
+        return [part for each in (text if self.multiple else [text]) for part in (name, str(each))]
+
+
+def forwarded(ctx: click.Context, omit: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the options of `run` that were given by flags and variables, as arguments for a run elsewhere.
+
+    Args:
+        ctx: the parsed command.
+        omit: names of options that have another meaning for this command; they are left out.
+    """
+    options = [each for each in ctx.command.params if isinstance(each, ForwardedOption) and each.name not in omit]
+    return tuple(argument for each in options for argument in each.arguments(ctx))
 
 
 def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
@@ -32,7 +79,10 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
     return click.option(*names, **settings)
 
 
-def _use_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> str | None:
+run_option = functools.partial(option, cls=ForwardedOption)
+
+
+def _read_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> str | None:
     """Make the profile's settings the defaults of the other options.
 
     They rank below flags and VOXBATCH_* variables, and above the built-in defaults.
@@ -41,8 +91,8 @@ def _use_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> st
         settings = load_profile(name)
         settings.pop("description", None)
         given = settings.pop("engine_options", {})
-        ctx.meta["voxbatch.profile_options"] = {key: str(value) for key, value in given.items()}
-        ctx.meta["voxbatch.profile_engine"] = settings.get("engine")
+        ctx.meta[_PROFILE_OPTIONS] = {key: str(value) for key, value in given.items()}
+        ctx.meta[_PROFILE_ENGINE] = settings.get("engine")
         ctx.default_map = {**(ctx.default_map or {}), **settings}
     return name
 
@@ -75,30 +125,19 @@ def _workers(_: click.Context, __: click.Parameter, value: Any) -> int:
 
 
 def _shard(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int] | None:
-    if text == tasks.AUTO:
-        return None
     from voxbatch.runner.shard import parse_shard
 
-    return parse_shard(text)
+    return None if text == tasks.AUTO else parse_shard(text)
 
 
-def _properties(_: click.Context, __: click.Parameter, file: str | None) -> FileSettings | None:
-    if file is None:
-        return None
-    from voxbatch.engines.vllm.serving_properties import read
-
-    return read(file)
+def _patterns(_: click.Context, __: click.Parameter, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    check_include(patterns)
+    return patterns
 
 
-def _vllm_config(_: click.Context, __: click.Parameter, file: str | None) -> FileSettings | None:
-    if file is None:
-        return None
-    from voxbatch.engines.vllm.vllm_config import read
+def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return one decorator that adds all of the options, in this order."""
 
-    return read(file)
-
-
-def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         for each in reversed(options):
             command = each(command)
@@ -131,30 +170,30 @@ class FileOrAddress(_PathOrAddress):
         super().__init__(exists=True, dir_okay=False)
 
 
-include_option = option(
-    "--include", multiple=True, metavar="GLOB",
+include_option = run_option(
+    "--include", multiple=True, callback=_patterns, metavar="GLOB",
     help="From a folder, take only recordings whose path or name matches GLOB, e.g. '*.flac'; * also matches /. "
     "Repeatable.",
 )  # fmt: skip
 
-manifest_options = _together(
-    option("--limit", type=click.IntRange(min=1), metavar="N", help="Take only the first N items."),
+manifest_options = _options(
+    run_option("--limit", type=click.IntRange(min=1), metavar="N", help="Take only the first N items."),
     include_option,
-    option("--allow-outside", is_flag=True,
-           help="Let the manifest name any local file and any address, not only those next to it."),
-    option("--only-under", multiple=True, metavar="PLACE",
-           help="Let the manifest name only files below PLACE, a folder or the address of a folder. Repeatable."),
+    run_option("--allow-outside", is_flag=True,
+               help="Let the manifest name any local file and any address, not only those next to it."),
+    run_option("--only-under", multiple=True, metavar="PLACE",
+               help="Let the manifest name only files below PLACE, a folder or the address of a folder. Repeatable."),
 )  # fmt: skip
 
-access_options = _together(
-    option("--s3-endpoint-url", metavar="URL",
-           help="Address of an S3-compatible service. Default: AWS_ENDPOINT_URL_S3, or Amazon's."),
-    option("--anonymous", is_flag=True, help="Access public buckets without credentials."),
-    option("--requester-pays", is_flag=True, help="Pay for requests to requester-pays buckets."),
-    option("--allow-private-addresses", is_flag=True,
-           help="Let http(s) addresses lead to this machine and to private networks."),
-    option("--max-http-gb", type=float, default=4.0, show_default=True, metavar="GB",
-           help="Refuse larger files at http(s) addresses (2^30 bytes each)."),
+_store_options = _options(
+    run_option("--s3-endpoint-url", metavar="URL",
+               help="Address of an S3-compatible service. Default: AWS_ENDPOINT_URL_S3, or Amazon's."),
+    run_option("--anonymous", is_flag=True, help="Access public buckets without credentials."),
+    run_option("--requester-pays", is_flag=True, help="Pay for requests to requester-pays buckets."),
+    run_option("--allow-private-addresses", is_flag=True,
+               help="Let http(s) addresses lead to this machine and to private networks."),
+    run_option("--max-http-gb", type=float, default=4.0, show_default=True, metavar="GB",
+               help="Refuse larger files at http(s) addresses (2^30 bytes each)."),
 )  # fmt: skip
 
 _OUT = option(
@@ -163,35 +202,35 @@ _OUT = option(
     "server or a whole bucket.",
 )  # fmt: skip
 
-_PROFILE = option(
-    "--profile", is_eager=True, callback=_use_profile, metavar="NAME",
+_PROFILE = run_option(
+    "--profile", is_eager=True, callback=_read_profile, metavar="NAME",
     help="Use the settings of a profile; see voxbatch profiles.",
 )  # fmt: skip
 
 _SERVING_PROPERTIES = option(
-    "--serving-properties", type=click.Path(exists=True, dir_okay=False), callback=_properties, metavar="FILE",
+    "--serving-properties", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
     help="A serving.properties file with the model and vLLM's settings; it overrides the profile.",
 )  # fmt: skip
 
 _VLLM_CONFIG = option(
-    "--vllm-config", type=click.Path(exists=True, dir_okay=False), callback=_vllm_config, metavar="FILE",
+    "--vllm-config", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
     help="The same as a YAML file in the format of vLLM's own --config.",
 )  # fmt: skip
 
 _ENGINE = (
-    option("--engine", default="auto", show_default=True, metavar="NAME",
-           help="auto, vllm, faster-whisper or scripted."),
-    option("--model", metavar="MODEL",
-           help="A folder, a name on the hub, gs:// or s3://. Default: the engine's own model."),
-    option("--engine-option", multiple=True, callback=name_value, metavar="NAME=VALUE",
-           help="An option of this engine only, e.g. beam_size=1. Repeatable."),
-    option("--prefill-encoder/--no-prefill-encoder", default=None,
-           help="Run Voxtral Realtime's encoder once per chunk, or as stock vLLM does. Default: once per chunk with "
-           "the versions of vLLM for which this is proven."),
-    option("--language", metavar="LANG",
-           help="Language of items that do not name one, e.g. en. Default: the engine decides."),
-    option("--formats", default="", callback=comma, metavar="LIST",
-           help=f"Write one file per item in each of these formats: {','.join(FORMATS)}."),
+    run_option("--engine", default="auto", show_default=True, metavar="NAME",
+               help="auto, vllm, faster-whisper or scripted."),
+    run_option("--model", metavar="MODEL",
+               help="A folder, a name on the hub, gs:// or s3://. Default: the engine's own model."),
+    run_option("--engine-option", multiple=True, callback=name_value, metavar="NAME=VALUE",
+               help="An option of this engine only, e.g. beam_size=1. Repeatable."),
+    run_option("--prefill-encoder/--no-prefill-encoder", default=None,
+               help="Run Voxtral Realtime's encoder once per chunk, or as stock vLLM does. Default: once per chunk "
+               "with the versions of vLLM for which this is proven."),
+    run_option("--language", metavar="LANG",
+               help="Language of items that do not name one, e.g. en. Default: the engine decides."),
+    run_option("--formats", default="", callback=comma, metavar="LIST",
+               help=f"Write one file per item in each of these formats: {','.join(FORMATS)}."),
 )  # fmt: skip
 
 _TASK = (
@@ -205,17 +244,18 @@ _TASK = (
 )  # fmt: skip
 
 _EFFORT = (
-    option("--fail-unreachable", is_flag=True,
-           help="Record recordings as failed if their store is down or denies access. Default: stop, so that the run "
-           "can continue later."),
-    option("--part-items", type=int, default=200, show_default=True, metavar="K",
-           help="Commit a part after K finished items …"),
-    option("--part-seconds", type=float, default=30.0, show_default=True, metavar="T",
-           help="… or after T seconds, whichever comes first. A kill loses at most this work."),
-    option("--decoders", type=int, default=0, metavar="N",
-           help="Decoder processes for each worker. Default: one per core in total, and at most 16 for each worker."),
-    option("--workers", default="auto", show_default=True, callback=_workers, metavar="auto|N",
-           help="Processes that run in parallel: one for each GPU, or at most N."),
+    run_option("--fail-unreachable", is_flag=True,
+               help="Record recordings as failed if their store is down or denies access. Default: stop, so that the "
+               "run can continue later."),
+    run_option("--part-items", type=int, default=200, show_default=True, metavar="K",
+               help="Commit a part after K finished items …"),
+    run_option("--part-seconds", type=float, default=30.0, show_default=True, metavar="T",
+               help="… or after T seconds, whichever comes first. A kill loses at most this work."),
+    run_option("--decoders", type=int, default=0, is_local=True, metavar="N",
+               help="Decoder processes for each worker. Default: one per core in total, and at most 16 for each "
+               "worker."),
+    run_option("--workers", default="auto", show_default=True, callback=_workers, is_local=True, metavar="auto|N",
+               help="Processes that run in parallel: one for each GPU, or at most N."),
 )  # fmt: skip
 
 _DRY_RUN = option("--dry-run", is_flag=True, help="Print items, hours, chunks, estimated time and cost, then exit.")
@@ -224,23 +264,24 @@ _EXPECTED = (
     option("--expected-rtfx", type=float, metavar="X",
            help="For estimates: seconds of audio per second of one machine. Default: the profile's value, or for "
            "Voxtral Realtime a calculation for the GPU."),
-    option("--usd-per-hour", type=float, metavar="USD",
-           help="Price of one machine. Default: on Cloud Run and SageMaker the price known to voxbatch, else the "
-           "profile's."),
+    run_option("--usd-per-hour", type=float, metavar="USD",
+               help="Price of one machine. Default: on Cloud Run and SageMaker the price known to voxbatch, else the "
+               "profile's."),
 )  # fmt: skip
 
 _ENDING = (
-    option("-q", "--quiet", is_flag=True, help="Print no progress and no transcripts, only warnings and errors."),
-    option("--exit-zero", is_flag=True, help="Exit with 0 instead of 3 if items failed; failures.jsonl lists them."),
-    option("--log-format", type=click.Choice(LOG_FORMATS), default="auto",
-           help="auto: text on a terminal, JSON lines elsewhere."),
+    run_option("-q", "--quiet", is_flag=True, help="Print no progress and no transcripts, only warnings and errors."),
+    run_option("--exit-zero", is_flag=True,
+               help="Exit with 0 instead of 3 if items failed; failures.jsonl lists them."),
+    run_option("--log-format", type=click.Choice(LOG_FORMATS), default="auto",
+               help="auto: text on a terminal, JSON lines elsewhere."),
 )  # fmt: skip
 
-run_options = _together(
+run_options = _options(
     _OUT, _PROFILE, _SERVING_PROPERTIES, _VLLM_CONFIG, *_ENGINE, *_TASK, *_EFFORT, _DRY_RUN, *_EXPECTED, *_ENDING
 )
 
-job_options = _together(_PROFILE, *_ENGINE, *_EFFORT, *_EXPECTED, *_ENDING)
+job_options = _options(_PROFILE, *_ENGINE, *_EFFORT, *_EXPECTED, *_ENDING)
 """The options of `run` that also apply to a run on other machines.
 
 Such a run has its own OUT and tasks, and sees no file of this machine. It has no --overwrite: one task could erase the
@@ -248,137 +289,21 @@ outputs of another task.
 """
 
 
-class Forwarding(click.Command):
-    """A command that can return the options of `run` that it was given; see `forwarded`."""
+def store_options(command: Command) -> Command:
+    """Add the options for access to stores to a command, which gets them as one argument, `store_options`."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, and keep them for `forwarded`."""
-        ctx.meta[_ARGUMENTS] = list(args)
-        return super().parse_args(ctx, args)
+    @functools.wraps(command)
+    def with_store_options(*args: Any, **settings: Any) -> Any:
+        return command(*args, **_with_store_options(settings))
 
-
-_ARGUMENTS = "voxbatch.arguments"
-_OWN = {"source", "out", "shard", "tasks", "resume", "serving_properties", "vllm_config", "dry_run", "expected_rtfx"}
-"""Options of `run` that have another meaning, or none, for a command that starts a run elsewhere."""
-_OF_A_MACHINE = {"decoders", "workers"}
-"""Options that a variable sets for this machine only; a flag sets them for the other machine."""
+    return _store_options(with_store_options)
 
 
-def forwarded(ctx: click.Context, but: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the options of `run` that were given by flags and variables, as arguments for a run elsewhere.
-
-    Args:
-        but: names of options that have another meaning for this command; they are left out.
-    """
-    given, _, _ = ctx.command.make_parser(ctx).parse_args(list(ctx.meta[_ARGUMENTS]))
-    written: list[str] = []
-    for param in ctx.command.params:
-        if isinstance(param, click.Option) and param.name in _RUN - _OWN - set(but):
-            value, source = param.consume_value(ctx, given)
-            from_here = source is ParameterSource.ENVIRONMENT and param.name not in _OF_A_MACHINE
-            if source is ParameterSource.COMMANDLINE or from_here:
-                written += _written(ctx, param, value)
-    return tuple(written)
-
-
-def _written(ctx: click.Context, param: click.Option, value: Any) -> list[str]:
-    name = max(param.opts, key=len)
-    if param.is_flag:
-        return [name] if param.type_cast_value(ctx, value) else []
-    return [text for each in (value if param.multiple else [value]) for text in (name, str(each))]
-
-
-@click.command()
-@click.argument("source")
-@run_options
-@manifest_options
-@access_options
-def _run(**_: Any) -> None:
-    """A command that exists only for its list of options."""
-
-
-_RUN = {param.name for param in _run.params}
-
-
-def own_task(source: str, settings: dict[str, Any]) -> tasks.Task | None:
-    """Return the task that this process is, and set the shard in `settings` unless --shard sets it.
-
-    Returns:
-        None if this process is no task of a platform.
-
-    Raises:
-        ConfigError: the environment contradicts itself or --shard.
-    """
-    engine, asked = settings.pop("tasks"), settings["shard"]
-    root = sagemaker.root_folder(os.environ)
-    task = tasks.find(os.environ, root, engine, asked and asked[1])
-    settings["shard"] = tasks.shard_of(task, asked)
-    if task and task.platform == "sagemaker" and task.count > 1:
-        sagemaker.refuse_sharded_input(source, root)
-    return task
-
-
-def _prefill(settings: dict[str, Any]) -> dict[str, str]:
-    asked = settings.pop("prefill_encoder", None)
-    return {} if asked is None else {"prefill_encoder": str(asked).lower()}
-
-
-def priced(ctx: click.Context, config: Config, task: tasks.Task | None) -> Config:
-    """Set the price of the machine that this task runs on, if the price is known and --usd-per-hour was not given."""
-    if task is None or is_given(ctx, "usd_per_hour"):
-        return config
-    from voxbatch import engines, prices
-
-    instance_type = sagemaker.instance_type(sagemaker.root_folder(os.environ)) if task.platform == "sagemaker" else None
-    known = prices.usd_per_hour(prices.machine(task.platform, instance_type, engines.has_gpu()))
-    return config if known is None else replace(config, usd_per_hour=known)
-
-
-def config_of(ctx: click.Context, source: str, settings: dict[str, Any]) -> Config:
-    """Build the Config from the parsed options; the options that `Config` does not have are removed from `settings`."""
-    from voxbatch.output.layout import default_out
-
-    shard, shards = settings.pop("shard") or (0, 1)
-    options = {**_served(ctx, settings), **_prefill(settings), **settings.pop("engine_option")}
-    if settings["engine"] not in ("auto", ctx.meta.get("voxbatch.profile_engine")):
-        if ctx.get_parameter_source("model") is click.core.ParameterSource.DEFAULT_MAP:
-            settings["model"] = None  # the model of a profile is for the profile's engine
-    else:
-        options = {**ctx.meta.get("voxbatch.profile_options", {}), **options}
-    out = settings.pop("out") or default_out(source)
-    overwrite = not settings.pop("resume")
-    return Config(
-        source=source, out=out, shard=shard, shards=shards, engine_options=options, overwrite=overwrite, **settings
-    )
-
-
-def _served(ctx: click.Context, settings: dict[str, Any]) -> dict[str, str]:
-    """Return the engine options of a file for vLLM; set engine and model unless a flag or a variable sets them.
-
-    Raises:
-        ConfigError: two files were given, or an engine other than vLLM.
-    """
-    served: FileSettings | None = settings.pop("serving_properties", None)
-    other: FileSettings | None = settings.pop("vllm_config", None)
-    if served and other:
-        raise ConfigError(
-            f"{served.flag} {served.file} and {other.flag} {other.file} both set vLLM; leave one of them out"
-        )
-    served = served or other
-    if served is None:
-        return {}
-    if is_given(ctx, "engine") and settings["engine"] not in ("auto", "vllm"):
-        raise ConfigError(
-            f"{served.flag} {served.file} sets the engine vllm, and --engine {settings['engine']} was asked for; leave "
-            "one of them out"
-        )
-    settings["engine"] = "vllm"
-    options = dict(served.options)
-    if served.model and is_given(ctx, "model"):
-        options.pop("revision", None)  # the revision belongs to the file's model
-    elif served.model:
-        settings["model"] = served.model
-    return options
+def _with_store_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with the options for access to stores as one StoreOptions."""
+    names = {each.name for each in fields(StoreOptions)}
+    given = StoreOptions(**{name: value for name, value in settings.items() if name in names})
+    return {name: value for name, value in settings.items() if name not in names} | {"store_options": given}
 
 
 def is_given(ctx: click.Context, name: str) -> bool:
@@ -386,12 +311,82 @@ def is_given(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
+def run_options_of(ctx: click.Context, settings: Mapping[str, Any], served: FileSettings | None = None) -> RunOptions:
+    """Return the RunOptions that the parsed options make.
+
+    Args:
+        ctx: the parsed command, whose options include `job_options`.
+        settings: the values of the options, without those that the command handles itself.
+        served: a file for vLLM; see `file_for_vllm`.
+
+    Raises:
+        ConfigError: a value is invalid, or the file is for another engine than the one that was asked for.
+    """
+    given = dict(settings)
+    options: dict[str, str] = {}
+    if served:
+        if is_given(ctx, "engine") and given["engine"] not in ("auto", "vllm"):
+            raise ConfigError(
+                f"{served.flag} {served.file} is for the engine vllm, but --engine is {given['engine']}; leave out one "
+                "of them"
+            )
+        given["engine"] = "vllm"
+        options = dict(served.options)
+        if served.model and is_given(ctx, "model"):
+            options.pop("revision", None)  # the revision belongs to the file's model
+        elif served.model:
+            given["model"] = served.model
+    if (prefill_encoder := given.pop("prefill_encoder")) is not None:
+        options["prefill_encoder"] = str(prefill_encoder).lower()
+    options |= given.pop("engine_option")
+    if given["engine"] in ("auto", ctx.meta.get(_PROFILE_ENGINE)):
+        options = {**ctx.meta.get(_PROFILE_OPTIONS, {}), **options}
+    elif ctx.get_parameter_source("model") is ParameterSource.DEFAULT_MAP:
+        given["model"] = None  # the model of a profile is for the profile's engine
+    return RunOptions(**given, engine_options=options)
+
+
+def file_for_vllm(serving_properties: str | None, vllm_config: str | None) -> FileSettings | None:
+    """Return the settings of the file for vLLM that was given; None if none was.
+
+    Raises:
+        ConfigError: two files were given, or a file is invalid.
+    """
+    if serving_properties and vllm_config:
+        raise ConfigError(
+            f"--serving-properties {serving_properties} and --vllm-config {vllm_config} both set vLLM; leave out one "
+            "of them"
+        )
+    if serving_properties:
+        from voxbatch.engines.vllm import serving_properties as properties_file
+
+        return properties_file.read(serving_properties)
+    if vllm_config:
+        from voxbatch.engines.vllm import vllm_config as config_file
+
+        return config_file.read(vllm_config)
+    return None
+
+
+def parsed_run_options(ctx: click.Context) -> RunOptions:
+    """Return the RunOptions of a parsed `run` command, whatever its shard.
+
+    Raises:
+        ConfigError: see `run_options_of` and `file_for_vllm`.
+    """
+    names = {each.name for each in fields(RunOptions)} - {"shard"} | {"engine_option", "prefill_encoder"}
+    settings = {name: value for name, value in _with_store_options(ctx.params).items() if name in names}
+    served = file_for_vllm(ctx.params["serving_properties"], ctx.params["vllm_config"])
+    return run_options_of(ctx, settings, served)
+
+
 def resolved_profile(name: str, command: click.Command) -> dict[str, Any]:
     """Return the settings of a run that has this profile and no other option; its input and output are left out."""
     parent = click.get_current_context(silent=True)  # without a parent, the command would lose -h
     with command.make_context(command.name, ["--profile", name, "-"], parent) as ctx:
-        own = {"profile", "source", "dry_run", "quiet", "log_format", "tasks", "exit_zero"}
-        settings = {key: value for key, value in ctx.params.items() if key not in own}
-        config = config_of(ctx, "-", settings).to_dict()
-    settings = {key: value for key, value in config.items() if key in PROFILE_KEYS}
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
+        settings = parsed_run_options(ctx).to_dict()
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in settings.items()
+        if name in PROFILE_KEYS
+    }

@@ -11,21 +11,20 @@ import click
 from click.core import ParameterSource
 
 from voxbatch.cli.options import (
-    Forwarding,
-    access_options,
-    config_of,
     forwarded,
     is_given,
     job_options,
     manifest_options,
     name_value,
     option,
+    run_options_of,
+    store_options,
 )
+from voxbatch.config import Config
 from voxbatch.errors import ConfigError
 
 if TYPE_CHECKING:
-    from voxbatch.config import Config
-    from voxbatch.platforms.submit import ApiRequest, Forecast, StartedRun, Submission, Target
+    from voxbatch.platforms.submit import Forecast, Target
 
 AUTO = "auto"
 TARGETS = {"cloudrun": ("job", "project"), "sagemaker": ("image", "role", "instance_type", "volume_gb")}
@@ -48,7 +47,7 @@ tasks_option = option(
 )  # fmt: skip
 
 
-@click.command(cls=Forwarding)
+@click.command()
 @click.argument("source")
 @option(
     "-o", "--out", metavar="OUT", help="Address of the outputs, gs:// or s3://. Default: NAME.voxbatch next to SOURCE."
@@ -102,12 +101,13 @@ tasks_option = option(
 )
 @job_options
 @manifest_options
-@access_options
+@store_options
 @click.pass_context
 def submit(
     ctx: click.Context,
     /,
     source: str,
+    out: str | None,
     target: str,
     tasks: int | None,
     task_hours: float | None,
@@ -121,30 +121,50 @@ def submit(
     Options of the run, given by flags or VOXBATCH_* variables, are passed to the job; --decoders and --workers only if
     given by flags. If a run with the same arguments is in progress, no second run is started.
     """
-    from voxbatch.platforms.submit import size_run, start
+    from voxbatch.display import format_duration
+    from voxbatch.output.layout import default_out
+    from voxbatch.platforms.submit import Submission, redact_addresses, size_run, start
 
-    place = _target(ctx, target, settings)
-    config = _config(ctx, source, settings)
-    submission = _order(config, forwarded(ctx), env)
+    for name in ("quiet", "exit_zero", "log_format"):  # they concern only the run
+        settings.pop(name)
+    platform = _platform(ctx, target, settings)
+    config = Config.of(run_options_of(ctx, settings), source, out or default_out(source))
+    submission = Submission(config.source, config.out, forwarded(ctx), environment=env)
     usd_per_hour = config.usd_per_hour if is_given(ctx, "usd_per_hour") else None
-    place.request(submission)  # refuse an invalid request before the manifest is read
-    submission, forecast = size_run(submission, config, place, tasks, task_hours, usd_per_hour)
-    request = place.request(submission)
-    for line in (*_expected(forecast), *(_asked(request) if dry_run else ())):
+    platform.request(submission)  # refuse an invalid request before the manifest is read
+    submission, forecast = size_run(submission, config, platform, tasks, task_hours, usd_per_hour)
+    request = platform.request(submission)
+    for line in _forecast_lines(forecast):
         click.echo(line)
-    _warn(forecast, place)
-    if not dry_run:
-        for line in _begun(start(submission, place, again), submission):
-            click.echo(line)
+    if dry_run:
+        click.echo(f"request  {request.where}")
+        click.echo(json.dumps(redact_addresses(request.body), indent=2, ensure_ascii=False))
+    if forecast.wall_s is not None and forecast.wall_s > forecast.limit_s:
+        click.echo(
+            f"warning: {platform.title} ends a task after {format_duration(forecast.limit_s)}. The work that is done "
+            "by then is safe. It continues if the job retries the task, or if you submit the run again. Give "
+            "more --tasks",
+            err=True,
+        )
+    if dry_run:
+        return
+    started = start(submission, platform, again)
+    if started.was_running:
+        click.echo(f"running  {started.name}, with the same arguments: nothing was started (--again starts another)")
+    else:
+        click.echo(f"started  {started.name}")
+    click.echo(f"console  {started.url}")
+    click.echo(f"progress voxbatch status {submission.out}")
+    sys.stdout.flush()
 
 
-def _target(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target:
-    """Return the target, built from its own options.
+def _platform(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target:
+    """Return the platform, built from its own options.
 
-    Removes the options of all targets from `settings`.
+    Removes the options of all platforms from `settings`.
 
     Raises:
-        ConfigError: an option of another target was given, or a required one is missing.
+        ConfigError: an option of another platform was given, or a required one is missing.
     """
     from voxbatch.platforms.submit import CloudRun, SageMaker
 
@@ -158,24 +178,12 @@ def _target(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target:
     if name == "cloudrun":
         return CloudRun(**own, region=region)
     if missing := [f"--{each}" for each in ("image", "role") if each not in own]:
-        raise ConfigError(f"--target sagemaker takes {' and '.join(missing)}: there is no job that would say")
+        raise ConfigError(f"--target sagemaker needs {' and '.join(missing)}, because each run creates its own job")
     return SageMaker(**own, region=region)
 
 
-def _config(ctx: click.Context, source: str, settings: dict[str, Any]) -> Config:
-    """Return the run's Config, as far as `submit` needs it."""
-    for name in ("quiet", "exit_zero", "log_format"):
-        settings.pop(name)
-    return config_of(ctx, source, {**settings, "shard": None, "resume": True})
-
-
-def _order(config: Config, options: tuple[str, ...], env: dict[str, str]) -> Submission:
-    from voxbatch.platforms.submit import Submission
-
-    return Submission(config.source, config.out, options, environment=env)
-
-
-def _expected(forecast: Forecast) -> Iterator[str]:
+def _forecast_lines(forecast: Forecast) -> Iterator[str]:
+    """Yield the expected size, time and cost of a run, for people."""
     from voxbatch.display import format_duration
 
     f = forecast
@@ -192,41 +200,3 @@ def _expected(forecast: Forecast) -> Iterator[str]:
         yield f"cost     unknown: give {'--expected-rtfx' if f.wall_s is None else '--usd-per-hour'}"
     else:
         yield f"cost     about ${f.usd:,.2f} at ${f.usd_per_hour:g} an hour and task, and the start of each"
-
-
-def _asked(request: ApiRequest) -> Iterator[str]:
-    yield f"request  {request.where}"
-    yield json.dumps(_shown(request.body), indent=2, ensure_ascii=False)
-
-
-def _shown(value: Any) -> Any:
-    """Remove the queries from all addresses, because a query may be a signature."""
-    from voxbatch.storage import is_remote, redacted
-
-    if isinstance(value, dict):
-        return {name: _shown(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_shown(each) for each in value]
-    return redacted(value) if isinstance(value, str) and is_remote(value) else value
-
-
-def _warn(forecast: Forecast, place: Target) -> None:
-    from voxbatch.display import format_duration
-
-    if forecast.wall_s is not None and forecast.wall_s > forecast.limit_s:
-        click.echo(
-            f"warning: {place.title} ends a task after {format_duration(forecast.limit_s)}; what it has done by "
-            "then is safe, and goes on as often as the job is set to try again, or when it is submitted again: take "
-            "more --tasks",
-            err=True,
-        )
-
-
-def _begun(started: StartedRun, submission: Submission) -> Iterator[str]:
-    if started.was_running:
-        yield f"running  {started.name}, with the same arguments: nothing was started (--again starts another)"
-    else:
-        yield f"started  {started.name}"
-    yield f"console  {started.url}"
-    yield f"progress voxbatch status {submission.out}"
-    sys.stdout.flush()

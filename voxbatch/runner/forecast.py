@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from voxbatch import engines
 from voxbatch.audio import probe
-from voxbatch.config import Config, load_profile
+from voxbatch.config import Config, RunOptions, load_profile
 from voxbatch.engines import ExpectedSpeed
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.manifest import Source, Survey, items, survey
@@ -158,7 +158,7 @@ DEFAULT_PROFILES = {"vllm": "ctx512-batch", "faster-whisper": "cpu"}
 """The profile that an engine runs with if none is given."""
 
 
-def known_rates(config: Config, engine: str) -> KnownRates:
+def known_rates(config: RunOptions, engine: str) -> KnownRates:
     """Return speed and price from the config, or else from the profile that this engine would run with."""
     name = config.profile or DEFAULT_PROFILES.get(engine)
     profile = load_profile(name) if name else {}
@@ -171,7 +171,7 @@ def known_rates(config: Config, engine: str) -> KnownRates:
 
 
 def calculate_speed(
-    config: Config, engine: str, workload: Workload | None = None, gpu: str | None = None, gpus: int = 1
+    config: RunOptions, engine: str, workload: Workload | None = None, gpu: str | None = None, gpus: int = 1
 ) -> ExpectedSpeed | None:
     """Calculate the speed of an engine, or return None if this is not possible. See engines.expected_speed.
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import voxbatch
 from voxbatch import audio, engines
-from voxbatch.config import Config, digest
+from voxbatch.config import Config, RunOptions, digest
 from voxbatch.engines import EngineCache, EngineSpec
 from voxbatch.log import Log
 from voxbatch.manifest import Handle, PathPolicy, Source, open_source, survey
@@ -69,7 +69,7 @@ def open_manifest(config: Config) -> Source:
     return open_source(config.source, store_options=config.store_options, include=config.include)
 
 
-def path_policy(config: Config) -> PathPolicy:
+def path_policy(config: RunOptions) -> PathPolicy:
     """Return the rule for the paths that the manifest of a config may name.
 
     Raises:

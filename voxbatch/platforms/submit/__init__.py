@@ -18,7 +18,7 @@ from voxbatch.errors import BusyError
 from voxbatch.platforms.submit.cloudrun import CloudRun
 from voxbatch.platforms.submit.sagemaker import SageMaker
 from voxbatch.platforms.submit.sizing import Forecast, check_tasks, size_run, task_count
-from voxbatch.platforms.submit.submission import ApiRequest, StartedRun, Submission, Target
+from voxbatch.platforms.submit.submission import ApiRequest, StartedRun, Submission, Target, redact_addresses
 from voxbatch.storage import retry
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Submission",
     "Target",
     "check_tasks",
+    "redact_addresses",
     "size_run",
     "start",
     "start_with_retries",

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from voxbatch import prices
-from voxbatch.config import Config
+from voxbatch.config import Config, RunOptions
 from voxbatch.engines import ExpectedSpeed
 from voxbatch.errors import ConfigError
 from voxbatch.platforms.submit.submission import Submission, Target
@@ -91,7 +91,7 @@ def size_run(
     return replace(submission, tasks=count, limit_s=limit_s), forecast
 
 
-def check_tasks(config: Config, target: Target, tasks: int | None = None, task_hours: float | None = None) -> None:
+def check_tasks(config: RunOptions, target: Target, tasks: int | None = None, task_hours: float | None = None) -> None:
     """Check a submission as `size_run` does before it reads the source.
 
     Raises:
@@ -111,7 +111,7 @@ def check_tasks(config: Config, target: Target, tasks: int | None = None, task_h
 
 
 def _speed(
-    config: Config, target: Target, workload: Workload | None = None
+    config: RunOptions, target: Target, workload: Workload | None = None
 ) -> tuple[str, KnownRates, ExpectedSpeed | None]:
     """Return the engine on the target, its known speed and price, and its calculated speed if no speed is known."""
     engine = target.engine() if config.engine == "auto" else config.engine

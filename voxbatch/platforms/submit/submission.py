@@ -71,6 +71,15 @@ class ApiRequest:
     """The body, as JSON."""
 
 
+def redact_addresses(value: Any) -> Any:
+    """Return a JSON value without the queries of its addresses, because a query may be a signature."""
+    if isinstance(value, dict):
+        return {name: redact_addresses(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [redact_addresses(each) for each in value]
+    return redacted(value) if isinstance(value, str) and is_remote(value) else value
+
+
 @dataclass(frozen=True, slots=True)
 class StartedRun:
     """A run that is in progress."""

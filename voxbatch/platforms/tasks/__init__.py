@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from voxbatch.errors import ConfigError
+from voxbatch.log import Log
 from voxbatch.platforms.tasks import sagemaker
+from voxbatch.storage import is_remote
 
 AUTO, NONE = "auto", "none"
 TASK_COUNT = "VOXBATCH_TASK_COUNT"
@@ -108,6 +110,53 @@ def shard_of(task: Task | None, asked: tuple[int, int] | None) -> tuple[int, int
             "--shard alone"
         )
     return task.index, task.count
+
+
+def own_task(
+    environ: Mapping[str, str], platform: str, asked: tuple[int, int] | None, source: str
+) -> tuple[Task | None, tuple[int, int]]:
+    """Return the task that this process is, if any, and (shard, number of shards).
+
+    Args:
+        environ: the environment of this process.
+        platform: see `find`.
+        asked: --shard, if given.
+        source: SOURCE of the run.
+
+    Raises:
+        ConfigError: see `find` and `shard_of`; or each host of a SageMaker job has only a part of the source.
+    """
+    root = sagemaker.root_folder(environ)
+    task = find(environ, root, platform, asked and asked[1])
+    shard = shard_of(task, asked)
+    if task and task.platform == "sagemaker" and task.count > 1:
+        sagemaker.refuse_sharded_input(source, root)
+    return task, shard
+
+
+def usd_per_hour(task: Task, environ: Mapping[str, str]) -> float | None:
+    """Return the price of the machine that the task runs on; None if the price is unknown."""
+    from voxbatch import engines, prices
+
+    instance_type = None
+    if task.platform == "sagemaker":
+        instance_type = sagemaker.instance_type(sagemaker.root_folder(environ))
+    return prices.usd_per_hour(prices.machine(task.platform, instance_type, engines.has_gpu()))
+
+
+def announce(task: Task, shard: int, shards: int, out: str, log: Log) -> None:
+    """Log the task and its shard; warn if OUT is a local folder that the tasks of the platform do not share."""
+    log.info("task", engine=task.platform, text=f"{task}: shard {shard}/{shards}")
+    if shards > 1 and task.platform in _NO_SHARED_FOLDER and not is_remote(out):
+        log.warning(
+            "local_out",
+            text=f"OUT {out} is a folder of this task: unless all {task.count} tasks see the same one, none of them "
+            "merges; give an OUT at gs:// or s3://",
+        )
+
+
+_NO_SHARED_FOLDER = ("cloud-run", "sagemaker")
+"""Platforms whose tasks share no folder, unless one is mounted."""
 
 
 def _check_none_found(env: _Environment, platform: str) -> None:
