@@ -147,14 +147,14 @@ def test_other_commands(job: Job) -> None:
     assert f"{ITEMS - 1}" in said
 
 
-def test_a_plan_of_what_cannot_be_reached(job: Job) -> None:
+def test_a_dry_run_stops_if_the_store_is_silent(job: Job) -> None:
     """If --dry-run cannot read the durations of recordings, it gives the reason instead of a plan for no audio."""
     job.proxy.spoil = lambda request: "503" if request.key.startswith("audio/") else ""
     code, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out", "--dry-run")
     assert (code, "the server is busy or failing" in said) == (1, True)
 
 
-def test_a_plan_where_some_recordings_cannot_be_reached(job: Job) -> None:
+def test_a_dry_run_estimates_from_the_reachable_recordings(job: Job) -> None:
     """If a place refuses every second recording, --dry-run estimates from the others; with --fail-unreachable, also if
     it is down.
     """
@@ -283,7 +283,7 @@ def test_the_store_goes_down(job: Job) -> None:
     assert outputs(open_store(out)) == job.local()
 
 
-def test_recordings_are_out_of_reach(job: Job) -> None:
+def test_a_silent_store_stops_the_run_unless_told_otherwise(job: Job) -> None:
     """If no recording can be fetched, the run stops without failed items, unless --fail-unreachable is given."""
     out = f"{job.root}/out"
     job.proxy.spoil = lambda request: "503" if request.key.startswith("audio/") else ""

@@ -243,7 +243,7 @@ def test_parts_of_one_recording(bucket: Bucket) -> None:
     assert (asked(bucket, "a.wav"), asked(bucket, "b.wav")) == (2, 1)
 
 
-def test_one_that_is_missing(bucket: Bucket) -> None:
+def test_a_missing_recording_fails_at_once(bucket: Bucket) -> None:
     """A missing object is a failure of its item at once, and of no other."""
     uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(3)]
     messages = decoded(uris[0], f"{bucket.server.scheme}://{bucket.name}/nowhere.wav", uris[1], uris[2])
@@ -252,7 +252,7 @@ def test_one_that_is_missing(bucket: Bucket) -> None:
     assert asked(bucket, "nowhere.wav") == 1
 
 
-def test_one_that_is_always_in_trouble(bucket: Bucket) -> None:
+def test_an_unreachable_recording_fails_if_its_place_delivers_others(bucket: Bucket) -> None:
     """An object that cannot be fetched, although others can, fails after a fixed number of attempts and is marked as
     retryable.
     """
@@ -275,7 +275,7 @@ def test_one_that_is_always_in_trouble(bucket: Bucket) -> None:
     assert asked(bucket, "0.wav") in (ATTEMPTS, 2 * ATTEMPTS)  # twice as often if nothing else had arrived in between
 
 
-def test_a_bad_day(bucket: Bucket) -> None:
+def test_a_tenth_of_failing_requests_costs_no_recording(bucket: Bucket) -> None:
     """With a tenth of all requests failing in every known way, all recordings arrive."""
     uris = [bucket.speech(f"{i}.wav", 0.5, seed=i) for i in range(60)]
     bucket.proxy.stall_s = 1.0
@@ -287,7 +287,7 @@ def test_a_bad_day(bucket: Bucket) -> None:
     assert bucket.proxy.spoilt
 
 
-def test_the_store_is_down(bucket: Bucket) -> None:
+def test_a_silent_store_stops_the_run(bucket: Bucket) -> None:
     """If the store sends nothing, the run stops, and no recording is recorded as failed."""
     uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(3 * FAILURE_THRESHOLD)]
     bucket.proxy.spoil = lambda request: "503"
@@ -297,7 +297,7 @@ def test_the_store_is_down(bucket: Bucket) -> None:
     assert not told
 
 
-def test_an_outage_that_ends(bucket: Bucket) -> None:
+def test_recordings_are_retried_after_an_outage(bucket: Bucket) -> None:
     """Recordings that were unreachable during an outage are retried once something arrives. An outage that outlasts all
     attempts, but not the run, costs no recording.
     """
@@ -322,7 +322,7 @@ def test_an_outage_that_ends(bucket: Bucket) -> None:
 
 # the emulator of Cloud Storage checks no credentials
 @pytest.mark.parametrize("bucket", ["amazon", "seaweed"], indirect=True)
-def test_credentials_run_out(bucket: Bucket) -> None:
+def test_expired_credentials_stop_the_run(bucket: Bucket) -> None:
     """A store that rejects the credentials stops the run, whatever arrived before: the recordings are not at fault."""
     uris = [bucket.speech(f"{i}.wav", 0.5) for i in range(3)]
     expired = b"<Error><Code>ExpiredToken</Code><Message>The token has expired</Message></Error>"
@@ -342,7 +342,7 @@ def test_credentials_run_out(bucket: Bucket) -> None:
     assert not failures(told)
 
 
-def test_no_room_for_a_recording(bucket: Bucket, small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_stops_the_run(bucket: Bucket, small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk stops the run with its name, and is not recorded as a failure of the recording."""
     monkeypatch.setenv("TMPDIR", str(small_disk))
     uris = [bucket.speech("a.wav", 0.5), bucket.put("b.m4a", bytes(5 << 20)), bucket.speech("c.wav", 0.5)]
@@ -352,7 +352,7 @@ def test_no_room_for_a_recording(bucket: Bucket, small_disk: Path, monkeypatch: 
     assert not failures(told)
 
 
-def test_no_bucket(bucket: Bucket) -> None:
+def test_a_missing_bucket_stops_the_run(bucket: Bucket) -> None:
     """A missing bucket stops the run with its name, before any item is recorded as failed."""
     uris = [f"{bucket.server.scheme}://no-{bucket.name}/{i}.wav" for i in range(3)]
     if bucket.server.scheme == "gs":  # the emulator says less than the real store

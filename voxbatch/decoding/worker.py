@@ -34,28 +34,32 @@ _EMPTY = np.zeros(0, np.float32)
 
 def serve(connection: Connection, store_options: StoreOptions) -> NoReturn:
     """Decode the tasks that arrive, in order, until the parent process ends."""
-    inbox: queue.SimpleQueue[tuple[Task, Prefetch]] = queue.SimpleQueue()
+    received: queue.SimpleQueue[tuple[Task, Prefetch]] = queue.SimpleQueue()
     prefetcher = Prefetcher(functools.partial(open_recording, store_options=store_options))
-    threading.Thread(target=_take_in, args=(connection, prefetcher, inbox), daemon=True, name="inbox").start()
-    alive = functools.partial(connection.send, None)
+    threading.Thread(
+        target=_receive_tasks, args=(connection, prefetcher, received), daemon=True, name="receive"
+    ).start()
+    heartbeat = functools.partial(connection.send, None)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while True:
-            task, wanted = inbox.get()
-            for message in _messages(task, prefetcher.opened(wanted, alive)):
+            task, prefetch = received.get()
+            for message in _messages(task, prefetcher.opened(prefetch, heartbeat)):
                 if isinstance(message, Chunk):
                     connection.send(replace(message, samples=_EMPTY))
                     connection.send_bytes(np.ascontiguousarray(message.samples).data)
                 else:
                     connection.send(message)
-    os._exit(0)  # see _take_in
+    os._exit(0)  # see _receive_tasks
 
 
-def _take_in(connection: Connection, prefetcher: Prefetcher, inbox: queue.SimpleQueue[tuple[Task, Prefetch]]) -> None:
+def _receive_tasks(
+    connection: Connection, prefetcher: Prefetcher, received: queue.SimpleQueue[tuple[Task, Prefetch]]
+) -> None:
     """Receive tasks as they arrive, and begin to fetch their recordings."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             task: Task = connection.recv()
-            inbox.put((task, prefetcher.start(task.audio)))
+            received.put((task, prefetcher.start(task.audio)))
     os._exit(0)  # the parent is gone; a normal exit would wait for requests that are being retried
 
 
