@@ -10,7 +10,7 @@ Each measurement prints a JSON line:
   (voxbatch.vllm_plugin.decode_kernel) is compared with vLLM's FlashAttention as its CUDA graphs call it, in up to 32
   splits and in 1; with the largest difference.
 - `products`: the decoder's 26 layers and its head, and the encoder's 32 layers, in bfloat16 and in FP8.
-- `placing`: the encoder's kernel (voxbatch.vllm_plugin.kernels), ms per chunk, and its difference from PyTorch's
+- `placing`: the encoder's kernel (voxbatch.vllm_plugin.rotary_kernel), ms per chunk, and its difference from PyTorch's
   operations in float32.
 - `window`: the encoder's attention, ms per chunk of 30 s, by our kernel (voxbatch.vllm_plugin.window_kernel) and by
   FlashAttention as the encoder calls it; the difference between the two, and of each from float32.
@@ -165,8 +165,8 @@ def placing() -> dict[str, Any]:
     """Measure the encoder's kernel between a layer's first product and its attention, for four chunks after their
     shared silence.
     """
-    from voxbatch.vllm_plugin import kernels, packing
-    from voxbatch.vllm_plugin.placing import place
+    from voxbatch.vllm_plugin import packing, rotary_kernel
+    from voxbatch.vllm_plugin.rotary import rotate_and_lay_out
 
     head, width = 64, 2_048
     layout = packing.packed([FRAMES // 4] * 4, GPU, SILENT)
@@ -176,12 +176,12 @@ def placing() -> dict[str, Any]:
     pads = torch.randn(2, SILENT, width, device=GPU).bfloat16()
     found = []
     # the kernel rounds only once, at its end
-    for way, kind in ((kernels.place, torch.bfloat16), (place, torch.float32)):
+    for way, kind in ((rotary_kernel.rotate_and_lay_out, torch.bfloat16), (rotate_and_lay_out, torch.float32)):
         queries, kv = qkv.to(kind, copy=True), qkv.new_empty(2, len(qkv) + 4 * SILENT, width, dtype=kind)
         way(queries, kv, pads.to(kind), cos_sin.to(kind), layout, head)
         found.append((queries[:, :width].bfloat16(), kv.bfloat16()))
     kv = found[0][1]
-    ms = timed(lambda: kernels.place(qkv, kv, pads, cos_sin, layout, head))
+    ms = timed(lambda: rotary_kernel.rotate_and_lay_out(qkv, kv, pads, cos_sin, layout, head))
     moved = 4 * (qkv.numel() + kv[:, : 4 * SILENT].numel())
     largest = max(float((one.float() - other.float()).abs().max()) for one, other in zip(*found, strict=True))
     return {"what": "placing", "ms": round(ms * ENCODER_LAYERS / 4, 3), "tb_s": round(moved / ms / 1e9, 2),
@@ -190,7 +190,7 @@ def placing() -> dict[str, Any]:
 
 def window(chunks: int) -> dict[str, Any]:
     """Measure the encoder's attention, for chunks after the silence that they share."""
-    from voxbatch.vllm_plugin.attention import Masked, Windowed
+    from voxbatch.vllm_plugin.encoder_attention import Masked, Windowed
 
     q, k, v, layout = windowed(chunks)
     scale = ENCODER_HEAD**-0.5
@@ -228,7 +228,7 @@ def _encoder_flash(scale: float) -> Any:
         from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
     except ImportError:
         return None
-    from voxbatch.vllm_plugin.attention import Flash
+    from voxbatch.vllm_plugin.encoder_attention import Flash
 
     return Flash(WINDOW, scale, get_flash_attn_version(head_size=ENCODER_HEAD))
 

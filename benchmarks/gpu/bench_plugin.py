@@ -420,8 +420,8 @@ class Inside:
 
     def _shared(self) -> int:
         """Return the number of positions of a prompt that are copied and not computed."""
-        beginning = getattr(self._core.scheduler, "_beginning", None)
-        return beginning.shared if beginning else 0
+        prefix = getattr(self._core.scheduler, "_prefix", None)
+        return prefix.positions if prefix else 0
 
     def host(self, steps: int = 300) -> dict[str, Any]:
         """Measure the time of Python functions in the same kind of run."""

@@ -82,12 +82,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=512)
     requests = parser.parse_args().requests
-    from voxbatch.engines.vllm.scheduler import LiftedAsync
+    from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
 
-    class Before(LiftedAsync):  # type: ignore[misc]
-        _shortens = False
+    class Before(AsyncBatchScheduler):  # type: ignore[misc]
+        _uses_fast_path = False
 
-    kinds = {"vLLM's own": modelless.stock(), "with has_its_audio and slots": Before, "with steady steps": LiftedAsync}
+    kinds = {
+        "vLLM's own": modelless.stock(),
+        "with has_its_audio and slots": Before,
+        "with steady steps": AsyncBatchScheduler,
+    }
     blocks = (requests + 1) * modelless.CONTEXT // modelless.BLOCK
     sides = {name: Side(modelless.scheduler(kind, requests, blocks)) for name, kind in kinds.items()}
     gc.freeze()  # vLLM's engine does the same after its start

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from voxbatch.engines.vllm.scheduler import Lifted, LiftedAsync
+from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler, BatchScheduler
 
 
-class WholePrompts(LiftedAsync if torch.cuda.is_available() else Lifted):  # type: ignore[misc]
+class WholePrompts(AsyncBatchScheduler if torch.cuda.is_available() else BatchScheduler):  # type: ignore[misc]
     """The scheduler with the shared prefix switched off."""
 
-    _shares = False
+    _shares_prefix = False

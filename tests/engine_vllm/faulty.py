@@ -9,13 +9,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from voxbatch.engines.vllm.scheduler import Lifted
+from voxbatch.vllm_plugin.scheduler.batch_scheduler import BatchScheduler
 
 POISON_POSITIONS = 32 + 6 + 11 + 63
 """Positions of a chunk of 5.0 s (63 tokens of audio) at a delay of 480 ms."""
 
 
-class _Counting(Lifted):
+class _Counting(BatchScheduler):
     steps = 0
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:

@@ -37,17 +37,20 @@ def scheduler(
     """Return a scheduler that runs `requests` requests at a time.
 
     Args:
-        kind: class of the scheduler, which derives from our Lifted.
+        kind: class of the scheduler, which derives from our BatchScheduler.
         blocks: number of K/V cache blocks, of BLOCK tokens each.
         crowded: run so many requests even if the blocks do not suffice for all of them to their ends.
         step_tokens: maximum number of tokens in a step.
         silence: silence that requests usually begin with, in samples, and the number of positions that depend on it
             alone.
     """
-    from voxbatch.engines.vllm.beginning import Opening
+    from voxbatch.vllm_plugin.scheduler.shared_prefix import LeadingSilence
 
-    begins = Opening(*silence) if silence else None
-    with patch.dict(os.environ, PLUGIN_ON), patch("voxbatch.engines.vllm.beginning.opening", lambda config: begins):
+    begins = LeadingSilence(*silence) if silence else None
+    with (
+        patch.dict(os.environ, PLUGIN_ON),
+        patch("voxbatch.vllm_plugin.scheduler.shared_prefix.leading_silence", lambda config: begins),
+    ):
         made = kind(**_arguments(requests, blocks, step_tokens))
     if crowded:
         made._reservations.total = requests * CONTEXT
@@ -62,17 +65,18 @@ def stock() -> type[Any]:
     """Return a scheduler class that admits as ours does and otherwise works as vLLM's own."""
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    from voxbatch.engines.vllm.scheduler import LiftedAsync
+    from voxbatch.vllm_plugin.patches import allocate_slots
+    from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
 
-    class Stock(LiftedAsync):  # type: ignore[misc]
-        _shortens = False
+    class Stock(AsyncBatchScheduler):  # type: ignore[misc]
+        _uses_fast_path = False
         _try_schedule_encoder_inputs = Scheduler._try_schedule_encoder_inputs
 
         def __init__(self, **arguments: Any):
             super().__init__(**arguments)
             manager = self.kv_cache_manager
             vars(manager).pop("allocate_slots", None)
-            manager.allocate_slots = self._reservations.checked(manager.allocate_slots)
+            manager.allocate_slots = allocate_slots.reserve_all_blocks(manager.allocate_slots, self._reservations)
 
     return Stock
 

@@ -73,10 +73,10 @@ import torch
 from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 from voxbatch import vllm_plugin
-from voxbatch.vllm_plugin.decoding import Decoding
+from voxbatch.vllm_plugin.decode_attention import DecodeAttentionBackend
 
-backend = AttentionBackendEnum[vllm_plugin.ATTENTION]
-register_backend(backend, "voxbatch.vllm_plugin.decoding.Decoding")
+backend = AttentionBackendEnum[vllm_plugin.ATTENTION_BACKEND]
+register_backend(backend, "voxbatch.vllm_plugin.decode_attention.DecodeAttentionBackend")
 assert backend.get_class() is Decoding
 assert issubclass(Decoding, FlashAttentionBackend)
 assert AttentionBackendEnum[Decoding.get_name()] is AttentionBackendEnum.FLASH_ATTN
@@ -117,7 +117,7 @@ placing = dict(q_width=2048, k_width=2048, head=64, block=2048)
 for capability in (80, 86, 89, 90):
     for kernel, known, options in (
         (decode_kernel._attend, decoding, dict(num_warps=decode_kernel.WARPS, num_stages=decode_kernel.STAGES)),
-        (kernels._place, placing, dict(num_warps=kernels.WARPS)),
+        (rotary_kernel._rotate_and_lay_out, placing, dict(num_warps=kernels.WARPS)),
     ):
         assert shared(kernel, kinds, known, capability, **options) <= 99 * 1024, (capability, kernel)
 """

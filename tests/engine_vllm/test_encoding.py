@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from voxbatch.vllm_plugin.attention import Masked  # noqa: E402
-from voxbatch.vllm_plugin.gather import indexed  # noqa: E402
+from voxbatch.vllm_plugin.encoder_attention import Masked  # noqa: E402
+from voxbatch.vllm_plugin.encoder_output_pool import EncoderOutputPool  # noqa: E402
+from voxbatch.vllm_plugin.memory_usage import MemoryUsage  # noqa: E402
 from voxbatch.vllm_plugin.packing import groups, packed  # noqa: E402
-from voxbatch.vllm_plugin.shelf import Shelf  # noqa: E402
+from voxbatch.vllm_plugin.patches import gather_mm_embeddings  # noqa: E402
 from voxbatch.vllm_plugin.spectrogram import STEP, Spectrogram, rounded  # noqa: E402
-from voxbatch.vllm_plugin.usage import Usage  # noqa: E402
 
 CPU = torch.device("cpu")
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=12)
@@ -80,7 +80,7 @@ def test_lengths_are_rounded_up() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_cpu_has_no_memory_of_a_gpu() -> None:
     """The worker reports no GPU memory on a CPU, and nothing fails."""
-    assert Usage().voxbatch_memory() == {}
+    assert MemoryUsage().voxbatch_memory() == {}
 
 
 def test_a_place_is_free_when_its_rows_are_forgotten() -> None:
@@ -88,18 +88,18 @@ def test_a_place_is_free_when_its_rows_are_forgotten() -> None:
 
     A slice does not hold a place. Rows that do not fit lie outside the pool.
     """
-    shelf = Shelf(2, 4, torch.zeros(3))
+    pool = EncoderOutputPool(2, 4, torch.zeros(3))
     rows = [torch.full((count, 3), float(count)) for count in (1, 2, 3, 5)]
-    first, second, third = (shelf.put(each) for each in rows[:3])
-    assert _on(shelf, first)
-    assert _on(shelf, second)
-    assert not _on(shelf, third)
+    first, second, third = (pool.store(each) for each in rows[:3])
+    assert _on(pool, first)
+    assert _on(pool, second)
+    assert not _on(pool, third)
     part = first[:1]
     del first
     gc.collect()
-    assert not _on(shelf, shelf.put(rows[3]))  # longer than any place
-    again = shelf.put(rows[2])
-    assert _on(shelf, again)
+    assert not _on(pool, pool.store(rows[3]))  # longer than any place
+    again = pool.store(rows[2])
+    assert _on(pool, again)
     assert part.untyped_storage().data_ptr() == again.untyped_storage().data_ptr()
     np.testing.assert_array_equal(second, rows[1])
     np.testing.assert_array_equal(third, rows[2])
@@ -112,19 +112,19 @@ def test_one_copy_fetches_what_slices_would() -> None:
     The requests have different lengths and any order, some with a prompt and some with one position. If a request's
     rows have no place in the pool, the runner's own method is used, which is right for all requests.
     """
-    shelf, rng = Shelf(3, 6, torch.zeros(2)), np.random.default_rng(0)
-    kept = {name: shelf.put(torch.from_numpy(rng.standard_normal((6, 2), np.float32))) for name in "abcd"}
-    gather = indexed(lambda *_: ("slices", None))
+    pool, rng = EncoderOutputPool(3, 6, torch.zeros(2)), np.random.default_rng(0)
+    kept = {name: pool.store(torch.from_numpy(rng.standard_normal((6, 2), np.float32))) for name in "abcd"}
+    gather = gather_mm_embeddings.wrap(lambda *_: ("slices", None))
     done = dict.fromkeys(kept, 0)
     for scheduled in ({"a": 3}, {"a": 1, "b": 4}, {"b": 1, "c": 2, "a": 1}, {"c": 1}, {"c": 1, "a": 1}):
         new = [name for name in scheduled if not done[name]]
-        numbers, _ = gather(_runner(shelf, kept, scheduled, done), _step(scheduled, new))
+        numbers, _ = gather(_runner(pool, kept, scheduled, done), _step(scheduled, new))
         expected = [kept[name][done[name] : done[name] + count] for name, count in scheduled.items()]
-        np.testing.assert_array_equal(shelf.take(numbers[0]), torch.cat(expected))
+        np.testing.assert_array_equal(pool.gather(numbers[0]), torch.cat(expected))
         for name, count in scheduled.items():
             done[name] += count
     with_one_elsewhere = {"a": 1, "d": 2}
-    runner = _runner(shelf, kept, with_one_elsewhere, done)
+    runner = _runner(pool, kept, with_one_elsewhere, done)
     assert gather(runner, _step(with_one_elsewhere, ["d"]))[0] == "slices"
 
 
@@ -134,12 +134,12 @@ def test_rows_of_one_that_is_let_in(computed: int) -> None:
 
     A request that is preempted and resumed gets the rows that were encoded anew for it.
     """
-    shelf, gather = Shelf(2, 6, torch.zeros(2)), indexed(lambda *_: ("slices", None))
+    pool, gather = EncoderOutputPool(2, 6, torch.zeros(2)), gather_mm_embeddings.wrap(lambda *_: ("slices", None))
     for again in ((), ("a",)):
-        kept = {"a": shelf.put(torch.randn(6, 2))}
+        kept = {"a": pool.store(torch.randn(6, 2))}
         step, done = _step({"a": 3}, [] if again else ["a"], again), {"a": computed}
-        numbers, _ = gather(_runner(shelf, kept, {"a": 3}, done), step)
-        np.testing.assert_array_equal(shelf.take(numbers[0]), kept["a"][computed : computed + 3])
+        numbers, _ = gather(_runner(pool, kept, {"a": 3}, done), step)
+        np.testing.assert_array_equal(pool.gather(numbers[0]), kept["a"][computed : computed + 3])
 
 
 def _step(scheduled: dict[str, int], new: Sequence[str], again: Sequence[str] = ()) -> SimpleNamespace:
@@ -153,7 +153,7 @@ def _step(scheduled: dict[str, int], new: Sequence[str], again: Sequence[str] = 
 
 
 def _runner(
-    shelf: Shelf, kept: dict[str, torch.Tensor], scheduled: dict[str, int], done: dict[str, int]
+    pool: EncoderOutputPool, kept: dict[str, torch.Tensor], scheduled: dict[str, int], done: dict[str, int]
 ) -> SimpleNamespace:
     """Return a stand-in for vLLM's runner with the fields that the code reads."""
     batch = SimpleNamespace(
@@ -162,10 +162,10 @@ def _runner(
     requests = {name: SimpleNamespace(mm_features=[SimpleNamespace(identifier=f"audio of {name}")]) for name in kept}
     cache = {f"audio of {name}": rows for name, rows in kept.items()}
     return SimpleNamespace(
-        get_model=lambda: SimpleNamespace(shelf=shelf), device=CPU, input_batch=batch, requests=requests,
+        get_model=lambda: SimpleNamespace(encoder_output_pool=pool), device=CPU, input_batch=batch, requests=requests,
         encoder_cache=cache,
     )  # fmt: skip
 
 
-def _on(shelf: Shelf, rows: torch.Tensor) -> bool:
-    return bool(rows.untyped_storage().data_ptr() == shelf._places.untyped_storage().data_ptr())
+def _on(pool: EncoderOutputPool, rows: torch.Tensor) -> bool:
+    return bool(rows.untyped_storage().data_ptr() == pool._slots.untyped_storage().data_ptr())

@@ -199,8 +199,8 @@ def _python(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_private_name_is_there() -> None:
     """This vLLM, a supported version, has every private name, and a missing name is reported."""
-    code = "from voxbatch.vllm_plugin import private; private.require(); print('all'); "
-    done = _python(code + "private.NAMES['vllm.config:Gone'] = ''; private.require()")
+    code = "from voxbatch.vllm_plugin import vllm_names; vllm_names.require(); print('all'); "
+    done = _python(code + "vllm_names.NAMES['vllm.config:Gone'] = ''; vllm_names.require()")
     assert "all" in done.stdout
     assert "has no vllm.config:Gone, which voxbatch's encoder plugin needs" in done.stderr.splitlines()[-1]
 
@@ -208,10 +208,10 @@ def test_every_private_name_is_there() -> None:
 def test_a_version_that_nobody_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unsupported version is refused before anything is registered, with both versions and a solution."""
     from voxbatch import vllm_plugin
-    from voxbatch.vllm_plugin import private
+    from voxbatch.vllm_plugin import vllm_names
 
     monkeypatch.setenv(vllm_plugin.SWITCH, "1")
-    monkeypatch.setattr(private, "_version", lambda: "0.31.2")
+    monkeypatch.setattr(vllm_names, "_version", lambda: "0.31.2")
     with pytest.raises(RuntimeError, match=r"made for vLLM 0\.26 and 0\.32, and this is 0\.31\.2: run without it"):
         vllm_plugin.register()
 

@@ -128,11 +128,13 @@ def test_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (declared,) = project["entry-points"][vllm_plugin.GROUP].items()
+    (declared,) = project["entry-points"][vllm_plugin.ENTRY_POINT_GROUP].items()
     monkeypatch.setattr(metadata, "entry_points", lambda group: [])
     assert not vllm_plugin.is_installed()
-    point = metadata.EntryPoint(*declared, vllm_plugin.GROUP)
-    monkeypatch.setattr(metadata, "entry_points", lambda group: [point] if group == vllm_plugin.GROUP else [])
+    point = metadata.EntryPoint(*declared, vllm_plugin.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(
+        metadata, "entry_points", lambda group: [point] if group == vllm_plugin.ENTRY_POINT_GROUP else []
+    )
     assert point.load() is vllm_plugin.register
     for plugins, found in ((None, True), ("voxbatch", True), ("other,voxbatch", True), ("other", False), ("", False)):
         monkeypatch.delenv("VLLM_PLUGINS", raising=False)

@@ -16,9 +16,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # import
 
 
 def scheduler_kind() -> type[Any]:
-    from voxbatch.engines.vllm.scheduler import LiftedAsync
+    from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
 
-    return LiftedAsync
+    return AsyncBatchScheduler
 
 
 def side(**limits: Any) -> Side:
@@ -53,10 +53,10 @@ def test_nothing_is_kept_of_ended_requests() -> None:
 
 def test_a_cache_without_a_table_of_sizes() -> None:
     """The scheduler works with vLLM before 0.31, whose encoder cache has no num_embeds_by_hash."""
-    from voxbatch.engines.vllm.scheduler import _forget_ended
+    from voxbatch.vllm_plugin.scheduler.batch_scheduler import _remove_unreferenced
 
     cache = SimpleNamespace(cached={"a": set(), "b": {"1"}}, freeable=OrderedDict(a=7), freed=[], num_free_slots=3)
-    _forget_ended(cache)
+    _remove_unreferenced(cache)
     assert cache == SimpleNamespace(cached={"b": {"1"}}, freeable={}, freed=["a"], num_free_slots=10)
 
 
@@ -114,6 +114,6 @@ def test_what_runs_has_its_blocks() -> None:
     while len(one.ends) < 100:
         one.schedule()
         needed = {each.request_id: -(-(20 + each.max_tokens) // BLOCK) for each in one.scheduler.running}
-        assert reservations._of == needed
+        assert reservations.blocks == needed
         assert sum(needed.values()) <= reservations.total
         one.update()

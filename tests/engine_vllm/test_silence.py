@@ -15,11 +15,11 @@ torch = pytest.importorskip("torch")
 
 from tower import LAYERS, WIDTH, tower  # noqa: E402
 
-from voxbatch.vllm_plugin.admit import from_the_host  # noqa: E402
-from voxbatch.vllm_plugin.attention import Masked  # noqa: E402
 from voxbatch.vllm_plugin.encoder import Encoder  # noqa: E402
+from voxbatch.vllm_plugin.encoder_attention import Masked  # noqa: E402
 from voxbatch.vllm_plugin.packing import Packed, packed  # noqa: E402
-from voxbatch.vllm_plugin.placing import place  # noqa: E402
+from voxbatch.vllm_plugin.patches import execute_mm_encoder  # noqa: E402
+from voxbatch.vllm_plugin.rotary import rotate_and_lay_out  # noqa: E402
 from voxbatch.vllm_plugin.silence import settled_frames  # noqa: E402
 
 CPU, TOKEN, LEFT_PAD = torch.device("cpu"), 1_280, 32
@@ -160,7 +160,7 @@ def _placed(how: Any, layout: Packed, dtype: Any, queries: int, keys: int) -> Se
 def test_placed() -> None:
     """Rotation equals the product of complex numbers, and each row is in its place."""
     layout = packed([3, 5], CPU, known=2)
-    before, pads, turns, q, kv = _placed(place, layout, torch.float32, 64, 32)
+    before, pads, turns, q, kv = _placed(rotate_and_lay_out, layout, torch.float32, 64, 32)
 
     def turned(x: Any) -> Any:
         pairs = torch.view_as_complex(x.unflatten(1, (-1, 8, 2)).contiguous())
@@ -184,11 +184,11 @@ def test_the_kernel_places_as_pytorch_does(
     """
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     pytest.importorskip("triton")
-    from voxbatch.vllm_plugin import kernels
+    from voxbatch.vllm_plugin import rotary_kernel
 
     layout = packed([4, 1, 7], CPU, known)
-    *_, q, kv = _placed(place, layout, torch.float32, queries, keys)
-    *_, q_found, kv_found = _placed(kernels.place, layout, torch.float32, queries, keys)
+    *_, q, kv = _placed(rotate_and_lay_out, layout, torch.float32, queries, keys)
+    *_, q_found, kv_found = _placed(rotary_kernel.rotate_and_lay_out, layout, torch.float32, queries, keys)
     torch.testing.assert_close(q_found, q)
     torch.testing.assert_close(kv_found, kv)
 
@@ -206,8 +206,10 @@ def test_what_a_step_admits_is_encoded_from_the_host() -> None:
 
     audio = {name: torch.full((8,), float(i)) for i, name in enumerate("abc")}
     requests = {name: SimpleNamespace(mm_features=[_feature(name, samples)]) for name, samples in audio.items()}
-    runner = SimpleNamespace(get_model=lambda: SimpleNamespace(encoded=encoded), requests=requests, encoder_cache={})
-    execute = from_the_host(lambda *_: ["vLLM's"])
+    runner = SimpleNamespace(
+        get_model=lambda: SimpleNamespace(encode_chunks=encoded), requests=requests, encoder_cache={}
+    )
+    execute = execute_mm_encoder.wrap(lambda *_: ["vLLM's"])
     assert execute(runner, SimpleNamespace(scheduled_encoder_inputs={})) == []
     assert execute(runner, SimpleNamespace(scheduled_encoder_inputs={"c": [0], "a": [0]})) == []
     assert [[float(samples[0]) for samples in each] for each in given] == [[2.0, 0.0]]

@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 CASES = """
 import torch
-from voxbatch.vllm_plugin.attention import Windowed
+from voxbatch.vllm_plugin.encoder_attention import Windowed
 from voxbatch.vllm_plugin.packing import packed
 from voxbatch.vllm_plugin.window_kernel import Tuning, attend, tiles
 

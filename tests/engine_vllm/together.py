@@ -65,9 +65,9 @@ def _request(prompt: list[int], samples: np.ndarray) -> tuple[dict[str, Any], An
 
 
 if SWITCH in os.environ:  # the engine of this process uses the plugin
-    from voxbatch.engines.vllm.scheduler import Lifted
+    from voxbatch.vllm_plugin.scheduler.batch_scheduler import BatchScheduler
 
-    class Watched(Lifted):
+    class Watched(BatchScheduler):
         """Notes what it tells, and throws a request out once."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -11,7 +11,7 @@ The plugin also loads Voxtral Realtime's weights from Hugging Face's format, for
 vLLM calls `register` in each of its processes, through the entry point `vllm.general_plugins` of this package.
 `register` does nothing unless an environment variable switches it on, so that other users of the same vLLM get the
 stock model. The engine sets the variable (`voxbatch.engines.vllm.prefill`). The plugin uses only the vLLM names that
-`private` lists.
+`vllm_names` lists.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ LOADER_SWITCH = "VOXBATCH_VLLM_LOADER"
 ON = "1"
 LOAD_FORMAT = "voxbatch_huggingface"
 """Name of the load format for Voxtral Realtime's weights in Hugging Face's format (see `loader`)."""
-ATTENTION = "CUSTOM"
-"""vLLM's name for the attention backend that `register` adds (see `decoding`)."""
-GROUP, ENTRY = "vllm.general_plugins", "voxbatch"
+ATTENTION_BACKEND = "CUSTOM"
+"""vLLM's name for the attention backend that `register` adds (see `decode_attention`)."""
+ENTRY_POINT_GROUP, ENTRY_POINT = "vllm.general_plugins", "voxbatch"
 """Group and name of the entry point, as in pyproject.toml."""
 GROUP_FRAMES = 8_192
 """Maximum number of frames that are encoded at a time: four chunks of 512 tokens. More frames gain nothing on an H200.
 Each frame takes about 45 KB of working memory in the 4B model, 0.4 GB in all."""
 
 
-def asked() -> bool:
+def is_switched_on() -> bool:
     """Return whether the environment switches this model on."""
     return os.environ.get(SWITCH) == ON
 
@@ -48,8 +48,8 @@ def is_installed() -> bool:
     Two conditions hold then: voxbatch is installed as a package, and VLLM_PLUGINS does not limit vLLM to other plugins.
     """
     allowed = os.environ.get("VLLM_PLUGINS")
-    wanted = allowed is None or ENTRY in allowed.split(",")
-    return wanted and any(each.name == ENTRY for each in metadata.entry_points(group=GROUP))
+    wanted = allowed is None or ENTRY_POINT in allowed.split(",")
+    return wanted and any(each.name == ENTRY_POINT for each in metadata.entry_points(group=ENTRY_POINT_GROUP))
 
 
 def register() -> None:
@@ -60,14 +60,16 @@ def register() -> None:
     """
     if os.environ.get(LOADER_SWITCH) == ON:
         importlib.import_module("voxbatch.vllm_plugin.loader")
-    if asked():
-        from voxbatch.vllm_plugin import private
+    if is_switched_on():
+        from voxbatch.vllm_plugin import vllm_names
 
-        private.require_version()
+        vllm_names.require_version()
         if multiprocessing.parent_process() is not None:  # vLLM started this process to hold a model
-            private.require_names()
+            vllm_names.require_names()
         from vllm import ModelRegistry
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-        ModelRegistry.register_model(private.ARCHITECTURE, "voxbatch.vllm_plugin.model:PrefillRealtime")
-        register_backend(AttentionBackendEnum[ATTENTION], "voxbatch.vllm_plugin.decoding.Decoding")
+        ModelRegistry.register_model(vllm_names.ARCHITECTURE, "voxbatch.vllm_plugin.model:PrefillRealtime")
+        register_backend(
+            AttentionBackendEnum[ATTENTION_BACKEND], "voxbatch.vllm_plugin.decode_attention.DecodeAttentionBackend"
+        )

@@ -14,10 +14,10 @@ import torch
 from torch.nn import functional
 
 from voxbatch.vllm_plugin import GROUP_FRAMES
-from voxbatch.vllm_plugin.attention import Attention, Flash, Masked, Windowed
 from voxbatch.vllm_plugin.convolution import Causal, Convolution, Turned
-from voxbatch.vllm_plugin.packing import Packed, groups, moved, packed
-from voxbatch.vllm_plugin.placing import Place, place
+from voxbatch.vllm_plugin.encoder_attention import Attention, Flash, Masked, Windowed
+from voxbatch.vllm_plugin.packing import Packed, groups, packed, to_device
+from voxbatch.vllm_plugin.rotary import RotateAndLayOut, rotate_and_lay_out
 from voxbatch.vllm_plugin.silence import Silence, extent
 from voxbatch.vllm_plugin.spectrogram import Spectrogram, rounded
 
@@ -54,7 +54,7 @@ class Encoder:
         self._cos_sin = _interleaved(one.rotary_emb, one.head_dim).to(self.device, self._dtype).contiguous()
         flash = _flash_version(one.head_dim) if self.device.type == "cuda" and self._dtype != torch.float32 else None
         self._ops: _Ops = _Fused() if flash else _Plain()
-        self._place: Place = _kernel() if flash else place
+        self._place: RotateAndLayOut = _kernel() if flash else rotate_and_lay_out
         way: Callable[[Any], Convolution] = Causal if flash else Turned
         self._conv1, self._conv2 = way(layers.conv1), way(layers.conv2)
         window, scale = config.sliding_window, one.scaling
@@ -148,7 +148,7 @@ class Encoder:
         because the convolutions read these frames too.
         """
         behind = min(first, BEHIND)
-        here, skipped = [moved(each, self.device) for each in audio], (first - behind) * self._layers.total_stride
+        here, skipped = [to_device(each, self.device) for each in audio], (first - behind) * self._layers.total_stride
         heard = functional.gelu(self._conv1(self._spectrogram(here, skipped)))
         heard = functional.gelu(self._conv2(heard))[:, behind:]
         return torch.cat([chunk[:count] for chunk, count in zip(heard, frames, strict=True)])
@@ -195,7 +195,7 @@ def _interleaved(rotary: Any, head_dim: int) -> torch.Tensor:
     """Return the rotary embedding's table, [positions, head_dim]: cosines, then sines.
 
     Raises:
-        ValueError: the embedding rotates in another way than `placing` does.
+        ValueError: the embedding rotates in another way than `rotary` does.
     """
     if rotary.is_neox_style or rotary.rotary_dim != head_dim:
         raise ValueError(
@@ -207,10 +207,10 @@ def _interleaved(rotary: Any, head_dim: int) -> torch.Tensor:
     return found
 
 
-def _kernel() -> Place:
-    from voxbatch.vllm_plugin import kernels
+def _kernel() -> RotateAndLayOut:
+    from voxbatch.vllm_plugin import rotary_kernel
 
-    return kernels.place
+    return rotary_kernel.rotate_and_lay_out
 
 
 def _fits(head_dim: int, dtype: torch.dtype) -> bool:

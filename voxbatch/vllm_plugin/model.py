@@ -14,7 +14,7 @@ The weights, the prompt and the logits are those of the stock model.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,23 +23,13 @@ from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneration
 from vllm.sequence import IntermediateTensors
 
-from voxbatch.vllm_plugin import admit, books, gather, greedy, said
 from voxbatch.vllm_plugin.encoder import Encoder
-from voxbatch.vllm_plugin.gather import Rows
-from voxbatch.vllm_plugin.shelf import Shelf
+from voxbatch.vllm_plugin.encoder_output_pool import EncoderOutputPool
+from voxbatch.vllm_plugin.patches import patch_runner
+from voxbatch.vllm_plugin.patches.gather_mm_embeddings import RowNumbers
 
 SAMPLES_PER_TOKEN = 1_280
 """Samples of audio for each text token: 80 ms at 16 kHz."""
-RUNNER: dict[str, Callable[[Any], Any]] = {
-    "_update_states": books.updated,
-    "_execute_mm_encoder": admit.from_the_host,
-    "_gather_mm_embeddings": gather.indexed,
-    "_compute_prev_positions": books.placed,
-    "_prepare_input_ids": said.at_once,
-    "_sample": greedy.likeliest,
-    "_bookkeeping_sync": books.noted,
-}
-"""Methods of vLLM's runner, and the functions that wrap them."""
 
 
 class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
@@ -56,26 +46,26 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         self._longest = vllm_config.model_config.max_model_len
         row = self.audio_language_adapter.w_out.weight[0].detach()
         most = vllm_config.scheduler_config.max_num_seqs
-        self.shelf = Shelf(most, self._longest, row)
+        self.encoder_output_pool = EncoderOutputPool(most, self._longest, row)
         self._encoder: Encoder | None = None
-        _teach_the_runner()
+        patch_runner()
 
     def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:
         """Encode audio from vLLM, and return the rows of each chunk, [tokens, width].
 
-        vLLM calls this when it measures memory. The audio of requests comes through `encoded`.
+        vLLM calls this when it measures memory. The audio of requests comes through `encode_chunks`.
         """
         audio = self._parse_and_validate_audio_arrays(**kwargs)
-        return self.encoded(audio) if audio else []
+        return self.encode_chunks(audio) if audio else []
 
-    def encoded(self, audio: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def encode_chunks(self, audio: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Encode chunks, and return the rows of each, [tokens, width], in the encoder output pool.
 
         Args:
             audio: [samples] for each chunk, preferably on the host; see Encoder.
         """
         encoder = self._encoder or self._made_ready()
-        return encoder(audio, self.shelf.put)
+        return encoder(audio, self.encoder_output_pool.store)
 
     def _made_ready(self) -> Encoder:
         left_pad = self.audio_config.streaming_n_left_pad_tokens or 0
@@ -96,8 +86,12 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         """
         if not multimodal_embeddings:
             return input_ids.new_zeros(len(input_ids), self._buffer_width, dtype=self.whisper_encoder.dtype)
-        of_rows = isinstance(multimodal_embeddings, Rows)
-        heard = self.shelf.take(multimodal_embeddings[0]) if of_rows else torch.cat(tuple(multimodal_embeddings))
+        of_rows = isinstance(multimodal_embeddings, RowNumbers)
+        heard = (
+            self.encoder_output_pool.gather(multimodal_embeddings[0])
+            if of_rows
+            else torch.cat(tuple(multimodal_embeddings))
+        )
         return functional.pad(heard, (0, self._buffer_width - self._width))
 
     def forward(
@@ -121,18 +115,6 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         return self.language_model.model(
             input_ids, positions, intermediate_tensors, inputs_embeds=heard, t_cond=self.time_embedding(delay)
         )
-
-
-def _teach_the_runner() -> None:
-    """Wrap the methods of vLLM's runner, once. Each process that holds a model has one runner class."""
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    for name, ours in RUNNER.items():
-        theirs = getattr(GPUModelRunner, name)
-        if not hasattr(theirs, "replaces"):
-            method: Any = ours(theirs)
-            method.replaces = theirs
-            setattr(GPUModelRunner, name, method)
 
 
 @contextlib.contextmanager

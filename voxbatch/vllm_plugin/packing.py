@@ -55,10 +55,8 @@ def packed(lengths: Sequence[int], device: torch.device, known: int = 0) -> Pack
     key_starts = starts + known * np.arange(len(starts))
     positions = known + np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
     places = positions + np.repeat(key_starts[:-1], lengths)
-    return Packed(
-        list(lengths), known, sent(starts.astype(np.int32), device), sent(key_starts.astype(np.int32), device),
-        sent(positions, device), sent(places, device),
-    )  # fmt: skip
+    arrays = starts.astype(np.int32), key_starts.astype(np.int32), positions, places
+    return Packed(list(lengths), known, *(to_device(array, device) for array in arrays))
 
 
 def groups(lengths: Sequence[int], most: int) -> list[list[int]]:
@@ -76,13 +74,9 @@ def groups(lengths: Sequence[int], most: int) -> list[list[int]]:
     return found
 
 
-def sent(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Copy a host array to the device, without waiting for the copy."""
-    return moved(torch.from_numpy(array), device)
-
-
-def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a tensor to the device, without waiting for the copy."""
+def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy an array or a tensor to the device, without waiting for the copy."""
+    tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

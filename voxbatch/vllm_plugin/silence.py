@@ -48,6 +48,16 @@ def begins_silent(audio: torch.Tensor, samples: int) -> bool:
     return not audio[:samples].any()
 
 
+def audio_of(feature: Any) -> torch.Tensor:
+    """Return the samples of a request's audio, [samples], on the host.
+
+    Args:
+        feature: vLLM's MultiModalFeatureSpec, with its data.
+    """
+    found: torch.Tensor = feature.data["audio_arrays"].data
+    return found
+
+
 def extent(left_pad: int, config: Any) -> tuple[int, int]:
     """Return the number of samples in `left_pad` tokens of silence, and of frames that depend on them alone.
 

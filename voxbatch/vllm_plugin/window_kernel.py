@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from voxbatch.vllm_plugin.packing import Packed, sent
+from voxbatch.vllm_plugin.packing import Packed, to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def tiles(packed: Packed, window: int, rows: int) -> torch.Tensor:
         for begin in range(0, count, rows)
     ]
     found.sort(key=lambda tile: tile[1] + min(tile[3], window - 1), reverse=True)
-    return sent(np.array(found, np.int32), packed.starts.device)
+    return to_device(np.array(found, np.int32), packed.starts.device)
 
 
 def _begins(packed: Packed) -> tuple[list[int], list[int]]:

@@ -159,12 +159,12 @@ def passes(settings: VllmSettings) -> dict[str, Any]:
 def _attention(model: Model, settings: VllmSettings, card: gpu.GpuInfo) -> str:
     """Return vLLM's name of an attention backend, or an empty string if vLLM chooses.
 
-    The plugin has its own backend (vllm_plugin.decoding), for numbers of 16 bits and for GPUs that FlashAttention
-    supports.
+    The plugin has its own backend (vllm_plugin.decode_attention), for numbers of 16 bits and for GPUs that
+    FlashAttention supports.
     """
     is_made_for = card.capability >= AMPERE and prefill.brings_attention(settings)
     if is_made_for and prefill.decide(model.family, settings).on:
-        return vllm_plugin.ATTENTION
+        return vllm_plugin.ATTENTION_BACKEND
     return fp8.attention_backend(settings.fp8_parts, card)
 
 

@@ -60,7 +60,7 @@ def _attention(family: str, settings: VllmSettings) -> dict[str, str]:
     by = [version for version in prefill.versions(settings) if _once(family, settings, version)]
     if not by or not prefill.brings_attention(settings):
         return {}
-    return {"attention_backend": f"{vllm_plugin.ATTENTION} with vLLM {', '.join(by)}, where the card can"}
+    return {"attention_backend": f"{vllm_plugin.ATTENTION_BACKEND} with vLLM {', '.join(by)}, where the card can"}
 
 
 def _once(family: str, settings: VllmSettings, version: str) -> bool:

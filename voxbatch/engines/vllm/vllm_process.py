@@ -25,7 +25,7 @@ from typing import Any, TextIO
 from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.families import Request
 from voxbatch.log import STDERR_LOCK
-from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SWITCH, parent
+from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SWITCH, parent_watchdog
 
 HANG_S = 600.0
 """Seconds without any output after which the engine counts as dead. A first step may compile kernels for minutes."""
@@ -46,7 +46,7 @@ ENVIRONMENT = {
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The two names of the variable that configures PyTorch's allocator. The second is the older one, and it wins."""
 THREADS = "OMP_NUM_THREADS"
-USAGE = "voxbatch.vllm_plugin.usage.Usage"
+USAGE = "voxbatch.vllm_plugin.memory_usage.MemoryUsage"
 """The class that is mixed into vLLM's workers, for `VllmProcess.memory`."""
 PREFILLED = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # the other was not read for it
 """Variables that are set if the encoder runs once per chunk, whatever the user has set."""
@@ -133,7 +133,7 @@ class VllmProcess:
         return f"vLLM ready in {self._start_s:.0f} s: {at_a_time}{filled}"
 
     def memory(self) -> list[dict[str, int]]:
-        """Return the planned and the used bytes of each GPU of the engine (see vllm_plugin.usage); nothing on a CPU.
+        """Return the planned and the used bytes of each GPU (see vllm_plugin.memory_usage); nothing on a CPU.
 
         Raises:
             EngineDied: the engine has ended.
@@ -163,8 +163,8 @@ class VllmProcess:
 class _Parent(threading.Thread):
     """The thread that starts the engine's process and lives as long as the engine.
 
-    The kernel kills the process when this thread ends (see vllm_plugin.parent). The thread that uses the engine may end
-    earlier, because an engine can be kept for the next run.
+    The kernel kills the process when this thread ends (see vllm_plugin.parent_watchdog). The thread that uses the
+    engine may end earlier, because an engine can be kept for the next run.
     """
 
     def __init__(self, log: Path, arguments: Mapping[str, Any]):
@@ -186,7 +186,7 @@ class _Parent(threading.Thread):
         cards = self._arguments.get("tensor_parallel_size", 1)
         with (
             _set({**allocator(cards), **threads(on_gpu=bool(gpu.visible_gpus()))}),
-            parent.kills_children(),
+            parent_watchdog.kills_children(),
             _outputs_to(self._log_file),
         ):
             from vllm import LLM
@@ -346,7 +346,7 @@ def _logging(everything: Path, errors: Path) -> dict[str, Any]:
         "handlers": {
             "all": to(everything, "INFO"),
             "errors": to(errors, "ERROR"),
-            "parent": {"()": "voxbatch.vllm_plugin.parent.DieWithParent"},
+            "parent": {"()": "voxbatch.vllm_plugin.parent_watchdog.DieWithParent"},
         },
         "loggers": {"vllm": {"handlers": ["all", "errors", "parent"], "level": "INFO", "propagate": False}},
     }

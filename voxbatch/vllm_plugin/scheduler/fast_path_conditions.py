@@ -1,4 +1,4 @@
-"""Check whether vLLM's scheduler, requests and outputs are plain enough for the scheduler fast path."""
+"""Check whether vLLM's scheduler, requests and outputs qualify for the scheduler fast path."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from vllm.sampling_params import RequestOutputKind
 
-UNUSED = (
+UNSUPPORTED_FEATURES = (
     "connector",
     "ec_connector",
     "aux_output_connector",
@@ -28,7 +28,7 @@ UNUSED = (
     "log_stats",
 )
 """Attributes of a scheduler for features that voxbatch does not use. vLLM 0.26 and 0.32 differ in these attributes."""
-EXTRAS = (
+UNSUPPORTED_OUTPUTS = (
     "logprobs",
     "prompt_logprobs_dict",
     "prompt_token_id_logprobs_dict",
@@ -43,12 +43,12 @@ EXTRAS = (
 """Attributes of a model's output for results other than tokens."""
 
 
-def scheduler_is_plain(scheduler: Any) -> bool:
+def scheduler_qualifies(scheduler: Any) -> bool:
     """Return whether a scheduler uses no feature that affects a step, and the K/V blocks of a request only grow."""
     manager = scheduler.kv_cache_manager
     groups = manager.coordinator.single_type_managers
     return (
-        all(getattr(scheduler, name, None) in (None, False, 0) for name in UNUSED)
+        all(getattr(scheduler, name, None) in (None, False, 0) for name in UNSUPPORTED_FEATURES)
         and scheduler.num_sampled_tokens_per_step == 1
         and scheduler.dcp_world_size == scheduler.pcp_world_size == 1
         and not manager.enable_caching
@@ -57,27 +57,27 @@ def scheduler_is_plain(scheduler: Any) -> bool:
     )
 
 
-def slides(spec: Any, longest: int) -> bool:
+def slides(spec: Any, max_model_len: int) -> bool:
     """Return whether K/V blocks are freed while a request runs, because of a sliding window.
 
     Args:
         spec: vLLM's specification of the K/V cache.
-        longest: longest context of a request, in tokens.
+        max_model_len: longest context of a request, in tokens.
     """
     window = getattr(spec, "sliding_window", None)
-    return window is not None and window < longest
+    return window is not None and window < max_model_len
 
 
-def request_is_plain(request: Any, longest: int) -> bool:
-    """Return whether a request is plain.
+def request_qualifies(request: Any, max_model_len: int) -> bool:
+    """Return whether a request qualifies.
 
-    A plain request ends by a token or by its length only, within its audio and the context. Its text is needed only
-    after its end.
+    It ends by a token or by its length only, within its audio and the context. Its text is needed only after its end.
 
     Args:
-        longest: longest context of a request, in tokens.
+        max_model_len: longest context of a request, in tokens.
     """
-    asked = request.sampling_params
+    asked, end = request.sampling_params, request.num_prompt_tokens + request.max_tokens
+    places = [feature.mm_position for feature in request.mm_features]
     return (
         asked is not None
         and asked.output_kind == RequestOutputKind.FINAL_ONLY
@@ -90,23 +90,19 @@ def request_is_plain(request: Any, longest: int) -> bool:
         and not request.resumable
         and request.lora_request is None
         and request.client_index == 0
-        and _fits(request, longest)
+        and end <= max_model_len
+        and len(places) <= 1
+        # The last token needs no audio. If the audio ended earlier, vLLM would free it earlier.
+        and all(place.offset + place.length >= end - 1 for place in places)
     )
 
 
-def _fits(request: Any, longest: int) -> bool:
-    end = request.num_prompt_tokens + request.max_tokens
-    places = [feature.mm_position for feature in request.mm_features]
-    # The last token needs no audio. If the audio ended earlier, vLLM would free it earlier.
-    return end <= longest and len(places) <= 1 and all(place.offset + place.length >= end - 1 for place in places)
-
-
-def stops(request: Any) -> set[int]:
+def end_tokens(request: Any) -> set[int]:
     """Return the ids of the tokens that end a request."""
     asked = request.sampling_params
     return {*(asked.stop_token_ids or ()), *([] if asked.eos_token_id is None else [asked.eos_token_id])}
 
 
-def output_is_plain(output: Any) -> bool:
+def output_qualifies(output: Any) -> bool:
     """Return whether an output of the model holds tokens and nothing else."""
-    return bool(output.sampled_token_ids) and not any(getattr(output, name, None) for name in EXTRAS)
+    return bool(output.sampled_token_ids) and not any(getattr(output, name, None) for name in UNSUPPORTED_OUTPUTS)

@@ -18,7 +18,7 @@ from vllm.v1.sample.logits_processor import (
 from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
-from voxbatch.vllm_plugin.greedy import is_plain, likeliest
+from voxbatch.vllm_plugin.patches.sample import only_argmax, wrap
 
 ROWS, WORDS = 6, 1000
 def asked(params=None, **other):
@@ -42,7 +42,7 @@ def said(how, metadata, logits, drafts=None):
     runner = SimpleNamespace(input_batch=SimpleNamespace(sampling_metadata=metadata))
     return how(runner, logits, drafts)
 
-ours = likeliest(theirs)
+ours = wrap(theirs)
 torch.manual_seed(0)
 for round in range(20):
     logits = torch.randn(ROWS, WORDS).bfloat16()  # of 1,000 numbers, several are the largest
@@ -64,7 +64,7 @@ for more in (
     asked(no_penalties=False), asked(all_greedy=False), asked(logprob_token_ids={0: [1]}), asked(logitsprocs=own),
     asked(thinking_budget_state_holder=object()),
 ):
-    assert not is_plain(more)
+    assert not only_argmax(more)
 whole.clear()
 biased = asked(SamplingParams(temperature=0.0, logit_bias={3: 50.0}))
 assert said(ours, biased, logits).sampled_token_ids[0, 0] == 3

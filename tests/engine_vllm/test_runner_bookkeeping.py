@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from modelless import BLOCK, CONTEXT, EOS, Side, arrivals, drawn_request, request, some_of
 
-from voxbatch.vllm_plugin import books
+from voxbatch.vllm_plugin.patches import bookkeeping_sync, compute_prev_positions, update_states
 
 pytest_plugins = ["support"]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM warns
@@ -29,9 +29,9 @@ WALKS = 12
 """Number of walks of each kind."""
 STEPS = 100
 OURS = {
-    "_update_states": books.updated,
-    "_compute_prev_positions": books.placed,
-    "_bookkeeping_sync": books.noted,
+    "_update_states": update_states.wrap,
+    "_compute_prev_positions": compute_prev_positions.wrap,
+    "_bookkeeping_sync": bookkeeping_sync.wrap,
 }
 TABLES = ("token_ids_cpu", "is_token_ids", "num_tokens_no_spec", "num_computed_tokens_cpu", "num_prompt_tokens")
 LISTS = ("req_ids", "req_id_to_index", "prev_req_id_to_index", "spec_token_ids", "req_output_token_ids")
@@ -52,7 +52,7 @@ def originals() -> Methods:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     found = {name: getattr(GPUModelRunner, name) for name in OURS}
-    return {name: getattr(method, "replaces", method) for name, method in found.items()}
+    return {name: getattr(method, "original", method) for name, method in found.items()}
 
 
 @cache
@@ -284,9 +284,9 @@ def walk(
 
 def lifted() -> type[Any]:
     """Return our scheduler's class."""
-    from voxbatch.engines.vllm.scheduler import LiftedAsync
+    from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
 
-    return LiftedAsync
+    return AsyncBatchScheduler
 
 
 def known(rng: np.random.Generator) -> Any:

@@ -16,16 +16,16 @@ from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend, FlashAt
 from voxbatch.vllm_plugin.decode_kernel import attend, fits
 
 
-class Decoding(FlashAttentionBackend):  # type: ignore[misc]
-    """vLLM's FlashAttention backend with DecodingImpl as its implementation."""
+class DecodeAttentionBackend(FlashAttentionBackend):  # type: ignore[misc]
+    """vLLM's FlashAttention backend with DecodeAttentionImpl as its implementation."""
 
     @staticmethod
-    def get_impl_cls() -> type[DecodingImpl]:
+    def get_impl_cls() -> type[DecodeAttentionImpl]:
         """Return the implementation's class."""
-        return DecodingImpl
+        return DecodeAttentionImpl
 
 
-class DecodingImpl(FlashAttentionImpl):  # type: ignore[misc]
+class DecodeAttentionImpl(FlashAttentionImpl):  # type: ignore[misc]
     """FlashAttention that calls `decode_kernel.attend` in steps that only decode.
 
     The kernel is used only for decoder self-attention over the whole context: without a sliding window shorter than the

@@ -34,7 +34,7 @@ def inspecting():
     subprocess.run([sys.executable, "-c", "import stuck; stuck.inspected()"])
 
 def inspected():
-    from voxbatch.vllm_plugin.parent import DieWithParent
+    from voxbatch.vllm_plugin.parent_watchdog import DieWithParent
     DieWithParent()
     hold_the_gil()
 
@@ -53,10 +53,10 @@ def importing(slow):
 MAIN = """
 import threading, time
 from stuck import Slow, engine, importing, inspecting, spawn
-from voxbatch.vllm_plugin import parent
+from voxbatch.vllm_plugin import parent_watchdog
 
 def start():
-    with parent.kills_children():
+    with parent_watchdog.kills_children():
         process = spawn({target})
     {then}
 thread = threading.Thread(target=start)
@@ -143,10 +143,10 @@ def test_children_live_as_long_as_the_thread_that_started_them(begin: Begin) -> 
 
 def test_the_main_module_is_as_before() -> None:
     """Processes that are spawned after the context are not affected, and no variable is left."""
-    from voxbatch.vllm_plugin import parent
+    from voxbatch.vllm_plugin import parent_watchdog
 
     spec = sys.modules["__main__"].__spec__
-    with parent.kills_children():
+    with parent_watchdog.kills_children():
         assert sys.modules["__main__"].__spec__ is not spec
     assert sys.modules["__main__"].__spec__ is spec
-    assert parent.PARENT not in os.environ
+    assert parent_watchdog.PARENT not in os.environ

@@ -41,14 +41,14 @@ QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
 @cache
 def ours_counted() -> type[Any]:
     """Return our scheduler's class, which counts the steps on the fast path."""
-    from voxbatch.engines.vllm.scheduler import LiftedAsync
+    from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
 
-    class Ours(LiftedAsync):  # type: ignore[misc]
+    class Ours(AsyncBatchScheduler):  # type: ignore[misc]
         steady = 0
 
-        def _of_nobody(self) -> Any:
+        def _empty_step(self) -> Any:
             self.steady += 1
-            return super()._of_nobody()
+            return super()._empty_step()
 
     return Ours
 
@@ -249,7 +249,7 @@ def test_tokens_on_their_way_to_the_next_step(seed: int, monkeypatch: pytest.Mon
     torch = pytest.importorskip("torch")
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    from voxbatch.vllm_plugin.said import at_once
+    from voxbatch.vllm_plugin.patches import prepare_input_ids
 
     monkeypatch.setattr("vllm.v1.worker.gpu_model_runner.PIN_MEMORY", False)  # pinning needs a GPU
     rng = np.random.default_rng(seed)
@@ -259,8 +259,8 @@ def test_tokens_on_their_way_to_the_next_step(seed: int, monkeypatch: pytest.Mon
     tokens = np.where(places < 0, rng.integers(1, 4, now), 1)
     ends = np.cumsum(tokens)
     inputs = []
-    each = getattr(GPUModelRunner._prepare_input_ids, "replaces", GPUModelRunner._prepare_input_ids)
-    for prepare in (each, at_once(each)):
+    each = getattr(GPUModelRunner._prepare_input_ids, "original", GPUModelRunner._prepare_input_ids)
+    for prepare in (each, prepare_input_ids.wrap(each)):
         host, device = torch.arange(100, 160, dtype=torch.int32), torch.zeros(60, dtype=torch.int32)
         runner = SimpleNamespace(
             input_batch=SimpleNamespace(

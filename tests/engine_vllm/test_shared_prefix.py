@@ -21,9 +21,9 @@ WALKS, STEPS = 30, 120
 
 def kind() -> type[Any]:
     """Return our scheduler's class."""
-    from voxbatch.engines.vllm.scheduler import LiftedAsync
+    from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
 
-    return LiftedAsync
+    return AsyncBatchScheduler
 
 
 def side(requests: int = 8, blocks: int = 400, **limits: Any) -> Side:
@@ -123,15 +123,15 @@ def test_one_that_begins_otherwise() -> None:
     odd["device"] = request("device", PROMPT, 50, sound=torch.zeros(SAMPLES + 10, device="meta"))
     odd["short audio"] = request("short audio", PROMPT, 50, sound=torch.zeros(SAMPLES - 1))
     odd["short prompt"] = request("short prompt", SHARED, 50, sound=sound())
-    beginning = one.scheduler._beginning
+    prefix = one.scheduler._prefix
     for name in odd.keys() - {"token"}:
-        assert not beginning._begins(odd[name]), name
+        assert not prefix._starts(odd[name]), name
     one.scheduler.add_request(odd["loud 0"])
     assert let_in(one.schedule()) == {"loud 0": 0}
     one.scheduler.add_request(request("first", PROMPT, 50, sound=sound()))
     assert let_in(one.schedule()) == {"first": 0}
     for name in odd.keys() - {"token"}:
-        assert beginning.computed(odd[name])[1] == 0, name
+        assert prefix.computed_positions(odd[name]) == 0, name
     one.scheduler.add_request(odd["token"])
     one.scheduler.add_request(odd["loud 49"])
     one.scheduler.add_request(request("second", PROMPT + 5, 50, sound=sound()))
@@ -146,10 +146,10 @@ def test_one_that_has_no_room_in_its_step() -> None:
     one.scheduler.add_request(request("a", PROMPT, 50, sound=sound()))
     assert one.schedule().num_scheduled_tokens == {"other": PROMPT, "a": 15}
     assert one.schedule().num_scheduled_tokens == {"other": 1, "a": 15}
-    assert not one.scheduler._beginning.shared
+    assert not one.scheduler._prefix.positions
     one.scheduler.add_request(request("b", PROMPT, 50, sound=sound()))
     assert let_in(one.schedule()) == {"b": 0}
-    assert one.scheduler._beginning.shared == SHARED
+    assert one.scheduler._prefix.positions == SHARED
 
 
 def test_thrown_out_and_let_in_again() -> None:
@@ -196,17 +196,17 @@ def test_what_is_held_is_counted(blocks: int, shares: bool, admitted: int) -> No
     A request of full length takes 32 blocks, and vLLM takes one. Without two more blocks, nothing is shared.
     """
     scheduler = side(blocks=blocks).scheduler
-    assert (scheduler._beginning is not None) is shares
+    assert (scheduler._prefix is not None) is shares
     assert scheduler._reservations.fitting == admitted
 
 
 @pytest.mark.parametrize(("most", "shares"), [(BLOCK, True), (BLOCK - 1, False)])
 def test_too_much_to_copy(most: int, shares: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is shared if one block, which is copied whole, is larger than the limit."""
-    from voxbatch.engines.vllm import beginning
+    from voxbatch.vllm_plugin.scheduler import shared_prefix
 
-    monkeypatch.setattr(beginning, "COPIED", most)
-    assert (side().scheduler._beginning is not None) is shares
+    monkeypatch.setattr(shared_prefix, "MAX_COPIED", most)
+    assert (side().scheduler._prefix is not None) is shares
 
 
 def test_nothing_to_copy() -> None:
@@ -225,7 +225,7 @@ def test_for_comparison() -> None:
     """A scheduler can be told to share nothing."""
 
     class Alone(kind()):  # type: ignore[misc]
-        _shares = False
+        _shares_prefix = False
 
     one = Side(Alone, lambda name, number: 7, requests=8, blocks=400, silence=(SAMPLES, SHARED))
     for name in "ab":
@@ -342,15 +342,15 @@ def test_which_positions_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
     The pads are 32 tokens of 1,280 samples. 31 of them do not depend on the recording.
     """
-    from voxbatch.engines.vllm import beginning
-    from voxbatch.vllm_plugin.private import ARCHITECTURE
+    from voxbatch.vllm_plugin.scheduler import shared_prefix
+    from voxbatch.vllm_plugin.vllm_names import ARCHITECTURE
 
     encoder = SimpleNamespace(block_pool_size=4, hop_length=160, window_size=400)
     model = SimpleNamespace(architectures=[ARCHITECTURE], hf_config=SimpleNamespace(audio_config=encoder))
     audio = SimpleNamespace(streaming_n_left_pad_tokens=32)
     tokenizer = SimpleNamespace(instruct=SimpleNamespace(audio_encoder=SimpleNamespace(audio_config=audio)))
-    monkeypatch.setattr(beginning, "cached_tokenizer_from_config", lambda config: tokenizer)
-    assert beginning.opening(model) == beginning.Opening(samples=40_960, positions=31)
+    monkeypatch.setattr(shared_prefix, "cached_tokenizer_from_config", lambda config: tokenizer)
+    assert shared_prefix.leading_silence(model) == shared_prefix.LeadingSilence(samples=40_960, positions=31)
     audio.streaming_n_left_pad_tokens = None
-    assert beginning.opening(model) is None
-    assert beginning.opening(SimpleNamespace(architectures=["WhisperForConditionalGeneration"])) is None
+    assert shared_prefix.leading_silence(model) is None
+    assert shared_prefix.leading_silence(SimpleNamespace(architectures=["WhisperForConditionalGeneration"])) is None

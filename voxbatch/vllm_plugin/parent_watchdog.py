@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 PARENT = "VOXBATCH_VLLM_PARENT"
 """The environment variable that holds the process id of the parent."""
-_NAME = "voxbatch.vllm_plugin.parent"
+_NAME = "voxbatch.vllm_plugin.parent_watchdog"
 _SPAWNED = "__mp_main__"
 """multiprocessing's name for the main module of a process that it has spawned."""
 _PR_SET_PDEATHSIG = 1

@@ -78,7 +78,7 @@ NAMES = {
     "vllm.v1.sample.logits_processor:LogitBiasLogitsProcessor": "biases, empty while no request has any",
     "vllm.v1.sample.logits_processor:MinTokensLogitsProcessor": "min_toks, likewise",
     "vllm.v1.outputs:SamplerOutput": "sampled_token_ids [requests, 1], int32; logprobs_tensors",
-    # the classes that voxbatch.engines.vllm.scheduler and steady (the scheduler fast path) derive from and read
+    # the classes that the schedulers in voxbatch.vllm_plugin.scheduler derive from and read
     "vllm.v1.core.sched.scheduler:Scheduler": (
         "schedule; _try_schedule_encoder_inputs(request, num_computed_tokens, num_new_tokens, encoder_compute_budget, "
         "…) → (list, tokens, budget, further lists); running, waiting (in the order of admission), "
@@ -91,7 +91,8 @@ NAMES = {
         "the same; add_request, update_from_output(scheduler_output, model_runner_output) → outputs by client, "
         "get_request_counts, pause_state, _pause_state, requests, prev_step_scheduled_req_ids, "
         "max_num_scheduled_tokens, num_sampled_tokens_per_step, dcp_world_size, pcp_world_size, and those in "
-        "steady.plain.UNUSED; that it schedules nobody when all are paused, and yet tells the rest; what it does in "
+        "fast_path_conditions.UNSUPPORTED_FEATURES; that it schedules no request when all are paused, and yet returns "
+        "the other messages; what it does in "
         "schedule, _update_after_schedule, _make_cached_request_data, update_from_output, _update_request_with_output, "
         "_free_encoder_inputs and check_stop with a request that says one token"
     ),
@@ -108,7 +109,9 @@ NAMES = {
         "req_ids, resumed_req_ids, new_token_ids, all_token_ids, new_block_ids, num_computed_tokens, "
         "num_output_tokens; make_empty"
     ),
-    "vllm.v1.outputs:ModelRunnerOutput": "sampled_token_ids, req_id_to_index, and those in steady.plain.EXTRAS",
+    "vllm.v1.outputs:ModelRunnerOutput": (
+        "sampled_token_ids, req_id_to_index, and those in fast_path_conditions.UNSUPPORTED_OUTPUTS"
+    ),
     "vllm.v1.request:Request": (
         "request_id, status, sampling_params, mm_features, client_index, lora_request, resumable, max_tokens, "
         "use_structured_output, num_prompt_tokens, num_computed_tokens, num_in_flight_tokens, num_output_placeholders, "

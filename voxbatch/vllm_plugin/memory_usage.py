@@ -1,7 +1,7 @@
 """Memory of a vLLM worker on its GPU: the planned memory beside the memory in use.
 
-The engine adds `Usage` to vLLM's worker class by vLLM's own setting (worker_extension_cls), with the plugin or without
-it.
+The engine adds `MemoryUsage` to vLLM's worker class by vLLM's own setting (worker_extension_cls), with the plugin or
+without it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 
-class Usage:
+class MemoryUsage:
     """Extra methods of vLLM's worker class."""
 
     def voxbatch_memory(self) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 FlashAttention wants each chunk's keys and values in one piece, and a chunk begins with those that all chunks share (see
 `silence`). So keys and values must be moved. The kernel rotates the keys on the way: each number is read once and
-written once. `placing` computes the same in PyTorch.
+written once. `rotary` computes the same in PyTorch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WARPS = 8
 """Warps of a program. A program has one row: if q, k and v are 2,048 numbers wide, each thread has 16 bytes of each."""
 
 
-def place(
+def rotate_and_lay_out(
     qkv: torch.Tensor, kv: torch.Tensor, pads: torch.Tensor, cos_sin: torch.Tensor, layout: Packed, head_dim: int
 ) -> None:
     """Rotate the queries in place, and write the rotated keys and the values to `kv`, after the shared ones of `pads`.
@@ -37,7 +37,7 @@ def place(
     frames, keys, known = len(qkv), kv.shape[2], pads.shape[1]
     queries = qkv.shape[1] - 2 * keys
     programs = frames + known * len(layout.lengths)
-    _place[(programs,)](
+    _rotate_and_lay_out[(programs,)](
         qkv, kv[0], kv[1], pads, cos_sin, layout.positions, layout.places, layout.key_starts, frames, known,
         qkv.stride(0), q_width=queries, k_width=keys, head=head_dim, block=math.gcd(queries, keys, 2_048),
         num_warps=WARPS,
@@ -45,7 +45,7 @@ def place(
 
 
 @triton.jit(do_not_specialize=["frames", "known"])  # type: ignore[untyped-decorator]
-def _place(  # type: ignore[no-untyped-def] # the compiler reads annotations, and knows only its own
+def _rotate_and_lay_out(  # type: ignore[no-untyped-def] # the compiler reads annotations, and knows only its own
     qkv, k_out, v_out, pads, cos_sin, positions, places, key_starts, frames, known, stride,
     q_width: tl.constexpr, k_width: tl.constexpr, head: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
@@ -60,10 +60,10 @@ def _place(  # type: ignore[no-untyped-def] # the compiler reads annotations, an
         for begin in tl.static_range(0, k_width, block):
             at = begin + columns
             tl.store(v_out + to + at, tl.load(row + q_width + k_width + at))
-            tl.store(k_out + to + at, _turned(tl.load(row + q_width + at), cos, sin, block))
+            tl.store(k_out + to + at, _rotated(tl.load(row + q_width + at), cos, sin, block))
         for begin in tl.static_range(0, q_width, block):
             at = begin + columns
-            tl.store(row + at, _turned(tl.load(row + at), cos, sin, block))
+            tl.store(row + at, _rotated(tl.load(row + at), cos, sin, block))
     else:
         chunk, which = (number - frames) // known, (number - frames) % known
         to = (tl.load(key_starts + chunk) + which).to(tl.int64) * k_width
@@ -74,8 +74,8 @@ def _place(  # type: ignore[no-untyped-def] # the compiler reads annotations, an
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _turned(x, cos, sin, size: tl.constexpr):  # type: ignore[no-untyped-def]
+def _rotated(x, cos, sin, size: tl.constexpr):  # type: ignore[no-untyped-def]
     """Rotate x, [size], by cos and sin, [size / 2], float32. The result is rounded once, to x's format."""
     left, right = tl.split(tl.reshape(x.to(tl.float32), [size // 2, 2]))
-    turned = tl.join(left * cos - right * sin, right * cos + left * sin)
-    return tl.reshape(turned, [size]).to(x.dtype)
+    rotated = tl.join(left * cos - right * sin, right * cos + left * sin)
+    return tl.reshape(rotated, [size]).to(x.dtype)

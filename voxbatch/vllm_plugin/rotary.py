@@ -1,7 +1,7 @@
 """Rotation and layout of queries, keys and values, between a layer's first product and its attention.
 
 Queries and keys are rotated by position. Keys and values are laid out chunk by chunk, after those that all chunks
-share. This module uses PyTorch; `kernels` computes the same in one kernel.
+share. This module uses PyTorch; `rotary_kernel` computes the same in one kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from voxbatch.vllm_plugin.packing import Packed
 
 
-class Place(Protocol):
+class RotateAndLayOut(Protocol):
     """Function that rotates queries and keys and lays out keys and values."""
 
     def __call__(
@@ -39,21 +39,21 @@ class Place(Protocol):
         """
 
 
-def place(
+def rotate_and_lay_out(
     qkv: torch.Tensor, kv: torch.Tensor, pads: torch.Tensor, cos_sin: torch.Tensor, layout: Packed, head_dim: int
 ) -> None:
-    """Rotate and lay out with PyTorch (see Place)."""
+    """Rotate and lay out with PyTorch (see RotateAndLayOut)."""
     width = kv.shape[2]
     q, k, v = qkv.split([qkv.shape[1] - 2 * width, width, width], dim=1)
     angles = cos_sin[layout.positions].unsqueeze(1)
-    q.copy_(_turned(q, angles, head_dim))
-    kv[0, layout.places] = _turned(k, angles, head_dim)
+    q.copy_(_rotated(q, angles, head_dim))
+    kv[0, layout.places] = _rotated(k, angles, head_dim)
     kv[1, layout.places] = v
     for begin in layout.key_starts[:-1].tolist() if layout.known else []:
         kv[:, begin : begin + layout.known] = pads
 
 
-def _turned(x: torch.Tensor, angles: torch.Tensor, head_dim: int) -> torch.Tensor:
+def _rotated(x: torch.Tensor, angles: torch.Tensor, head_dim: int) -> torch.Tensor:
     """Return x rotated by position.
 
     Args:

@@ -1,0 +1,38 @@
+"""Replace GPUModelRunner._prepare_input_ids: copy the previous step's tokens on the GPU by one indexed copy.
+
+With asynchronous scheduling these tokens do not reach the host in time. vLLM's runner looks up the row of each request
+in the previous batch, one by one. In a step that only decodes, these rows are one array already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from voxbatch.vllm_plugin.packing import to_device
+
+PrepareInputIds = Callable[[Any, Any, int, int, np.ndarray], None]
+
+
+def wrap(original: PrepareInputIds) -> PrepareInputIds:
+    """Return the runner's `_prepare_input_ids`.
+
+    Args:
+        original: vLLM's own method. It is called if a request is new or takes another number of tokens than one.
+    """
+
+    def prepare_input_ids(runner: Any, scheduler_output: Any, num_reqs: int, tokens: int, ends: np.ndarray) -> None:
+        sampled, rows = runner.input_batch.prev_sampled_token_ids, runner.prev_positions.np[:num_reqs]
+        only_decodes = sampled is not None and tokens == num_reqs and rows.min() >= 0
+        if not only_decodes or runner.enable_prompt_embeds or scheduler_output.scheduled_spec_decode_tokens:
+            return original(runner, scheduler_output, num_reqs, tokens, ends)
+        if bool((rows == np.arange(num_reqs)).all()):
+            found = sampled[:num_reqs, 0]
+        else:
+            found = sampled[:, 0].index_select(0, to_device(rows.astype(np.int64), sampled.device))
+        runner.input_ids.gpu[:num_reqs].copy_(found, non_blocking=True)
+        return None
+
+    return prepare_input_ids

@@ -1,0 +1,9 @@
+"""Scheduler classes that vLLM loads by its own setting, scheduler_cls. They derive from vLLM's schedulers.
+
+- `batch_scheduler`: the classes. They admit every request that fits into the memory.
+- `admission`: reserve the K/V blocks of a request before it runs; size of a burst.
+- `shared_prefix`: compute the prefix that all chunks share once.
+- `fast_path`, `fast_path_conditions`: schedule the steps in which all requests only continue.
+
+vLLM's methods that are replaced on an object, and not in a derived class, are in `voxbatch.vllm_plugin.patches`.
+"""

@@ -1,0 +1,126 @@
+"""vLLM's schedulers for batch jobs: they run every request that fits into the memory.
+
+vLLM's encoder cache holds `max_num_batched_tokens` slots, and a Voxtral Realtime request keeps one slot for each of its
+positions until it ends. So 16,384 slots are enough for 38 requests, whatever max_num_seqs says. Here the cache is as
+large as all running requests need. In return, a request is admitted only if K/V blocks are left for all its positions
+(`admission`), because a request that is preempted for lack of blocks must be computed anew.
+
+If the encoder runs once per chunk (voxbatch.vllm_plugin), requests are admitted in bursts. The chunks of a burst are
+encoded together, and the many steps between two bursts only decode, which is one CUDA graph. An entry of the encoder
+cache is removed as soon as its request has ended, not when vLLM needs its slots, because it occupies a slot in the
+encoder output pool. The shared prefix, with which all chunks begin, is decoded once for all of them (`shared_prefix`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from voxbatch import vllm_plugin
+from voxbatch.vllm_plugin.patches import allocate_slots, get_computed_blocks
+from voxbatch.vllm_plugin.scheduler.admission import Reservations, burst_size
+from voxbatch.vllm_plugin.scheduler.fast_path import FastPathScheduler
+from voxbatch.vllm_plugin.scheduler.shared_prefix import SharedPrefix, shared_prefix
+
+
+class _BatchScheduling:
+    """Mixin for either of vLLM's schedulers."""
+
+    _shares_prefix: ClassVar[bool] = True
+    """False for comparisons only: the decoder then computes every chunk in full, without the shared prefix."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        scheduler: Any = self
+        manager, cache = scheduler.kv_cache_manager, scheduler.encoder_cache_manager
+        self._encodes_once = vllm_plugin.is_switched_on()
+        self._reservations = Reservations(scheduler)
+        self._prefix: SharedPrefix | None = None
+        if self._encodes_once and self._shares_prefix:
+            self._prefix = shared_prefix(scheduler, self._reservations.max_per_request)
+        # vLLM 0.32 limits admission by one number and sizes its buffers by another
+        self._limit = "max_num_active_reqs" if hasattr(scheduler, "max_num_active_reqs") else "max_num_running_reqs"
+        self._max_requests: int = getattr(scheduler, self._limit)
+        slots = max(cache.cache_size, scheduler.max_num_running_reqs * scheduler.max_model_len)
+        cache.cache_size = cache.num_free_slots = cache.num_freeable_slots = slots
+        if self._encodes_once:
+            scheduler.max_num_encoder_input_tokens = cache.cache_size
+            manager.allocate_slots = allocate_slots.skip_if_block_has_slot(manager, scheduler.max_model_len)
+        if self._prefix:
+            self._reservations.set_aside(self._prefix.num_blocks)
+            manager.get_computed_blocks = get_computed_blocks.replacement(manager, self._prefix)
+        manager.allocate_slots = allocate_slots.reserve_all_blocks(manager.allocate_slots, self._reservations)
+        self._burst = burst_size(min(self._max_requests, self._reservations.fitting)) if self._encodes_once else 1
+        self._num_lists = 0
+        """Number of lists that vLLM's _try_schedule_encoder_inputs returns after a list, the number of tokens and the
+        budget. 0 before the first call, and always 0 without the plugin."""
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """Schedule a step, with the number of requests limited to what `_max_running` returns."""
+        scheduler: Any = super()
+        if self._encodes_once:
+            _remove_unreferenced(self.encoder_cache_manager)  # type: ignore[attr-defined]
+        setattr(self, self._limit, self._max_running())
+        try:
+            step = scheduler.schedule(*args, **kwargs)
+        finally:
+            setattr(self, self._limit, self._max_requests)
+        if self._prefix:
+            self._prefix.enter(step, self.requests)  # type: ignore[attr-defined]
+        return step
+
+    def _max_running(self) -> int:
+        """Return how many requests may run after this step: the running ones, and a burst if it fits.
+
+        The step's budget of positions also limits the audio that the step encodes. So it limits the host memory that
+        holds the samples on their way to the GPU, and the time for which the other requests wait. For this reason a
+        chunk counts with its whole prompt, although most of the prompt is not computed.
+        """
+        scheduler: Any = self
+        running = len(scheduler.running)
+        self._reservations.keep_only(scheduler.running)
+        burst = self._burst
+        if self._max_requests - running < burst or self._reservations.admissible(scheduler.waiting, burst) < burst:
+            return running
+        if not self._prefix or not self._prefix.prompt_tokens:
+            return self._max_requests
+        budget: int = scheduler.max_num_scheduled_tokens - running
+        return min(self._max_requests, running + max(1, budget // self._prefix.prompt_tokens))
+
+    def _try_schedule_encoder_inputs(
+        self, request: Any, num_computed_tokens: int, num_new_tokens: int, encoder_compute_budget: int, **others: Any
+    ) -> tuple[Any, ...]:
+        """Return at once if the request has started, and its encoded audio is in the encoder cache.
+
+        With hundreds of requests, vLLM takes milliseconds in each step to find this.
+        """
+        if self._num_lists and num_computed_tokens and len(request.mm_features) == 1:
+            cached = self.encoder_cache_manager.cached  # type: ignore[attr-defined]
+            if request.request_id in cached.get(request.mm_features[0].identifier, ()):
+                return ([], num_new_tokens, encoder_compute_budget, *([] for _ in range(self._num_lists)))
+        scheduler: Any = super()
+        found: tuple[Any, ...] = scheduler._try_schedule_encoder_inputs(
+            request, num_computed_tokens, num_new_tokens, encoder_compute_budget, **others
+        )
+        self._num_lists = len(found) - 3 if self._encodes_once else 0
+        return found
+
+
+def _remove_unreferenced(cache: Any) -> None:
+    """Remove all entries that no request refers to, in the same way as EncoderCacheManager.can_allocate."""
+    sizes: dict[str, int] = getattr(cache, "num_embeds_by_hash", {})  # vLLM 0.31 and later
+    while cache.freeable:
+        name, slots = cache.freeable.popitem(last=False)
+        del cache.cached[name]
+        sizes.pop(name, None)
+        cache.freed.append(name)
+        cache.num_free_slots += slots
+
+
+class BatchScheduler(_BatchScheduling, Scheduler):  # type: ignore[misc]
+    """The synchronous scheduler of vLLM with these changes."""
+
+
+class AsyncBatchScheduler(_BatchScheduling, FastPathScheduler):
+    """The asynchronous scheduler of vLLM with these changes and the scheduler fast path."""
