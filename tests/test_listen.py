@@ -504,11 +504,11 @@ def test_a_lease_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> N
     with pubsub.refusing() as strict:
         monkeypatch.setenv(pubsub.HOST, strict)
         subscription = Subscription("uploads", "test", "dead", Log(True, True))
-        assert subscription.lease_s == pubsub.LEASE_S
+        assert subscription.ack_deadline_s == pubsub.LEASE_S
         subscription.close()
 
 
-def test_the_claim_of_one_who_died(desk: Desk, alone: Alone) -> None:
+def test_lease_of_dead_worker_does_not_delay_others(desk: Desk, alone: Alone) -> None:
     """The lease of a dead worker does not delay others, even if the clock of that worker was a day ahead."""
     claim = {"worker": "x", "message": "1", "at": time.time() + 86_400, "good_for_s": 6.0}
     desk.put("out/day/claim.json", json.dumps(claim).encode())
