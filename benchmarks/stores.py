@@ -16,7 +16,7 @@ from common import ROOT
 
 from voxbatch.storage import Store, connect, open_store
 
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "support"))
 import servers
 
 KINDS = ("local", "gcs", "moto", "seaweedfs")

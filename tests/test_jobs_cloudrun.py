@@ -495,7 +495,7 @@ def ask_gcloud(question: dict[str, Any]) -> list[str]:
     if root is None:
         pytest.skip("gcloud is not installed: its flags were not checked")
     python = root / "platform/bundledpythonunix/bin/python3"
-    command = [str(python) if python.exists() else "python3", str(ROOT / "tests/gcloud_real.py")]
+    command = [str(python) if python.exists() else "python3", str(ROOT / "tests/support/gcloud_real.py")]
     command += [str(root / "lib"), str(root / "lib/third_party")]
     environment = {**os.environ, "CLOUDSDK_CORE_DISABLE_PROMPTS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, input=json.dumps(question), env=environment, capture_output=True, text=True)

@@ -30,8 +30,8 @@ def printed(model: Path, folder: Path, *flags: str) -> list[dict[str, Any]]:
 
 def ran(folder: Path, script: str, *arguments: str) -> str:
     """Run a script in an environment that has the plugin, and return what it prints."""
+    from engine_runs import PATIENCE_S, caches, installed
     from stream import ENVIRONMENT
-    from support import PATIENCE_S, caches, installed
 
     command = [sys.executable, GPU / script, *arguments]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from support import Spoken
+    from engine_runs import Spoken
 
 pytest_plugins = ["support"]
 pytestmark = pytest.mark.timeout(600)

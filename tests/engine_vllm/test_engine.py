@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:
-    from support import Spoken
+    from engine_runs import Spoken
 
 pytest_plugins = ["support"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -23,7 +23,7 @@ def test_realtime_is_equal_to_one_request_at_a_time(realtime: Path, realtime_spo
 
     The model is stock's too. test_plugin.py tests our model.
     """
-    from support import FLOAT32, streamed
+    from engine_runs import FLOAT32, streamed
 
     assert len(realtime_spoken.waveforms) >= 40
     assert len({token for tokens in realtime_spoken.tokens.values() for token in tokens}) >= 50
@@ -38,7 +38,7 @@ def test_realtime_is_equal_to_one_request_at_a_time(realtime: Path, realtime_spo
 
 def test_voxtral_is_equal_to_one_request_at_a_time(voxtral: Path, voxtral_spoken: Spoken, tmp_path: Path) -> None:
     """Chunks of the instruct model give the same tokens too. The engine cuts its texts at 448 tokens."""
-    from support import FLOAT32, streamed
+    from engine_runs import FLOAT32, streamed
 
     found = streamed(voxtral, voxtral_spoken.waveforms, tmp_path, *FLOAT32, "max_model_len=1024")
     assert found["failures"] == {}
@@ -51,7 +51,7 @@ def test_delay_through_a_linked_folder(realtime: Path, realtime_spoken: Spoken, 
 
     The same audio gives other tokens, but still one for each 80 ms.
     """
-    from support import FLOAT32, streamed
+    from engine_runs import FLOAT32, streamed
 
     before = (realtime / "tekken.json").read_bytes()
     some = {name: each for name, each in realtime_spoken.waveforms.items() if 4 <= len(each) / 16_000 < 20}
@@ -76,7 +76,7 @@ def some(realtime_spoken: Spoken) -> dict[str, np.ndarray]:
 
 def faulty(model: Path, waveforms: dict[str, np.ndarray], folder: Path, scheduler: str) -> tuple[dict[str, Any], int]:
     """Return the result of a run with one of faulty.py's schedulers, and the number of the engine's deaths."""
-    from support import FLOAT32, streamed
+    from engine_runs import FLOAT32, streamed
 
     mark = folder / "deaths"
     options = (*FLOAT32, "ignore_eos=false", "max_num_seqs=8", f"scheduler_cls=faulty.{scheduler}")
@@ -117,7 +117,7 @@ def test_a_chunk_that_kills_the_engine_fails_alone(realtime: Path, some: dict[st
 
 def test_an_overlong_chunk_fails_alone(realtime: Path, some: dict[str, np.ndarray], tmp_path: Path) -> None:
     """A chunk that does not fit the context is refused with both lengths, and is never cut or given to vLLM."""
-    from support import FLOAT32, streamed
+    from engine_runs import FLOAT32, streamed
 
     limit = 592_640
     some |= {"longest": np.resize(some["chunk000"] if "chunk000" in some else next(iter(some.values())), limit)}

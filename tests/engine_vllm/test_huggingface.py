@@ -14,7 +14,7 @@ from voxbatch.engines.vllm.huggingface import AUDIO, MEL, TEXT, params
 from voxbatch.vllm_plugin.weights import translated
 
 if TYPE_CHECKING:
-    from support import Spoken
+    from engine_runs import Spoken
 
 pytest_plugins = ["support"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -36,7 +36,7 @@ def test_defaults_are_those_of_transformers() -> None:
 @pytest.fixture(scope="module")
 def saved(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Save the tiny Realtime with transformers' save_pretrained, in several files, beside its tekken.json."""
-    from support import once
+    from engine_runs import once
 
     def save(folder: Path) -> None:
         import torch
@@ -89,7 +89,7 @@ def test_tokens(prefilled: str, saved: Path, realtime_spoken: Spoken, tmp_path: 
 
     This holds with the plugin's encoder and with stock's. The folder stays unchanged.
     """
-    from support import FLOAT32, streamed
+    from engine_runs import FLOAT32, streamed
 
     before = sorted(path.name for path in saved.iterdir())
     options = (*FLOAT32, "ignore_eos=false", "max_num_seqs=12", f"prefill_encoder={prefilled}")
@@ -124,7 +124,7 @@ def test_other_settings(
     options: tuple[str, ...], saved: Path, realtime: Path, some: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
     """Another delay, and weights that are rounded while they load, give the tokens of Mistral's files."""
-    from support import FLOAT32, streamed
+    from engine_runs import FLOAT32, streamed
 
     said = []
     for model in (saved, realtime):
@@ -140,8 +140,8 @@ def test_published_names(
     saved: Path, realtime: Path, realtime_spoken: Spoken, some: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
     """One file with the published names and a copy of the tied embedding as the output matrix gives the same tokens."""
+    from engine_runs import FLOAT32, streamed
     from safetensors.numpy import save_file
-    from support import FLOAT32, streamed
 
     model, work = tmp_path / "model", tmp_path / "work"
     model.mkdir()
@@ -162,7 +162,7 @@ def test_published_names(
 
 def test_made_up_weights(saved: Path, some: dict[str, np.ndarray], tmp_path: Path) -> None:
     """load_format=dummy needs only the small files."""
-    from support import FLOAT32, streamed
+    from engine_runs import FLOAT32, streamed
 
     small, work = tmp_path / "small", tmp_path / "work"
     small.mkdir()

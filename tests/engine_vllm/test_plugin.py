@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:
-    from support import Spoken
+    from engine_runs import Spoken
 
 pytest_plugins = ["support"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -24,7 +24,7 @@ BLOCKS = 8_192
 
 def prefilled(model: Path, spoken: Spoken, folder: Path, *options: str) -> dict[str, Any]:
     """Run the engine with the plugin over the chunks, and return its result."""
-    from support import FLOAT32, streamed
+    from engine_runs import FLOAT32, streamed
 
     return streamed(model, spoken.waveforms, folder, *FLOAT32, "ignore_eos=false", "prefill_encoder=true", *options)
 
@@ -72,12 +72,12 @@ def beginnings(model: Path) -> dict[str, np.ndarray]:
 
 def said(model: Path, audio: dict[str, np.ndarray], folder: Path, scheduler: str, *options: str) -> dict[str, Any]:
     """Run together.py in its own process, and return its result."""
-    from support import HERE, caches, installed
+    from engine_runs import HERE, ROOT, caches, installed
 
     np.savez(folder / "audio.npz", **audio)
     out = folder / f"{scheduler}.json"
     command = [sys.executable, HERE / "together.py", model, folder / "audio.npz", out, scheduler, *options]
-    path = {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}:{installed(folder)}", **caches(folder)}
+    path = {"PYTHONPATH": f"{ROOT}:{HERE}:{installed(folder)}", **caches(folder)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder, env=_environment(path))
     assert done.returncode == 0, done.stderr[-4_000:]
     found: dict[str, Any] = json.loads(out.read_text())
@@ -132,15 +132,15 @@ def test_rows_are_those_of_transformers(realtime: Path, tmp_path: Path) -> None:
     zero, so that silence leaves little but rounding. In float64 rows are 1.2e-4 from transformers'.
     """
     import generate
+    from engine_runs import HERE, ROOT, caches, installed
     from huggingface import Reference
     from sounds import babble
-    from support import HERE, caches, installed
 
     pad = generate.tokenizer(str(realtime)).audio_encoder.pad
     audio = {f"{seconds} s": pad(babble(seconds, 7), 16_000) for seconds in (0.3, 1.0, 14.9, 15.1, 29.97, 35.0, 4.2)}
     np.savez(tmp_path / "chunks.npz", **audio)
     command = [sys.executable, HERE / "encode.py", realtime, tmp_path / "chunks.npz", tmp_path / "rows.npz"]
-    path = {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}:{installed(tmp_path)}", **caches(tmp_path)}
+    path = {"PYTHONPATH": f"{ROOT}:{HERE}:{installed(tmp_path)}", **caches(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=_environment(path))
     assert done.returncode == 0, done.stderr[-4_000:]
     reference = Reference(realtime)
@@ -163,14 +163,14 @@ def test_a_part_in_8_bits(part: str, realtime: Path, tmp_path: Path) -> None:
     The plugin's encoder still works: its output is transformers' to a few per cent.
     """
     import generate
+    from engine_runs import HERE, ROOT, caches, installed
     from huggingface import Reference
     from sounds import babble
-    from support import HERE, caches, installed
 
     samples = generate.tokenizer(str(realtime)).audio_encoder.pad(babble(5.0, 7), 16_000)
     np.save(tmp_path / "chunk.npy", samples)
     command = [sys.executable, HERE / "quantised.py", realtime, tmp_path / "chunk.npy", tmp_path / "out.npz", part]
-    path = {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}:{installed(tmp_path)}", **caches(tmp_path)}
+    path = {"PYTHONPATH": f"{ROOT}:{HERE}:{installed(tmp_path)}", **caches(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=_environment(path))
     assert done.returncode == 0, done.stderr[-4_000:]
     with np.load(tmp_path / "out.npz") as found:
@@ -191,9 +191,9 @@ def _environment(changes: dict[str, str]) -> dict[str, str]:
 
 def _python(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run code in a separate process: importing vLLM gives warnings, which are errors here."""
-    from support import HERE
+    from engine_runs import ROOT
 
-    changed = _environment({"PYTHONPATH": str(HERE.parents[1]), **changes})
+    changed = _environment({"PYTHONPATH": str(ROOT), **changes})
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=changed, timeout=240)
 
 

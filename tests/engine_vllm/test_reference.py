@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:  # imported later: one needs packages that vLLM brings, the other is a plugin that pytest loads
+    from engine_runs import Spoken
     from huggingface import Reference
-    from support import Spoken
 
 pytest_plugins = ["support"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

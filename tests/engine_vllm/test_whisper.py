@@ -23,7 +23,7 @@ from voxbatch.storage import open_recording
 pytest_plugins = ["support"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support" / "vllm"
 WINDOW = 480_000
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -68,7 +68,7 @@ def reference(whisper: Path, rows: list[dict[str, Any]], tmp_path_factory: pytes
         "lengths": np.array([len(samples) for _, samples in chunks]),
         "languages": np.array([rows[i]["lang"] for i, _ in chunks]),
     }
-    digest = hashlib.sha256((HERE / "whisper_reference.py").read_bytes())
+    digest = hashlib.sha256((SUPPORT / "whisper_reference.py").read_bytes())
     for array in given.values():
         digest.update(array.tobytes())
     kept = whisper.parent / f"{whisper.name}-reference-{digest.hexdigest()[:16]}.json"
@@ -88,7 +88,7 @@ def _chunks(path: str) -> list[np.ndarray]:
 
 def _transcribe(model: Path, given: dict[str, np.ndarray], kept: Path, folder: Path) -> None:
     np.savez(folder / "chunks.npz", **given)
-    command = [sys.executable, HERE / "whisper_reference.py", model, folder / "chunks.npz", folder / "out.json"]
+    command = [sys.executable, SUPPORT / "whisper_reference.py", model, folder / "chunks.npz", folder / "out.json"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=1200)
     assert ended.returncode == 0, ended.stderr[-3000:]
     partial = kept.with_suffix(".partial")

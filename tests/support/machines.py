@@ -100,4 +100,4 @@ def hub_cache(folder: Path) -> dict[str, str]:
 
 def path(*folders: Path) -> str:
     """Return a PYTHONPATH with this checkout last."""
-    return os.pathsep.join(map(str, [*folders, Path(__file__).parents[1]]))
+    return os.pathsep.join(map(str, [*folders, Path(__file__).parents[2]]))

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BASE = "localhost/voxbatch-test-base"
 PIP_LEVELS = ("global", "user", "site", ":env:")
 """Sources of pip's settings; later ones have priority."""

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
 
 
 FLOAT32 = ("dtype=float32", "enforce_eager=true", "max_num_batched_tokens=2048", "delay_ms=0", "watch=false")
@@ -123,7 +124,7 @@ def installed(folder: Path) -> Path:
 
     The tests' environment holds vLLM but not voxbatch, which is imported from the checkout.
     """
-    project = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     info = folder / "site" / f"{project['name']}-0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n")
@@ -151,7 +152,7 @@ def streamed(
     command = [sys.executable, HERE / "stream.py", model, folder / "chunks.npz", folder / "out.json", *options]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}
     kept |= {
-        "PYTHONPATH": f"{HERE.parents[1]}:{HERE}:{installed(folder)}",
+        "PYTHONPATH": f"{ROOT}:{HERE}:{installed(folder)}",
         **caches(folder),
         **environment,
     }
