@@ -70,7 +70,7 @@ def _trace_items(path: str) -> None:
         return chunk
 
     Feed.get = taken  # type: ignore[method-assign]
-    _before(Pipeline, "_finish", lambda _, opened, __: tell(f"finished {opened.item.index}"))
+    _before(Pipeline, "_finish_item", lambda _, pending, __: tell(f"finished {pending.item.index}"))
     _before(merge, "merge", lambda *_: tell("merging 0"))
 
 

@@ -27,6 +27,7 @@ from voxbatch.errors import ManifestError, StorageError, UsageError
 from voxbatch.log import Log
 from voxbatch.manifest import open_source
 from voxbatch.runner import Progress, Stop, StopRequested, workers
+from voxbatch.runner.workers import process
 from voxbatch.storage.retry import ATTEMPTS, NO_WAIT
 
 SECONDS = (0.6, 1.2, None, 2, 33, 0.7, 1.1, 1.6, 0.5, 16, 1, 1, 0.9, 2.2, 1.4, 0.8)
@@ -62,7 +63,7 @@ def until(condition: Callable[[], object], seconds: float = 60) -> None:
 
 
 def at_work(process: subprocess.Popen[str], workers: int) -> list[psutil.Process]:
-    """Return all processes of a fleet with GLACIALLY, after each worker had time to finish an item or two."""
+    """Return all processes of a run with GLACIALLY, after each worker had time to finish an item or two."""
     parent, seen = psutil.Process(process.pid), set[int]()
 
     def all_have_started() -> bool:
@@ -92,7 +93,7 @@ def test_the_same_bytes_however_many_workers(alone: dict[str, bytes], voxbatch: 
         extra = (*options(workers=3), "--workers", limit, "--formats", "srt")
         done = voxbatch("run", "m.jsonl", "-o", out, *SETTINGS, *SLOWLY, *extra)
         assert done.returncode == 3, done.stderr
-        assert (f"{count} workers side by side" in done.stderr) == (count > 1)
+        assert (f"{count} workers in parallel" in done.stderr) == (count > 1)
         assert "15 done + 1 failed = 16 items (1 AudioError)" in done.stdout
         assert outputs(out) == alone
         assert len(committed(out)) == len(set(committed(out))) == 16
@@ -111,9 +112,9 @@ def test_one_worker_is_killed(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_p
     assert done.returncode == 3, done.stderr
     warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
     assert warnings[0] == (
-        "warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) is lost: killed by signal 9; what it has committed is safe"
+        "warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) is lost: killed by signal 9; its committed items are safe"
     )
-    assert warnings[1].endswith("items that were left behind are dealt out anew, to the workers that are left: 0, 2")
+    assert warnings[1].endswith("uncommitted items are reassigned to workers 0, 2")
     assert len(warnings) == 2
     assert outputs(tmp_path / "out") == alone
     assert len(committed(tmp_path / "out")) == len(set(committed(tmp_path / "out"))) == 16
@@ -125,7 +126,7 @@ def test_survivors_keep_their_engines(manifest: ManifestWriter, voxbatch: Voxbat
     extra = options(workers=3, only_worker=1, kill_after=1, load_s=0.5)
     done = voxbatch("run", manifest(*[1] * 12), "-o", "out", *SETTINGS, *SLOWLY, *extra)
     assert done.returncode == 0, done.stderr
-    assert "are dealt out anew, to the workers that are left: 0, 2" in done.stderr
+    assert "uncommitted items are reassigned to workers 0, 2" in done.stderr
     loaded = [line for line in done.stderr.splitlines() if line.endswith("scripted is loaded")]
     assert sorted(loaded) == [f"worker {number}: scripted is loaded" for number in range(3)]
     assert len(committed(tmp_path / "out")) == len(set(committed(tmp_path / "out"))) == 12
@@ -176,8 +177,10 @@ def test_a_signal_stops_all_softly(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_worker_outlives_the_fleet(manifest: ManifestWriter, start: Starter, tmp_path: Path, number: int) -> None:
-    """The fleet is killed, or ended by a second signal while waiting: the workers commit finished items and end."""
+def test_workers_end_when_the_parent_ends(
+    manifest: ManifestWriter, start: Starter, tmp_path: Path, number: int
+) -> None:
+    """The parent is killed, or ended by a second signal while waiting: the workers commit finished items and end."""
     extra = (*GLACIALLY, *options(workers=2), "--part-items", "100")
     running = start("run", manifest(*SECONDS), "-o", "out", *SETTINGS, *extra)
     others = at_work(running, 2)
@@ -203,7 +206,7 @@ def test_sources_that_cannot_be_opened_twice(alone: dict[str, bytes], voxbatch: 
 
 
 @pytest.mark.slow
-def test_shards_of_fleets(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_shards_on_hosts_with_several_workers(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Hosts with different numbers of GPUs work on one shard each: the last host merges, as in any other run."""
     command = ("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, "--formats", "srt")
     first = voxbatch(*command, "--shard", "1/2", *options(workers=3))
@@ -268,7 +271,7 @@ class Bucket:
 
     def __init__(self, server: servers.Server, proxy: servers.Proxy, recording: Recorder, run: Voxbatch):
         self.server, self.proxy, self._recording, self._run = server, proxy, recording, run
-        self.root = f"{server.scheme}://fleet-{uuid.uuid4().hex[:8]}"
+        self.root = f"{server.scheme}://workers-{uuid.uuid4().hex[:8]}"
         server.make(self.root.partition("://")[2])
 
     def manifest(self, items: int) -> str:
@@ -346,7 +349,7 @@ def test_a_recording_that_only_one_worker_asks_for(
         assert (failure["audio_filepath"], failure["retryable"]) == ("1.wav", True)
     stopped, again = warnings(done.stderr)
     assert stopped.startswith("warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) has stopped: cannot read gs://")
-    assert again == "warning: 1 items that were left behind are dealt out anew, to worker 0"
+    assert again == "warning: 1 uncommitted items are reassigned to worker 0"
     assert outputs(tmp_path / "3") == outputs(tmp_path / "1")
 
 
@@ -380,17 +383,17 @@ def test_one_worker_dies_and_another_gets_no_recording(bucket: Bucket, tmp_path:
     assert done.returncode == 3, done.stderr
     said = sorted(warnings(done.stderr))
     assert len(said) == 3
-    assert said[0].endswith("items that were left behind are dealt out anew, to the workers that are left: 1, 2")
+    assert said[0].endswith("uncommitted items are reassigned to workers 1, 2")
     assert said[1].startswith("warning: worker 0 (VOXBATCH_SCRIPTED_WORKER=0) is lost: killed by signal 9")
     assert said[2].startswith("warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) has stopped: cannot read gs://")
     assert outputs(tmp_path / "out") == outputs(tmp_path / "alone")
     assert len(committed(tmp_path / "out")) == len(set(committed(tmp_path / "out"))) == 6
 
 
-# -- the fleet in this process, its workers in other processes -------------------------------------------------------
+# -- the parent in this process, its workers in other processes ------------------------------------------------------
 
 
-class Bench:
+class RecordedRun:
     """A run that records its progress and its log."""
 
     def __init__(self, source: Path, part_items: int = 1, **options: object):
@@ -414,16 +417,16 @@ class Bench:
 @pytest.mark.slow
 def test_one_progress(manifest: ManifestWriter) -> None:
     """The sums over the workers never exceed the total, never decrease, and reach the total at the end."""
-    bench = Bench(manifest(*SECONDS), workers=3, delay_s=0.1, concurrency=1)
-    finished = bench.run()
-    last = bench.seen[-1]
+    recorded = RecordedRun(manifest(*SECONDS), workers=3, delay_s=0.1, concurrency=1)
+    finished = recorded.run()
+    last = recorded.seen[-1]
     assert (last.items, last.done, last.failed, last.committed, last.parts) == (16, 15, 1, 16, 16)
     assert last.audio_s == pytest.approx(sum(seconds or 0 for seconds in SECONDS), abs=0.1)
-    assert len({p.done for p in bench.seen}) > 4
+    assert len({p.done for p in recorded.seen}) > 4
     for name in ("done", "failed", "audio_s", "committed", "parts"):
-        values = [getattr(p, name) for p in bench.seen]
+        values = [getattr(p, name) for p in recorded.seen]
         assert values == sorted(values)
-    assert all(p.done + p.failed <= p.items for p in bench.seen)
+    assert all(p.done + p.failed <= p.items for p in recorded.seen)
     assert finished.usage is not None
     assert finished.usage.engine_s > 1.5
     assert finished.summary is not None
@@ -433,28 +436,30 @@ def test_one_progress(manifest: ManifestWriter) -> None:
 @pytest.mark.slow
 def test_progress_after_a_death_is_what_is_in_parts(manifest: ManifestWriter) -> None:
     """The uncommitted items of a dead worker are subtracted, and count again when another worker has done them."""
-    bench = Bench(manifest(*[0.5] * 12, None), 3, workers=2, only_worker=0, kill_after=4, delay_s=0.1, concurrency=1)
-    progress = bench.run().progress
+    recorded = RecordedRun(
+        manifest(*[0.5] * 12, None), 3, workers=2, only_worker=0, kill_after=4, delay_s=0.1, concurrency=1
+    )
+    progress = recorded.run().progress
     assert (progress.done, progress.failed, progress.committed) == (12, 1, 13)
-    assert all(p.committed <= p.items for p in bench.seen)
+    assert all(p.committed <= p.items for p in recorded.seen)
 
 
 @pytest.mark.slow
-def test_a_manifest_that_changes_under_the_fleet(manifest: ManifestWriter) -> None:
+def test_a_manifest_that_changes_during_the_run(manifest: ManifestWriter) -> None:
     """A worker that finds a file other than the surveyed one raises UsageError, and so does the run."""
     path = manifest(1, 1, 1)
-    bench = Bench(path, workers=2)
-    bench.on_progress = lambda: len(bench.seen) == 1 and path.write_text("{}\n")
+    recorded = RecordedRun(path, workers=2)
+    recorded.on_progress = lambda: len(recorded.seen) == 1 and path.write_text("{}\n")
     with pytest.raises(UsageError, match="changed while it was being read"):
-        bench.run()
-    assert not any("is lost" in line for line in bench.log), bench.log
+        recorded.run()
+    assert not any("is lost" in line for line in recorded.log), recorded.log
 
 
 @pytest.mark.slow
 def test_a_worker_that_does_not_stop(manifest: ManifestWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that does not stop in time is killed, and the run still ends with StopRequested."""
-    monkeypatch.setattr(workers, "PATIENCE_S", 0.5)
-    bench, stop = Bench(manifest(1, 1), workers=2, delay_s=60), Stop()
+    monkeypatch.setattr(process, "KILL_AFTER_S", 0.5)
+    recorded, stop = RecordedRun(manifest(1, 1), workers=2, delay_s=60), Stop()
 
     def running() -> list[psutil.Process]:
         return [each for each in psutil.Process().children() if "workers.worker" in " ".join(each.cmdline())]
@@ -467,7 +472,7 @@ def test_a_worker_that_does_not_stop(manifest: ManifestWriter, monkeypatch: pyte
 
     threading.Thread(target=freeze).start()
     with pytest.raises(StopRequested):
-        bench.run(stop)
+        recorded.run(stop)
     assert not running()
 
 
@@ -478,9 +483,9 @@ def test_an_outage_that_ends(
 ) -> None:
     """Items that no worker could fetch are distributed once more, to as many workers as the number of items justifies.
     These workers are the same processes as before."""
-    monkeypatch.setattr(workers, "WORTH_A_WORKER", worth)
-    bench, pids = Bench(tmp_path / "m.jsonl", workers=2), set[int]()
-    bench.config = replace(bench.config, source=bucket.manifest(4))
+    monkeypatch.setattr(workers, "MIN_ITEMS_PER_WORKER", worth)
+    recorded, pids = RecordedRun(tmp_path / "m.jsonl", workers=2), set[int]()
+    recorded.config = replace(recorded.config, source=bucket.manifest(4))
     bucket.proxy.spoil = down
 
     def look() -> None:
@@ -490,24 +495,24 @@ def test_an_outage_that_ends(
 
     def write(line: str) -> None:
         look()
-        bench.log.append(line)
-        if "dealt out anew" in line:
+        recorded.log.append(line)
+        if "are reassigned" in line:
             bucket.proxy.spoil = lambda asked: ""
 
-    progress = runner.run(bench.config, Log(write=write), lambda progress: look()).progress
+    progress = runner.run(recorded.config, Log(write=write), lambda progress: look()).progress
     assert (progress.done, progress.failed, progress.committed) == (4, 0, 4)
     assert len(pids) == 2
-    assert bench.log[-1] == f"warning: 4 items that were left behind are dealt out anew, to {who}"
+    assert recorded.log[-1] == f"warning: 4 uncommitted items are reassigned to {who}"
 
 
 @pytest.mark.slow
 def test_an_output_that_cannot_be_written(manifest: ManifestWriter, tmp_path: Path) -> None:
     """The error of the workers becomes the error of the run after a second try. No GPU is lost."""
-    bench = Bench(manifest(1, 1), workers=2)
-    bench.on_progress = lambda: len(bench.seen) == 1 and (tmp_path / "out" / "parts").write_text("in the way")
+    recorded = RecordedRun(manifest(1, 1), workers=2)
+    recorded.on_progress = lambda: len(recorded.seen) == 1 and (tmp_path / "out" / "parts").write_text("in the way")
     with pytest.raises(StorageError, match="a file stands where a folder is needed"):
-        bench.run()
-    said = [line for line in bench.log if line.startswith("warning: ")]
+        recorded.run()
+    said = [line for line in recorded.log if line.startswith("warning: ")]
     assert sum("has stopped" in line for line in said) == 3
     assert len(said) == 4
 

@@ -8,6 +8,7 @@ running it. No other package knows this order.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from voxbatch.runner.prepare import open_manifest, prepare
 from voxbatch.runner.progress import Progress, Usage
 from voxbatch.runner.shard import members
 from voxbatch.runner.stop import Stop, StopRequested
-from voxbatch.runner.transcribe import notice_logger, resume, transcribe
+from voxbatch.runner.transcribe import log_engine_message, resume, transcribe
 
 __all__ = ["Progress", "RunResult", "Stop", "StopRequested", "Usage", "run"]
 
@@ -76,5 +77,7 @@ def run(
             elif len(job.worker_environments) > 1:
                 usage = workers.transcribe(job, work, stop, on_progress, log)
             else:
-                usage = transcribe(job, work, engine_cache, stop, on_progress, notice_logger(log))
+                usage = transcribe(
+                    job, work, engine_cache, stop, on_progress, functools.partial(log_engine_message, log)
+                )
         return RunResult(progress, finish(job, work), usage)

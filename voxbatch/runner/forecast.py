@@ -31,7 +31,7 @@ known to a tenth."""
 PROBE_THREADS = 8
 """Number of headers that are read at a time."""
 MAX_UNREACHABLE = 8
-"""Number of unreachable recordings of a silent place that ends the estimate: a plan that takes hours is of no use."""
+"""Number of unreachable recordings of a silent place at which the estimate fails, because it must not take hours."""
 PROBE_BLOCK_BYTES = 64 << 10
 """Bytes that are fetched of a remote recording at a time."""
 
@@ -104,7 +104,7 @@ def estimate_run(config: Config) -> RunEstimate:
         surveyed = survey(source, path_policy(config), config.limit)
         engine = engines.create(choice.name, config.model, config.engine_options, config.store_options)
         spec = engine.spec
-        workload = _workload(surveyed, source, config)
+        workload = _measure(surveyed, source, config)
     chunks = np.ceil(workload.durations / np.float32(spec.max_chunk_samples / spec.sampling_rate))
     known = known_rates(config, choice.name)
     speed = (
@@ -135,14 +135,42 @@ def measure_workload(config: Config) -> Workload:
         StorageError: a place is unreachable or refuses access.
     """
     with open_manifest(config) as source:
-        return _workload(survey(source, path_policy(config), config.limit), source, config)
+        return _measure(survey(source, path_policy(config), config.limit), source, config)
 
 
-def _workload(surveyed: Survey, source: Source, config: Config) -> Workload:
-    mine = members(surveyed.durations, config.shard, config.shards)
-    unknown = mine & np.isnan(surveyed.durations)
-    _estimate(surveyed.durations, unknown, config, source)
-    return Workload(surveyed.durations[mine], int(unknown.sum()))
+def _measure(surveyed: Survey, source: Source, config: Config) -> Workload:
+    """Return the shard's durations. For items without one, take the mean duration of a sample, whose headers are
+    read."""
+    durations = surveyed.durations
+    in_shard = members(durations, config.shard, config.shards)
+    unknown = in_shard & np.isnan(durations)
+    indexes = np.flatnonzero(unknown)
+    in_sample = np.zeros(len(unknown), np.bool_)
+    in_sample[indexes[:: max(1, len(indexes) // SAMPLE_SIZE)]] = True
+    sample = list(items(source, path_policy(config), config.limit, in_sample))
+
+    def read_header(item: Item) -> tuple[float | None, Report | None]:
+        """Return the seconds of a recording, None if they cannot be read; and the report about its place."""
+        try:
+            with contextlib.closing(open_recording(item.audio, config.store_options, PROBE_BLOCK_BYTES)) as recording:
+                return probe(recording), report_success(item.audio, recording.last_arrival)
+        except (AudioError, StorageError) as e:
+            return None, report_error(item.index, item.audio, e)
+
+    breaker = CircuitBreaker[None](config.fail_unreachable, threshold=min(MAX_UNREACHABLE, len(sample)))
+    headers = parallel_map(PROBE_THREADS, read_header, sample)
+    for item, (seconds, report) in zip(sample, headers, strict=True):
+        if isinstance(report, Reachable):
+            breaker.reachable(report)
+        elif report is not None:
+            breaker.unreachable(report, None)
+        durations[item.index] = seconds or np.nan
+    found = durations[in_sample]
+    known = found[~np.isnan(found)]
+    if not len(known):
+        breaker.finish()
+    durations[unknown & np.isnan(durations)] = known.mean() if len(known) else 0.0
+    return Workload(durations[in_shard], int(unknown.sum()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,41 +213,6 @@ def calculate_speed(
         return None  # config.model may be a mere bucket address, which says less than the profile's model
     durations = workload.durations if workload else None
     return engines.expected_speed(engine, config.model, config.engine_options, durations, gpu, gpus)
-
-
-def _estimate(durations: NDArray[np.float32], unknown: NDArray[np.bool_], config: Config, source: Source) -> None:
-    """Fill in unknown durations: read the headers of a sample, and use the mean of the sample for the other
-    recordings.
-
-    Raises:
-        StorageError: a place is down; see CircuitBreaker.
-    """
-    indexes = np.flatnonzero(unknown)
-    sample = np.zeros(len(unknown), np.bool_)
-    sample[indexes[:: max(1, len(indexes) // SAMPLE_SIZE)]] = True
-    asked = list(items(source, path_policy(config), config.limit, sample))
-    breaker = CircuitBreaker[None](config.fail_unreachable, threshold=min(MAX_UNREACHABLE, len(asked)))
-    probes = parallel_map(PROBE_THREADS, lambda item: _probe(item, config), asked)
-    for item, (seconds, report) in zip(asked, probes, strict=True):
-        if isinstance(report, Reachable):
-            breaker.reachable(report)
-        elif report is not None:
-            breaker.unreachable(report, None)
-        durations[item.index] = seconds or np.nan
-    found = durations[sample]
-    known = found[~np.isnan(found)]
-    if not len(known):
-        breaker.finish()
-    durations[unknown & np.isnan(durations)] = known.mean() if len(known) else 0.0
-
-
-def _probe(item: Item, config: Config) -> tuple[float | None, Report | None]:
-    """Return the seconds of a recording, None if they cannot be read; and the report about the recording's place."""
-    try:
-        with contextlib.closing(open_recording(item.audio, config.store_options, PROBE_BLOCK_BYTES)) as recording:
-            return probe(recording), report_success(item.audio, recording.last_arrival)
-    except (AudioError, StorageError) as e:
-        return None, report_error(item.index, item.audio, e)
 
 
 def probe_duration(

@@ -67,7 +67,7 @@ def decoder_count(given: int, workers: int = 1) -> int:
 
 
 @dataclass(slots=True)
-class _Open:
+class _PendingItem:
     """An item that is in progress."""
 
     item: Item
@@ -77,13 +77,9 @@ class _Open:
     """The time.monotonic() at which the engine took a chunk and at which its result came, for each chunk in `results`
     that the engine took."""
 
-    def is_whole(self) -> bool:
-        """Return whether the item is decoded and all of its chunks have results."""
-        return self.decoded is not None and len(self.results) == len(self.decoded.spans)
-
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _ChunkResult:
     """The result of a chunk."""
 
     result: Hypothesis | ChunkFailure
@@ -93,7 +89,7 @@ class _Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _ThreadEnded:
     """The last event of a thread."""
 
     error: BaseException | None
@@ -107,9 +103,9 @@ class Pipeline:
         engine: not yet loaded.
         checkpoint: loaded. The items that it marks as done must not be among the items of `run`.
         progress: updated in place by the main thread.
-        observe: called from the main thread with the progress whenever it changes.
+        on_progress: called from the main thread with the progress whenever it changes.
         stop: a request from any thread makes the run commit its finished items and raise StopRequested.
-        tell: called from the main thread with each EngineMessage of the engine.
+        on_engine_message: called from the main thread with each message of the engine.
         breaker: judges unreachable recordings. The default is a new circuit breaker.
     """
 
@@ -117,28 +113,31 @@ class Pipeline:
         self,
         engine: Engine,
         checkpoint: Checkpoint,
-        settings: PipelineOptions,
+        options: PipelineOptions,
         progress: Progress,
-        observe: Callable[[Progress], None],
+        on_progress: Callable[[Progress], None],
         stop: Stop,
-        tell: Callable[[EngineMessage], None] = lambda notice: None,
+        on_engine_message: Callable[[EngineMessage], None] = lambda message: None,
         breaker: CircuitBreaker[Undecodable] | None = None,
     ):
-        self._engine, self._checkpoint, self._settings = engine, checkpoint, settings
-        self._progress, self._observe, self._stop, self._tell_people = progress, observe, stop, tell
-        self._breaker = breaker
+        self._engine, self._checkpoint, self._options, self._breaker = engine, checkpoint, options, breaker
+        self._progress, self._on_progress, self._stop = progress, on_progress, stop
+        self._on_engine_message = on_engine_message
         spec = engine.spec
         self._feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples)
         self._events: queue.Queue[Any] = queue.Queue(MAX_QUEUED_EVENTS)
-        self._over = threading.Event()
+        self._is_over = threading.Event()
         """Set at the end of the run: no thread takes events any more."""
-        self._open: dict[int, _Open] = {}
-        self._sizes: dict[tuple[int, int], int] = {}
-        """Samples in the core of each chunk that has no result yet, by (item, chunk)."""
-        self._pending: list[PartEntry] = []
+        self._pending: dict[int, _PendingItem] = {}
+        """Item.index → item in progress. The decode thread adds an item before the first event about it; the main
+        thread alone changes and removes it."""
+        self._num_samples: dict[tuple[int, int], int] = {}
+        """Samples in the core of each chunk that has no result yet, by (item, chunk). The decode thread adds a chunk
+        before its result can come; the main thread removes it."""
+        self._uncommitted: list[PartEntry] = []
         self._committed_at = progress.started_at
         self._latency = Latency()
-        """Latencies of the items in `_pending`."""
+        """Latencies of the items in `_uncommitted`."""
         self._peak_gpu_bytes: int | None = None
         """Highest GPU memory in use. The memory thread alone writes this value, and each commit reads it."""
         self._decode_cpu_s = 0.0
@@ -148,7 +147,7 @@ class Pipeline:
         """Turn every item into an entry of a part.
 
         Raises:
-            StopRequested: `stop` was asked.
+            StopRequested: `stop` was requested.
             RunError: the run cannot continue; what was committed is safe.
         """
         threads = [
@@ -158,186 +157,184 @@ class Pipeline:
         self._stop.graceful = True
         for thread in threads:
             thread.start()
-        threading.Thread(target=self._watch_memory, daemon=True, name="memory").start()
+        threading.Thread(target=self._watch_gpu_memory, daemon=True, name="memory").start()
         try:
-            self._regroup(len(threads))
+            self._collect_results(len(threads))
             self._commit()
         except RunError as e:
             if self._stop.requested.is_set():  # the time limit of the stop may have ended the commit
                 raise StopRequested(str(e)) from e
             raise
         finally:
-            self._over.set()
+            self._is_over.set()
             self._feed.close(discard=True)
             self._stop.graceful = False
         if self._stop.requested.is_set():
             raise StopRequested
-        began = self._feed.started_at or self._engine_ended_at
-        return Usage(self._decode_cpu_s, self._engine_ended_at - began, self._feed.starved_s, self._feed.short_s)
+        started_at = self._feed.started_at or self._engine_ended_at
+        engine_s = self._engine_ended_at - started_at
+        return Usage(self._decode_cpu_s, engine_s, self._feed.starved_s, self._feed.short_s)
 
     # -- the decode thread --------------------------------------------------------------------------------------------
 
     def _decode(self, items: Iterator[Item]) -> None:
+        """Send the items to the decoder processes, and their chunks to the feed."""
         error: BaseException | None = None
         try:
-            settings = self._settings
-            with DecoderPool(decoder_count(settings.decoders), settings.store_options, self._breaker) as pool:
+            options = self._options
+            with DecoderPool(decoder_count(options.decoders), options.store_options, self._breaker) as pool:
                 for message in pool.run(self._tasks(items)):
-                    if not (self._put(message) if isinstance(message, Chunk) else self._tell(message)):
+                    if not isinstance(message, Chunk):
+                        is_running = self._send(message)
+                    else:
+                        span = message.span
+                        self._num_samples[message.item, message.index] = span.core_end - span.core_start
+                        if span.silent:  # certain silence: an engine could only invent text
+                            is_running = self._send(_ChunkResult(Hypothesis(message.item, message.index, "")))
+                        else:
+                            is_running = self._feed.put(message)
+                    if not is_running:
                         break
                 self._decode_cpu_s = pool.cpu_s
         except BaseException as e:  # noqa: BLE001 the main thread raises it again
             error = e
         self._feed.close()
-        self._tell(_Ended(error))
+        self._send(_ThreadEnded(error))
 
-    def _tell(self, event: _Answer | EngineMessage | Decoded | Undecodable | _Ended) -> bool:
+    def _tasks(self, items: Iterator[Item]) -> Iterator[Task]:
+        spec = self._engine.spec
+        limit = spec.max_chunk_samples
+        # Without word times, stitching cannot find the words that both chunks hold.
+        overlap = OVERLAP if spec.word_times else 0
+        for item in items:
+            tag = item.lang or self._options.language
+            lang = primary_subtag(tag) if tag else None
+            self._pending[item.index] = _PendingItem(item)
+            if lang and (reason := language_refusal(spec, lang)):
+                failure = Failure(LanguageError.__name__, f"language {lang!r}: {reason}")
+                if not self._send(Undecodable(item.index, failure)):
+                    return
+            else:
+                yield Task(item.index, item.audio, item.offset, item.duration, item.channel, lang, limit, overlap)
+
+    def _send(self, event: _ChunkResult | EngineMessage | Decoded | Undecodable | _ThreadEnded) -> bool:
         """Queue an event, and wait while the queue is full. Return False if the run is over; the event is then
         dropped."""
-        while not self._over.is_set():
+        while not self._is_over.is_set():
             with contextlib.suppress(queue.Full):
                 self._events.put(event, timeout=POLL_INTERVAL_S)
                 return True
         return False
 
-    def _put(self, chunk: Chunk) -> bool:
-        """Give a chunk to the engine. A chunk of certain silence gets an empty result at once: an engine could only
-        invent text."""
-        self._sizes[chunk.item, chunk.index] = chunk.span.core_end - chunk.span.core_start
-        if chunk.span.silent:
-            return self._tell(_Answer(Hypothesis(chunk.item, chunk.index, "")))
-        return self._feed.put(chunk)
-
-    def _tasks(self, items: Iterator[Item]) -> Iterator[Task]:
-        spec = self._engine.spec
-        for item in items:
-            said = item.lang or self._settings.language
-            lang = primary_subtag(said) if said else None
-            self._open[item.index] = _Open(item)
-            if lang and (reason := language_refusal(spec, lang)):
-                failure = Failure(LanguageError.__name__, f"language {lang!r}: {reason}")
-                if not self._tell(Undecodable(item.index, failure)):
-                    return
-                continue
-            # Without word times, stitching cannot find the words that both chunks hold.
-            overlap = OVERLAP if spec.word_times else 0
-            limit = spec.max_chunk_samples
-            yield Task(item.index, item.audio, item.offset, item.duration, item.channel, lang, limit, overlap)
-
     # -- the engine's thread ------------------------------------------------------------------------------------------
 
     def _transcribe(self) -> None:
+        """Send the results of the engine to the main thread."""
         error: BaseException | None = None
         try:
             for result in self._engine.stream(self._feed):
                 # Read to the end even if the run is over: an engine whose stream is cut off unloads its model.
-                self._tell(result if isinstance(result, EngineMessage) else self._timed(result))
+                if isinstance(result, EngineMessage):
+                    self._send(result)
+                else:
+                    times = self._feed.taken_at(result.item, result.chunk), time.monotonic()
+                    self._send(_ChunkResult(result, times))
         except BaseException as e:  # noqa: BLE001 the main thread raises it again, too
             error = e
         self._feed.close(discard=True)  # the decode thread must not wait for an engine that has ended
         self._engine_ended_at = time.monotonic()
-        self._tell(_Ended(error))
-
-    def _timed(self, result: Hypothesis | ChunkFailure) -> _Answer:
-        return _Answer(result, (self._feed.taken_at(result.item, result.chunk), time.monotonic()))
+        self._send(_ThreadEnded(error))
 
     # -- the memory thread --------------------------------------------------------------------------------------------
 
-    def _watch_memory(self) -> None:
-        """Note the highest GPU memory in use. This runs on its own thread, because a driver may hang when a
-        GPU fails."""
+    def _watch_gpu_memory(self) -> None:
+        """Record the highest GPU memory in use. This runs on its own thread, because a driver may hang when a GPU
+        fails."""
         while (used := self._engine.gpu_bytes()) is not None:
             self._peak_gpu_bytes = max(self._peak_gpu_bytes or 0, used)
-            if self._over.wait(GPU_MEMORY_INTERVAL_S):
+            if self._is_over.wait(GPU_MEMORY_INTERVAL_S):
                 return
 
     # -- the main thread ----------------------------------------------------------------------------------------------
 
-    def _regroup(self, threads: int) -> None:
+    def _collect_results(self, threads: int) -> None:
+        """Handle the events of the threads until all of them have ended, and commit from time to time."""
         while threads:
             try:
                 event = self._events.get(timeout=POLL_INTERVAL_S)
             except queue.Empty:
                 event = None
-            if isinstance(event, _Ended):
+            if isinstance(event, _ThreadEnded):
                 threads -= 1
                 if event.error is not None:
                     self._commit()
                     # The signal may have killed the engine, too.
                     raise StopRequested if self._stop.requested.is_set() else event.error
             elif isinstance(event, EngineMessage):
-                self._tell_people(event)
+                self._on_engine_message(event)
             elif event is not None:
                 self._handle(event)
             if self._stop.requested.is_set():
                 self._commit()
                 raise StopRequested
-            self._commit_if_due()
-        if self._open:
+            is_due = time.monotonic() - self._committed_at >= self._options.part_seconds
+            if is_due or len(self._uncommitted) >= self._options.part_items:
+                self._commit()
+        if self._pending:
             self._commit()
-            raise EngineError(f"engine {self._engine.spec.name} ended without a result for {len(self._open)} items")
+            raise EngineError(f"engine {self._engine.spec.name} ended without a result for {len(self._pending)} items")
 
-    def _handle(self, event: _Answer | Decoded | Undecodable) -> None:
-        item = event.result.item if isinstance(event, _Answer) else event.item
-        opened = self._open.get(item)
-        if isinstance(event, _Answer):
-            self._progress.audio_s += self._sizes.pop((item, event.result.chunk), 0) / SAMPLING_RATE
-        if opened is None:
+    def _handle(self, event: _ChunkResult | Decoded | Undecodable) -> None:
+        index = event.result.item if isinstance(event, _ChunkResult) else event.item
+        pending = self._pending.get(index)
+        if isinstance(event, _ChunkResult):
+            self._progress.audio_s += self._num_samples.pop((index, event.result.chunk), 0) / SAMPLING_RATE
+        if pending is None:
             return  # a chunk of an item that has already failed
         if isinstance(event, Undecodable):
-            self._finish(opened, event.failure)
+            self._finish_item(pending, event.failure)
             return
         if isinstance(event, Decoded):
-            opened.decoded = event
+            pending.decoded = event
         else:
-            opened.results[event.result.chunk] = event.result
-            opened.times += [event.times] if event.times else []
-        if opened.is_whole() and opened.decoded is not None:
-            self._finish(opened, _outcome(opened.results, opened.decoded.spans, opened.decoded.warnings))
+            pending.results[event.result.chunk] = event.result
+            pending.times += [event.times] if event.times else []
+        decoded = pending.decoded
+        if decoded is not None and len(pending.results) == len(decoded.spans):
+            self._finish_item(pending, _join_results(pending.results, decoded.spans, decoded.warnings))
         else:
-            self._observe(self._progress)
+            self._on_progress(self._progress)
 
-    def _finish(self, opened: _Open, outcome: Outcome) -> None:
-        item = opened.item
-        del self._open[item.index]
-        self._measure(opened.times)
-        failed = isinstance(outcome, Failure)
-        kind = "failure" if failed else "transcript"
-        self._pending.append(PartEntry(item.index, kind, encode_line(self._line(item, outcome))))
-        self._progress.done += not failed
-        self._progress.failed += failed
-        self._observe(self._progress)
-
-    def _measure(self, times: list[tuple[float, float]]) -> None:
-        """Add the latencies of a finished item. Without the result of a chunk, there are none."""
-        for taken_at, ended_at in times:
+    def _finish_item(self, pending: _PendingItem, outcome: Outcome) -> None:
+        item, spec = pending.item, self._engine.spec
+        del self._pending[item.index]
+        for taken_at, ended_at in pending.times:
             self._latency.chunk.add(ended_at - taken_at)
-        if times:
-            self._latency.item.add(time.monotonic() - min(taken_at for taken_at, _ in times))
-
-    def _line(self, item: Item, outcome: Outcome) -> dict[str, Any]:
-        spec = self._engine.spec
-        lang = item.lang or self._settings.language or spec.only_language
+        if pending.times:
+            self._latency.item.add(time.monotonic() - min(taken_at for taken_at, _ in pending.times))
+        lang = item.lang or self._options.language or spec.only_language
         if isinstance(outcome, Failure):
-            return failure_line(item, outcome, lang)
-        return transcript_line(item, outcome, spec.name, spec.model, lang)
-
-    def _commit_if_due(self) -> None:
-        due = time.monotonic() - self._committed_at >= self._settings.part_seconds
-        if self._pending and (due or len(self._pending) >= self._settings.part_items):
-            self._commit()
+            kind, line = "failure", failure_line(item, outcome, lang)
+            self._progress.failed += 1
+        else:
+            kind, line = "transcript", transcript_line(item, outcome, spec.name, spec.model, lang)
+            self._progress.done += 1
+        self._uncommitted.append(PartEntry(item.index, kind, encode_line(line)))
+        self._on_progress(self._progress)
 
     def _commit(self) -> None:
-        if not self._pending:
+        """Commit the finished items as the next part, if there are any."""
+        if not self._uncommitted:
             return
         now = time.monotonic()
-        measured = now - self._committed_at, self._latency, self._peak_gpu_bytes
-        self._progress.parts += bool(self._checkpoint.commit(self._pending, *measured))
-        self._progress.committed += len(self._pending)
-        self._pending, self._committed_at, self._latency = [], now, Latency()
+        wall_s = now - self._committed_at
+        entries = self._checkpoint.commit(self._uncommitted, wall_s, self._latency, self._peak_gpu_bytes)
+        self._progress.parts += bool(entries)
+        self._progress.committed += len(self._uncommitted)
+        self._uncommitted, self._committed_at, self._latency = [], now, Latency()
 
 
-def _outcome(
+def _join_results(
     results: dict[int, Hypothesis | ChunkFailure], spans: Sequence[Span], warnings: Sequence[str]
 ) -> Transcript | Failure:
     """Join the results of an item's chunks.

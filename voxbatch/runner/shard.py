@@ -52,12 +52,19 @@ def assign(durations: NDArray[np.floating], shards: int) -> NDArray[np.int32]:
     result = np.zeros(len(durations), dtype=np.int32)
     if shards == 1:
         return result
-    weights = _weights(durations)
+    weights = np.array(durations, dtype=np.float64)
+    is_known = np.isfinite(weights) & (weights > 0)
+    weights[~is_known] = weights[is_known].mean() if is_known.any() else 1.0
     order = np.argsort(-weights, kind="stable")
     loads = [(0.0, shard) for shard in range(shards)]  # already a heap; equal loads go to the lower number
     for start in range(0, len(order), _BLOCK):
         block = order[start : start + _BLOCK]
-        result[block] = [_place(loads, weight) for weight in weights[block].tolist()]
+        chosen = []
+        for weight in weights[block].tolist():
+            load, shard = loads[0]
+            heapq.heapreplace(loads, (load + weight, shard))
+            chosen.append(shard)
+        result[block] = chosen
     return result
 
 
@@ -74,18 +81,3 @@ def split(durations: NDArray[np.floating], wanted: NDArray[np.bool_], parts: int
     for part, mask in enumerate(masks):
         mask[indexes[parts_of == part]] = True
     return masks
-
-
-def _place(loads: list[tuple[float, int]], weight: float) -> int:
-    """Add an item to the least loaded shard of the heap, and return that shard."""
-    load, shard = loads[0]
-    heapq.heapreplace(loads, (load + weight, shard))
-    return shard
-
-
-def _weights(durations: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the durations as float64, with the unknown ones filled in."""
-    weights = np.array(durations, dtype=np.float64)
-    known = np.isfinite(weights) & (weights > 0)
-    weights[~known] = weights[known].mean() if known.any() else 1.0
-    return weights

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -72,14 +71,14 @@ def transcribe(
     engine_cache: EngineCache,
     stop: Stop,
     on_progress: Callable[[Progress], None],
-    on_notice: Callable[[EngineMessage], None],
+    on_engine_message: Callable[[EngineMessage], None],
     breaker: CircuitBreaker[Undecodable] | None = None,
 ) -> Usage:
     """Transcribe and commit the remaining items.
 
     Args:
         on_progress: called with the progress whenever it changes.
-        on_notice: called with the notices of the engine.
+        on_engine_message: called with the messages of the engine.
         breaker: judges unreachable recordings. The default is a new circuit breaker.
 
     Raises:
@@ -90,15 +89,13 @@ def transcribe(
     if dict(engine.spec.decoding) != job.decoding:
         raise ConfigError(f"the model changed since the run began: {engine.spec.decoding} is not {job.decoding}")
     breaker = breaker or CircuitBreaker[Undecodable](job.fail_unreachable)
-    pipeline = Pipeline(engine, work.checkpoint, job.pipeline, work.progress, on_progress, stop, on_notice, breaker)
+    pipeline = Pipeline(
+        engine, work.checkpoint, job.pipeline, work.progress, on_progress, stop, on_engine_message, breaker
+    )
     with replace(job.source, fd=os.dup(job.source.fd)).open() as source:
         return pipeline.run(items(source, job.path_policy, job.limit, work.items))
 
 
-def notice_logger(log: Log) -> Callable[[EngineMessage], None]:
-    """Return a function that logs a notice of an engine."""
-    return functools.partial(_log_notice, log)
-
-
-def _log_notice(log: Log, notice: EngineMessage) -> None:
-    (log.warning if notice.is_warning else log.info)("engine", text=notice.text)
+def log_engine_message(log: Log, message: EngineMessage) -> None:
+    """Log a message of an engine."""
+    (log.warning if message.is_warning else log.info)("engine", text=message.text)

@@ -1,15 +1,25 @@
-"""The fleet's side of one worker process: start it, send it orders, receive its messages, stop it, and kill it with
-all its child processes."""
+"""The parent's side of one worker process: send it assignments, receive its messages, and stop it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from voxbatch.child_process import ChildProcess
 from voxbatch.engines import EngineMessage
 from voxbatch.runner.progress import Progress
-from voxbatch.runner.workers.worker import Assignment, Failed, Message, Stopped, Word
+from voxbatch.runner.workers.worker import (
+    SHUTDOWN_TIMEOUT_S,
+    Assignment,
+    AssignmentFailed,
+    AssignmentResult,
+    AssignmentStopped,
+    WorkerMessage,
+)
 from voxbatch.storage.circuit_breaker import Report
+
+KILL_AFTER_S = SHUTDOWN_TIMEOUT_S + 5.0
+"""Seconds after which a worker that was told to stop is killed. The worker should have ended by itself before."""
 
 
 class Worker(ChildProcess):
@@ -20,43 +30,53 @@ class Worker(ChildProcess):
         self.number = number
         self.name = f"worker {number} ({', '.join(f'{name}={value}' for name, value in environment.items())})"
         self.progress = Progress(0)
-        self.notices: list[EngineMessage] = []
-        """Notices of the worker's engine that were not logged yet."""
+        """Progress in the current assignment."""
+        self.engine_messages: list[EngineMessage] = []
+        """Messages of the worker's engine that were not logged yet."""
         self.reports: tuple[Report, ...] = ()
-        """Reports of the worker about recordings' places. Empty until the order ends."""
-        self.word: Word | None = None
-        """Last message of the current order. None while the worker is busy with the order."""
+        """Reports of the worker about recordings' places. Empty until the assignment ends."""
+        self.result: AssignmentResult | None = None
+        """Result of the current assignment. None while the worker is busy with it."""
+        self.stopped_at: float | None = None
+        """Time of the first call of `stop` (time.monotonic), or None."""
 
-    def give(self, assignment: Assignment) -> None:
+    def assign(self, assignment: Assignment) -> None:
         """Send an assignment."""
-        self.progress, self.reports, self.word = Progress(0), (), None
+        self.progress, self.reports, self.result = Progress(0), (), None
         self.send(assignment)
 
-    def hear(self) -> bool:
+    def receive(self) -> bool:
         """Receive one message. Return False if the connection is closed and no further message can come."""
         try:
-            message: Message = self.connection.recv()
+            message: WorkerMessage = self.connection.recv()
         except (EOFError, OSError):
             return False
         if isinstance(message, Progress):
             self.progress = message
         elif isinstance(message, EngineMessage):
-            self.notices.append(message)
+            self.engine_messages.append(message)
         elif isinstance(message, tuple):
             self.reports = message
         else:
-            self.word = message
+            self.result = message
         return True
 
     def stop(self) -> None:
-        """Ask the worker to commit its finished items and to end."""
-        self.send(None)
+        """Tell the worker to commit its finished items and to end.
+
+        Call this again and again until the worker has ended: after KILL_AFTER_S, a call kills the worker.
+        """
+        if self.stopped_at is None:
+            self.stopped_at = time.monotonic()
+            self.send(None)
+        elif time.monotonic() - self.stopped_at > KILL_AFTER_S:
+            self.kill()
 
     @property
     def reason(self) -> str:
-        """Reason why the process ended without finishing its order. Empty before `end`, and if the order is done."""
-        if isinstance(self.word, Failed):
-            return self.word.reason
-        if isinstance(self.word, Stopped):
+        """Reason why the worker did not finish its assignment. Empty before `end`, and if the assignment is done."""
+        if isinstance(self.result, AssignmentFailed):
+            return self.result.reason
+        if isinstance(self.result, AssignmentStopped):
             return "told to stop"
-        return self.exit_reason if self.word is None else ""
+        return self.exit_reason if self.result is None else ""
