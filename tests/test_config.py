@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from voxbatch.cli import cli
 from voxbatch.config import PROFILE_KEYS, Config, RunOptions, digest, load_profile, profile_names
-from voxbatch.engines.vllm.arguments_preview import preview
+from voxbatch.engines.vllm.arguments_preview import preview_arguments
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
@@ -121,7 +121,7 @@ def test_every_profile_is_sound(name: str) -> None:
     StoreOptions(max_http_gb=settings.get("max_http_gb", 4.0))
 
 
-ADMITTED = "as many as the card's memory admits"
+ADMITTED = "as many as the GPU's memory admits"
 VLLM_PROFILES = [name for name in profile_names() if load_profile(name)["engine"] == "vllm"]
 
 
@@ -148,7 +148,7 @@ def test_gpus_that_share_a_model_exchange_without_flashinfer() -> None:
     """FlashInfer's fused all-reduce is off for several GPUs, because it needs multicast memory, without which vLLM
     hangs while it loads.
     """
-    alone, shared = (preview(None, {"tensor_parallel_size": size})["engine_arguments"] for size in ("1", "2"))
+    alone, shared = (preview_arguments(None, {"tensor_parallel_size": size})["engine_arguments"] for size in ("1", "2"))
     assert "pass_config" not in alone["compilation_config"]
     assert shared["compilation_config"]["pass_config"] == {"fuse_allreduce_rms": False}
 
@@ -157,7 +157,7 @@ def test_every_vllm_profile_is_previewed() -> None:
     """The table above contains every vLLM profile, and an unknown model is no error."""
     marks = test_a_vllm_profile_tells_what_vllm_is_told.pytestmark  # type: ignore[attr-defined]
     assert sorted(row[0] for row in marks[0].args[1]) == VLLM_PROFILES
-    assert preview("/opt/ml/model", {}) == {"engine_arguments": "known when /opt/ml/model is read"}
+    assert preview_arguments("/opt/ml/model", {}) == {"engine_arguments": "known when /opt/ml/model is read"}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_every_vllm_profile_is_previewed() -> None:
 )
 def test_what_depends_on_the_version(asked: str, mode: str, attention: str) -> None:
     """Running the encoder once per chunk decides which CUDA graphs and which attention backend are used."""
-    arguments = preview(None, {"prefill_encoder": asked})["engine_arguments"]
+    arguments = preview_arguments(None, {"prefill_encoder": asked})["engine_arguments"]
     assert arguments["compilation_config"]["cudagraph_mode"] == mode
     assert str(arguments.get("attention_backend")).startswith(attention)
 
@@ -178,8 +178,8 @@ def test_what_depends_on_the_version(asked: str, mode: str, attention: str) -> N
 def test_memory_may_be_given_in_gigabytes() -> None:
     """If the memory is given in gigabytes, the share of the GPU's memory is known only on the GPU."""
     options = {"gpu_memory_gb": "24"}
-    said = preview(None, options)["engine_arguments"]["gpu_memory_utilization"]
-    assert said == "24 GB of the card, less what vLLM does not count"
+    said = preview_arguments(None, options)["engine_arguments"]["gpu_memory_utilization"]
+    assert said == "24 GB of the GPU, less what vLLM does not count"
     assert resolve("realtime", options).gpu_memory_gb == 24
 
 

@@ -134,7 +134,7 @@ def test_a_speech_model(model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert (found.name, found.family, found.is_mistral) == (uri, REALTIME, True)
     assert found.revision == model.fetch(uri).revision
     assert found.audio_settings() == {"transcription_delay_ms": 480}
-    with pytest.raises(EngineError, match=r"has no consolidated\*\.safetensors: bring the whole model"):
+    with pytest.raises(EngineError, match=r"has no consolidated\*\.safetensors: download the whole model"):
         complete(found)
     with pytest.raises(ConfigError, match="revision"):
         locate(uri, "v1")

@@ -22,7 +22,7 @@ from voxbatch import doctor
 from voxbatch.cli import cli, run
 from voxbatch.cli.options import parsed_run_options
 from voxbatch.config import RunOptions
-from voxbatch.engines.vllm import FAMILIES, gpu
+from voxbatch.engines.vllm import FAMILIES, gpu, prefill
 from voxbatch.engines.vllm.checks import check, check_step, divides
 from voxbatch.engines.vllm.config_keys import Entry
 from voxbatch.engines.vllm.model import Model, locate
@@ -323,7 +323,7 @@ def folder(path: Path, kind: str, **changes: Any) -> Model:
 def checked(model: Model, options: dict[str, str], requests: int = 16) -> None:
     """Run the checks that precede the start of vLLM."""
     settings = resolve(model.family, options)
-    check(model, settings)
+    check(model, settings, prefill.Decision(on=False))
     check_step(model, FAMILIES[model.family](model, settings), settings, requests)
 
 
@@ -336,30 +336,35 @@ def test_each_familys_own_settings_pass(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "option", "value", "message"),
     [
-        ("realtime", "tokenizer_mode", "hf", "{} is in Mistral's format, which takes mistral; leave the option out"),
-        ("instruct", "config_format", "auto", "{} is in Mistral's format, which takes mistral; leave the option out"),
-        ("realtime", "load_format", "auto", "{} is in Mistral's format, which takes mistral or dummy; leave the op"),
-        ("whisper", "tokenizer_mode", "mistral", "{} is in Hugging Face's format, which takes auto or hf; leave the"),
-        ("whisper", "load_format", "mistral", "{} is in Hugging Face's format, which takes auto, hf, safetensors, "),
+        ("realtime", "tokenizer_mode", "hf", "{} is in Mistral's format, which allows mistral; leave the option out"),
+        ("instruct", "config_format", "auto", "{} is in Mistral's format, which allows mistral; leave the option out"),
+        ("realtime", "load_format", "auto", "{} is in Mistral's format, which allows mistral or dummy; leave the op"),
+        ("whisper", "tokenizer_mode", "mistral", "{} is in Hugging Face's format, which allows auto or hf; leave the"),
+        ("whisper", "load_format", "mistral", "{} is in Hugging Face's format, which allows auto, hf, safetensors, "),
         ("realtime", "limit_mm_per_prompt", "audio=0", "a request holds one recording; give audio=1 or more, or"),
         ("realtime", "limit_mm_per_prompt", '{"image": 1}', "a request holds one recording; give audio=1 or more, "),
         (
             "translated",
             "load_format",
             "mistral",
-            "{} is in Hugging Face's format, which takes auto, hf, safetensors or",
+            "{} is in Hugging Face's format, which allows auto, hf, safetensors or",
         ),
-        ("translated", "config_format", "mistral", "{} is in Hugging Face's format, which takes auto or hf; leave the"),
-        ("translated", "tokenizer_mode", "hf", "{} is in Hugging Face's format, which takes auto or mistral; leave"),
-        ("translated", "tensor_parallel_size", "3", "{} has 32 attention heads, 32 in the audio encoder, which so man"),
-        ("translated", "max_model_len", "131073", "{} has 131072 positions; give at most so many"),
-        ("realtime", "tensor_parallel_size", "3", "{} has 8 attention heads, 4 in the audio encoder, which so many"),
-        ("realtime", "tensor_parallel_size", "8", "{} has 8 attention heads, 4 in the audio encoder, which so many"),
-        ("whisper", "tensor_parallel_size", "4", "{} has 6 attention heads, 6 in the audio encoder, which so many "),
+        (
+            "translated",
+            "config_format",
+            "mistral",
+            "{} is in Hugging Face's format, which allows auto or hf; leave the",
+        ),
+        ("translated", "tokenizer_mode", "hf", "{} is in Hugging Face's format, which allows auto or mistral; leave"),
+        ("translated", "tensor_parallel_size", "3", "{} has 32 attention heads, 32 in the audio encoder, which 3 GPUs"),
+        ("translated", "max_model_len", "131073", "{} has 131072 positions; give at most 131072"),
+        ("realtime", "tensor_parallel_size", "3", "{} has 8 attention heads, 4 in the audio encoder, which 3 GPUs"),
+        ("realtime", "tensor_parallel_size", "8", "{} has 8 attention heads, 4 in the audio encoder, which 8 GPUs"),
+        ("whisper", "tensor_parallel_size", "4", "{} has 6 attention heads, 6 in the audio encoder, which 4 GPUs"),
         ("realtime", "dtype", "fp16", "it must be one of auto, bfloat16, float16, float32"),
         ("realtime", "cudagraph_mode", "ALL", "it must be one of auto, NONE, PIECEWISE, FULL, FULL_DECODE_ONLY, FULL"),
-        ("realtime", "max_model_len", "131073", "{} has 131072 positions; give at most so many"),
-        ("whisper", "max_model_len", "449", "{} has 448 positions; give at most so many"),
+        ("realtime", "max_model_len", "131073", "{} has 131072 positions; give at most 131072"),
+        ("whisper", "max_model_len", "449", "{} has 448 positions; give at most 448"),
         ("instruct", "delay_ms", "480", "{} has no delay, only Voxtral Realtime has one; leave the option out"),
         ("realtime", "delay_ms", "500", "it must be a multiple of 80 from 80 to 1200, or 2400; or 0 for the model's"),
         ("realtime", "delay_ms", "1280", "it must be a multiple of 80 from 80 to 1200, or 2400; or 0 for the model's"),
@@ -367,7 +372,7 @@ def test_each_familys_own_settings_pass(tmp_path: Path, kind: str) -> None:
             "realtime",
             "max_num_batched_tokens",
             "62",
-            "a prompt of {} takes 63 positions, and 16 requests at a time one",
+            "a prompt of {} takes 63 positions, and 16 requests at a time take one",
         ),
         ("instruct", "max_num_batched_tokens", "382", "a prompt of {} takes 383 positions, and 16 requests at a time "),
         ("whisper", "max_num_batched_tokens", "1499", "a prompt of {} takes 1500 positions, and 16 requests at a time"),
@@ -391,7 +396,7 @@ def test_a_step_has_room_for_all_requests(tmp_path: Path) -> None:
     """Each concurrent request takes one position of every step."""
     model = folder(tmp_path / "m", "realtime")
     checked(model, {"max_num_batched_tokens": "64"}, requests=64)
-    with pytest.raises(ConfigError, match="and 65 requests at a time one each; give at least 65, or 0 for vLLM's own"):
+    with pytest.raises(ConfigError, match="and 65 requests at a time take one each; give at least 65, or 0 for vLLM's"):
         checked(model, {"max_num_batched_tokens": "64"}, requests=65)
 
 
@@ -416,7 +421,7 @@ def test_the_shorter_of_two_maxima_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("devices", ["a", "0;1", "0,-1", "cuda:0"])
 def test_devices_are_ids(devices: str) -> None:
     """Anything but GPU ids is refused, with or without a GPU."""
-    with pytest.raises(ConfigError, match=r"is no GPU; give ids with commas, such as 0,1"):
+    with pytest.raises(ConfigError, match=r"is not the id of a GPU; give ids with commas, such as 0,1"):
         gpu.use_only(devices)
 
 

@@ -103,7 +103,7 @@ class Bench:
     def __init__(self, model: str, options: dict[str, str]):
         from voxbatch.config import load_profile
         from voxbatch.engines import create
-        from voxbatch.engines.vllm.arguments import arguments, serving_folder
+        from voxbatch.engines.vllm.arguments import llm_arguments, serving_folder
         from voxbatch.engines.vllm.vllm_process import VllmProcess
 
         defaults = {name: str(value) for name, value in load_profile("ctx512-batch")["engine_options"].items()}
@@ -112,8 +112,8 @@ class Bench:
         self.made._family.load(folder)
         self.requests: int = self.made.spec.concurrency
         began = time.monotonic()
-        given = arguments(self.made._model, self.made._settings, folder, self.requests)
-        self.core: Any = VllmProcess(given, self.made._plugin)
+        given = llm_arguments(self.made._model, self.made._settings, self.made._prefilled, folder, self.requests)
+        self.core: Any = VllmProcess(given, self.made._prefilled)
         self.ready_s = round(time.monotonic() - began, 1)
         self.longest: int = self.made.spec.max_chunk_samples
 

@@ -125,14 +125,14 @@ rate than an H200 delivers of its own.
 """
 
 
-def predicted(run: Run, name: str = "NVIDIA H200", card: GpuSpec | None = None) -> tuple[int, float]:
+def predicted(run: Run, name: str = "NVIDIA H200", spec: GpuSpec | None = None) -> tuple[int, float]:
     """Return the predicted requests at a time, and seconds of audio per second."""
     settings = resolve(REALTIME, {"prefill_encoder": "false", **run.options})
     prefilled = settings.prefill_encoder == "true"
-    way = forecast.way(default_model.PARAMS, settings, name, prefilled, run.seconds)
-    model = speed.shape(default_model.PARAMS)
-    each = speed.rtfx(card or GPU_SPECS[name], model, way, run.seconds, run.chunks / run.cards, run.between)
-    return way.requests, run.cards * each
+    mode = forecast.run_mode(default_model.PARAMS, settings, name, prefilled, run.seconds)
+    model = speed.model_sizes(default_model.PARAMS)
+    each = speed.rtfx(spec or GPU_SPECS[name], model, mode, run.seconds, run.chunks / run.cards, run.between)
+    return mode.requests, run.cards * each
 
 
 def runs() -> Iterator[str]:
@@ -149,18 +149,18 @@ def runs() -> Iterator[str]:
 
 def steps() -> Iterator[str]:
     """Yield the table of the GPU times that the constants were fitted to."""
-    card, model = GPU_SPECS["NVIDIA H200"], speed.shape(default_model.PARAMS)
+    spec, model = GPU_SPECS["NVIDIA H200"], speed.model_sizes(default_model.PARAMS)
     yield "| GPU time, which the constants were fitted to | ms | … worked out | error |"
     yield "|---|---|---|---|"
     for requests, ms in STEPS:
         yield _fitted(
-            f"a step that only decodes, {requests}", ms, speed.decoder_s(card, model.decoder, requests, CONTEXT)
+            f"a step that only decodes, {requests}", ms, speed.decoder_s(spec, model.decoder, requests, CONTEXT)
         )
     for requests, positions, ms in WALKS:
         name = f"attention by our kernel, {requests} of {positions} positions"
-        yield _fitted(name, ms, speed.own_attention_s(card, model.decoder, requests, positions))
+        yield _fitted(name, ms, speed.own_attention_s(spec, model.decoder, requests, positions))
     yield _fitted(
-        "a chunk of 30 s encoded", ENCODING[1], speed.encoding_s(card, model, ENCODING[0], speed.SHARED, True)
+        "a chunk of 30 s encoded", ENCODING[1], speed.encoding_s(spec, model, ENCODING[0], speed.SHARED, True)
     )
 
 
@@ -172,12 +172,12 @@ def cards() -> Iterator[str]:
     """Yield the table of all GPUs: long runs with the profile ctx512-batch and chunks of 30 s."""
     yield "| card | stock, running | RTFx | encoder once a chunk, running | RTFx | error taken |"
     yield "|---|---|---|---|---|---|"
-    for name, card in {**GPU_SPECS, **EXTREMES}.items():
+    for name, spec in {**GPU_SPECS, **EXTREMES}.items():
         own = name.partition(",")[0]
         stock, once = (
-            predicted(Run(name, 0, 30, 10**9, {"prefill_encoder": value}), own, card) for value in ("false", "true")
+            predicted(Run(name, 0, 30, 10**9, {"prefill_encoder": value}), own, spec) for value in ("false", "true")
         )
-        error = f"{100 * card.error:.0f} %" if name == own else ""
+        error = f"{100 * spec.error:.0f} %" if name == own else ""
         yield f"| {name} | {stock[0]} | {stock[1]:,.0f} | {once[0]} | {once[1]:,.0f} | {error} |"
 
 

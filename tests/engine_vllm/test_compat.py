@@ -79,7 +79,9 @@ def test_graphs_that_cannot_be_had(tmp_path: Path) -> None:
     """Impossible CUDA graph modes are refused by name before a GPU is used; all others are left to vLLM."""
     model = Model("a model", tmp_path, REALTIME, is_mistral=True)
     for mode in ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"):
-        with pytest.raises(ConfigError, match=f"cudagraph_mode={mode}: vLLM 0.26.0 cannot capture a model whole"):
+        with pytest.raises(
+            ConfigError, match=f"cudagraph_mode={mode}: vLLM 0.26.0 cannot capture full CUDA graphs of a model,"
+        ):
             check_graphs(model, VllmSettings(cudagraph_mode=mode), "0.26.0", prefilled=False)
         check_graphs(model, VllmSettings(cudagraph_mode=mode), "0.26.0", prefilled=True)
         check_graphs(model, VllmSettings(cudagraph_mode=mode), "0.30.0", prefilled=False)
@@ -122,9 +124,9 @@ def test_the_first_model_runner(monkeypatch: pytest.MonkeyPatch, given: str | No
     """
     name = "VLLM_USE_V2_MODEL_RUNNER"
     monkeypatch.setattr(os, "environ", {name: given} if given else {})
-    vllm_process._settle(plugin=False)
+    vllm_process._set_environment(plugin=False)
     assert os.environ[name] == (given or "0")
     assert vllm_process.SWITCH not in os.environ
-    vllm_process._settle(plugin=True)
+    vllm_process._set_environment(plugin=True)
     assert os.environ[name] == "0"
     assert os.environ[vllm_process.SWITCH] == "1"

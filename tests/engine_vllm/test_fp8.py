@@ -11,8 +11,8 @@ import pytest
 from test_memory import H200, L4, params
 
 from voxbatch.engines import vllm
-from voxbatch.engines.vllm import compat, fp8, gpu
-from voxbatch.engines.vllm.arguments import arguments, concurrency, stated
+from voxbatch.engines.vllm import compat, fp8, gpu, prefill
+from voxbatch.engines.vllm.arguments import arguments_from_settings, concurrency, llm_arguments
 from voxbatch.engines.vllm.checks import check
 from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model
 from voxbatch.engines.vllm.settings import VllmSettings
@@ -36,6 +36,16 @@ def on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return model
 
 
+def prefilled(model: Model, settings: VllmSettings) -> bool:
+    """Return whether the encoder runs once per chunk."""
+    return prefill.decide(model.family, settings).on
+
+
+def checked(model: Model, settings: VllmSettings) -> None:
+    """Run the checks of the settings."""
+    check(model, settings, prefill.decide(model.family, settings))
+
+
 def asked(parts: str, **others: Any) -> VllmSettings:
     """Return settings with these parts in 8 bits."""
     return VllmSettings(**{"prefill_encoder": "true", "fp8": parts, **others})
@@ -45,7 +55,7 @@ def test_parts() -> None:
     """Parts may be in any order, with spaces; the default is none, and any other name is refused."""
     assert VllmSettings().fp8_parts == frozenset()
     assert VllmSettings(fp8="kv, decoder").fp8_parts == {"kv", "decoder"}
-    with pytest.raises(ConfigError, match="fp8=weights,kv: 'weights' is no part; give some of decoder, encoder, kv"):
+    with pytest.raises(ConfigError, match="fp8=weights,kv: 'weights' is not a part; give some of decoder, encoder, kv"):
         VllmSettings(fp8="weights,kv")
 
 
@@ -63,7 +73,9 @@ def test_what_vllm_is_told(parts: str, told: dict[str, Any]) -> None:
     """vLLM gets the names of all parts that stay in 16 bits, because it would quantise all otherwise."""
     names = ("quantization", "quantization_config", "kv_cache_dtype")
     assert {
-        name: value for name, value in stated(REALTIME, True, VllmSettings(fp8=parts)).items() if name in names
+        name: value
+        for name, value in arguments_from_settings(REALTIME, True, VllmSettings(fp8=parts)).items()
+        if name in names
     } == told
 
 
@@ -84,13 +96,13 @@ def test_who_reads_the_cache(on_gpus: Any, card: gpu.GpuInfo, options: dict[str,
     In 16 bits our own attention reads it.
     """
     model, settings = on_gpus(card), asked(**{"parts": options.pop("fp8", "kv"), **options})
-    assert arguments(model, settings, model.path, 8).get("attention_backend") == backend
+    assert llm_arguments(model, settings, prefilled(model, settings), model.path, 8).get("attention_backend") == backend
 
 
 def test_more_requests_fit(on_gpus: Any) -> None:
     """More parts in 8 bits admit more requests on an L4."""
     model = on_gpus(L4)
-    found = [concurrency(model, asked(parts)) for parts in ("", "encoder", "decoder", "kv", "decoder,encoder,kv")]
+    found = [concurrency(model, asked(parts), True) for parts in ("", "encoder", "decoder", "kv", "decoder,encoder,kv")]
     assert found == sorted(set(found))
 
 
@@ -98,17 +110,17 @@ def test_more_requests_fit(on_gpus: Any) -> None:
 @pytest.mark.parametrize("parts", ["decoder", "encoder", "kv", "decoder,encoder,kv"])
 def test_what_can_be_had(on_gpus: Any, card: gpu.GpuInfo, parts: str) -> None:
     """All parts are available on Ada, Hopper and later cards."""
-    check(on_gpus(card), asked(parts))
-    check(on_gpus(card), asked(parts, prefill_encoder="auto"))
+    checked(on_gpus(card), asked(parts))
+    checked(on_gpus(card), asked(parts, prefill_encoder="auto"))
 
 
 def test_kv_where_auto_takes_stock(on_gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An 8-bit K/V cache is refused with the reason why the plugin is off; the other parts run with the stock model."""
     model = on_gpus(L4)
     monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.32.0"))
-    with pytest.raises(ConfigError, match=r"fp8=kv: kv takes the plugin, .*; vllm 0\.32\.0 is installed"):
-        check(model, asked("kv", prefill_encoder="auto"))
-    check(model, asked("decoder", prefill_encoder="auto"))
+    with pytest.raises(ConfigError, match=r"fp8=kv: kv needs the plugin, .*: vllm 0\.32\.0 is installed"):
+        checked(model, asked("kv", prefill_encoder="auto"))
+    checked(model, asked("decoder", prefill_encoder="auto"))
 
 
 def test_the_plugin_stays(on_gpus: Any) -> None:
@@ -116,47 +128,49 @@ def test_the_plugin_stays(on_gpus: Any) -> None:
     model = on_gpus(L4)
     for parts in ("decoder", "encoder", "kv"):
         given, auto = (asked(parts, prefill_encoder=each) for each in ("true", "auto"))
-        assert arguments(model, auto, model.path, 8) == arguments(model, given, model.path, 8)
-        assert concurrency(model, auto) == concurrency(model, given)
+        assert llm_arguments(model, auto, prefilled(model, auto), model.path, 8) == llm_arguments(
+            model, given, prefilled(model, given), model.path, 8
+        )
+        assert concurrency(model, auto, prefilled(model, auto)) == concurrency(model, given, prefilled(model, given))
 
 
 @pytest.mark.parametrize(
     ("cards", "parts", "others", "message"),
     [
-        ([A100], "decoder", {}, "NVIDIA A100 has compute capability 8.0, and 8 bits take 8.9 (L4, L40S) or 9.0"),
+        ([A100], "decoder", {}, "NVIDIA A100 has compute capability 8.0, and 8 bits need 8.9 (L4, L40S) or 9.0"),
         ([H200, A100], "kv", {}, "NVIDIA A100 has compute capability 8.0"),
         ([], "decoder", {}, "no NVIDIA GPU is visible"),
-        ([L4], "decoder", {"dtype": "float32"}, "with dtype=float32 vLLM has no such kernels; give bfloat16"),
-        ([L4], "decoder", {"quantization": "fp8"}, "quantization=fp8 is asked for too; give one of the two"),
+        ([L4], "decoder", {"dtype": "float32"}, "vLLM has no such kernels with dtype=float32; give dtype=bfloat16"),
+        ([L4], "decoder", {"quantization": "fp8"}, "quantization=fp8 is given too; give one of the two"),
         (
             [L4],
             "kv",
             {"prefill_encoder": "false"},
-            "kv takes the plugin, or the encoder has a K/V cache too, which nobo",
+            "kv needs the plugin, because without it the encoder has a K/V cache too",
         ),
-        ([L4], "kv", {"attention_backend": "flash_attn"}, "FLASH_ATTN reads K/V in 8 bits on H100 and H200 only"),
+        ([L4], "kv", {"attention_backend": "flash_attn"}, "FLASH_ATTN reads a K/V cache in 8 bits on H100 and H200"),
     ],
 )
 def test_what_cannot(on_gpus: Any, cards: list[gpu.GpuInfo], parts: str, others: dict[str, str], message: str) -> None:
     """An impossible setting is refused with the reason and a solution."""
     with pytest.raises(ConfigError) as caught:
-        check(on_gpus(*cards), asked(parts, **others))
+        checked(on_gpus(*cards), asked(parts, **others))
     assert str(caught.value).startswith(f"engine option fp8={parts}: {message}")
 
 
 def test_other_models(on_gpus: Any) -> None:
     """Voxtral's instruct models have the same parts, and an encoder without a K/V cache; Whisper has other parts."""
-    check(on_gpus(L4, family=INSTRUCT), asked("decoder,kv", prefill_encoder="auto"))
-    with pytest.raises(ConfigError, match="a model is Whisper, and only Voxtral's parts are known by name"):
-        fp8.check(on_gpus(L4, family=WHISPER), asked("decoder"), [L4])
+    checked(on_gpus(L4, family=INSTRUCT), asked("decoder,kv", prefill_encoder="auto"))
+    with pytest.raises(ConfigError, match="a model is a Whisper model, and this option knows the parts of Voxtral"):
+        fp8.check(on_gpus(L4, family=WHISPER), asked("decoder"), prefill.Decision(on=False), [L4])
 
 
 def test_flashinfer(on_gpus: Any) -> None:
     """FlashInfer is refused for Voxtral Realtime, whose encoder cannot be built on it, and accepted for other
     models."""
     with pytest.raises(ConfigError, match="attention_backend=FLASHINFER: vLLM cannot build the encoder of a model on"):
-        check(on_gpus(H200), VllmSettings(attention_backend="FLASHINFER"))
-    check(on_gpus(H200, family=INSTRUCT), VllmSettings(attention_backend="FLASHINFER"))
+        checked(on_gpus(H200), VllmSettings(attention_backend="FLASHINFER"))
+    checked(on_gpus(H200, family=INSTRUCT), VllmSettings(attention_backend="FLASHINFER"))
 
 
 def test_it_is_part_of_a_runs_identity(on_gpus: Any) -> None:
@@ -170,12 +184,15 @@ def test_it_is_part_of_a_runs_identity(on_gpus: Any) -> None:
 
 def test_it_is_said() -> None:
     """The notice says that the effect of 8 bits on the words was never measured."""
-    assert fp8.notice(frozenset({"kv", "decoder"})).startswith("fp8=decoder,kv: what 8 bits do to the words was never")
+    assert fp8.warning(frozenset({"kv", "decoder"})).startswith("fp8=decoder,kv: the effect of 8 bits on the text was")
 
 
 def test_blocks() -> None:
     """A block size must be a multiple of 16 positions."""
     assert VllmSettings(block_size=64).block_size == 64
-    for size, message in ((40, "block_size=40: a multiple of 16"), (-16, "block_size=-16: it must be at least 0")):
+    for size, message in (
+        (40, "block_size=40: it must be a multiple of 16"),
+        (-16, "block_size=-16: it must be at least 0"),
+    ):
         with pytest.raises(ConfigError, match=message):
             VllmSettings(block_size=size)

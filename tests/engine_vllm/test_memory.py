@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from voxbatch.config import load_profile
 from voxbatch.engines.options import parse
 from voxbatch.engines.vllm import compat, gpu
-from voxbatch.engines.vllm.arguments import arguments, concurrency, planned_bytes, share
+from voxbatch.engines.vllm.arguments import concurrency, llm_arguments, memory_share, planned_bytes
 from voxbatch.engines.vllm.families.instruct import Instruct
 from voxbatch.engines.vllm.memory import MOST, UNCOUNTED_BYTES, Footprint, step_bytes
 from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model
@@ -175,7 +175,7 @@ def test_an_option_says_what_a_card_may_hold(card: gpu.GpuInfo, asked: dict[str,
     """vLLM's plan, uncounted memory and the driver's memory add up to the limit; the default is 95 % of the card."""
     limit = asked.get("gpu_memory_gb", 0) * 1e9 or asked.get("gpu_memory_utilization", 0.95) * card.total_bytes
     settings = VllmSettings(prefill_encoder="false", lift_encoder_cache=False, **asked)
-    planned = share(model(Path()), settings, card, 100) * (card.total_bytes - card.reserved_bytes)
+    planned = memory_share(model(Path()), settings, False, card, 100) * (card.total_bytes - card.reserved_bytes)
     assert planned + UNCOUNTED_BYTES + card.reserved_bytes == pytest.approx(limit)
 
 
@@ -186,9 +186,9 @@ def test_an_l4() -> None:
 
 def test_more_or_less_than_a_card() -> None:
     """A limit above the card's memory is refused, and so is one that CUDA alone would fill."""
-    with pytest.raises(ConfigError, match=r"gpu_memory_gb=25\.0: NVIDIA L4 has 24\.2 GB"):
+    with pytest.raises(ConfigError, match=r"gpu_memory_gb=25\.0: NVIDIA L4 has only 24\.2 GB"):
         planned_bytes(VllmSettings(gpu_memory_gb=25.0), L4)
-    with pytest.raises(ConfigError, match=r"1\.5 GB of NVIDIA L4 may be filled, and driver, CUDA and graphs alone"):
+    with pytest.raises(ConfigError, match=r"1\.5 GB of NVIDIA L4 may be filled, and the driver, CUDA and CUDA graphs"):
         planned_bytes(VllmSettings(gpu_memory_gb=1.5), L4)
 
 
@@ -196,11 +196,11 @@ def test_it_is_refused_whoever_says_how_many(monkeypatch: pytest.MonkeyPatch, tm
     """An impossible limit is refused for any visible card, even if the number of requests does not depend on the
     memory."""
     monkeypatch.setattr(gpu, "visible_gpus", lambda: [H200, L4])
-    refused = pytest.raises(ConfigError, match=r"gpu_memory_gb=100\.0: NVIDIA L4 has 24\.2 GB")
+    refused = pytest.raises(ConfigError, match=r"gpu_memory_gb=100\.0: NVIDIA L4 has only 24\.2 GB")
     with refused:
-        concurrency(model(tmp_path), VllmSettings(gpu_memory_gb=100.0, max_num_seqs=64))
+        concurrency(model(tmp_path), VllmSettings(gpu_memory_gb=100.0, max_num_seqs=64), True)
     with refused:
-        concurrency(Model("a model", tmp_path, WHISPER, is_mistral=False), VllmSettings(gpu_memory_gb=100.0))
+        concurrency(Model("a model", tmp_path, WHISPER, is_mistral=False), VllmSettings(gpu_memory_gb=100.0), False)
 
 
 def model(folder: Path) -> Model:
@@ -226,22 +226,22 @@ def test_encoded_audio_that_vllm_does_not_count(voxtral: Model) -> None:
     stock, plugin = VllmSettings(prefill_encoder="false"), VllmSettings(prefill_encoder="true")
     usable, planned = L4.total_bytes - L4.reserved_bytes, planned_bytes(stock, L4)
     requests = footprint().fitting(planned)
-    assert share(voxtral, stock, L4, requests) * usable == pytest.approx(planned - requests * 5 * MIB)
-    assert share(voxtral, stock, L4, 10_000) == share(voxtral, stock, L4, requests)
-    assert share(voxtral, plugin, L4, 192) * usable == pytest.approx(planned)
+    assert memory_share(voxtral, stock, False, L4, requests) * usable == pytest.approx(planned - requests * 5 * MIB)
+    assert memory_share(voxtral, stock, False, L4, 10_000) == memory_share(voxtral, stock, False, L4, requests)
+    assert memory_share(voxtral, plugin, True, L4, 192) * usable == pytest.approx(planned)
 
 
 def test_what_vllm_is_told(voxtral: Model) -> None:
     """vLLM gets its share of the memory that CUDA reports, the plugin's attention, and otherwise only requested
     settings."""
-    plain = arguments(voxtral, VllmSettings(prefill_encoder="true"), voxtral.path, 192)
+    plain = llm_arguments(voxtral, VllmSettings(prefill_encoder="true"), True, voxtral.path, 192)
     assert plain["gpu_memory_utilization"] == round(21.275e9 / (L4.total_bytes - L4.reserved_bytes), 4)
     assert plain["attention_backend"] == "CUSTOM"
     assert not {"block_size", "attention_config", "kv_cache_dtype", "quantization"} & {*plain}
-    stock = arguments(voxtral, VllmSettings(prefill_encoder="false"), voxtral.path, 38)
+    stock = llm_arguments(voxtral, VllmSettings(prefill_encoder="false"), False, voxtral.path, 38)
     assert "attention_backend" not in stock
     asked = VllmSettings(prefill_encoder="true", block_size=64, attention_backend="FLASH_ATTN", attention_splits=1)
-    told = arguments(voxtral, asked, voxtral.path, 192)
+    told = llm_arguments(voxtral, asked, True, voxtral.path, 192)
     assert (told["block_size"], told["attention_backend"]) == (64, "FLASH_ATTN")
     assert told["attention_config"] == {"flash_attn_max_num_splits_for_cuda_graph": 1}
 
@@ -255,7 +255,7 @@ def test_graphs_for_all_requests(voxtral: Model) -> None:
         ({"max_num_seqs": 768, "cudagraph_mode": "NONE"}, None),
     ):
         settings = VllmSettings(prefill_encoder="true", **options)
-        given = arguments(voxtral, settings, voxtral.path, settings.max_num_seqs or 192)
+        given = llm_arguments(voxtral, settings, True, voxtral.path, settings.max_num_seqs or 192)
         assert given["compilation_config"].get("max_cudagraph_capture_size") == told, options
 
 

@@ -139,12 +139,12 @@ def test_no_name_of_a_hub(name: str) -> None:
     ("files", "message"),
     [
         ({}, "holds no model: it has neither params.json (Mistral's format) nor config.json (Hugging Face's)"),
-        ({"params": params()}, "has a params.json but lacks tekken.json, the tokenizer: bring the whole model"),
-        ({"params": {"dim": 1}}, "is no speech model: its params.json has no multimodal.whisper_model_args"),
-        ({"params": []}, "params.json is no JSON object: bring it again"),
+        ({"params": params()}, "has a params.json but lacks tekken.json, the tokenizer: download the whole model"),
+        ({"params": {"dim": 1}}, "is not a speech model: its params.json has no multimodal.whisper_model_args"),
+        ({"params": []}, "params.json is not a JSON object: download it again"),
         ({"config": {"architectures": ["LlamaForCausalLM"]}}, "is LlamaForCausalLM; this engine runs Voxtral"),
         ({"config": {}}, "is nothing; this engine runs Voxtral Realtime,"),
-        ({"config": {"architectures": ["WhisperForConditionalGeneration"]}}, "lacks generation_config.json: bring the"),
+        ({"config": {"architectures": ["WhisperForConditionalGeneration"]}}, "lacks generation_config.json: downl"),
         ({"config": {"architectures": ["VoxtralRealtimeForConditionalGeneration"]}},
          "lacks tekken.json, the tokenizer, which is not part of Hugging Face's format: copy it from the model that"),
         ({"config": {"architectures": ["VoxtralForConditionalGeneration"]}},
@@ -163,7 +163,9 @@ def test_a_damaged_json(tmp_path: Path) -> None:
     """The error for a damaged JSON file names the file, the damage and a solution."""
     write(tmp_path, params={})
     (tmp_path / "params.json").write_text('{"dim": ')
-    with pytest.raises(ConfigError, match=r"params\.json cannot be read as JSON \(Expecting value.*\): bring it again"):
+    with pytest.raises(
+        ConfigError, match=r"params\.json cannot be read as JSON \(Expecting value.*\): download it again"
+    ):
         locate(str(tmp_path), None)
 
 
@@ -200,7 +202,7 @@ def test_half_a_file(missing: int, tmp_path: Path) -> None:
     with pytest.raises(EngineError) as caught:
         check_weights(model)
     seen = f"{whole - missing:,} bytes of {whole:,}"
-    assert str(caught.value) == f"{file} is half there: {seen}; delete it and bring it again"
+    assert str(caught.value) == f"{file} is incomplete: {seen}; delete it and download it again"
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 40])
@@ -208,10 +210,10 @@ def test_not_even_the_header(size: int, tmp_path: Path) -> None:
     """A file with a broken header is refused."""
     model = locate(str(realtime(tmp_path / "m")), None)
     os.truncate(model.path / "consolidated.safetensors", size)
-    with pytest.raises(EngineError, match="is no whole safetensors file"):
+    with pytest.raises(EngineError, match="is not a complete safetensors file"):
         check_weights(model)
     (model.path / "consolidated.safetensors").write_bytes(b"<!DOCTYPE html><html>" * 9)
-    with pytest.raises(EngineError, match="is no whole safetensors file"):
+    with pytest.raises(EngineError, match="is not a complete safetensors file"):
         check_weights(model)
 
 
@@ -219,7 +221,7 @@ def test_a_missing_shard(tmp_path: Path) -> None:
     """The files that the index names and the folder lacks are named."""
     model = locate(str(whisper(tmp_path / "m")), None)
     (model.path / "model.safetensors").unlink()
-    with pytest.raises(EngineError, match=r"has no model\*\.safetensors: bring the whole model, with its weights"):
+    with pytest.raises(EngineError, match=r"has no model\*\.safetensors: download the whole model, with its weights"):
         check_weights(model)
     shards = {f"w{i}": f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)}
     (model.path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
@@ -227,7 +229,7 @@ def test_a_missing_shard(tmp_path: Path) -> None:
     with pytest.raises(EngineError) as caught:
         check_weights(model)
     absent = "model-00001-of-00003.safetensors, model-00003-of-00003.safetensors"
-    assert str(caught.value) == f"{model.path} lacks {absent}, which its index names: bring the model again"
+    assert str(caught.value) == f"{model.path} lacks {absent}, which its index names: download the model again"
     safetensors(model.path / shards["w1"])
     safetensors(model.path / shards["w3"])
     check_weights(model)
@@ -488,7 +490,7 @@ def test_a_hub_that_cannot_be_reached(hub: str, tmp_path: Path) -> None:
     for found in (*ask(_nowhere(), tmp_path, ("owner/good", None)), *ask(hub, tmp_path, ("owner/rude", None))):
         assert found.startswith("ConfigError: --model owner/")
         assert ": the hub cannot be reached (" in found
-        assert found.endswith("; bring the model to a local folder or a bucket, and give that instead")
+        assert found.endswith("; download the model to a local folder or a bucket, and give that instead")
 
 
 @needs_hub

@@ -93,7 +93,7 @@ def test_who_is_warned(here: pytest.MonkeyPatch) -> None:
     assert vllm._warnings(slow, VllmSettings(), on_cpu=True) == ()
     assert vllm._warnings(prefill.Decision(on=True), VllmSettings(), on_cpu=False) == ()
     (rounded,) = vllm._warnings(prefill.Decision(on=True), VllmSettings(fp8="decoder"), on_cpu=False)
-    assert rounded.startswith("fp8=decoder: what 8 bits do to the words was never measured")
+    assert rounded.startswith("fp8=decoder: the effect of 8 bits on the text was never measured")
 
 
 def test_asked_for_in_vain(here: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_asked_for_in_vain(here: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="only Voxtral Realtime has an encoder that runs in every step"):
         decide("instruct", prefill_encoder="true")
     here.setattr(vllm_plugin, "is_installed", lambda: False)
-    with pytest.raises(EngineError, match="vLLM finds plugins of installed packages only"):
+    with pytest.raises(EngineError, match="vLLM finds only the plugins of installed packages"):
         decide(prefill_encoder="true")
     here.setattr(compat, "installed", lambda: ("vllm", "0.29.0"))
     with pytest.raises(EngineError, match=r"vllm 0\.29\.0 is installed, and the plugin was made for 0\.26 and 0\.32"):

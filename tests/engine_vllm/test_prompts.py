@@ -73,11 +73,11 @@ def test_realtime_text_after_the_end(tmp_path: Path) -> None:
     eos, one, two = family._tekken.instruct.tokenizer.eos_id, 1_065, 1_066
     heard = family.read(Piece(noise(160_000)), [33, one, 32, eos, 33, two, two], "length")
     assert isinstance(heard, PieceText)
-    assert heard.after_end == ((pytest.approx(0.32), 2),)
+    assert heard.text_after_eos == ((pytest.approx(0.32), 2),)
     assert len(heard.text.strip()) == 3
-    (ended,) = family.read(Piece(noise(1_600)), [33, one, 32, eos, 33, two], "length").after_end
+    (ended,) = family.read(Piece(noise(1_600)), [33, one, 32, eos, 33, two], "length").text_after_eos
     assert ended == (0.1, 1)
-    assert family.read(Piece(noise(160_000)), [33, one, eos], "stop").after_end == ()
+    assert family.read(Piece(noise(160_000)), [33, one, eos], "stop").text_after_eos == ()
 
 
 @pytest.mark.parametrize("lang", [None, "en", "pt", "hi"])

@@ -164,8 +164,8 @@ def driven(world: World, count: int, ears: Ears | None = None, **settings: int) 
     """Return a driver's results for this many chunks, and close the engine that it leaves running."""
     driver = RequestLoop(ears or Ears(), world.starter(**settings), watched=False)
     results = list(driver.run(full([chunk(i) for i in range(count)])))
-    if driver.core is not None:
-        driver.core.close()
+    if driver.process is not None:
+        driver.process.close()
     return results
 
 
@@ -199,23 +199,23 @@ def test_an_engine_stays_from_stream_to_stream(dies: bool) -> None:
     world = World()
     first = RequestLoop(Ears(), world.starter(), watched=False)
     assert one_each(list(first.run(full([chunk(i) for i in range(9)]))), 9)
-    assert first.core is world.started[0]
+    assert first.process is world.started[0]
     if dies:
         world.death_rate = 1.0
         world.before_step = lambda core: setattr(world, "death_rate", float(core is world.started[0]))
-    second = RequestLoop(Ears(), world.starter(), False, first.core)
+    second = RequestLoop(Ears(), world.starter(), False, first.process)
     results = list(second.run(full([chunk(i) for i in range(9)])))
     assert one_each(results, 9)
     assert len(told(results)) == dies
-    assert second.core is world.started[-1]
+    assert second.process is world.started[-1]
     assert [each.closed for each in world.started] == ([True, False] if dies else [False])
 
 
 def test_a_stream_waits_for_the_one_before() -> None:
     """Which may be at its end yet, with nobody to listen: it is asked nothing before, and the same engine serves it."""
     world, engine = World(), object.__new__(VllmEngine)
-    engine._streaming, engine._ending, engine._unwanted = threading.Lock(), threading.Lock(), False
-    engine._core, engine._starter, engine._family, engine._settings = None, world.starter(), Ears(), VllmSettings()
+    engine._streaming, engine._ending, engine._is_closed = threading.Lock(), threading.Lock(), False
+    engine._process, engine._starter, engine._family, engine._settings = None, world.starter(), Ears(), VllmSettings()
     feed, results = full([chunk(0)], closed=False), list[Result]()
     first = threading.Thread(target=lambda: list(engine.stream(feed)))
     second = threading.Thread(target=lambda: results.extend(engine.stream(full([chunk(i) for i in range(3)]))))
@@ -239,7 +239,7 @@ def test_an_engine_that_was_made_smaller_does_not_stay() -> None:
     world.before_step = lambda core: setattr(world, "death_rate", float(core.requests == 16))
     driver = RequestLoop(Ears(), world.starter(), watched=False)
     assert one_each(list(driver.run(full([chunk(i) for i in range(9)]))), 9)
-    assert driver.core is None
+    assert driver.process is None
     assert all(each.closed for each in world.started)
 
 
@@ -487,7 +487,7 @@ def test_what_is_not_suspect_is_asked_once() -> None:
 def test_text_after_the_end_is_kept_and_flagged() -> None:
     """Text after the model's end token is kept, with a warning that says where and how much, and is not decoded
     again."""
-    ears = hears(PieceText(GOOD, after_end=((4.16, 30),)))
+    ears = hears(PieceText(GOOD, text_after_eos=((4.16, 30),)))
     warning = "30 characters of text after the model said that it had ended, at 4.2 s"
     assert watched(ears) == Hypothesis(7, 0, GOOD, warnings=(warning,))
     assert len(ears.pieces) == 1
@@ -505,7 +505,7 @@ def test_halves_are_kept_when_they_are_better() -> None:
     assert [(word.start, word.end) for word in result.words] == [(1.0, 1.5), (1.0 + shift, 1.5 + shift)]
     (warning,) = result.warnings
     assert warning.startswith("no text over ")
-    assert warning.endswith(" s of speech: decoded again in two halves, which was kept")
+    assert warning.endswith(" s of speech: decoded again in two halves, and the second text was kept")
 
 
 def test_the_first_is_kept_when_the_second_is_no_better() -> None:
@@ -513,7 +513,7 @@ def test_the_first_is_kept_when_the_second_is_no_better() -> None:
     result = watched(hears(PieceText("Yes."), PieceText(""), PieceText("")))
     assert result.text == "Yes."
     (warning,) = result.warnings
-    assert warning.endswith(" s of speech: decoded again in two halves, which was no better")
+    assert warning.endswith(" s of speech: decoded again in two halves, and the first text was kept")
 
 
 def test_a_short_one_goes_behind_silence() -> None:
@@ -526,7 +526,7 @@ def test_a_short_one_goes_behind_silence() -> None:
     short, late = result.words
     assert (short.text, short.start, short.end) == (" short", 0.0, pytest.approx(0.1))
     assert (late.text, late.start, late.end) == (" late", pytest.approx(1.0), pytest.approx(1.5))
-    assert result.warnings[0].endswith("decoded again behind a little silence, which was kept")
+    assert result.warnings[0].endswith("decoded again behind a little silence, and the second text was kept")
 
 
 def test_the_silence_changes_what_a_token_of_audio_is_made_of() -> None:
@@ -580,9 +580,9 @@ def test_a_pause_across_both_halves() -> None:
     """Two stretches of silence that meet at the cut count as one."""
     halves = [Piece(SPEECH[: 10 * SAMPLING_RATE]), Piece(SPEECH[10 * SAMPLING_RATE :])]
     met = joined(halves, [PieceText(" one", LATE, (4.0, 10.0)), PieceText(" two", LATE, (0.0, 6.0))])
-    assert met.quiet == (4.0, 16.0)
+    assert met.longest_pause == (4.0, 16.0)
     apart = joined(halves, [PieceText(" one", LATE, (4.0, 9.0)), PieceText(" two", LATE, (0.0, 6.0))])
-    assert apart.quiet == (10.0, 16.0)
+    assert apart.longest_pause == (10.0, 16.0)
 
 
 @given(st.lists(st.integers(1, 300_000), min_size=1, max_size=4), st.integers(0, SHIFT), st.randoms())
@@ -601,14 +601,14 @@ def test_joined_words_are_in_order_and_inside(sizes: list[int], lead: int, rng: 
     assert times == sorted(times)
     assert all(0 <= time <= sum(sizes) / SAMPLING_RATE + 1e-9 for time in times)
     assert whole.text.strip() == "".join(word.text for word in whole.words).strip()
-    assert whole.quiet == pytest.approx((0.0, sum(sizes) / SAMPLING_RATE))
+    assert whole.longest_pause == pytest.approx((0.0, sum(sizes) / SAMPLING_RATE))
 
 
 def test_joined_ends_are_on_the_chunks_clock() -> None:
     """The end in the second half is shifted by the first half's length."""
     halves = [Piece(SPEECH[: 10 * SAMPLING_RATE]), Piece(SPEECH[10 * SAMPLING_RATE :])]
-    met = joined(halves, [PieceText("one", after_end=((4.0, 1),)), PieceText("two", after_end=((5.0, 2),))])
-    assert met.after_end == ((4.0, 1), (15.0, 2))
+    met = joined(halves, [PieceText("one", text_after_eos=((4.0, 1),)), PieceText("two", text_after_eos=((5.0, 2),))])
+    assert met.text_after_eos == ((4.0, 1), (15.0, 2))
 
 
 def test_joined_without_times() -> None:

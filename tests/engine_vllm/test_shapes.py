@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from voxbatch.engines.vllm import FAMILIES, compat, gpu
-from voxbatch.engines.vllm.arguments import arguments, concurrency
+from voxbatch.engines.vllm import FAMILIES, compat, gpu, prefill
+from voxbatch.engines.vllm.arguments import concurrency, llm_arguments
 from voxbatch.engines.vllm.checks import check, check_step
 from voxbatch.engines.vllm.forecast import expected_speed
 from voxbatch.engines.vllm.memory import Footprint
@@ -49,10 +49,11 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def made_ready(model: Model, options: dict[str, str]) -> dict[str, Any]:
     """Do the engine's work before vLLM starts, and return the arguments for `LLM`."""
     settings = resolve(model.family, options)
-    check(model, settings)
-    requests = concurrency(model, settings)
+    plugin = prefill.decide(model.family, settings)
+    check(model, settings, plugin)
+    requests = concurrency(model, settings, plugin.on)
     check_step(model, FAMILIES[model.family](model, settings), settings, requests)
-    return arguments(model, settings, model.path, requests)
+    return llm_arguments(model, settings, plugin.on, model.path, requests)
 
 
 @pytest.mark.parametrize("shape", WEIGHTS)
@@ -82,7 +83,7 @@ def test_the_instruct_models_pass_all_checks(tmp_path: Path, shape: str, sizes: 
     for size in sizes:
         made = made_ready(model, {"load_format": "dummy", "tensor_parallel_size": str(size)})
         assert made["max_num_seqs"] > 32
-    assert expected_speed(str(tmp_path), {}, card=H100.name) is None
+    assert expected_speed(str(tmp_path), {}, gpu_name=H100.name) is None
 
 
 @pytest.mark.usefixtures("four_gpus")

@@ -20,7 +20,7 @@ from voxbatch.engines.vllm.memory import BYTES, Footprint, kv_numbers
 
 ROOT = Path(__file__).parents[2]
 H200, L4 = GPU_SPECS["NVIDIA H200"], GPU_SPECS["NVIDIA L4"]
-MODEL = speed.shape(PARAMS)
+MODEL = speed.model_sizes(PARAMS)
 
 
 def script(name: str) -> Any:
@@ -76,7 +76,7 @@ def test_the_shape() -> None:
         Footprint(PARAMS, True, 512).weights_bytes, rel=0.01
     )
     assert MODEL.decoder.position_bytes == BYTES * kv_numbers(PARAMS) == 104 << 10
-    assert speed.shape(script("full_size").params()) == MODEL
+    assert speed.model_sizes(script("full_size").params()) == MODEL
 
 
 def test_by_hand() -> None:
@@ -94,12 +94,12 @@ def test_a_chunk() -> None:
 
 
 cards = st.builds(
-    lambda card, memory, compute: replace(
-        card, bytes_per_s=card.bytes_per_s * memory, flops=card.flops * compute
+    lambda spec, memory, compute: replace(
+        spec, bytes_per_s=spec.bytes_per_s * memory, flops=spec.flops * compute
     ),
     st.sampled_from(list(GPU_SPECS.values())), st.floats(0.1, 10), st.floats(0.1, 10),
 )  # fmt: skip
-ways = st.builds(speed.RunMode, st.integers(1, 1024), st.sampled_from([6, 30]), st.booleans(), st.booleans())
+modes = st.builds(speed.RunMode, st.integers(1, 1024), st.sampled_from([6, 30]), st.booleans(), st.booleans())
 lengths = st.floats(1, 35)
 
 
@@ -108,29 +108,29 @@ def ratio(one: float, other: float) -> float:
     return one / other - 1e-9
 
 
-@given(cards, ways, lengths, st.floats(1, 10), st.floats(1, 10))
+@given(cards, modes, lengths, st.floats(1, 10), st.floats(1, 10))
 def test_a_better_card_is_never_slower(
-    card: Any, way: speed.RunMode, seconds: float, memory: float, compute: float
+    spec: Any, mode: speed.RunMode, seconds: float, memory: float, compute: float
 ) -> None:
     """A card with more bytes or FLOPs a second is never slower."""
-    better = replace(card, bytes_per_s=card.bytes_per_s * memory, flops=card.flops * compute)
-    assert ratio(speed.rtfx(card, MODEL, way, seconds), speed.rtfx(better, MODEL, way, seconds)) <= 1
+    better = replace(spec, bytes_per_s=spec.bytes_per_s * memory, flops=spec.flops * compute)
+    assert ratio(speed.rtfx(spec, MODEL, mode, seconds), speed.rtfx(better, MODEL, mode, seconds)) <= 1
 
 
-@given(cards, ways, lengths, st.integers(1, 1024))
-def test_more_requests_never_give_less(card: Any, way: speed.RunMode, seconds: float, other: int) -> None:
+@given(cards, modes, lengths, st.integers(1, 1024))
+def test_more_requests_never_give_less(spec: Any, mode: speed.RunMode, seconds: float, other: int) -> None:
     """More requests never give less audio a second, as long as they fit into memory."""
-    few, many = (replace(way, requests=count) for count in sorted((way.requests, other)))
-    assert ratio(speed.rtfx(card, MODEL, few, seconds), speed.rtfx(card, MODEL, many, seconds)) <= 1
+    few, many = (replace(mode, requests=count) for count in sorted((mode.requests, other)))
+    assert ratio(speed.rtfx(spec, MODEL, few, seconds), speed.rtfx(spec, MODEL, many, seconds)) <= 1
 
 
-@given(cards, ways, lengths)
-def test_a_short_run_is_not_faster_than_an_endless_one(card: Any, way: speed.RunMode, seconds: float) -> None:
+@given(cards, modes, lengths)
+def test_a_short_run_is_not_faster_than_an_endless_one(spec: Any, mode: speed.RunMode, seconds: float) -> None:
     """A short run is not faster than an endless one, because fewer requests run at its end; a long run comes near."""
-    endless = speed.rtfx(card, MODEL, way, seconds)
+    endless = speed.rtfx(spec, MODEL, mode, seconds)
     assert math.isfinite(endless)
-    assert ratio(speed.rtfx(card, MODEL, way, seconds, 3 * way.requests), endless) <= 1
-    assert speed.rtfx(card, MODEL, way, seconds, 1e6 * way.requests) == pytest.approx(endless, rel=1e-3)
+    assert ratio(speed.rtfx(spec, MODEL, mode, seconds, 3 * mode.requests), endless) <= 1
+    assert speed.rtfx(spec, MODEL, mode, seconds, 1e6 * mode.requests) == pytest.approx(endless, rel=1e-3)
 
 
 def test_the_end_of_a_run() -> None:
@@ -140,8 +140,8 @@ def test_the_end_of_a_run() -> None:
     end costs two means for the longest chunk, less two thirds of a mean that random ages leave.
     """
     each = speed.chunk(30, 6)
-    assert speed._thinning(each, (30, 30), 6) == pytest.approx(0.5)
-    assert speed._thinning(each, (-0.8, 60.8), 6) == pytest.approx(2 - 2 / 3, rel=0.01)
+    assert speed._tail_steps(each, (30, 30), 6) == pytest.approx(0.5)
+    assert speed._tail_steps(each, (-0.8, 60.8), 6) == pytest.approx(2 - 2 / 3, rel=0.01)
 
 
 @pytest.mark.parametrize("name", GPU_SPECS)
@@ -151,6 +151,6 @@ def test_short_chunks_cost_more(name: str) -> None:
     From 16 s on a longer context costs as much as is gained. In stock vLLM the encoder's context makes up for the pads
     from the start.
     """
-    way = speed.RunMode(200, 6, prefilled=True)
-    found = [speed.rtfx(GPU_SPECS[name], MODEL, way, seconds) for seconds in (2, 4, 8, 16)]
+    mode = speed.RunMode(200, 6, prefilled=True)
+    found = [speed.rtfx(GPU_SPECS[name], MODEL, mode, seconds) for seconds in (2, 4, 8, 16)]
     assert found == sorted(found)

@@ -45,7 +45,7 @@ def of(seconds: float) -> Samples:
 
 def test_an_ordinary_text() -> None:
     """Fifteen characters a second with a short pause are not suspect."""
-    assert suspicions(SPEECH, PieceText(text_of(450), quiet=(12.0, 13.5))) == []
+    assert suspicions(SPEECH, PieceText(text_of(450), longest_pause=(12.0, 13.5))) == []
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,16 @@ def test_an_ordinary_text() -> None:
         pytest.param(SPEECH, PieceText("Yes."), "only 4 characters over ", id="slow"),
         pytest.param(of(3), PieceText(text_of(106)), "106 characters in 3.0 s, more than anybody speaks", id="fast"),
         pytest.param(
-            SPEECH, PieceText(text_of(200), quiet=(14.9, 25)), "nothing said from 14.9 to 25.0 s, over ", id="pad"
+            SPEECH,
+            PieceText(text_of(200), longest_pause=(14.9, 25)),
+            "nothing said from 14.9 to 25.0 s, over ",
+            id="pad",
         ),
         pytest.param(
-            SPEECH, PieceText(text_of(200), quiet=(12.0, 30)), "nothing said from 12.0 to 30.0 s, over ", id="eos"
+            SPEECH,
+            PieceText(text_of(200), longest_pause=(12.0, 30)),
+            "nothing said from 12.0 to 30.0 s, over ",
+            id="eos",
         ),
         pytest.param(
             SPEECH, PieceText("Thank you for watching. " * 8), "the text repeats itself (it compresses ", id="loop"
@@ -69,7 +75,7 @@ def test_an_ordinary_text() -> None:
         ),
         pytest.param(SPEECH, PieceText(text_of(400), truncated=True), "the text was cut off", id="truncated"),
         pytest.param(
-            SPEECH, PieceText(text_of(300), unheard=(22.0, 30.0)), "ended at 22.0 s, before ", id="stopped early"
+            SPEECH, PieceText(text_of(300), untranscribed=(22.0, 30.0)), "ended at 22.0 s, before ", id="stopped early"
         ),
     ],
 )
@@ -88,10 +94,10 @@ def test_each_fires(samples: Samples, heard: PieceText, what: str) -> None:
         pytest.param(of(3), PieceText(text_of(105)), id="as fast as anybody speaks"),
         pytest.param(of(0.2), PieceText(text_of(35)), id="short, whatever it says"),
         pytest.param(of(7.9), PieceText("a"), id="one letter over less than 8 s"),
-        pytest.param(SPEECH, PieceText(text_of(200), quiet=(14.9, 24.8)), id="a pause under 10 s"),
+        pytest.param(SPEECH, PieceText(text_of(200), longest_pause=(14.9, 24.8)), id="a pause under 10 s"),
         pytest.param(SPEECH, PieceText("no no no no no no no no no"), id="repeated, but short"),
-        pytest.param(SPEECH, PieceText(text_of(200), quiet=(0.0, 0.0)), id="no pause at all"),
-        pytest.param(SPEECH, PieceText(text_of(400), unheard=(29.0, 30.0)), id="stopped a second early"),
+        pytest.param(SPEECH, PieceText(text_of(200), longest_pause=(0.0, 0.0)), id="no pause at all"),
+        pytest.param(SPEECH, PieceText(text_of(400), untranscribed=(29.0, 30.0)), id="stopped a second early"),
     ],
 )
 def test_each_is_silent(samples: Samples, heard: PieceText) -> None:
@@ -104,7 +110,7 @@ def test_a_long_pause_is_no_fault_where_nobody_speaks() -> None:
     for level in (0.0, 0.003):
         noise = np.random.default_rng(0).standard_normal(12 * SAMPLING_RATE).astype(np.float32) * np.float32(level)
         samples = np.concatenate([of(8), noise, of(8)])
-        assert said(samples, PieceText(text_of(200), quiet=(8.0, 20.0))) == ""
+        assert said(samples, PieceText(text_of(200), longest_pause=(8.0, 20.0))) == ""
 
 
 @settings(max_examples=30, deadline=None)
@@ -177,11 +183,11 @@ def _suspect(recordings: list[Real], heard: Callable[[Samples, str], PieceText])
 
 def _evenly(samples: Samples, text: str) -> PieceText:
     """Return a text spoken at an even pace: its longest pause is one word's share."""
-    return PieceText(text, quiet=(0.0, len(samples) / SAMPLING_RATE / (len(text.split()) + 1)))
+    return PieceText(text, longest_pause=(0.0, len(samples) / SAMPLING_RATE / (len(text.split()) + 1)))
 
 
 def _lost(samples: Samples, text: str) -> PieceText:
-    return PieceText("", quiet=(0.0, len(samples) / SAMPLING_RATE))
+    return PieceText("", longest_pause=(0.0, len(samples) / SAMPLING_RATE))
 
 
 @pytest.mark.slow
@@ -207,7 +213,7 @@ def test_ten_seconds_lost_are_suspect(recordings: list[Real]) -> None:
 
     def gap(samples: Samples, text: str) -> PieceText:
         middle = len(samples) / SAMPLING_RATE / 2
-        return PieceText(text, quiet=(middle - 5.001, middle + 5.001))
+        return PieceText(text, longest_pause=(middle - 5.001, middle + 5.001))
 
     long = [Real(real.row, [each]) for real in recordings for each in real.chunks if len(each[0]) >= 12 * SAMPLING_RATE]
     assert len(long) > 100

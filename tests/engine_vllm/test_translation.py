@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from voxbatch import vllm_plugin
-from voxbatch.engines.vllm.arguments import stated
+from voxbatch.engines.vllm.arguments import arguments_from_settings
 from voxbatch.engines.vllm.checks import check_installed
 from voxbatch.engines.vllm.huggingface import params
 from voxbatch.engines.vllm.model import REALTIME, Model
@@ -73,7 +73,9 @@ def test_what_vllm_cannot_compute(content: dict[str, Any], message: str) -> None
 def test_stated(given: str, load_format: str) -> None:
     """vLLM reads params.json and tekken.json, and the weights by the plugin's load format, whatever the user's settings
     say."""
-    found = stated(REALTIME, False, VllmSettings(load_format=given, config_format="hf", tokenizer_mode="auto"))
+    found = arguments_from_settings(
+        REALTIME, False, VllmSettings(load_format=given, config_format="hf", tokenizer_mode="auto")
+    )
     assert [found[name] for name in ("config_format", "tokenizer_mode")] == ["mistral", "mistral"]
     assert found["load_format"] == load_format
 

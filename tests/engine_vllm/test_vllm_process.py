@@ -20,11 +20,11 @@ from types import SimpleNamespace
 import pytest
 
 from voxbatch.engines.vllm import compat, vllm_process
-from voxbatch.engines.vllm.vllm_process import EngineDied, _as_death, _EngineLog, _HangGuard, _logging
+from voxbatch.engines.vllm.vllm_process import EngineDied, _EngineLog, _errors_as_death, _HangGuard, _logging
 
 TRACEBACK = """2026-01-01 00:00:00,000 7 ERROR [vllm.v1.engine.core] EngineCore encountered a fatal error.
 2026-01-01 00:00:00,000 7 ERROR [vllm.v1.engine.core] Traceback (most recent call last):
-  File "vllm_process.py", line 1, in run
+  File "core.py", line 1, in run
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB
 2026-01-01 00:00:00,001 7 ERROR [vllm.v1.engine.core] RuntimeError: Engine core initialization failed: see above
 2026-01-01 00:00:00,002 7 ERROR [vllm.v1.engine.core] Note: this is no exception
@@ -86,17 +86,17 @@ def test_a_request_that_is_not_taken(log: _EngineLog, error: Exception, has_erro
     """A refused request is the fault of the request and no death, whatever the engine has logged before."""
     if has_errors:
         write_errors(log)
-    with pytest.raises(ValueError, match=str(error)), _as_death(log, of_request=True):
+    with pytest.raises(ValueError, match=str(error)), _errors_as_death(log, of_request=True):
         raise error
 
 
 @pytest.mark.parametrize("error", [ValueError("bad option"), TypeError("x"), RuntimeError("y"), OSError("z")])
 def test_all_else_is_death(log: _EngineLog, error: Exception) -> None:
     """Any other exception while loading or waiting is a death, with its cause attached."""
-    with pytest.raises(EngineDied, match=f"^{type(error).__name__}: {error} ") as caught, _as_death(log):
+    with pytest.raises(EngineDied, match=f"^{type(error).__name__}: {error} ") as caught, _errors_as_death(log):
         raise error
     assert caught.value.__cause__ is error
-    with pytest.raises(EngineDied), _as_death(log, of_request=True):
+    with pytest.raises(EngineDied), _errors_as_death(log, of_request=True):
         raise RuntimeError("EngineDeadError")
 
 

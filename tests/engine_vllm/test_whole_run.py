@@ -245,7 +245,7 @@ def test_a_model_that_is_half_there(voxbatch: Voxbatch, recordings: Path, realti
     (model / "consolidated.safetensors").write_bytes(whole[:-1000])
     ended = voxbatch("run", recordings, "-o", tmp_path / "out", "--engine", "vllm", "--model", model, env=ENVIRONMENT)
     assert ended.returncode == 1
-    assert f"consolidated.safetensors is half there: {len(whole) - 1000:,} bytes of {len(whole):,}" in ended.stderr
+    assert f"consolidated.safetensors is incomplete: {len(whole) - 1000:,} bytes of {len(whole):,}" in ended.stderr
 
 
 def test_a_folder_that_is_no_model(voxbatch: Voxbatch, recordings: Path, tmp_path: Path) -> None:

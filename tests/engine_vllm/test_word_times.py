@@ -16,13 +16,13 @@ from voxbatch.engines.vllm.word_times import (
     FIRST_TEXT_ID,
     STREAMING_PAD,
     STREAMING_WORD,
-    decoded,
-    groups,
+    decode_groups,
     longest_pause,
-    spaced,
     split_words,
     text_after_end,
     timed_words,
+    token_groups,
+    with_leading_space,
 )
 from voxbatch.records import Word
 
@@ -45,16 +45,16 @@ def bytewise(ids: Sequence[int]) -> str:
 
 def test_groups_by_hand() -> None:
     """[STREAMING_WORD] or a group's own first token opens the group, and any control token closes it."""
-    assert list(groups([P, W, A, B, P, W, C, W, A, P, B])) == [(1, [A, B]), (5, [C]), (7, [A]), (10, [B])]
-    assert list(groups([A, P])) == [(0, [A])]
-    assert list(groups([W, W, A])) == [(1, [A])]
-    assert list(groups([P, W, P])) == list(groups([])) == []
+    assert list(token_groups([P, W, A, B, P, W, C, W, A, P, B])) == [(1, [A, B]), (5, [C]), (7, [A]), (10, [B])]
+    assert list(token_groups([A, P])) == [(0, [A])]
+    assert list(token_groups([W, W, A])) == [(1, [A])]
+    assert list(token_groups([P, W, P])) == list(token_groups([])) == []
 
 
 @given(tokens)
 def test_groups_keep_all_text(token_ids: list[int]) -> None:
     """Every text token is in one group, in order; groups open in order, each at its first token or just before it."""
-    found = list(groups(token_ids))
+    found = list(token_groups(token_ids))
     assert [each for _, ids in found for each in ids] == [each for each in token_ids if each >= FIRST_TEXT_ID]
     assert all(a < b for (a, _), (b, _) in pairwise(found))
     assert all(ids[0] in token_ids[at : at + 2] for at, ids in found)
@@ -63,9 +63,9 @@ def test_groups_keep_all_text(token_ids: list[int]) -> None:
 def test_text_after_end() -> None:
     """All text characters after the first EOS count; white space alone and control tokens are no text."""
     ids = [W, *spelt("one"), P, EOS, P, W, *spelt(" two"), EOS, *spelt(" 你")]
-    assert text_after_end(ids, decoded(ids, bytewise)) == (5, 5)
+    assert text_after_end(ids, decode_groups(ids, bytewise)) == (5, 5)
     for ids in ([W, *spelt("one"), P], [W, *spelt("one"), EOS], [*spelt("one"), EOS, P, W, *spelt(" ")]):
-        assert text_after_end(ids, decoded(ids, bytewise)) is None
+        assert text_after_end(ids, decode_groups(ids, bytewise)) is None
 
 
 def test_timed_words_by_hand() -> None:
@@ -129,14 +129,14 @@ def test_split_words_by_hand() -> None:
 @pytest.mark.parametrize("first", ["one", "é", "один", "एक", "'t", "안녕"])
 def test_the_first_word_gets_a_space(first: str) -> None:
     """The first word gets a space, as all others have, so that it does not join the chunk before."""
-    assert spaced([(3, first), (5, " two")]) == [(3, f" {first}"), (5, " two")]
+    assert with_leading_space([(3, first), (5, " two")]) == [(3, f" {first}"), (5, " two")]
 
 
 @pytest.mark.parametrize("first", [" one", "\none", "你好", "こ", "カ", "。", ""])
 def test_the_first_word_gets_no_space(first: str) -> None:
     """The first word gets no space if it has one, or in scripts without spaces between words."""
-    assert spaced([(3, first), (5, "x")]) == [(3, first), (5, "x")]
-    assert spaced([]) == []
+    assert with_leading_space([(3, first), (5, "x")]) == [(3, first), (5, "x")]
+    assert with_leading_space([]) == []
 
 
 def test_a_character_in_two_groups() -> None:
@@ -144,13 +144,13 @@ def test_a_character_in_two_groups() -> None:
     one, dumpling, end = spelt(" one"), spelt(" 🥟"), spelt(" end")
     said = [P, W, *one, P, W, *dumpling[:3], P, W, *dumpling[3:], W, *end]
     late = said.index(W, said.index(dumpling[2]))
-    assert decoded(said, bytewise) == [(1, " one"), (late, " 🥟"), (len(said) - 5, " end")]
+    assert decode_groups(said, bytewise) == [(1, " one"), (late, " 🥟"), (len(said) - 5, " end")]
 
 
 def test_bytes_that_are_no_character() -> None:
     """Bytes that are no character do not delay the text after them."""
     said = [W, *spelt(" one"), FIRST_TEXT_ID + 0xFF, P, W, *spelt(" two")]
-    assert decoded(said, bytewise) == [(0, " one�"), (7, " two")]
+    assert decode_groups(said, bytewise) == [(0, " one�"), (7, " two")]
 
 
 @given(texts, st.lists(st.integers(0, 200), max_size=30))
@@ -159,7 +159,7 @@ def test_groups_decode_to_the_text(text: str, breaks: list[int]) -> None:
     said = spelt(text)
     for at in breaks:
         said.insert(min(at, len(said)), P)
-    assert "".join(piece for _, piece in decoded(said, bytewise)) == text
+    assert "".join(piece for _, piece in decode_groups(said, bytewise)) == text
 
 
 def test_the_longest_pause_by_hand() -> None:

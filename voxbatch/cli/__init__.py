@@ -253,9 +253,9 @@ def profiles(name: str | None) -> None:
 
     resolved = resolved_profile(name, run)
     if resolved["engine"] == "vllm":
-        from voxbatch.engines.vllm.arguments_preview import preview
+        from voxbatch.engines.vllm.arguments_preview import preview_arguments
 
-        resolved |= preview(resolved["model"], resolved["engine_options"])
+        resolved |= preview_arguments(resolved["model"], resolved["engine_options"])
     click.echo(yaml.safe_dump(resolved, sort_keys=False, width=WIDTH), nl=False)
 
 

@@ -43,9 +43,6 @@ SPEECH_PROBABILITY = 0.4
 never below 0.63. On white noise it was 0.25."""
 
 
-_Result = Hypothesis | ChunkFailure
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """The engine options of faster-whisper."""
@@ -85,16 +82,21 @@ class FasterWhisperEngine:
         model = self._model = self._model or self._load()
         results: queue.SimpleQueue[Hypothesis | ChunkFailure | None] = queue.SimpleQueue()
 
-        def work() -> None:
+        def transcribe_all() -> None:
             try:
                 while chunk := feed.get():
                     results.put(self._result(model, chunk))
             finally:
                 results.put(None)
 
+        def gathered() -> Iterator[Hypothesis | ChunkFailure]:
+            for _ in range(self._threads):  # each thread puts None when it ends
+                while (result := results.get()) is not None:
+                    yield result
+
         for _ in range(self._threads):
-            threading.Thread(target=work, daemon=True, name="faster-whisper").start()
-        yield from stop_if_all_fail(self._gathered(results))
+            threading.Thread(target=transcribe_all, daemon=True, name="faster-whisper").start()
+        yield from stop_if_all_fail(gathered())
 
     def gpu_bytes(self) -> None:
         """Return None always: memory is not measured, because NVML is not installed with faster-whisper. This is also
@@ -103,12 +105,6 @@ class FasterWhisperEngine:
     def close(self) -> None:
         """Unload the model; see `Engine.close`."""
         self._model = None
-
-    def _gathered(self, results: queue.SimpleQueue[Hypothesis | ChunkFailure | None]) -> Iterator[_Result]:
-        """Yield the results until each thread has put None, which means that it has ended."""
-        for _ in range(self._threads):
-            while (result := results.get()) is not None:
-                yield result
 
     def _load(self) -> Any:
         from faster_whisper import WhisperModel
@@ -128,48 +124,45 @@ class FasterWhisperEngine:
             ) from e
 
     def _result(self, model: Any, chunk: Chunk) -> Hypothesis | ChunkFailure:
+        """Transcribe a chunk. Any error in it becomes its ChunkFailure.
+
+        Short texts without a voice in the audio are dropped, because Whisper invented them.
+        """
+        if len(chunk.samples) < _MIN_SAMPLES:
+            return Hypothesis(chunk.item, chunk.index, "")
         try:
-            return self._transcribe(model, chunk)
+            segments, _ = model.transcribe(
+                _rounded_to_16_bits(chunk.samples),
+                language=chunk.lang,
+                beam_size=self._options.beam_size,
+                temperature=0.0,
+                condition_on_previous_text=False,
+                word_timestamps=True,
+            )
+            words = tuple(
+                Word(word.word, round(word.start, 3), round(word.end, 3), round(word.probability, 3))
+                for segment in segments
+                for word in segment.words or ()
+            )
+            text = "".join(word.text for word in words)
+            if 0 < len(words) <= INVENTED_WORDS and (speech := _speech_probability(chunk)) < SPEECH_PROBABILITY:
+                warning = (
+                    f"dropped {text.strip()[:80]!r}: no voice in this chunk (Silero VAD gives a speech probability of "
+                    f"at most {speech:.2f})"
+                )
+                return Hypothesis(chunk.item, chunk.index, "", warnings=(warning,))
+            return Hypothesis(chunk.item, chunk.index, text, words)
         except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
             return ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(e).__name__}: {e}", retryable=True)
 
-    def _transcribe(self, model: Any, chunk: Chunk) -> Hypothesis:
-        if len(chunk.samples) < _MIN_SAMPLES:
-            return Hypothesis(chunk.item, chunk.index, "")
-        segments, _ = model.transcribe(
-            _as_16_bit(chunk.samples),
-            language=chunk.lang,
-            beam_size=self._options.beam_size,
-            temperature=0.0,
-            condition_on_previous_text=False,
-            word_timestamps=True,
-        )
-        return _without_inventions(chunk, tuple(_words(segments)))
 
-
-def _as_16_bit(samples: Samples) -> Samples:
+def _rounded_to_16_bits(samples: Samples) -> Samples:
     """Return the samples rounded to 16 bits.
 
     Whisper was trained on such audio only: its own loader decodes to s16le (openai/whisper, audio.py).
     """
     rounded: Samples = (np.rint(samples.clip(-1, 32_767 / 32_768) * 32_768) / 32_768).astype(np.float32)
     return rounded
-
-
-def _words(segments: Any) -> Iterator[Word]:
-    for segment in segments:
-        for word in segment.words or ():
-            yield Word(word.word, round(word.start, 3), round(word.end, 3), round(word.probability, 3))
-
-
-def _without_inventions(chunk: Chunk, words: tuple[Word, ...]) -> Hypothesis:
-    text = "".join(word.text for word in words)
-    if 0 < len(words) <= INVENTED_WORDS:
-        heard = _speech_probability(chunk)
-        if heard < SPEECH_PROBABILITY:
-            warning = f"dropped {text.strip()[:80]!r}: no voice in this chunk (at most {heard:.2f} of 1 by Silero VAD)"
-            return Hypothesis(chunk.item, chunk.index, "", warnings=(warning,))
-    return Hypothesis(chunk.item, chunk.index, text, words)
 
 
 def _speech_probability(chunk: Chunk) -> float:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from voxbatch.errors import ConfigError
 
 T = TypeVar("T")
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def parse(cls: type[T], engine: str, given: Mapping[str, str]) -> T:
@@ -22,19 +23,16 @@ def parse(cls: type[T], engine: str, given: Mapping[str, str]) -> T:
     Raises:
         ConfigError: a name is unknown, or a value has the wrong type.
     """
-    fields = {f.name: type(f.default) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    fields: dict[str, Any] = {f.name: type(f.default) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for name, text in given.items():
         if name not in fields:
             raise ConfigError(f"engine option {name!r} is unknown to {engine}; known are {', '.join(sorted(fields))}")
-        values[name] = _value(engine, name, fields[name], text)
+        kind = fields[name]
+        try:
+            values[name] = BOOLEANS[text.lower()] if kind is bool else kind(text)
+        except (ValueError, KeyError) as e:
+            raise ConfigError(
+                f"engine option {name}={text!r}: {engine} takes a value of type {kind.__name__} here"
+            ) from e
     return cls(**values)
-
-
-def _value(engine: str, name: str, kind: type, text: str) -> Any:
-    try:
-        if kind is bool:
-            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        return kind(text)
-    except (ValueError, KeyError) as e:
-        raise ConfigError(f"engine option {name}={text!r}: {engine} takes a value of type {kind.__name__} here") from e

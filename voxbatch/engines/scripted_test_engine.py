@@ -57,23 +57,31 @@ class ScriptedTestEngine:
     """The simulated engine; see Engine for the methods."""
 
     def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
-        self._script = parse(ScriptedOptions, "scripted", options)
-        self._fail = _indexes(self._script.fail_items)
-        if self._script.max_chunk_s < SHORTEST_LIMIT_S or min(self._script.concurrency, self._script.workers) < 1:
-            limit = f"a max_chunk_s from {SHORTEST_LIMIT_S:g}"
-            raise ConfigError(f"scripted takes {limit}, a concurrency from 1 and workers from 1")
+        script = self._script = parse(ScriptedOptions, "scripted", options)
+        try:
+            self._failing_items = {int(index) for index in script.fail_items.split(",") if index}
+        except ValueError as e:
+            raise ConfigError(
+                f"engine option fail_items={script.fail_items!r}: scripted takes item indexes, such as 0,3"
+            ) from e
+        if script.max_chunk_s < SHORTEST_LIMIT_S or min(script.concurrency, script.workers) < 1:
+            raise ConfigError(
+                f"engine options max_chunk_s={script.max_chunk_s:g}, concurrency={script.concurrency}, "
+                f"workers={script.workers}: scripted takes a max_chunk_s from {SHORTEST_LIMIT_S:g}, a concurrency from "
+                "1 and workers from 1"
+            )
         self._loaded = False
-        self._faulty = str(self._script.only_worker) in ("-1", os.environ.get(WORKER, "0"))
+        self._dies = str(script.only_worker) in ("-1", os.environ.get(WORKER, "0"))
         self.spec = EngineSpec(
             name="scripted",
             model=model or "count",
-            max_chunk_samples=round(self._script.max_chunk_s * SAMPLING_RATE),
-            concurrency=self._script.concurrency,
-            word_times=self._script.words,
+            max_chunk_samples=round(script.max_chunk_s * SAMPLING_RATE),
+            concurrency=script.concurrency,
+            word_times=script.words,
             license="Apache-2.0",
             origin="voxbatch",
-            decoding={"max_chunk_s": self._script.max_chunk_s, "words": self._script.words},
-            workers=tuple({WORKER: str(worker)} for worker in range(self._script.workers)),
+            decoding={"max_chunk_s": script.max_chunk_s, "words": script.words},
+            workers=tuple({WORKER: str(worker)} for worker in range(script.workers)),
         )
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
@@ -82,19 +90,27 @@ class ScriptedTestEngine:
             time.sleep(self._script.load_s)
             yield EngineMessage("scripted is loaded")
         self._loaded = True
-        flight: deque[tuple[float, Chunk]] = deque()
+        in_flight: deque[tuple[float, Chunk]] = deque()
         done = 0
         while True:
-            while len(flight) < self._script.concurrency and (chunk := feed.get(wait=not flight)):
-                flight.append((time.monotonic() + self._script.delay_s, chunk))
-            if not flight:
+            while len(in_flight) < self._script.concurrency and (chunk := feed.get(wait=not in_flight)):
+                in_flight.append((time.monotonic() + self._script.delay_s, chunk))
+            if not in_flight:
                 return
-            if (left := flight[0][0] - time.monotonic()) > 0:
+            if (left := in_flight[0][0] - time.monotonic()) > 0:
                 time.sleep(left)
-            _, chunk = flight.pop() if self._script.shuffle else flight.popleft()
-            yield self._result(chunk)
+            _, chunk = in_flight.pop() if self._script.shuffle else in_flight.popleft()
+            if chunk.item in self._failing_items:
+                yield ChunkFailure(chunk.item, chunk.index, "scripted to fail", retryable=True)
+            else:
+                words = tuple(count_words(chunk))
+                text = "".join(word.text for word in words)
+                yield Hypothesis(chunk.item, chunk.index, text, words if self._script.words else ())
             done += 1
-            self._maybe_die(done)
+            if self._dies and done == self._script.kill_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self._dies and done == self._script.die_after:
+                raise EngineError(f"scripted to die after {done} results")
 
     def gpu_bytes(self) -> None:
         """Return None, because there is no GPU."""
@@ -102,28 +118,6 @@ class ScriptedTestEngine:
     def close(self) -> None:
         """Load again at the next stream; see `Engine.close`."""
         self._loaded = False
-
-    def _result(self, chunk: Chunk) -> Hypothesis | ChunkFailure:
-        if chunk.item in self._fail:
-            return ChunkFailure(chunk.item, chunk.index, "scripted to fail", retryable=True)
-        words = tuple(count_words(chunk))
-        text = "".join(word.text for word in words)
-        return Hypothesis(chunk.item, chunk.index, text, words if self._script.words else ())
-
-    def _maybe_die(self, done: int) -> None:
-        if not self._faulty:
-            return
-        if done == self._script.kill_after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if done == self._script.die_after:
-            raise EngineError(f"scripted to die after {done} results")
-
-
-def _indexes(text: str) -> set[int]:
-    try:
-        return {int(index) for index in text.split(",") if index}
-    except ValueError as e:
-        raise ConfigError(f"engine option fail_items={text!r}: scripted takes item indexes, such as 0,3") from e
 
 
 def count_words(chunk: Chunk) -> Iterator[Word]:

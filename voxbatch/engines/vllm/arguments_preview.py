@@ -7,7 +7,12 @@ from typing import Any
 
 from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat, prefill, realtime_limits
-from voxbatch.engines.vllm.arguments import WHISPER_REQUESTS, lifts, passes, stated
+from voxbatch.engines.vllm.arguments import (
+    WHISPER_REQUESTS,
+    arguments_from_settings,
+    compiler_passes,
+    lifts_encoder_cache,
+)
 from voxbatch.engines.vllm.default_model import DEFAULT_DELAY_MS
 from voxbatch.engines.vllm.families import instruct, whisper
 from voxbatch.engines.vllm.model import DEFAULT_MODEL, FAMILIES_OF, REALTIME, WHISPER
@@ -15,7 +20,7 @@ from voxbatch.engines.vllm.settings import VllmSettings, resolve
 from voxbatch.records import SAMPLING_RATE
 
 
-def preview(model: str | None, options: Mapping[str, str]) -> dict[str, Any]:
+def preview_arguments(model: str | None, options: Mapping[str, str]) -> dict[str, Any]:
     """Return the keyword arguments of vLLM's `LLM`, and the longest chunk in seconds.
 
     Values that depend on the GPU, the model or the version of vLLM are described in words.
@@ -32,54 +37,44 @@ def preview(model: str | None, options: Mapping[str, str]) -> dict[str, Any]:
     if family is None:
         return {"engine_arguments": f"known when {name} is read"}
     settings = resolve(family, options)
-    return {"engine_arguments": _arguments(name, family, settings), "longest_chunk_s": _longest_s(family, settings)}
-
-
-def _arguments(name: str, family: str, settings: VllmSettings) -> dict[str, Any]:
-    return {
+    if family == REALTIME:
+        delay = realtime_limits.delay_tokens(settings.delay_ms or DEFAULT_DELAY_MS)
+        longest_chunk_s = realtime_limits.longest_chunk(settings.max_model_len, delay) / SAMPLING_RATE
+    else:
+        longest_chunk_s = float(whisper.WINDOW_S if family == WHISPER else instruct.WINDOW_S)
+    requests = WHISPER_REQUESTS if family == WHISPER else "as many as the GPU's memory admits"
+    scheduler = compat.scheduler(lifts_encoder_cache(family, settings), on_cpu=False)
+    memory = f"{settings.gpu_memory_gb:g} GB" if settings.gpu_memory_gb else f"{settings.gpu_memory_utilization:g}"
+    arguments = {
         "model": name,
-        **stated(family, family != WHISPER, settings),
-        "max_num_seqs": settings.max_num_seqs or _admitted(family),
-        "scheduler_cls": settings.scheduler_cls or compat.scheduler(lifts(family, settings), on_cpu=False),
-        "gpu_memory_utilization": _share(settings),
-        "compilation_config": {"cudagraph_mode": _mode(family, settings), **passes(settings)},
-        **_attention(family, settings),
+        **arguments_from_settings(family, family != WHISPER, settings),
+        "max_num_seqs": settings.max_num_seqs or requests,
+        "scheduler_cls": settings.scheduler_cls or scheduler,
+        "gpu_memory_utilization": f"{memory} of the GPU, less what vLLM does not count",
+        "compilation_config": {"cudagraph_mode": _cudagraph_mode(family, settings), **compiler_passes(settings)},
     }
+    with_plugin = [version for version in prefill.versions(settings) if _is_prefilled(family, settings, version)]
+    if with_plugin and prefill.brings_attention(settings):
+        versions = ", ".join(with_plugin)
+        arguments["attention_backend"] = (
+            f"{vllm_plugin.ATTENTION_BACKEND} with vLLM {versions}, where the GPU supports it"
+        )
+    return {"engine_arguments": arguments, "longest_chunk_s": longest_chunk_s}
 
 
-def _admitted(family: str) -> int | str:
-    return WHISPER_REQUESTS if family == WHISPER else "as many as the card's memory admits"
-
-
-def _share(settings: VllmSettings) -> str:
-    limit = f"{settings.gpu_memory_gb:g} GB" if settings.gpu_memory_gb else f"{settings.gpu_memory_utilization:g}"
-    return f"{limit} of the card, less what vLLM does not count"
-
-
-def _attention(family: str, settings: VllmSettings) -> dict[str, str]:
-    by = [version for version in prefill.versions(settings) if _once(family, settings, version)]
-    if not by or not prefill.brings_attention(settings):
-        return {}
-    return {"attention_backend": f"{vllm_plugin.ATTENTION_BACKEND} with vLLM {', '.join(by)}, where the card can"}
-
-
-def _once(family: str, settings: VllmSettings, version: str) -> bool:
+def _is_prefilled(family: str, settings: VllmSettings, version: str) -> bool:
     """Return whether the encoder runs once per chunk on a GPU, with a version of vLLM."""
     return family == REALTIME and prefill.is_taken(settings, version)
 
 
-def _mode(family: str, settings: VllmSettings) -> str:
+def _cudagraph_mode(family: str, settings: VllmSettings) -> str:
+    """Return the mode, or the modes by version of vLLM."""
     if settings.cudagraph_mode != "auto":
         return settings.cudagraph_mode
-    versions = prefill.versions(settings)
-    by = {version: compat.cudagraph_mode(family, version, _once(family, settings, version)) for version in versions}
-    newest = by[compat.LAST]
-    others = [version for version, mode in by.items() if mode != newest]
-    return f"{newest}, or {by[others[0]]} with vLLM {', '.join(others)}" if others else newest
-
-
-def _longest_s(family: str, settings: VllmSettings) -> float:
-    if family == REALTIME:
-        delay = realtime_limits.delay_tokens(settings.delay_ms or DEFAULT_DELAY_MS)
-        return realtime_limits.longest_chunk(settings.max_model_len, delay) / SAMPLING_RATE
-    return float(whisper.WINDOW_S if family == WHISPER else instruct.WINDOW_S)
+    modes = {
+        version: compat.cudagraph_mode(family, version, _is_prefilled(family, settings, version))
+        for version in prefill.versions(settings)
+    }
+    newest = modes[compat.LAST]
+    others = [version for version, mode in modes.items() if mode != newest]
+    return f"{newest}, or {modes[others[0]]} with vLLM {', '.join(others)}" if others else newest

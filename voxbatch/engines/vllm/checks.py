@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from voxbatch import vllm_plugin
-from voxbatch.engines.vllm import compat, fp8, gpu
+from voxbatch.engines.vllm import compat, fp8, gpu, prefill
 from voxbatch.engines.vllm.families import Family
 from voxbatch.engines.vllm.model import REALTIME, Model
 from voxbatch.engines.vllm.settings import VllmSettings
@@ -30,22 +30,46 @@ HF_VOXTRAL_FORMATS = {
     "load_format": ("auto", "hf", "safetensors", "dummy"),
 }
 """Formats that a user may give for a Voxtral in Hugging Face's format, because they describe its files. vLLM gets other
-values (see arguments.stated)."""
+values (see arguments.arguments_from_settings)."""
 
 
-def check(model: Model, settings: VllmSettings) -> None:
+def check(model: Model, settings: VllmSettings, plugin: prefill.Decision) -> None:
     """Check the settings against the model and the visible GPUs.
+
+    Args:
+        plugin: the result of prefill.decide for the model and the settings.
 
     Raises:
         ConfigError: a setting contradicts the model or the GPUs.
     """
     _check_formats(model, settings)
-    _check_delay(model, settings)
-    _check_length(model, settings)
+    if settings.delay_ms and model.family != REALTIME:
+        raise ConfigError(
+            f"engine option delay_ms={settings.delay_ms}: {model.name} has no delay, only Voxtral Realtime has one; "
+            "leave the option out"
+        )
+    longest = longest_context(model.shape())
+    if longest is not None and settings.max_model_len > longest:
+        raise ConfigError(
+            f"engine option max_model_len={settings.max_model_len}: {model.name} has {longest} positions; give at most "
+            f"{longest}"
+        )
     _check_heads(model, settings)
-    _check_cards(settings)
-    _check_attention(model, settings)
-    fp8.check(model, settings, gpu.visible_gpus())
+    gpus = gpu.visible_gpus()
+    if gpus and len(gpus) < settings.tensor_parallel_size:
+        raise ConfigError(
+            f"engine option tensor_parallel_size={settings.tensor_parallel_size}: the visible GPUs are "
+            f"{', '.join(each.device for each in gpus)}; give at most {len(gpus)}, or name more GPUs in devices and "
+            "CUDA_VISIBLE_DEVICES"
+        )
+    # vLLM can build the encoder on three attention backends (model_executor/models/whisper_causal.py). One of them is
+    # for AMD GPUs. vLLM itself refuses unknown names.
+    if model.family == REALTIME and settings.attention_backend.upper() == "FLASHINFER":
+        raise ConfigError(
+            f"engine option attention_backend=FLASHINFER: vLLM cannot build the encoder of {model.name} on it; give "
+            "FLASH_ATTN or TRITON_ATTN, or leave the option out"
+        )
+    fp8.check(model, settings, plugin, gpus)
 
 
 def check_step(model: Model, family: Family, settings: VllmSettings, requests: int) -> None:
@@ -57,12 +81,13 @@ def check_step(model: Model, family: Family, settings: VllmSettings, requests: i
     Raises:
         ConfigError: max_num_batched_tokens is too small.
     """
-    room = settings.max_num_batched_tokens
-    least = max(family.prompt_tokens, requests)
-    if 0 < room < least:
+    given = settings.max_num_batched_tokens
+    needed = max(family.prompt_tokens, requests)
+    if 0 < given < needed:
         raise ConfigError(
-            f"engine option max_num_batched_tokens={room}: a prompt of {model.name} takes {family.prompt_tokens} "
-            f"positions, and {requests} requests at a time one each; give at least {least}, or 0 for vLLM's own"
+            f"engine option max_num_batched_tokens={given}: a prompt of {model.name} takes {family.prompt_tokens} "
+            f"positions, and {requests} requests at a time take one each; give at least {needed}, or 0 for vLLM's own "
+            "value"
         )
 
 
@@ -74,9 +99,9 @@ def check_installed(model: Model, settings: VllmSettings) -> None:
     """
     if model.is_translated and settings.load_format != "dummy" and not vllm_plugin.is_installed():
         raise EngineError(
-            f"{model.name} is in Hugging Face's format, which voxbatch's plugin translates for vLLM. vLLM finds the "
-            "plugins of installed packages only, and voxbatch is not installed, or VLLM_PLUGINS does not name it: pip "
-            "install voxbatch, or add voxbatch to VLLM_PLUGINS"
+            f"{model.name} is in Hugging Face's format, which voxbatch's plugin translates for vLLM. vLLM finds only "
+            "the plugins of installed packages, and either voxbatch is not installed as a package or VLLM_PLUGINS does "
+            "not name it: pip install voxbatch, or add voxbatch to VLLM_PLUGINS"
         )
 
 
@@ -93,8 +118,9 @@ def check_graphs(model: Model, settings: VllmSettings, version: str, prefilled: 
     fullest = compat.cudagraph_mode(model.family, version, prefilled)
     if "FULL" in settings.cudagraph_mode and "FULL" not in fullest:
         raise ConfigError(
-            f"engine option cudagraph_mode={settings.cudagraph_mode}: vLLM {version} cannot capture {model.name} "
-            f"whole, for its forward holds the encoder; give {fullest} or NONE, or leave the option out"
+            f"engine option cudagraph_mode={settings.cudagraph_mode}: vLLM {version} cannot capture full CUDA graphs "
+            f"of {model.name}, because its forward pass contains the encoder; give {fullest} or NONE, or leave the "
+            "option out"
         )
 
 
@@ -105,7 +131,7 @@ def _check_formats(model: Model, settings: VllmSettings) -> None:
         given = getattr(settings, name)
         if given and given not in values:
             raise ConfigError(
-                f"engine option {name}={given}: {model.name} is in {owner} format, which takes "
+                f"engine option {name}={given}: {model.name} is in {owner} format, which allows "
                 f"{_either(values)}; leave the option out"
             )
 
@@ -113,23 +139,6 @@ def _check_formats(model: Model, settings: VllmSettings) -> None:
 def _either(values: tuple[Any, ...]) -> str:
     *first, last = map(str, values)
     return f"{', '.join(first)} or {last}" if first else last
-
-
-def _check_delay(model: Model, settings: VllmSettings) -> None:
-    if settings.delay_ms and model.family != REALTIME:
-        raise ConfigError(
-            f"engine option delay_ms={settings.delay_ms}: {model.name} has no delay, only Voxtral Realtime has one; "
-            "leave the option out"
-        )
-
-
-def _check_length(model: Model, settings: VllmSettings) -> None:
-    longest = longest_context(model.shape())
-    if longest is not None and settings.max_model_len > longest:
-        raise ConfigError(
-            f"engine option max_model_len={settings.max_model_len}: {model.name} has {longest} positions; give at most "
-            "so many"
-        )
 
 
 def longest_context(shape: dict[str, Any]) -> int | None:
@@ -148,7 +157,7 @@ def _check_heads(model: Model, settings: VllmSettings) -> None:
         sizes = tuple(each for each in range(1, size) if divides(shape, each))
         heads = ", ".join(f"{count} {of}" for of, count in _heads(shape))
         raise ConfigError(
-            f"engine option tensor_parallel_size={size}: {model.name} has {heads}, which so many GPUs cannot share "
+            f"engine option tensor_parallel_size={size}: {model.name} has {heads}, which {size} GPUs cannot share "
             f"evenly; give {_either(sizes)}"
         )
 
@@ -169,36 +178,11 @@ def divides(shape: dict[str, Any], size: int) -> bool:
 
 def _heads(shape: dict[str, Any]) -> Iterator[tuple[str, int]]:
     encoder = ((shape.get("multimodal") or {}).get("whisper_model_args") or {}).get("encoder_args") or {}
-    for of, where, name in (
+    for of, part, name in (
         ("attention heads", shape, "n_heads"),
         ("in the audio encoder", encoder, "n_heads"),
         ("attention heads", shape, "decoder_attention_heads"),
         ("in the audio encoder", shape, "encoder_attention_heads"),
     ):
-        if where.get(name):
-            yield of, int(where[name])
-
-
-def _check_cards(settings: VllmSettings) -> None:
-    visible = [card.device for card in gpu.visible_gpus()]
-    if visible and len(visible) < settings.tensor_parallel_size:
-        raise ConfigError(
-            f"engine option tensor_parallel_size={settings.tensor_parallel_size}: the visible GPUs are "
-            f"{', '.join(visible)}; give at most {len(visible)}, or more in devices and CUDA_VISIBLE_DEVICES"
-        )
-
-
-def _check_attention(model: Model, settings: VllmSettings) -> None:
-    """Refuse FlashInfer for Voxtral Realtime.
-
-    vLLM can build the encoder on three attention backends (model_executor/models/whisper_causal.py). One of them is for
-    AMD GPUs. vLLM itself refuses unknown names.
-
-    Raises:
-        ConfigError: the backend is FlashInfer.
-    """
-    if model.family == REALTIME and settings.attention_backend.upper() == "FLASHINFER":
-        raise ConfigError(
-            f"engine option attention_backend=FLASHINFER: vLLM cannot build the encoder of {model.name} on it; give "
-            "FLASH_ATTN or TRITON_ATTN, or leave the option out"
-        )
+        if part.get(name):
+            yield of, int(part[name])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +55,7 @@ class Key:
     """The allowed values, as text for messages."""
 
 
-def text_of(flag: str, file: str) -> str:
+def read_text(flag: str, file: str) -> str:
     """Return the text of a file.
 
     Raises:
@@ -67,10 +67,12 @@ def text_of(flag: str, file: str) -> str:
         raise ConfigError(f"{flag} {file} cannot be read ({e}); give a text file in UTF-8") from e
 
 
-def gathered(
+def interpret(
     flag: str, file: str, entries: Collection[Entry], keys: Mapping[str, Key], without_effect: Collection[str]
 ) -> FileSettings:
     """Return the settings in the entries of a file.
+
+    Two different keys for one setting must agree.
 
     Args:
         flag: the command-line option that named the file.
@@ -82,7 +84,22 @@ def gathered(
     Raises:
         ConfigError: a value makes no sense, or two values contradict each other. The message names file and line.
     """
-    options = _options(file, [entry for entry in entries if entry.key in keys], keys)
+    found: dict[str, tuple[Entry, str]] = {}
+    for entry in entries:
+        if (key := keys.get(entry.key)) is None:
+            continue
+        try:
+            value = key.read(entry.value)
+        except ValueError as e:
+            raise ConfigError(f"{file}:{entry.number}: {entry.key}={entry.value!r}: it must be {key.allowed}") from e
+        other, before = found.get(key.setting, (entry, value))
+        if other.key != entry.key and before != value:
+            raise ConfigError(
+                f"{file}:{entry.number}: {entry.key}={entry.value} contradicts {other.key}={other.value} in line "
+                f"{other.number}; give one of them"
+            )
+        found[key.setting] = entry, value  # if a key occurs more than once, its last value counts, as in Java
+    options = {setting: value for setting, (_, value) in found.items()}
     others = [entry for entry in entries if entry.key not in keys]
     known = [*keys, *sorted(without_effect)]
     return FileSettings(
@@ -95,35 +112,11 @@ def gathered(
     )
 
 
-def _options(file: str, entries: Iterable[Entry], keys: Mapping[str, Key]) -> dict[str, str]:
-    """Return the values by the names of VllmSettings, and "model".
-
-    If a key occurs more than once, its last value counts, as in Java. Two different keys for one setting must agree.
-    """
-    found: dict[str, tuple[Entry, str]] = {}
-    for entry in entries:
-        setting, value = keys[entry.key].setting, _value(file, entry, keys[entry.key])
-        other, before = found.get(setting, (entry, value))
-        if other.key != entry.key and before != value:
-            raise ConfigError(
-                f"{file}:{entry.number}: {entry.key}={entry.value} contradicts {other.key}={other.value} in line "
-                f"{other.number}; give one of them"
-            )
-        found[setting] = entry, value
-    return {setting: value for setting, (_, value) in found.items()}
-
-
-def _value(file: str, entry: Entry, key: Key) -> str:
-    try:
-        return key.read(entry.value)
-    except ValueError as e:
-        raise ConfigError(f"{file}:{entry.number}: {entry.key}={entry.value!r}: it must be {key.allowed}") from e
-
-
 def _unknown(file: str, entry: Entry, known: list[str]) -> str:
+    """Return a sentence about an unknown key, with the most similar known key if there is one."""
     near = difflib.get_close_matches(entry.key, known, 1)
-    meant = f"; the nearest known key is {near[0]}" if near else ""
-    return f"{file}:{entry.number}: {entry.key} is unknown and has no effect{meant}"
+    nearest = f"; the nearest known key is {near[0]}" if near else ""
+    return f"{file}:{entry.number}: {entry.key} is unknown and has no effect{nearest}"
 
 
 # -- values: each reader returns the value for VllmSettings, or raises ValueError --------------------------------------
@@ -152,10 +145,6 @@ def _count(value: str) -> str:
     if int(value) < 1:
         raise ValueError(value)
     return str(int(value))
-
-
-def _degree(value: str) -> str:
-    return ALL_GPUS if value.lower() == ALL_GPUS else _count(value)
 
 
 def _share(value: str) -> str:
@@ -191,7 +180,9 @@ KEYS = {
     "model": Key("model", _text, "a folder, a hub name, gs:// or s3://"),
     "revision": Key("revision", _text, "a branch, a tag or a commit of a hub's model"),
     "tensor_parallel_size": Key(
-        "tensor_parallel_size", _degree, "a number of GPUs from 1, or max for all that are visible"
+        "tensor_parallel_size",
+        lambda value: ALL_GPUS if value.lower() == ALL_GPUS else _count(value),
+        "a number of GPUs from 1, or max for all that are visible",
     ),
     "dtype": Key("dtype", _translated(_DTYPES), "auto, fp16, bf16, fp32, or vLLM's own name of these"),
     "tokenizer_mode": Key("tokenizer_mode", _one_of("auto", "hf", "mistral"), "auto, hf or mistral"),

@@ -25,41 +25,41 @@ from voxbatch.storage.address import is_bucket_address
 CHUNK_S = 30.0
 """Seconds of an average chunk of a long recording, which is cut in pauses. With a limit of 35 s the average was 32 s
 (benchmarks/RESULTS.md, the whole run)."""
-NUMBERS = ("auto", "bfloat16", "float16")
+DTYPES = ("auto", "bfloat16", "float16")
 
 
 def expected_speed(
     model: str | None,
     options: Mapping[str, str],
     durations: NDArray[np.float32] | None = None,
-    card: str | None = None,
-    cards: int = 1,
+    gpu_name: str | None = None,
+    num_gpus: int = 1,
 ) -> ExpectedSpeed | None:
     """Return the expected speed; see engines.expected_speed.
 
     A model in a bucket, or in a folder that is not on this machine, is assumed to be the published one.
 
     Args:
-        card: `gpu` of engines.expected_speed.
-        cards: `gpus` of engines.expected_speed.
+        gpu_name: `gpu` of engines.expected_speed.
+        num_gpus: `gpus` of engines.expected_speed.
     """
-    name, params = card or _card_here(), _params(model)
-    settings = resolve(REALTIME, options)
-    if name not in GPU_SPECS or params is None or not _is_plain(settings):
+    params, settings = _params(model), resolve(REALTIME, options)
+    name = gpu_name
+    if name is None:
+        vllm, visible = compat.find(), gpu.visible_gpus()
+        name = visible[0].name if visible and vllm is not None and vllm[0] == "vllm" else None
+    # `speed` knows one GPU for each engine, and numbers of 16 bits.
+    is_covered = prefill.is_plain(settings) and not settings.fp8_parts and settings.dtype in DTYPES
+    if name is None or name not in GPU_SPECS or params is None or not is_covered:
         return None
-    prefilled = prefill.is_expected(settings) if card else prefill.decide(REALTIME, settings).on
-    capacity, longest = GPU_SPECS[name], realtime_limits.longest_chunk(settings.max_model_len, _delay(settings))
+    prefilled = prefill.is_expected(settings) if gpu_name else prefill.decide(REALTIME, settings).on
+    spec, longest = GPU_SPECS[name], realtime_limits.longest_chunk(settings.max_model_len, _delay(settings))
     chunks, seconds = _chunks(durations, longest / SAMPLING_RATE)
-    how = way(params, settings, name, prefilled, seconds)
-    rtfx = cards * speed.rtfx(capacity, speed.shape(params), how, seconds, max(1.0, chunks / cards))
-    of = f"{cards if cards > 1 else 'an'} {name} with {'the encoder once a chunk' if prefilled else 'stock vLLM'}"
-    return ExpectedSpeed(float(f"{rtfx:.2g}"), capacity.error, of)
-
-
-def _card_here() -> str | None:
-    """Return the name of the GPU that the engine would use, or None if there is no GPU or no vLLM for GPUs."""
-    found, visible = compat.find(), gpu.visible_gpus()
-    return visible[0].name if visible and found is not None and found[0] == "vllm" else None
+    mode = run_mode(params, settings, name, prefilled, seconds)
+    rtfx = num_gpus * speed.rtfx(spec, speed.model_sizes(params), mode, seconds, max(1.0, chunks / num_gpus))
+    gpus = f"{num_gpus} {name}" if num_gpus > 1 else f"an {name}"
+    of = f"{gpus} with {'the encoder once a chunk' if prefilled else 'stock vLLM'}"
+    return ExpectedSpeed(float(f"{rtfx:.2g}"), spec.error, of)
 
 
 def _params(model: str | None) -> dict[str, Any] | None:
@@ -76,11 +76,6 @@ def _params(model: str | None) -> dict[str, Any] | None:
     return default_model.PARAMS if is_bucket_address(model) or model.startswith("/") else None
 
 
-def _is_plain(settings: VllmSettings) -> bool:
-    """Return whether `speed` knows these settings: one card and numbers of 16 bits."""
-    return prefill.is_plain(settings) and not settings.fp8_parts and settings.dtype in NUMBERS
-
-
 def _chunks(durations: NDArray[np.float32] | None, longest_s: float) -> tuple[float, float]:
     """Return the number of chunks, and their average length in seconds.
 
@@ -94,7 +89,9 @@ def _chunks(durations: NDArray[np.float32] | None, longest_s: float) -> tuple[fl
     return count, audio_s / count
 
 
-def way(params: dict[str, Any], settings: VllmSettings, name: str, prefilled: bool, seconds: float) -> speed.RunMode:
+def run_mode(
+    params: dict[str, Any], settings: VllmSettings, name: str, prefilled: bool, seconds: float
+) -> speed.RunMode:
     """Return the way in which the engine would run the model on a GPU.
 
     Args:
@@ -116,21 +113,18 @@ def requests(params: dict[str, Any], settings: VllmSettings, name: str, prefille
     """Return the number of requests that run at a time on a GPU.
 
     This is the number in the settings, or a smaller one if the K/V blocks or the encoder cache do not admit so many.
-    The arguments are those of `way`.
+    The arguments are those of `run_mode`.
     """
     total, reserved = int(GPU_SPECS[name].total_bytes), int(GPU_SPECS[name].reserved_bytes)
     planned = planned_bytes(settings, gpu.GpuInfo("0", name, total, total, reserved))
     positions = speed.chunk(seconds, _delay(settings)).positions
-    step = settings.max_num_batched_tokens or _usual_batched_tokens(name)
+    # vLLM's default of max_num_batched_tokens on the GPUs of GPU_SPECS (engine/arg_utils.py, 0.26 to 0.32)
+    default = 16_384 if GPU_SPECS[name].total_bytes > 70 * 2**30 and "A100" not in name else 8_192
+    step = settings.max_num_batched_tokens or default
     found = footprint(params, True, settings, prefilled).running(positions, planned - memory.step_bytes(step))
     if not settings.lift_encoder_cache:
         found = min(found, step // positions)
     return max(1, min(found, settings.max_num_seqs or memory.MOST))
-
-
-def _usual_batched_tokens(name: str) -> int:
-    """Return vLLM's default of max_num_batched_tokens on a GPU of GPU_SPECS (engine/arg_utils.py, 0.26 to 0.32)."""
-    return 16_384 if GPU_SPECS[name].total_bytes > 70 * 2**30 and "A100" not in name else 8_192
 
 
 def _delay(settings: VllmSettings) -> int:

@@ -38,62 +38,76 @@ def arguments(parts: frozenset[str]) -> dict[str, Any]:
     return found
 
 
-def attention_backend(parts: frozenset[str], card: gpu.GpuInfo) -> str:
+def attention_backend(parts: frozenset[str], gpu_info: gpu.GpuInfo) -> str:
     """Return the attention backend that the parts need on a GPU, or an empty string if vLLM chooses the right one.
 
     FlashAttention reads K/V in 8 bits on Hopper only. On other GPUs vLLM would choose FlashInfer, and the encoder of
     Voxtral Realtime cannot be built on FlashInfer.
     """
-    return TRITON if KV in parts and card.capability[0] != HOPPER else ""
+    return TRITON if KV in parts and gpu_info.capability[0] != HOPPER else ""
 
 
-def notice(parts: frozenset[str]) -> str:
+def warning(parts: frozenset[str]) -> str:
     """Return the warning for the user that the effect of 8 bits was never measured."""
     return (
-        f"fp8={shown(parts)}: what 8 bits do to the words was never measured; before you rely on it, compare the word "
-        "error rate of some hours with and without"
+        f"fp8={parts_as_text(parts)}: the effect of 8 bits on the text was never measured; before you rely on it, "
+        "compare the word error rate of some hours with and without"
     )
 
 
-def shown(parts: frozenset[str]) -> str:
+def parts_as_text(parts: frozenset[str]) -> str:
     """Return the parts as text, in the same order for every order of the option."""
     return ",".join(sorted(parts))
 
 
-def check(model: Model, settings: VllmSettings, cards: Sequence[gpu.GpuInfo]) -> None:
+def check(model: Model, settings: VllmSettings, plugin: prefill.Decision, gpus: Sequence[gpu.GpuInfo]) -> None:
     """Check that the parts can compute in 8 bits with this model, the other settings and these GPUs.
+
+    Args:
+        plugin: the result of prefill.decide for the model and the settings.
+        gpus: the visible GPUs.
 
     Raises:
         ConfigError: they cannot.
     """
     parts = settings.fp8_parts
-    if parts and (reason := _of_model(model, parts, settings) or _of_cards(parts, settings, cards)):
+    if parts and (reason := _model_reason(model, settings, plugin) or _gpu_reason(settings, gpus)):
         raise ConfigError(f"engine option fp8={settings.fp8}: {reason}")
 
 
-def _of_model(model: Model, parts: frozenset[str], settings: VllmSettings) -> str:
+def _model_reason(model: Model, settings: VllmSettings, plugin: prefill.Decision) -> str:
+    """Return why the model or the other settings do not allow 8 bits, or an empty string."""
+    parts = settings.fp8_parts
     if model.family == WHISPER:
-        return f"{model.name} is Whisper, and only Voxtral's parts are known by name; leave the option out"
+        return f"{model.name} is a Whisper model, and this option knows the parts of Voxtral only; leave the option out"
     if settings.dtype == "float32":
-        return "with dtype=float32 vLLM has no such kernels; give bfloat16, or leave one of the two out"
+        return "vLLM has no such kernels with dtype=float32; give dtype=bfloat16, or leave one of the two options out"
     if settings.quantization and parts & {*NAMES}:
-        return f"quantization={settings.quantization} is asked for too; give one of the two"
-    if KV in parts and model.family == REALTIME and not (plugin := prefill.decide(model.family, settings)).on:
+        return f"quantization={settings.quantization} is given too; give one of the two"
+    if KV in parts and model.family == REALTIME and not plugin.on:
         reason = plugin.reason or f"prefill_encoder={settings.prefill_encoder}"
-        return f"kv takes the plugin, or the encoder has a K/V cache too, which nobody tried in 8 bits; {reason}"
+        return (
+            "kv needs the plugin, because without it the encoder has a K/V cache too, which was never tried in 8 bits; "
+            f"the plugin is off: {reason}"
+        )
     return ""
 
 
-def _of_cards(parts: frozenset[str], settings: VllmSettings, cards: Sequence[gpu.GpuInfo]) -> str:
-    if not cards:
-        return "no NVIDIA GPU is visible, and only they compute in 8 bits here; leave the option out"
-    card = min(cards, key=lambda each: each.capability)
-    if card.capability < HAS_FP8:
-        capability = ".".join(map(str, card.capability))
+def _gpu_reason(settings: VllmSettings, gpus: Sequence[gpu.GpuInfo]) -> str:
+    """Return why the GPUs do not allow 8 bits, or an empty string."""
+    parts = settings.fp8_parts
+    if not gpus:
+        return "no NVIDIA GPU is visible, and only GPUs compute in 8 bits here; leave the option out"
+    oldest = min(gpus, key=lambda each: each.capability)
+    if oldest.capability < HAS_FP8:
+        capability = ".".join(map(str, oldest.capability))
         return (
-            f"{card.name} has compute capability {capability}, and 8 bits take 8.9 (L4, L40S) or 9.0 (H100, H200); "
+            f"{oldest.name} has compute capability {capability}, and 8 bits need 8.9 (L4, L40S) or 9.0 (H100, H200); "
             "leave the option out"
         )
-    if KV in parts and settings.attention_backend.upper() == FLASH and card.capability[0] != HOPPER:
-        return f"{FLASH} reads K/V in 8 bits on H100 and H200 only, and here is {card.name}; give {TRITON} or nothing"
+    if KV in parts and settings.attention_backend.upper() == FLASH and oldest.capability[0] != HOPPER:
+        return (
+            f"{FLASH} reads a K/V cache in 8 bits on H100 and H200 only, and the GPU is {oldest.name}; give "
+            f"attention_backend={TRITON}, or leave attention_backend out"
+        )
     return ""

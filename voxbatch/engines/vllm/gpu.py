@@ -55,7 +55,7 @@ def visible_gpus() -> list[GpuInfo]:
     except pynvml.NVMLError:
         return []
     try:
-        return [_card(pynvml, device) for device in _visible(pynvml.nvmlDeviceGetCount())]
+        return [_gpu_info(pynvml, device) for device in _visible(pynvml.nvmlDeviceGetCount())]
     except pynvml.NVMLError:
         return []
     finally:
@@ -74,44 +74,33 @@ def _visible(count: int) -> list[str]:
     if given is None:
         return [str(i) for i in range(count)]
     named = (device.strip() for device in given.split(","))
-    return list(takewhile(lambda device: device.startswith(("GPU-", "MIG-")) or _is_index(device, count), named))
+
+    def exists(device: str) -> bool:
+        return device.startswith(("GPU-", "MIG-")) or (device.isdecimal() and int(device) < count)
+
+    return list(takewhile(exists, named))
 
 
-def _is_index(device: str, count: int) -> bool:
-    return device.isdecimal() and int(device) < count
-
-
-def _card(nvml: Any, device: str) -> GpuInfo:
+def _gpu_info(nvml: Any, device: str) -> GpuInfo:
     by_index = device.isdigit()
     get = nvml.nvmlDeviceGetHandleByIndex if by_index else nvml.nvmlDeviceGetHandleByUUID
     handle = get(int(device) if by_index else device)
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     name = nvml.nvmlDeviceGetName(handle)
+    reserved_bytes, capability = 0, (0, 0)
+    with contextlib.suppress(nvml.NVMLError):  # the driver is too old to state the value
+        reserved_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).reserved)
+    with contextlib.suppress(nvml.NVMLError):
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+        capability = int(major), int(minor)
     return GpuInfo(
         device,
         name if isinstance(name, str) else name.decode(),
         int(memory.total),
         int(memory.free),
-        _reserved(nvml, handle),
-        _capability(nvml, handle),
+        reserved_bytes,
+        capability,
     )
-
-
-def _capability(nvml: Any, handle: Any) -> tuple[int, int]:
-    """Return the compute capability, or (0, 0) if the driver does not state it."""
-    try:
-        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-    except nvml.NVMLError:
-        return 0, 0
-    return int(major), int(minor)
-
-
-def _reserved(nvml: Any, handle: Any) -> int:
-    """Return the bytes that the driver keeps for itself, or 0 if the driver is too old to state them."""
-    try:
-        return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).reserved)
-    except nvml.NVMLError:
-        return 0
 
 
 def use_only(devices: str) -> None:
@@ -129,8 +118,10 @@ def use_only(devices: str) -> None:
     """
     asked = list(dict.fromkeys(each.strip() for each in devices.split(",") if each.strip()))
     if bad := [each for each in asked if not re.fullmatch(r"\d+|(GPU|MIG)-[\w/-]+", each)]:
-        raise ConfigError(f"engine option devices={devices}: {bad[0]!r} is no GPU; give ids with commas, such as 0,1")
-    visible = [card.device for card in visible_gpus()]
+        raise ConfigError(
+            f"engine option devices={devices}: {bad[0]!r} is not the id of a GPU; give ids with commas, such as 0,1"
+        )
+    visible = [each.device for each in visible_gpus()]
     if not asked or not visible:  # without a GPU there is nothing to hide
         return
     used = [each for each in asked if each in visible]

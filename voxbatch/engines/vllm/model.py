@@ -7,11 +7,11 @@ weights. This module loads nothing into memory but JSON.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import struct
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -103,15 +103,19 @@ def locate(name: str | None, revision: str | None, store_options: StoreOptions =
     """
     name = name or DEFAULT_MODEL
     if is_bucket_address(name):
-        model = _from_bucket(name, store_options)
+        from voxbatch.storage.model_download import download_model
+
+        downloaded = download_model(name, cache_folder() / "models", store_options=store_options)
+        model = _described(name, downloaded.path, downloaded.revision)
     elif os.path.isdir(name):
         model = _described(name, Path(name).resolve(), None)
     elif name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise ConfigError(
-            f"--model {name}: there is no such folder; give a folder, a hub name (owner/name) or gs://, s3://"
+            f"--model {name}: there is no such folder; give a folder, a hub name (owner/name) or an address (gs://, s3://)"
         )
     else:
-        model = _from_hub(name, revision)
+        path = _snapshot(name, revision, weights=False)
+        model = _described(name, path, path.name)
     if revision and (model.revision is None or is_bucket_address(name)):
         raise ConfigError(f"revision {revision}: {name} is a folder, and only a hub's model has revisions")
     return model
@@ -155,13 +159,15 @@ def check_weights(model: Model) -> None:
     """
     pattern = MISTRAL_WEIGHTS if model.is_mistral else HF_WEIGHTS
     files = sorted(model.path.glob(pattern))
-    if absent := sorted(set(_indexed(model.path, pattern)) - {file.name for file in files}):
-        raise EngineError(f"{model.path} lacks {', '.join(absent)}, which its index names: bring the model again")
+    index = model.path / (pattern.replace("*", "") + ".index.json")
+    indexed = set(_json(index)["weight_map"].values()) if index.is_file() else set[str]()
+    if missing := sorted(indexed - {file.name for file in files}):
+        raise EngineError(f"{model.path} lacks {', '.join(missing)}, which its index names: download the model again")
     if not files:
-        raise EngineError(f"{model.path} has no {pattern}: bring the whole model, with its weights")
+        raise EngineError(f"{model.path} has no {pattern}: download the whole model, with its weights")
     for file in files:
         if (size := file.stat().st_size) != (whole := _whole_size(file)):
-            raise EngineError(f"{file} is half there: {size:,} bytes of {whole:,}; delete it and bring it again")
+            raise EngineError(f"{file} is incomplete: {size:,} bytes of {whole:,}; delete it and download it again")
 
 
 def weights_bytes(model: Model) -> int:
@@ -198,7 +204,8 @@ def linked_folder(model: Model, delay_ms: int, cache: Path) -> Path:
     if not made:
         return model.path
     delay = f"-delay{delay_ms}" if "tekken.json" in made else ""
-    folder = cache / f"{model.path.name}-{_short_hash(str(model.path))}{delay}"
+    short_hash = hashlib.sha256(str(model.path).encode()).hexdigest()[:8]
+    folder = cache / f"{model.path.name}-{short_hash}{delay}"
     folder.mkdir(parents=True, exist_ok=True)
     for file in model.path.iterdir():
         unread = model.is_translated and file.suffix == ".safetensors" and not file.match(HF_WEIGHTS)
@@ -210,12 +217,6 @@ def linked_folder(model: Model, delay_ms: int, cache: Path) -> Path:
     for name, content in made.items():
         _write_whole(folder / name, content)
     return folder
-
-
-def _short_hash(text: str) -> str:
-    import hashlib
-
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _temporary(path: Path) -> Path:
@@ -237,21 +238,9 @@ def _write_whole(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _from_bucket(uri: str, store_options: StoreOptions) -> Model:
-    from voxbatch.storage.model_download import download_model
-
-    fetched = download_model(uri, cache_folder() / "models", store_options=store_options)
-    return _described(uri, fetched.path, fetched.revision)
-
-
 def cache_folder() -> Path:
     """Return the folder in which voxbatch caches files: `voxbatch` in XDG_CACHE_HOME, or else in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voxbatch"
-
-
-def _from_hub(name: str, revision: str | None) -> Model:
-    folder = _snapshot(name, revision, weights=False)
-    return _described(name, folder, folder.name)
 
 
 def _snapshot(name: str, revision: str | None, weights: bool, is_mistral: bool = True) -> Path:
@@ -291,8 +280,8 @@ def _snapshot(name: str, revision: str | None, weights: bool, is_mistral: bool =
         ) from e
     except Exception as e:  # the hub's client raises other types in each major version
         raise ConfigError(
-            f"--model {name}: the hub cannot be reached ({_first_line(e)}); bring the model to a local folder or a "
-            "bucket, and give that instead"
+            f"--model {name}: the hub cannot be reached ({_first_line(e)}); download the model to a local folder or "
+            "a bucket, and give that instead"
         ) from e
 
 
@@ -305,7 +294,9 @@ def _described(name: str, path: Path, revision: str | None) -> Model:
     if params.is_file():
         family = _mistral_family(name, _json(params))
         if not (path / "tekken.json").is_file():
-            raise ConfigError(f"{path} has a params.json but lacks tekken.json, the tokenizer: bring the whole model")
+            raise ConfigError(
+                f"{path} has a params.json but lacks tekken.json, the tokenizer: download the whole model"
+            )
         return Model(name, path, family, True, revision, _license(path))
     if config.is_file():
         return Model(name, path, _hf_family(name, path, _json(config)), False, revision, _license(path))
@@ -317,7 +308,7 @@ def _described(name: str, path: Path, revision: str | None) -> Model:
 def _mistral_family(name: str, params: dict[str, Any]) -> str:
     whisper = (params.get("multimodal") or {}).get("whisper_model_args")
     if not whisper:
-        raise ConfigError(f"{name} is no speech model: its params.json has no multimodal.whisper_model_args")
+        raise ConfigError(f"{name} is not a speech model: its params.json has no multimodal.whisper_model_args")
     audio = whisper["encoder_args"]["audio_encoding_args"]
     return REALTIME if audio.get("transcription_format") == "streaming" else INSTRUCT
 
@@ -327,7 +318,7 @@ def _hf_family(name: str, path: Path, config: dict[str, Any]) -> str:
     if architecture == "WhisperForConditionalGeneration":
         for needed in ("generation_config.json", "preprocessor_config.json"):
             if not (path / needed).is_file():
-                raise ConfigError(f"{path} lacks {needed}: bring the whole model")
+                raise ConfigError(f"{path} lacks {needed}: download the whole model")
         return WHISPER
     if architecture == huggingface.ARCHITECTURE:
         if not (path / "tekken.json").is_file():
@@ -359,16 +350,10 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as e:
-        raise ConfigError(f"{path} cannot be read as JSON ({_first_line(e)}): bring it again") from e
+        raise ConfigError(f"{path} cannot be read as JSON ({_first_line(e)}): download it again") from e
     if not isinstance(found, dict):
-        raise ConfigError(f"{path} is no JSON object: bring it again")
+        raise ConfigError(f"{path} is not a JSON object: download it again")
     return found
-
-
-def _indexed(path: Path, pattern: str) -> Iterator[str]:
-    index = path / (pattern.replace("*", "") + ".index.json")
-    if index.is_file():
-        yield from _json(index)["weight_map"].values()
 
 
 def _whole_size(file: Path) -> int:
@@ -386,5 +371,7 @@ def _whole_size(file: Path) -> int:
     try:
         tensors = [value for key, value in json.loads(header).items() if key != "__metadata__"]
     except ValueError as e:
-        raise EngineError(f"{file} is no whole safetensors file (its header does not read): bring it again") from e
+        raise EngineError(
+            f"{file} is not a complete safetensors file (its header cannot be read): download it again"
+        ) from e
     return 8 + length + max((tensor["data_offsets"][1] for tensor in tensors), default=0)

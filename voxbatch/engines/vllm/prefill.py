@@ -37,7 +37,7 @@ class Decision:
             return ""
         return (
             "the plugin that runs the encoder once a chunk is off, and stock vLLM is about 5 times slower on a GPU: "
-            f"{self.reason}. To accept that without this warning, give --no-prefill-encoder"
+            f"{self.reason}. To run stock vLLM without this warning, give --no-prefill-encoder"
         )
 
 
@@ -53,30 +53,24 @@ def decide(family: str, settings: VllmSettings) -> Decision:
         return Decision(on=False)
     distribution, version = compat.installed()
     if settings.prefill_encoder == TRUE:
-        _require(family, distribution, version)
+        _require_plugin(family, distribution, version)
         return Decision(on=True)
     if family != REALTIME:
         return Decision(on=False)
-    reason = _reason_against(settings, distribution, version)
+    if vllm_names.minor(version) not in PROVEN[distribution]:
+        proven = " and ".join(PROVEN[distribution])
+        reason = (
+            f"{distribution} {version} is installed, and the plugin is proven with {proven} "
+            "(pip install 'voxbatch[vllm]' installs it)"
+        )
+    elif not (reason := _unproven_setting(settings)) and not vllm_plugin.is_installed():
+        reason = (
+            "vLLM does not find it, because voxbatch is not installed as a package or VLLM_PLUGINS does not name it"
+        )
     return Decision(not reason, reason)
 
 
-def _reason_against(settings: VllmSettings, distribution: str, version: str) -> str:
-    """Return the first reason why `auto` does not take the plugin, or an empty string."""
-    if vllm_names.minor(version) not in PROVEN[distribution]:
-        proven = " and ".join(PROVEN[distribution])
-        return (
-            f"{distribution} {version} is installed, and the plugin is proven with {proven} "
-            "(pip install 'voxbatch[vllm]' brings it)"
-        )
-    if reason := _setting_against(settings):
-        return reason
-    if not vllm_plugin.is_installed():
-        return "vLLM does not find it, because voxbatch is not installed as a package or VLLM_PLUGINS does not name it"
-    return ""
-
-
-def _setting_against(settings: VllmSettings) -> str:
+def _unproven_setting(settings: VllmSettings) -> str:
     """Return the setting that `auto` does not combine with the plugin, or an empty string.
 
     The parts of `fp8` are no such setting: they were measured with the plugin (benchmarks/RESULTS.md).
@@ -123,10 +117,10 @@ def brings_attention(settings: VllmSettings) -> bool:
 
 def is_plain(settings: VllmSettings) -> bool:
     """Return whether no setting keeps `auto` from the plugin."""
-    return not _setting_against(settings)
+    return not _unproven_setting(settings)
 
 
-def _require(family: str, distribution: str, version: str) -> None:
+def _require_plugin(family: str, distribution: str, version: str) -> None:
     if family != REALTIME:
         raise ConfigError(
             "engine option prefill_encoder=true: only Voxtral Realtime has an encoder that runs in every step; leave "
@@ -135,10 +129,11 @@ def _require(family: str, distribution: str, version: str) -> None:
     if vllm_names.minor(version) not in vllm_names.READ_IN:
         raise EngineError(
             f"engine option prefill_encoder=true: {distribution} {version} is installed, and the plugin was made for "
-            f"{' and '.join(vllm_names.READ_IN)}; install one of these, or leave the option out"
+            f"{' and '.join(vllm_names.READ_IN)}; install one of these versions, or leave the option out"
         )
     if not vllm_plugin.is_installed():
         raise EngineError(
-            "engine option prefill_encoder=true: vLLM finds plugins of installed packages only, and voxbatch is not "
-            "installed, or VLLM_PLUGINS does not name it: pip install voxbatch, or leave the option out"
+            "engine option prefill_encoder=true: vLLM finds only the plugins of installed packages, and either "
+            "voxbatch is not installed as a package or VLLM_PLUGINS does not name it: pip install voxbatch, or leave "
+            "the option out"
         )

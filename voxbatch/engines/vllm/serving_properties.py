@@ -23,8 +23,8 @@ def read(file: str) -> FileSettings:
     Raises:
         ConfigError: the file cannot be read, or a value makes no sense. The message names file and line.
     """
-    entries = list(parse(config_keys.text_of(FLAG, file)))
-    return config_keys.gathered(FLAG, file, entries, _KEYS, _WITHOUT_EFFECT)
+    entries = list(parse(config_keys.read_text(FLAG, file)))
+    return config_keys.interpret(FLAG, file, entries, _KEYS, _WITHOUT_EFFECT)
 
 
 def parse(text: str) -> Iterator[Entry]:
@@ -59,13 +59,13 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _unescaped(text: str) -> str:
-    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", lambda found: _character(found[1]), text, flags=re.DOTALL)
+    def character(found: re.Match[str]) -> str:
+        escape = found[1]
+        if len(escape) == 5:
+            return chr(int(escape[1:], 16))
+        return {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(escape, escape)
 
-
-def _character(escape: str) -> str:
-    if len(escape) == 5:
-        return chr(int(escape[1:], 16))
-    return {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(escape, escape)
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", character, text, flags=re.DOTALL)
 
 
 _ALIASES = {

@@ -28,7 +28,7 @@ CUDAGRAPH_MODES = ("auto", "NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FUL
 AUTO, TRUE, FALSE = "auto", "true", "false"
 DECODER, ENCODER, KV = "decoder", "encoder", "kv"
 FP8_PARTS = (DECODER, ENCODER, KV)
-LEAST = {
+MINIMUMS = {
     "max_model_len": 1, "max_num_seqs": 0, "tensor_parallel_size": 1, "restarts": 0, "block_size": 0,
     "attention_splits": 0,
 }  # fmt: skip
@@ -112,11 +112,13 @@ class VllmSettings:
     """module.Class of a scheduler that replaces voxbatch's own, for tests and experiments."""
 
     def __post_init__(self) -> None:
-        for name, least in LEAST.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"engine option {name}={getattr(self, name)}: it must be at least {least}")
+        for name, minimum in MINIMUMS.items():
+            if getattr(self, name) < minimum:
+                raise ConfigError(f"engine option {name}={getattr(self, name)}: it must be at least {minimum}")
         if not 0 < self.gpu_memory_utilization <= 1:
-            raise ConfigError(f"engine option gpu_memory_utilization={self.gpu_memory_utilization}: above 0, at most 1")
+            raise ConfigError(
+                f"engine option gpu_memory_utilization={self.gpu_memory_utilization}: it must be above 0 and at most 1"
+            )
         for name, allowed in (
             ("dtype", DTYPES),
             ("cudagraph_mode", CUDAGRAPH_MODES),
@@ -127,30 +129,29 @@ class VllmSettings:
         if self.delay_ms not in (0, *TRAINED_DELAYS_MS):
             raise ConfigError(
                 f"engine option delay_ms={self.delay_ms}: it must be a multiple of 80 from 80 to 1200, or 2400; or 0 "
-                "for the model's own"
+                "for the model's own delay"
             )
         if self.block_size % 16:
-            raise ConfigError(f"engine option block_size={self.block_size}: a multiple of 16, or 0 for vLLM's own")
+            raise ConfigError(
+                f"engine option block_size={self.block_size}: it must be a multiple of 16, or 0 for vLLM's own value"
+            )
         if bad := sorted(self.fp8_parts - {*FP8_PARTS}):
             raise ConfigError(
-                f"engine option fp8={self.fp8}: {bad[0]!r} is no part; give some of {', '.join(FP8_PARTS)} with commas"
+                f"engine option fp8={self.fp8}: {bad[0]!r} is not a part; give some of {', '.join(FP8_PARTS)}, "
+                "separated by commas"
             )
-        _require_one_audio(self.limit_mm_per_prompt)
+        try:
+            check_mm_limits(self.limit_mm_per_prompt)
+        except ValueError as e:
+            raise ConfigError(
+                f"engine option limit_mm_per_prompt={self.limit_mm_per_prompt}: a request holds one recording; give "
+                "audio=1 or more, or leave the option out"
+            ) from e
 
     @property
     def fp8_parts(self) -> frozenset[str]:
         """Return the parts in the option `fp8`."""
         return frozenset(part for each in self.fp8.split(",") if (part := each.strip()))
-
-
-def _require_one_audio(text: str) -> None:
-    try:
-        check_mm_limits(text)
-    except ValueError as e:
-        raise ConfigError(
-            f"engine option limit_mm_per_prompt={text}: a request holds one recording; give audio=1 or more, or leave "
-            "the option out"
-        ) from e
 
 
 def check_mm_limits(text: str) -> None:

@@ -101,7 +101,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelSizes:
     """The sizes of a model that determine its speed."""
 
     encoder: Part
@@ -147,13 +147,13 @@ class Chunk:
         return (self.prompt + self.positions) / 2
 
 
-def shape(params: Mapping[str, Any]) -> Shape:
+def model_sizes(params: Mapping[str, Any]) -> ModelSizes:
     """Return the sizes of a model from the content of its params.json."""
     encoder = params["multimodal"]["whisper_model_args"]["encoder_args"]
     pooled = encoder["dim"] * memory.FRAMES_PER_TOKEN
     adapter = (pooled + params["dim"]) * params["dim"] / memory.FRAMES_PER_TOKEN  # it runs once per four frames
     embedding = params["vocab_size"] * params["dim"]
-    return Shape(_part(encoder, adapter), _part(params, embedding), encoder["sliding_window"])
+    return ModelSizes(_part(encoder, adapter), _part(params, embedding), encoder["sliding_window"])
 
 
 def _part(args: Mapping[str, Any], more: float) -> Part:
@@ -171,7 +171,7 @@ def chunk(seconds: float, delay: int) -> Chunk:
 
 
 def rtfx(
-    card: GpuSpec, model: Shape, way: RunMode, seconds: float, chunks: float = math.inf,
+    spec: GpuSpec, model: ModelSizes, mode: RunMode, seconds: float, chunks: float = math.inf,
     between: tuple[float, float] | None = None,
 ) -> float:  # fmt: skip
     """Return the seconds of audio per second.
@@ -179,23 +179,23 @@ def rtfx(
     At the end of a run fewer and fewer requests are left, until the longest one has ended.
 
     Args:
-        way: the way in which the engine runs the model.
+        mode: the way in which the engine runs the model.
         seconds: average length of a chunk.
         chunks: number of chunks. Infinity gives the speed while chunks are available.
         between: seconds of the shortest and of the longest chunk, if the lengths are spread evenly. None means that all
             chunks have the same length.
     """
-    at_once = min(way.requests, chunks)
-    each = chunk(seconds, way.delay)
-    full = step_s(card, model, way, each, at_once)
+    at_once = min(mode.requests, chunks)
+    each = chunk(seconds, mode.delay)
+    full = step_s(spec, model, mode, each, at_once)
     if chunks == math.inf:
         return at_once * seconds / (each.steps * full)
     rounds = chunks / at_once
-    thinning = min(_thinning(each, between or (seconds, seconds), way.delay), rounds - 1) * (1 - 1 / at_once)
-    return chunks * seconds / (each.steps * (rounds * full + thinning * step_s(card, model, way, each, 1)))
+    tail = min(_tail_steps(each, between or (seconds, seconds), mode.delay), rounds - 1) * (1 - 1 / at_once)
+    return chunks * seconds / (each.steps * (rounds * full + tail * step_s(spec, model, mode, each, 1)))
 
 
-def _thinning(each: Chunk, between: tuple[float, float], delay: int) -> float:
+def _tail_steps(each: Chunk, between: tuple[float, float], delay: int) -> float:
     """Return the length of the end of a run, in steps of an average chunk.
 
     In this phase no new request replaces a request that has ended. The phase has the steps of the longest chunk, less
@@ -206,42 +206,39 @@ def _thinning(each: Chunk, between: tuple[float, float], delay: int) -> float:
     return long - (1 + (long - short) ** 2 / 12) / 2
 
 
-def step_s(card: GpuSpec, model: Shape, way: RunMode, each: Chunk, requests: float) -> float:
+def step_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, each: Chunk, requests: float) -> float:
     """Return the seconds of a step with a number of requests, with the step's share of the admissions."""
-    layers = model.decoder.layers + (0 if way.prefilled else model.encoder.layers)
-    host = requests * HOST_REQUEST_S + (layers * LAYER_LAUNCH_S if way.eager else 0.0)
-    gpu = decoder_s(card, model.decoder, requests, each.context, way.own_attention)
-    if not way.prefilled:
-        gpu += frames_s(card, model, requests, each)
+    layers = model.decoder.layers + (0 if mode.prefilled else model.encoder.layers)
+    host = requests * HOST_REQUEST_S + (layers * LAYER_LAUNCH_S if mode.eager else 0.0)
+    gpu = decoder_s(spec, model.decoder, requests, each.context, mode.own_attention)
+    if not mode.prefilled:
+        gpu += frames_s(spec, model, requests, each)
     step = max(gpu / BUSY, host)
-    return step + requests / each.steps * (admission_s(card, model, way, each) + _waiting_s(way, step))
+    waiting = 0.0
+    if (
+        mode.prefilled
+    ):  # the GPU waits until the host has prepared a burst, whose size is admission.burst_size, not rounded
+        size = max(1.0, min(MAX_BURST, mode.requests / BURSTS))
+        waiting = max(0.0, size * PREPARE_S - step) / size
+    return step + requests / each.steps * (admission_s(spec, model, mode, each) + waiting)
 
 
-def _waiting_s(way: RunMode, step: float) -> float:
-    """Return the seconds, per admitted request, in which the GPU waits until the host has prepared a burst.
-
-    The size of a burst is that of admission.burst_size, but not rounded.
-    """
-    size = max(1.0, min(MAX_BURST, way.requests / BURSTS))
-    return max(0.0, size * PREPARE_S - step) / size if way.prefilled else 0.0
-
-
-def admission_s(card: GpuSpec, model: Shape, way: RunMode, each: Chunk) -> float:
+def admission_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, each: Chunk) -> float:
     """Return the seconds that the admission of a request takes.
 
     In stock vLLM the prompt passes through the encoder and the decoder. With the plugin the prompt passes through the
     decoder, and the whole chunk through the encoder.
     """
-    shared = SHARED if way.prefilled else 0
-    prompt = 2 * model.decoder.weights * (each.prompt - shared) / (MATRIX * card.flops)
-    if not way.prefilled:
-        return (prompt + encoding_s(card, model, each.prompt)) / BUSY
-    together = min(ENCODED_TOGETHER, burst_size(way.requests))
+    shared = SHARED if mode.prefilled else 0
+    prompt = 2 * model.decoder.weights * (each.prompt - shared) / (MATRIX * spec.flops)
+    if not mode.prefilled:
+        return (prompt + encoding_s(spec, model, each.prompt)) / BUSY
+    together = min(ENCODED_TOGETHER, burst_size(mode.requests))
     launching = model.encoder.layers * LAYER_LAUNCH_S / together
-    return max((prompt + encoding_s(card, model, each.positions, SHARED, way.own_attention)) / BUSY, launching)
+    return max((prompt + encoding_s(spec, model, each.positions, SHARED, mode.own_attention)) / BUSY, launching)
 
 
-def decoder_s(card: GpuSpec, part: Part, requests: float, context: float, own_attention: bool = False) -> float:
+def decoder_s(spec: GpuSpec, part: Part, requests: float, context: float, own_attention: bool = False) -> float:
     """Return the seconds that the GPU needs to decode one position of each request.
 
     Args:
@@ -249,26 +246,26 @@ def decoder_s(card: GpuSpec, part: Part, requests: float, context: float, own_at
         own_attention: see RunMode.
     """
     attention = (
-        own_attention_s(card, part, requests, context)
+        own_attention_s(spec, part, requests, context)
         if own_attention
-        else attention_s(card, part, requests, 1, context)
+        else attention_s(spec, part, requests, 1, context)
     )
-    return products_s(card, part, requests) + attention + REST_S + requests * REST_BYTES / (STREAM * card.bytes_per_s)
+    return products_s(spec, part, requests) + attention + REST_S + requests * REST_BYTES / (STREAM * spec.bytes_per_s)
 
 
-def frames_s(card: GpuSpec, model: Shape, requests: float, each: Chunk) -> float:
+def frames_s(spec: GpuSpec, model: ModelSizes, requests: float, each: Chunk) -> float:
     """Return the seconds that stock vLLM's encoder takes in a step, for four frames of each request."""
     part, frames = model.encoder, memory.FRAMES_PER_TOKEN
     behind = sum(min(frames * at, model.window) for at in range(each.prompt, each.positions)) / each.steps
     return (
-        products_s(card, part, frames * requests)
-        + attention_s(card, part, requests, frames, behind)
+        products_s(spec, part, frames * requests)
+        + attention_s(spec, part, requests, frames, behind)
         + REST_S
-        + requests * frames * part.layers * FRAME_BYTES / (STREAM * card.bytes_per_s)
+        + requests * frames * part.layers * FRAME_BYTES / (STREAM * spec.bytes_per_s)
     )
 
 
-def encoding_s(card: GpuSpec, model: Shape, positions: int, shared: int = 0, own_attention: bool = False) -> float:
+def encoding_s(spec: GpuSpec, model: ModelSizes, positions: int, shared: int = 0, own_attention: bool = False) -> float:
     """Return the seconds that the GPU needs to encode a whole chunk, together with other chunks.
 
     Args:
@@ -278,23 +275,23 @@ def encoding_s(card: GpuSpec, model: Shape, positions: int, shared: int = 0, own
     """
     part, known = model.encoder, shared * memory.FRAMES_PER_TOKEN
     frames = positions * memory.FRAMES_PER_TOKEN - known
-    seen = _own_window_s(card, model, frames, known) if own_attention else _flash_window_s(card, model, frames, known)
+    seen = _own_window_s(spec, model, frames, known) if own_attention else _flash_window_s(spec, model, frames, known)
     return (
-        2 * part.weights * frames / (MATRIX * card.flops)
+        2 * part.weights * frames / (MATRIX * spec.flops)
         + seen
-        + frames * part.layers * FRAME_BYTES / (STREAM * card.bytes_per_s)
+        + frames * part.layers * FRAME_BYTES / (STREAM * spec.bytes_per_s)
     )
 
 
-def _flash_window_s(card: GpuSpec, model: Shape, frames: int, known: int) -> float:
+def _flash_window_s(spec: GpuSpec, model: ModelSizes, frames: int, known: int) -> float:
     """Return the seconds of the encoder's attention by FlashAttention, for `frames` frames after `known` frames."""
-    rows = _tile_rows(card, model.encoder)
+    rows = _tile_rows(spec, model.encoder)
     tiles = math.ceil(frames / rows)
     keys = sum(min(model.window + rows, known + end) for end in range(rows, frames + rows, rows)) / tiles
-    return _tiles_s(card, model.encoder, tiles, keys)
+    return _tiles_s(spec, model.encoder, tiles, keys)
 
 
-def _own_window_s(card: GpuSpec, model: Shape, frames: int, known: int) -> float:
+def _own_window_s(spec: GpuSpec, model: ModelSizes, frames: int, known: int) -> float:
     """Return the seconds of the encoder's attention by voxbatch's own kernel.
 
     The arguments are those of `_flash_window_s`.
@@ -302,21 +299,21 @@ def _own_window_s(card: GpuSpec, model: Shape, frames: int, known: int) -> float
     part = model.encoder
     grown = max(0, min(frames, model.window - known))  # frames that see all frames before them
     scores = grown * (known + (grown + 1) / 2) + (frames - grown) * model.window
-    return part.layers * part.heads * scores * 4 * part.head_dim / (WINDOW * card.flops)
+    return part.layers * part.heads * scores * 4 * part.head_dim / (WINDOW * spec.flops)
 
 
-def products_s(card: GpuSpec, part: Part, rows: float) -> float:
+def products_s(spec: GpuSpec, part: Part, rows: float) -> float:
     """Return the seconds of all matrix products for a number of rows.
 
     The slower one of two counts, with a smooth transition: reading the weights, or computing.
     """
     kernels = 5 * part.layers + 1  # QKV, output, gate with up, down, joining partial results; the logits
-    reading = memory.BYTES * part.weights / (STREAM * card.bytes_per_s) + kernels * PRODUCT_S
-    computing = 2 * part.weights * rows / (MATRIX * card.flops)
+    reading = memory.BYTES * part.weights / (STREAM * spec.bytes_per_s) + kernels * PRODUCT_S
+    computing = 2 * part.weights * rows / (MATRIX * spec.flops)
     return float((reading**SHARPNESS + computing**SHARPNESS) ** (1 / SHARPNESS))
 
 
-def attention_s(card: GpuSpec, part: Part, requests: float, queries: int, keys: float) -> float:
+def attention_s(spec: GpuSpec, part: Part, requests: float, queries: int, keys: float) -> float:
     """Return the seconds of attention for a few new queries of each request over its K/V cache.
 
     The slower one of two counts: reading the cache, or computing whole tiles of scores.
@@ -325,30 +322,30 @@ def attention_s(card: GpuSpec, part: Part, requests: float, queries: int, keys: 
         queries: number of new positions per request.
         keys: number of positions in the K/V cache of a request.
     """
-    tiles = math.ceil(queries * part.queries / _tile_rows(card, part))
-    reading = requests * keys * part.position_bytes / (STREAM * card.bytes_per_s)
-    return part.layers * ATTENTION_S + max(reading, _tiles_s(card, part, requests * tiles, keys))
+    tiles = math.ceil(queries * part.queries / _tile_rows(spec, part))
+    reading = requests * keys * part.position_bytes / (STREAM * spec.bytes_per_s)
+    return part.layers * ATTENTION_S + max(reading, _tiles_s(spec, part, requests * tiles, keys))
 
 
-def own_attention_s(card: GpuSpec, part: Part, requests: float, keys: float) -> float:
+def own_attention_s(spec: GpuSpec, part: Part, requests: float, keys: float) -> float:
     """Return the seconds of attention for one new query of each request, by voxbatch's own kernel.
 
     Only reading the K/V cache counts.
     """
-    return part.layers * WALK_S + requests * keys * part.position_bytes / (STREAM * card.bytes_per_s)
+    return part.layers * WALK_S + requests * keys * part.position_bytes / (STREAM * spec.bytes_per_s)
 
 
-def _tiles_s(card: GpuSpec, part: Part, tiles: float, keys: float) -> float:
+def _tiles_s(spec: GpuSpec, part: Part, tiles: float, keys: float) -> float:
     """Return the seconds of attention tiles that are spread over the GPU.
 
     Args:
         tiles: number of tiles for each key-value head in each layer.
         keys: number of keys per tile.
     """
-    scores = _tile_rows(card, part) * (keys + KEYS_ROUNDED)
-    busy = TILE_S + scores * SCORE_FLOP * card.multiprocessors / card.flops
-    return tiles * part.heads * part.layers * busy / card.multiprocessors
+    scores = _tile_rows(spec, part) * (keys + KEYS_ROUNDED)
+    busy = TILE_S + scores * SCORE_FLOP * spec.multiprocessors / spec.flops
+    return tiles * part.heads * part.layers * busy / spec.multiprocessors
 
 
-def _tile_rows(card: GpuSpec, part: Part) -> int:
-    return card.tile_rows[part.head_dim > 64]
+def _tile_rows(spec: GpuSpec, part: Part) -> int:
+    return spec.tile_rows[part.head_dim > 64]

@@ -53,83 +53,59 @@ class Suspicion:
     """The weight of the reason. The text with the smaller sum of weights is the better one of two."""
 
 
-def suspicions(samples: Samples, heard: PieceText) -> list[Suspicion]:
+def suspicions(samples: Samples, text: PieceText) -> list[Suspicion]:
     """Return the reasons why a text is suspect. The list is empty for most chunks.
 
     Args:
         samples: the audio of the chunk, of shape (num_samples,).
-        heard: the text and what is known about it.
+        text: the text and what is known about it.
     """
-    speech = _speech_seconds(samples)
-    characters = len(heard.text.strip())
-    found = [_fast(characters, len(samples) / SAMPLING_RATE), _repetitive(heard.text), _truncated(heard)]
+    found: list[Suspicion] = []
+    duration, speech = len(samples) / SAMPLING_RATE, _speech_seconds(samples)
+    characters = len(text.text.strip())
+    if characters > MOST_CHARACTERS_A_SECOND * max(duration, 1.0):
+        found.append(Suspicion(f"{characters} characters in {duration:.1f} s, more than anybody speaks", 2))
+    if len(text.text) >= COMPRESSION_CHARACTERS and (ratio := _compression_ratio(text.text)) > COMPRESSION:
+        found.append(Suspicion(f"the text repeats itself (it compresses {ratio:.1f} times)", 2))
+    if text.truncated:
+        found.append(Suspicion("the text was cut off at the maximum length", 1))
     if not characters:
-        found.append(_empty(speech))
-    else:
-        found += [_slow(characters, speech), _paused(samples, heard), _stopped(samples, heard)]
-    return [each for each in found if each is not None]
+        if speech >= EMPTY_S:
+            found.append(Suspicion(f"no text over {speech:.1f} s of speech", 3))
+        return found
+    if speech >= SLOW_S and characters < FEWEST_CHARACTERS_A_SECOND * speech:
+        found.append(Suspicion(f"only {characters} characters over {speech:.1f} s of speech", 2))
+    start, end = text.longest_pause or (0.0, 0.0)
+    if end - start >= PAUSE_S and (missed := _speech_seconds(samples, start, end)) >= PAUSE_SPEECH_S:
+        found.append(Suspicion(f"nothing said from {start:.1f} to {end:.1f} s, over {missed:.1f} s of speech", 2))
+    start, end = text.untranscribed or (0.0, 0.0)
+    if text.untranscribed and (missed := _speech_seconds(samples, start, end)) >= EMPTY_S:
+        found.append(Suspicion(f"ended at {start:.1f} s, before {missed:.1f} s of speech", 2))
+    return found
 
 
-def _empty(speech: float) -> Suspicion | None:
-    return Suspicion(f"no text over {speech:.1f} s of speech", 3) if speech >= EMPTY_S else None
+def _compression_ratio(text: str) -> float:
+    """Return the compression ratio of a text by zlib, with one byte for each character.
 
-
-def _fast(characters: int, duration: float) -> Suspicion | None:
-    if characters <= MOST_CHARACTERS_A_SECOND * max(duration, 1.0):
-        return None
-    return Suspicion(f"{characters} characters in {duration:.1f} s, more than anybody speaks", 2)
-
-
-def _slow(characters: int, speech: float) -> Suspicion | None:
-    if speech < SLOW_S or characters >= FEWEST_CHARACTERS_A_SECOND * speech:
-        return None
-    return Suspicion(f"only {characters} characters over {speech:.1f} s of speech", 2)
-
-
-def _repetitive(text: str) -> Suspicion | None:
+    In UTF-8, every text in Devanagari would look repetitive.
+    """
     ranks = {character: i % 256 for i, character in enumerate(dict.fromkeys(text))}
-    data = bytes(ranks[character] for character in text)  # in UTF-8 every text in Devanagari would look repetitive
-    if len(text) < COMPRESSION_CHARACTERS or (ratio := len(data) / len(zlib.compress(data))) <= COMPRESSION:
-        return None
-    return Suspicion(f"the text repeats itself (it compresses {ratio:.1f} times)", 2)
+    data = bytes(ranks[character] for character in text)
+    return len(data) / len(zlib.compress(data))
 
 
-def _truncated(heard: PieceText) -> Suspicion | None:
-    return Suspicion("the text was cut off at the longest that is allowed", 1) if heard.truncated else None
-
-
-def _paused(samples: Samples, heard: PieceText) -> Suspicion | None:
-    if heard.quiet is None or heard.quiet[1] - heard.quiet[0] < PAUSE_S:
-        return None
-    start, end = (max(0, round(each * SAMPLING_RATE)) for each in heard.quiet)
-    speech = _speech_seconds(samples, start, end)
-    if speech < PAUSE_SPEECH_S:
-        return None
-    return Suspicion(
-        f"nothing said from {heard.quiet[0]:.1f} to {heard.quiet[1]:.1f} s, over {speech:.1f} s of speech", 2
-    )
-
-
-def _stopped(samples: Samples, heard: PieceText) -> Suspicion | None:
-    if heard.unheard is None:
-        return None
-    start, end = (round(each * SAMPLING_RATE) for each in heard.unheard)
-    if (speech := _speech_seconds(samples, start, end)) < EMPTY_S:
-        return None
-    return Suspicion(f"ended at {heard.unheard[0]:.1f} s, before {speech:.1f} s of speech", 2)
-
-
-def _speech_seconds(samples: Samples, start: int = 0, end: int | None = None) -> float:
-    """Return the seconds of [start, end) that are likely speech.
+def _speech_seconds(samples: Samples, start_s: float = 0.0, end_s: float | None = None) -> float:
+    """Return the seconds of a stretch that are likely speech.
 
     Such frames are loud for this chunk, and neither silence nor steady noise.
 
     Args:
         samples: the audio of the chunk.
-        start: first sample.
-        end: sample after the last one; None means the end of the chunk.
+        start_s: start of the stretch in seconds; a negative value means 0.
+        end_s: end of the stretch in seconds; None means the end of the chunk.
     """
-    stretch = samples[start:end]
+    start = max(0, round(start_s * SAMPLING_RATE))
+    stretch = samples[start : None if end_s is None else max(0, round(end_s * SAMPLING_RATE))]
     if is_silent(stretch):
         return 0.0
     levels = loudness(samples)

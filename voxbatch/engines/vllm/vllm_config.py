@@ -32,9 +32,12 @@ def read(file: str) -> FileSettings:
         ConfigError: the file cannot be read, is no YAML mapping, or has a value that makes no sense. The message names
             file and line.
     """
-    entries = list(parse(file, config_keys.text_of(FLAG, file)))
-    found = config_keys.gathered(FLAG, file, entries, config_keys.KEYS, _WITHOUT_EFFECT)
-    return replace(found, model=found.model and _beside(file, found.model))
+    entries = list(parse(file, config_keys.read_text(FLAG, file)))
+    found = config_keys.interpret(FLAG, file, entries, config_keys.KEYS, _WITHOUT_EFFECT)
+    if not found.model or is_bucket_address(found.model):
+        return found
+    folder = os.path.abspath(Path(file).parent / found.model)
+    return replace(found, model=folder) if found.model.startswith(".") or os.path.isdir(folder) else found
 
 
 def parse(file: str, text: str) -> Iterator[Entry]:
@@ -52,7 +55,7 @@ def parse(file: str, text: str) -> Iterator[Entry]:
             raise ConfigError(f"{file}:{root.start_mark.line + 1}: give vLLM's options as a mapping, KEY: VALUE")
         for key, node in root.value:
             if node.tag != "tag:yaml.org,2002:null":
-                yield Entry(key.start_mark.line + 1, str(key.value).replace("-", "_"), _written(loader, node))
+                yield Entry(key.start_mark.line + 1, str(key.value).replace("-", "_"), _value_as_text(loader, node))
     except (yaml.YAMLError, ValueError) as e:
         mark = getattr(e, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -60,19 +63,12 @@ def parse(file: str, text: str) -> Iterator[Entry]:
         raise ConfigError(f"{file}{line}: this cannot be read as YAML ({problem})") from e
 
 
-def _written(loader: yaml.SafeLoader, node: yaml.Node) -> str:
+def _value_as_text(loader: yaml.SafeLoader, node: yaml.Node) -> str:
     """Return a value as text. Numbers stay as they are in the file, so that a revision such as 007 keeps its zeros."""
     if isinstance(node, yaml.ScalarNode):
         is_bool = node.tag == "tag:yaml.org,2002:bool"
         return str(loader.construct_yaml_bool(node)).lower() if is_bool else str(node.value)
     return json.dumps(loader.construct_object(node, deep=True), default=str)
-
-
-def _beside(file: str, model: str) -> str:
-    """Return the folder of a model that is relative to the file. Return other names unchanged."""
-    folder = os.path.abspath(Path(file).parent / model)
-    is_relative = model.startswith(".") or os.path.isdir(folder)
-    return folder if is_relative and not is_bucket_address(model) else model
 
 
 _WITHOUT_EFFECT = frozenset([

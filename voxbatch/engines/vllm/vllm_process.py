@@ -88,13 +88,13 @@ class VllmProcess:
     def __init__(self, arguments: Mapping[str, Any], plugin: bool = False):
         began = time.monotonic()
         self._log = _EngineLog()
-        _settle(plugin, loader=arguments.get("load_format") == LOAD_FORMAT)
+        _set_environment(plugin, loader=arguments.get("load_format") == LOAD_FORMAT)
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self._log.config)
-        self._parent = _Parent(self._log.file, arguments)
-        with _as_death(self._log):
+        self._parent = _ParentThread(self._log.file, arguments)
+        with _errors_as_death(self._log):
             self._llm = self._parent.llm.result()
         self._engine: Any = (engine := self._llm.llm_engine)
-        self._way = ", encoder once a chunk" if plugin else ""
+        self._plugin = plugin
         self._hang = _HangGuard(compat.processes(self._engine), lambda: compat.wake(engine))
         self._start_s = time.monotonic() - began
 
@@ -105,8 +105,20 @@ class VllmProcess:
             ValueError: vLLM does not accept the request.
             EngineDied: the engine has ended.
         """
-        with _as_death(self._log, of_request=True, ended=self._ended):
-            self._engine.add_request(request_id, dict(request.prompt), _sampling(request))
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        with _errors_as_death(self._log, self._engine, of_request=True):
+            sampling = SamplingParams(
+                temperature=0.0,
+                max_tokens=request.max_tokens,
+                ignore_eos=request.ignore_eos,
+                allowed_token_ids=list(request.allowed_token_ids) or None,
+                logit_bias=dict.fromkeys(request.suppressed_token_ids, -100.0) or None,
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+            self._engine.add_request(request_id, dict(request.prompt), sampling)
 
     def step(self) -> list[FinishedRequest]:
         """Wait for the engine's next output, and return the requests that finished with it.
@@ -114,7 +126,7 @@ class VllmProcess:
         Raises:
             EngineDied: the engine has ended.
         """
-        with _as_death(self._log, ended=self._ended), self._hang:
+        with _errors_as_death(self._log, self._engine), self._hang:
             outputs = self._engine.step()
         return [
             FinishedRequest(each.request_id, list(each.outputs[0].token_ids), str(each.outputs[0].finish_reason))
@@ -126,11 +138,16 @@ class VllmProcess:
         """Return one line about the engine: seconds until it was ready, requests, K/V blocks and memory."""
         config = self._engine.vllm_config
         blocks, requests = config.cache_config.num_gpu_blocks or 0, config.scheduler_config.max_num_seqs
-        at_a_time = f"up to {requests:,} requests at a time in {blocks:,} K/V blocks{self._way}"
-        filled = ""
-        with contextlib.suppress(EngineDied):  # the next step will tell
-            filled = _filled(self.memory())
-        return f"vLLM ready in {self._start_s:.0f} s: {at_a_time}{filled}"
+        gpus: list[dict[str, int]] = []
+        with contextlib.suppress(EngineDied):  # the next step will raise it
+            gpus = self.memory()
+        fullest = max(gpus, key=lambda each: each["used"], default=None)
+        plugin = ", encoder once a chunk" if self._plugin else ""
+        used = f"; {fullest['used'] / 1e9:.1f} GB in use, {fullest['planned'] / 1e9:.1f} planned" if fullest else ""
+        return (
+            f"vLLM ready in {self._start_s:.0f} s: up to {requests:,} requests at a time in {blocks:,} K/V blocks"
+            f"{plugin}{used}"
+        )
 
     def memory(self) -> list[dict[str, int]]:
         """Return the planned and the used bytes of each GPU (see vllm_plugin.memory_usage); nothing on a CPU.
@@ -138,14 +155,9 @@ class VllmProcess:
         Raises:
             EngineDied: the engine has ended.
         """
-        with _as_death(self._log, ended=self._ended), self._hang:
+        with _errors_as_death(self._log, self._engine), self._hang:
             found: list[dict[str, int]] = self._llm.collective_rpc("voxbatch_memory")
         return [each for each in found if each]
-
-    def _ended(self) -> str:
-        """Return the signal that killed the engine's process as text; empty if no signal did."""
-        codes = [process.exitcode or 0 for process in compat.processes(self._engine)]
-        return next((f"its process was killed by signal {-code}" for code in codes if code < 0), "")
 
     def close(self) -> None:
         """End the engine's process and wait until its memory is free."""
@@ -160,7 +172,7 @@ class VllmProcess:
         self._log.remove()
 
 
-class _Parent(threading.Thread):
+class _ParentThread(threading.Thread):
     """The thread that starts the engine's process and lives as long as the engine.
 
     The kernel kills the process when this thread ends (see vllm_plugin.parent_watchdog). The thread that uses the
@@ -175,27 +187,25 @@ class _Parent(threading.Thread):
         self.start()
 
     def run(self) -> None:
+        num_gpus = self._arguments.get("tensor_parallel_size", 1)
         try:
-            self.llm.set_result(self._load())
+            with (
+                _environment({**allocator(num_gpus), **threads(on_gpu=bool(gpu.visible_gpus()))}),
+                parent_watchdog.kills_children(),
+                _outputs_to(self._log_file),
+            ):
+                from vllm import LLM
+
+                llm = LLM(**self._arguments, worker_extension_cls=USAGE)
+            self.llm.set_result(llm)  # only now, after the environment and the outputs are restored
         except BaseException as e:  # noqa: BLE001 the thread that waits for the engine raises it again
             self.llm.set_exception(e)
             return
         self.unneeded.wait()
 
-    def _load(self) -> Any:
-        cards = self._arguments.get("tensor_parallel_size", 1)
-        with (
-            _set({**allocator(cards), **threads(on_gpu=bool(gpu.visible_gpus()))}),
-            parent_watchdog.kills_children(),
-            _outputs_to(self._log_file),
-        ):
-            from vllm import LLM
-
-            return LLM(**self._arguments, worker_extension_cls=USAGE)
-
 
 @contextlib.contextmanager
-def _set(variables: Mapping[str, str]) -> Iterator[None]:
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Set variables within this context. None of them was set before; processes that start within it keep them."""
     os.environ.update(variables)
     try:
@@ -205,14 +215,14 @@ def _set(variables: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def allocator(cards: int) -> dict[str, str]:
+def allocator(num_gpus: int) -> dict[str, str]:
     """Return the variable with which PyTorch's allocator on a GPU extends its segments, so that the next burst can use
     the memory that a burst leaves.
 
     Nothing is returned if the user has set the variable, or for several GPUs: their exchange within CUDA graphs cannot
     use such memory (vLLM's issue 42609)."""
     chosen = any(name in os.environ for name in ALLOCATOR)
-    return {} if chosen or cards > 1 else {ALLOCATOR[0]: "expandable_segments:True"}
+    return {} if chosen or num_gpus > 1 else {ALLOCATOR[0]: "expandable_segments:True"}
 
 
 def threads(on_gpu: bool) -> dict[str, str]:
@@ -224,12 +234,7 @@ def threads(on_gpu: bool) -> dict[str, str]:
     return {THREADS: "1"} if on_gpu and THREADS not in os.environ else {}
 
 
-def _filled(cards: list[dict[str, int]]) -> str:
-    fullest = max(cards, key=lambda each: each["used"], default=None)
-    return f"; {fullest['used'] / 1e9:.1f} GB in use, {fullest['planned'] / 1e9:.1f} planned" if fullest else ""
-
-
-def _settle(plugin: bool, loader: bool = False) -> None:
+def _set_environment(plugin: bool, loader: bool = False) -> None:
     """Set the environment with which vLLM's processes start."""
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     os.environ.pop(SWITCH, None)
@@ -239,36 +244,24 @@ def _settle(plugin: bool, loader: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def _as_death(log: _EngineLog, of_request: bool = False, ended: Callable[[], str] = lambda: "") -> Iterator[None]:
+def _errors_as_death(log: _EngineLog, engine: Any = None, of_request: bool = False) -> Iterator[None]:
     """Raise EngineDied, with the cause from the log, for any exception of vLLM.
 
     vLLM reports the death of its core by several types of exceptions.
 
     Args:
+        log: the log of the engine.
+        engine: vLLM's LLMEngine; None while it loads.
         of_request: raise ValueError for an error about the request itself.
-        ended: gives the signal that ended the engine's process, or an empty text.
     """
     try:
         yield
     except Exception as e:
         if of_request and isinstance(e, ValueError | TypeError):
             raise ValueError(str(e)) from e
-        raise EngineDied(log.cause(e, ended()), log.file) from e
-
-
-def _sampling(request: Request) -> Any:
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    return SamplingParams(
-        temperature=0.0,
-        max_tokens=request.max_tokens,
-        ignore_eos=request.ignore_eos,
-        allowed_token_ids=list(request.allowed_token_ids) or None,
-        logit_bias=dict.fromkeys(request.suppressed_token_ids, -100.0) or None,
-        detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
+        codes = [process.exitcode or 0 for process in compat.processes(engine)] if engine is not None else []
+        killed = next((f"its process was killed by signal {-code}" for code in codes if code < 0), "")
+        raise EngineDied(log.cause(e, killed), log.file) from e
 
 
 class _HangGuard:
@@ -309,11 +302,11 @@ class _EngineLog:
     def errors(self) -> str:
         return self._errors.read_text(errors="replace").strip() if self._errors.exists() else ""
 
-    def cause(self, error: Exception, ended: str = "") -> str:
+    def cause(self, error: Exception, killed: str = "") -> str:
         """Return one line: the last errors of the engine's log, else how its process ended, else the error itself."""
         self._is_quoted = True
         named = [line.split("] ", 1)[-1] for line in self.errors().splitlines() if _names_an_exception(line)]
-        causes = list(dict.fromkeys(named))[-LOG_LINES:] or [ended or f"{type(error).__name__}: {error}"]
+        causes = list(dict.fromkeys(named))[-LOG_LINES:] or [killed or f"{type(error).__name__}: {error}"]
         return "; ".join(causes)[:1000]
 
     def remove(self) -> None:
@@ -359,7 +352,7 @@ def _outputs_to(path: Path) -> Iterator[None]:
     kept, python = (os.dup(1), os.dup(2)), sys.stderr
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(os.dup(2), "w", buffering=1, errors="replace") as user, path.open("a", buffering=1) as log:
-        split = _Split(log, user)
+        split = _SplitByThread(log, user)
         with STDERR_LOCK:
             sys.stderr = split
             os.dup2(target, 1)
@@ -376,24 +369,24 @@ def _outputs_to(path: Path) -> Iterator[None]:
                 split.release(python)
 
 
-class _Split(io.TextIOBase):
+class _SplitByThread(io.TextIOBase):
     """A standard error that writes the text of this thread to one file and the text of all other threads to another."""
 
-    def __init__(self, ours: TextIO, theirs: TextIO):
-        self._thread, self._ours, self._theirs = threading.get_ident(), ours, theirs
+    def __init__(self, of_this_thread: TextIO, of_others: TextIO):
+        self._thread, self._of_this_thread, self._of_others = threading.get_ident(), of_this_thread, of_others
 
     def write(self, text: str) -> int:
-        return (self._ours if threading.get_ident() == self._thread else self._theirs).write(text)
+        return (self._of_this_thread if threading.get_ident() == self._thread else self._of_others).write(text)
 
     def flush(self) -> None:
-        self._theirs.flush()
+        self._of_others.flush()
 
     def isatty(self) -> bool:
-        return self._theirs.isatty()
+        return self._of_others.isatty()
 
     def fileno(self) -> int:
-        return self._theirs.fileno()
+        return self._of_others.fileno()
 
     def release(self, usual: TextIO) -> None:
         """Write everything to the usual place from now on: a library's log handler may have kept this object."""
-        self._ours = self._theirs = usual
+        self._of_this_thread = self._of_others = usual

@@ -27,11 +27,11 @@ LONGEST_S = 1.5
 
 TOKEN_S = TOKEN_MS / 1000
 
-TORN = "\N{REPLACEMENT CHARACTER}"
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 """The character to which incomplete bytes of a character are decoded."""
 
 
-def groups(token_ids: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+def token_groups(token_ids: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
     """Yield each group of consecutive text tokens, with the index of the token that opens the group.
 
     The opening token is [STREAMING_WORD]. If there is none before the group, it is the first text token of the group.
@@ -39,7 +39,8 @@ def groups(token_ids: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
     opened, ids = 0, list[int]()
     for k, token in enumerate(token_ids):
         if token >= FIRST_TEXT_ID:
-            opened = opened if ids else _opened_at(token_ids, k)
+            if not ids:
+                opened = k - 1 if k and token_ids[k - 1] == STREAMING_WORD else k
             ids.append(token)
         elif ids:
             yield opened, ids
@@ -48,11 +49,7 @@ def groups(token_ids: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
         yield opened, ids
 
 
-def _opened_at(token_ids: Sequence[int], first: int) -> int:
-    return first - 1 if first and token_ids[first - 1] == STREAMING_WORD else first
-
-
-def decoded(token_ids: Sequence[int], decode: Callable[[list[int]], str]) -> list[tuple[int, str]]:
+def decode_groups(token_ids: Sequence[int], decode: Callable[[list[int]], str]) -> list[tuple[int, str]]:
     """Return the index of the opening token and the text of each group.
 
     If the bytes of one character are spread over several groups, these groups become one, with the opening index of the
@@ -64,9 +61,9 @@ def decoded(token_ids: Sequence[int], decode: Callable[[list[int]], str]) -> lis
     """
     found: list[tuple[int, str]] = []
     last: list[int] = []
-    for at, ids in groups(token_ids):
+    for at, ids in token_groups(token_ids):
         text = decode(ids)
-        if found and found[-1][1].endswith(TORN) and (both := decode([*last, *ids])) != found[-1][1] + text:
+        if found and found[-1][1].endswith(INCOMPLETE) and (both := decode([*last, *ids])) != found[-1][1] + text:
             found[-1], last = (at, both), [*last, *ids]
         else:
             found.append((at, text))
@@ -81,7 +78,7 @@ def timed_words(pieces: Sequence[tuple[int, str]], duration: float) -> Iterator[
     their lengths. A text of white space only is put before the next word.
 
     Args:
-        pieces: (index of the opening token, text); see `decoded`.
+        pieces: (index of the opening token, text); see `decode_groups`.
         duration: seconds of audio.
     """
     free_from, blank, last = 0.0, "", int(duration * 1000) / 1000
@@ -105,7 +102,7 @@ def text_after_end(token_ids: Sequence[int], pieces: Sequence[tuple[int, str]]) 
 
     Args:
         token_ids: the tokens of a text.
-        pieces: the result of `decoded` for the same tokens.
+        pieces: the result of `decode_groups` for the same tokens.
 
     Returns:
         None if no text follows an EOS.
@@ -117,24 +114,18 @@ def text_after_end(token_ids: Sequence[int], pieces: Sequence[tuple[int, str]]) 
     return (end, characters) if characters else None
 
 
-def spaced(pieces: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+def with_leading_space(pieces: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
     """Return the pieces with a space before the first word, as all other words have one.
 
     Without the space, the word would stick to the last word of the chunk before. Scripts that put no spaces between
     words are left unchanged.
     """
     first = pieces[0][1][:1] if pieces else ""
-    if not first or first.isspace() or _stands_close(first):
+    # Chinese and Japanese characters are wide. Korean characters are wide too, but Korean has spaces.
+    is_wide = bool(first) and unicodedata.east_asian_width(first) in "WF"
+    if not first or first.isspace() or (is_wide and "HANGUL" not in unicodedata.name(first, "")):
         return list(pieces)
     return [(pieces[0][0], f" {pieces[0][1]}"), *pieces[1:]]
-
-
-def _stands_close(character: str) -> bool:
-    """Return whether a character belongs to a script without spaces between words.
-
-    Chinese and Japanese characters are wide. Korean characters are wide too, but Korean has spaces.
-    """
-    return unicodedata.east_asian_width(character) in "WF" and "HANGUL" not in unicodedata.name(character, "")
 
 
 def split_words(text: str) -> list[str]:

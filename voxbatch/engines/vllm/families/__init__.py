@@ -46,15 +46,15 @@ class PieceText:
     text: str
     words: tuple[Word, ...] = ()
     """Words with times from the first sample of the piece. Empty if the model gives no word times."""
-    quiet: tuple[float, float] | None = None
+    longest_pause: tuple[float, float] | None = None
     """Start and end of the longest stretch without text, in seconds from the first sample of the piece. None for models
     that do not write text while they listen."""
-    unheard: tuple[float, float] | None = None
+    untranscribed: tuple[float, float] | None = None
     """Start and end of the audio after the point at which the model ended its text, in seconds from the first sample of
     the piece. None if the model listened to the end, or does not write text while it listens."""
     truncated: bool = False
     """True if the text ended because no more tokens were allowed."""
-    after_end: tuple[tuple[float, int], ...] = ()
+    text_after_eos: tuple[tuple[float, int], ...] = ()
     """Points at which the model wrote EOS and then more text: seconds from the first sample of the piece, and number of
     characters that follow. Each request gives at most one."""
 

@@ -50,14 +50,6 @@ class Instruct:
     def load(self, folder: Path) -> None:
         """Load the tokenizer and check its counts; see `Family.load`."""
         self._tekken: Tekken = load_tekken(folder)
-        self._check_counts(folder)
-
-    def _check_counts(self, folder: Path) -> None:
-        """Check that a window of mistral-common has WINDOW_TOKENS, and a prompt at most PROMPT_TOKENS besides.
-
-        Raises:
-            EngineError: a number differs.
-        """
         encoder = self._tekken.audio_encoder
         for samples in (1, SAMPLING_RATE, WINDOW - 1, WINDOW):
             padded = len(encoder.pad(np.zeros(samples, np.int8), SAMPLING_RATE))
@@ -76,7 +68,9 @@ class Instruct:
         """Return a request with a whole window of audio; see `Family.request`."""
         if len(piece.samples) > WINDOW:
             raise UnsupportedPiece(f"{len(piece.samples) / SAMPLING_RATE:.2f} s of audio; {WINDOW_S} s are one window")
-        padded = self._tekken.audio_encoder.pad(_not_empty(piece.samples), SAMPLING_RATE)
+        padded = self._tekken.audio_encoder.pad(
+            piece.samples if len(piece.samples) else np.zeros(1, np.float32), SAMPLING_RATE
+        )
         prompt = self.prompt(len(padded), piece.lang)
         return Request(
             {"prompt_token_ids": prompt, "multi_modal_data": {"audio": [(padded, SAMPLING_RATE)]}},
@@ -101,7 +95,3 @@ class Instruct:
     def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> PieceText:
         """Return the text, without times; see `Family.read`."""
         return PieceText(self._tekken.decode(token_ids), truncated=finish_reason == "length")
-
-
-def _not_empty(samples: Any) -> Any:
-    return samples if len(samples) else np.zeros(1, np.float32)

@@ -13,7 +13,14 @@ from voxbatch.engines.vllm.families import Piece, PieceText, Request, Unsupporte
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.engines.vllm.tekken import Tekken, load_tekken, require_agreement
-from voxbatch.engines.vllm.word_times import TOKEN_S, decoded, longest_pause, spaced, text_after_end, timed_words
+from voxbatch.engines.vllm.word_times import (
+    TOKEN_S,
+    decode_groups,
+    longest_pause,
+    text_after_end,
+    timed_words,
+    with_leading_space,
+)
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE
 
@@ -45,31 +52,16 @@ class Realtime:
         """Load the tokenizer and check its counts; see `Family.load`."""
         self._tekken: Tekken = load_tekken(folder)
         self._prompt = self._tekken.start + self._tekken.audio_encoder.encode_streaming_tokens()
-        self._check_counts(folder)
-
-    def _check_counts(self, folder: Path) -> None:
-        """Check that the prompt and the pads of mistral-common have the lengths that `realtime_limits` calculates.
-
-        Raises:
-            EngineError: a length differs.
-        """
         require_agreement(
             len(self._prompt) == self.prompt_tokens,
             folder,
             f"the prompt has {len(self._prompt)} tokens, and voxbatch counts {self.prompt_tokens}",
         )
-        for samples in (
-            0,
-            1,
-            realtime_limits.SAMPLES_PER_TOKEN,
-            realtime_limits.SAMPLES_PER_TOKEN + 1,
-            self.max_chunk_samples,
-        ):
+        token = realtime_limits.SAMPLES_PER_TOKEN
+        for samples in (0, 1, token, token + 1, self.max_chunk_samples):
             silence = np.zeros(samples, np.int8)  # one byte per sample: small even for a long context
             padded = len(self._tekken.audio_encoder.pad(silence, SAMPLING_RATE))
-            counted = (
-                realtime_limits.positions(samples, self._delay, self._left_pad) * realtime_limits.SAMPLES_PER_TOKEN
-            )
+            counted = realtime_limits.positions(samples, self._delay, self._left_pad) * token
             require_agreement(
                 padded == counted,
                 folder,
@@ -94,15 +86,11 @@ class Realtime:
     def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> PieceText:
         """Return the text with word times, pauses and early ends; see `Family.read`."""
         duration = len(piece.samples) / SAMPLING_RATE
-        pieces = decoded(token_ids, self._tekken.decode)
-        words = tuple(timed_words(spaced(pieces), duration))
+        pieces = decode_groups(token_ids, self._tekken.decode)
+        words = tuple(timed_words(with_leading_space(pieces), duration))
         text = "".join(text for _, text in pieces)
-        unheard = _unheard(token_ids, finish_reason, duration)
+        ended_at = len(token_ids) * TOKEN_S
+        untranscribed = (ended_at, duration) if finish_reason == "stop" and ended_at < duration else None
         went_on = text_after_end(token_ids, pieces)
         after_end = ((min((went_on[0] + 1) * TOKEN_S, duration), went_on[1]),) if went_on else ()
-        return PieceText(text, words, longest_pause(token_ids, duration), unheard, after_end=after_end)
-
-
-def _unheard(token_ids: list[int], finish_reason: str, duration: float) -> tuple[float, float] | None:
-    stopped = len(token_ids) * TOKEN_S
-    return (stopped, duration) if finish_reason == "stop" and stopped < duration else None
+        return PieceText(text, words, longest_pause(token_ids, duration), untranscribed, text_after_eos=after_end)
