@@ -25,7 +25,7 @@ import soundfile
 from common import Bars, machine, run
 from stores import KINDS, Place, place
 
-from voxbatch.decoding.process import TASKS_AHEAD
+from voxbatch.decoding.process import MAX_TASKS
 from voxbatch.storage import open_recording
 from voxbatch.storage.prefetch import Prefetcher
 from voxbatch.storage.request_pool import FETCH_THREADS
@@ -68,8 +68,8 @@ def with_the_client(where: Place, names: list[str]) -> int:
 def with_voxbatch(where: Place, names: list[str]) -> int:
     """Read all objects through prefetch, as one decoder process does; return the number of bytes."""
     prefetcher, total = Prefetcher(open_recording), 0
-    waiting = [prefetcher.start(where / name) for name in names[:TASKS_AHEAD]]
-    for name in [*names[TASKS_AHEAD:], *[""] * TASKS_AHEAD]:
+    waiting = [prefetcher.start(where / name) for name in names[:MAX_TASKS]]
+    for name in [*names[MAX_TASKS:], *[""] * MAX_TASKS]:
         with prefetcher.opened(waiting.pop(0), lambda: None) as found:
             total += found.size
         if name:

@@ -56,7 +56,7 @@ def speech_rows(seconds: float) -> list[dict[str, Any]]:
 def engine_alone(manifest: str) -> None:
     """Print the seconds that the engine needs for all chunks, including its loading. Runs in its own process."""
     from voxbatch.decoding import Task
-    from voxbatch.decoding.worker import chunks
+    from voxbatch.decoding.decoder import chunks
     from voxbatch.engines import Feed, create
     from voxbatch.records import Chunk
     from voxbatch.storage import open_recording

@@ -48,7 +48,7 @@ def ends(messages: Iterable[Message]) -> dict[int, Decoded | Undecodable]:
 
 
 def test_every_task_ends_once(recording: Recorder, tmp_path: Path) -> None:
-    """With several workers and more tasks than they hold, each item's chunks come in order and match its spans."""
+    """With several decoders and more tasks than they hold, each item's chunks come in order and match its spans."""
     paths = [recording(f"{i}.wav", 0.2 + i % 4 * 17) for i in range(30)] + [tmp_path / "missing.wav"]
     chunks: dict[int, list[Chunk]] = {}
     ended: dict[int, Decoded | Undecodable] = {}
@@ -79,14 +79,14 @@ def test_no_tasks(recording: Recorder) -> None:
         assert list(pool.run(iter(()))) == []
 
 
-def test_a_killed_worker_costs_the_item_in_hand(recording: Recorder) -> None:
+def test_a_killed_decoder_fails_only_its_current_item(recording: Recorder) -> None:
     """A decoder process that dies fails its current item; the items behind it are done by a new process."""
     paths = [recording("long.wav", 900), *(recording(f"{i}.wav", 0.5) for i in range(5))]
     with DecoderPool(1) as pool:
         messages = pool.run(tasks(paths))
         assert next(messages).item == 0
-        (worker,) = children()
-        worker.kill()
+        (decoder,) = children()
+        decoder.kill()
         ended = ends(messages)
     assert sorted(ended) == list(range(6))
     assert isinstance(ended[0], Undecodable)
@@ -95,8 +95,8 @@ def test_a_killed_worker_costs_the_item_in_hand(recording: Recorder) -> None:
 
 
 @pytest.fixture
-def kept() -> Iterator[None]:
-    """Keep decoder processes from pool to pool."""
+def warm() -> Iterator[None]:
+    """Reuse decoder processes from pool to pool."""
     with closing(warm_pool):
         warm_pool.is_enabled = True
         yield
@@ -104,14 +104,14 @@ def kept() -> Iterator[None]:
 
 
 def decoded(paths: list[Path], pool: DecoderPool) -> set[int]:
-    """Decode the recordings and return the process ids of the workers."""
+    """Decode the recordings and return the process ids of the decoders."""
     with pool:
         assert all(isinstance(end, Decoded) for end in ends(pool.run(tasks(paths))).values())
         return {child.pid for child in children()}
 
 
-def test_workers_are_kept(recording: Recorder, kept: None) -> None:
-    """A pool reuses the workers of the previous one, replaces dead ones, and does not reuse workers with other storage
+def test_pools_reuse_warm_decoders(recording: Recorder, warm: None) -> None:
+    """A pool reuses the decoders of the previous one, replaces dead ones, and starts new ones for other store
     options.
     """
     paths = [recording(f"{i}.wav", 0.5) for i in range(3)]
@@ -124,46 +124,46 @@ def test_workers_are_kept(recording: Recorder, kept: None) -> None:
     assert not decoded(paths, DecoderPool(2)) & first
 
 
-def test_workers_at_work_are_not_kept(recording: Recorder, kept: None) -> None:
-    """Workers with an unfinished task are ended, not kept."""
+def test_busy_decoders_do_not_join_the_warm_pool(recording: Recorder, warm: None) -> None:
+    """Decoders with an unfinished task are ended, not reused."""
     with DecoderPool(2) as pool:
         next(pool.run(tasks([recording("long.wav", 900)])))
     assert len(children()) == 1
 
 
-def test_a_worker_that_dies_idle_costs_nothing(recording: Recorder) -> None:
-    """A worker that is killed while idle fails no item."""
+def test_a_decoder_that_dies_while_idle_fails_no_item(recording: Recorder) -> None:
+    """A decoder that is killed while idle fails no item."""
     with DecoderPool(1) as pool:
-        (worker,) = children()
-        worker.kill()
-        while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
+        (decoder,) = children()
+        decoder.kill()
+        while decoder.is_running() and decoder.status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
         ended = ends(pool.run(tasks([recording("a.wav", 0.5)])))
     assert isinstance(ended[0], Decoded)
 
 
-def test_leaving_the_context_ends_the_workers(recording: Recorder) -> None:
-    """Leaving the context ends the workers, even within a file."""
+def test_leaving_the_context_ends_the_decoders(recording: Recorder) -> None:
+    """Leaving the context ends the decoders, even within a file."""
     with DecoderPool(2) as pool:
         next(pool.run(tasks([recording("long.wav", 300)])))
-        workers = children()
-        assert len(workers) == 2
-    assert not any(worker.is_running() for worker in workers)
+        decoders = children()
+        assert len(decoders) == 2
+    assert not any(decoder.is_running() for decoder in decoders)
 
 
 @pytest.mark.slow
-def test_a_slow_consumer_holds_the_workers_back(recording: Recorder) -> None:
-    """While no message is read, a worker waits, and its memory stays far below the size of the recording."""
+def test_a_slow_consumer_holds_the_decoders_back(recording: Recorder) -> None:
+    """While no message is read, a decoder waits, and its memory stays far below the size of the recording."""
     with DecoderPool(1) as pool:
         messages = pool.run(tasks([recording("long.wav", 1200)]))  # 77 MB as float32
         next(messages)
         time.sleep(0.3)
-        (worker,) = children()
-        before = worker.cpu_times()
+        (decoder,) = children()
+        before = decoder.cpu_times()
         time.sleep(0.3)
-        after = worker.cpu_times()
+        after = decoder.cpu_times()
         assert after.user + after.system - before.user - before.system < 0.05
-        resident = worker.memory_info().rss
+        resident = decoder.memory_info().rss
         assert sum(isinstance(message, Chunk) for message in messages) >= 79
     assert resident < 150e6
 
@@ -180,27 +180,27 @@ time.sleep(60)
 
 
 @pytest.mark.slow
-def test_workers_end_with_their_parent(recording: Recorder) -> None:
+def test_decoders_end_with_their_parent(recording: Recorder) -> None:
     """If the parent is killed, its decoder processes end, idle or within a file."""
     command = [sys.executable, "-c", ORPHANS, str(recording("long.wav", 300))]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "going\n"
-        workers = children(parent.pid)
+        decoders = children(parent.pid)
         parent.kill()
-    assert len(workers) == 2
-    _, alive = psutil.wait_procs(workers, timeout=5)
+    assert len(decoders) == 2
+    _, alive = psutil.wait_procs(decoders, timeout=5)
     assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.timeout(30)
-def test_a_hanging_worker_is_replaced(recording: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_decoder_is_replaced(recording: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A decoder process that is silent for too long is killed; its item fails, and the items behind it are done."""
     monkeypatch.setattr(process, "HANG_TIMEOUT_S", 0.3)
     paths = [recording("a.wav", 0.5), recording("b.wav", 0.5)]
     with DecoderPool(1) as pool:
-        (worker,) = children()
-        os.kill(worker.pid, signal.SIGSTOP)
+        (decoder,) = children()
+        os.kill(decoder.pid, signal.SIGSTOP)
         ended = ends(pool.run(tasks(paths)))
     assert isinstance(ended[0], Undecodable)
     assert ended[0].failure.message == f"cannot decode {paths[0]}: decoding hung for 0 s and was stopped"
@@ -209,8 +209,10 @@ def test_a_hanging_worker_is_replaced(recording: Recorder, monkeypatch: pytest.M
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)
-def test_a_worker_that_nobody_listens_to_does_not_hang(recording: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that wait while an engine loads its model for minutes do not count as hung."""
+def test_a_decoder_whose_messages_are_not_read_does_not_count_as_hung(
+    recording: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decoders that wait while an engine loads its model for minutes do not count as hung."""
     monkeypatch.setattr(process, "HANG_TIMEOUT_S", 2.0)
     slept = 0
     ended: dict[int, Message] = {}

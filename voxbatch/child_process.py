@@ -78,18 +78,19 @@ class ChildProcess:
         with contextlib.suppress(OSError):
             self.connection.send(message)
 
+    def has_ended(self) -> bool:
+        """Return whether the process has ended. Messages of it may still be waiting."""
+        try:  # WNOWAIT leaves a zombie, so that no other process group gets the number of this one before `end`
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # other code of this process has waited for it
+            return True
+
     def is_gone(self) -> bool:
         """Return whether the process has ended and no message is waiting.
 
         The connection may still be open then, because a process that the child forked may hold the child's end.
         """
-        return self._has_ended() and not self.connection.poll()
-
-    def _has_ended(self) -> bool:
-        try:  # WNOWAIT leaves a zombie, so that no other process group gets the number of this one before `end`
-            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # somebody else has waited for it
-            return True
+        return self.has_ended() and not self.connection.poll()
 
     def printed(self) -> Iterator[str]:
         """Yield the lines that were printed since the last call."""
@@ -122,7 +123,7 @@ class ChildProcess:
         if self.connection.closed:
             return []
         limit = time.monotonic() + patience_s
-        while not self._has_ended() and time.monotonic() < limit:
+        while not self.has_ended() and time.monotonic() < limit:
             time.sleep(_POLL_S)
         self.kill()
         code = self._process.wait()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sounds import babble
 
 from voxbatch.decoding import Task
-from voxbatch.decoding.worker import chunks
+from voxbatch.decoding.decoder import chunks
 from voxbatch.engines.vllm.families import PieceText
 from voxbatch.engines.vllm.suspect_text import suspicions
 from voxbatch.records import SAMPLING_RATE, Samples

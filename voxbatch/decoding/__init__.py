@@ -1,12 +1,12 @@
 """Turn recordings into Chunks in decoder processes, several at a time, ahead of the engine.
 
 Decoding runs in processes rather than threads, for three reasons. It must use every core while the engine feeds its GPU
-from this process. A decoder that crashes or hangs on a hostile file must lose one item and not the run. A worker whose
-messages are not read stops by itself, because its socket bounds the data that it can send ahead. A worker imports no
-engine. The order is not kept: chunks of different recordings interleave as they become ready.
+from this process. A decoder that crashes or hangs on a hostile file must lose one item and not the run. A decoder whose
+messages are not read stops by itself, because its socket bounds the data that it can send ahead. A decoder process
+imports no engine. The order is not kept: chunks of different recordings interleave as they become ready.
 
-`pool` distributes the tasks and judges the results. `process` is the pool's handle of a worker process, `worker` is the
-program of that process, and `messages` defines the messages between them.
+`pool` distributes the tasks and judges the results. `process` is the pool's handle of a decoder process, `decoder` is
+the program of that process, and `messages` defines the messages between them.
 """
 
 from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable

@@ -1,4 +1,4 @@
-"""Messages between a pool and its workers. In addition, a worker sends None as a heartbeat."""
+"""Messages between a pool and its decoders. In addition, a decoder sends None as a heartbeat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voxbatch.storage.circuit_breaker import Reachable, Report
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Part of an Item that a worker needs."""
+    """Part of an Item that a decoder needs."""
 
     item: int
     """Item.index."""

@@ -1,5 +1,5 @@
-"""Distribute tasks to workers, read their messages, replace workers that die or hang, and retry unreachable recordings
-as the circuit breaker decides."""
+"""Distribute tasks to decoder processes, read their messages, replace processes that die or hang, and retry unreachable
+recordings as the circuit breaker decides."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from multiprocessing.connection import wait
 
 from voxbatch.decoding import process
 from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable
-from voxbatch.decoding.process import Worker, warm_pool
+from voxbatch.decoding.process import DecoderProcess, warm_pool
 from voxbatch.errors import AudioError, RunError
 from voxbatch.records import Chunk, Failure
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, redacted
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Refused, Unreachable
 
 EXIT_TIMEOUT_S = 5.0
-"""Seconds for which a worker that closed its connection may need to end, so that its exit code can be read."""
+"""Seconds for which a decoder that closed its connection may need to end, so that its exit code can be read."""
 
 
 class DecoderPool:
-    """Pool of worker processes that decode tasks. Leaving the context returns the workers to the warm pool: see
+    """Pool of decoder processes that decode tasks. Leaving the context returns the decoders to the warm pool: see
     WarmPool."""
 
     def __init__(
         self,
-        workers: int,
+        decoders: int,
         store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
         breaker: CircuitBreaker[Undecodable] | None = None,
     ):
-        """Start the workers. `breaker` judges unreachable recordings; the default is a new circuit breaker."""
+        """Start the decoders. `breaker` judges unreachable recordings; the default is a new circuit breaker."""
         self._store_options = store_options
         self._breaker = CircuitBreaker[Undecodable]() if breaker is None else breaker
-        self._workers = [warm_pool.acquire(store_options) for _ in range(workers)]
+        self._decoders = [warm_pool.acquire(store_options) for _ in range(decoders)]
         self.cpu_s = 0.0
-        """CPU seconds that the workers spent on decoding and cutting."""
+        """CPU seconds that the decoders spent on decoding and cutting."""
         self._retries: deque[Task] = deque()
         """Tasks of recordings that were unreachable and whose place answers again."""
 
@@ -42,17 +42,17 @@ class DecoderPool:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for worker in self._workers:
-            warm_pool.release(worker)
+        for decoder in self._decoders:
+            warm_pool.release(decoder)
 
     def run(self, tasks: Iterator[Task]) -> Iterator[Message]:
-        """Decode all tasks and yield the messages of the workers.
+        """Decode all tasks and yield the messages of the decoders.
 
-        A caller that is slow to take a message holds the workers back, which bounds memory. Unreachable recordings are
+        A caller that is slow to take a message holds the decoders back, which bounds memory. Unreachable recordings are
         retried once, when their place answers again.
 
         Raises:
-            RunError: workers do not start on this machine, or a place that recordings are fetched from is down.
+            RunError: decoders do not start on this machine, or a place that recordings are fetched from is down.
         """
         for message in self._messages(tasks):
             if isinstance(message, Undecodable) and isinstance(message.report, Unreachable | Refused):
@@ -68,63 +68,55 @@ class DecoderPool:
         yield from self._breaker.finish()
 
     def _messages(self, tasks: Iterator[Task]) -> Iterator[Message]:
-        """Give out the tasks and the retries, and yield the messages of all workers as they arrive."""
+        """Give out the tasks and the retries, and yield the messages of all decoders as they arrive."""
         tasks = iter(tasks)
         while True:
-            while (worker := min(self._workers, key=lambda w: len(w.tasks))).has_room():
+            while (decoder := min(self._decoders, key=lambda each: len(each.tasks))).has_capacity():
                 task = self._retries.popleft() if self._retries else next(tasks, None)
                 if task is None:
                     break
-                self._alive(worker).give(task)
-            busy = [worker for worker in self._workers if worker.tasks]
+                if not decoder.tasks and decoder.has_ended():  # it died while idle, and no task is to blame
+                    decoder = self._replace(decoder)
+                decoder.send_task(task)
+            busy = [decoder for decoder in self._decoders if decoder.tasks]
             if not busy:
                 return
-            ready = wait([worker.connection for worker in busy], timeout=1.0)
-            for worker in busy:
-                if worker.connection in ready:
-                    yield from self._receive(worker)
-                elif worker.hangs():
-                    yield self._fail(worker, f"decoding hung for {process.HANG_TIMEOUT_S:.0f} s and was stopped")
+            ready = wait([decoder.connection for decoder in busy], timeout=1.0)
+            for decoder in busy:
+                if decoder.connection in ready:
+                    yield from self._receive(decoder)
+                elif decoder.is_hung():
+                    yield self._fail(decoder, f"decoding hung for {process.HANG_TIMEOUT_S:.0f} s and was stopped")
 
-    def _receive(self, worker: Worker) -> Iterator[Message]:
+    def _receive(self, decoder: DecoderProcess) -> Iterator[Message]:
         try:
-            message = worker.receive()
+            message = decoder.receive()
         except (EOFError, OSError):
-            worker.end(EXIT_TIMEOUT_S)
-            if not worker.greeted:
+            decoder.end(EXIT_TIMEOUT_S)
+            if not decoder.has_started:
                 raise RunError(
-                    f"decoder processes do not start here ({worker.exit_reason}); "
+                    f"decoder processes do not start here ({decoder.exit_reason}); "
                     "`python -c 'import voxbatch.audio'` may tell why, and so may voxbatch doctor"
                 ) from None
-            yield self._fail(worker, f"the decoder died ({worker.exit_reason})")
+            yield self._fail(decoder, f"the decoder died ({decoder.exit_reason})")
             return
         if isinstance(message, Decoded):
             self.cpu_s += message.cpu_s
         if message is not None:
             yield message
 
-    def _alive(self, worker: Worker) -> Worker:
-        """Return the worker, or a new worker if it died while idle. No task is to blame for such a death."""
-        if worker.tasks or not worker.connection.poll():
-            return worker
-        try:
-            worker.receive()  # the worker's first message, a heartbeat
-            return worker
-        except (EOFError, OSError):
-            return self._replace(worker)
+    def _replace(self, decoder: DecoderProcess) -> DecoderProcess:
+        """Kill a decoder that died or must stop, and return a new one that takes its place."""
+        decoder.end()
+        new_decoder = self._decoders[self._decoders.index(decoder)] = DecoderProcess(self._store_options)
+        return new_decoder
 
-    def _replace(self, worker: Worker) -> Worker:
-        """Kill a worker that died or must stop, and return a new one that takes its place."""
-        worker.end()
-        new_worker = self._workers[self._workers.index(worker)] = Worker(self._store_options)
-        return new_worker
-
-    def _fail(self, worker: Worker, reason: str) -> Undecodable:
-        """Replace a worker that died or hangs. Return the failure of its current task; the new worker gets the waiting
-        tasks."""
-        new_worker = self._replace(worker)
-        failed, *waiting = worker.tasks
+    def _fail(self, decoder: DecoderProcess, reason: str) -> Undecodable:
+        """Replace a decoder that died or hangs. Return the failure of its current task; the new decoder gets the
+        waiting tasks."""
+        new_decoder = self._replace(decoder)
+        failed, *waiting = decoder.tasks
         for task in waiting:
-            new_worker.give(task)
+            new_decoder.send_task(task)
         text = f"cannot decode {redacted(failed.audio)}: {reason}"
         return Undecodable(failed.item, Failure(AudioError.__name__, text, retryable=True))

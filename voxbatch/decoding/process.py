@@ -13,35 +13,35 @@ from voxbatch.decoding.messages import Message, Task
 from voxbatch.records import Chunk
 from voxbatch.storage import StoreOptions
 
-TASKS_AHEAD = 12
-"""Number of tasks that a worker holds, so that it never waits for its next short recording: one that is decoded, as
+MAX_TASKS = 12
+"""Number of tasks that a decoder holds, so that it never waits for its next short recording: one that is decoded, as
 many as are prefetched (FETCH_THREADS), and some that were fetched out of order."""
 HANG_TIMEOUT_S = 120.0
-"""Seconds of silence after which a worker is killed, if the pool was reading its messages. Twice ffmpeg's own time
+"""Seconds of silence after which a decoder is killed, if the pool was reading its messages. Twice ffmpeg's own time
 limit."""
 
 
-class Worker(ChildProcess):
+class DecoderProcess(ChildProcess):
     """Decoder process, with the tasks that it has been given and has not finished."""
 
     def __init__(self, store_options: StoreOptions) -> None:
         # One thread for OpenBLAS, because there is one decoder per core.
-        super().__init__("voxbatch.decoding.worker", {"OPENBLAS_NUM_THREADS": "1"})
+        super().__init__("voxbatch.decoding.decoder", {"OPENBLAS_NUM_THREADS": "1"})
         self.store_options = store_options
         self.tasks: deque[Task] = deque()
-        self.greeted = False
-        """True after the worker's first message. A worker that dies earlier could not start; no task is to blame."""
-        self._heard = time.monotonic()
+        self.has_started = False
+        """True after the decoder's first message. A decoder that dies earlier could not start; no task is to blame."""
+        self._last_message_at = time.monotonic()
         self.send(store_options)
 
-    def has_room(self) -> bool:
-        """Return whether the worker takes another task."""
-        return len(self.tasks) < TASKS_AHEAD
+    def has_capacity(self) -> bool:
+        """Return whether the decoder takes another task."""
+        return len(self.tasks) < MAX_TASKS
 
-    def give(self, task: Task) -> None:
-        """Send a task to the worker."""
+    def send_task(self, task: Task) -> None:
+        """Send a task to the decoder."""
         if not self.tasks:
-            self._heard = time.monotonic()
+            self._last_message_at = time.monotonic()
         self.tasks.append(task)
         self.send(task)
 
@@ -49,49 +49,49 @@ class Worker(ChildProcess):
         """Receive one message, with the samples of a Chunk; None is a heartbeat.
 
         Raises:
-            EOFError, OSError: the worker has died.
+            EOFError, OSError: the decoder has died.
         """
         message: Message | None = self.connection.recv()
         if message is None:
-            self.greeted = True
+            self.has_started = True
         elif isinstance(message, Chunk):
             message = replace(message, samples=np.frombuffer(self.connection.recv_bytes(), np.float32))
         else:
             self.tasks.popleft()
-        self._heard = time.monotonic()
+        self._last_message_at = time.monotonic()
         return message
 
-    def hangs(self) -> bool:
-        """Return whether the worker has been silent for HANG_TIMEOUT_S and no message of it is waiting to be read."""
-        return time.monotonic() - self._heard > HANG_TIMEOUT_S and not self.connection.poll()
+    def is_hung(self) -> bool:
+        """Return whether the decoder has been silent for HANG_TIMEOUT_S and no message of it is waiting to be read."""
+        return time.monotonic() - self._last_message_at > HANG_TIMEOUT_S and not self.connection.poll()
 
 
 class WarmPool:
-    """Warm pool of workers that stay alive between two decoder pools. Reusing a worker saves the second that starting
+    """Warm pool of decoders that stay alive between two decoder pools. Reusing a decoder saves the second that starting
     it takes."""
 
     def __init__(self) -> None:
         self.is_enabled = False
-        """Set to True if several runs follow each other in one process; otherwise workers are killed after a run."""
-        self._idle: list[Worker] = []
+        """Set to True if several runs follow each other in one process; otherwise decoders are killed after a run."""
+        self._idle: list[DecoderProcess] = []
 
-    def acquire(self, store_options: StoreOptions) -> Worker:
-        """Return an idle worker with these store options, or start one. An idle worker may have died meanwhile."""
-        fitting = next((worker for worker in self._idle if worker.store_options == store_options), None)
+    def acquire(self, store_options: StoreOptions) -> DecoderProcess:
+        """Return an idle decoder with these store options, or start one. An idle decoder may have died meanwhile."""
+        fitting = next((decoder for decoder in self._idle if decoder.store_options == store_options), None)
         if fitting is None:
-            return Worker(store_options)
+            return DecoderProcess(store_options)
         self._idle.remove(fitting)
         return fitting
 
-    def release(self, worker: Worker) -> None:
-        """Keep a worker for the next pool if that is wanted and the worker is idle; otherwise kill it."""
-        if self.is_enabled and not worker.tasks:
-            self._idle.append(worker)
+    def release(self, decoder: DecoderProcess) -> None:
+        """Keep a decoder for the next pool if that is wanted and the decoder is idle; otherwise kill it."""
+        if self.is_enabled and not decoder.tasks:
+            self._idle.append(decoder)
         else:
-            worker.end()
+            decoder.end()
 
     def close(self) -> None:
-        """Kill all idle workers, and keep no more."""
+        """Kill all idle decoders, and keep no more."""
         self.is_enabled = False
         while self._idle:
             self._idle.pop().end()

@@ -106,6 +106,6 @@ requests at a time fill most networks."""
 fetch_pool = RequestPool(FETCH_THREADS, BLOCK_THREADS)
 """Pool of this process for all bytes of recordings.
 
-Its memory is bounded by its callers: a decoder process is given TASKS_AHEAD recordings at a time, of which it holds at
+Its memory is bounded by its callers: a decoder process is given MAX_TASKS recordings at a time, of which it holds at
 most BLOCK_BYTES each, and CACHED_BLOCKS of the recording that it decodes.
 """

@@ -1,4 +1,4 @@
-"""Program of a worker process: receive tasks, prefetch their recordings, send chunks.
+"""Program of a decoder process: receive tasks, prefetch their recordings, send chunks.
 
 A failure to fetch a recording is sent with a report about the recording's place, which the parent process judges: see
 circuit_breaker.
@@ -10,13 +10,13 @@ import contextlib
 import functools
 import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import NoReturn
 
 import numpy as np
 
@@ -28,39 +28,49 @@ from voxbatch.storage.circuit_breaker import Unreachable, UnusableRecording, rep
 from voxbatch.storage.prefetch import Prefetch, Prefetcher
 
 MEMORY_LIMIT = 2 << 30
-"""Bytes of private memory that a worker may use. Blocks need a hundredth of it; a wrong header may demand more."""
+"""Bytes of private memory that a decoder may use. Blocks need a hundredth of it; a wrong header may demand more."""
+EXIT_TIMEOUT_S = 0.5
+"""Seconds after the parent's end in which a decoder ends in order."""
 _EMPTY = np.zeros(0, np.float32)
 
 
-def serve(connection: Connection, store_options: StoreOptions) -> NoReturn:
+def main(connection: Connection) -> None:
     """Decode the tasks that arrive, in order, until the parent process ends."""
-    received: queue.SimpleQueue[tuple[Task, Prefetch]] = queue.SimpleQueue()
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
+    import voxbatch.audio  # noqa: F401 an import error stops the decoder here, once, and not in each task
+
+    store_options: StoreOptions = connection.recv()
+    connection.send(None)
+    received: queue.SimpleQueue[tuple[Task, Prefetch] | None] = queue.SimpleQueue()
     prefetcher = Prefetcher(functools.partial(open_recording, store_options=store_options))
     threading.Thread(
         target=_receive_tasks, args=(connection, prefetcher, received), daemon=True, name="receive"
     ).start()
     heartbeat = functools.partial(connection.send, None)
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        while True:
-            task, prefetch = received.get()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
+        while (next_task := received.get()) is not None:
+            task, prefetch = next_task
             for message in _messages(task, prefetcher.opened(prefetch, heartbeat)):
                 if isinstance(message, Chunk):
                     connection.send(replace(message, samples=_EMPTY))
                     connection.send_bytes(np.ascontiguousarray(message.samples).data)
                 else:
                     connection.send(message)
-    os._exit(0)  # see _receive_tasks
 
 
 def _receive_tasks(
-    connection: Connection, prefetcher: Prefetcher, received: queue.SimpleQueue[tuple[Task, Prefetch]]
+    connection: Connection, prefetcher: Prefetcher, received: queue.SimpleQueue[tuple[Task, Prefetch] | None]
 ) -> None:
-    """Receive tasks as they arrive, and begin to fetch their recordings."""
+    """Receive tasks as they arrive, and begin to fetch their recordings. When the parent is gone, end this process."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             task: Task = connection.recv()
             received.put((task, prefetcher.start(task.audio)))
-    os._exit(0)  # the parent is gone; a normal exit would wait for requests that are being retried
+    received.put(None)
+    time.sleep(EXIT_TIMEOUT_S)  # the main thread fails to send its next message, and returns
+    os.killpg(0, signal.SIGKILL)  # it waits for a store or is in native code; ffmpeg must end, too
 
 
 def _messages(task: Task, opened: AbstractContextManager[Recording]) -> Iterator[Message]:
@@ -124,15 +134,3 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
         raise
     except AudioError as e:
         raise AudioError(f"cannot decode {redacted(task.audio)}: {e}") from e
-
-
-def main(connection: Connection) -> NoReturn:
-    """Run a worker: limit memory, load the decoders, then serve."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
-    import voxbatch.audio  # noqa: F401 an import error stops the worker here, once, and not in each task
-
-    store_options: StoreOptions = connection.recv()
-    connection.send(None)
-    serve(connection, store_options)
