@@ -36,7 +36,7 @@ def scripted(**options: object) -> ScriptedTestEngine:
     return ScriptedTestEngine(None, {"max_chunk_s": "15", **{name: str(value) for name, value in options.items()}})
 
 
-class Bench:
+class PipelineRun:
     """A pipeline with its own items and output folder."""
 
     def __init__(self, place: Path, count: int, part_items: int = 3, decoders: int = 2, language: str | None = None):
@@ -62,8 +62,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Callable[..., Bench]:
-    return lambda count, **settings: Bench(tmp_path / f"out{count}{len(settings)}", count, **settings)
+def make_run(tmp_path: Path) -> Callable[..., PipelineRun]:
+    return lambda count, **settings: PipelineRun(tmp_path / f"out{count}{len(settings)}", count, **settings)
 
 
 @pytest.fixture
@@ -89,14 +89,14 @@ def wait_for_threads(names: Sequence[str] = ("decode", "engine")) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"shuffle": "true"}, {"delay_s": "0.01", "shuffle": "1", "concurrency": 3}])
 def test_every_item_becomes_one_entry(
-    bench: Callable[..., Bench], items: Callable[..., list[Item]], options: dict[str, object]
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], options: dict[str, object]
 ) -> None:
     """In any order of results, an entry has the words of all chunks in order and the passed-through row, and parts have
     K items.
     """
-    made = bench(7)
-    usage = made.run(scripted(**options), iter(items(1, 40, 0.001, 2.2, 0, 33, 0.5)))
-    lines = made.lines()
+    run = make_run(7)
+    usage = run.run(scripted(**options), iter(items(1, 40, 0.001, 2.2, 0, 33, 0.5)))
+    lines = run.lines()
     assert sorted(lines) == list(range(7))
     assert [kind for kind, _ in (lines[i] for i in range(7))].count("failure") == 1
     heard = [int(word[1:]) for word in lines[1][1]["pred_text"].split()]
@@ -105,14 +105,14 @@ def test_every_item_becomes_one_entry(
     assert (lines[2][1]["pred_text"], lines[2][1]["words"]) == ("", [])
     assert [line["mine"] for _, (_, line) in sorted(lines.items())] == list(range(7))
     assert (lines[4][1]["error"], lines[4][1]["line"], lines[4][1]["retryable"]) == ("AudioError", 5, False)
-    assert (made.progress.done, made.progress.failed, made.progress.committed) == (6, 1, 7)
-    assert made.progress.audio_s == pytest.approx(76.701, abs=0.01)
-    assert made.seen[-1] == (6, 1)
+    assert (run.progress.done, run.progress.failed, run.progress.committed) == (6, 1, 7)
+    assert run.progress.audio_s == pytest.approx(76.701, abs=0.01)
+    assert run.seen[-1] == (6, 1)
     assert usage.engine_s >= usage.starved_s >= 0
 
 
-def test_an_engine_ends_its_stream_by_itself(
-    bench: Callable[..., Bench], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
+def test_stream_is_read_to_its_end_after_a_failure(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the run has failed with chunks in flight: one that is cut off could not keep its model loaded."""
 
@@ -126,62 +126,64 @@ def test_an_engine_ends_its_stream_by_itself(
     def refuse(*_: object) -> str:
         raise StorageError("the disk is full")
 
-    made = bench(4, part_items=1)
-    monkeypatch.setattr(made.checkpoint, "commit", refuse)
+    run = make_run(4, part_items=1)
+    monkeypatch.setattr(run.checkpoint, "commit", refuse)
     engine = Watched(None, {"max_chunk_s": "15", "concurrency": "1", "delay_s": "0.5"})
     with pytest.raises(StorageError):
-        made.run(engine, iter(items(1, 1, 1, 1)))
+        run.run(engine, iter(items(1, 1, 1, 1)))
     wait_for_threads()
     assert engine.ended
 
 
-def test_a_failing_chunk_fails_its_item_only(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
+def test_failed_chunk_fails_only_its_item(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
+) -> None:
     """A failing chunk fails only its item, and the message names the first failed range, whichever
     result came first.
     """
-    made = bench(3)
-    made.run(scripted(fail_items="1", shuffle="true"), iter(items(1, 40, 1)))
-    kinds = {i: kind for i, (kind, _) in made.lines().items()}
+    run = make_run(3)
+    run.run(scripted(fail_items="1", shuffle="true"), iter(items(1, 40, 1)))
+    kinds = {i: kind for i, (kind, _) in run.lines().items()}
     assert kinds == {0: "transcript", 1: "failure", 2: "transcript"}
-    failed = made.lines()[1][1]
+    failed = run.lines()[1][1]
     assert failed["error"] == "TranscriptionError"
     assert failed["message"].startswith("0.00 to ")
     assert failed["message"].endswith(" s: scripted to fail")
     assert failed["retryable"] is True
 
 
-def test_a_language_that_the_engine_does_not_know(
-    bench: Callable[..., Bench], items: Callable[..., list[Item]]
+def test_unknown_language_fails_its_item(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
 ) -> None:
     """An unsupported language fails the item before decoding; regional forms of a supported language are accepted."""
     engine = scripted()
     engine.spec = dataclasses.replace(engine.spec, languages=frozenset({"en"}))
-    made = bench(3, language="EN_us")
+    run = make_run(3, language="EN_us")
     langs = ("en-GB", "cs", None)
     mixed = [dataclasses.replace(item, lang=lang) for item, lang in zip(items(1, 1, 1), langs, strict=True)]
-    made.run(engine, iter(mixed))
-    assert [made.lines()[i][0] for i in range(3)] == ["transcript", "failure", "transcript"]
-    failed = made.lines()[1][1]
+    run.run(engine, iter(mixed))
+    assert [run.lines()[i][0] for i in range(3)] == ["transcript", "failure", "transcript"]
+    failed = run.lines()[1][1]
     assert failed["error"] == "LanguageError"
     assert failed["message"] == "language 'cs': model count knows only en; choose another with --model"
 
 
-def latency_of(bench: Bench) -> Latency:
+def latency_of(make_run: PipelineRun) -> Latency:
     """Return the latencies merged over all parts."""
     total = Latency()
-    for header in read_headers(bench.store, part_names(bench.store)):
+    for header in read_headers(make_run.store, part_names(make_run.store)):
         assert header.latency is not None
         total.update(header.latency)
     return total
 
 
-def test_latencies_are_measured(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
+def test_latencies_are_measured(make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]) -> None:
     """The latency of a chunk starts when the engine takes it, not while it waits in the feed. The latency of an item
     starts with its first chunk, and a missing recording has none.
     """
-    made = bench(5)
-    usage = made.run(scripted(delay_s=0.05, concurrency=1), iter(items(1, 40, 0, 2, 1)))
-    latency = latency_of(made)
+    run = make_run(5)
+    usage = run.run(scripted(delay_s=0.05, concurrency=1), iter(items(1, 40, 0, 2, 1)))
+    latency = latency_of(run)
     chunk, item = dataclasses.asdict(latency.chunk.percentiles()), dataclasses.asdict(latency.item.percentiles())
     assert (chunk["count"], item["count"]) == (6, 4)
     for found in (chunk, item):
@@ -204,42 +206,44 @@ class OnGpu(ScriptedTestEngine):
         return self._used.pop(0) if len(self._used) > 1 else self._used[0]
 
 
-def test_the_peak_of_gpu_memory(
-    bench: Callable[..., Bench], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
+def test_parts_record_peak_gpu_memory(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each part contains the highest memory use until then; without a GPU there is none."""
     monkeypatch.setattr(pipeline_module, "GPU_MEMORY_INTERVAL_S", 0.01)
-    made = bench(6, part_items=2)
-    made.run(OnGpu(5, 9, 3), iter(items(*[1] * 6)))
-    assert [header.peak_gpu_bytes for header in read_headers(made.store, part_names(made.store))] == [9, 9, 9]
-    other = bench(1)
+    run = make_run(6, part_items=2)
+    run.run(OnGpu(5, 9, 3), iter(items(*[1] * 6)))
+    assert [header.peak_gpu_bytes for header in read_headers(run.store, part_names(run.store))] == [9, 9, 9]
+    other = make_run(1)
     other.run(scripted(), iter(items(1)))
     assert [header.peak_gpu_bytes for header in read_headers(other.store, part_names(other.store))] == [None]
 
 
-def test_a_language_code_that_does_not_exist(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
+def test_nonexistent_language_code_fails_its_item(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
+) -> None:
     """An engine that accepts all ISO 639-1 codes refuses other tags with a message that says which codes it accepts."""
     engine = scripted()
     engine.spec = dataclasses.replace(engine.spec, languages=ISO_639_1)
-    made = bench(3)
+    run = make_run(3)
     langs = ("pt-BR", "eng", "xx")
     mixed = [dataclasses.replace(item, lang=lang) for item, lang in zip(items(1, 1, 1), langs, strict=True)]
-    made.run(engine, iter(mixed))
-    assert [made.lines()[i][0] for i in range(3)] == ["transcript", "failure", "failure"]
+    run.run(engine, iter(mixed))
+    assert [run.lines()[i][0] for i in range(3)] == ["transcript", "failure", "failure"]
     takes = "model count takes the two-letter codes of ISO 639-1, such as en; correct it or leave it out"
-    assert made.lines()[1][1]["message"] == f"language 'eng': {takes}"
+    assert run.lines()[1][1]["message"] == f"language 'eng': {takes}"
     with pytest.raises(ConfigError, match="--language xx-YY: model count takes the two-letter codes of ISO 639-1"):
         require_language(engine, "xx-YY")
 
 
-def test_an_engine_that_dies_while_a_decoder_waits_for_room(
-    bench: Callable[..., Bench], items: Callable[..., list[Item]]
+def test_dead_engine_releases_a_waiting_decoder(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
 ) -> None:
     """If the engine dies while the feed is full, the run ends at once and commits the finished items."""
-    made = bench(4, part_items=100, decoders=1)
+    run = make_run(4, part_items=100, decoders=1)
     with pytest.raises(EngineError, match="scripted to die after 3 results"):
-        made.run(scripted(concurrency=1, die_after=3), iter(items(1, 1, 120, 120)))
-    assert sorted(made.lines()) == [0, 1]
+        run.run(scripted(concurrency=1, die_after=3), iter(items(1, 1, 120, 120)))
+    assert sorted(run.lines()) == [0, 1]
     wait_for_threads()
 
 
@@ -257,21 +261,21 @@ class Inventor(ScriptedTestEngine):
 
 
 def test_silent_chunks_are_not_given_to_the_engine(
-    bench: Callable[..., Bench], items: Callable[..., list[Item]], tmp_path: Path
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], tmp_path: Path
 ) -> None:
     """Items with only silent chunks are done without invented text, and their audio counts as transcribed."""
-    engine, made, mixed = Inventor(), bench(3), items(20, 1, 20)
+    engine, run, mixed = Inventor(), make_run(3), items(20, 1, 20)
     speech, rate = soundfile.read(mixed[0].audio)
     soundfile.write(mixed[1].audio, np.zeros(40 * rate), rate)
     soundfile.write(mixed[2].audio, np.concatenate([speech, np.zeros(60 * rate), speech]), rate)
-    made.run(engine, iter(mixed))
+    run.run(engine, iter(mixed))
     assert {chunk.item for chunk in engine.given} == {0, 2}
     assert not any(chunk.span.silent for chunk in engine.given)
-    silent = made.lines()[1]
+    silent = run.lines()[1]
     assert (silent[0], silent[1]["pred_text"], silent[1]["warnings"]) == ("transcript", "", [])
-    assert made.lines()[2][1]["pred_text"].count("Thank you.") == sum(chunk.item == 2 for chunk in engine.given)
-    assert made.progress.done == 3
-    assert made.progress.audio_s == pytest.approx(20 + 40 + 100)
+    assert run.lines()[2][1]["pred_text"].count("Thank you.") == sum(chunk.item == 2 for chunk in engine.given)
+    assert run.progress.done == 3
+    assert run.progress.audio_s == pytest.approx(20 + 40 + 100)
 
 
 class Deserter(ScriptedTestEngine):
@@ -282,12 +286,14 @@ class Deserter(ScriptedTestEngine):
             yield result
 
 
-def test_an_engine_that_stops_without_a_word(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
+def test_engine_without_results_stops_the_run(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
+) -> None:
     """An engine that ends without results for all chunks is an error, not a hang or a finished run."""
-    made = bench(4, part_items=100, decoders=1)
+    run = make_run(4, part_items=100, decoders=1)
     with pytest.raises(EngineError, match="engine scripted ended without a result for"):
-        made.run(Deserter(None, {"concurrency": "1", "max_chunk_s": "15"}), iter(items(1, 1, 120, 120)))
-    assert sorted(made.lines()) == [0, 1]
+        run.run(Deserter(None, {"concurrency": "1", "max_chunk_s": "15"}), iter(items(1, 1, 120, 120)))
+    assert sorted(run.lines()) == [0, 1]
     wait_for_threads()
 
 
@@ -298,44 +304,46 @@ class Unborn(ScriptedTestEngine):
         raise EngineError("no model")
 
 
-def test_an_engine_that_never_starts(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
+def test_engine_that_cannot_start_stops_the_run(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
+) -> None:
     """If the model does not load, the working decoder processes are stopped."""
-    made = bench(2)
+    run = make_run(2)
     with pytest.raises(EngineError, match="no model"):
-        made.run(Unborn(None, {"max_chunk_s": "15"}), iter(items(120, 120)))
-    assert made.lines() == {}
+        run.run(Unborn(None, {"max_chunk_s": "15"}), iter(items(120, 120)))
+    assert run.lines() == {}
     wait_for_threads()
 
 
-def test_a_manifest_that_breaks_off(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
+def test_manifest_error_stops_the_run(make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]) -> None:
     """An error of the item source ends the run, and the items finished by then are committed."""
-    made = bench(41, part_items=100)
+    run = make_run(41, part_items=100)
 
     def broken() -> Iterator[Item]:
         yield from items(*[0.5] * 40)
         raise ManifestError("m.jsonl", [])
 
     with pytest.raises(ManifestError):
-        made.run(scripted(), broken())
-    assert 10 < made.progress.committed == len(made.lines()) <= 40
+        run.run(scripted(), broken())
+    assert 10 < run.progress.committed == len(run.lines()) <= 40
     wait_for_threads()
 
 
-def test_a_place_that_breaks(
-    bench: Callable[..., Bench], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
+def test_failed_commit_stops_the_run(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failed commit ends the run, although both other threads wait at a full queue."""
     monkeypatch.setattr(pipeline_module, "MAX_QUEUED_EVENTS", 1)
-    made = bench(40, part_items=1)
-    made.store.write("parts", [b"a file where the folder should be"])
+    run = make_run(40, part_items=1)
+    run.store.write("parts", [b"a file where the folder should be"])
     with pytest.raises(StorageError, match="a file stands where a folder is needed"):
-        made.run(scripted(), iter(items(*[0.5, 0] * 20)))
+        run.run(scripted(), iter(items(*[0.5, 0] * 20)))
     wait_for_threads()
 
 
 @pytest.mark.parametrize("error", [RunError("own"), ValueError("a bug"), KeyboardInterrupt()])
-def test_errors_of_every_kind_come_through(
-    bench: Callable[..., Bench], items: Callable[..., list[Item]], error: BaseException
+def test_errors_of_all_threads_are_raised(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], error: BaseException
 ) -> None:
     """An error raised in any thread reaches the caller."""
 
@@ -344,29 +352,31 @@ def test_errors_of_every_kind_come_through(
         raise error
 
     with pytest.raises(type(error)):
-        bench(2).run(scripted(), broken())
+        make_run(2).run(scripted(), broken())
 
 
-def test_a_soft_stop_commits_what_is_in_hand(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
-    """A soft stop commits the finished items within a second and raises StopRequested."""
-    made = bench(60, part_items=100)
+def test_graceful_stop_commits_finished_items(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
+) -> None:
+    """A graceful stop commits the finished items within a second and raises StopRequested."""
+    run = make_run(60, part_items=100)
     asked: list[float] = []
 
     def ask() -> None:
-        while made.progress.done < 4:
+        while run.progress.done < 4:
             time.sleep(0.01)
         asked.append(time.monotonic())
-        made.stop.request()
+        run.stop.request()
 
     threading.Thread(target=ask, daemon=True).start()
     with pytest.raises(StopRequested):
-        made.run(scripted(delay_s=0.1, concurrency=1), iter(items(*[0.5] * 60)))
+        run.run(scripted(delay_s=0.1, concurrency=1), iter(items(*[0.5] * 60)))
     assert time.monotonic() - asked[0] < 1
-    assert 4 <= len(made.lines()) == made.progress.committed < 60
+    assert 4 <= len(run.lines()) == run.progress.committed < 60
     wait_for_threads()
 
 
-def test_a_stop_outside_of_a_pipeline_is_at_once() -> None:
+def test_stop_outside_of_a_pipeline_raises_at_once() -> None:
     """While the manifest is surveyed or merged, a signal ends the process at once, because nothing
     has to be committed.
     """
@@ -374,10 +384,12 @@ def test_a_stop_outside_of_a_pipeline_is_at_once() -> None:
         Stop().request()
 
 
-def test_time_commits_too(bench: Callable[..., Bench], items: Callable[..., list[Item]]) -> None:
+def test_parts_are_committed_after_part_seconds(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
+) -> None:
     """A part is committed after a number of seconds, even if it is not full."""
-    made = bench(6)
-    made.settings = dataclasses.replace(made.settings, part_items=1000, part_seconds=0.15)
-    made.run(scripted(delay_s=0.1, concurrency=1), iter(items(*[0.5] * 6)))
-    assert len(part_names(made.store)) >= 2
-    assert len(made.lines()) == 6
+    run = make_run(6)
+    run.settings = dataclasses.replace(run.settings, part_items=1000, part_seconds=0.15)
+    run.run(scripted(delay_s=0.1, concurrency=1), iter(items(*[0.5] * 6)))
+    assert len(part_names(run.store)) >= 2
+    assert len(run.lines()) == 6

@@ -15,14 +15,14 @@ SHARDS = st.integers(1, 40)
 
 
 @given(DURATIONS, SHARDS)
-def test_partition(durations: np.ndarray, shards: int) -> None:
+def test_shards_partition_the_items(durations: np.ndarray, shards: int) -> None:
     """Every item is in exactly one shard."""
     times_taken = sum(members(durations, shard, shards).astype(int) for shard in range(shards))
     assert np.array_equal(times_taken, np.ones(len(durations)))
 
 
 @given(DURATIONS, SHARDS)
-def test_deterministic(durations: np.ndarray, shards: int) -> None:
+def test_assignment_is_deterministic(durations: np.ndarray, shards: int) -> None:
     """Two tasks with the same manifest agree, and the input is not changed."""
     before = durations.copy()
     assert np.array_equal(assign(durations, shards), assign(durations.copy(), shards))
@@ -30,7 +30,7 @@ def test_deterministic(durations: np.ndarray, shards: int) -> None:
 
 
 @given(DURATIONS.filter(len), SHARDS)
-def test_balance(durations: np.ndarray, shards: int) -> None:
+def test_loads_are_balanced(durations: np.ndarray, shards: int) -> None:
     """The load of a shard is at most the mean load plus the longest item; an unknown duration has the mean weight."""
     known = durations[~np.isnan(durations)]
     weights = np.where(np.isnan(durations), known.mean() if len(known) else 1.0, durations)
@@ -39,7 +39,7 @@ def test_balance(durations: np.ndarray, shards: int) -> None:
 
 
 @given(st.integers(0, 300), SHARDS)
-def test_counts_where_nothing_is_known(num_items: int, shards: int) -> None:
+def test_item_counts_are_balanced_if_no_duration_is_known(num_items: int, shards: int) -> None:
     """The sizes of shards differ by at most one item if no duration is known."""
     counts = np.bincount(assign(np.full(num_items, np.nan), shards), minlength=shards)
     assert counts.max() - counts.min() <= 1
@@ -47,7 +47,7 @@ def test_counts_where_nothing_is_known(num_items: int, shards: int) -> None:
 
 @given(DURATIONS.flatmap(lambda d: st.tuples(st.just(d), st.lists(st.booleans(), min_size=len(d), max_size=len(d)))),
        st.integers(1, 9))  # fmt: skip
-def test_what_is_split_is_what_was_wanted(given_: tuple[np.ndarray, list[bool]], parts: int) -> None:
+def test_split_partitions_the_wanted_items(given_: tuple[np.ndarray, list[bool]], parts: int) -> None:
     """Each wanted item is in exactly one part, and no other item is in any."""
     durations, wanted = given_[0], np.array(given_[1], np.bool_)
     masks = split(durations, wanted, parts)
@@ -55,19 +55,19 @@ def test_what_is_split_is_what_was_wanted(given_: tuple[np.ndarray, list[bool]],
     assert np.array_equal(sum(mask.astype(int) for mask in masks), wanted.astype(int))
 
 
-def test_by_hand() -> None:
+def test_assignment_derived_by_hand() -> None:
     """An item of 30 s fills one shard, and those of 20 s and 10 s the other."""
     assert assign(np.array([30.0, 10.0, 20.0]), 2).tolist() == [0, 1, 1]
 
 
-def test_blocks_join() -> None:
+def test_blocks_do_not_change_the_assignment() -> None:
     """A manifest longer than one block is balanced as a whole, not block by block."""
     durations = np.linspace(1, 100, 200_000)
     loads = np.bincount(assign(durations, 7), weights=durations)
     assert loads.max() - loads.min() <= 100
 
 
-def test_one_shard_is_everything() -> None:
+def test_single_shard_holds_all_items() -> None:
     """A single shard contains all items, and an empty manifest gives an empty assignment."""
     assert members(np.array([1.0, np.nan]), 0, 1).tolist() == [True, True]
     assert assign(np.array([]), 4).tolist() == []

@@ -86,7 +86,9 @@ def alone(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> dict[
 
 
 @pytest.mark.slow
-def test_the_same_bytes_however_many_workers(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_number_of_workers_does_not_change_the_outputs(
+    alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path
+) -> None:
     """Three workers, two of the three, or one: the outputs equal those of one process, and each item is in one part."""
     for limit, count in (("auto", 3), ("2", 2), ("1", 1)):
         out = tmp_path / limit
@@ -105,7 +107,9 @@ def test_the_same_bytes_however_many_workers(alone: dict[str, bytes], voxbatch: 
 
 
 @pytest.mark.slow
-def test_one_worker_is_killed(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_remaining_workers_do_the_items_of_a_killed_worker(
+    alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path
+) -> None:
     """The other workers do its items, a warning names it and its device, and only the items decide the exit code."""
     extra = (*options(workers=3, only_worker=1, kill_after=2), "--formats", "srt")
     done = voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, *extra)
@@ -133,7 +137,7 @@ def test_survivors_keep_their_engines(manifest: ManifestWriter, voxbatch: Voxbat
 
 
 @pytest.mark.slow
-def test_all_workers_die(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_run_fails_if_all_workers_die(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Exit 1, and an equal reason is named once. Another number of workers resumes from the committed items."""
     dying = voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, *options(workers=3, die_after=2))
     safe = len(committed(tmp_path / "out"))
@@ -152,7 +156,7 @@ def test_all_workers_die(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_stops_all_softly(
+def test_signal_stops_all_workers_gracefully(
     alone: dict[str, bytes], voxbatch: Voxbatch, start: Starter, tmp_path: Path, number: int, code: int
 ) -> None:
     """SIGTERM or Ctrl-C to the process group: finished items are committed, all processes end, the run can resume."""
@@ -192,7 +196,9 @@ def test_workers_end_when_the_parent_ends(
 
 
 @pytest.mark.slow
-def test_sources_that_cannot_be_opened_twice(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_workers_read_sources_that_cannot_be_opened_twice(
+    alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path
+) -> None:
     """Every worker reads standard input and gzip. Relative paths and --limit mean the same as in one process."""
     text = (tmp_path / "m.jsonl").read_text()
     extra = (*SLOWLY, *options(workers=3), "--formats", "srt")
@@ -220,7 +226,7 @@ def test_shards_on_hosts_with_several_workers(alone: dict[str, bytes], voxbatch:
 
 
 @pytest.mark.slow
-def test_logs_of_workers_in_json(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_json_log_names_the_worker(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Each line is an event. An event for a line that a library prints names the worker. --quiet keeps warnings."""
     (tmp_path / "noisy").mkdir()
     noise = "import os\nif 'VOXBATCH_SCRIPTED_WORKER' in os.environ: print('loading a library', flush=True)\n"
@@ -241,7 +247,9 @@ def test_logs_of_workers_in_json(manifest: ManifestWriter, voxbatch: Voxbatch, t
 
 
 @pytest.mark.slow
-def test_what_a_worker_forked_goes_with_it(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_processes_that_a_worker_forked_are_killed(
+    manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
     """A process that an engine forked keeps the worker's descriptors open. It delays nothing and is killed."""
     forking = "import os, sys, time\nif 'workers.worker' in sys.orig_argv[-2] and not os.fork():\n    time.sleep(120)\n"
     (tmp_path / "forks").mkdir()
@@ -255,7 +263,7 @@ def test_what_a_worker_forked_goes_with_it(manifest: ManifestWriter, voxbatch: V
     assert not any(str(tmp_path) in place.get("PYTHONPATH", "") for place in places)
 
 
-def test_what_can_be_refused_is_refused_before_any_worker_starts(voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_usage_errors_are_reported_before_workers_start(voxbatch: Voxbatch, tmp_path: Path) -> None:
     """A bad line: exit 2, before any message about workers."""
     (tmp_path / "m.jsonl").write_text('{"audio_filepath": "a.wav"}\nx\n')
     done = voxbatch("run", "m.jsonl", *SETTINGS, *options(workers=3))
@@ -334,7 +342,7 @@ def warnings(stderr: str) -> list[str]:
 @pytest.mark.parametrize(
     "spoil", [lambda: refusing("1.wav"), lambda: silent_until_others_come("1.wav")], ids=["refused", "silent"]
 )
-def test_a_recording_that_only_one_worker_asks_for(
+def test_unreachable_recording_of_one_worker_fails_by_itself(
     bucket: Bucket, tmp_path: Path, spoil: Callable[[], Callable[[servers.Asked], servers.Fault]]
 ) -> None:
     """Its place delivered something to the other workers, so the recording itself failed, as in one process. No GPU is
@@ -354,7 +362,7 @@ def test_a_recording_that_only_one_worker_asks_for(
 
 
 @pytest.mark.slow
-def test_the_place_of_all_recordings_is_down(bucket: Bucket, tmp_path: Path) -> None:
+def test_run_stops_if_the_place_of_all_recordings_is_down(bucket: Bucket, tmp_path: Path) -> None:
     """Exit 1 with the error of the store. No recording fails and no GPU is lost. The run can be resumed when the place
     is reachable again."""
     manifest = bucket.manifest(4)
@@ -374,7 +382,7 @@ def test_the_place_of_all_recordings_is_down(bucket: Bucket, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_one_worker_dies_and_another_gets_no_recording(bucket: Bucket, tmp_path: Path) -> None:
+def test_dead_worker_and_unreachable_recordings_in_one_run(bucket: Bucket, tmp_path: Path) -> None:
     """The first worker is lost. The second is not lost, and helps with the items that both left."""
     manifest = bucket.manifest(6)
     bucket.proxy.spoil = refusing("1.wav", "4.wav")  # all items of worker 1
@@ -415,7 +423,7 @@ class RecordedRun:
 
 
 @pytest.mark.slow
-def test_one_progress(manifest: ManifestWriter) -> None:
+def test_progress_is_the_sum_over_the_workers(manifest: ManifestWriter) -> None:
     """The sums over the workers never exceed the total, never decrease, and reach the total at the end."""
     recorded = RecordedRun(manifest(*SECONDS), workers=3, delay_s=0.1, concurrency=1)
     finished = recorded.run()
@@ -434,7 +442,7 @@ def test_one_progress(manifest: ManifestWriter) -> None:
 
 
 @pytest.mark.slow
-def test_progress_after_a_death_is_what_is_in_parts(manifest: ManifestWriter) -> None:
+def test_uncommitted_progress_of_a_dead_worker_is_subtracted(manifest: ManifestWriter) -> None:
     """The uncommitted items of a dead worker are subtracted, and count again when another worker has done them."""
     recorded = RecordedRun(
         manifest(*[0.5] * 12, None), 3, workers=2, only_worker=0, kill_after=4, delay_s=0.1, concurrency=1
@@ -445,7 +453,7 @@ def test_progress_after_a_death_is_what_is_in_parts(manifest: ManifestWriter) ->
 
 
 @pytest.mark.slow
-def test_a_manifest_that_changes_during_the_run(manifest: ManifestWriter) -> None:
+def test_manifest_that_changes_during_the_run_is_a_usage_error(manifest: ManifestWriter) -> None:
     """A worker that finds a file other than the surveyed one raises UsageError, and so does the run."""
     path = manifest(1, 1, 1)
     recorded = RecordedRun(path, workers=2)
@@ -456,7 +464,7 @@ def test_a_manifest_that_changes_during_the_run(manifest: ManifestWriter) -> Non
 
 
 @pytest.mark.slow
-def test_a_worker_that_does_not_stop(manifest: ManifestWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_does_not_stop_is_killed(manifest: ManifestWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that does not stop in time is killed, and the run still ends with StopRequested."""
     monkeypatch.setattr(process, "KILL_AFTER_S", 0.5)
     recorded, stop = RecordedRun(manifest(1, 1), workers=2, delay_s=60), Stop()
@@ -478,7 +486,7 @@ def test_a_worker_that_does_not_stop(manifest: ManifestWriter, monkeypatch: pyte
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("worth", "who"), [(100, "worker 0"), (3, "workers 0, 1")])
-def test_an_outage_that_ends(
+def test_items_are_retried_after_an_outage(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worth: int, who: str
 ) -> None:
     """Items that no worker could fetch are distributed once more, to as many workers as the number of items justifies.
@@ -506,7 +514,7 @@ def test_an_outage_that_ends(
 
 
 @pytest.mark.slow
-def test_an_output_that_cannot_be_written(manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_unwritable_output_stops_the_run_after_a_retry(manifest: ManifestWriter, tmp_path: Path) -> None:
     """The error of the workers becomes the error of the run after a second try. No GPU is lost."""
     recorded = RecordedRun(manifest(1, 1), workers=2)
     recorded.on_progress = lambda: len(recorded.seen) == 1 and (tmp_path / "out" / "parts").write_text("in the way")
@@ -517,7 +525,7 @@ def test_an_output_that_cannot_be_written(manifest: ManifestWriter, tmp_path: Pa
     assert len(said) == 4
 
 
-def test_a_handle_is_the_same_bytes_or_none(tmp_path: Path) -> None:
+def test_handle_gives_the_same_lines_or_an_error(tmp_path: Path) -> None:
     """A source that another process opens by its descriptor gives the surveyed lines, or raises ManifestError."""
     path = tmp_path / "m.jsonl"
     path.write_text('{"audio_filepath": "a.wav"}\n')
