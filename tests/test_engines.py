@@ -59,14 +59,14 @@ def test_every_chunk_gives_one_result(count: int, concurrency: int, shuffle: boo
     assert {r.item for r in results if isinstance(r, ChunkFailure)} == failing & set(range(count))
 
 
-def test_shuffling_shuffles() -> None:
+def test_shuffle_returns_the_newest_chunk_first() -> None:
     """Shuffled results come newest first of those in flight: a pipeline must not rely on the order."""
     results = fed(ScriptedTestEngine(None, {"concurrency": "3", "shuffle": "true"}), [chunk(i) for i in range(5)])
     assert [result.item for result in results] == [2, 3, 4, 1, 0]
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
-def test_scripted_words_are_counted_off_the_recording(start: int, size: int) -> None:
+def test_scripted_words_follow_the_recordings_clock(start: int, size: int) -> None:
     """The scripted engine returns each word that lies whole in the chunk, at its time, so that stitching can be checked
     exactly.
     """
@@ -83,7 +83,7 @@ def test_a_scripted_engine_without_word_times() -> None:
     assert result == Hypothesis(0, 0, " w0 w1 w2 w3")
 
 
-def test_it_gives_results_before_it_is_fed_all() -> None:
+def test_results_come_while_the_feed_is_open() -> None:
     """An engine is a stream, not a batch: its first result comes while the feed is open."""
     feed = Feed(10**9)
     feed.put(chunk(0))
@@ -96,7 +96,7 @@ def test_it_gives_results_before_it_is_fed_all() -> None:
     feed.close()
 
 
-def test_it_dies_as_told() -> None:
+def test_die_after_is_exact() -> None:
     """The scripted engine dies after exactly the given number of results."""
     feed = Feed(10**9)
     for i in range(5):
@@ -107,7 +107,7 @@ def test_it_dies_as_told() -> None:
         next(results)
 
 
-def test_only_one_worker_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_worker_limits_the_fault_to_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of one worker does not affect the others; each worker identifies itself by its environment variables."""
     options = {"workers": "2", "only_worker": "1", "die_after": "1"}
     environments = ScriptedTestEngine(None, options).spec.workers
@@ -125,14 +125,14 @@ def test_only_one_worker_dies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("name", "text", "kind"), [("delay_s", "x", "float"), ("concurrency", "1.5", "int"),
                                                     ("shuffle", "yes", "bool")])  # fmt: skip
-def test_an_option_of_the_wrong_type(name: str, text: str, kind: str) -> None:
+def test_an_option_of_the_wrong_type_is_refused(name: str, text: str, kind: str) -> None:
     """The error names the option, its value and the permitted type."""
     with pytest.raises(ConfigError) as caught:
         ScriptedTestEngine(None, {name: text})
     assert str(caught.value) == f"engine option {name}={text!r}: scripted takes a value of type {kind} here"
 
 
-def test_options_are_typed() -> None:
+def test_option_texts_are_converted() -> None:
     """Option texts are converted to the types that the engine declares."""
     options = engines.options.parse(
         ScriptedOptions, "scripted", {"delay_s": "0.5", "shuffle": "TRUE", "concurrency": "3"}
@@ -140,7 +140,7 @@ def test_options_are_typed() -> None:
     assert options == ScriptedOptions(delay_s=0.5, shuffle=True, concurrency=3)
 
 
-def test_choosing() -> None:
+def test_choose_by_name() -> None:
     """The engine is chosen by name, or as the best installed one, with one line that says which and why."""
     assert engines.choose("scripted") == engines.EngineChoice("scripted", "scripted: asked for")
     with pytest.raises(ConfigError, match="engine 'x' is unknown; known are auto, "):
@@ -148,7 +148,7 @@ def test_choosing() -> None:
 
 
 @needs_model
-def test_choosing_without_a_gpu() -> None:
+def test_auto_chooses_faster_whisper_without_a_gpu() -> None:
     """`auto` selects the embedded engine on a machine without a GPU."""
     assert engines.choose("auto").reason.startswith("faster-whisper: ")
 
@@ -164,7 +164,7 @@ def test_the_spec_needs_no_model() -> None:
 
 @needs_model
 @pytest.mark.parametrize("model", ["/nowhere/model", "./model", "a/b/c"])
-def test_a_missing_model_directory(model: str) -> None:
+def test_a_missing_model_directory_is_refused(model: str) -> None:
     """A value that looks like a path is not looked up on a hub; a missing folder is refused."""
     with pytest.raises(ConfigError) as caught:
         engines.create("faster-whisper", model, {})
@@ -173,7 +173,7 @@ def test_a_missing_model_directory(model: str) -> None:
 
 
 @needs_model
-def test_a_directory_without_a_model(tmp_path: Path) -> None:
+def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
     """A folder without a model is refused with the name of the missing file."""
     with pytest.raises(ConfigError) as caught:
         engines.create("faster-whisper", str(tmp_path), {})
@@ -182,7 +182,7 @@ def test_a_directory_without_a_model(tmp_path: Path) -> None:
 
 @needs_model
 @pytest.mark.slow
-def test_a_damaged_model(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+def test_a_damaged_model_ends_the_run(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
     """A damaged model ends the run with exit code 1 and a plain reason, without a traceback or a hang."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.bin").write_bytes(b"not a model")
@@ -207,7 +207,7 @@ def speech(folder: Path) -> None:
 @needs_model
 @needs_speech
 @pytest.mark.slow
-def test_the_same_bytes_every_time(voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_results_do_not_depend_on_threads(voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Two runs with different numbers of threads produce the same bytes; an unsupported language
     fails only its item.
     """
@@ -226,7 +226,7 @@ def test_the_same_bytes_every_time(voxbatch: Voxbatch, tmp_path: Path) -> None:
     assert score["cs"]["missing"] == 1
 
 
-def test_an_engine_that_only_fails_is_broken() -> None:
+def test_the_run_stops_if_the_first_chunks_all_fail() -> None:
     """Failures are held back until a chunk succeeds; if all of the first chunks fail, the run stops
     and records none.
     """
@@ -243,7 +243,7 @@ def test_an_engine_that_only_fails_is_broken() -> None:
         list(stop_if_all_fail(failures))
 
 
-def test_an_engine_is_kept() -> None:
+def test_the_engine_cache_returns_the_same_engine() -> None:
     """The engine cache returns the same engine for the same arguments, and closes it for others."""
     engine_cache = engines.EngineCache()
     first = engine_cache.get("scripted", None, {"delay_s": "0"}, DEFAULT_STORE_OPTIONS)
@@ -257,7 +257,7 @@ def test_an_engine_is_kept() -> None:
     ("uses_language", "lang", "language", "told"),
     [(False, "de", None, 1), (False, None, "de", 1), (False, None, None, 0), (True, "de", "de", 0)],
 )
-def test_a_run_says_when_the_language_is_not_used(
+def test_a_run_warns_if_the_language_is_not_used(
     manifest: ManifestWriter, tmp_path: Path, uses_language: bool, lang: str | None, language: str | None, told: int
 ) -> None:
     """A run warns once, and only if a language was given to a model that detects the language itself."""
@@ -274,7 +274,7 @@ def test_a_run_says_when_the_language_is_not_used(
 
 @needs_model
 @pytest.mark.slow
-def test_a_kept_engine_is_loaded_once(recording: Recorder, tmp_path: Path) -> None:
+def test_a_cached_engine_is_loaded_once(recording: Recorder, tmp_path: Path) -> None:
     """Two runs with a shared engine cache load the model once; a run with its own cache unloads it."""
     recording("in/a.wav", 1)
     engine_cache, log = engines.EngineCache(), Log(quiet=True)

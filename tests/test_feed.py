@@ -48,7 +48,7 @@ def test_every_chunk_arrives_once_and_in_order(sizes: list[int], capacity: int) 
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=30), st.integers(1, 500))
-def test_it_holds_no_more_than_its_capacity(sizes: list[int], capacity: int) -> None:
+def test_the_feed_holds_no_more_than_its_capacity(sizes: list[int], capacity: int) -> None:
     """The feed accepts chunks up to its capacity if none is taken, and always one chunk of any length."""
     feed, held, count = Feed(capacity), 0, 0
     for size in sizes:
@@ -68,7 +68,7 @@ def test_it_holds_no_more_than_its_capacity(sizes: list[int], capacity: int) -> 
 
 
 @pytest.mark.parametrize("discard", [False, True])
-def test_closing_wakes_who_waits_for_room(discard: bool) -> None:
+def test_close_wakes_a_waiting_put(discard: bool) -> None:
     """Closing wakes a decoder that waits for capacity, and tells it that its chunk was not accepted."""
     feed, taken = Feed(100), []
     blocked = filler(feed, [chunk(0), chunk(1)], taken)
@@ -81,7 +81,7 @@ def test_closing_wakes_who_waits_for_room(discard: bool) -> None:
     assert (left is None) if discard else (left is not None and left.index == 0)
 
 
-def test_closing_wakes_who_waits_for_a_chunk() -> None:
+def test_close_wakes_a_waiting_get() -> None:
     """Closing wakes an engine that waits for a chunk; it gets None."""
     feed, got = Feed(100), []
     waiting = threading.Thread(target=lambda: got.append(feed.get()), daemon=True)
@@ -91,7 +91,7 @@ def test_closing_wakes_who_waits_for_a_chunk() -> None:
     assert got == [None]
 
 
-def test_get_without_waiting() -> None:
+def test_get_without_waiting_returns_none_if_empty() -> None:
     """With wait=False, an engine with work in flight gets None if there is no chunk now, which is not the end."""
     feed = Feed(100)
     assert feed.get(wait=False) is None
@@ -100,7 +100,7 @@ def test_get_without_waiting() -> None:
     assert feed.get(wait=False) is not None
 
 
-def test_the_clock_counts_hunger_after_the_first_chunk_only() -> None:
+def test_starved_s_counts_from_the_first_chunk() -> None:
     """Time before the first chunk is start-up; later time without a chunk counts as starvation, which the decoders
     cause.
     """
@@ -127,7 +127,7 @@ def waited(feed: Feed, wait: bool) -> None:
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_coming_short_is_counted_whether_it_waits_or_not(wait: bool) -> None:
+def test_short_s_counts_waiting_and_working_engines(wait: bool) -> None:
     """An engine that could take one more chunk is short of chunks, whether it waits or works; only a waiting engine is
     starved.
     """
@@ -139,7 +139,7 @@ def test_coming_short_is_counted_whether_it_waits_or_not(wait: bool) -> None:
     assert (feed.starved_s > 0.03) == wait
 
 
-def test_nothing_is_short_before_the_first_chunk_or_after_the_last() -> None:
+def test_short_s_excludes_start_up_and_end() -> None:
     """Start-up and the time after the end of the feed do not count as short."""
     feed = Feed(1000)
     waited(feed, wait=False)
@@ -151,7 +151,7 @@ def test_nothing_is_short_before_the_first_chunk_or_after_the_last() -> None:
     assert feed.short_s == 0.0
 
 
-def test_a_chunk_that_waits_is_not_short() -> None:
+def test_short_s_excludes_chunks_that_wait() -> None:
     """A chunk that is in the feed does not count as missing, however late the engine takes it."""
     feed = Feed(1000)
     feed.put(chunk(0))
@@ -163,7 +163,7 @@ def test_a_chunk_that_waits_is_not_short() -> None:
     assert feed.short_s < 0.03
 
 
-def test_closing_ends_the_count() -> None:
+def test_close_ends_short_s() -> None:
     """An engine that found no chunk before the feed was closed counts as short until then, and no longer."""
     feed = Feed(1000)
     feed.put(chunk(0))
@@ -177,7 +177,7 @@ def test_closing_ends_the_count() -> None:
     assert feed.short_s == short > 0.02
 
 
-def test_discarded_says_that_nobody_wants_results() -> None:
+def test_discarded_is_set_only_by_discarding() -> None:
     """`discarded` is set only if results are no longer needed, not after a normal end; discarded chunks are gone."""
     feed = Feed(1000)
     assert not feed.discarded

@@ -83,7 +83,7 @@ def served(tmp_path: Path) -> Path:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_file_says_is_taken(served: Path) -> None:
+def test_keys_become_options(served: Path) -> None:
     """LMI's keys become voxbatch options in our units and names; keys that configure only a server are named."""
     found = read(str(served))
     assert found.model == "/opt/ml/model"
@@ -116,7 +116,7 @@ def test_the_published_file_applies(tmp_path: Path, is_ours: bool) -> None:
 
 
 @pytest.mark.parametrize("limit", ["audio:8", "audio=8", "audio=1,image=0", "audio: 2, image: 0", '{"audio": 8}'])
-def test_more_than_one_recording_a_request_is_a_ceiling(limit: str) -> None:
+def test_limits_of_at_least_one_audio_are_accepted(limit: str) -> None:
     """A request here holds one recording, so any limit of at least 1 is accepted."""
     assert resolve("instruct", {"limit_mm_per_prompt": limit}).limit_mm_per_prompt == limit
 
@@ -230,7 +230,7 @@ EQUALS = ("=", ":")
 
 
 @given(st.lists(st.tuples(NAMES, VALUES)), st.sampled_from(["=", ":", " = ", "\t"]))
-def test_what_is_written_is_read(pairs: list[tuple[str, str]], separator: str) -> None:
+def test_any_pairs_are_read_back(pairs: list[tuple[str, str]], separator: str) -> None:
     """Any keys and values are read back with their line numbers."""
     escaped = [(name, value.replace("\\", "\\\\")) for name, value in pairs]
     text = "".join(f"{name}{separator}{chr(92) if value[:1] in EQUALS else ''}{value}\n" for name, value in escaped)
@@ -328,7 +328,7 @@ def checked(model: Model, options: dict[str, str], requests: int = 16) -> None:
 
 
 @pytest.mark.parametrize("kind", ["realtime", "translated", "instruct", "whisper"])
-def test_each_familys_own_settings_pass(tmp_path: Path, kind: str) -> None:
+def test_default_settings_of_each_family_pass(tmp_path: Path, kind: str) -> None:
     """The default settings of a family contradict none of its models."""
     checked(folder(tmp_path / kind, kind), {})
 
@@ -386,13 +386,13 @@ def test_contradictions_are_refused(tmp_path: Path, kind: str, option: str, valu
     assert str(caught.value).startswith(f"engine option {option}={value}: {message.format(model.name)}")
 
 
-def test_the_sizes_that_fit_are_named(tmp_path: Path) -> None:
+def test_fitting_numbers_of_gpus_are_named(tmp_path: Path) -> None:
     """A refusal lists the numbers of GPUs that can share the model's heads."""
     with pytest.raises(ConfigError, match=r"evenly; give 1, 2 or 4$"):
         checked(folder(tmp_path / "m", "realtime"), {"tensor_parallel_size": "8"})
 
 
-def test_a_step_has_room_for_all_requests(tmp_path: Path) -> None:
+def test_a_step_holds_all_requests(tmp_path: Path) -> None:
     """Each concurrent request takes one position of every step."""
     model = folder(tmp_path / "m", "realtime")
     checked(model, {"max_num_batched_tokens": "64"}, requests=64)
@@ -408,7 +408,7 @@ def test_heads_are_shared_evenly(kv_heads: int, groups: int, size: int) -> None:
     assert divides({"n_heads": heads, "n_kv_heads": kv_heads}, size) == fits
 
 
-def test_the_shorter_of_two_maxima_counts(tmp_path: Path) -> None:
+def test_the_shorter_maximum_length_counts(tmp_path: Path) -> None:
     """If a model gives two maximum lengths, the shorter one counts; a model without one is not limited."""
     checked(folder(tmp_path / "none", "realtime", max_position_embeddings=None), {"max_model_len": "999999"})
     with pytest.raises(ConfigError, match="has 256 positions"):
@@ -475,7 +475,7 @@ def test_devices_must_be_visible() -> None:
 
 
 @pytest.mark.usefixtures("two_cards")
-def test_a_process_of_several_keeps_to_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_visible_devices_limits_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA_VISIBLE_DEVICES restricts the choice, too: only GPUs in both lists are used."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     gpu.use_only("0,1")
@@ -485,7 +485,7 @@ def test_a_process_of_several_keeps_to_its_own_gpu(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("two_cards")
-def test_what_a_driver_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drivers_reserved_memory_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory that the driver reserves is known for each GPU, with its compute capability; an
     old driver reports 0.
     """
@@ -501,7 +501,7 @@ def test_what_a_driver_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_cards")
-def test_an_engine_needs_its_gpus(tmp_path: Path) -> None:
+def test_more_gpus_than_visible_are_refused(tmp_path: Path) -> None:
     """Requesting more GPUs than are visible is refused; "max" means all of them."""
     with pytest.raises(ConfigError, match="the visible GPUs are 0, 1; give at most 2"):
         checked(folder(tmp_path / "m", "realtime"), {"tensor_parallel_size": "4"})
@@ -511,7 +511,7 @@ def test_an_engine_needs_its_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("two_cards")
-def test_the_doctor_names_the_gpus() -> None:
+def test_the_doctor_lists_the_gpus() -> None:
     """`doctor` lists each GPU with its memory, and the CUDA version of the driver."""
     found = [(each.name, each.state, each.detail) for each in doctor.findings() if each.name in ("gpu", "cuda")]
     assert found == [

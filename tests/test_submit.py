@@ -695,7 +695,7 @@ def test_an_l4_that_nobody_measured(nowhere: None, calls: Calls, typed: Type) ->
     assert "an NVIDIA L4 with the encoder once a chunk, not measured, and may be 30 % off:" in done.lines[3]
     done = typed(hours, *TO_CLOUD_RUN, "--dry-run", "--no-prefill-encoder")
     assert "tasks    4" in done.lines
-    assert "(worked out for an NVIDIA L4 with stock vLLM, not measured" in done.lines[3]
+    assert "(calculated for an NVIDIA L4 with stock vLLM, not measured" in done.lines[3]
     done = typed(hours, *TO_CLOUD_RUN, "--dry-run", "--expected-rtfx", "140")
     assert "tasks    1" in done.lines
     assert "not measured" not in done.lines[3]
@@ -713,7 +713,7 @@ def test_the_gpus_of_an_instance(nowhere: None, calls: Calls, typed: Type) -> No
         ("ml.p4de.24xlarge", "8 NVIDIA A100-SXM4-80GB"),
     ):
         done = typed(hours, *TO_SAGEMAKER, "--instance-type", kind, "--dry-run")
-        assert f"(worked out for {gpus} with the encoder once a chunk, not measured" in done.line("time")
+        assert f"(calculated for {gpus} with the encoder once a chunk, not measured" in done.line("time")
     for args in (
         ("--instance-type", "ml.g4dn.xlarge"),
         ("--model", "mistralai/Voxtral-Mini-3B-2507"),

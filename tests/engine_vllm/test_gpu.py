@@ -12,7 +12,7 @@ from voxbatch.engines.vllm import VllmEngine, gpu
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU here")
 @pytest.mark.parametrize("devices", [None, "", "0", "GPU-8932f937"])
-def test_none_where_there_is_no_driver(devices: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gpus_without_a_driver(devices: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """There are no GPUs without a driver, whatever the variable says, and no exception."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if devices is not None:
@@ -21,13 +21,13 @@ def test_none_where_there_is_no_driver(devices: str | None, monkeypatch: pytest.
     assert gpu.driver() is None
 
 
-def test_memory_in_use() -> None:
+def test_used_bytes_exclude_the_drivers_own() -> None:
     """Memory in use is the total without the free memory and the driver's own."""
     assert gpu.GpuInfo("0", "H200", 150, 40, 10).used_bytes == 100
     assert gpu.GpuInfo("0", "H200", 150, 145, 10).used_bytes == 0
 
 
-def test_the_fullest_of_an_engines_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_bytes_is_that_of_the_fullest_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first visible GPUs count, because the engine takes these; the result is None on a CPU."""
     monkeypatch.setattr(
         gpu, "visible_gpus", lambda: [gpu.GpuInfo(str(i), "H200", 150, free) for i, free in enumerate((90, 50, 1))]
@@ -54,7 +54,9 @@ def test_the_fullest_of_an_engines_gpus(monkeypatch: pytest.MonkeyPatch) -> None
         ("MIG-1,0", ["MIG-1", "0"]),
     ],
 )
-def test_the_variable(given: str | None, visible: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_visible_devices_selects_gpus(
+    given: str | None, visible: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All GPUs are visible without the variable; with it, those that it names, in its order, up to the first unknown
     one."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

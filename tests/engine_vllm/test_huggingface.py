@@ -59,7 +59,7 @@ def tensors(folder: Path, pattern: str) -> dict[str, np.ndarray]:
     return {name: tensor for file in folder.glob(pattern) for name, tensor in load_file(file).items()}
 
 
-def test_translated_is_what_mistral_has(realtime: Path, saved: Path) -> None:
+def test_translated_tensors_equal_mistrals(realtime: Path, saved: Path) -> None:
     """Each translated tensor equals that of Mistral's file, bit for bit, for the names of any version of transformers.
 
     params.json has the same values too, for all keys that are read.
@@ -84,7 +84,9 @@ def _flat(content: dict[str, Any], above: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("prefilled", ["true", "false"])
-def test_tokens(prefilled: str, saved: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:
+def test_tokens_equal_those_of_mistrals_files(
+    prefilled: str, saved: Path, realtime_spoken: Spoken, tmp_path: Path
+) -> None:
     """40 chunks with many at a time give the tokens of stock vLLM with Mistral's files, one request at a time.
 
     This holds with the plugin's encoder and with stock's. The folder stays unchanged.
@@ -100,7 +102,7 @@ def test_tokens(prefilled: str, saved: Path, realtime_spoken: Spoken, tmp_path: 
     assert sorted(path.name for path in saved.iterdir()) == before
 
 
-def test_transformers_says_the_same(saved: Path, realtime: Path, realtime_spoken: Spoken) -> None:
+def test_tokens_equal_those_of_transformers(saved: Path, realtime: Path, realtime_spoken: Spoken) -> None:
     """transformers reads the same files and chooses the same tokens, except for near ties."""
     import generate
     from huggingface import Reference
@@ -120,7 +122,7 @@ def some(realtime_spoken: Spoken) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("options", [("delay_ms=2400",), ("dtype=bfloat16", "max_num_seqs=1")])
-def test_other_settings(
+def test_tokens_are_equal_with_other_settings(
     options: tuple[str, ...], saved: Path, realtime: Path, some: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
     """Another delay, and weights that are rounded while they load, give the tokens of Mistral's files."""
@@ -136,7 +138,7 @@ def test_other_settings(
     assert said[0] == said[1]
 
 
-def test_published_names(
+def test_published_tensor_names_are_read(
     saved: Path, realtime: Path, realtime_spoken: Spoken, some: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
     """One file with the published names and a copy of the tied embedding as the output matrix gives the same tokens."""
@@ -160,7 +162,7 @@ def test_published_names(
     assert found["tokens"] == {name: [realtime_spoken.tokens[name]] for name in some}
 
 
-def test_made_up_weights(saved: Path, some: dict[str, np.ndarray], tmp_path: Path) -> None:
+def test_dummy_weights_need_only_small_files(saved: Path, some: dict[str, np.ndarray], tmp_path: Path) -> None:
     """load_format=dummy needs only the small files."""
     from engine_runs import FLOAT32, streamed
 

@@ -48,7 +48,7 @@ def prefilled(*fp8: str) -> Footprint:
     return footprint(prefilled=True, fp8=frozenset(fp8))
 
 
-def test_the_weights() -> None:
+def test_weights_take_the_published_size() -> None:
     """The weights take 8.86 GB in bfloat16, to 3 %; 8 bits halve all of them but the embedding's 0.8 GB."""
     assert footprint().weights_bytes == pytest.approx(8.86e9, rel=0.03)
     embedding = 131_072 * 3_072 * 2
@@ -57,7 +57,7 @@ def test_the_weights() -> None:
     assert prefilled("decoder").weights_bytes < prefilled("encoder").weights_bytes < footprint().weights_bytes
 
 
-def test_a_position() -> None:
+def test_bytes_of_a_position() -> None:
     """A position takes 104 KiB of decoder cache and 10 KiB of encoder cache.
 
     The encoder's own K/V cache takes 1 MiB for each position within its window.
@@ -70,7 +70,7 @@ def test_a_position() -> None:
     assert footprint(is_realtime=False).request_bytes == 512 * 114 * KIB
 
 
-def test_a_position_when_the_encoder_runs_once_a_chunk() -> None:
+def test_bytes_of_a_position_with_the_plugin() -> None:
     """A position takes, with the plugin, 104 KiB of decoder cache (52 in 8 bits) and 6 KiB of encoder output.
 
     The encoder has no cache of its own.
@@ -88,7 +88,7 @@ def test_a_request_takes_whole_blocks() -> None:
     assert footprint(513, prefilled=True, block_size=128).request_bytes == (640 * 104 + 513 * 6) * KIB
 
 
-def test_cards() -> None:
+def test_requests_admitted_by_gpus() -> None:
     """An L4 admits about 190 requests of full length with the plugin, 214 of typical length, about 45 in stock's way,
     and about 500 in 8 bits.
 
@@ -149,7 +149,7 @@ TEXT_OF_A_WINDOW = 100
         ("small-24b", {"dim": 5120, "n_layers": 40, "hidden_dim": 32_768}, 143),
     ],
 )
-def test_a_step_of_an_instruct_profile(profile: str, shape: dict[str, int], fitting: int) -> None:
+def test_a_step_holds_the_requests_of_an_instruct_profile(profile: str, shape: dict[str, int], fitting: int) -> None:
     """A step holds all requests that L4s admit and the prompts of new ones, and all memory is left to the K/V cache."""
     settings = parse(VllmSettings, "vllm", {n: str(v) for n, v in load_profile(profile)["engine_options"].items()})
     model = {**params(), **shape, "tied_embeddings": False}
@@ -171,7 +171,7 @@ H200 = gpu.GpuInfo("0", "NVIDIA H200", 150_754_820_096, 150_000_000_000, 640_000
 
 @pytest.mark.parametrize("card", [L4, H200])
 @pytest.mark.parametrize("asked", [{}, {"gpu_memory_utilization": 1.0}, {"gpu_memory_gb": 22.0}])
-def test_an_option_says_what_a_card_may_hold(card: gpu.GpuInfo, asked: dict[str, Any]) -> None:
+def test_options_limit_the_memory_of_a_gpu(card: gpu.GpuInfo, asked: dict[str, Any]) -> None:
     """vLLM's plan, uncounted memory and the driver's memory add up to the limit; the default is 95 % of the card."""
     limit = asked.get("gpu_memory_gb", 0) * 1e9 or asked.get("gpu_memory_utilization", 0.95) * card.total_bytes
     settings = VllmSettings(prefill_encoder="false", lift_encoder_cache=False, **asked)
@@ -179,12 +179,12 @@ def test_an_option_says_what_a_card_may_hold(card: gpu.GpuInfo, asked: dict[str,
     assert planned + UNCOUNTED_BYTES + card.reserved_bytes == pytest.approx(limit)
 
 
-def test_an_l4() -> None:
+def test_an_l4_keeps_memory_free() -> None:
     """An L4 keeps 1.2 GB free by default, beside memory that is known to be used without being planned."""
     assert planned_bytes(VllmSettings(), L4) == pytest.approx(21.28e9, rel=1e-3)
 
 
-def test_more_or_less_than_a_card() -> None:
+def test_impossible_memory_limits_are_refused() -> None:
     """A limit above the card's memory is refused, and so is one that CUDA alone would fill."""
     with pytest.raises(ConfigError, match=r"gpu_memory_gb=25\.0: NVIDIA L4 has only 24\.2 GB"):
         planned_bytes(VllmSettings(gpu_memory_gb=25.0), L4)
@@ -192,7 +192,9 @@ def test_more_or_less_than_a_card() -> None:
         planned_bytes(VllmSettings(gpu_memory_gb=1.5), L4)
 
 
-def test_it_is_refused_whoever_says_how_many(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_impossible_memory_limits_are_refused_for_any_number_of_requests(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """An impossible limit is refused for any visible card, even if the number of requests does not depend on the
     memory."""
     monkeypatch.setattr(gpu, "visible_gpus", lambda: [H200, L4])
@@ -218,7 +220,7 @@ def voxtral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
     return model(tmp_path)
 
 
-def test_encoded_audio_that_vllm_does_not_count(voxtral: Model) -> None:
+def test_uncounted_encoded_audio_is_reserved(voxtral: Model) -> None:
     """Stock's way reserves 5 MiB for each admitted request, not for each requested one.
 
     With the encoder once for each chunk, encoded audio is part of the model.
@@ -231,7 +233,7 @@ def test_encoded_audio_that_vllm_does_not_count(voxtral: Model) -> None:
     assert memory_share(voxtral, plugin, True, L4, 192) * usable == pytest.approx(planned)
 
 
-def test_what_vllm_is_told(voxtral: Model) -> None:
+def test_arguments_for_vllm(voxtral: Model) -> None:
     """vLLM gets its share of the memory that CUDA reports, the plugin's attention, and otherwise only requested
     settings."""
     plain = llm_arguments(voxtral, VllmSettings(prefill_encoder="true"), True, voxtral.path, 192)
@@ -246,7 +248,7 @@ def test_what_vllm_is_told(voxtral: Model) -> None:
     assert told["attention_config"] == {"flash_attn_max_num_splits_for_cuda_graph": 1}
 
 
-def test_graphs_for_all_requests(voxtral: Model) -> None:
+def test_cuda_graphs_cover_all_requests(voxtral: Model) -> None:
     """CUDA graphs cover all requested requests, also beyond vLLM's own limit, if there are graphs at all."""
     for options, told in (
         ({}, None),
@@ -259,7 +261,7 @@ def test_graphs_for_all_requests(voxtral: Model) -> None:
         assert given["compilation_config"].get("max_cudagraph_capture_size") == told, options
 
 
-def test_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_allocator_gets_expandable_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """The allocator gets expandable segments on one GPU, unless the user has set it by either of its names."""
     for name in ALLOCATOR:
         monkeypatch.delenv(name, raising=False)
@@ -271,7 +273,7 @@ def test_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def test_the_host_of_a_gpu_counts_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_of_a_gpu_uses_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host of a GPU uses one thread unless the user says otherwise; an engine on a CPU keeps its threads."""
     monkeypatch.delenv(THREADS, raising=False)
     assert threads(on_gpu=True) == {"OMP_NUM_THREADS": "1"}

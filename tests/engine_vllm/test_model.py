@@ -87,7 +87,7 @@ def whisper(folder: Path) -> Path:
 # -- family and format -------------------------------------------------------------------------------------------------
 
 
-def test_a_local_folder(tmp_path: Path) -> None:
+def test_a_local_folder_is_described(tmp_path: Path) -> None:
     """The family, format and licence of a local folder are read from its small files."""
     folder = realtime(tmp_path / "m")
     assert locate(str(folder), None) == Model(str(folder), folder, REALTIME, True, None, "apache-2.0")
@@ -98,7 +98,7 @@ def test_a_local_folder(tmp_path: Path) -> None:
     assert (model.family, model.is_mistral, model.license) == (WHISPER, False, "unknown")
 
 
-def test_realtime_in_hugging_faces_format(tmp_path: Path) -> None:
+def test_realtime_in_hugging_faces_format_is_described(tmp_path: Path) -> None:
     """Realtime in Hugging Face's format is found by its config.json and described by the params.json made from it.
 
     A folder with both formats is read in Mistral's.
@@ -113,7 +113,7 @@ def test_realtime_in_hugging_faces_format(tmp_path: Path) -> None:
     assert locate(str(folder), None).is_mistral
 
 
-def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_folder_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative folder is found from any directory afterwards, and has priority over a hub's name."""
     realtime(tmp_path / "mistralai" / "m")
     monkeypatch.chdir(tmp_path)
@@ -121,7 +121,7 @@ def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("name", ["./m", "/nowhere/m", "~/m", "m", "a/b/c"])
-def test_no_such_folder(name: str) -> None:
+def test_a_missing_folder_is_refused(name: str) -> None:
     """A name that cannot be a hub's name is not looked up there."""
     with pytest.raises(ConfigError, match=f"--model {name}: there is no such folder; give a folder, a hub name"):
         locate(name, None)
@@ -129,7 +129,7 @@ def test_no_such_folder(name: str) -> None:
 
 @needs_hub
 @pytest.mark.parametrize("name", ["owner/na..me", "owner/-name", "ow ner/name", "owner/name.git", f"owner/{'x' * 99}"])
-def test_no_name_of_a_hub(name: str) -> None:
+def test_an_invalid_hub_name_is_refused(name: str) -> None:
     """A name that breaks the hub's rules is refused without a request, in our words."""
     with pytest.raises(ConfigError, match=f"--model {name}: there is no such folder here, and a hub name "):
         locate(name, None)
@@ -151,7 +151,7 @@ def test_no_name_of_a_hub(name: str) -> None:
          "lacks params.json, tekken.json and consolidated*.safetensors; they are in the same repository on the hub"),
     ],
 )  # fmt: skip
-def test_what_it_does_not_run(files: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_unsupported_models_are_refused(files: dict[str, Any], message: str, tmp_path: Path) -> None:
     """Another kind of model, or an incomplete one, is refused with the folder and the missing part."""
     with pytest.raises(ConfigError) as caught:
         locate(str(write(tmp_path / "m", **files)), None)
@@ -159,7 +159,7 @@ def test_what_it_does_not_run(files: dict[str, Any], message: str, tmp_path: Pat
     assert message in str(caught.value)
 
 
-def test_a_damaged_json(tmp_path: Path) -> None:
+def test_a_damaged_json_file_is_refused(tmp_path: Path) -> None:
     """The error for a damaged JSON file names the file, the damage and a solution."""
     write(tmp_path, params={})
     (tmp_path / "params.json").write_text('{"dim": ')
@@ -169,7 +169,7 @@ def test_a_damaged_json(tmp_path: Path) -> None:
         locate(str(tmp_path), None)
 
 
-def test_a_tokenizer_without_audio(tmp_path: Path) -> None:
+def test_a_tokenizer_without_audio_is_refused(tmp_path: Path) -> None:
     """A tokenizer without audio is refused as that of a text model."""
     write(tmp_path, params=params(), tekken={})
     with pytest.raises(ConfigError, match=r"tekken\.json has no `audio` section"):
@@ -185,7 +185,7 @@ def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
 # -- weights -----------------------------------------------------------------------------------------------------------
 
 
-def test_whole_weights(tmp_path: Path) -> None:
+def test_complete_weights_are_accepted(tmp_path: Path) -> None:
     """Complete weights are accepted, in one file or several."""
     for model in (locate(str(realtime(tmp_path / "r")), None), locate(str(whisper(tmp_path / "w")), None)):
         assert complete(model) == model
@@ -193,7 +193,7 @@ def test_whole_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", [1, 63])
-def test_half_a_file(missing: int, tmp_path: Path) -> None:
+def test_an_incomplete_file_is_refused(missing: int, tmp_path: Path) -> None:
     """An incomplete file is named, with its size and the size it should have."""
     model = locate(str(realtime(tmp_path / "m")), None)
     file = model.path / "consolidated.safetensors"
@@ -206,7 +206,7 @@ def test_half_a_file(missing: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 40])
-def test_not_even_the_header(size: int, tmp_path: Path) -> None:
+def test_a_broken_header_is_refused(size: int, tmp_path: Path) -> None:
     """A file with a broken header is refused."""
     model = locate(str(realtime(tmp_path / "m")), None)
     os.truncate(model.path / "consolidated.safetensors", size)
@@ -217,7 +217,7 @@ def test_not_even_the_header(size: int, tmp_path: Path) -> None:
         check_weights(model)
 
 
-def test_a_missing_shard(tmp_path: Path) -> None:
+def test_a_missing_weights_file_is_refused(tmp_path: Path) -> None:
     """The files that the index names and the folder lacks are named."""
     model = locate(str(whisper(tmp_path / "m")), None)
     (model.path / "model.safetensors").unlink()
@@ -243,7 +243,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_a_folder_with_another_delay(tmp_path: Path) -> None:
+def test_another_delay_gets_a_linked_folder(tmp_path: Path) -> None:
     """The folder for another delay has links to all files and its own tekken.json; the model's folder is not touched.
 
     Only the delay differs in tekken.json.
@@ -263,7 +263,7 @@ def test_a_folder_with_another_delay(tmp_path: Path) -> None:
     check_weights(locate(str(folder), None))
 
 
-def test_the_same_folder_each_time(tmp_path: Path) -> None:
+def test_the_linked_folder_is_the_same_each_time(tmp_path: Path) -> None:
     """A model and a delay always have the same folder, and no folder is made if the model has this delay."""
     model = locate(str(realtime(tmp_path / "m")), None)
     folder = linked_folder(model, 960, tmp_path / "cache")
@@ -280,7 +280,7 @@ def test_the_same_folder_each_time(tmp_path: Path) -> None:
     assert linked_folder(model, 480, tmp_path / "cache") == model.path
 
 
-def test_a_model_that_has_changed(tmp_path: Path) -> None:
+def test_removed_files_leave_the_linked_folder(tmp_path: Path) -> None:
     """A file that the model no longer has disappears from the folder, because the engine would fail at the link."""
     model = locate(str(realtime(tmp_path / "m")), None)
     folder = linked_folder(model, 960, tmp_path / "cache")
@@ -290,7 +290,7 @@ def test_a_model_that_has_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 480, 960])
-def test_a_folder_with_params_json(delay_ms: int, tmp_path: Path) -> None:
+def test_hugging_faces_format_gets_a_linked_folder(delay_ms: int, tmp_path: Path) -> None:
     """A model in Hugging Face's format is served from a folder with a params.json of its own.
 
     The folder has its own tekken.json only for another delay. The weights are linked. Other tensor files are left out.
@@ -306,7 +306,7 @@ def test_a_folder_with_params_json(delay_ms: int, tmp_path: Path) -> None:
     assert locate(str(folder), None).shape() == model.shape()
 
 
-def test_two_at_once(tmp_path: Path) -> None:
+def test_two_processes_can_make_the_linked_folder_at_once(tmp_path: Path) -> None:
     """Processes and threads that make the folder at the same time all find it complete, and leave nothing behind."""
     model = locate(str(realtime(tmp_path / "m")), None)
     script = (
@@ -444,7 +444,7 @@ def ask(endpoint: str, home: Path, *models: tuple[str, str | None]) -> list[Any]
 
 @needs_hub
 @pytest.mark.slow
-def test_a_model_of_a_hub(hub: str, tmp_path: Path) -> None:
+def test_a_hub_model_is_fetched_in_two_steps(hub: str, tmp_path: Path) -> None:
     """Small files are fetched first and weights of the model's format later; a branch or tag stands for its commit.
 
     A model that is here already is found without the hub.
@@ -459,7 +459,7 @@ def test_a_model_of_a_hub(hub: str, tmp_path: Path) -> None:
 
 @needs_hub
 @pytest.mark.slow
-def test_a_model_of_a_hub_in_hugging_faces_format(hub: str, tmp_path: Path) -> None:
+def test_a_hub_model_in_hugging_faces_format_is_fetched(hub: str, tmp_path: Path) -> None:
     """A repository without params.json gives the weights in Hugging Face's format, with their index."""
     small = ["config.json", "tekken.json"]
     whole = sorted([*small, "model-00001-of-00001.safetensors", "model.safetensors.index.json"])
@@ -468,7 +468,7 @@ def test_a_model_of_a_hub_in_hugging_faces_format(hub: str, tmp_path: Path) -> N
 
 @needs_hub
 @pytest.mark.slow
-def test_what_a_hub_refuses(hub: str, tmp_path: Path) -> None:
+def test_each_refusal_of_the_hub_has_its_message(hub: str, tmp_path: Path) -> None:
     """Each refusal of the hub has its own message with a solution."""
     gated, revision, absent, private = ask(
         hub, tmp_path, ("owner/gated", None), ("owner/good", "v9"), ("owner/absent", None), ("owner/private", None)
@@ -485,7 +485,7 @@ def test_what_a_hub_refuses(hub: str, tmp_path: Path) -> None:
 
 @needs_hub
 @pytest.mark.slow
-def test_a_hub_that_cannot_be_reached(hub: str, tmp_path: Path) -> None:
+def test_an_unreachable_hub_is_reported(hub: str, tmp_path: Path) -> None:
     """The error for an unreachable hub, or a network that drops connections, names the other ways to get a model."""
     for found in (*ask(_nowhere(), tmp_path, ("owner/good", None)), *ask(hub, tmp_path, ("owner/rude", None))):
         assert found.startswith("ConfigError: --model owner/")
@@ -495,7 +495,7 @@ def test_a_hub_that_cannot_be_reached(hub: str, tmp_path: Path) -> None:
 
 @needs_hub
 @pytest.mark.slow
-def test_a_hub_that_fails_before_the_weights_are_here(hub: str, tmp_path: Path) -> None:
+def test_a_failed_download_of_weights_can_be_retried(hub: str, tmp_path: Path) -> None:
     """A hub that fails during a download is no fault of the user: the run or listener ends and may be restarted."""
     (found,) = ask(hub, tmp_path, ("owner/fleeting", None))
     assert found.startswith("EngineError: --model owner/fleeting: the hub cannot be reached (")

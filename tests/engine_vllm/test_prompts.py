@@ -41,7 +41,7 @@ def official(model: Path, samples: np.ndarray, lang: str | None) -> Any:
 
 
 @pytest.mark.parametrize("delay_ms", [480, 2400])
-def test_realtime(tmp_path: Path, delay_ms: int) -> None:
+def test_the_realtime_prompt_is_the_official_one(tmp_path: Path, delay_ms: int) -> None:
     """The prompt is the official one at each length and both delays, and the request asks for all tokens of the
     audio."""
     from checkpoints import write_realtime
@@ -63,7 +63,7 @@ def test_realtime(tmp_path: Path, delay_ms: int) -> None:
         family.request(Piece(noise(family.max_chunk_samples + 1)))
 
 
-def test_realtime_text_after_the_end(tmp_path: Path) -> None:
+def test_text_after_eos_is_kept_with_its_time(tmp_path: Path) -> None:
     """Text after the first EOS is kept, with the time of that EOS, inside the audio, and the number of characters."""
     from checkpoints import write_realtime
 
@@ -81,7 +81,7 @@ def test_realtime_text_after_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lang", [None, "en", "pt", "hi"])
-def test_instruct(voxtral: Path, lang: str | None) -> None:
+def test_the_instruct_prompt_is_the_official_one(voxtral: Path, lang: str | None) -> None:
     """The prompt is the official one at each length, with and without a language, and leaves space for the text."""
     family = Instruct(locate(str(voxtral), None), resolve("instruct", {}))
     family.load(voxtral)
@@ -96,7 +96,7 @@ def test_instruct(voxtral: Path, lang: str | None) -> None:
         family.request(Piece(noise(480_001)))
 
 
-def test_languages(voxtral: Path, realtime: Path) -> None:
+def test_languages_of_the_families(voxtral: Path, realtime: Path) -> None:
     """An instruct model accepts mistral-common's languages; Realtime does not get the language, and so refuses none."""
     import pycountry
 
@@ -108,7 +108,7 @@ def test_languages(voxtral: Path, realtime: Path) -> None:
     assert not spec.uses_language
 
 
-def test_nothing_is_changed_in_place(voxtral: Path) -> None:
+def test_samples_are_not_changed(voxtral: Path) -> None:
     """Padding leaves a chunk's samples unchanged, because they are needed again after a death of the engine."""
     family = Instruct(locate(str(voxtral), None), resolve("instruct", {}))
     family.load(voxtral)

@@ -28,7 +28,7 @@ samples = st.integers(0, 10**7)
 @pytest.mark.parametrize(
     ("delay_ms", "prompt", "longest", "seconds"), [(480, 39, 592_640, 37.04), (2400, 63, 561_920, 35.12)]
 )
-def test_a_context_of_512(delay_ms: int, prompt: int, longest: int, seconds: float) -> None:
+def test_a_context_of_512_holds_the_published_audio(delay_ms: int, prompt: int, longest: int, seconds: float) -> None:
     """The longest clip fills the context to its last position, as published, and one sample more does not fit."""
     delay = delay_tokens(delay_ms)
     assert prompt_tokens(delay) == prompt
@@ -38,7 +38,7 @@ def test_a_context_of_512(delay_ms: int, prompt: int, longest: int, seconds: flo
 
 
 @given(samples, delays)
-def test_positions_by_hand(num_samples: int, delay: int) -> None:
+def test_positions_of_an_example(num_samples: int, delay: int) -> None:
     """Positions are 32 tokens of silence, the audio up to a whole token, the delay, one, and ten for the last word."""
     assert positions(num_samples, delay) == -(-num_samples // 1280) + 32 + delay + 1 + 10
 
@@ -55,7 +55,7 @@ def test_the_longest_chunk_is_the_longest(max_model_len: int, delay: int, left_p
 
 
 @given(samples, delays, st.integers(0, 64))
-def test_text_never_goes_beyond_the_audio(num_samples: int, delay: int, left_pad: int) -> None:
+def test_prompt_and_text_leave_one_position_free(num_samples: int, delay: int, left_pad: int) -> None:
     """Prompt and text leave one position free, because a token without audio would kill the engine."""
     tokens = max_tokens(num_samples, delay, left_pad)
     assert tokens >= 1
@@ -63,7 +63,7 @@ def test_text_never_goes_beyond_the_audio(num_samples: int, delay: int, left_pad
 
 
 @given(samples, samples, delays, delays)
-def test_more_takes_more(one: int, other: int, short: int, long: int) -> None:
+def test_more_audio_or_delay_takes_more_positions(one: int, other: int, short: int, long: int) -> None:
     """Longer audio and a longer delay never take fewer positions, and a longer delay never admits a longer chunk."""
     one, other = sorted((one, other))
     short, long = sorted((short, long))
@@ -73,13 +73,13 @@ def test_more_takes_more(one: int, other: int, short: int, long: int) -> None:
 
 
 @given(samples, delays)
-def test_all_of_the_audio_is_spoken_of(num_samples: int, delay: int) -> None:
+def test_the_tokens_cover_all_audio(num_samples: int, delay: int) -> None:
     """The k-th token covers the audio up to 80 × (k + 1) ms, and the last tokens reach beyond its end."""
     assert max_tokens(num_samples, delay) * SAMPLES_PER_TOKEN >= num_samples
 
 
 @pytest.mark.parametrize("delay_ms", [80, 480, 1200, 2400])
-def test_mistral_common_pads_to_as_much(delay_ms: int, tmp_path: Path) -> None:
+def test_mistral_common_pads_to_as_many_tokens(delay_ms: int, tmp_path: Path) -> None:
     """mistral-common pads real audio to as many tokens as positions() says, and its prompt has prompt_tokens()
     tokens."""
     pytest.importorskip("mistral_common")

@@ -194,7 +194,7 @@ def one_each(results: list[Result], count: int) -> bool:
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_an_engine_stays_from_stream_to_stream(dies: bool) -> None:
+def test_a_second_stream_reuses_the_running_engine(dies: bool) -> None:
     """The second stream uses the engine that the first one leaves running, or a new one if that engine has died."""
     world = World()
     first = RequestLoop(Ears(), world.starter(), watched=False)
@@ -211,7 +211,7 @@ def test_an_engine_stays_from_stream_to_stream(dies: bool) -> None:
     assert [each.closed for each in world.started] == ([True, False] if dies else [False])
 
 
-def test_a_stream_waits_for_the_one_before() -> None:
+def test_a_stream_waits_for_the_previous_stream() -> None:
     """Which may be at its end yet, with nobody to listen: it is asked nothing before, and the same engine serves it."""
     world, engine = World(), object.__new__(VllmEngine)
     engine._streaming, engine._ending, engine._is_closed = threading.Lock(), threading.Lock(), False
@@ -232,7 +232,7 @@ def test_a_stream_waits_for_the_one_before() -> None:
     assert len(world.started) == 1
 
 
-def test_an_engine_that_was_made_smaller_does_not_stay() -> None:
+def test_an_engine_with_fewer_requests_is_not_reused() -> None:
     """An engine that was made smaller after a lack of memory is not reused: the next stream tries all requests
     again."""
     world = World(causes=("CUDA out of memory",))
@@ -249,7 +249,7 @@ items = st.frozensets(st.integers(0, 99), max_size=3)
 
 
 @given(st.integers(0, 100), st.integers(1, 40), st.integers(0, 10**6), items, items, st.booleans())
-def test_one_result_each(
+def test_each_chunk_gets_one_result(
     count: int, concurrency: int, seed: int, failing: frozenset[int], unfit: frozenset[int], twice: bool
 ) -> None:
     """Each chunk gets the text of its own audio, in any order, among requests that fail and chunks that do not fit."""
@@ -265,7 +265,9 @@ def test_one_result_each(
 
 
 @given(st.integers(1, 100), st.integers(1, 40), st.integers(0, 10**6), st.sampled_from((0.02, 0.2, 0.5)))
-def test_one_result_each_however_often_it_dies(count: int, concurrency: int, seed: int, death_rate: float) -> None:
+def test_each_chunk_gets_one_result_despite_engine_deaths(
+    count: int, concurrency: int, seed: int, death_rate: float
+) -> None:
     """No chunk is lost or returned twice when the engine dies at any time, and every engine is closed."""
     world = World(seed, death_rate=death_rate)
     results = driven(world, count, concurrency=concurrency, restarts=1000)
@@ -276,7 +278,9 @@ def test_one_result_each_however_often_it_dies(count: int, concurrency: int, see
 
 
 @given(st.integers(1, 100), st.integers(1, 40), st.integers(0, 10**6), items)
-def test_only_killers_fail(count: int, concurrency: int, seed: int, killers: frozenset[int]) -> None:
+def test_only_chunks_that_kill_the_engine_fail(
+    count: int, concurrency: int, seed: int, killers: frozenset[int]
+) -> None:
     """A chunk that always kills the engine is isolated in the end and fails, and all others succeed."""
     world = World(seed, killers=killers)
     results = driven(world, count, concurrency=concurrency)
@@ -287,7 +291,7 @@ def test_only_killers_fail(count: int, concurrency: int, seed: int, killers: fro
 
 
 @given(st.integers(1, 100), st.integers(1, 40), st.integers(0, 6), st.integers(0, 10**6))
-def test_an_engine_that_never_lives(count: int, concurrency: int, restarts: int, seed: int) -> None:
+def test_an_engine_that_always_dies_ends_the_run(count: int, concurrency: int, restarts: int, seed: int) -> None:
     """An engine that dies `restarts` times in a row is given up, and no chunk fails for it, even if there are few
     chunks."""
     world, results = World(seed, death_rate=1.0), list[Result]()
@@ -299,7 +303,7 @@ def test_an_engine_that_never_lives(count: int, concurrency: int, restarts: int,
     assert all(each.closed for each in world.started)
 
 
-def test_an_engine_that_does_not_start() -> None:
+def test_a_failed_first_start_is_final() -> None:
     """A failed first start is final."""
     world = World(stillborn=(0,))
     with pytest.raises(EngineError, match=r"^vLLM died: it fell over$"):
@@ -307,7 +311,7 @@ def test_an_engine_that_does_not_start() -> None:
     assert world.sizes == [16]
 
 
-def test_an_engine_that_does_not_start_again() -> None:
+def test_a_failed_restart_counts_as_a_death() -> None:
     """A failed start counts as one more death after the engine has worked once: old memory may not be free yet."""
     world = World(killers=frozenset({5}), stillborn=(1, 3))
     results = driven(world, 40)
@@ -315,7 +319,7 @@ def test_an_engine_that_does_not_start_again() -> None:
     assert set(failed(results)) == {5}
 
 
-def test_out_of_memory_halves() -> None:
+def test_out_of_memory_halves_the_concurrency() -> None:
     """A lack of memory halves the number of requests at a time, and the log says so; no chunk fails."""
     world = World(causes=(OOM,), before_step=lambda core: core.die() if core.requests > 4 else None)
     results = driven(world, 50)
@@ -326,7 +330,7 @@ def test_out_of_memory_halves() -> None:
     assert "with 4 requests at a time" in told(results)[1]
 
 
-def test_out_of_memory_while_loading() -> None:
+def test_out_of_memory_while_loading_halves_the_concurrency() -> None:
     """A lack of memory while loading halves the number of requests too, which need buffers; at one request it is
     final."""
     world = World(causes=(OOM,), stillborn=(0, 1))
@@ -338,14 +342,14 @@ def test_out_of_memory_while_loading() -> None:
     assert world.sizes == [16, 8, 4, 2, 1]
 
 
-def test_a_refused_request() -> None:
+def test_a_refused_request_fails_only_its_chunk() -> None:
     """A request that vLLM refuses fails with vLLM's message, and affects no other chunk."""
     results = driven(World(), 5, Ears(refused=frozenset({3})))
     assert failed(results) == {3: "vllm: no such prompt"}
     assert len(heard(results)) == 4
 
 
-def test_trouble_of_any_kind_is_the_chunks_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_exception_fails_only_its_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk whose tokenizer raises fails with the error's name, and the run goes on."""
     ears = Ears()
     read = ears.read
@@ -361,7 +365,7 @@ def test_trouble_of_any_kind_is_the_chunks_own(monkeypatch: pytest.MonkeyPatch) 
     assert len(heard(results)) == 4
 
 
-def test_a_run_that_is_being_stopped() -> None:
+def test_a_death_during_a_stop_is_not_reported() -> None:
     """A death during a stop is not reported and starts no other engine, because the engine got the signal too."""
     feed = full([chunk(0), chunk(1)], closed=False)
 
@@ -376,7 +380,7 @@ def test_a_run_that_is_being_stopped() -> None:
     assert world.started[0].closed
 
 
-def test_a_run_that_is_left() -> None:
+def test_the_engine_is_closed_when_the_consumer_leaves() -> None:
     """The engine is closed when the consumer stops listening."""
     world = World()
     results = RequestLoop(Ears(), world.starter(), watched=False).run(full([chunk(i) for i in range(9)]))
@@ -395,7 +399,7 @@ def opened(concurrency: int) -> int:
 
 
 @given(st.integers(0, 200), st.integers(1, 60), st.integers(0, 10**6))
-def test_the_engine_is_kept_full(count: int, concurrency: int, seed: int) -> None:
+def test_the_engine_always_has_enough_requests(count: int, concurrency: int, seed: int) -> None:
     """The engine always has the requests that it runs and an eighth more, or all that exist, and never more.
 
     An engine that runs one request has none waiting, so that its latency is its own.
@@ -412,7 +416,7 @@ def test_the_engine_is_kept_full(count: int, concurrency: int, seed: int) -> Non
 
 
 @given(st.integers(1, 60), st.integers(0, 10**6), st.integers(0, 99))
-def test_suspects_are_few_at_a_time(concurrency: int, seed: int, killer: int) -> None:
+def test_suspects_are_retried_in_small_groups(concurrency: int, seed: int, killer: int) -> None:
     """After a death an eighth of the running requests are retried together, without new ones."""
     world = World(seed, killers=frozenset({killer}))
     driven(world, 100, concurrency=concurrency)
@@ -423,7 +427,7 @@ def test_suspects_are_few_at_a_time(concurrency: int, seed: int, killer: int) ->
 
 
 @given(st.integers(0, 10**6), st.integers(0, 199))
-def test_few_go_alone(seed: int, killer: int) -> None:
+def test_each_death_clears_chunks_that_were_not_running(seed: int, killer: int) -> None:
     """Each death clears the requests that were not running, so that few requests run alone."""
     alone: set[int] = set()
     world = World(seed, frozenset({killer}), before_step=lambda core: _note_alone(core, alone))
@@ -437,7 +441,7 @@ def _note_alone(core: StandIn, alone: set[int]) -> None:
         alone.update(core.hand.values())
 
 
-def test_it_waits_for_a_slow_feed() -> None:
+def test_the_loop_waits_for_a_slow_feed() -> None:
     """An idle driver waits for a chunk, and takes each chunk as it comes."""
     feed, world = full([chunk(0)], closed=False), World()
     results = RequestLoop(Ears(), world.starter(), watched=False).run(feed)
@@ -477,14 +481,14 @@ def in_order(world: World) -> World:
     return world
 
 
-def test_what_is_not_suspect_is_asked_once() -> None:
+def test_a_chunk_without_suspicion_is_decoded_once() -> None:
     """A chunk without suspicion is decoded once, and its text is the result."""
     ears = hears(PieceText(GOOD))
     assert watched(ears) == Hypothesis(7, 0, GOOD)
     assert len(ears.pieces) == 1
 
 
-def test_text_after_the_end_is_kept_and_flagged() -> None:
+def test_text_after_eos_is_kept_with_a_warning() -> None:
     """Text after the model's end token is kept, with a warning that says where and how much, and is not decoded
     again."""
     ears = hears(PieceText(GOOD, text_after_eos=((4.16, 30),)))
@@ -493,7 +497,7 @@ def test_text_after_the_end_is_kept_and_flagged() -> None:
     assert len(ears.pieces) == 1
 
 
-def test_halves_are_kept_when_they_are_better() -> None:
+def test_better_halves_replace_the_first_text() -> None:
     """Better halves are joined, with the second half's times shifted by the first's length, and with a warning."""
     ears = hears(PieceText(""), PieceText(" left half", LATE), PieceText(" right half, not so short", LATE))
     result = watched(ears, world=in_order(World()))
@@ -508,7 +512,7 @@ def test_halves_are_kept_when_they_are_better() -> None:
     assert warning.endswith(" s of speech: decoded again in two halves, and the second text was kept")
 
 
-def test_the_first_is_kept_when_the_second_is_no_better() -> None:
+def test_the_first_text_is_kept_if_the_second_is_no_better() -> None:
     """The first text is kept, with a warning, if the second one is no better."""
     result = watched(hears(PieceText("Yes."), PieceText(""), PieceText("")))
     assert result.text == "Yes."
@@ -516,7 +520,7 @@ def test_the_first_is_kept_when_the_second_is_no_better() -> None:
     assert warning.endswith(" s of speech: decoded again in two halves, and the first text was kept")
 
 
-def test_a_short_one_goes_behind_silence() -> None:
+def test_a_short_suspect_chunk_is_decoded_behind_silence() -> None:
     """A short suspect chunk is decoded again after 420 ms of silence, which its times do not include."""
     ears = hears(PieceText(""), PieceText(" short and late", (Word(" short", 0.2, 0.52), Word(" late", 1.42, 1.92))))
     result = watched(ears, SPEECH[: 5 * SAMPLING_RATE])
@@ -529,7 +533,7 @@ def test_a_short_one_goes_behind_silence() -> None:
     assert result.warnings[0].endswith("decoded again behind a little silence, and the second text was kept")
 
 
-def test_the_silence_changes_what_a_token_of_audio_is_made_of() -> None:
+def test_the_silence_changes_which_frames_a_token_pools() -> None:
     """The silence changes which frames of speech a token pools.
 
     A token pools four frames of the convolutions. After this silence no token pools the same four frames of speech as
@@ -555,7 +559,7 @@ def test_the_silence_changes_what_a_token_of_audio_is_made_of() -> None:
 
 
 @pytest.mark.parametrize("fault", ["error", "death", "refusal"])
-def test_a_second_opinion_that_fails(fault: str) -> None:
+def test_the_first_text_is_kept_if_the_second_round_fails(fault: str) -> None:
     """The first text is kept if the second decoding fails: a doubtful text is better than none."""
     ears, world = hears(PieceText("Yes.")), World()
 
@@ -576,7 +580,7 @@ def test_a_second_opinion_that_fails(fault: str) -> None:
     assert why[fault] in warning
 
 
-def test_a_pause_across_both_halves() -> None:
+def test_a_pause_across_both_halves_is_one_pause() -> None:
     """Two stretches of silence that meet at the cut count as one."""
     halves = [Piece(SPEECH[: 10 * SAMPLING_RATE]), Piece(SPEECH[10 * SAMPLING_RATE :])]
     met = joined(halves, [PieceText(" one", LATE, (4.0, 10.0)), PieceText(" two", LATE, (0.0, 6.0))])
@@ -604,14 +608,14 @@ def test_joined_words_are_in_order_and_inside(sizes: list[int], lead: int, rng: 
     assert whole.longest_pause == pytest.approx((0.0, sum(sizes) / SAMPLING_RATE))
 
 
-def test_joined_ends_are_on_the_chunks_clock() -> None:
+def test_joined_times_count_from_the_start_of_the_chunk() -> None:
     """The end in the second half is shifted by the first half's length."""
     halves = [Piece(SPEECH[: 10 * SAMPLING_RATE]), Piece(SPEECH[10 * SAMPLING_RATE :])]
     met = joined(halves, [PieceText("one", text_after_eos=((4.0, 1),)), PieceText("two", text_after_eos=((5.0, 2),))])
     assert met.text_after_eos == ((4.0, 1), (15.0, 2))
 
 
-def test_joined_without_times() -> None:
+def test_texts_without_times_are_joined_by_a_space() -> None:
     """Texts without times are joined by a space, except in scripts without spaces, where times decide."""
     halves = [Piece(SPEECH), Piece(SPEECH)]
     assert joined(halves, [PieceText("one"), PieceText("two", truncated=True)]) == PieceText("one two", truncated=True)

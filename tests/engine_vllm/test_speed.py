@@ -37,7 +37,7 @@ MEASURED = script("model")
 
 
 @pytest.mark.parametrize("run", MEASURED.RUNS, ids=lambda run: run.name)
-def test_what_was_measured(run: Any) -> None:
+def test_estimates_agree_with_measured_runs(run: Any) -> None:
     """The estimate is within a fifth of each whole run, and has its number of requests. No constant was fitted to these
     runs."""
     requests, rtfx = MEASURED.predicted(run)
@@ -45,7 +45,7 @@ def test_what_was_measured(run: Any) -> None:
     assert run.running is None or requests == pytest.approx(run.running, rel=0.1)
 
 
-def test_what_it_was_fitted_to() -> None:
+def test_estimates_agree_with_the_fitted_steps() -> None:
     """The estimate is within a tenth for steps of 1 to 512 requests, for our own attention, and for the encoder."""
     for requests, ms in MEASURED.STEPS:
         seconds = speed.decoder_s(H200, MODEL.decoder, requests, MEASURED.CONTEXT)
@@ -65,7 +65,7 @@ def test_the_tables_are_those_of_the_results() -> None:
         assert [line for line in table() if line not in results] == []
 
 
-def test_the_shape() -> None:
+def test_sizes_of_the_published_model() -> None:
     """The model's shape has the weights of `memory` and the published parameters that full_size.py writes.
 
     970 M and 3.43 G numbers of 2 bytes are 8.8 GB.
@@ -79,14 +79,14 @@ def test_the_shape() -> None:
     assert speed.model_sizes(script("full_size").params()) == MODEL
 
 
-def test_by_hand() -> None:
+def test_one_request_streams_the_weights() -> None:
     """One request on a card with slow memory takes the time to read the decoder's weights, and little more."""
     slow = replace(H200, bytes_per_s=1e9)
     read_s = 2 * MODEL.decoder.weights / (speed.STREAM * 1e9)
     assert speed.decoder_s(slow, MODEL.decoder, 1, 100) == pytest.approx(read_s, rel=0.01)
 
 
-def test_a_chunk() -> None:
+def test_positions_of_a_chunk() -> None:
     """A chunk of 30 s has 375 tokens and 32 + 6 + 11 pads; 39 of these positions are the prompt, and the rest are
     steps."""
     each = speed.chunk(30, 6)
@@ -109,7 +109,7 @@ def ratio(one: float, other: float) -> float:
 
 
 @given(cards, modes, lengths, st.floats(1, 10), st.floats(1, 10))
-def test_a_better_card_is_never_slower(
+def test_a_better_gpu_is_never_slower(
     spec: Any, mode: speed.RunMode, seconds: float, memory: float, compute: float
 ) -> None:
     """A card with more bytes or FLOPs a second is never slower."""
@@ -118,7 +118,7 @@ def test_a_better_card_is_never_slower(
 
 
 @given(cards, modes, lengths, st.integers(1, 1024))
-def test_more_requests_never_give_less(spec: Any, mode: speed.RunMode, seconds: float, other: int) -> None:
+def test_more_requests_are_never_slower(spec: Any, mode: speed.RunMode, seconds: float, other: int) -> None:
     """More requests never give less audio a second, as long as they fit into memory."""
     few, many = (replace(mode, requests=count) for count in sorted((mode.requests, other)))
     assert ratio(speed.rtfx(spec, MODEL, few, seconds), speed.rtfx(spec, MODEL, many, seconds)) <= 1
@@ -133,7 +133,7 @@ def test_a_short_run_is_not_faster_than_an_endless_one(spec: Any, mode: speed.Ru
     assert speed.rtfx(spec, MODEL, mode, seconds, 1e6 * mode.requests) == pytest.approx(endless, rel=1e-3)
 
 
-def test_the_end_of_a_run() -> None:
+def test_cost_of_the_end_of_a_run() -> None:
     """The end of a run costs the steps computed by hand.
 
     Chunks of equal length cost half the steps of one chunk. If lengths vary from almost nothing to twice the mean, the

@@ -43,7 +43,7 @@ def of(seconds: float) -> Samples:
     return SPEECH[: round(seconds * SAMPLING_RATE)]
 
 
-def test_an_ordinary_text() -> None:
+def test_an_ordinary_text_is_not_suspect() -> None:
     """Fifteen characters a second with a short pause are not suspect."""
     assert suspicions(SPEECH, PieceText(text_of(450), longest_pause=(12.0, 13.5))) == []
 
@@ -79,7 +79,7 @@ def test_an_ordinary_text() -> None:
         ),
     ],
 )
-def test_each_fires(samples: Samples, heard: PieceText, what: str) -> None:
+def test_each_check_fires_on_its_own_fault(samples: Samples, heard: PieceText, what: str) -> None:
     """Each watchdog fires alone on its own fault, with a message that says what and where."""
     assert said(samples, heard).startswith(what)
     assert len(suspicions(samples, heard)) == 1
@@ -100,12 +100,12 @@ def test_each_fires(samples: Samples, heard: PieceText, what: str) -> None:
         pytest.param(SPEECH, PieceText(text_of(400), untranscribed=(29.0, 30.0)), id="stopped a second early"),
     ],
 )
-def test_each_is_silent(samples: Samples, heard: PieceText) -> None:
+def test_no_check_fires_just_below_its_bound(samples: Samples, heard: PieceText) -> None:
     """No watchdog fires just below its bound."""
     assert said(samples, heard) == ""
 
 
-def test_a_long_pause_is_no_fault_where_nobody_speaks() -> None:
+def test_a_pause_without_speech_is_not_suspect() -> None:
     """Twelve seconds of silence or of steady noise between two sentences are not suspect."""
     for level in (0.0, 0.003):
         noise = np.random.default_rng(0).standard_normal(12 * SAMPLING_RATE).astype(np.float32) * np.float32(level)
@@ -115,7 +115,9 @@ def test_a_long_pause_is_no_fault_where_nobody_speaks() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 200_000), st.text(max_size=500), st.booleans(), st.floats(0, 1), st.floats(0, 1))
-def test_it_never_fails(num_samples: int, text: str, truncated: bool, one: float, other: float) -> None:
+def test_any_audio_with_any_text_is_judged(
+    num_samples: int, text: str, truncated: bool, one: float, other: float
+) -> None:
     """Any audio with any text is judged, and each suspicion has a weight."""
     samples = SPEECH[:num_samples]
     start, end = sorted((one * len(samples) / SAMPLING_RATE, other * len(samples) / SAMPLING_RATE))
@@ -208,7 +210,7 @@ def test_real_speech_without_text_is_suspect(recordings: list[Real]) -> None:
 
 
 @pytest.mark.slow
-def test_ten_seconds_lost_are_suspect(recordings: list[Real]) -> None:
+def test_ten_seconds_without_text_are_suspect(recordings: list[Real]) -> None:
     """A text that omits 10 s in the middle is noticed in chunks of 12 s or more. (Measured: all of 107.)"""
 
     def gap(samples: Samples, text: str) -> PieceText:

@@ -31,7 +31,7 @@ def config(**audio: Any) -> dict[str, Any]:
     return {"audio_config": {**rope, **audio}}
 
 
-def test_params() -> None:
+def test_params_of_the_published_model() -> None:
     """params.json has the published model's shape."""
     found = params(config(), CONFIG)
     encoder = found["multimodal"]["whisper_model_args"]["encoder_args"]
@@ -42,7 +42,7 @@ def test_params() -> None:
     assert (found["tied_embeddings"], found["sliding_window"], encoder["sliding_window"]) == (True, 8192, 750)
 
 
-def test_a_head_of_its_own() -> None:
+def test_nulls_are_read_as_transformers_reads_them() -> None:
     """tie_word_embeddings and a head_dim of null are read as transformers reads them."""
     found = params({**config(), "tie_word_embeddings": False, "text_config": {"head_dim": None}}, CONFIG)
     assert (found["tied_embeddings"], found["head_dim"]) == (False, 96)
@@ -56,7 +56,7 @@ def test_a_head_of_its_own() -> None:
         (config(rms_norm_eps=1e-6), "audio_config.rms_norm_eps is 1e-06, and vLLM's encoder computes with 1e-05"),
     ],
 )
-def test_what_vllm_cannot_compute(content: dict[str, Any], message: str) -> None:
+def test_values_that_vllm_cannot_compute_are_refused(content: dict[str, Any], message: str) -> None:
     """A setting that vLLM cannot compute is refused by name, because the text would be wrong."""
     with pytest.raises(ConfigError) as caught:
         params(content, CONFIG)
@@ -70,7 +70,7 @@ def test_what_vllm_cannot_compute(content: dict[str, Any], message: str) -> None
 @pytest.mark.parametrize(
     ("given", "load_format"), [("", LOAD_FORMAT), ("auto", LOAD_FORMAT), ("safetensors", LOAD_FORMAT), ("dummy",) * 2]
 )
-def test_stated(given: str, load_format: str) -> None:
+def test_arguments_use_mistrals_format(given: str, load_format: str) -> None:
     """vLLM reads params.json and tekken.json, and the weights by the plugin's load format, whatever the user's settings
     say."""
     found = arguments_from_settings(
@@ -80,7 +80,7 @@ def test_stated(given: str, load_format: str) -> None:
     assert found["load_format"] == load_format
 
 
-def test_where_vllm_would_not_find_the_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_plugin_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing plugin is reported before a GPU is used; made-up weights need no plugin."""
     model = Model("a model", tmp_path, REALTIME, is_mistral=False)
     monkeypatch.setattr(vllm_plugin, "is_installed", lambda: False)
@@ -110,19 +110,19 @@ def test_where_vllm_would_not_find_the_plugin(tmp_path: Path, monkeypatch: pytes
         ("language_model.lm_head.weight", "output.weight"),
     ],
 )  # fmt: skip
-def test_names(name: str, found: str) -> None:
+def test_tensor_names_of_all_transformers_versions(name: str, found: str) -> None:
     """The names of all versions of transformers are known."""
     assert mistral_name(name) == found
 
 
 @pytest.mark.parametrize("name", ["model.vision_tower.norm.weight", "language_model.model.layers.0.mlp.experts.weight"])
-def test_a_tensor_of_another_model(name: str) -> None:
+def test_a_tensor_of_another_model_is_refused(name: str) -> None:
     """A tensor of another model is refused by name."""
     with pytest.raises(ValueError, match=f"{name}: Voxtral Realtime in Hugging Face's format has no such tensor"):
         mistral_name(name)
 
 
-def test_rows_of_queries() -> None:
+def test_the_halves_of_a_head_are_interleaved() -> None:
     """The two halves of a head become neighbours, in weights and biases; other tensors stay unchanged."""
     shape = params(config(head_dim=4), CONFIG)
     bias = np.arange(8)
@@ -134,7 +134,7 @@ def test_rows_of_queries() -> None:
     assert rows.tolist() == matrix[[0, 2, 1, 3, 4, 6, 5, 7]].tolist()
 
 
-def test_a_second_output_matrix() -> None:
+def test_a_second_output_matrix_must_equal_the_embedding() -> None:
     """A second output matrix is passed on for vLLM to compare; if the embedding is tied, a different one is refused."""
     embedding = np.ones((3, 2))
     names = ["lm_head.weight", "model.language_model.embed_tokens.weight"]

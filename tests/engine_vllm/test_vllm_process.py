@@ -43,7 +43,7 @@ def write_errors(log: _EngineLog) -> None:
     (log.file.parent / "errors.log").write_text(TRACEBACK)
 
 
-def test_the_cause_is_what_the_engine_said(log: _EngineLog) -> None:
+def test_the_cause_comes_from_the_engines_log(log: _EngineLog) -> None:
     """The cause consists of the exceptions in the engine's log, and a lack of memory is recognised.
 
     Only the exception's own text names the log: the path differs from run to run, and `cause` becomes part of an item's
@@ -66,7 +66,7 @@ def test_without_a_log_the_exception_is_the_cause(log: _EngineLog) -> None:
     assert log.cause(OSError("gone")) == "OSError: gone"
 
 
-def test_a_log_that_somebody_was_sent_to_stays(log: _EngineLog) -> None:
+def test_a_log_that_a_message_names_is_kept(log: _EngineLog) -> None:
     """A log that a message names is kept; without trouble, no file remains."""
     log.remove()
     assert not log.file.parent.exists()
@@ -82,7 +82,7 @@ def test_a_log_that_somebody_was_sent_to_stays(log: _EngineLog) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("prompt too long"), TypeError("no such field")])
 @pytest.mark.parametrize("has_errors", [False, True])
-def test_a_request_that_is_not_taken(log: _EngineLog, error: Exception, has_errors: bool) -> None:
+def test_a_refused_request_is_no_death(log: _EngineLog, error: Exception, has_errors: bool) -> None:
     """A refused request is the fault of the request and no death, whatever the engine has logged before."""
     if has_errors:
         write_errors(log)
@@ -91,7 +91,7 @@ def test_a_request_that_is_not_taken(log: _EngineLog, error: Exception, has_erro
 
 
 @pytest.mark.parametrize("error", [ValueError("bad option"), TypeError("x"), RuntimeError("y"), OSError("z")])
-def test_all_else_is_death(log: _EngineLog, error: Exception) -> None:
+def test_any_other_exception_is_a_death(log: _EngineLog, error: Exception) -> None:
     """Any other exception while loading or waiting is a death, with its cause attached."""
     with pytest.raises(EngineDied, match=f"^{type(error).__name__}: {error} ") as caught, _errors_as_death(log):
         raise error
@@ -116,7 +116,7 @@ def test_the_engine_logs_to_files(tmp_path: Path) -> None:
     assert "] fine" not in (tmp_path / "errors").read_text()
 
 
-def test_what_is_said_while_loading(tmp_path: Path) -> None:
+def test_output_while_loading_goes_to_the_log(tmp_path: Path) -> None:
     """Output while loading stays out of the results and off the terminal.
 
     It comes from other processes, native code and this thread's libraries. Other threads, such as the progress line's,
@@ -196,7 +196,7 @@ def test_a_killed_engine_ends_the_wait(
     assert waiting(guard, outputs) == "dead"
 
 
-def test_a_killed_engine_answers_no_question(
+def test_a_killed_engine_ends_other_waits(
     sleeper: multiprocessing.process.BaseProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A killed engine ends the wait for other answers, such as its memory use. Earlier answers stay valid."""
@@ -225,7 +225,7 @@ def test_an_engine_that_hangs_is_killed(
     assert not sleeper.is_alive()
 
 
-def test_the_guard_ends_with_the_engine(sleeper: multiprocessing.process.BaseProcess) -> None:
+def test_the_hang_guard_ends_with_the_engine(sleeper: multiprocessing.process.BaseProcess) -> None:
     """A closed engine leaves no thread behind."""
     before = threading.active_count()
     guard = _HangGuard([sleeper], lambda: None)

@@ -102,7 +102,7 @@ def _title(process: psutil.Process) -> str:
         return ""
 
 
-def test_the_engine_killed_in_mid_run(
+def test_a_killed_engine_is_restarted(
     start: Starter, recordings: Path, options: list[str], undisturbed: bytes, tmp_path: Path
 ) -> None:
     """A killed engine process is started again, and the run ends by itself with the bytes of an undisturbed run."""
@@ -117,7 +117,7 @@ def test_the_engine_killed_in_mid_run(
     assert (out / "transcripts.jsonl").read_bytes() == undisturbed
 
 
-def test_the_run_killed_in_mid_run(
+def test_a_killed_run_leaves_no_engine_and_resumes(
     start: Starter, voxbatch: Voxbatch, recordings: Path, options: list[str], undisturbed: bytes, tmp_path: Path
 ) -> None:
     """A killed run leaves no engine that holds the GPU, and the next run resumes and ends with the same bytes."""
@@ -134,7 +134,7 @@ def test_the_run_killed_in_mid_run(
     assert (out / "transcripts.jsonl").read_bytes() == undisturbed
 
 
-def test_the_run_killed_while_the_model_loads(
+def test_a_run_killed_while_loading_leaves_no_engine(
     start: Starter, recordings: Path, options: list[str], tmp_path: Path
 ) -> None:
     """An engine that is still loading when its run is killed ends too."""
@@ -145,7 +145,7 @@ def test_the_run_killed_while_the_model_loads(
     assert gone(processes, GONE_S)
 
 
-def test_interrupted_at_the_terminal(start: Starter, recordings: Path, options: list[str], tmp_path: Path) -> None:
+def test_ctrl_c_interrupts_the_run(start: Starter, recordings: Path, options: list[str], tmp_path: Path) -> None:
     """A run ends as interrupted on Ctrl-C, which reaches the engine's process too.
 
     Finished items are committed, and no process remains.
@@ -191,7 +191,7 @@ def stuck(start: Starter, recordings: Path, two_cards: list[str], tmp_path: Path
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_workers_that_hang_while_the_model_loads(stuck: subprocess.Popen[str], number: int, code: int) -> None:
+def test_hanging_workers_end_with_the_run(stuck: subprocess.Popen[str], number: int, code: int) -> None:
     """No process of the run survives it, whether it was asked to stop or was killed."""
     processes = all_of(stuck)
     stuck.send_signal(number)
@@ -210,7 +210,7 @@ def test_workers_do_not_survive_their_engine(stuck: subprocess.Popen[str]) -> No
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_run_over_two_cards_that_ends_in_mid_run(
+def test_a_killed_run_on_two_gpus_leaves_no_process(
     start: Starter, recordings: Path, two_cards: list[str], tmp_path: Path, number: int, code: int
 ) -> None:
     """It leaves neither vLLM's engine process nor a worker behind."""
@@ -223,7 +223,7 @@ def test_a_run_over_two_cards_that_ends_in_mid_run(
     assert run.wait(GONE_S) == code
 
 
-def test_nothing_but_results_on_standard_output(
+def test_standard_output_holds_only_results(
     voxbatch: Voxbatch, recordings: Path, options: list[str], tmp_path: Path
 ) -> None:
     """The output of vLLM and its processes goes to the engine's own log, and not among the results."""
@@ -235,7 +235,7 @@ def test_nothing_but_results_on_standard_output(
     assert {"engine", "run_finished"} <= set(events)
 
 
-def test_a_model_that_is_half_there(voxbatch: Voxbatch, recordings: Path, realtime: Path, tmp_path: Path) -> None:
+def test_incomplete_weights_are_refused(voxbatch: Voxbatch, recordings: Path, realtime: Path, tmp_path: Path) -> None:
     """A truncated file of weights is named with both sizes before vLLM is loaded."""
     model = tmp_path / "model"
     model.mkdir()
@@ -248,14 +248,16 @@ def test_a_model_that_is_half_there(voxbatch: Voxbatch, recordings: Path, realti
     assert f"consolidated.safetensors is incomplete: {len(whole) - 1000:,} bytes of {len(whole):,}" in ended.stderr
 
 
-def test_a_folder_that_is_no_model(voxbatch: Voxbatch, recordings: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_refused(voxbatch: Voxbatch, recordings: Path, tmp_path: Path) -> None:
     """A folder without a model is refused with exit code 2 and the missing files."""
     ended = voxbatch("run", recordings, "-o", tmp_path / "out", "--engine", "vllm", "--model", tmp_path)
     assert ended.returncode == 2
     assert "neither params.json (Mistral's format) nor config.json" in ended.stderr
 
 
-def test_a_published_serving_properties(voxbatch: Voxbatch, recordings: Path, voxtral: Path, tmp_path: Path) -> None:
+def test_the_published_serving_properties_runs(
+    voxbatch: Voxbatch, recordings: Path, voxtral: Path, tmp_path: Path
+) -> None:
     """AWS's file for Voxtral runs unchanged, on another model and without its four GPUs."""
     file = tmp_path / "serving.properties"
     file.write_text(
@@ -282,7 +284,7 @@ def test_a_published_serving_properties(voxbatch: Voxbatch, recordings: Path, vo
     assert "without effect here: option.trust_remote_code, option.mm_processor_kwargs" in told[0]["text"]
 
 
-def test_a_published_vllm_config(voxbatch: Voxbatch, recordings: Path, realtime: Path, tmp_path: Path) -> None:
+def test_the_published_vllm_config_runs(voxbatch: Voxbatch, recordings: Path, realtime: Path, tmp_path: Path) -> None:
     """A published submission's file runs unchanged from the folder of the weights, without a model on the command
     line."""
     folder = tmp_path / "submission"

@@ -43,7 +43,7 @@ def bytewise(ids: Sequence[int]) -> str:
     return bytes(each - FIRST_TEXT_ID for each in ids).decode(errors="replace")
 
 
-def test_groups_by_hand() -> None:
+def test_token_groups_of_an_example() -> None:
     """[STREAMING_WORD] or a group's own first token opens the group, and any control token closes it."""
     assert list(token_groups([P, W, A, B, P, W, C, W, A, P, B])) == [(1, [A, B]), (5, [C]), (7, [A]), (10, [B])]
     assert list(token_groups([A, P])) == [(0, [A])]
@@ -52,7 +52,7 @@ def test_groups_by_hand() -> None:
 
 
 @given(tokens)
-def test_groups_keep_all_text(token_ids: list[int]) -> None:
+def test_token_groups_keep_all_text(token_ids: list[int]) -> None:
     """Every text token is in one group, in order; groups open in order, each at its first token or just before it."""
     found = list(token_groups(token_ids))
     assert [each for _, ids in found for each in ids] == [each for each in token_ids if each >= FIRST_TEXT_ID]
@@ -60,7 +60,7 @@ def test_groups_keep_all_text(token_ids: list[int]) -> None:
     assert all(ids[0] in token_ids[at : at + 2] for at, ids in found)
 
 
-def test_text_after_end() -> None:
+def test_text_after_eos_is_counted() -> None:
     """All text characters after the first EOS count; white space alone and control tokens are no text."""
     ids = [W, *spelt("one"), P, EOS, P, W, *spelt(" two"), EOS, *spelt(" 你")]
     assert text_after_end(ids, decode_groups(ids, bytewise)) == (5, 5)
@@ -68,7 +68,7 @@ def test_text_after_end() -> None:
         assert text_after_end(ids, decode_groups(ids, bytewise)) is None
 
 
-def test_timed_words_by_hand() -> None:
+def test_word_times_of_an_example() -> None:
     """[STREAMING_WORD] at k means that the word ended 80 × (k + 1) ms after the start, and began 70 ms a character
     before."""
     pieces = [(9, " one"), (24, " three"), (30, " four")]
@@ -79,7 +79,7 @@ def test_timed_words_by_hand() -> None:
     ]
 
 
-def test_a_group_of_several_words_shares_its_stretch() -> None:
+def test_the_words_of_a_group_share_its_time() -> None:
     """The words of a group share its time by their length, up to its end; fast words begin at the end of the word
     before."""
     pair = list(timed_words([(24, " one three")], 10.0))
@@ -88,7 +88,7 @@ def test_a_group_of_several_words_shares_its_stretch() -> None:
     assert close == [Word(" zero", 0.45, 0.8), Word(" one", 0.8, 0.832), Word(" three", 0.832, 0.88)]
 
 
-def test_words_behind_the_audio_end_with_it() -> None:
+def test_words_in_the_pads_end_with_the_audio() -> None:
     """Words that the model says during the pads after the audio have times inside the audio."""
     assert list(timed_words([(11, " late"), (20, " later")], 1.0)) == [
         Word(" late", 0.61, 0.96),
@@ -97,7 +97,7 @@ def test_words_behind_the_audio_end_with_it() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), texts), max_size=12), st.integers(1, 50_000))
-def test_words_are_in_order_and_inside(steps: list[tuple[int, str]], num_samples: int) -> None:
+def test_word_times_are_ordered_and_inside_the_audio(steps: list[tuple[int, str]], num_samples: int) -> None:
     """Times never go back and never leave the audio, and the words join to the text."""
     places = np.cumsum([step for step, _ in steps]).tolist()
     pieces = [(at, text) for at, (_, text) in zip(places, steps, strict=True)]
@@ -118,7 +118,7 @@ def test_split_words_join_again(text: str) -> None:
     assert all(word.strip() and " " not in word.strip() for word in words)
 
 
-def test_split_words_by_hand() -> None:
+def test_split_words_of_an_example() -> None:
     """Each word keeps the space before it, and white space at the end stays with the last word."""
     assert split_words(" one two") == [" one", " two"]
     assert split_words("one  two ") == ["one", "  two "]
@@ -139,7 +139,7 @@ def test_the_first_word_gets_no_space(first: str) -> None:
     assert with_leading_space([]) == []
 
 
-def test_a_character_in_two_groups() -> None:
+def test_groups_that_share_a_character_become_one() -> None:
     """Two groups that share a character become one, at the later position, and all others keep their own."""
     one, dumpling, end = spelt(" one"), spelt(" 🥟"), spelt(" end")
     said = [P, W, *one, P, W, *dumpling[:3], P, W, *dumpling[3:], W, *end]
@@ -147,7 +147,7 @@ def test_a_character_in_two_groups() -> None:
     assert decode_groups(said, bytewise) == [(1, " one"), (late, " 🥟"), (len(said) - 5, " end")]
 
 
-def test_bytes_that_are_no_character() -> None:
+def test_invalid_bytes_do_not_delay_later_text() -> None:
     """Bytes that are no character do not delay the text after them."""
     said = [W, *spelt(" one"), FIRST_TEXT_ID + 0xFF, P, W, *spelt(" two")]
     assert decode_groups(said, bytewise) == [(0, " one�"), (7, " two")]
@@ -162,7 +162,7 @@ def test_groups_decode_to_the_text(text: str, breaks: list[int]) -> None:
     assert "".join(piece for _, piece in decode_groups(said, bytewise)) == text
 
 
-def test_the_longest_pause_by_hand() -> None:
+def test_the_longest_pause_of_an_example() -> None:
     """The longest pause is between texts, before the first or after the last, in seconds of the audio."""
     assert longest_pause([P] * 100, 8.0) == (0.0, 8.0)
     assert longest_pause([A, *[P] * 49, A, *[P] * 10], 5.0) == pytest.approx((0.08, 4.08))
@@ -172,7 +172,7 @@ def test_the_longest_pause_by_hand() -> None:
 
 
 @given(tokens, st.integers(0, 200_000))
-def test_the_longest_pause_is_inside(token_ids: list[int], num_samples: int) -> None:
+def test_the_longest_pause_is_inside_the_audio(token_ids: list[int], num_samples: int) -> None:
     """The longest pause is inside the audio, and at least the duration divided by the number of text tokens plus
     one."""
     duration = num_samples / 16_000
@@ -182,7 +182,7 @@ def test_the_longest_pause_is_inside(token_ids: list[int], num_samples: int) -> 
     assert end - start >= duration / (spoken + 1) - 1e-9
 
 
-def test_reading_with_the_real_tokenizer(tmp_path: Path) -> None:
+def test_read_gives_word_times_with_the_real_tokenizer(tmp_path: Path) -> None:
     """Realtime.read gives right times if an emoji's bytes lie in two groups, and its words join to the text."""
     pytest.importorskip("mistral_common")
     from checkpoints import write_tekken

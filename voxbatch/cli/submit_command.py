@@ -194,8 +194,8 @@ def _forecast_lines(forecast: Forecast) -> Iterator[str]:
     if f.wall_s is None:
         yield "time     unknown: give --expected-rtfx"
     else:
-        worked_out = f" ({f.speed})" if f.speed else ""
-        yield f"time     about {format_duration(f.wall_s)} at RTFx {f.rtfx:g}{worked_out}, and the start of a task"
+        speed = f" ({f.speed})" if f.speed else ""
+        yield f"time     about {format_duration(f.wall_s)} at RTFx {f.rtfx:g}{speed}, and the start of a task"
     if f.usd is None:
         yield f"cost     unknown: give {'--expected-rtfx' if f.wall_s is None else '--usd-per-hour'}"
     else:

@@ -92,7 +92,9 @@ class ExpectedSpeed:
     """The GPU and the way in which it runs the model, as text for people."""
 
     def __str__(self) -> str:
-        return f"worked out for {self.of}, not measured, and may be {100 * self.error:.0f} % off: --expected-rtfx"
+        error = f"{100 * self.error:.0f} %"
+        remedy = "give a measured value with --expected-rtfx"
+        return f"calculated for {self.of}, not measured, and may be {error} off; {remedy}"
 
 
 class Engine(Protocol):
@@ -124,13 +126,13 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    where: str
+    class_path: str
     """module:class. The module is imported only when the engine is created."""
     needs: tuple[str, ...]
     """Names of the modules that must be installed."""
     install: str
     """The command that installs the engine."""
-    speed: str = ""
+    speed_path: str = ""
     """module:function that calculates the expected speed; see `expected_speed`. Empty if there is no such function."""
 
 
@@ -208,7 +210,9 @@ def language_refusal(spec: EngineSpec, lang: str) -> str | None:
     if spec.languages is None or lang in spec.languages:
         return None
     if spec.languages == ISO_639_1:
-        return f"model {spec.model} takes the two-letter codes of ISO 639-1, such as en; correct it or leave it out"
+        return (
+            f"model {spec.model} takes the two-letter codes of ISO 639-1, such as en; correct the code or leave it out"
+        )
     return f"model {spec.model} knows only {', '.join(sorted(spec.languages))}; choose another with --model"
 
 
@@ -238,11 +242,11 @@ def create(
         ConfigError: the engine does not accept the model or an option.
         EngineError: the library of the engine is installed but cannot be imported.
     """
-    module, _, cls = _ENGINES[name].where.partition(":")
+    module, _, cls = _ENGINES[name].class_path.partition(":")
     try:
         factory = getattr(importlib.import_module(module), cls)
     except ImportError as e:
-        raise EngineError(f"engine {name} does not load: {e}; {_ENGINES[name].install}") from e
+        raise EngineError(f"engine {name} cannot be imported: {e}; install it with {_ENGINES[name].install}") from e
     engine: Engine = factory(model, options, store_options)
     return engine
 
@@ -269,9 +273,9 @@ def expected_speed(
         ConfigError: the engine does not accept an option.
     """
     entry = _ENGINES.get(name)
-    if entry is None or not entry.speed:
+    if entry is None or not entry.speed_path:
         return None
-    module, _, function = entry.speed.partition(":")
+    module, _, function = entry.speed_path.partition(":")
     found: ExpectedSpeed | None = getattr(importlib.import_module(module), function)(
         model, options, durations, gpu, gpus
     )

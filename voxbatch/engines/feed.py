@@ -17,9 +17,9 @@ class Feed:
     """A queue of chunks that can be closed. It holds at most `capacity` samples, or one chunk that is longer."""
 
     def __init__(self, capacity: int):
-        self._capacity, self._held = capacity, 0
+        self._capacity, self._num_samples = capacity, 0
         self._chunks: deque[Chunk] = deque()
-        self._change = threading.Condition()
+        self._changed = threading.Condition()
         self._closed = self._discarded = False
         self.starved_s = 0.0
         """Seconds that the engine waited in `get`, counted from its first chunk on. If several threads wait, their
@@ -40,7 +40,7 @@ class Feed:
     @property
     def closed(self) -> bool:
         """Return whether the feed is closed and empty."""
-        with self._change:
+        with self._changed:
             return self._closed and not self._chunks
 
     def put(self, chunk: Chunk) -> bool:
@@ -50,15 +50,15 @@ class Feed:
             False if the feed is closed; then the chunk is not added.
         """
         size = len(chunk.samples)
-        with self._change:
-            while not self._closed and self._chunks and self._held + size > self._capacity:
-                self._change.wait()
+        with self._changed:
+            while not self._closed and self._chunks and self._num_samples + size > self._capacity:
+                self._changed.wait()
             if self._closed:
                 return False
             self._chunks.append(chunk)
-            self._held += size
-            self._is_served()
-            self._change.notify_all()
+            self._num_samples += size
+            self._end_shortage()
+            self._changed.notify_all()
             return True
 
     def get(self, wait: bool = True) -> Chunk | None:
@@ -70,26 +70,26 @@ class Feed:
         Returns:
             The chunk. None if the feed is empty and closed; with wait=False, None if the feed is empty now.
         """
-        with self._change:
+        with self._changed:
             if wait and not self._chunks and not self._closed:
-                self._came_short()
+                self._start_shortage()
                 began = time.monotonic()
                 while not self._chunks and not self._closed:
-                    self._change.wait()
+                    self._changed.wait()
                 if self.started_at is not None:
                     self.starved_s += time.monotonic() - began
             if not self._chunks:
-                self._came_short()
+                self._start_shortage()
                 return None
             if self.started_at is None:
                 self.started_at = time.monotonic()
             chunk = self._chunks.popleft()
             self._taken[chunk.item, chunk.index] = time.monotonic()
-            self._held -= len(chunk.samples)
-            self._change.notify_all()
+            self._num_samples -= len(chunk.samples)
+            self._changed.notify_all()
             return chunk
 
-    def taken_at(self, item: int, chunk: int) -> float:
+    def pop_taken_at(self, item: int, chunk: int) -> float:
         """Return the time.monotonic() at which the engine took a chunk, and forget it.
 
         Call this method once for each result.
@@ -98,14 +98,14 @@ class Feed:
             item: Item.index of the recording.
             chunk: index of the chunk within the recording.
         """
-        with self._change:
+        with self._changed:
             return self._taken.pop((item, chunk))
 
-    def _came_short(self) -> None:
+    def _start_shortage(self) -> None:
         if self._short_since is None and self.started_at is not None and not self._closed:
             self._short_since = time.monotonic()
 
-    def _is_served(self) -> None:
+    def _end_shortage(self) -> None:
         if self._short_since is not None:
             self.short_s += time.monotonic() - self._short_since
             self._short_since = None
@@ -116,11 +116,11 @@ class Feed:
         Args:
             discard: also drop the chunks in the feed, because the run is being stopped.
         """
-        with self._change:
+        with self._changed:
             self._closed = True
-            self._is_served()
+            self._end_shortage()
             if discard:
                 self._discarded = True
                 self._chunks.clear()
-                self._held = 0
-            self._change.notify_all()
+                self._num_samples = 0
+            self._changed.notify_all()

@@ -237,7 +237,7 @@ class Pipeline:
                 if isinstance(result, EngineMessage):
                     self._send(result)
                 else:
-                    times = self._feed.taken_at(result.item, result.chunk), time.monotonic()
+                    times = self._feed.pop_taken_at(result.item, result.chunk), time.monotonic()
                     self._send(_ChunkResult(result, times))
         except BaseException as e:  # noqa: BLE001 the main thread raises it again, too
             error = e
