@@ -14,9 +14,7 @@ Each measurement prints a JSON line:
   operations in float32.
 - `window`: the encoder's attention, ms per chunk of 30 s, by our kernel (voxbatch.vllm_plugin.window_kernel) and by
   FlashAttention as the encoder calls it; the difference between the two, and of each from float32.
-- `convolutions`: the encoder's two convolutions, ms per chunk, as products and by cuDNN, and the difference of each
-  from float64.
-- `spectrogram`: the step before the convolutions, and its difference from a CPU's result.
+- `spectrogram`: the step before the encoder's convolutions, and its difference from a CPU's result.
 
 With --sweep only the lines of `window` are printed, after one line (`sweep`) for each tuning of our kernel, the fastest
 first. Times are medians of 20 replays of a CUDA graph.
@@ -35,7 +33,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch.nn import Conv1d, functional
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -293,39 +290,6 @@ def _tuned(tuning: Any, chunks: int, given: tuple[Any, Any, Any, Any]) -> dict[s
     return {"what": "sweep", "chunks": chunks, **found, **size, "tuning": tuning}
 
 
-def convolutions() -> dict[str, Any]:
-    """Measure the way from the mels of four chunks to their frames, each convolution with its activation."""
-    from voxbatch.vllm_plugin.convolution import Causal
-    from voxbatch.vllm_plugin.spectrogram import rounded
-
-    torch.manual_seed(0)
-    modules = [Conv1d(MELS, DIM, 3), Conv1d(DIM, DIM, 3, 2)]
-    modules = [each.to(GPU, torch.bfloat16).requires_grad_(False) for each in modules]
-    one, other = (Causal(module) for module in modules)
-    mels = torch.randn(4, rounded(SAMPLES) // 160, MELS, device=GPU)
-    turned = mels.transpose(1, 2).contiguous()
-
-    def ours() -> torch.Tensor:
-        return torch.cat(tuple(functional.gelu(other(functional.gelu(one(mels))))))
-
-    def cudnn() -> torch.Tensor:
-        return torch.cat(tuple(_by_cudnn(modules, turned.bfloat16())))
-
-    found = {name: (timed(way), way().double()) for name, way in (("", ours), ("cudnn_", cudnn))}
-    exact = torch.cat(tuple(_by_cudnn([module.double() for module in modules], turned.bfloat16().double())))
-    times = {f"{name}ms": round(ms / 4, 4) for name, (ms, _) in found.items()}
-    errors = {f"{name}error": round(float((y - exact).norm() / exact.norm()), 5) for name, (_, y) in found.items()}
-    return {"what": "convolutions", **times, **errors}
-
-
-def _by_cudnn(modules: list[Conv1d], x: torch.Tensor) -> torch.Tensor:
-    """Convert [chunks, mels, frames] to [chunks, frames, dim], as vLLM's own modules do."""
-    for module in modules:
-        x = functional.pad(x, (module.kernel_size[0] - module.stride[0], 0))
-        x = functional.gelu(functional.conv1d(x, module.weight, module.bias, module.stride))
-    return x.transpose(1, 2)
-
-
 def spectrogram() -> dict[str, Any]:
     """Measure the spectrogram of four chunks."""
     from voxbatch.vllm_plugin.spectrogram import Spectrogram
@@ -370,7 +334,6 @@ def everything(sweep: bool) -> Iterator[dict[str, Any]]:
         yield from (products("head", (HEAD_PRODUCT,), 1, r) for r in (1, 64, 128, 221, 256, 384, 512))
         yield products("encoder", ENCODER, ENCODER_LAYERS, FRAMES)
         yield placing()
-        yield convolutions()
         yield spectrogram()
     yield from (window(chunks) for chunks in (1, 4, 16))
 

@@ -13,6 +13,10 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from torch.nn import functional  # noqa: E402
+from tower import tower  # noqa: E402
+
+from voxbatch.vllm_plugin.encoder import CONTEXT_FRAMES, Encoder  # noqa: E402
 from voxbatch.vllm_plugin.encoder_attention import Masked  # noqa: E402
 from voxbatch.vllm_plugin.encoder_output_pool import EncoderOutputPool  # noqa: E402
 from voxbatch.vllm_plugin.memory_usage import MemoryUsage  # noqa: E402
@@ -70,6 +74,23 @@ def test_spectrograms_together_are_those_alone() -> None:
         bins = torch.stft(samples, 400, 160, window=torch.hann_window(400), return_complex=True)[:, :-1].abs() ** 2
         expected = ((filters.T @ bins).clamp(min=1e-10).log10().clamp(min=1.5 - 8) + 4) / 4
         torch.testing.assert_close(mel[: len(samples) // 160], expected.T, atol=1e-5, rtol=1e-5)
+
+
+def test_the_encoder_goes_through_its_own_convolutions() -> None:
+    """The encoder's convolved frames equal those that its modules make of the same spectrogram.
+
+    The chunks have different lengths and lie end to end. The frames begin at the first frame and at a later one.
+    """
+    whole, adapter = tower(100)
+    encoder, layers = Encoder(whole, adapter), whole.whisper_encoder
+    audio = [torch.randn(1_280 * tokens) * 0.1 for tokens in (20, 3, 17)]
+    with torch.no_grad():
+        mels = encoder._spectrogram(audio).transpose(1, 2)
+        heard = functional.gelu(layers.conv2(functional.gelu(layers.conv1(mels)))).transpose(1, 2)
+        for first in (0, CONTEXT_FRAMES + 2):
+            counts = [len(each) // 320 - first for each in audio]
+            expected = torch.cat([chunk[first:][:count] for chunk, count in zip(heard, counts, strict=True)])
+            torch.testing.assert_close(encoder._convolve(audio, counts, first), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_lengths_are_rounded_up() -> None:

@@ -550,7 +550,7 @@ def test_the_silence_changes_which_frames_a_token_pools() -> None:
         samples = np.concatenate([np.zeros(lead, np.float32), SPEECH[: 2 * SAMPLING_RATE], np.zeros(9_600, np.float32)])
         samples = samples[: len(samples) // SAMPLES_PER_TOKEN * SAMPLES_PER_TOKEN]
         with torch.no_grad():
-            frames = encoder._convolved([torch.from_numpy(samples)], [len(samples) // 320], 0)
+            frames = encoder._convolve([torch.from_numpy(samples)], [len(samples) // 320], 0)
         return {group.numpy().tobytes() for group in frames.split(POOL)}
 
     first = pooled(0)

@@ -55,7 +55,7 @@ def test_no_frame_more_is_settled() -> None:
     Three frames are less than a token.
     """
     encoder = Encoder(*tower(750))
-    silent, loud = (encoder._convolved([each], [160], 0) for each in (torch.zeros(40 * TOKEN), chunk(8)))
+    silent, loud = (encoder._convolve([each], [160], 0) for each in (torch.zeros(40 * TOKEN), chunk(8)))
     assert torch.equal(silent[: SETTLED + 3], loud[: SETTLED + 3])
     assert not torch.allclose(silent[SETTLED + 3], loud[SETTLED + 3], atol=1e-3)
 
@@ -119,7 +119,7 @@ def test_another_rotation_is_refused() -> None:
     """A rotation of a head by halves is refused when the encoder is created, with a solution."""
     whole, adapter = tower(100)
     whole.whisper_encoder.layers[0].self_attn.rotary_emb.is_neox_style = True
-    with pytest.raises(ValueError, match=r"turns 8 of a head's 8 numbers, by halves; .*--no-prefill-encoder"):
+    with pytest.raises(ValueError, match=r"rotates 8 of a head's 8 numbers by halves, .*--no-prefill-encoder"):
         Encoder(whole, adapter)
 
 

@@ -84,17 +84,13 @@ class Windowed:
 
         self._kernel: Any = window_kernel
         self._window, self._scale = window, scale
-        self._tiled: tuple[Packed | None, Any] = None, None
+        self._tiled_for: Packed | None = None
+        self._tiles: Any = None
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
         """Return the attended values; see `Attention`."""
-        found: torch.Tensor = self._kernel.attend(q, k, v, self._tiles(packed), self._window, self._scale)
-        return found
-
-    def _tiles(self, packed: Packed) -> torch.Tensor:
-        """Return the tiles of a group. They are computed in the group's first layer and reused in the others, which
-        have the same."""
-        if self._tiled[0] is not packed:
-            self._tiled = packed, self._kernel.tiles(packed, self._window, self._kernel.TUNING.rows)
-        found: torch.Tensor = self._tiled[1]
+        if self._tiled_for is not packed:  # a group's first layer; the others have the same tiles
+            self._tiled_for = packed
+            self._tiles = self._kernel.tiles(packed, self._window, self._kernel.TUNING.rows)
+        found: torch.Tensor = self._kernel.attend(q, k, v, self._tiles, self._window, self._scale)
         return found

@@ -33,7 +33,7 @@ class MemoryUsage:
             "total": total,
             "allocated": int(stats["allocated_bytes.all.peak"]),
             "reserved": int(stats["reserved_bytes.all.peak"]),
-            **{name: int(_of(self, attribute)) for name, attribute in PLAN.items()},
+            **{name: int(_attribute(self, attribute)) for name, attribute in PLAN.items()},
         }
 
 
@@ -45,10 +45,10 @@ PLAN = {
     "graphs": "cudagraph_memory_estimate",
     "blocks": "available_kv_cache_memory_bytes",
 }
-"""Our names for the parts of the plan → attributes of vLLM's GPU worker (v1/worker/gpu_worker.py)."""
+"""Names of the parts of the plan → attributes of vLLM's GPU worker (v1/worker/gpu_worker.py)."""
 
 
-def _of(worker: Any, path: str) -> Any:
+def _attribute(worker: Any, path: str) -> Any:
     """Return the attribute at a dotted path, or 0 if a level of the path is missing."""
     for name in path.split("."):
         worker = getattr(worker, name, 0)

@@ -36,17 +36,17 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
     """Voxtral Realtime for whole chunks. It replaces vLLM's model of the same architecture."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):
-        with _graphs_allowed(vllm_config.compilation_config):
+        with _hide_full_graphs(vllm_config.compilation_config):
             super().__init__(vllm_config=vllm_config, prefix=prefix)
         layers = self.whisper_encoder.whisper_encoder.layers
         for layer in layers:
             vllm_config.compilation_config.static_forward_context.pop(layer.self_attn.attn.layer_name)
         self._width = self.config.text_config.hidden_size
         self._buffer_width = vllm_config.model_config.get_inputs_embeds_size()
-        self._longest = vllm_config.model_config.max_model_len
+        self._max_model_len = vllm_config.model_config.max_model_len
         row = self.audio_language_adapter.w_out.weight[0].detach()
-        most = vllm_config.scheduler_config.max_num_seqs
-        self.encoder_output_pool = EncoderOutputPool(most, self._longest, row)
+        slots = vllm_config.scheduler_config.max_num_seqs
+        self.encoder_output_pool = EncoderOutputPool(slots, self._max_model_len, row)
         self._encoder: Encoder | None = None
         patch_runner()
 
@@ -64,14 +64,12 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         Args:
             audio: [samples] for each chunk, preferably on the host; see Encoder.
         """
-        encoder = self._encoder or self._made_ready()
-        return encoder(audio, self.encoder_output_pool.store)
-
-    def _made_ready(self) -> Encoder:
-        left_pad = self.audio_config.streaming_n_left_pad_tokens or 0
-        self._encoder = encoder = Encoder(self.whisper_encoder, self.audio_language_adapter, left_pad)
-        encoder.rehearse(self._longest * SAMPLES_PER_TOKEN)
-        return encoder
+        if self._encoder is None:  # vLLM calls this for the first time after it has loaded the weights
+            left_pad = self.audio_config.streaming_n_left_pad_tokens or 0
+            self._encoder = Encoder(self.whisper_encoder, self.audio_language_adapter, left_pad)
+            self._encoder.rehearse(self._max_model_len * SAMPLES_PER_TOKEN)
+        found = {i: self.encoder_output_pool.store(rows) for i, rows in self._encoder.encode(audio)}
+        return [found[i] for i in range(len(audio))]
 
     def embed_input_ids(
         self,
@@ -86,13 +84,11 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         """
         if not multimodal_embeddings:
             return input_ids.new_zeros(len(input_ids), self._buffer_width, dtype=self.whisper_encoder.dtype)
-        of_rows = isinstance(multimodal_embeddings, RowNumbers)
-        heard = (
-            self.encoder_output_pool.gather(multimodal_embeddings[0])
-            if of_rows
-            else torch.cat(tuple(multimodal_embeddings))
-        )
-        return functional.pad(heard, (0, self._buffer_width - self._width))
+        if isinstance(multimodal_embeddings, RowNumbers):
+            audio = self.encoder_output_pool.gather(multimodal_embeddings[0])
+        else:
+            audio = torch.cat(tuple(multimodal_embeddings))
+        return functional.pad(audio, (0, self._buffer_width - self._width))
 
     def forward(
         self,
@@ -110,15 +106,15 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         """
         assert inputs_embeds is not None
         assert input_ids is not None
-        heard = inputs_embeds[:, : self._width] + self.language_model.embed_input_ids(input_ids)
-        delay = torch.full((1,), fill_value=self.n_delay_tokens, device=heard.device, dtype=heard.dtype)
+        embeds = inputs_embeds[:, : self._width] + self.language_model.embed_input_ids(input_ids)
+        delay = torch.full((1,), fill_value=self.n_delay_tokens, device=embeds.device, dtype=embeds.dtype)
         return self.language_model.model(
-            input_ids, positions, intermediate_tensors, inputs_embeds=heard, t_cond=self.time_embedding(delay)
+            input_ids, positions, intermediate_tensors, inputs_embeds=embeds, t_cond=self.time_embedding(delay)
         )
 
 
 @contextlib.contextmanager
-def _graphs_allowed(config: Any) -> Iterator[None]:
+def _hide_full_graphs(config: Any) -> Iterator[None]:
     """Ask for no full CUDA graphs while this context lasts. The stock model refuses them, because its `forward` runs
     the encoder."""
     asked = config.cudagraph_mode

@@ -25,11 +25,7 @@ NAMES = {
     ),
     f"{MODELS}.voxtral:VoxtralEncoderModel": "config, dtype, mel_filters, whisper_encoder",
     f"{MODELS}.whisper_causal:WhisperCausalEncoder": "conv1, conv2, layers, layer_norm; total_stride is 2",
-    f"{MODELS}.whisper_causal:WhisperCausalConv1d": (
-        "called with [chunks, channels, frames]; and in 16 bits on a GPU in its place weight [out, in, kernel], bias, "
-        "kernel_size, stride: it has no dilation and no groups, and pads with kernel - stride zeros in front, behind "
-        "the last frame with none where the stride goes into the frames"
-    ),
+    f"{MODELS}.whisper_causal:WhisperCausalConv1d": "called with [chunks, channels, frames]; weight",
     f"{MODELS}.whisper_causal:WhisperCausalEncoderLayer": (
         "self_attn_layer_norm, self_attn, final_layer_norm, mlp (gate_up_proj, act_fn, down_proj); its matrices are "
         "called, never read, for they may be quantised"

@@ -48,19 +48,14 @@ def tiles(packed: Packed, window: int, rows: int) -> torch.Tensor:
     Tiles that see most keys come first, so that short ones fill the end. Among equal tiles, those of a chunk are
     neighbours.
     """
+    first_frames = [0, *np.cumsum(packed.lengths).tolist()][:-1]
     found = [
-        (frame + begin, min(rows, count - begin), key, packed.known + begin)
-        for frame, key, count in zip(*_begins(packed), packed.lengths, strict=True)
+        (frame + begin, min(rows, count - begin), frame + packed.known * chunk, packed.known + begin)
+        for chunk, (frame, count) in enumerate(zip(first_frames, packed.lengths, strict=True))
         for begin in range(0, count, rows)
     ]
     found.sort(key=lambda tile: tile[1] + min(tile[3], window - 1), reverse=True)
     return to_device(np.array(found, np.int32), packed.starts.device)
-
-
-def _begins(packed: Packed) -> tuple[list[int], list[int]]:
-    """Return the first frame of each chunk, and the first key of each chunk."""
-    frames = [0, *np.cumsum(packed.lengths).tolist()][:-1]
-    return frames, [frame + packed.known * chunk for chunk, frame in enumerate(frames)]
 
 
 def attend(

@@ -3,11 +3,10 @@ GPU.
 
     python encode.py MODEL_DIR CHUNKS.npz OUT.npz
 
-The chunks are padded already. OUT holds, for each name, [tokens, width] as NAME.together, NAME.alone, NAME.fused and
-NAME.products. NAME.fused uses the kernels that a GPU uses, except attention and our own kernel: vLLM's kernels have CPU
-versions of the same name. NAME.products computes the convolutions as matrix products, as on a GPU. Unlike the other
-two, these two ways encode the silence at the beginning of each chunk every time. `known` is the number of frames that
-the others save.
+The chunks are padded already. OUT holds, for each name, [tokens, width] as NAME.together, NAME.alone and NAME.fused.
+NAME.fused uses the kernels that a GPU uses, except attention and our own kernel: vLLM's kernels have CPU versions of
+the same name. Unlike the other two, it encodes the silence at the beginning of each chunk every time. `known` is the
+number of frames that the others save.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ def rows(model: str, waveforms: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     with torch.inference_mode():
         together = made.embed_multimodal(audio_arrays=audio)
         alone = [made.embed_multimodal(audio_arrays=[each])[0] for each in audio]
-        by_kernels, by_products = fused(made)(audio), products(made)(audio)
+        by_kernels = fused(made)(audio)
     found = {"known": np.array(made._encoder._silence.frames)}
-    ways = {"together": together, "alone": alone, "fused": by_kernels, "products": by_products}
+    ways = {"together": together, "alone": alone, "fused": by_kernels}
     for way, each in ways.items():
         found |= {f"{name}.{way}": rows.numpy() for name, rows in zip(waveforms, each, strict=True)}
     return found
@@ -53,23 +52,12 @@ def fused(model: Any) -> Any:
     """Return an encoder with vLLM's fused kernels, in their CPU versions."""
     import torch
 
-    from voxbatch.vllm_plugin.encoder import Encoder, _Fused
+    from voxbatch.vllm_plugin.encoder import Encoder, FusedOps
 
     encoder = Encoder(model.whisper_encoder, model.audio_language_adapter)
-    encoder._ops = _Fused()
+    encoder._ops = FusedOps()
     for layer in model.whisper_encoder.whisper_encoder.layers:
         layer.mlp.act_fn.op = torch.ops._C.silu_and_mul  # the CPU build has this kernel, but does not use it
-    return encoder
-
-
-def products(model: Any) -> Any:
-    """Return an encoder whose convolutions are matrix products."""
-    from voxbatch.vllm_plugin.convolution import Causal
-    from voxbatch.vllm_plugin.encoder import Encoder
-
-    encoder = Encoder(model.whisper_encoder, model.audio_language_adapter)
-    layers = model.whisper_encoder.whisper_encoder
-    encoder._conv1, encoder._conv2 = Causal(layers.conv1), Causal(layers.conv2)
     return encoder
 
 

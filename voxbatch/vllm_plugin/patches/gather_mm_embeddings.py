@@ -55,7 +55,11 @@ def _rows(runner: Any, scheduler_output: Any, pool: EncoderOutputPool) -> np.nda
     first_rows = pool.first_rows(names)
     if first_rows is None:
         return None
-    counts = _num_positions(scheduler_output, names)
+    if scheduler_output.total_num_scheduled_tokens == len(names):  # each request has at least one position
+        counts = np.ones(len(names), np.int64)
+    else:
+        scheduled = scheduler_output.num_scheduled_tokens
+        counts = np.fromiter((scheduled[name] for name in names), np.int64, len(names))
     rows = first_rows + runner.input_batch.num_computed_tokens_cpu[: len(names)]
     if counts.max() > 1:
         offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -63,10 +67,3 @@ def _rows(runner: Any, scheduler_output: Any, pool: EncoderOutputPool) -> np.nda
     # A step that runs ahead may go past a request's end. Nobody reads those rows, so any existing row will do.
     found: np.ndarray = np.minimum(rows, pool.last_row)
     return found
-
-
-def _num_positions(scheduler_output: Any, names: list[str]) -> np.ndarray:
-    """Return the number of positions of each request in the step, [names], int64."""
-    if scheduler_output.total_num_scheduled_tokens == len(names):  # each request has at least one position
-        return np.ones(len(names), np.int64)
-    return np.fromiter((scheduler_output.num_scheduled_tokens[name] for name in names), np.int64, len(names))
