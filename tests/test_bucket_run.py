@@ -216,7 +216,7 @@ def test_interrupted_while_it_asks(job: Job, name: str) -> None:
     _, said = process.communicate(timeout=15)  # before `over` is set, and before the client times out
     over.set()
     assert process.returncode == 130
-    assert "nothing was begun" in said
+    assert "no item was started" in said
 
 
 def test_a_listing_is_interrupted(job: Job) -> None:
@@ -277,7 +277,7 @@ def test_the_store_goes_down(job: Job) -> None:
     code, said = job.run(f"{job.root}/m.jsonl", out)
     assert code == 1
     assert f"cannot write {out}/parts/shard-00000-of-00001/part-00002.jsonl: the server is busy or failing" in said
-    assert f"6 of {ITEMS} items are safe in {out}; run the same command again to go on from there" in said
+    assert f"6 of {ITEMS} items are safe in {out}; run the same command again to continue" in said
     job.proxy.spoil = lambda request: ""
     assert job.run(f"{job.root}/m.jsonl", out)[0] == 3
     assert outputs(open_store(out)) == job.local()

@@ -100,7 +100,7 @@ REFUSED = [
     (("manifest", "m.jsonl"), "Invalid value for 'FOLDER': Directory 'm.jsonl' is a file."),
     (
         (*LISTEN, "-o", "gs://calls/in", "--prefix", "gs://calls/in/day/"),
-        "gs://calls/in/day/ lies in gs://calls/in/, the -o OUT, where nothing is run: take another OUT",
+        "gs://calls/in/day/ lies in gs://calls/in/, the -o OUT, where nothing is run: give another OUT",
     ),
     (
         (*LISTEN, "-o", "gs://calls", "--recordings", "gs://calls/in/"),
@@ -118,9 +118,12 @@ REFUSED = [
         (*LISTEN, "--allow-outside", "--only-under", "gs://calls/"),
         "--allow-outside and --only-under contradict each other; give one of them",
     ),
-    ((*LISTEN, *ELSEWHERE, "-o", "here"), "-o here is no place that the job sees: give gs://… or s3://…"),
+    (
+        (*LISTEN, *ELSEWHERE, "-o", "here"),
+        "-o here is a folder of this machine, which the job cannot see: give gs://… or s3://…",
+    ),
     ((*LISTEN, *ELSEWHERE, "--tasks", "10001"), "tasks is 10,001; Cloud Run takes from 1 to 10,000"),
-    ((*LISTEN, *ELSEWHERE, "--engine", "scripted"), "how fast scripted is on such a machine is not known, so hours"),
+    ((*LISTEN, *ELSEWHERE, "--engine", "scripted"), "the speed of scripted on the machine of a task is unknown, so"),
 ]
 
 

@@ -23,7 +23,8 @@ LAYERS = (
     ("engines",),
     ("decoding", "output"),
     ("doctor", "runner"),
-    ("display", "platforms"),
+    ("display",),
+    ("platforms",),
     ("cli",),
     ("__main__",),
 )

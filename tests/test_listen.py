@@ -26,9 +26,9 @@ from conftest import Recorder, Starter, Voxbatch
 
 from voxbatch.log import Log
 from voxbatch.output.checkpoint import part_names, read_part
-from voxbatch.platforms.listen import Subscription
 from voxbatch.platforms.listen.batch_window import GRACE_S, batch_window_of
 from voxbatch.platforms.listen.message import UploadedRecording
+from voxbatch.platforms.listen.subscription import Subscription
 from voxbatch.platforms.submit import ATTEMPTS
 from voxbatch.storage import Store, open_store, retry, stat_object
 

@@ -11,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.errors import MessageError
-from voxbatch.platforms.listen.message import Ignored, Message, Rules, RunRequest, UploadedRecording, read
+from voxbatch.platforms.listen.message import Ignored, ReceivedMessage, RunRequest, UploadedRecording, read
+from voxbatch.platforms.listen.rules import Rules
 
 OUT = "gs://calls/out/"
 HERE = Rules(OUT, ("gs://calls/in/",), ("gs://calls/in/audio/",))
 
 
-def said(data: Any, **attributes: str) -> Message:
-    return Message("1", data if isinstance(data, bytes) else json.dumps(data).encode(), attributes)
+def said(data: Any, **attributes: str) -> ReceivedMessage:
+    return ReceivedMessage("1", data if isinstance(data, bytes) else json.dumps(data).encode(), attributes)
 
 
-def told(key: str, event: str = "OBJECT_FINALIZE", bucket: str = "calls", **attributes: str) -> Message:
+def told(key: str, event: str = "OBJECT_FINALIZE", bucket: str = "calls", **attributes: str) -> ReceivedMessage:
     """Return a notification without a payload."""
     place = {"bucketId": bucket, "objectId": key, "objectGeneration": "7"}
     return said(b"", eventType=event, payloadFormat="NONE", **place, **attributes)
@@ -66,7 +67,7 @@ def test_a_recording_is_run_where_recordings_come_in() -> None:
         told("out/audio/a.flac.jsonl"),
     ],
 )
-def test_what_is_not_ours(message: Message) -> None:
+def test_what_is_not_ours(message: ReceivedMessage) -> None:
     """Other events, places and file types, and our own outputs, are ignored with a reason."""
     found = read(message, HERE)
     assert isinstance(found, Ignored)
@@ -113,17 +114,17 @@ def test_an_order_in_json(data: Any, order: RunRequest) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "no JSON"),
-        (b"\xff\xfe", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
+        (b"", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
         ([], "the message is []"),
         ("gs://calls/in/m.jsonl", "the message is gs://calls/in/m.jsonl"),
         ({}, "manifest is missing"),
         ({"manifest": 3}, "manifest is 3"),
         ({"manifest": "/etc/passwd"}, "manifest is /etc/passwd; it must be an address"),
-        ({"manifest": "gs://calls/in/m.jsonl", "shards": 3}, "has shards, which nobody knows"),
+        ({"manifest": "gs://calls/in/m.jsonl", "shards": 3}, "has unknown keys (shards)"),
         ({"manifest": "gs://calls/else/m.jsonl"}, "lies below none of gs://calls/in/: put it there"),
-        ({"manifest": "gs://calls/in/../m.jsonl"}, "cannot be"),
+        ({"manifest": "gs://calls/in/../m.jsonl"}, "has no valid address"),
         ({"manifest": "gs://calls/in/m.jsonl", "output": "gs://else/x"}, "does not lie in gs://calls/out/"),
         ({"manifest": "gs://calls/in/m.jsonl", "output": "gs://calls/out-of-order"}, "does not lie in gs://calls/out/"),
         ({"manifest": "gs://calls/in/m.jsonl", "output": "https://host/x"}, "is no address in a bucket"),
@@ -163,7 +164,7 @@ def test_a_notification_must_name_its_object() -> None:
 def test_no_message_is_too_odd(data: bytes, attributes: dict[str, str]) -> None:
     """Any message is a run, an upload, ignored, or refused with MessageError; no other error is raised."""
     with contextlib.suppress(MessageError):
-        assert isinstance(read(Message("1", data, attributes), HERE), RunRequest | UploadedRecording | Ignored)
+        assert isinstance(read(ReceivedMessage("1", data, attributes), HERE), RunRequest | UploadedRecording | Ignored)
 
 
 @given(st.text(min_size=1).map(lambda text: text.replace("\0", "")))

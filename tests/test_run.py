@@ -130,7 +130,7 @@ def test_an_engine_that_dies(undisturbed: dict[str, bytes], voxbatch: Voxbatch, 
     assert died.stdout == ""
     assert died.stderr.splitlines()[-2:] == [
         "error: scripted to die after 5 results",
-        f"{committed} of 8 items are safe in out; run the same command again to go on from there",
+        f"{committed} of 8 items are safe in out; run the same command again to continue",
     ]
     assert 1 <= committed < 8
     resumed = voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED)
@@ -158,7 +158,7 @@ def test_a_signal_commits_what_is_in_hand(
     assert (running.returncode, out) == (code, "")
     assert 1 <= committed < 8
     assert last_line(err) == (
-        f"warning: interrupted; {committed} of 8 items are safe in out; run the same command again to go on from there"
+        f"warning: interrupted; {committed} of 8 items are safe in out; run the same command again to continue"
     )
     assert voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED).returncode == 3
     assert outputs(tmp_path / "out") == undisturbed
@@ -173,8 +173,8 @@ def test_a_signal_while_the_manifest_is_read(start: Starter, tmp_path: Path) -> 
     err = running.stderr.read()
     assert running.wait(5) == 143
     assert err == (
-        "warning: interrupted; nothing was begun, and what earlier runs committed is safe; "
-        "run the same command again to go on\n"
+        "warning: interrupted; no item was started, and all committed items are safe; "
+        "run the same command again to continue\n"
     )
     assert not (tmp_path / "stdin.voxbatch").exists()
 
@@ -188,8 +188,7 @@ def test_a_signal_before_anything_is_done(manifest: ManifestWriter, start: Start
     _, err = running.communicate(timeout=5)
     assert running.returncode == 143
     assert last_line(err) == (
-        f"warning: interrupted; 0 of 2 items are safe in {tmp_path}/m.voxbatch; "
-        "run the same command again to go on from there"
+        f"warning: interrupted; 0 of 2 items are safe in {tmp_path}/m.voxbatch; run the same command again to continue"
     )
 
 
@@ -278,7 +277,7 @@ def test_a_limit_on_file_sizes(undisturbed: dict[str, bytes], voxbatch: Voxbatch
     part = f"{tmp_path}/out/parts/shard-00000-of-00001/part-00000.jsonl"
     assert full.stderr.splitlines()[-2:] == [
         f"error: cannot write {part}: the file grew past the allowed size: raise the limit (ulimit -f)",
-        "0 of 8 items are safe in out; run the same command again to go on from there",
+        "0 of 8 items are safe in out; run the same command again to continue",
     ]
     assert voxbatch(*command).returncode == 3
     assert outputs(tmp_path / "out") == undisturbed
@@ -306,7 +305,7 @@ def test_a_full_disk(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
         pytest.skip(f"cannot mount a small file system here: {done.stderr.strip()}")
     first, second, _ = done.stderr.split("code ")
     assert "the disk is full: free some space" in first
-    assert last_line(first).endswith("of 8 items are safe in small/out; run the same command again to go on from there")
+    assert last_line(first).endswith("of 8 items are safe in small/out; run the same command again to continue")
     assert second.startswith("1\n")
     assert done.stderr.endswith("code 3\n")
     assert outputs(tmp_path / "kept") == undisturbed
@@ -390,7 +389,7 @@ def test_an_out_that_cannot_be_written(manifest: ManifestWriter, voxbatch: Voxba
     inside = voxbatch("run", path, "-o", "file/out", *SCRIPTED)
     assert (inside.returncode, inside.stderr.splitlines()[1:]) == (1, [
         f"error: cannot create {tmp_path}/file/out: a file stands where a folder is needed: choose another OUT with -o",
-        "nothing was begun, and what earlier runs committed is safe; run the same command again to go on",
+        "no item was started, and all committed items are safe; run the same command again to continue",
     ])  # fmt: skip
     virtual = voxbatch("run", path, "-o", "/proc/out", *SCRIPTED)
     assert virtual.returncode == 1

@@ -668,7 +668,7 @@ REFUSED = [
     (("--role", ROLE), "--role is for --target sagemaker; leave it out for cloudrun"),
     (
         ("--engine", "scripted"),
-        "how fast scripted is on such a machine is not known, so hours of audio say nothing of",
+        "the speed of scripted on the machine of a task is unknown, so the number of tasks",
     ),
     (("-o", "here"), "OUT here is no place that all tasks share: give -o gs://… or -o s3://…"),
     (("--engine-option", "x"), "Invalid value for '--engine-option': 'x': give NAME=VALUE"),
@@ -720,7 +720,10 @@ def test_the_gpus_of_an_instance(nowhere: None, calls: Calls, typed: Type) -> No
         ("--profile", "mini-3b", "--model", "gs://models/mini"),
     ):
         done = typed(hours, *TO_SAGEMAKER, *args, "--dry-run")
-        assert (done.code, done.said.startswith("Error: how fast vllm is on such a machine is not known")) == (2, True)
+        assert (done.code, done.said.startswith("Error: the speed of vllm on the machine of a task is unknown")) == (
+            2,
+            True,
+        )
         assert typed(hours, *TO_SAGEMAKER, *args, "--dry-run", "--tasks", "2").line("tasks") == "2"
 
 
@@ -763,7 +766,7 @@ def test_recordings_that_do_not_tell(nowhere: None, calls: Calls, typed: Type) -
     calls.server.put(calls.bucket, "m.jsonl", rows)
     command = (f"gs://{calls.bucket}/m.jsonl", *TO_CLOUD_RUN, "--expected-rtfx", "2", "--dry-run")
     done = typed(*command)
-    assert (done.code, done.said) == (2, "Error: none of 3 recordings tells how long it is: give --tasks N\n")
+    assert (done.code, done.said) == (2, "Error: the duration of none of 3 recordings is known: give --tasks N\n")
     assert typed(*command, "--tasks", "2").line("tasks") == "2"
 
 

@@ -74,7 +74,7 @@ def test_found(environ: Mapping[str, str], task: Task | None) -> None:
 
 
 WHOLE = "it must be a whole number from"
-UNSEEN = "(--tasks none does not look at it)"
+UNSEEN = "(--tasks none ignores it)"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ UNSEEN = "(--tasks none does not look at it)"
         (
             BATCH,
             (
-                "AWS_BATCH_JOB_ARRAY_INDEX is '3', but of how many tasks AWS Batch arrays do not tell: set "
+                "AWS_BATCH_JOB_ARRAY_INDEX is '3', but AWS Batch arrays do not give the number of tasks: set "
                 f"VOXBATCH_TASK_COUNT to their number, or give --shard I/N {UNSEEN}"
             ),
         ),
@@ -105,7 +105,7 @@ UNSEEN = "(--tasks none does not look at it)"
         (
             INDEXED,
             (
-                "JOB_COMPLETION_INDEX is '3', but of how many tasks Kubernetes jobs do not tell: set "
+                "JOB_COMPLETION_INDEX is '3', but Kubernetes jobs do not give the number of tasks: set "
                 f"VOXBATCH_TASK_COUNT to their number, or give --shard I/N {UNSEEN}"
             ),
         ),
@@ -113,7 +113,7 @@ UNSEEN = "(--tasks none does not look at it)"
         (
             {"VOXBATCH_TASK_COUNT": "8"},
             (
-                "VOXBATCH_TASK_COUNT is 8, but nothing says which of these tasks this one is: JOB_COMPLETION_INDEX and "
+                "VOXBATCH_TASK_COUNT is 8, but the number of this task is unknown: JOB_COMPLETION_INDEX and "
                 "AWS_BATCH_JOB_ARRAY_INDEX are not set; make the job an indexed one, give --shard I/8, or leave "
                 "VOXBATCH_TASK_COUNT out"
             ),
@@ -134,7 +134,7 @@ UNSEEN = "(--tasks none does not look at it)"
             CLOUD_RUN | NAMED | INDEXED | {"VOXBATCH_TASK_COUNT": "16"},
             (
                 "this process is task 3 of 8 (Cloud Run job calls, execution calls-x7k, attempt 1) and task 3 of 16 "
-                "(Kubernetes job) at once; which of them is meant? Say --tasks cloud-run or --tasks kubernetes, or "
+                "(Kubernetes job) at once; give --tasks cloud-run or --tasks kubernetes, or "
                 "--tasks none and --shard I/N"
             ),
         ),
@@ -550,7 +550,7 @@ def test_told_to_leave(manifest: ManifestWriter, start: Starter, bucket: servers
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "reason"),
-    [("503", "cannot write gs://"), ("stall", "what was in hand took over 9 s to commit")],
+    [("503", "cannot write gs://"), ("stall", "the last commit took over 9 s")],
 )
 def test_told_to_leave_while_the_store_is_down(
     manifest: ManifestWriter, start: Starter, bucket: servers.Place, fault: str, reason: str
@@ -567,4 +567,4 @@ def test_told_to_leave_while_the_store_is_down(
     code, said = told_to_leave(process)
     assert code == 143
     assert f"warning: interrupted; {reason}" in said
-    assert f"0 of 2 items are safe in {bucket.uri}; run the same command again to go on from there" in said
+    assert f"0 of 2 items are safe in {bucket.uri}; run the same command again to continue" in said

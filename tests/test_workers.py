@@ -146,7 +146,7 @@ def test_run_fails_if_all_workers_die(alone: dict[str, bytes], voxbatch: Voxbatc
     names = ", ".join(f"worker {i} (VOXBATCH_SCRIPTED_WORKER={i})" for i in range(3))
     assert dying.stderr.splitlines()[-2:] == [
         f"error: no worker is left: {names}: scripted to die after 2 results",
-        f"{safe} of 16 items are safe in out; run the same command again to go on from there",
+        f"{safe} of 16 items are safe in out; run the same command again to continue",
     ]
     again = voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, *options(workers=2), "--formats", "srt")
     assert again.returncode == 3, again.stderr
@@ -172,7 +172,7 @@ def test_signal_stops_all_workers_gracefully(
     safe = len(committed(tmp_path / "out"))
     assert 1 <= safe < 16
     assert err.splitlines()[-1] == (
-        f"warning: interrupted; {safe} of 16 items are safe in out; run the same command again to go on from there"
+        f"warning: interrupted; {safe} of 16 items are safe in out; run the same command again to continue"
     )
     assert "is lost" not in err
     assert voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, "--formats", "srt").returncode == 3
@@ -374,7 +374,7 @@ def test_run_stops_if_the_place_of_all_recordings_is_down(bucket: Bucket, tmp_pa
     assert error.startswith("error: cannot read gs://")
     assert f"; nothing arrived from {bucket.root}/ in the meantime (" in error
     assert error.endswith(" tried; --fail-unreachable records such recordings as failed)")
-    assert safe == "0 of 4 items are safe in out; run the same command again to go on from there"
+    assert safe == "0 of 4 items are safe in out; run the same command again to continue"
     assert not committed(tmp_path / "out")
     bucket.proxy.spoil = lambda asked: ""
     assert bucket.run(manifest, "out", *options(workers=2)).returncode == 0

@@ -6,9 +6,10 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
+from voxbatch.config import Config
 from voxbatch.log import Log
 from voxbatch.output.summary import Summary
-from voxbatch.runner import Progress
+from voxbatch.runner import Progress, RunResult, Usage
 from voxbatch.scoring import CorpusScore
 
 REFRESH_S = 0.1
@@ -164,3 +165,25 @@ def _error_rates(score: CorpusScore) -> Iterator[str]:
             detail = f"{c.substitutions:,} substitutions, {c.insertions:,} insertions, {c.deletions:,} deletions"
             missing = f"; {tally.missing:,} without a transcript" if tally.missing else ""
             yield f"{name} {tally.rate:.2%} ({detail} over {c.reference_length:,} {unit}s{missing})"
+
+
+def log_result(config: Config, result: RunResult, log: Log) -> None:
+    """Log the figures of a finished run, and whether other shards are still to come.
+
+    Among the figures, `items` is done + failed + resumed. A figure is None if it is unknown.
+    """
+    p, summary, usage = result.progress, result.summary, result.usage or Usage(0.0, 0.0, 0.0, 0.0)
+    price, shard = config.usd_per_hour, f"{config.shard}/{config.shards}"
+    log.info(
+        "run_finished", shard=shard, items=p.items, done=p.done, failed=p.failed, resumed=p.resumed,
+        audio_s=round(p.audio_s, 1), audio_hours=round(p.audio_s / 3600, 4), wall_s=round(p.wall_s, 2),
+        rtfx=round(p.audio_s / p.wall_s, 2) if result.usage else None,
+        usd=None if price is None else round(p.wall_s / 3600 * price, 6),
+        wer=summary.score.wer if summary and summary.score else None,
+        decode_cpu_s=round(usage.decode_cpu_s, 2), engine_s=round(usage.engine_s, 2),
+        starved_s=round(usage.starved_s, 2), short_s=round(usage.short_s, 2),
+    )  # fmt: skip
+    if summary is None:
+        failed = p.resumed_failed + p.failed
+        counts = f"{p.items - failed:,} done + {failed:,} failed = {p.items:,} items"
+        log.info("shard_done", text=f"shard {shard} is done: {counts}; the last shard to finish merges")

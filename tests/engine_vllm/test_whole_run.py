@@ -198,7 +198,7 @@ def test_hanging_workers_end_with_the_run(stuck: subprocess.Popen[str], number: 
     assert gone(processes, GONE_S)
     stderr = stuck.communicate()[1]
     assert stuck.returncode == code, stderr[-3000:]
-    assert ("run the same command again to go on" in stderr) == (number == signal.SIGTERM)
+    assert ("run the same command again to continue" in stderr) == (number == signal.SIGTERM)
 
 
 def test_workers_do_not_survive_their_engine(stuck: subprocess.Popen[str]) -> None:

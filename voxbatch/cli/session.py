@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -21,7 +21,7 @@ from voxbatch.output.layout import FAILURES, existing_outputs
 from voxbatch.output.lines import first_texts
 from voxbatch.output.summary import Summary
 from voxbatch.platforms.tasks import sagemaker
-from voxbatch.runner import Progress, RunResult, Stop, StopRequested, Usage
+from voxbatch.runner import Progress, RunResult, Stop, StopRequested
 from voxbatch.runner.stop import FINAL_COMMIT_TIMEOUT_S
 from voxbatch.storage import StoreOptions, open_store, set_retry_deadline
 
@@ -61,7 +61,7 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
         return 128 + signals[-1]
 
     try:
-        on_signals(stop, signals, lambda: leave(interrupted(f"what was in hand took over {LEAVE_S:.0f} s to commit")))
+        on_signals(stop, signals, lambda: leave(interrupted(f"the last commit took over {LEAVE_S:.0f} s")))
         with (display.live_progress if show_progress else display.progress_events)(log) as observe:
             finished = runner.run(config, log, latest.then(observe), stop)
         return report(config, finished, log, quiet, exit_zero)
@@ -113,10 +113,10 @@ def _safe(config: Config, latest: _Latest) -> str:
     """Return the sentence that says how many items are safe and how to continue."""
     p = latest.progress
     if p is None:
-        return "nothing was begun, and what earlier runs committed is safe; run the same command again to go on"
+        return "no item was started, and all committed items are safe; run the same command again to continue"
     safe = f"{p.committed:,} of {p.items:,} items are safe in {config.out}"
     again = " without --overwrite" if config.overwrite else ""
-    return f"{safe}; run the same command again{again} to go on from there"
+    return f"{safe}; run the same command again{again} to continue"
 
 
 def on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn]) -> None:
@@ -149,41 +149,15 @@ def on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn])
         signal.signal(number, handle)
 
 
-def report(config: Config, finished: RunResult, log: Log, quiet: bool, exit_zero: bool) -> int:
+def report(config: Config, result: RunResult, log: Log, quiet: bool, exit_zero: bool) -> int:
     """Log and print the outcome of a finished run, and return the exit code."""
-    progress, summary = finished.progress, finished.summary
-    shard = f"{config.shard}/{config.shards}"
-    log.info("run_finished", shard=shard, **_figures(config, finished))
-    if summary is None:
-        failed = progress.resumed_failed + progress.failed
-        counts = f"{progress.items - failed:,} done + {failed:,} failed = {progress.items:,} items"
-        log.info("shard_done", text=f"shard {shard} is done: {counts}; the last shard to finish merges")
-        return _exit_code(failed, exit_zero)
-    if not quiet:
-        print_outcome(summary, config.out, config.store_options)
-    return _exit_code(summary.failed, exit_zero)
-
-
-def _figures(config: Config, finished: RunResult) -> dict[str, Any]:
-    """Return the figures of this process for the event run_finished.
-
-    `items` is done + failed + resumed. A value is None if it is unknown.
-    """
-    p, summary = finished.progress, finished.summary
-    usage, wall_s = finished.usage or Usage(0.0, 0.0, 0.0, 0.0), p.wall_s
-    score = summary and summary.score
-    price = config.usd_per_hour
-    return {
-        "items": p.items, "done": p.done, "failed": p.failed, "resumed": p.resumed,
-        "audio_s": round(p.audio_s, 1), "audio_hours": round(p.audio_s / 3600, 4), "wall_s": round(wall_s, 2),
-        "rtfx": round(p.audio_s / wall_s, 2) if finished.usage else None,
-        "usd": None if price is None else round(wall_s / 3600 * price, 6), "wer": score.wer if score else None,
-        "decode_cpu_s": round(usage.decode_cpu_s, 2), "engine_s": round(usage.engine_s, 2),
-        "starved_s": round(usage.starved_s, 2), "short_s": round(usage.short_s, 2),
-    }  # fmt: skip
-
-
-def _exit_code(failed: int, exit_zero: bool) -> int:
+    display.log_result(config, result, log)
+    if result.summary is None:
+        failed = result.progress.resumed_failed + result.progress.failed
+    else:
+        failed = result.summary.failed
+        if not quiet:
+            print_outcome(result.summary, config.out, config.store_options)
     if not failed or exit_zero:
         return 0
     # SageMaker treats exit code 3 as a failed job, too, so the job gets a reason.

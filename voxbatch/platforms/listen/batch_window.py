@@ -18,7 +18,8 @@ from itertools import chain
 
 from voxbatch.errors import ManifestError, MessageError
 from voxbatch.manifest import upload_line, uploads_manifest
-from voxbatch.platforms.listen.message import Rules, RunRequest, UploadedRecording
+from voxbatch.platforms.listen.message import RunRequest, UploadedRecording
+from voxbatch.platforms.listen.rules import Rules
 from voxbatch.storage import Store, StoreOptions, open_store, stat_object
 from voxbatch.storage.objects import ObjectNotFound, Stat
 
@@ -84,10 +85,10 @@ class UploadRuns:
         try:
             found = stat_object(upload.uri, self._store_options)
         except ObjectNotFound as e:
-            raise MessageError(f"{upload.uri} was deleted before its turn; upload it again") from e
+            raise MessageError(f"{upload.uri} was deleted before it was run; upload it again") from e
         return None if upload.generation not in ("", found.tag) else found
 
-    def alone(self, upload: UploadedRecording, generation: str) -> RunRequest:
+    def single(self, upload: UploadedRecording, generation: str) -> RunRequest:
         """Return the run of one recording; write its manifest if there is none.
 
         Raises:
@@ -98,16 +99,16 @@ class UploadRuns:
         name = upload.out.removeprefix(str(self._rules.out)) + ".jsonl"
         line = upload_line(upload.uri, generation, self._store_options)
         if not self._store.create(name, [line.encode() + b"\n"]):
-            settled = json.loads(self._store.read(name) or b"{}")
-            if settled.get("generation") != generation:
+            earlier = json.loads(self._store.read(name) or b"{}").get("generation")
+            if earlier != generation:
                 raise MessageError(
-                    f"{upload.uri} was transcribed before, in another revision ({settled.get('generation')}, this one "
-                    f"is {generation}), to {upload.out}: upload it under another name, or delete {upload.out} "
-                    f"and {self._rules.out}{name} and upload it again"
+                    f"{upload.uri} has generation {generation}, but generation {earlier} was transcribed to "
+                    f"{upload.out}: upload it under another name, or delete {upload.out} and {self._rules.out}{name} "
+                    "and upload it again"
                 )
         return self._run(name, upload.out, upload.prefix)
 
-    def together(self, window: BatchWindow) -> tuple[RunRequest, set[tuple[str, str]]] | None:
+    def batch(self, window: BatchWindow) -> tuple[RunRequest, set[tuple[str, str]]] | None:
         """Return the run of a window that is over, and its recordings as (address, generation); None if no recording is
         left.
 
@@ -124,7 +125,8 @@ class UploadRuns:
             if (first := next(lines, None)) is None:
                 return None
             self._store.create(name, (line.encode() + b"\n" for line in chain([first], lines)))
-        return self._run(name, out, window.prefix), set(self._members(name))
+        rows = map(json.loads, self._store.lines(name))
+        return self._run(name, out, window.prefix), {(row["audio_filepath"], row["generation"]) for row in rows}
 
     def _lines(self, window: BatchWindow) -> Iterator[str]:
         """Yield the manifest lines of a window."""
@@ -133,12 +135,6 @@ class UploadRuns:
             for line in uploads_manifest(window.prefix, window.start, end, self._store_options, self._include):
                 if self._rules.place_of_recording(json.loads(line)["audio_filepath"]) == window.prefix:
                     yield line  # otherwise it belongs to a place inside this one, which has its own windows
-
-    def _members(self, name: str) -> Iterator[tuple[str, str]]:
-        """Yield (address, generation) of each recording in a manifest."""
-        for line in self._store.lines(name):
-            row = json.loads(line)
-            yield row["audio_filepath"], row["generation"]
 
     def _run(self, name: str, out: str, below: str) -> RunRequest:
         return RunRequest(f"{self._rules.out}{name}", out, (below,))

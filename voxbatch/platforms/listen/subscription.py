@@ -1,12 +1,12 @@
-"""Messages of a Pub/Sub subscription, each leased until it is answered.
+"""Messages of a Pub/Sub subscription, each held until it is answered.
 
 An answer is one of three: the message is done (acknowledged), given back, or put into the dead-letter topic with the
 reason.
 
 Delivery is at least once, and a message counts as delivered even if the reply was lost. So the code that handles a
-message must accept that it comes again. A thread extends the leases for as long as the work takes. The client's
-streaming pull is not used: it extends a lease for one hour only (FlowControl.max_lease_duration), and it holds messages
-that were not asked for.
+message must accept that it comes again. A thread extends the deadlines of the held messages for as long as the work
+takes. The client's streaming pull is not used: it extends a deadline for one hour only
+(FlowControl.max_lease_duration), and it holds messages that were not asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -26,18 +25,17 @@ import tenacity
 
 from voxbatch.errors import ConfigError, QueueError
 from voxbatch.log import Log
-from voxbatch.platforms.listen.message import Message
+from voxbatch.platforms import GOOGLE_PROJECT
+from voxbatch.platforms.listen.message import ReceivedMessage
 from voxbatch.storage.retry import ATTEMPTS, TOTAL_S, wait_s
 
-PROJECT = "GOOGLE_CLOUD_PROJECT"
-"""Environment variable of the project."""
 TIMEOUT_S = 20.0
 """Timeout of one request, in seconds."""
-EXTENSIONS = 3
-"""Extensions within the length of a lease: two may fail."""
-AGAIN = "they will be delivered once more"
+EXTENSIONS_PER_DEADLINE = 3
+"""Extensions within the length of a deadline: two may fail."""
+REDELIVERED = "they will be delivered again"
 MIN_ACK_DEADLINE_S = 10.0
-"""The shortest lease that Pub/Sub allows, in seconds, and the default one."""
+"""The shortest acknowledgement deadline that Pub/Sub allows, in seconds, and the default one."""
 IDS_AT_A_TIME = 1000
 """Ids in one request: a request may have 512 KiB, and an id has about 200 bytes (Pub/Sub quotas)."""
 REASON_BYTES = 1024
@@ -57,19 +55,11 @@ _UNCOUNTED = (
 )
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class ReceivedMessage:
-    """A message that is leased to this process."""
-
-    message: Message
-    ack_id: str
-
-
 class Subscription:
-    """A Pub/Sub subscription. Thread-safe except for `pull`. `close` gives the leased messages back."""
+    """A Pub/Sub subscription. Thread-safe except for `pull`. `close` gives the held messages back."""
 
     def __init__(self, name: str, project: str | None, dead_letter: str | None, log: Log):
-        """Connect to the subscription and start the thread that extends leases.
+        """Connect to the subscription and start the thread that extends deadlines.
 
         Args:
             name: projects/P/subscriptions/S, or S.
@@ -87,19 +77,22 @@ class Subscription:
             self._client = pubsub_v1.SubscriberClient()
             self._publisher = pubsub_v1.PublisherClient()
         self._log = log
-        self.name = _full(name, "subscriptions", project)
+        self.name = _full_name(name, "subscriptions", project)
         found = self._look(dead_letter is not None)
         policy = found and found.dead_letter_policy
         self.max_delivery_attempts = int(policy.max_delivery_attempts) if policy and policy.dead_letter_topic else 0
         """Number of deliveries after which Pub/Sub dead-letters a message itself, without a reason; 0: never."""
-        self.dead_letter = _full(dead_letter, "topics", project) if dead_letter else self._own_dead_letter(policy)
+        self.dead_letter_topic = (
+            _full_name(dead_letter, "topics", project) if dead_letter else self._own_dead_letter(policy)
+        )
         if found and not self.max_delivery_attempts:
             self._log.warning("no_dead_letter_policy", text=_UNCOUNTED.format(name=self.name))
         self.ack_deadline_s = float(found.ack_deadline_seconds) if found else MIN_ACK_DEADLINE_S
-        self._leases: dict[str, ReceivedMessage] = {}
+        self._held: set[str] = set()
+        """The ack_id of each held message. The extending thread reads it under the lock."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        threading.Thread(target=self._keep, daemon=True, name="leases").start()
+        threading.Thread(target=self._extend_deadlines, daemon=True, name="deadlines").start()
 
     def _look(self, may_be_denied: bool) -> Any:
         """Return the subscription's configuration; None if permission is denied and the configuration is not needed."""
@@ -138,10 +131,18 @@ class Subscription:
             QueueError: the subscription is unreachable, or cannot be read.
         """
         received = self._again(f"pull from {self.name}", partial(self._pull, most, timeout_s))
-        leases = [ReceivedMessage(_message(each), each.ack_id) for each in received]
         with self._lock:
-            self._leases |= {lease.ack_id: lease for lease in leases}
-        return leases
+            self._held.update(each.ack_id for each in received)
+        return [
+            ReceivedMessage(
+                each.message.message_id,
+                bytes(each.message.data),
+                dict(each.message.attributes),
+                int(each.delivery_attempt or 0),
+                each.ack_id,
+            )
+            for each in received
+        ]
 
     def _pull(self, most: int, timeout_s: float) -> Sequence[Any]:
         from google.api_core.exceptions import DeadlineExceeded
@@ -152,30 +153,30 @@ class Subscription:
         except DeadlineExceeded:  # Pub/Sub may say in this way that there is no message
             return []
 
-    def done(self, leases: Iterable[ReceivedMessage]) -> None:
+    def acknowledge(self, messages: Iterable[ReceivedMessage]) -> None:
         """Acknowledge messages. If this fails, the messages are delivered again, and their runs are found done."""
-        for ids in self._released(leases):
-            with self._told("acknowledge"):
-                self._again(f"acknowledge messages of {self.name}", partial(self._acknowledge, ids))
+        for ids in self._release(message.ack_id for message in messages):
+            call = partial(self._client.acknowledge, subscription=self.name, ack_ids=ids, timeout=TIMEOUT_S, retry=None)
+            with self._warning_on_error("acknowledge"):
+                self._again(f"acknowledge messages of {self.name}", call)
 
-    def _acknowledge(self, ids: list[str]) -> None:
-        self._client.acknowledge(subscription=self.name, ack_ids=ids, timeout=TIMEOUT_S, retry=None)
-
-    def nack(self, leases: Iterable[ReceivedMessage]) -> None:
+    def nack(self, messages: Iterable[ReceivedMessage]) -> None:
         """Give messages back, for delivery at once or as the subscription's retry policy says."""
-        for ids in self._released(leases):
-            with self._told("give back"):
-                self._extend(ids, 0)
+        self._nack(message.ack_id for message in messages)
 
-    def dead_letter_message(self, lease: ReceivedMessage, reason: str) -> None:
+    def _nack(self, ack_ids: Iterable[str]) -> None:
+        for ids in self._release(ack_ids):
+            with self._warning_on_error("give back"):
+                self._set_deadline(ids, 0)
+
+    def dead_letter(self, message: ReceivedMessage, reason: str) -> None:
         """Put a message into the dead-letter topic with the reason, and acknowledge it.
 
         Raises:
             ConfigError, QueueError: the message cannot be put there; `close` gives it back.
         """
-        from google.pubsub_v1 import PubsubMessage
+        from google.pubsub_v1 import PublisherClient, PubsubMessage
 
-        message = lease.message
         own = {
             "voxbatch_reason": reason.encode()[:REASON_BYTES].decode(errors="ignore"),
             "voxbatch_message_id": message.id,
@@ -184,52 +185,54 @@ class Subscription:
         free = (each for each in message.attributes.items() if not each[0].startswith(RESERVED))
         kept = dict(islice(free, MAX_ATTRIBUTES - len(own)))
         dead = PubsubMessage(data=message.data, attributes={**kept, **own})
-        self._again(f"publish to {self.dead_letter}", partial(self._publish, self.dead_letter, dead))
-        text = f"message {message.id} cannot be run, and is in {self.dead_letter} now: {reason}"
-        self._log.error("message_refused", message_id=message.id, dead_letter=self.dead_letter, text=text)
-        self.done([lease])
-
-    def _publish(self, topic: str, message: Any) -> None:
-        from google.pubsub_v1 import PublisherClient
-
+        topic = self.dead_letter_topic
         # Call the generated client: the publisher's own `publish` batches messages on threads, and takes attributes as
         # its keyword arguments.
-        PublisherClient.publish(self._publisher, topic=topic, messages=[message], timeout=TIMEOUT_S, retry=None)
+        publish = partial(
+            PublisherClient.publish, self._publisher, topic=topic, messages=[dead], timeout=TIMEOUT_S, retry=None
+        )
+        self._again(f"publish to {topic}", publish)
+        text = f"message {message.id} cannot be run, and is in {topic} now: {reason}"
+        self._log.error("message_refused", message_id=message.id, dead_letter=topic, text=text)
+        self.acknowledge([message])
 
     def close(self) -> None:
-        """Stop the extension of leases, and give all leased messages back."""
+        """Stop the extension of deadlines, and give all held messages back."""
         self._closed.set()
-        self.nack(list(self._leases.values()))
+        self._nack(list(self._held))
 
-    # -- leases -------------------------------------------------------------------------------------------------------
+    # -- deadlines -----------------------------------------------------------------------------------------------------
 
-    def _released(self, leases: Iterable[ReceivedMessage]) -> Iterator[list[str]]:
-        """Forget the leases, and return their ids in groups of IDS_AT_A_TIME."""
+    def _release(self, ack_ids: Iterable[str]) -> Iterator[list[str]]:
+        """Stop the extension of these messages' deadlines. Return the ids that were held, in groups of
+        IDS_AT_A_TIME.
+        """
         with self._lock:
-            ids = [lease.ack_id for lease in leases if self._leases.pop(lease.ack_id, None)]
+            ids = [each for each in ack_ids if each in self._held]
+            self._held.difference_update(ids)
         return (ids[at : at + IDS_AT_A_TIME] for at in range(0, len(ids), IDS_AT_A_TIME))
 
-    def _keep(self) -> None:
-        """Extend all leases EXTENSIONS times within a lease's length, until the subscription is closed."""
-        while not self._closed.wait(self.ack_deadline_s / EXTENSIONS):
+    def _extend_deadlines(self) -> None:
+        """Extend the deadlines of all held messages before they end, until the subscription is closed."""
+        while not self._closed.wait(self.ack_deadline_s / EXTENSIONS_PER_DEADLINE):
             with self._lock:
-                ids = list(self._leases)
+                ids = list(self._held)
             for at in range(0, len(ids), IDS_AT_A_TIME):
-                with self._told("extend the lease of", f"unless the next attempt can, {AGAIN}"):
-                    some, lease_s = ids[at : at + IDS_AT_A_TIME], math.ceil(self.ack_deadline_s)
-                    self._extend(some, lease_s, min(TIMEOUT_S, self.ack_deadline_s / EXTENSIONS))
+                with self._warning_on_error("extend the deadline of", f"if the next attempt fails, {REDELIVERED}"):
+                    some, timeout_s = ids[at : at + IDS_AT_A_TIME], self.ack_deadline_s / EXTENSIONS_PER_DEADLINE
+                    self._set_deadline(some, math.ceil(self.ack_deadline_s), min(TIMEOUT_S, timeout_s))
 
-    def _extend(self, ids: list[str], seconds: int, timeout_s: float = TIMEOUT_S) -> None:
+    def _set_deadline(self, ids: list[str], seconds: int, timeout_s: float = TIMEOUT_S) -> None:
         self._client.modify_ack_deadline(
             subscription=self.name, ack_ids=ids, ack_deadline_seconds=seconds, timeout=timeout_s, retry=None
         )
 
     @contextlib.contextmanager
-    def _told(self, verb: str, then: str = AGAIN) -> Iterator[None]:
+    def _warning_on_error(self, verb: str, then: str = REDELIVERED) -> Iterator[None]:
         """Turn an error into a warning. No message is lost: it is delivered again, to this or another listener."""
         try:
             yield
-        except Exception as e:  # noqa: BLE001 for any error of the client: the thread that extends leases must not end
+        except Exception as e:  # noqa: BLE001 for any error of the client: the extending thread must not end
             text = f"cannot {verb} messages of {self.name}: {_said(e)}; {then}"
             self._log.warning("lease", text=text)
 
@@ -258,12 +261,7 @@ class Subscription:
             self._log.warning("queue", text=f"cannot {doing} ({_said(error)}); trying again")
 
 
-def _message(received: Any) -> Message:
-    found = received.message
-    return Message(found.message_id, bytes(found.data), dict(found.attributes), int(received.delivery_attempt or 0))
-
-
-def _full(name: str, kind: str, project: str | None) -> str:
+def _full_name(name: str, kind: str, project: str | None) -> str:
     """Return the full name: "calls" → "projects/P/subscriptions/calls"."""
     if name.startswith("projects/"):
         parts = name.split("/")
@@ -280,7 +278,7 @@ def _full(name: str, kind: str, project: str | None) -> str:
 
 
 def _own_project() -> str | None:
-    if named := os.environ.get(PROJECT):  # also without credentials: the emulator needs none
+    if named := os.environ.get(GOOGLE_PROJECT):  # also without credentials: the emulator needs none
         return named
     import google.auth
     from google.auth.exceptions import GoogleAuthError

@@ -16,13 +16,12 @@ from typing import Any, ClassVar
 
 from voxbatch import prices
 from voxbatch.errors import BusyError, ConfigError, StartError, VoxbatchError
+from voxbatch.platforms import GOOGLE_PROJECT
 from voxbatch.platforms.submit.submission import ApiRequest, StartedRun, Submission
 from voxbatch.storage.http_errors import one_line
 
 ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN"
 """gcloud's variable for another address of the Cloud Run API."""
-PROJECT = "GOOGLE_CLOUD_PROJECT"
-"""Environment variable of the project."""
 REGIONS = ("CLOUDSDK_RUN_REGION", "CLOUDSDK_COMPUTE_REGION")
 """gcloud's variables for the region, in order of precedence."""
 GPU_LIMIT_S = 3600
@@ -91,7 +90,7 @@ class CloudRun:
 
     def request(self, submission: Submission) -> ApiRequest:
         """Return the request; unknown parts of its address are placeholders such as PROJECT."""
-        project = self.project or os.environ.get(PROJECT) or "PROJECT"
+        project = self.project or os.environ.get(GOOGLE_PROJECT) or "PROJECT"
         name = _job_name(project, self._region() or "REGION", self.job)
         return ApiRequest(f"POST {_endpoint() or 'https://run.googleapis.com'}/v2/{name}:run", _body(submission))
 
@@ -147,9 +146,11 @@ class _Api:
 
             self._credentials, found = google.auth.default(scopes=[_SCOPE])
             self._library = run_v2
-        project = settings.project or os.environ.get(PROJECT) or found
+        project = settings.project or os.environ.get(GOOGLE_PROJECT) or found
         if not project:
-            raise ConfigError(f"which project {self._where} is in is not known: give --project, or set {PROJECT}")
+            raise ConfigError(
+                f"which project {self._where} is in is not known: give --project, or set {GOOGLE_PROJECT}"
+            )
         self._project = str(project)
         self._where += f" of project {self._project} in {region}"
         self._name = _job_name(self._project, region, settings.job)
@@ -223,7 +224,7 @@ class _Api:
 
     def _api_error(self, what: str, verb: str, error: Any) -> VoxbatchError:
         """Return the voxbatch error for an HTTP error of the API."""
-        status, said = int(error.code or 0), one_line(_words(error.response) or error.message)
+        status, said = int(error.code or 0), one_line(_reply_message(error.response) or error.message)
         place = f"project {self._project}, region {self._region}"
         if "SERVICE_DISABLED" in str(error) or "has not been used in project" in said:
             enable = f"gcloud services enable run.googleapis.com --project={self._project}"
@@ -248,7 +249,7 @@ class _Api:
         return StartError(f"{what}: Cloud Run answers with status {status} ({said})")
 
 
-def _words(response: Any) -> str:
+def _reply_message(response: Any) -> str:
     """Return the message in the reply; the client's own message begins with a long address."""
     with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
         return str(json.loads(response.content)["error"]["message"])

@@ -81,7 +81,11 @@ def size_run(
     engine, known, speed = _speed(config, target, workload)
     rtfx = speed.rtfx if speed else known.rtfx
     hours = task_hours or target.task_hours
-    count = tasks or (None if workload.audio_s else tasks_if_unknown) or _count(workload, rtfx or 0.0, hours, target)
+    count = tasks or (None if workload.audio_s else tasks_if_unknown)
+    if count is None:
+        if not workload.audio_s:
+            raise ConfigError(f"the duration of none of {workload.items:,} recordings is known: give --tasks N")
+        count = task_count(workload.audio_s, workload.items, rtfx or 0.0, hours, target.max_tasks)
     listed = prices.usd_per_hour(target.machine(engine))
     price = next((each for each in (usd_per_hour, listed, known.usd_per_hour) if each is not None), None)
     wall_s = workload.audio_s / rtfx / count if rtfx else None
@@ -105,8 +109,8 @@ def check_tasks(config: RunOptions, target: Target, tasks: int | None = None, ta
     engine, known, speed = _speed(config, target)
     if tasks is None and not (known.rtfx or speed):
         raise ConfigError(
-            f"how fast {engine} is on such a machine is not known, so hours of audio say nothing of the number of "
-            "tasks: give --tasks N, or --expected-rtfx X (run_finished has an earlier run's rtfx)"
+            f"the speed of {engine} on the machine of a task is unknown, so the number of tasks cannot be calculated: "
+            "give --tasks N, or --expected-rtfx X (the rtfx in the event run_finished of an earlier run)"
         )
 
 
@@ -118,10 +122,3 @@ def _speed(
     known, gpus = known_rates(config, engine), target.gpus(engine)
     speed = calculate_speed(config, engine, workload, *gpus) if gpus and not known.rtfx else None
     return engine, known, speed
-
-
-def _count(workload: Workload, rtfx: float, hours: float, target: Target) -> int:
-    """Return the number of tasks for a workload."""
-    if not workload.audio_s:
-        raise ConfigError(f"none of {workload.items:,} recordings tells how long it is: give --tasks N")
-    return task_count(workload.audio_s, workload.items, rtfx, hours, target.max_tasks)

@@ -88,7 +88,7 @@ def find(
     for other in several[1:]:
         if (other.index, other.count) != (several[0].index, several[0].count):
             raise ConfigError(
-                f"this process is {several[0]} and {other} at once; which of them is meant? Say --tasks "
+                f"this process is {several[0]} and {other} at once; give --tasks "
                 f"{several[0].platform} or --tasks {other.platform}, or --tasks {NONE} and --shard I/N"
             )
     return several[0]
@@ -163,11 +163,11 @@ def _check_none_found(env: _Environment, platform: str) -> None:
     """Refuse a --tasks platform that did not start this process, and a task count without a task number."""
     if platform != AUTO:
         this = PLATFORMS[platform]
-        raise ConfigError(f"--tasks {platform}: no {this.title} has started this process: {this.variable} is not there")
+        raise ConfigError(f"--tasks {platform}: no {this.title} has started this process: {this.variable} is missing")
     if env.count is None and env.is_set(TASK_COUNT) and (count := env.integer(TASK_COUNT, 1, MAX_TASKS)) > 1:
         variables = f"{PLATFORMS['kubernetes'].variable} and {PLATFORMS['aws-batch'].variable}"
         raise ConfigError(
-            f"{TASK_COUNT} is {count}, but nothing says which of these tasks this one is: {variables} are not set; "
+            f"{TASK_COUNT} is {count}, but the number of this task is unknown: {variables} are not set; "
             f"make the job an indexed one, give --shard I/{count}, or leave {TASK_COUNT} out"
         )
 
@@ -231,17 +231,17 @@ class _Environment:
         if self.count and (index := self.integer(this.variable)) >= self.count:
             raise ConfigError(
                 f"--shard I/{self.count} contradicts {this.variable}, which is {index}: of {self.count} tasks it would "
-                f"be {self.count - 1} at most; say --tasks {NONE} where --shard is to count alone"
+                f"be {self.count - 1} at most; give --tasks {NONE} to use --shard alone"
             )
         if self.count:
             return self.count
         raise ConfigError(
-            f"{this.variable} is {self.text(this.variable)!r}, but of how many tasks {this.title}s do not tell: set "
+            f"{this.variable} is {self.text(this.variable)!r}, but {this.title}s do not give the number of tasks: set "
             f"{TASK_COUNT} to their number, or give --shard I/N{_HOW_TO_IGNORE}"
         )
 
 
-_HOW_TO_IGNORE = f" (--tasks {NONE} does not look at it)"
+_HOW_TO_IGNORE = f" (--tasks {NONE} ignores it)"
 
 
 def _cloud_run(env: _Environment) -> Task | None:

@@ -53,7 +53,7 @@ def host(root: str) -> tuple[int, int] | None:
             f"{resource_config(root)}: current_host is {current!r} and hosts are {hosts!r}; current_host must be "
             "one of the hosts"
         )
-    return sorted(set(hosts), key=_natural).index(current), len(set(hosts))
+    return sorted(set(hosts), key=_natural_order).index(current), len(set(hosts))
 
 
 def job_name(root: str) -> str | None:
@@ -78,24 +78,19 @@ def refuse_sharded_input(source: str, root: str) -> None:
         ConfigError: SageMaker gave each host other files of the input that holds `source`, so no host can take a shard
             of the whole input.
     """
-    for place in _sharded_folders(root):
+    inputs = _job(root).get("ProcessingInputs")
+    given = [each.get("S3Input") for each in inputs if isinstance(each, dict)] if isinstance(inputs, list) else []
+    sharded = [each for each in given if isinstance(each, dict) and each.get(_DISTRIBUTION) == "ShardedByS3Key"]
+    for place in [str(each["LocalPath"]) for each in sharded if each.get("LocalPath")]:
         if Path(os.path.abspath(source)).is_relative_to(place):
             raise ConfigError(
                 f"{source} lies in {place}, of which each host has a part of its own (ShardedByS3Key), and would "
-                "transcribe a shard of that part only: make that input FullyReplicated, give SOURCE as s3://, or say "
-                "--tasks none and give each host an OUT of its own"
+                "transcribe a shard of that part only: make that input FullyReplicated, give SOURCE as s3://, or give "
+                "--tasks none and an OUT for each host"
             )
 
 
-def _sharded_folders(root: str) -> list[str]:
-    """Return the folders of which each host has a part of its own."""
-    inputs = _job(root).get("ProcessingInputs")
-    given = [each.get("S3Input") for each in inputs if isinstance(each, dict)] if isinstance(inputs, list) else []
-    by_key = [each for each in given if isinstance(each, dict) and each.get(_SPREAD) == "ShardedByS3Key"]
-    return [str(each["LocalPath"]) for each in by_key if each.get("LocalPath")]
-
-
-_SPREAD = "S3DataDistributionType"
+_DISTRIBUTION = "S3DataDistributionType"
 
 
 def write_exit_message(reason: str, root: str) -> None:
@@ -125,10 +120,10 @@ def _read(path: Path) -> dict[str, Any] | None:
     return found
 
 
-_RULE = "SageMaker writes a JSON object there (--tasks none does not look at it)"
+_RULE = "SageMaker writes a JSON object there (--tasks none ignores it)"
 
 
-def _natural(name: str) -> list[str | int]:
+def _natural_order(name: str) -> list[str | int]:
     """Split a name for sorting: "algo-10" → ["algo-", 10, ""]. Strings and numbers alternate, so any two can be
     compared."""
     return [int(piece) if i % 2 else piece for i, piece in enumerate(re.split(r"([0-9]+)", name))]

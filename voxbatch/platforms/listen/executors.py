@@ -1,0 +1,168 @@
+"""Perform the runs of messages: in this process, or as executions of a Cloud Run job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
+
+from voxbatch import engines, runner
+from voxbatch.config import Config, RunOptions
+from voxbatch.decoding import warm_pool
+from voxbatch.display import log_result, progress_events
+from voxbatch.engines import EngineCache
+from voxbatch.errors import ConfigError, StartError
+from voxbatch.log import Log
+from voxbatch.output.layout import is_finished
+from voxbatch.platforms.listen.message import RunRequest
+from voxbatch.platforms.submit import CloudRun, Submission, check_tasks, size_run, start_with_retries
+from voxbatch.runner import Stop
+from voxbatch.runner.prepare import worker_environments
+from voxbatch.storage import open_store, redacted
+from voxbatch.storage.address import is_bucket_address, is_folder
+
+
+@dataclass(frozen=True, slots=True)
+class SharedOptions:
+    """The options that all runs of a listener share."""
+
+    run: RunOptions
+    include: tuple[str, ...] = ()
+    """Patterns for the recordings of a folder; see manifest.folder.is_included."""
+
+    def config(self, request: RunRequest) -> Config:
+        """Return the Config of one run. A manifest that the listener wrote may name only its own recordings."""
+        include = self.include if is_folder(request.source) else ()
+        config = Config.of(self.run, request.source, request.out, include=include)
+        if not request.only_under:
+            return config
+        return replace(config, allow_outside=False, only_under=(*config.only_under, *request.only_under))
+
+
+class Executor(Protocol):
+    """Brings the runs of messages to their end, or starts them on a platform that does."""
+
+    is_local: ClassVar[bool]
+    """Whether this process does the work. It then holds a lease on the OUT, so that no second listener does the same
+    work."""
+
+    def execute(self, request: RunRequest) -> None:
+        """Bring a run to its end, or start it.
+
+        Raises:
+            UsageError: the run can never succeed.
+            RunError: the run cannot continue here and now.
+            StopRequested: a signal stopped the run.
+        """
+
+    def close(self) -> None:
+        """Release the engine and the processes of this executor."""
+
+
+class LocalExecutor:
+    """Performs runs in this process, with an engine and decoder processes that stay ready."""
+
+    is_local: ClassVar[bool] = True
+
+    def __init__(self, options: SharedOptions, stop: Stop, log: Log):
+        """Create the engine, which loads its model for the first run.
+
+        Raises:
+            UsageError: no run could succeed, so the options are at fault and not a message.
+        """
+        self._options, self._stop, self._log = options, stop, log
+        self._engine_cache = EngineCache()
+        run = options.run
+        engine = self._engine_cache.get(
+            engines.choose(run.engine).name, run.model, run.engine_options, run.store_options
+        )
+        if run.language:
+            engines.require_language(engine, run.language)
+        if (count := len(worker_environments(engine.spec, run.workers))) > 1:
+            log.warning(
+                "loads_anew",
+                text=f"{count} GPUs share each run, and load the model anew for it; for many small runs start a "
+                "listener for each GPU (--engine-option devices=0), or give --workers 1",
+            )
+        warm_pool.is_enabled = True
+
+    def execute(self, request: RunRequest) -> None:
+        """Perform a run; see Executor."""
+        config, log = self._options.config(request), self._log.with_fields(out=request.out)
+        source = redacted(request.source)
+        log.info("run_started", source=source, text=f"{source} → {request.out}")
+        with progress_events(log) as observe:
+            result = runner.run(config, log, observe, self._stop, self._engine_cache)
+        log_result(config, result, log)
+
+    def close(self) -> None:
+        """Unload the engine, and end the decoder processes."""
+        warm_pool.close()
+        self._engine_cache.close()
+
+
+class CloudRunExecutor:
+    """Starts one execution of a Cloud Run job for each run."""
+
+    is_local: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        options: SharedOptions,
+        job: CloudRun,
+        arguments: tuple[str, ...],
+        out: str | None,
+        tasks: int | None,
+        usd_per_hour: float | None,
+        log: Log,
+    ):
+        """Check that executions can be started.
+
+        Args:
+            options: the options of all runs, as this machine needs them to estimate a run.
+            job: the job to execute.
+            arguments: the options of all runs, as arguments of `voxbatch run`.
+            out: folder of all outputs; None: messages name their outputs.
+            tasks: number of tasks of each execution; None: as many as the hours of audio need.
+            usd_per_hour: price of a machine of the job; None: the known one.
+            log: receives one event for each run.
+
+        Raises:
+            ConfigError: the job does not exist, cannot write to `out`, or the number of its tasks cannot be calculated.
+                The options are at fault, and not a message.
+            StartError: the job cannot be looked at.
+        """
+        check_tasks(options.run, job, tasks)
+        if out and not is_bucket_address(out):
+            raise ConfigError(f"-o {out} is a folder of this machine, which the job cannot see: give gs://… or s3://…")
+        job.check_job_exists()
+        self._options, self._job, self._arguments, self._tasks = options, job, arguments, tasks
+        self._usd_per_hour, self._log = usd_per_hour, log
+
+    def execute(self, request: RunRequest) -> None:
+        """Start an execution, unless one with the same arguments is running; see Executor."""
+        config, log = self._options.config(request), self._log.with_fields(out=request.out)
+        if request.only_under and is_finished(open_store(request.out, config.store_options)):
+            # a manifest that the listener wrote never changes
+            log.info("done_before", text=f"{request.out}: done before")
+            return
+        arguments = [each for each in self._arguments if not (request.only_under and each == "--allow-outside")]
+        arguments += [text for place in request.only_under for text in ("--only-under", place)]
+        arguments += [text for pattern in config.include for text in ("--include", pattern)]
+        submission, _ = size_run(
+            Submission(request.source, request.out, tuple(arguments)),
+            config,
+            self._job,
+            self._tasks,
+            usd_per_hour=self._usd_per_hour,
+            tasks_if_unknown=1,
+        )
+        try:
+            started = start_with_retries(submission, self._job, lambda why: log.warning("start_postponed", text=why))
+        except ConfigError as e:  # for example, the job was deleted: the message is not at fault
+            raise StartError(str(e)) from e
+        verb = "found" if started.was_running else "started"
+        text = f"{redacted(request.source)} → {request.out}: {verb} {started.name}"
+        log.info("run_submitted", execution=started.name, tasks=submission.tasks, url=started.url, text=text)
+
+    def close(self) -> None:
+        """Do nothing: the executions go on."""
