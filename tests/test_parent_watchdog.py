@@ -98,7 +98,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_children_and_theirs_end_with_the_parent(begin: Begin, number: int) -> None:
+def test_children_and_grandchildren_end_with_the_parent(begin: Begin, number: int) -> None:
     """Children and grandchildren end with the main process, even while native code holds the GIL in each of them."""
     main, engine, worker = begin("engine", 2)
     assert worker.ppid() == engine.pid
@@ -125,7 +125,7 @@ def test_workers_end_with_the_engine(begin: Begin) -> None:
 
 
 @pytest.mark.slow
-def test_a_child_that_has_not_begun_its_work(begin: Begin) -> None:
+def test_importing_child_ends_with_the_parent(begin: Begin) -> None:
     """A child that is still importing ends with its parent."""
     main, child = begin("importing, Slow()", 1)
     main.kill()
@@ -141,7 +141,7 @@ def test_children_live_as_long_as_the_thread_that_started_them(begin: Begin) -> 
     assert main.status() != psutil.STATUS_ZOMBIE
 
 
-def test_the_main_module_is_as_before() -> None:
+def test_main_module_is_restored() -> None:
     """Processes that are spawned after the context are not affected, and no variable is left."""
     from voxbatch.vllm_plugin import parent_watchdog
 

@@ -1,4 +1,4 @@
-"""Measure the cost of vLLM's scheduler per step: vLLM's own, with shortcuts, and with the fast path (steady steps).
+"""Measure the cost of vLLM's scheduler per step: vLLM's own, with shortcuts, and with the fast path.
 
     python benchmarks/gpu/bench_scheduler.py [--requests N]
 
@@ -89,8 +89,8 @@ def main() -> None:
 
     kinds = {
         "vLLM's own": modelless.stock(),
-        "with has_its_audio and slots": Before,
-        "with steady steps": AsyncBatchScheduler,
+        "with shortcuts": Before,
+        "with the fast path": AsyncBatchScheduler,
     }
     blocks = (requests + 1) * modelless.CONTEXT // modelless.BLOCK
     sides = {name: Side(modelless.scheduler(kind, requests, blocks)) for name, kind in kinds.items()}

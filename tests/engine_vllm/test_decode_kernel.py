@@ -46,7 +46,7 @@ for case in [(16, 32, 8, 128, False), (64, 8, 8, 64, False), (16, 8, 1, 64, True
 
 
 @pytest.mark.slow
-def test_it_is_attention_over_the_blocks_of_each_request() -> None:
+def test_kernel_equals_attention_over_the_blocks_of_each_request() -> None:
     """The kernel computes attention for any block size, layout, number of heads that share keys, and length.
 
     Lengths are none, one, and those around a fetch.
@@ -56,7 +56,7 @@ def test_it_is_attention_over_the_blocks_of_each_request() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_it_says_what_it_is_not_made_for() -> None:
+def test_unsupported_shapes_are_reported() -> None:
     """Other number formats and head sizes are left to FlashAttention."""
     import torch
 
@@ -86,7 +86,7 @@ assert not Decoding.supports_dtype(torch.float32)
 
 
 @pytest.mark.slow
-def test_vllm_takes_it_for_flash_attention() -> None:
+def test_vllm_treats_the_backend_as_flash_attention() -> None:
     """The backend has FlashAttention's name, K/V layout and number formats, so that vLLM builds the encoder's layers on
     it too."""
     pytest.importorskip("mistral_common", reason="vLLM is not installed")
@@ -124,7 +124,7 @@ for capability in (80, 86, 89, 90):
 
 
 @pytest.mark.slow
-def test_both_kernels_compile_for_the_cards_that_are_named() -> None:
+def test_both_kernels_compile_for_the_supported_gpus() -> None:
     """Both kernels compile to machine code, within the shared memory of the smallest named card.
 
     A program may have 99 KB on an A10G, an L4 or an L40S (CUDA C++ Programming Guide, compute capabilities). Compiling

@@ -63,7 +63,7 @@ def test_a_frame_sees_its_window(frames: list[int], window: int, seed: int) -> N
         begin += count
 
 
-def test_spectrograms_together_are_those_alone() -> None:
+def test_spectrograms_of_several_chunks_equal_pytorchs() -> None:
     """Spectrograms of several chunks equal PyTorch's own centred transform of each, by the formula of
     openai/whisper."""
     generator = torch.Generator().manual_seed(0)
@@ -76,7 +76,7 @@ def test_spectrograms_together_are_those_alone() -> None:
         torch.testing.assert_close(mel[: len(samples) // 160], expected.T, atol=1e-5, rtol=1e-5)
 
 
-def test_the_encoder_goes_through_its_own_convolutions() -> None:
+def test_convolved_frames_equal_those_of_the_modules() -> None:
     """The encoder's convolved frames equal those that its modules make of the same spectrogram.
 
     The chunks have different lengths and lie end to end. The frames begin at the first frame and at a later one.
@@ -99,12 +99,12 @@ def test_lengths_are_rounded_up() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_cpu_has_no_memory_of_a_gpu() -> None:
+def test_no_gpu_memory_is_reported_on_a_cpu() -> None:
     """The worker reports no GPU memory on a CPU, and nothing fails."""
     assert MemoryUsage().voxbatch_memory() == {}
 
 
-def test_a_place_is_free_when_its_rows_are_forgotten() -> None:
+def test_slot_is_free_when_its_rows_are_forgotten() -> None:
     """A place in the encoder output pool is free when its rows are forgotten.
 
     A slice does not hold a place. Rows that do not fit lie outside the pool.
@@ -127,7 +127,7 @@ def test_a_place_is_free_when_its_rows_are_forgotten() -> None:
     np.testing.assert_array_equal(again, rows[2])
 
 
-def test_one_copy_fetches_what_slices_would() -> None:
+def test_one_indexed_copy_equals_slices() -> None:
     """One indexed copy gives each position its own row.
 
     The requests have different lengths and any order, some with a prompt and some with one position. If a request's
@@ -150,7 +150,7 @@ def test_one_copy_fetches_what_slices_would() -> None:
 
 
 @pytest.mark.parametrize("computed", [0, 2])
-def test_rows_of_one_that_is_let_in(computed: int) -> None:
+def test_admitted_request_gets_the_rows_of_its_remaining_positions(computed: int) -> None:
     """An admitted request gets the rows of the positions that are not computed already.
 
     A request that is preempted and resumed gets the rows that were encoded anew for it.

@@ -44,10 +44,10 @@ def ours_counted() -> type[Any]:
     from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
 
     class Ours(AsyncBatchScheduler):  # type: ignore[misc]
-        steady = 0
+        fast_steps = 0
 
         def _empty_step(self) -> Any:
-            self.steady += 1
+            self.fast_steps += 1
             return super()._empty_step()
 
     return Ours
@@ -164,21 +164,21 @@ def compare_texts(ours: Side, stock: Side) -> None:
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_as_they_run_in_production(seed: int) -> None:
+def test_equals_vllm_with_enough_blocks(seed: int) -> None:
     """Steps, states and texts are the same if the blocks suffice, and nearly all possible steps take the fast path."""
     ours = walk(seed)
-    assert ours.scheduler.steady > STEPS // 10 or len(ours.texts) < 5
+    assert ours.scheduler.fast_steps > STEPS // 10 or len(ours.texts) < 5
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_where_blocks_run_out(seed: int) -> None:
+def test_equals_vllm_with_preemptions(seed: int) -> None:
     """Steps, states and texts are the same if requests are preempted and resumed."""
     walk(1_000 + seed, blocks=60 - seed // 2, crowded=True)
     walk(1_500 + seed, blocks=60 - seed // 2, crowded=True, first=16)
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_among_requests_of_other_kinds(seed: int) -> None:
+def test_equals_vllm_among_requests_of_other_kinds(seed: int) -> None:
     """Steps, states and texts are the same among requests of other kinds.
 
     Such requests want every token at once, or probabilities, or outlive their audio.
@@ -187,20 +187,20 @@ def test_among_requests_of_other_kinds(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_all_at_once(seed: int) -> None:
+def test_equals_vllm_with_few_blocks_and_requests_of_other_kinds(seed: int) -> None:
     """Steps, states and texts are the same with few blocks, few requests at a time, and requests of other kinds."""
     walk(3_000 + seed, blocks=60, crowded=True, odd=0.05, requests=6)
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_where_requests_begin_alike(seed: int) -> None:
+def test_equals_vllm_with_a_shared_prefix(seed: int) -> None:
     """Steps, states and texts are the same if most requests begin after the shared prefix, with enough blocks or too
     few."""
     walk(4_000 + seed, odd=[0.0, 0.1][seed % 2], shares=True)
     walk(4_500 + seed, blocks=60 - seed // 2, crowded=True, shares=True)
 
 
-def test_what_the_front_end_is_told() -> None:
+def test_front_end_gets_whole_texts_and_a_message_per_step() -> None:
     """The front end gets a request's text only when it has ended, and a message after each step.
 
     By these messages the front end takes new work and knows that the engine lives.
@@ -219,7 +219,7 @@ def test_what_the_front_end_is_told() -> None:
     assert ours.texts == {"0": list(range(7, 12)), "1": list(range(7, 17))}
 
 
-def test_aborted_ones_leave_nothing_behind() -> None:
+def test_aborted_requests_leave_nothing_behind() -> None:
     """An aborted request leaves neither its withheld tokens nor the effect of its kind behind."""
     from vllm.sampling_params import RequestOutputKind
 
@@ -230,18 +230,18 @@ def test_aborted_ones_leave_nothing_behind() -> None:
     for _ in range(5):
         ours.schedule()
         ours.update()
-    assert not ours.scheduler.steady
+    assert not ours.scheduler.fast_steps
     ours.abort(["1"])
     for _ in range(50):
         ours.schedule()
         ours.update()
-    assert ours.scheduler.steady
+    assert ours.scheduler.fast_steps
     assert ours.texts["0"] == [7] * 50
     assert not ours.scheduler.requests
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_tokens_on_their_way_to_the_next_step(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_ids_equal_those_of_vllm(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model's input is the one that vLLM's runner prepares.
 
     Requests stay in their places, move, or are new, with one token each or more.

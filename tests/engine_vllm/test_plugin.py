@@ -29,7 +29,7 @@ def prefilled(model: Path, spoken: Spoken, folder: Path, *options: str) -> dict[
     return streamed(model, spoken.waveforms, folder, *FLOAT32, "ignore_eos=false", "prefill_encoder=true", *options)
 
 
-def test_tokens_in_company(realtime: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:
+def test_tokens_of_chunks_together_equal_stock(realtime: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:
     """40 chunks of 0.3 to 36 s, admitted in bursts, give the tokens that stock vLLM gives for each alone.
 
     The bursts have two chunks, and 28 run at a time. All K/V blocks belong to the decoder.
@@ -42,7 +42,7 @@ def test_tokens_in_company(realtime: Path, realtime_spoken: Spoken, tmp_path: Pa
     assert f"up to 28 requests at a time in {BLOCKS:,} K/V blocks" in found["notices"][1]
 
 
-def test_tokens_alone(realtime: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:
+def test_tokens_of_single_chunks_equal_stock(realtime: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:
     """One chunk at a time gives the same tokens too."""
     found = prefilled(realtime, realtime_spoken, tmp_path, "max_num_seqs=1")
     assert found["failures"] == {}
@@ -85,15 +85,15 @@ def said(model: Path, audio: dict[str, np.ndarray], folder: Path, scheduler: str
 
 
 @pytest.fixture(scope="module")
-def stock_said(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
+def stock_tokens(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
     """Return stock vLLM's tokens for the beginnings, one at a time."""
     found: dict[str, list[int]] = said(realtime, beginnings(realtime), tmp_path_factory.mktemp("s"), "stock")["tokens"]
     return found
 
 
 @pytest.mark.parametrize(("step_tokens", "block"), [(2_048, 16), (50, 128)])
-def test_tokens_of_chunks_that_begin_alike(
-    step_tokens: int, block: int, realtime: Path, stock_said: dict[str, list[int]], tmp_path: Path
+def test_tokens_with_a_shared_prefix_equal_stock(
+    step_tokens: int, block: int, realtime: Path, stock_tokens: dict[str, list[int]], tmp_path: Path
 ) -> None:
     """Chunks that share a prefix give the tokens that stock vLLM gives for each alone.
 
@@ -104,7 +104,7 @@ def test_tokens_of_chunks_that_begin_alike(
     audio = beginnings(realtime)
     limits = ("max_num_seqs=5", f"max_num_batched_tokens={step_tokens}", f"block_size={block}")
     found = said(realtime, audio, tmp_path, "Watched", *limits)
-    assert found["tokens"] == stock_said
+    assert found["tokens"] == stock_tokens
     told = found["told"]
     assert all(set(told[name]) == {0} for name in audio if not name.isdigit())
     silent = [each for name, each in told.items() if name.isdigit()]
@@ -115,15 +115,15 @@ def test_tokens_of_chunks_that_begin_alike(
     assert any(each[1:] == [SHARED] for each in silent)
 
 
-def test_copies_that_are_not_made_show(realtime: Path, stock_said: dict[str, list[int]], tmp_path: Path) -> None:
+def test_missing_block_copies_change_tokens(realtime: Path, stock_tokens: dict[str, list[int]], tmp_path: Path) -> None:
     """Missing copies change the tokens of the chunks that needed them, and of no others."""
     found = said(realtime, beginnings(realtime), tmp_path, "Forgetful", "max_num_seqs=5", "max_num_batched_tokens=2048")
-    wrong = {name for name, tokens in found["tokens"].items() if tokens != stock_said[name]}
+    wrong = {name for name, tokens in found["tokens"].items() if tokens != stock_tokens[name]}
     assert wrong
     assert wrong <= {name for name, told in found["told"].items() if SHARED in told}
 
 
-def test_rows_are_those_of_transformers(realtime: Path, tmp_path: Path) -> None:
+def test_rows_equal_those_of_transformers(realtime: Path, tmp_path: Path) -> None:
     """The encoder's output equals that of transformers' encoder to 1e-4, and a window of one more frame shows.
 
     This holds for many chunks together, for each alone, and for the kernels that a GPU uses without the shared silence.
@@ -153,7 +153,7 @@ def test_rows_are_those_of_transformers(realtime: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["encoder", "decoder"])
-def test_a_part_in_8_bits(part: str, realtime: Path, tmp_path: Path) -> None:
+def test_fp8_part(part: str, realtime: Path, tmp_path: Path) -> None:
     """Only the requested part's matrices are quantised while Mistral's weights load, and its biases are loaded.
 
     The plugin's encoder still works: its output is transformers' to a few per cent.
@@ -193,7 +193,7 @@ def _python(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=changed, timeout=240)
 
 
-def test_every_private_name_is_there() -> None:
+def test_every_vllm_name_exists() -> None:
     """This vLLM, a supported version, has every private name, and a missing name is reported."""
     code = "from voxbatch.vllm_plugin import vllm_names; vllm_names.require(); print('all'); "
     done = _python(code + "vllm_names.NAMES['vllm.config:Gone'] = ''; vllm_names.require()")
@@ -201,7 +201,7 @@ def test_every_private_name_is_there() -> None:
     assert "has no vllm.config:Gone, which voxbatch's encoder plugin needs" in done.stderr.splitlines()[-1]
 
 
-def test_a_version_that_nobody_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unsupported version is refused before anything is registered, with both versions and a solution."""
     from voxbatch import vllm_plugin
     from voxbatch.vllm_plugin import vllm_names
@@ -212,7 +212,7 @@ def test_a_version_that_nobody_read(monkeypatch: pytest.MonkeyPatch) -> None:
         vllm_plugin.register()
 
 
-def test_nobody_asked() -> None:
+def test_register_does_nothing_without_the_switch() -> None:
     """An installed plugin that is not switched on changes nothing in vLLM, and imports nothing of it."""
     done = _python("import sys; from voxbatch.vllm_plugin import register; register(); print('vllm' in sys.modules)")
     assert done.stdout == "False\n"

@@ -261,7 +261,7 @@ def walk(
         dice = crc32(f"{seed} {name} {number}".encode())
         return EOS if dice < shortness * 2**32 else 3 + dice % 900
 
-    side = Side(lifted(), say, requests=requests, blocks=blocks, crowded=crowded, step_tokens=step_tokens)
+    side = Side(scheduler_kind(), say, requests=requests, blocks=blocks, crowded=crowded, step_tokens=step_tokens)
     pair, asked, turns = Pair(requests, is_async, split=[None, 1][seed % 2]), 0, list[Turn | None]()
     if drafts:
         pair.ours.speculative_config = pair.stock.speculative_config = SimpleNamespace(use_ngram_gpu=lambda: False)
@@ -282,7 +282,7 @@ def walk(
     return [turn for turn in turns if turn is not None]
 
 
-def lifted() -> type[Any]:
+def scheduler_kind() -> type[Any]:
     """Return our scheduler's class."""
     from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
 
@@ -311,7 +311,7 @@ def counted(turns: list[Turn]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_as_they_run_in_production(seed: int) -> None:
+def test_equals_vllm_with_enough_blocks(seed: int) -> None:
     """The bookkeeping is the same after each step, and all steps but the first are recorded in columns."""
     turns = walk(seed)
     assert all(turn.in_place and turn.short_note and turn.short_update == turn.told for turn in turns)
@@ -320,7 +320,7 @@ def test_as_they_run_in_production(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_long_prompts_in_pieces(seed: int) -> None:
+def test_equals_vllm_with_chunked_prompts(seed: int) -> None:
     """The bookkeeping is the same, in columns too, if the tokens of some rows are discarded in most steps."""
     turns = walk(1_000 + seed, step_tokens=[24, 40, 100][seed % 3], prompt=300)
     assert all(turn.in_place and turn.short_note and turn.short_update == turn.told for turn in turns)
@@ -329,7 +329,7 @@ def test_long_prompts_in_pieces(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_where_blocks_run_out(seed: int) -> None:
+def test_equals_vllm_with_preemptions(seed: int) -> None:
     """vLLM's own method handles the whole step in which a preempted request is resumed, and only these steps."""
     turns = walk(2_000 + seed, blocks=40 - seed, crowded=True, step_tokens=[60, 16_384][seed % 2])
     assert all(turn.in_place == (not turn.resumed) for turn in turns)
@@ -340,7 +340,7 @@ def test_where_blocks_run_out(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_with_drafts(seed: int) -> None:
+def test_speculative_decoding_is_left_to_vllm(seed: int) -> None:
     """Speculative decoding is left to vLLM's own methods."""
     turns = walk(3_000 + seed, drafts=True)
     assert not any(turn.short_update or turn.short_note for turn in turns)
@@ -348,7 +348,7 @@ def test_with_drafts(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_where_steps_do_not_run_ahead(seed: int) -> None:
+def test_synchronous_scheduling_is_left_to_vllm(seed: int) -> None:
     """vLLM's own method records the tokens if they come to the host after each step."""
     turns = walk(4_000 + seed, is_async=False, step_tokens=[100, 16_384][seed % 2])
     assert not any(turn.short_note or turn.short_place for turn in turns)
@@ -357,7 +357,7 @@ def test_where_steps_do_not_run_ahead(seed: int) -> None:
 
 def under_way(requests: int, steps: int, **of_pair: Any) -> tuple[Side, Pair]:
     """Return a pair after `steps` steps of requests that all began in the first step."""
-    side, pair = Side(lifted(), lambda name, number: 7, requests=4, blocks=200), Pair(4, **of_pair)
+    side, pair = Side(scheduler_kind(), lambda name, number: 7, requests=4, blocks=200), Pair(4, **of_pair)
     for name in map(str, range(requests)):
         side.scheduler.add_request(request(name, 10, 50, ignore_eos=True))
     for _ in range(steps):
@@ -365,7 +365,7 @@ def under_way(requests: int, steps: int, **of_pair: Any) -> tuple[Side, Pair]:
     return side, pair
 
 
-def test_a_request_at_the_longest_context() -> None:
+def test_request_at_the_longest_context_is_left_to_vllm() -> None:
     """Both runners refuse a token beyond the context, with the same state.
 
     The requests have two tokens left when the steps begin.
@@ -382,7 +382,7 @@ def test_a_request_at_the_longest_context() -> None:
     pair.compare()
 
 
-def test_tokens_taken_back() -> None:
+def test_removed_tokens_are_left_to_vllm() -> None:
     """vLLM's own method removes tokens if a step says that a request has fewer of them."""
     side, pair = under_way(3, 6)
     step = deepcopy(side.schedule())
@@ -395,7 +395,7 @@ def test_tokens_taken_back() -> None:
     assert [len(each.output_token_ids) for each in pair.ours.requests.values()] == [7, 5, 7]
 
 
-def test_one_left_out_for_a_step() -> None:
+def test_request_that_returns_to_the_batch_is_left_to_vllm() -> None:
     """vLLM's own method returns a request to the batch if it was left out of a step without a preemption."""
     side, pair = under_way(3, 6)
     step = deepcopy(side.schedule())
@@ -419,7 +419,7 @@ def test_one_left_out_for_a_step() -> None:
     assert pair.ours.input_batch.req_ids == ["0", "2", "1"]
 
 
-def test_one_that_begins_again_while_in_the_batch() -> None:
+def test_request_resumed_in_the_batch_is_left_to_vllm() -> None:
     """vLLM's own method gives new blocks to a request that is resumed while it is in the batch.
 
     This happens when all requests are preempted at once because the cache is emptied.
@@ -436,7 +436,7 @@ def test_one_that_begins_again_while_in_the_batch() -> None:
     assert pair.ours.requests["1"].block_ids == ([150, 151],)
 
 
-def test_a_model_spread_over_stages() -> None:
+def test_pipeline_parallel_model_is_left_to_vllm() -> None:
     """vLLM's own method passes on the tokens of a model that is spread over several stages."""
     side, pair = under_way(3, 2)
     pair.ours.parallel_config = pair.stock.parallel_config = SimpleNamespace(pipeline_parallel_size=2)

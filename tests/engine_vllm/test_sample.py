@@ -75,7 +75,7 @@ assert whole == [None, None, "drafts"]
 
 
 @pytest.mark.slow
-def test_it_says_what_the_sampler_says() -> None:
+def test_equals_vllms_sampler() -> None:
     """Greedy sampling equals vLLM's sampler, also if several logits are the largest.
 
     Biases, masks, log probabilities, drafts and the user's own processors are left to vLLM's sampler.

@@ -42,7 +42,7 @@ def sound(loud: int | None = None) -> Any:
     return found
 
 
-def let_in(step: Any) -> dict[str, int]:
+def admitted_positions(step: Any) -> dict[str, int]:
     """Return the admitted requests, each with the number of positions that need not be computed."""
     return {new.req_id: new.num_computed_tokens for new in step.scheduled_new_reqs}
 
@@ -53,7 +53,7 @@ def blocks_of(step: Any, name: str) -> list[int]:
     return list(found)
 
 
-def test_the_first_goes_the_whole_way() -> None:
+def test_first_request_is_computed_in_full_and_later_ones_share_its_prefix() -> None:
     """The requests of the first step are computed in full, and later ones begin after the shared prefix.
 
     A later request gets the first one's full blocks. The last shared block is copied to a block of its own.
@@ -62,14 +62,14 @@ def test_the_first_goes_the_whole_way() -> None:
     for name in "ab":
         one.scheduler.add_request(request(name, PROMPT, 50, sound=sound()))
     step = one.schedule()
-    assert let_in(step) == {"a": 0, "b": 0}
+    assert admitted_positions(step) == {"a": 0, "b": 0}
     assert not step.kv_cache_block_copies
     first = blocks_of(step, "a")
     assert not {*first} & {*blocks_of(step, "b")}
     for name in "cd":
         one.scheduler.add_request(request(name, PROMPT, 50, sound=sound()))
     step = one.schedule()
-    assert let_in(step) == {"c": SHARED, "d": SHARED}
+    assert admitted_positions(step) == {"c": SHARED, "d": SHARED}
     assert step.num_scheduled_tokens == {"a": 1, "b": 1, "c": PROMPT - SHARED, "d": PROMPT - SHARED}
     own = [blocks_of(step, name) for name in "cd"]
     assert [blocks[:FULL] for blocks in own] == [first[:FULL]] * 2
@@ -80,7 +80,7 @@ def test_the_first_goes_the_whole_way() -> None:
     assert not one.schedule().kv_cache_block_copies
 
 
-def test_what_is_held_outlives_the_first() -> None:
+def test_shared_blocks_outlive_the_first_request() -> None:
     """The shared blocks stay shared after the first request has ended, and no other request gets them as its own.
 
     All other blocks are free again, also after the end of a request that shared them.
@@ -104,7 +104,7 @@ def test_what_is_held_outlives_the_first() -> None:
     assert one.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free - HELD
 
 
-def test_one_that_begins_otherwise() -> None:
+def test_request_with_another_beginning_is_computed_in_full() -> None:
     """A request that begins differently is computed in full, and a shared prefix is never made from it.
 
     It differs in a token, a sample that is not zero, audio that begins later, is missing or lies on a device, two
@@ -127,18 +127,18 @@ def test_one_that_begins_otherwise() -> None:
     for name in odd.keys() - {"token"}:
         assert not prefix._starts(odd[name]), name
     one.scheduler.add_request(odd["loud 0"])
-    assert let_in(one.schedule()) == {"loud 0": 0}
+    assert admitted_positions(one.schedule()) == {"loud 0": 0}
     one.scheduler.add_request(request("first", PROMPT, 50, sound=sound()))
-    assert let_in(one.schedule()) == {"first": 0}
+    assert admitted_positions(one.schedule()) == {"first": 0}
     for name in odd.keys() - {"token"}:
         assert prefix.computed_positions(odd[name]) == 0, name
     one.scheduler.add_request(odd["token"])
     one.scheduler.add_request(odd["loud 49"])
     one.scheduler.add_request(request("second", PROMPT + 5, 50, sound=sound()))
-    assert let_in(one.schedule()) == {"token": 0, "loud 49": 0, "second": SHARED}
+    assert admitted_positions(one.schedule()) == {"token": 0, "loud 49": 0, "second": SHARED}
 
 
-def test_one_that_has_no_room_in_its_step() -> None:
+def test_partly_computed_prefix_is_not_shared() -> None:
     """A request that computes only a part of the shared positions in its first step is not used as the shared
     prefix."""
     one = side(step_tokens=45)
@@ -148,11 +148,11 @@ def test_one_that_has_no_room_in_its_step() -> None:
     assert one.schedule().num_scheduled_tokens == {"other": 1, "a": 15}
     assert not one.scheduler._prefix.positions
     one.scheduler.add_request(request("b", PROMPT, 50, sound=sound()))
-    assert let_in(one.schedule()) == {"b": 0}
+    assert admitted_positions(one.schedule()) == {"b": 0}
     assert one.scheduler._prefix.positions == SHARED
 
 
-def test_thrown_out_and_let_in_again() -> None:
+def test_preempted_request_shares_the_prefix_again() -> None:
     """A preempted request begins after the shared prefix again, with shared and copied blocks. Its text is computed
     again."""
     one = side()
@@ -177,7 +177,7 @@ def test_thrown_out_and_let_in_again() -> None:
     assert [tuple(copy) for copy in step.kv_cache_block_copies] == expected
 
 
-def test_no_more_are_let_in_at_a_time() -> None:
+def test_admission_counts_whole_prompts() -> None:
     """A step admits as many chunks as if their whole prompts were computed."""
     one = side(requests=40, blocks=2_000, step_tokens=100)
     for name in map(str, range(40)):
@@ -190,7 +190,7 @@ def test_no_more_are_let_in_at_a_time() -> None:
 @pytest.mark.parametrize(
     ("blocks", "shares", "admitted"), [(34, False, 1), (35, True, 1), (66, True, 1), (67, True, 2)]
 )
-def test_what_is_held_is_counted(blocks: int, shares: bool, admitted: int) -> None:
+def test_admission_counts_the_shared_blocks(blocks: int, shares: bool, admitted: int) -> None:
     """Admission counts the shared blocks.
 
     A request of full length takes 32 blocks, and vLLM takes one. Without two more blocks, nothing is shared.
@@ -201,7 +201,7 @@ def test_what_is_held_is_counted(blocks: int, shares: bool, admitted: int) -> No
 
 
 @pytest.mark.parametrize(("most", "shares"), [(BLOCK, True), (BLOCK - 1, False)])
-def test_too_much_to_copy(most: int, shares: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_blocks_are_not_shared(most: int, shares: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is shared if one block, which is copied whole, is larger than the limit."""
     from voxbatch.vllm_plugin.scheduler import shared_prefix
 
@@ -209,19 +209,19 @@ def test_too_much_to_copy(most: int, shares: bool, monkeypatch: pytest.MonkeyPat
     assert (side().scheduler._prefix is not None) is shares
 
 
-def test_nothing_to_copy() -> None:
+def test_prefix_that_ends_at_a_block_boundary_is_not_copied() -> None:
     """Nothing is copied if the shared positions end at the end of a block."""
     one = Side(kind(), lambda name, number: 7, requests=8, blocks=400, silence=(SAMPLES, 2 * BLOCK))
     one.scheduler.add_request(request("a", 2 * BLOCK + 9, 50, sound=sound()))
     first = blocks_of(one.schedule(), "a")
     one.scheduler.add_request(request("b", 2 * BLOCK + 9, 50, sound=sound()))
     step = one.schedule()
-    assert let_in(step) == {"b": 2 * BLOCK}
+    assert admitted_positions(step) == {"b": 2 * BLOCK}
     assert blocks_of(step, "b")[:2] == first[:2]
     assert not step.kv_cache_block_copies
 
 
-def test_for_comparison() -> None:
+def test_sharing_can_be_switched_off() -> None:
     """A scheduler can be told to share nothing."""
 
     class Alone(kind()):  # type: ignore[misc]
@@ -231,7 +231,7 @@ def test_for_comparison() -> None:
     for name in "ab":
         one.scheduler.add_request(request(name, PROMPT, 50, sound=sound()))
         step = one.schedule()
-    assert let_in(step) == {"b": 0}
+    assert admitted_positions(step) == {"b": 0}
 
 
 # ── content of the K/V cache ──────────────────────────────────────────────────────────────────────────────────────────
@@ -272,7 +272,7 @@ class Memory:
 
     def _computed(self, step: Any) -> dict[str, int]:
         again = step.scheduled_cached_reqs
-        return {**let_in(step), **dict(zip(again.req_ids, again.num_computed_tokens, strict=True))}
+        return {**admitted_positions(step), **dict(zip(again.req_ids, again.num_computed_tokens, strict=True))}
 
 
 def content(name: str, position: int, is_silent: bool) -> int:
@@ -282,7 +282,7 @@ def content(name: str, position: int, is_silent: bool) -> int:
 
 @pytest.mark.parametrize("seed", range(WALKS))
 @pytest.mark.parametrize("crowded", [False, True])
-def test_each_finds_its_own(seed: int, crowded: bool) -> None:
+def test_requests_read_only_their_own_or_shared_positions(seed: int, crowded: bool) -> None:
     """A request never reads a position that was not computed for it or for all, in random walks.
 
     The walks contain aborts, steps that run ahead of their answers, requests that begin differently, and preemptions if
@@ -313,7 +313,7 @@ def test_each_finds_its_own(seed: int, crowded: bool) -> None:
         while one.under_way > int(rng.choice([1, 1, 1, 2])):
             one.update()
     assert memory.shared > 5
-    assert bool(one.thrown_out) >= (crowded and seed < 10)
+    assert bool(one.preempted) >= (crowded and seed < 10)
 
 
 @pytest.mark.parametrize("number", ["float32", "bfloat16", "float8_e4m3fn"])
@@ -337,7 +337,7 @@ def test_vllm_copies_whole_blocks(number: str, apart: bool, monkeypatch: pytest.
         assert torch.equal(layer.float(), each[[2, 5, 2, 3, 4, 5, 6, 2, 8]])
 
 
-def test_which_positions_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_model_shares_31_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real model shares 31 of its 32 pad tokens, as computed by hand; models without such pads share none.
 
     The pads are 32 tokens of 1,280 samples. 31 of them do not depend on the recording.

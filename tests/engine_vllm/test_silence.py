@@ -48,7 +48,7 @@ def test_settled_frames(tokens: int, frames: int) -> None:
     assert settled_frames(tokens * TOKEN, 400, 160, 4) == frames
 
 
-def test_no_frame_more_is_settled() -> None:
+def test_next_frame_is_not_settled() -> None:
     """The settled frames of the convolutions are the same for any recording, and so are three more; the next one is
     not.
 
@@ -61,7 +61,7 @@ def test_no_frame_more_is_settled() -> None:
 
 
 @pytest.mark.parametrize("window", [20, SETTLED - 1, SETTLED, SETTLED + 1, SETTLED + 4, 200, 750])
-def test_the_short_way_is_the_whole_way(window: int) -> None:
+def test_shared_silence_equals_the_full_encoding(window: int) -> None:
     """The shortcut gives the full encoding's rows, for chunks from the silence alone to more than a window after it.
 
     The chunks are encoded each alone and all together.
@@ -76,14 +76,14 @@ def test_the_short_way_is_the_whole_way(window: int) -> None:
 
 
 @pytest.mark.parametrize("left_pad", [0, 1, 2, 3, 31, 33])
-def test_other_silences(left_pad: int) -> None:
+def test_any_number_of_silent_tokens(left_pad: int) -> None:
     """The shortcut holds for any number of tokens of silence, also for too few to settle a frame."""
     audio = [chunk(5, 1, left_pad), chunk(40, 2, left_pad)]
     for rows, others in zip(Encoder(*tower(30), left_pad)(audio), Encoder(*tower(30))(audio), strict=True):
         torch.testing.assert_close(rows, others, atol=1e-5, rtol=0)
 
 
-def test_audio_that_begins_otherwise() -> None:
+def test_chunk_with_another_beginning_is_encoded_in_full() -> None:
     """A chunk that begins differently is encoded in full, and does not disturb the chunks beside it.
 
     Before the recording, one sample at either end is not zero or is NaN; or the recording has no silence, or is shorter
@@ -108,7 +108,7 @@ def test_audio_that_begins_otherwise() -> None:
     assert not short._silence.begins(odd)
 
 
-def test_audio_on_a_device_is_not_looked_at() -> None:
+def test_audio_on_a_device_is_not_checked_for_silence() -> None:
     """Audio on a device is not checked for silence, because the check would wait for the device."""
     silence = Encoder(*tower(100), LEFT_PAD)._silence
     assert silence.begins(torch.zeros(LEFT_PAD * TOKEN))
@@ -143,7 +143,7 @@ def test_a_frame_sees_known_keys(frames: list[int], known: int, window: int) -> 
     torch.testing.assert_close(found, Masked(window, 0.5)(q, k, v, whole)[layout.places])
 
 
-def _placed(how: Any, layout: Packed, dtype: Any, queries: int, keys: int) -> Sequence[Any]:
+def _rotated_and_laid_out(how: Any, layout: Packed, dtype: Any, queries: int, keys: int) -> Sequence[Any]:
     """Return queries, and keys and values in their layout, of two heads and more of 16. Unwritten numbers are NaN."""
     generator = torch.Generator().manual_seed(0)
     qkv = torch.randn(sum(layout.lengths), queries + 2 * keys, generator=generator).to(dtype)
@@ -157,10 +157,10 @@ def _placed(how: Any, layout: Packed, dtype: Any, queries: int, keys: int) -> Se
     return before, pads, torch.complex(*cos_sin.float().chunk(2, dim=1)), qkv[:, :queries], kv
 
 
-def test_placed() -> None:
+def test_rotation_and_layout() -> None:
     """Rotation equals the product of complex numbers, and each row is in its place."""
     layout = packed([3, 5], CPU, known=2)
-    before, pads, turns, q, kv = _placed(rotate_and_lay_out, layout, torch.float32, 64, 32)
+    before, pads, turns, q, kv = _rotated_and_laid_out(rotate_and_lay_out, layout, torch.float32, 64, 32)
 
     def turned(x: Any) -> Any:
         pairs = torch.view_as_complex(x.unflatten(1, (-1, 8, 2)).contiguous())
@@ -175,9 +175,7 @@ def test_placed() -> None:
 
 @pytest.mark.parametrize("known", [0, 3])
 @pytest.mark.parametrize(("queries", "keys"), [(64, 64), (96, 32)])
-def test_the_kernel_places_as_pytorch_does(
-    known: int, queries: int, keys: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rotary_kernel_equals_pytorch(known: int, queries: int, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel, run by Triton's interpreter if Triton is installed, equals the PyTorch version.
 
     benchmarks/gpu compares them on a GPU.
@@ -187,13 +185,15 @@ def test_the_kernel_places_as_pytorch_does(
     from voxbatch.vllm_plugin import rotary_kernel
 
     layout = packed([4, 1, 7], CPU, known)
-    *_, q, kv = _placed(rotate_and_lay_out, layout, torch.float32, queries, keys)
-    *_, q_found, kv_found = _placed(rotary_kernel.rotate_and_lay_out, layout, torch.float32, queries, keys)
+    *_, q, kv = _rotated_and_laid_out(rotate_and_lay_out, layout, torch.float32, queries, keys)
+    *_, q_found, kv_found = _rotated_and_laid_out(
+        rotary_kernel.rotate_and_lay_out, layout, torch.float32, queries, keys
+    )
     torch.testing.assert_close(q_found, q)
     torch.testing.assert_close(kv_found, kv)
 
 
-def test_what_a_step_admits_is_encoded_from_the_host() -> None:
+def test_admitted_audio_is_encoded_from_the_host() -> None:
     """Admitted audio is encoded from the host, all at once and in order, into the runner's cache.
 
     vLLM's method is used if the model is not ours or a request's audio is missing.

@@ -69,7 +69,7 @@ for lengths in ([3, 90], [70]):  # tiles are those of the group that is there
 
 
 @pytest.mark.slow
-def test_it_is_causal_attention_within_a_window() -> None:
+def test_kernel_equals_causal_attention_within_a_window() -> None:
     """The kernel computes causal attention within a window for any lengths, with and without known frames.
 
     The window is one frame, within a tile, longer than any chunk, or begins among the known frames. A chunk may have
@@ -90,7 +90,7 @@ def test_tiles() -> None:
     assert found.tolist() == [[2, 2, 0, 4], [0, 2, 0, 2], [4, 1, 0, 6], [5, 2, 7, 2], [7, 1, 7, 4]]
 
 
-def test_it_says_what_it_is_not_made_for() -> None:
+def test_unsupported_shapes_are_reported() -> None:
     """Other number formats and head sizes are left to FlashAttention."""
     assert fits(64, torch.bfloat16)
     assert fits(128, torch.float16)
@@ -123,7 +123,7 @@ for capability in (80, 86, 89, 90):
 
 
 @pytest.mark.slow
-def test_it_compiles_for_the_cards_that_are_named() -> None:
+def test_kernel_compiles_for_the_supported_gpus() -> None:
     """The kernel compiles to machine code, within the shared memory of the smallest named card (see
     test_decode_kernel)."""
     done = subprocess.run(

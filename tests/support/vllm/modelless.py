@@ -189,12 +189,12 @@ class Side:
         self.scheduler = scheduler(kind, **limits)
         self.model, self._under_way = Model(say), deque[tuple[Any, Any]]()
         self.texts, self.ends = defaultdict[str, list[int]](list), dict[str, Any]()
-        self.messages = self.thrown_out = 0
+        self.messages = self.preempted = 0
 
     def schedule(self) -> Any:
         """Schedule a step, and queue it with the model's answer."""
         step = self.scheduler.schedule()
-        self.thrown_out += len(step.preempted_req_ids or ())
+        self.preempted += len(step.preempted_req_ids or ())
         self._under_way.append((step, self.model.answer(step)))
         return step
 

@@ -51,7 +51,7 @@ def test_nothing_is_kept_of_ended_requests() -> None:
     assert cache.num_free_slots == cache.num_freeable_slots == cache.cache_size
 
 
-def test_a_cache_without_a_table_of_sizes() -> None:
+def test_cache_without_a_table_of_sizes() -> None:
     """The scheduler works with vLLM before 0.31, whose encoder cache has no num_embeds_by_hash."""
     from voxbatch.vllm_plugin.scheduler.batch_scheduler import _remove_unreferenced
 
@@ -60,17 +60,17 @@ def test_a_cache_without_a_table_of_sizes() -> None:
     assert cache == SimpleNamespace(cached={"b": {"1"}}, freeable={}, freed=["a"], num_free_slots=10)
 
 
-def test_short_requests_take_less_room() -> None:
+def test_short_requests_reserve_fewer_blocks() -> None:
     """65 blocks admit two requests of full length, or eight that end after 8 blocks; vLLM keeps one block."""
     for tokens, expected in ((CONTEXT - 64, 2), (8 * BLOCK - 64, 8)):
         one = side(requests=16, blocks=65)
         for i in range(40):
             one.scheduler.add_request(request(str(i), prompt=64, max_tokens=tokens))
         assert run_to_the_end(one, 40) == expected
-        assert not one.thrown_out
+        assert not one.preempted
 
 
-def test_the_number_of_requests_is_an_upper_bound() -> None:
+def test_max_num_seqs_is_an_upper_bound() -> None:
     """No more requests run than max_num_seqs allows, even if more have blocks."""
     one = side(requests=5, blocks=400)
     for i in range(40):
@@ -79,7 +79,7 @@ def test_the_number_of_requests_is_an_upper_bound() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_request_is_thrown_out(seed: int) -> None:
+def test_no_request_is_preempted(seed: int) -> None:
     """Each request runs to its end without a pause, for any lengths, in any order, and with few blocks."""
     rng = np.random.default_rng(seed)
     ends_at = rng.choice([0.0, 0.02])
@@ -101,10 +101,10 @@ def test_no_request_is_thrown_out(seed: int) -> None:
         one.update()
         steps += 1
         assert steps < 60 * CONTEXT
-    assert not one.thrown_out
+    assert not one.preempted
 
 
-def test_what_runs_has_its_blocks() -> None:
+def test_running_requests_have_their_blocks_reserved() -> None:
     """Before each step, the reserved blocks are those of the requests that run, and no more than there are."""
     rng = np.random.default_rng(1)
     one = side(requests=30, blocks=120)
