@@ -18,7 +18,7 @@ from voxbatch.engines.options import parse
 from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.arguments import concurrency, llm_arguments, memory_share, planned_bytes
 from voxbatch.engines.vllm.families.instruct import Instruct
-from voxbatch.engines.vllm.memory import MOST, UNCOUNTED_BYTES, Footprint, step_bytes
+from voxbatch.engines.vllm.memory import MAX_REQUESTS, UNCOUNTED_BYTES, Footprint, step_bytes
 from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model
 from voxbatch.engines.vllm.settings import FP8_PARTS, VllmSettings
 from voxbatch.engines.vllm.vllm_process import ALLOCATOR, THREADS, allocator, threads
@@ -97,10 +97,10 @@ def test_requests_admitted_by_gpus() -> None:
     assert 180 < prefilled().fitting(21.3e9) < 200
     assert 205 < prefilled().admitted(21.3e9) < 220
     assert 40 < footprint().admitted(21.3e9) < 50
-    assert 480 < prefilled(*FP8_PARTS).admitted(21.3e9) < MOST
-    assert prefilled().admitted(0.9 * 80e9) == MOST
+    assert 480 < prefilled(*FP8_PARTS).admitted(21.3e9) < MAX_REQUESTS
+    assert prefilled().admitted(0.9 * 80e9) == MAX_REQUESTS
     assert 450 < footprint().admitted(0.9 * 141e9) < 470
-    assert footprint().admitted(1e12) == MOST
+    assert footprint().admitted(1e12) == MAX_REQUESTS
     assert footprint().admitted(4e9) == 1
 
 
@@ -117,10 +117,10 @@ footprints = st.builds(
 
 @given(footprints, budgets, budgets)
 def test_more_memory_admits_more(found: Footprint, one: float, other: float) -> None:
-    """More memory admits more requests, from 1 to MOST, and they fit whenever more than one does."""
+    """More memory admits more requests, from 1 to MAX_REQUESTS, and they fit whenever more than one does."""
     budgets = sorted((one, other))
     small, large = (found.admitted(budget) for budget in budgets)
-    assert 1 <= small <= large <= MOST
+    assert 1 <= small <= large <= MAX_REQUESTS
     small, large = (found.fitting(budget) for budget in budgets)
     assert 1 <= small <= large
     assert large == 1 or found.weights_bytes + large * found.request_bytes <= max(one, other)

@@ -1,9 +1,9 @@
 """The engine for GPUs: Voxtral and Whisper through vLLM's offline API, in process, without a server.
 
-All knowledge about vLLM's internals is in this package and in `voxbatch.vllm_plugin`: `vllm_process` (a running vLLM
-engine), `scheduler` and `steady/` (code inside vLLM's process), and `compat` (versions of vLLM). `families/` holds the
+All knowledge about vLLM's internals is in this package, above all in `vllm_process` (a running vLLM engine) and
+`compat` (versions of vLLM), and in `voxbatch.vllm_plugin` (code inside vLLM's processes). `families/` holds the
 differences between models. `request_loop` keeps vLLM busy and starts it again after it died. `suspect_text` looks for
-lost and invented text. `speed` calculates how fast all this should be.
+lost and invented text. `speed` calculates the speed to expect.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def requests(params: dict[str, Any], settings: VllmSettings, name: str, prefille
     found = footprint(params, True, settings, prefilled).running(positions, planned - memory.step_bytes(step))
     if not settings.lift_encoder_cache:
         found = min(found, step // positions)
-    return max(1, min(found, settings.max_num_seqs or memory.MOST))
+    return max(1, min(found, settings.max_num_seqs or memory.MAX_REQUESTS))
 
 
 def _delay(settings: VllmSettings) -> int:

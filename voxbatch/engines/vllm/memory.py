@@ -16,8 +16,9 @@ UNCOUNTED_BYTES, vLLM plans with 21.1 GB. Minus 8.8 GB of weights and 1.4 GB of 
 left: 189 requests of 512 tokens if the encoder runs once per chunk. The last 1.2 GB of the GPU stay free.
 
 The number of requests is an upper bound. The scheduler admits requests by the number of K/V blocks that vLLM has
-measured and by the length of each request (`admission`). The bound counts requests of TYPICAL length: 214 on that L4.
-Buffers and CUDA graphs are made for this number, so it is not much larger than the number of requests that will run.
+measured and by the length of each request (`vllm_plugin.scheduler.admission`). The bound counts requests of typical
+length (TYPICAL_SHARE): 214 on that L4. Buffers and CUDA graphs are made for this number, so it is not much larger than
+the number of requests that will run.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from typing import Any
 
 BYTES, FP8_BYTES = 2, 1
 """Size of a number in bfloat16 or float16, and of a number in FP8."""
-MOST = 1_024
+MAX_REQUESTS = 1_024
 """Maximum number of requests at a time.
 
 With 512 requests, an H200 needs hardly longer for a step than the host needs to prepare the next step, so the GPU used
 to wait. Above 512, both times grow with the number of requests, and the GPU's time grows faster. With 1,408 or 2,048
 requests a run is not faster, because the power of the GPU is then the limit."""
-TYPICAL = 7 / 8
+TYPICAL_SHARE = 7 / 8
 """Average share of its context that a request needs in the K/V cache: 448 of 512 positions for 30 s of audio. To allow
 one more request costs 3 MB of encoded audio, and up to 54 MB of K/V cache no longer lie idle."""
 FRAMES_PER_TOKEN = 4
@@ -82,15 +83,15 @@ class Footprint:
     block_size: int = BLOCK
 
     def admitted(self, planned_bytes: float) -> int:
-        """Return how many requests of TYPICAL length fit at a time, from 1 to MOST.
+        """Return how many requests of typical length (TYPICAL_SHARE) fit at a time, from 1 to MAX_REQUESTS.
 
         This is the number of requests if the user gives none.
 
         Args:
             planned_bytes: the memory that vLLM may plan with.
         """
-        typical_bytes = self.request_bytes - (1 - TYPICAL) * self._decoder_kv_bytes
-        return max(1, min(MOST, int(self._left(planned_bytes) // typical_bytes)))
+        typical_bytes = self.request_bytes - (1 - TYPICAL_SHARE) * self._decoder_kv_bytes
+        return max(1, min(MAX_REQUESTS, int(self._left(planned_bytes) // typical_bytes)))
 
     def fitting(self, planned_bytes: float) -> int:
         """Return how many requests of maximum length fit at a time, at least 1.

@@ -210,32 +210,23 @@ def linked_folder(model: Model, delay_ms: int, cache: Path) -> Path:
     for file in model.path.iterdir():
         unread = model.is_translated and file.suffix == ".safetensors" and not file.match(HF_WEIGHTS)
         if file.is_file() and file.name not in made and not unread:
-            _link(file.resolve(), folder / file.name)
+            temporary = _temporary(folder / file.name)
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(file.resolve())
+            temporary.replace(folder / file.name)
     for link in folder.iterdir():
         if link.is_symlink() and not link.exists():  # the model has changed, and the file is gone
             link.unlink(missing_ok=True)
     for name, content in made.items():
-        _write_whole(folder / name, content)
+        temporary = _temporary(folder / name)
+        temporary.write_text(content)
+        temporary.replace(folder / name)  # atomic, because another process may be reading the old file
     return folder
 
 
 def _temporary(path: Path) -> Path:
     """Return a path in the same folder that no other process or thread uses now."""
     return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-
-
-def _link(target: Path, link: Path) -> None:
-    temporary = _temporary(link)
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(target)
-    temporary.replace(link)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file atomically, because another process may be reading the old one."""
-    temporary = _temporary(path)
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 def cache_folder() -> Path:

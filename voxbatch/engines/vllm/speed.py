@@ -5,7 +5,7 @@
 A chunk takes one step for each 80 ms and for its pads (`realtime_limits`). In stock vLLM a step computes, for each
 request, four frames of the encoder and one position of the decoder. With voxbatch's plugin a step computes the decoder
 alone. The encoder then runs once for the whole chunk, except for the silence at its beginning (`vllm_plugin.silence`,
-`beginning`).
+`vllm_plugin.scheduler.shared_prefix`).
 
 The few constants were fitted to profiles of single steps and of the encoder alone, *with the plugin*, on one H200 with
 vLLM 0.26 (`bench_plugin.py --profile` and `--idle`, 2026-11-21 and 22). The docstrings quote the milliseconds. No speed
