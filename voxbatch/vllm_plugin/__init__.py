@@ -10,8 +10,19 @@ The plugin also loads Voxtral Realtime's weights from Hugging Face's format, for
 
 vLLM calls `register` in each of its processes, through the entry point `vllm.general_plugins` of this package.
 `register` does nothing unless an environment variable switches it on, so that other users of the same vLLM get the
-stock model. The engine sets the variable (`voxbatch.engines.vllm.prefill`). The plugin uses only the vLLM names that
-`vllm_names` lists.
+stock model. The engine sets the variable (`voxbatch.engines.vllm.prefill`). vLLM's setting additional_config cannot do
+this: vLLM calls `register` without arguments, and in some processes before it has a configuration.
+
+| module or package | its job |
+|---|---|
+| `model`, `encoder` | the model; its encoder (`encoder_attention`, `packing`, `rotary`, `silence`, `spectrogram`) |
+| `encoder_output_pool` | memory for encoded audio |
+| `scheduler/` | vLLM's schedulers for batch jobs |
+| `patches/` | one module for each method of vLLM that is replaced |
+| `decode_attention`, `*_kernel` | attention of steps that only decode; CUDA kernels |
+| `loader`, `weights` | the load format |
+| `parent_watchdog`, `memory_usage` | used by the engine with the plugin or without it |
+| `vllm_names` | every internal name of vLLM that the plugin uses |
 """
 
 from __future__ import annotations

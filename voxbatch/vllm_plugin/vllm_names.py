@@ -21,14 +21,15 @@ NAMES = {
     # the model that ours derives from: its weights, loading, prompt and logits are used unchanged
     f"{MODELS}.voxtral_realtime:VoxtralRealtimeGeneration": (
         "language_model, whisper_encoder, audio_language_adapter, time_embedding, n_delay_tokens, audio_config; "
-        "_parse_and_validate_audio_arrays; its __init__ refuses full CUDA graphs, because its forward holds the encoder"
+        "_parse_and_validate_audio_arrays; its __init__ refuses full CUDA graphs, because its forward holds the "
+        "encoder"
     ),
     f"{MODELS}.voxtral:VoxtralEncoderModel": "config, dtype, mel_filters, whisper_encoder",
     f"{MODELS}.whisper_causal:WhisperCausalEncoder": "conv1, conv2, layers, layer_norm; total_stride is 2",
     f"{MODELS}.whisper_causal:WhisperCausalConv1d": "called with [chunks, channels, frames]; weight",
     f"{MODELS}.whisper_causal:WhisperCausalEncoderLayer": (
-        "self_attn_layer_norm, self_attn, final_layer_norm, mlp (gate_up_proj, act_fn, down_proj); its matrices are "
-        "called, never read, for they may be quantised"
+        "self_attn_layer_norm, self_attn, final_layer_norm, mlp (gate_up_proj, act_fn, down_proj). The plugin calls "
+        "the matrices and never reads them, because they may be quantised"
     ),
     f"{MODELS}.whisper_causal:WhisperCausalAttention": (
         "qkv_proj, rotary_emb, out_proj, attn.layer_name, head_dim, q_size, kv_size, scaling"
@@ -47,22 +48,21 @@ NAMES = {
     "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding": (
         "cos_sin_cache, [positions, rotary_dim], cosines first; is_neox_style, rotary_dim"
     ),
-    # the runner: our code wraps its methods for a step's audio and tokens, and calls the originals in all complex cases
+    # the runner: `patches` wraps its methods for a step's audio and tokens, and calls the originals in complex cases
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner": (
-        "_gather_mm_embeddings(scheduler_output, shift_computed_tokens=0), called when the step's order is settled; "
-        "_execute_mm_encoder(scheduler_output), before it: scheduled_encoder_inputs (by request) into encoder_cache; "
-        "what it returns is read for models with an encoder and a decoder only; "
-        "get_model, device, requests (mm_features, identifier, data), encoder_cache, input_batch (req_ids, "
-        "num_computed_tokens_cpu, prev_sampled_token_ids [requests, 1]); scheduler_output.num_scheduled_tokens, "
-        "scheduled_new_reqs, scheduled_cached_reqs.resumed_req_ids; "
-        "_prepare_input_ids(scheduler_output, num_reqs, total_num_scheduled_tokens, cu_num_tokens): prev_positions.np "
-        "(each request's place in the batch before, or -1), input_ids.gpu, enable_prompt_embeds; "
-        "_sample(logits, spec_decode_metadata); input_batch.sampling_metadata; "
-        "_update_states(scheduler_output), whose part for scheduled_cached_reqs is, for each running request, "
-        "num_computed_tokens, new blocks and drafts, and which begins with the step's kv_cache_block_copies; "
-        "_compute_prev_positions(num_reqs): prev_req_id_to_index to prev_positions; "
-        "_bookkeeping_sync(scheduler_output, sampler_output, …), which with use_async_scheduling writes -1 for each "
-        "sampled row that discard_request_mask does not name (token_ids_cpu, is_token_ids, num_tokens_no_spec, "
+        "_gather_mm_embeddings(scheduler_output, shift_computed_tokens=0), called when the order of the requests is "
+        "final; _execute_mm_encoder(scheduler_output), before it: scheduled_encoder_inputs (by request) into "
+        "encoder_cache; its result is read only for models with an encoder and a decoder; get_model, device, requests "
+        "(mm_features, identifier, data), encoder_cache, input_batch (req_ids, num_computed_tokens_cpu, "
+        "prev_sampled_token_ids [requests, 1]); scheduler_output.num_scheduled_tokens, scheduled_new_reqs, "
+        "scheduled_cached_reqs.resumed_req_ids; _prepare_input_ids(scheduler_output, num_reqs, "
+        "total_num_scheduled_tokens, cu_num_tokens): prev_positions.np (each request's row in the previous batch, or "
+        "-1), input_ids.gpu, enable_prompt_embeds; _sample(logits, spec_decode_metadata); "
+        "input_batch.sampling_metadata; _update_states(scheduler_output): begins with the step's "
+        "kv_cache_block_copies, then updates num_computed_tokens, blocks and drafts of each running request in "
+        "scheduled_cached_reqs; _compute_prev_positions(num_reqs): prev_req_id_to_index to prev_positions; "
+        "_bookkeeping_sync(scheduler_output, sampler_output, …): with use_async_scheduling it writes -1 for each "
+        "sampled row that is not in discard_request_mask (token_ids_cpu, is_token_ids, num_tokens_no_spec, "
         "output_token_ids) and keeps the first sampled_token_ids as prev_sampled_token_ids; requests "
         "(output_token_ids, block_ids, num_computed_tokens), block_table.append_row, speculative_config, "
         "parallel_config.pipeline_parallel_size, max_model_len"
@@ -80,26 +80,26 @@ NAMES = {
         "…) → (list, tokens, budget, further lists); running, waiting (in the order of admission), "
         "max_num_running_reqs, max_num_active_reqs (by 0.32), max_num_encoder_input_tokens, max_model_len, "
         "kv_cache_config, encoder_cache_manager, kv_cache_manager, requests, max_num_scheduled_tokens, "
-        "vllm_config.model_config; that schedule asks get_computed_blocks of each "
-        "request that it would let in, and tells the runner by num_computed_tokens what came of it"
+        "vllm_config.model_config. schedule calls get_computed_blocks for each request that it may admit, and gives "
+        "the result to the runner as num_computed_tokens"
     ),
     "vllm.v1.core.sched.async_scheduler:AsyncScheduler": (
         "the same; add_request, update_from_output(scheduler_output, model_runner_output) → outputs by client, "
         "get_request_counts, pause_state, _pause_state, requests, prev_step_scheduled_req_ids, "
         "max_num_scheduled_tokens, num_sampled_tokens_per_step, dcp_world_size, pcp_world_size, and those in "
-        "fast_path_conditions.UNSUPPORTED_FEATURES; that it schedules no request when all are paused, and yet returns "
-        "the other messages; what it does in "
-        "schedule, _update_after_schedule, _make_cached_request_data, update_from_output, _update_request_with_output, "
-        "_free_encoder_inputs and check_stop with a request that says one token"
+        "fast_path_conditions.UNSUPPORTED_FEATURES. While all requests are paused, it schedules none and still "
+        "returns the other messages. The fast path repeats what schedule, _update_after_schedule, "
+        "_make_cached_request_data, update_from_output, _update_request_with_output, _free_encoder_inputs and "
+        "check_stop do for a request that gets one token"
     ),
     "vllm.v1.core.sched.interface:PauseState": "UNPAUSED, PAUSED_ALL",
     "vllm.v1.core.sched.output:SchedulerOutput": (
-        "num_scheduled_tokens, total_num_scheduled_tokens, scheduled_cached_reqs: no other field is of those that go "
-        "on; scheduled_new_reqs, kv_cache_block_copies"
+        "num_scheduled_tokens, total_num_scheduled_tokens, scheduled_cached_reqs (no other field concerns requests "
+        "that continue), scheduled_new_reqs, kv_cache_block_copies"
     ),
     "vllm.v1.core.sched.output:NewRequestData": (
-        "req_id, num_computed_tokens, block_ids by group: lists made for the runner, which nobody else holds; so are "
-        "the new_block_ids of those that are let in again"
+        "req_id, num_computed_tokens, block_ids by group. These lists, and the new_block_ids of resumed requests, are "
+        "made for the runner, so the plugin may change them"
     ),
     "vllm.v1.core.sched.output:CachedRequestData": (
         "req_ids, resumed_req_ids, new_token_ids, all_token_ids, new_block_ids, num_computed_tokens, "
@@ -110,9 +110,9 @@ NAMES = {
     ),
     "vllm.v1.request:Request": (
         "request_id, status, sampling_params, mm_features, client_index, lora_request, resumable, max_tokens, "
-        "use_structured_output, num_prompt_tokens, num_computed_tokens, num_in_flight_tokens, num_output_placeholders, "
-        "num_preemptions, _all_token_ids, _output_token_ids, output_token_ids, prompt_token_ids, "
-        "skip_reading_prefix_cache; mm_features' mm_position.offset and data"
+        "use_structured_output, num_prompt_tokens, num_computed_tokens, num_in_flight_tokens, "
+        "num_output_placeholders, num_preemptions, _all_token_ids, _output_token_ids, output_token_ids, "
+        "prompt_token_ids, skip_reading_prefix_cache; mm_features' mm_position.offset and data"
     ),
     "vllm.v1.request:RequestStatus": "RUNNING",
     "vllm.v1.engine:EngineCoreOutputs": "outputs: request_id, new_token_ids (of any number), finished",
@@ -121,21 +121,21 @@ NAMES = {
         "stop_token_ids, eos_token_id"
     ),
     "vllm.v1.core.encoder_cache_manager:EncoderCacheManager": (
-        "cache_size, num_free_slots, num_freeable_slots, cached, freeable, freed, and num_embeds_by_hash (by 0.32), as "
-        "its can_allocate uses them"
+        "cache_size, num_free_slots, num_freeable_slots, cached, freeable, freed, and num_embeds_by_hash (by 0.32), "
+        "as its can_allocate uses them"
     ),
     "vllm.v1.core.kv_cache_manager:KVCacheManager": (
-        "allocate_slots(request, num_new_tokens, …): where it gives None, a waiting request is not admitted, nor any "
-        "behind it in this step; enable_caching, empty_kv_cache_blocks, "
-        "block_pool.get_num_free_blocks, coordinator.single_type_managers: kv_cache_spec, block_size, req_to_blocks; "
-        "get_computed_blocks(request) → (blocks, positions, 0): given the very empty_kv_cache_blocks with some "
-        "positions, allocate_slots gives a request blocks of its own for these too"
+        "allocate_slots(request, num_new_tokens, …): None means that this waiting request and those behind it are not "
+        "admitted in this step; enable_caching, empty_kv_cache_blocks, block_pool.get_num_free_blocks, "
+        "coordinator.single_type_managers: kv_cache_spec, block_size, req_to_blocks; get_computed_blocks(request) → "
+        "(blocks, positions, 0): with the object empty_kv_cache_blocks and some positions, allocate_slots gives the "
+        "request blocks of its own for these positions too"
     ),
-    "vllm.v1.core.block_pool:BlockPool": "touch(blocks): one holder more; a block with a holder is not given away",
+    "vllm.v1.core.block_pool:BlockPool": "touch(blocks) adds a reference; a block with references is never free",
     "vllm.v1.core.kv_cache_utils:KVCacheBlockCopy": "(src_block_id, dst_block_id)",
     "vllm.v1.worker.utils:copy_kv_cache_blocks_inplace": (
-        "what becomes of kv_cache_block_copies: whole blocks, in all layers, before the step's model; in 0.26 it takes "
-        "each layer's memory for block after block, as it is in all CUDA backends there"
+        "executes kv_cache_block_copies before the step's model: whole blocks, in all layers. In 0.26 it expects each "
+        "layer's memory block after block, as in all its CUDA backends"
     ),
     "vllm.tokenizers:cached_tokenizer_from_config": (
         "(model_config), as the model's own; instruct.audio_encoder.audio_config.streaming_n_left_pad_tokens"
