@@ -213,9 +213,9 @@ def google() -> Iterator[servers.Server]:
 
 
 @pytest.fixture(scope="session")
-def letters() -> Iterator[Callable[..., pubsub.Post]]:
+def pubsub_projects() -> Iterator[Callable[..., pubsub.PubsubProject]]:
     """Return a function that makes a Pub/Sub project for one test."""
-    with pubsub.emulator() as host, pubsub.posts(host) as make:
+    with pubsub.emulator() as host, pubsub.pubsub_projects(host) as make:
         yield make
 
 

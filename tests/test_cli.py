@@ -129,7 +129,7 @@ REFUSED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "message"), REFUSED, ids=[" ".join(command) for command, _ in REFUSED])
-def test_refusals(
+def test_invalid_usage_exits_with_2_and_writes_nothing(
     voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path, command: tuple[str, ...], message: str
 ) -> None:
     """Invalid usage, configuration and manifests exit with 2, with the reason in the last line, and write nothing."""
@@ -142,7 +142,7 @@ def test_refusals(
 
 
 @pytest.mark.parametrize("command", ["merge", "status"])
-def test_a_folder_where_nothing_was_run(voxbatch: Voxbatch, tmp_path: Path, command: str) -> None:
+def test_merge_and_status_report_a_folder_without_a_run(voxbatch: Voxbatch, tmp_path: Path, command: str) -> None:
     """merge and status report a folder without a run, with exit code 2."""
     done = voxbatch(command, tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
@@ -163,7 +163,7 @@ def test_validate_reports_every_bad_line(voxbatch: Voxbatch, tmp_path: Path) -> 
     ]
 
 
-def test_validate_sums_up_a_good_manifest(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
+def test_validate_prints_totals_of_a_valid_manifest(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
     """validate prints the items, hours, references and languages of a valid manifest."""
     manifest(0.1, 0.1, duration=1800, text="one", lang="en")
     done = voxbatch("validate", "m.jsonl")
@@ -175,7 +175,7 @@ def test_validate_sums_up_a_good_manifest(voxbatch: Voxbatch, manifest: Manifest
     ]
 
 
-def test_a_run_tells_what_it_did(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_run_prints_its_outcome(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
     """A run prints the start of the transcripts, counts that add up, WER, RTFx, the model and the places of the
     outputs.
     """
@@ -194,7 +194,9 @@ def test_a_run_tells_what_it_did(voxbatch: Voxbatch, manifest: ManifestWriter, t
     ]  # fmt: skip
 
 
-def test_rows_pass_through(voxbatch: Voxbatch, tmp_path: Path, recording: Recorder) -> None:
+def test_unknown_keys_of_input_lines_are_in_output_lines(
+    voxbatch: Voxbatch, tmp_path: Path, recording: Recorder
+) -> None:
     """Every key of an input line is in the output line of a transcript or a failure."""
     recording("a.wav", 1.1)
     given = [
@@ -216,7 +218,7 @@ def test_rows_pass_through(voxbatch: Voxbatch, tmp_path: Path, recording: Record
 
 
 @pytest.mark.slow
-def test_sources_of_every_kind(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_all_kinds_of_sources_give_the_same_texts(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
     """A plain and a compressed manifest, standard input and a folder with references give the same texts; OUT is named
     after each source.
     """
@@ -236,7 +238,7 @@ def test_sources_of_every_kind(voxbatch: Voxbatch, manifest: ManifestWriter, tmp
     assert len(set(texts)) == 1
 
 
-def test_limit(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_limit_runs_only_the_first_items(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
     """--limit runs only the first N items; later lines are not read."""
     path = manifest(0.5, 0.5, 0.5)
     with path.open("a") as file:
@@ -261,7 +263,7 @@ AWKWARD = [
 
 
 @pytest.mark.slow
-def test_formats_have_safe_names(voxbatch: Voxbatch, tmp_path: Path, recording: Recorder) -> None:
+def test_files_of_unusual_ids_have_safe_names(voxbatch: Voxbatch, tmp_path: Path, recording: Recorder) -> None:
     """Unusual ids and a 244-byte file name give one file per item and format, all inside OUT and with valid lengths."""
     long = "n" * 240 + ".wav"
     given = [{"audio_filepath": recording("a.wav", 1.1).name, "id": each} for each in AWKWARD]
@@ -279,7 +281,7 @@ def test_formats_have_safe_names(voxbatch: Voxbatch, tmp_path: Path, recording: 
 
 
 @pytest.mark.slow
-def test_merge_status_and_score(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_merge_status_and_score_agree(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
     """After one of two shards, status shows it and merge refuses; after both, merge adds formats and `score` agrees."""
     manifest(1.1, 1.1, text="w0 w1")
     voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED, "--shard", "0/2")
@@ -311,7 +313,7 @@ DAMAGE = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "content", "message"), DAMAGE, ids=[name for name, _, _ in DAMAGE])
-def test_damaged_outputs(
+def test_damaged_outputs_end_a_run_with_a_reason(
     voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     """A damaged file gives exit code 1 and a plain reason for run and merge; --overwrite repairs it."""
@@ -326,7 +328,9 @@ def test_damaged_outputs(
     assert voxbatch(*command, "--overwrite").returncode == 0
 
 
-def test_a_changed_transcripts_file_is_no_crash(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_edited_transcripts_do_not_crash_a_second_run(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
+) -> None:
     """A user may edit transcripts.jsonl; a second run prints the outcome without the start of the transcripts."""
     command = ("run", manifest(0.5), *SCRIPTED)
     voxbatch(*command)
@@ -335,7 +339,9 @@ def test_a_changed_transcripts_file_is_no_crash(voxbatch: Voxbatch, manifest: Ma
     assert (done.returncode, "1 done + 0 failed = 1 items" in done.stdout) == (0, True)
 
 
-def test_dry_run(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_dry_run_prints_an_estimate_and_writes_nothing(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
+) -> None:
     """A dry run prints items, hours, chunks, time and cost; it writes nothing and loads no model."""
     manifest(90, 45, None)
     done = voxbatch(
@@ -354,7 +360,7 @@ def test_dry_run(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -
     assert not (tmp_path / "m.voxbatch").exists()
 
 
-def test_quiet(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
+def test_quiet_prints_nothing(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
     """--quiet prints nothing on either stream; the exit code shows whether items failed."""
     for seconds, code in (([0.5], 0), ([0.5, None], 3)):
         done = voxbatch("run", manifest(*seconds), "-o", f"out{code}", *SCRIPTED, "--quiet")
@@ -363,7 +369,9 @@ def test_quiet(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", [(), ("--log-format", "json"), ("--engine-option", "die_after=1"), ("--engine", "x")])
-def test_json_logs(voxbatch: Voxbatch, manifest: ManifestWriter, extra: tuple[str, ...]) -> None:
+def test_each_log_line_is_a_json_event_without_a_terminal(
+    voxbatch: Voxbatch, manifest: ManifestWriter, extra: tuple[str, ...]
+) -> None:
     """If stderr is no terminal, each line is an event with severity, time and message; errors are events, too."""
     done = voxbatch("run", manifest(0.5, None), "--engine", "scripted", *extra)
     events = [json.loads(line) for line in done.stderr.splitlines()]
@@ -376,7 +384,7 @@ def test_json_logs(voxbatch: Voxbatch, manifest: ManifestWriter, extra: tuple[st
 
 
 @pytest.mark.slow
-def test_the_last_event(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_last_event_has_the_figures_of_the_run(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
     """The last event of a run has counts that add up, hours, speed and score. It is also written when no item was left
     and when other shards are still running.
     """
@@ -401,7 +409,7 @@ def test_the_last_event(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: 
     assert again.items() >= {**expected, "wer": score["wer"], "engine_s": 0.0}.items()
 
 
-def test_json_logs_of_a_bad_manifest(voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_each_bad_line_of_a_manifest_is_one_json_event(voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Each bad line of a manifest is one event."""
     (tmp_path / "bad.jsonl").write_text("x\ny\n")
     done = voxbatch("run", "bad.jsonl", "--engine", "scripted", "--log-format", "json")
@@ -440,7 +448,7 @@ def test_flag_beats_environment_beats_profile_beats_default(
     assert config["engine_options"] == {"words": "false", "delay_s": "0.01"}
 
 
-def test_profiles(voxbatch: Voxbatch) -> None:
+def test_profiles_are_listed_and_printed(voxbatch: Voxbatch) -> None:
     """`profiles` lists the profiles, and `profiles NAME` prints the resolved settings."""
     listed = voxbatch("profiles").stdout.splitlines()
     assert [line.split()[0] for line in listed] == profile_names()
@@ -469,19 +477,19 @@ def test_profiles(voxbatch: Voxbatch) -> None:
         ("gs://", "root.voxbatch"),
     ],
 )
-def test_where_outputs_go(source: str, out: str) -> None:
+def test_default_out_is_beside_the_source(source: str, out: str) -> None:
     """Outputs are placed beside the source, or in the current folder if that is impossible."""
     assert default_out(source) == out
 
 
-def test_profiles_leave_a_runs_own_settings_alone(voxbatch: Voxbatch) -> None:
+def test_profiles_print_only_settings_of_profiles(voxbatch: Voxbatch) -> None:
     """`profiles NAME` prints only settings that a profile may set."""
     shown = yaml.safe_load(voxbatch("profiles", "cpu").stdout)
     assert {"only_under", "max_http_gb", "formats"} <= shown.keys()
     assert not {"source", "include", "anonymous", "s3_endpoint_url", "allow_private_addresses"} & shown.keys()
 
 
-def test_include_and_access_as_variables(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+def test_include_and_store_options_can_be_variables(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
     """VOXBATCH_* variables set --include and the storage options, and an invalid value is refused before a source is
     opened.
     """
@@ -494,7 +502,9 @@ def test_include_and_access_as_variables(voxbatch: Voxbatch, recording: Recorder
     assert done.stderr == "Error: max-http-gb is -1.0; it must be more than 0, and finite\n"
 
 
-def test_manifest_of_a_folder(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+def test_manifest_of_a_folder_has_relative_paths_and_durations(
+    voxbatch: Voxbatch, recording: Recorder, tmp_path: Path
+) -> None:
     """Paths in the manifest of a folder are relative to it, durations are read from the headers, and --include selects
     files.
     """
@@ -505,7 +515,7 @@ def test_manifest_of_a_folder(voxbatch: Voxbatch, recording: Recorder, tmp_path:
     assert done.stdout == '{"audio_filepath": "x/b.wav", "duration": 0.5}\n'
 
 
-def test_doctor(voxbatch: Voxbatch) -> None:
+def test_doctor_prints_one_line_per_finding(voxbatch: Voxbatch) -> None:
     """`doctor` prints one line per finding, with the default engine among them."""
     done = voxbatch("doctor")
     found = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()}
@@ -514,7 +524,7 @@ def test_doctor(voxbatch: Voxbatch) -> None:
     assert f"ok       ffmpeg                 {version()}: {executable()}\n" in done.stdout
 
 
-def test_doctor_without_a_gpu_or_a_token(voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_doctor_names_the_remedy_for_a_missing_gpu_and_token(voxbatch: Voxbatch, tmp_path: Path) -> None:
     """`doctor` marks what a machine lacks without a GPU, with the remedy; that is no failure. A
     token is never printed.
     """
@@ -528,7 +538,7 @@ def test_doctor_without_a_gpu_or_a_token(voxbatch: Voxbatch, tmp_path: Path) -> 
     assert ("hf_secret" in done.stdout + done.stderr, "HF_TOKEN               set" in done.stdout) == (False, True)
 
 
-def test_the_default_model_in_the_hubs_cache(voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_doctor_finds_the_default_model_in_the_hub_cache(voxbatch: Voxbatch, tmp_path: Path) -> None:
     """`doctor` finds the default model in the cache of the Hugging Face client."""
     repository = tmp_path / "hub" / "models--mistralai--Voxtral-Mini-4B-Realtime-2602"
     weights = repository / "snapshots" / "0" / "consolidated.safetensors"
@@ -540,7 +550,9 @@ def test_the_default_model_in_the_hubs_cache(voxbatch: Voxbatch, tmp_path: Path)
     assert "ok       vllm-model" in done.stdout
 
 
-def test_serving_properties(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_ignored_entries_of_serving_properties_are_reported(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
+) -> None:
     """Ignored entries of a serving.properties file are reported first; an invalid value ends the run with file and
     line.
     """
@@ -558,7 +570,7 @@ def test_serving_properties(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_away(manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_closed_pipe_ends_without_a_traceback(manifest: ManifestWriter, tmp_path: Path) -> None:
     """`voxbatch manifest … | head -1` ends without a traceback."""
     manifest(*[0.01] * 300)
     command = f"{sys.executable} -m voxbatch manifest . | head -n 1"
@@ -567,7 +579,7 @@ def test_a_reader_that_goes_away(manifest: ManifestWriter, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_terminal_sees_progress(manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_progress_is_shown_on_a_terminal(manifest: ManifestWriter, tmp_path: Path) -> None:
     """A terminal shows the hours done, items, RTFx and remaining time in place; the outcome is on stdout."""
     manifest(*[2] * 20, duration=2)
     ours, theirs = pty.openpty()
@@ -604,7 +616,7 @@ def test_a_terminal_sees_progress(manifest: ManifestWriter, tmp_path: Path) -> N
         (("merge", "m.voxbatch", "--formats", "xyz"), "--formats xyz: unknown; known are srt, vtt, txt, ctm, json"),
     ],
 )
-def test_refused_before_anything_is_done(
+def test_refused_commands_keep_existing_outputs(
     voxbatch: Voxbatch, manifest: ManifestWriter, command: tuple[str, ...], message: str
 ) -> None:
     """Impossible or harmful commands are refused, and existing outputs stay."""
@@ -627,7 +639,7 @@ def test_modules_in_the_current_folder_are_not_imported(
     assert (done.returncode, "1 done + 0 failed = 1 items" in done.stdout) == (0, True), done.stderr
 
 
-def test_an_engine_without_word_times_doubles_nothing(voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_forced_cuts_without_word_times_repeat_no_word(voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Forced cuts do not overlap without word times, because words in the overlap could not be matched."""
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, 70 * 16_000) * np.tile([1.0, 0.6], 35 * 16_000)
     soundfile.write(tmp_path / "noise.wav", noise * np.repeat(np.linspace(0.2, 1, 70), 16_000), 16_000)
@@ -637,7 +649,7 @@ def test_an_engine_without_word_times_doubles_nothing(voxbatch: Voxbatch, tmp_pa
     assert len(words) == len(set(words)) > 100
 
 
-def test_a_merge_does_not_take_anything_for_its_own(
+def test_merge_refuses_transcripts_that_do_not_match_the_parts(
     voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
 ) -> None:
     """merge refuses a transcripts.jsonl that does not match the parts."""
@@ -651,14 +663,16 @@ def test_a_merge_does_not_take_anything_for_its_own(
     )
 
 
-def test_the_language_stands_in_the_line(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_output_lines_have_the_language_of_the_run(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
+) -> None:
     """The language of the run is written to lines without one, so that the line gets the same score anywhere."""
     manifest(0.5)
     voxbatch("run", "m.jsonl", *SCRIPTED, "--language", "en")
     assert json.loads((tmp_path / "m.voxbatch" / "transcripts.jsonl").read_text())["lang"] == "en"
 
 
-def test_a_manifest_gives_no_uncertain_duration(voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_manifest_gives_no_duration_of_an_mp3(voxbatch: Voxbatch, tmp_path: Path) -> None:
     """An MP3 gets no duration in a manifest: files may be concatenated, and the header describes only the first one."""
     for name in ("a.wav", "b.mp3"):
         soundfile.write(tmp_path / name, np.zeros(16_000), 16_000)

@@ -77,7 +77,7 @@ def test_the_limit_of_an_http_object_is_in_units_of_2_to_the_30_bytes() -> None:
     assert StoreOptions(max_http_gb=0.5).max_http_bytes == 1 << 29
 
 
-def test_no_secret_is_written_down() -> None:
+def test_to_dict_hides_secrets() -> None:
     """Signatures and passwords are left out of run.json and summary.json."""
     config = Config(
         source="https://me:secret@host/m.jsonl?sig=secret",
@@ -95,7 +95,7 @@ def test_no_secret_is_written_down() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=9), JSON, max_size=5), st.randoms())
-def test_a_digest_is_of_the_content(identity: dict[str, Any], random: Any) -> None:
+def test_digest_depends_on_every_value_and_on_no_order(identity: dict[str, Any], random: Any) -> None:
     """The digest does not depend on the order of keys, but on every value."""
     shuffled = list(identity.items())
     random.shuffle(shuffled)
@@ -104,7 +104,7 @@ def test_a_digest_is_of_the_content(identity: dict[str, Any], random: Any) -> No
     assert len(digest(identity)) == 16
 
 
-def test_a_digest_does_not_change_from_version_to_version() -> None:
+def test_digest_is_stable_over_versions() -> None:
     """The digest is stable over versions, because runs are resumed by it: the sha256 of the canonical JSON, calculated
     with sha256sum.
     """
@@ -112,7 +112,7 @@ def test_a_digest_does_not_change_from_version_to_version() -> None:
 
 
 @pytest.mark.parametrize("name", profile_names())
-def test_every_profile_is_sound(name: str) -> None:
+def test_every_profile_is_valid(name: str) -> None:
     """Every profile has a description and sets only permitted keys to valid values."""
     settings = load_profile(name)
     assert settings.pop("description")
@@ -135,7 +135,7 @@ VLLM_PROFILES = [name for name in profile_names() if load_profile(name)["engine"
         ("whisper", 30.0, 128, "FULL_AND_PIECEWISE"),
     ],
 )
-def test_a_vllm_profile_tells_what_vllm_is_told(name: str, longest_s: float, requests: int | str, mode: str) -> None:
+def test_profile_preview_shows_engine_arguments(name: str, longest_s: float, requests: int | str, mode: str) -> None:
     """`profiles NAME` prints the engine arguments and the longest chunk without a model, a GPU or vLLM."""
     found = yaml.safe_load(CliRunner().invoke(cli, ["profiles", name]).stdout)
     assert found["longest_chunk_s"] == longest_s
@@ -144,7 +144,7 @@ def test_a_vllm_profile_tells_what_vllm_is_told(name: str, longest_s: float, req
     assert arguments["limit_mm_per_prompt"] == {"audio": 1}
 
 
-def test_gpus_that_share_a_model_exchange_without_flashinfer() -> None:
+def test_flashinfer_all_reduce_is_off_for_several_gpus() -> None:
     """FlashInfer's fused all-reduce is off for several GPUs, because it needs multicast memory, without which vLLM
     hangs while it loads.
     """
@@ -155,7 +155,7 @@ def test_gpus_that_share_a_model_exchange_without_flashinfer() -> None:
 
 def test_every_vllm_profile_is_previewed() -> None:
     """The table above contains every vLLM profile, and an unknown model is no error."""
-    marks = test_a_vllm_profile_tells_what_vllm_is_told.pytestmark  # type: ignore[attr-defined]
+    marks = test_profile_preview_shows_engine_arguments.pytestmark  # type: ignore[attr-defined]
     assert sorted(row[0] for row in marks[0].args[1]) == VLLM_PROFILES
     assert preview_arguments("/opt/ml/model", {}) == {"engine_arguments": "known when /opt/ml/model is read"}
 
@@ -168,7 +168,7 @@ def test_every_vllm_profile_is_previewed() -> None:
         ("false", "FULL_AND_PIECEWISE, or PIECEWISE with vLLM 0.26, 0.27, 0.28, 0.29", "None"),
     ],
 )
-def test_what_depends_on_the_version(asked: str, mode: str, attention: str) -> None:
+def test_encoder_mode_decides_cuda_graphs_and_attention(asked: str, mode: str, attention: str) -> None:
     """Running the encoder once per chunk decides which CUDA graphs and which attention backend are used."""
     arguments = preview_arguments(None, {"prefill_encoder": asked})["engine_arguments"]
     assert arguments["compilation_config"]["cudagraph_mode"] == mode
@@ -183,7 +183,7 @@ def test_memory_may_be_given_in_gigabytes() -> None:
     assert resolve("realtime", options).gpu_memory_gb == 24
 
 
-def test_no_profile_decides_what_a_run_is_over() -> None:
+def test_profiles_cannot_set_input_output_or_store_options() -> None:
     """The manifest, OUT, the shard and the storage options belong to the command, not to a profile."""
     assert not PROFILE_KEYS & {"source", "out", "shard", "shards", "limit", "overwrite", "profile", "include"}
     assert not PROFILE_KEYS & {"s3_endpoint_url", "anonymous", "requester_pays", "allow_private_addresses"}

@@ -52,12 +52,12 @@ def diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: None) -> Any
     return diagnose
 
 
-def test_the_plugin(diagnosed: Any) -> None:
+def test_plugin_is_on_with_the_vllm_of_the_extra(diagnosed: Any) -> None:
     """With the vLLM of the extra, the plugin runs the encoder once per chunk."""
     assert diagnosed()["vllm-plugin"].state == "ok"
 
 
-def test_the_plugin_is_off(diagnosed: Any) -> None:
+def test_plugin_that_is_off_is_a_warning(diagnosed: Any) -> None:
     """A vLLM with which `auto` does not use the plugin is a warning with the cost and the remedy, not a failure."""
     found = diagnosed(vllm="0.32.0")
     assert found["vllm"].state == "ok"
@@ -67,12 +67,12 @@ def test_the_plugin_is_off(diagnosed: Any) -> None:
     assert found["engine"].state == "ok"
 
 
-def test_no_gpu_build(diagnosed: Any) -> None:
+def test_unknown_vllm_gives_no_finding_about_the_plugin(diagnosed: Any) -> None:
     """There is no finding about the plugin for a vLLM that voxbatch does not know."""
     assert "vllm-plugin" not in diagnosed(vllm="0.40.0")
 
 
-def test_a_gpu_that_works(diagnosed: Any) -> None:
+def test_working_gpu_is_ok(diagnosed: Any) -> None:
     """A working GPU is one on which PyTorch allocated a tensor with the installed driver."""
     found = diagnosed()
     assert found["cuda"] == Finding(
@@ -81,7 +81,7 @@ def test_a_gpu_that_works(diagnosed: Any) -> None:
     assert found["engine"].state == "ok"
 
 
-def test_a_driver_that_is_too_old(diagnosed: Any) -> None:
+def test_too_old_driver_fails_the_engine(diagnosed: Any) -> None:
     """With a driver that is too old the engine fails, as a run would, and the finding gives the installed and the
     required driver.
     """
@@ -94,7 +94,7 @@ def test_a_driver_that_is_too_old(diagnosed: Any) -> None:
     assert found["engine"] == Finding("engine", "failed", "vllm is installed and cannot start here: see cuda above")
 
 
-def test_compatibility_libraries(diagnosed: Any) -> None:
+def test_compatibility_libraries_make_an_old_driver_ok(diagnosed: Any) -> None:
     """With CUDA's compatibility libraries, an old driver is no fault: memory can be allocated."""
     found = diagnosed(driver="535.216.03", cuda=12020)
     assert (found["cuda"].state, found["engine"].state) == ("ok", "ok")
@@ -108,7 +108,7 @@ def test_compatibility_libraries(diagnosed: Any) -> None:
         ({"hang": 60.0}, "cannot use the GPU with driver 580.95.05 (no answer within 2 s)"),
     ],
 )
-def test_a_gpu_that_does_not_work(
+def test_errors_of_pytorch_fail_the_engine(
     diagnosed: Any, monkeypatch: pytest.MonkeyPatch, machine: dict[str, Any], detail: str
 ) -> None:
     """Any error of PyTorch, also a hang, is reported, and the engine fails."""
@@ -119,14 +119,14 @@ def test_a_gpu_that_does_not_work(
     assert found["engine"].state == "failed"
 
 
-def test_no_visible_gpu(diagnosed: Any) -> None:
+def test_driver_without_a_visible_gpu_fails_the_engine(diagnosed: Any) -> None:
     """A driver without a visible GPU cannot start vLLM either."""
     found = diagnosed(cards=0)
     assert (found["gpu"].state, found["cuda"].state) == ("missing", "ok")
     assert found["engine"].detail == "vllm is installed and cannot start here: see gpu above"
 
 
-def test_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_code_is_1_only_if_the_engine_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit code is 1 if the engine fails; a warning alone does not change it."""
     for state, code in (("ok", 0), ("failed", 1)):
         found = [Finding("vllm-plugin", "warning", "slow"), Finding("engine", state, "")]
@@ -134,7 +134,7 @@ def test_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
         assert CliRunner().invoke(cli, ["doctor"]).exit_code == code
 
 
-def test_a_run_says_the_same(tmp_path: Path, voxbatch: Voxbatch, recording: Recorder) -> None:
+def test_run_gives_the_same_message_as_doctor(tmp_path: Path, voxbatch: Voxbatch, recording: Recorder) -> None:
     """A run ends with 1 before a model is loaded, with the same message."""
     recording("a.wav", 0.5)
     (tmp_path / "m.jsonl").write_text('{"audio_filepath": "a.wav"}\n')

@@ -92,32 +92,36 @@ def started(tmp_path: Path) -> Started:
         ("535.216.03", "99.0", False),
     ],
 )
-def test_the_driver_decides(started: Started, module: str, version: str, cuda: str, used: bool) -> None:
+def test_compatibility_libraries_are_used_for_an_old_driver(
+    started: Started, module: str, version: str, cuda: str, used: bool
+) -> None:
     """The libraries come first if the driver is too old for PyTorch's CUDA, and are not used otherwise."""
     found = started(module.format(version), CUDA_VERSION=cuda, LD_LIBRARY_PATH="/usr/local/nvidia/lib64")
     front = "/usr/local/cuda/compat:" if used else ""
     assert found == f"{front}/usr/local/nvidia/lib64"
 
 
-def test_without_a_library_path(started: Started) -> None:
+def test_library_path_gets_no_empty_entry(started: Started) -> None:
     """No empty entry is created, because it would mean the current folder."""
     assert started(CLOSED_MODULE.format("535.216.03"), CUDA_VERSION="13.0.2") == "/usr/local/cuda/compat"
 
 
 @pytest.mark.parametrize("version", [None, "", "NVRM version: unknown\n"])
-def test_no_driver(started: Started, version: str | None) -> None:
+def test_nothing_is_set_without_a_driver(started: Started, version: str | None) -> None:
     """Nothing is set without a driver, as on the machine that builds the image."""
     assert started(version, CUDA_VERSION="13.0.2") is None
 
 
-def test_an_image_without_the_libraries(started: Started, tmp_path: Path) -> None:
+def test_nothing_is_set_without_the_libraries(started: Started, tmp_path: Path) -> None:
     """Nothing is set without the libraries; voxbatch itself then reports the fault."""
     (tmp_path / "usr/local/cuda/compat/libcuda.so.1").unlink()
     assert started(CLOSED_MODULE.format("535.216.03"), CUDA_VERSION="13.0.2") is None
 
 
 @pytest.mark.parametrize(("torch_cuda", "used"), [("13.0", True), ("12.9", False), (None, False)])
-def test_pytorch_tells_its_cuda(started: Started, tmp_path: Path, torch_cuda: str | None, used: bool) -> None:
+def test_cuda_version_is_read_from_pytorch(
+    started: Started, tmp_path: Path, torch_cuda: str | None, used: bool
+) -> None:
     """If the image does not give its CUDA version, the version is read from PyTorch's file, without
     importing PyTorch.
     """
@@ -129,7 +133,7 @@ def test_pytorch_tells_its_cuda(started: Started, tmp_path: Path, torch_cuda: st
 
 
 @pytest.mark.parametrize(("driver", "used"), [("535.216.03", True), ("580.65.06", False)])
-def test_nvml_tells_the_driver(started: Started, tmp_path: Path, driver: str, used: bool) -> None:
+def test_driver_version_is_read_from_nvml(started: Started, tmp_path: Path, driver: str, used: bool) -> None:
     """In a sandbox that shows a GPU but no file of the driver, NVML gives the driver version."""
     packages = machines.gpu_machine(tmp_path / "more", driver=driver)
     (tmp_path / "dev").mkdir()
@@ -138,20 +142,20 @@ def test_nvml_tells_the_driver(started: Started, tmp_path: Path, driver: str, us
     assert found == ("/usr/local/cuda/compat" if used else None)
 
 
-def test_the_same_drivers() -> None:
+def test_script_and_doctor_use_the_same_minimum_drivers() -> None:
     """The script and `doctor` use the same minimum driver versions."""
     found = re.findall(r"^\s+(\d+)\) needed=(\d+) ;;$", SCRIPT.read_text(), re.MULTILINE)
     assert {int(cuda): int(driver) for cuda, driver in found} == FIRST_DRIVERS
 
 
-def test_it_is_posix() -> None:
+def test_script_is_posix() -> None:
     """The script is valid POSIX sh, because the sh of the image is dash."""
     command = [tool("shellcheck"), "--color=never", "--shell=sh", "--severity=style", str(SCRIPT)]
     found = subprocess.run(command, capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (0, "")
 
 
-def test_no_job_goes_around_it() -> None:
+def test_every_job_starts_the_script() -> None:
     """The entry point of the image and every command of jobs/ start `voxbatch` by its name, which is the script. No
     manifest replaces the command.
     """

@@ -71,7 +71,7 @@ def shellcheck() -> str:
 
 
 @pytest.mark.slow
-def test_scripts_are_clean() -> None:
+def test_shellcheck_finds_no_fault() -> None:
     """shellcheck finds no fault in any script, run in the folder of the script."""
     by_folder: dict[Path, list[str]] = {}
     for path in SCRIPTS:
@@ -81,7 +81,7 @@ def test_scripts_are_clean() -> None:
         assert done.returncode == 0, done.stdout
 
 
-def test_scripts_can_be_started() -> None:
+def test_scripts_are_executable() -> None:
     """All scripts are executable, except for those that are only sourced."""
     sourced = [path.name for path in SCRIPTS if path.parent == SAGEMAKER and not os.access(path, os.X_OK)]
     assert sourced == ["common.sh", "settings.sh"]
@@ -160,7 +160,7 @@ def check_deployed(there: Deployment) -> None:
 
 
 @pytest.mark.slow
-def test_deploy(deployment: Deployment) -> None:
+def test_deploy_creates_all_and_a_second_run_changes_nothing(deployment: Deployment) -> None:
     """deploy.sh creates all resources; a second run changes nothing, and a changed setting changes only its own
     resources. Notifications that somebody else put on the bucket stay, and teardown.sh leaves nothing but data.
     """
@@ -204,7 +204,7 @@ def test_deploy(deployment: Deployment) -> None:
 
 
 @pytest.mark.slow
-def test_deploy_with_the_real_program(moto: str, tmp_path: Path) -> None:
+def test_real_aws_cli_accepts_every_command(moto: str, tmp_path: Path) -> None:
     """The real AWS CLI accepts every command of both scripts and reports no difference at the second run. The exception
     is the one setting that the test server accepts but does not report.
     """
@@ -225,7 +225,7 @@ def test_deploy_with_the_real_program(moto: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_permission(deployment: Deployment) -> None:
+def test_deploy_stops_at_a_missing_permission(deployment: Deployment) -> None:
     """deploy.sh stops at once at a missing permission, with the command and the reason. Deployed again with the
     permission, it continues.
     """
@@ -249,7 +249,7 @@ def test_no_permission(deployment: Deployment) -> None:
 
 
 @pytest.mark.slow
-def test_settings_that_cannot_be(deployment: Deployment) -> None:
+def test_invalid_settings_are_refused(deployment: Deployment) -> None:
     """Invalid settings are refused with the reason, before any resource is made."""
     for settings, message in (
         ({"OUT_BUCKET": IN}, f"IN_BUCKET and OUT_BUCKET are both {IN}: outputs are .jsonl too, and would start runs"),
@@ -277,7 +277,7 @@ def test_settings_that_cannot_be(deployment: Deployment) -> None:
         ),
     ],
 )
-def test_the_stand_in_is_strict(command: str, message: str) -> None:
+def test_fake_aws_rejects_invalid_commands(command: str, message: str) -> None:
     """The fake `aws` program rejects commands that the real program rejects."""
     code, _, said = FakeAws("http://127.0.0.1:1").answer(command.split())
     assert (code, message in said) == (252, True)
@@ -303,7 +303,7 @@ WITHOUT_RESOURCES = {"ecr:GetAuthorizationToken", "cloudwatch:PutMetricData"}
 
 
 @pytest.mark.parametrize("path", sorted((SAGEMAKER / "policies").glob("*.json")), ids=lambda path: path.stem)
-def test_policies(path: Path) -> None:
+def test_policies_name_actions_and_resources(path: Path) -> None:
     """Each statement allows named actions on named resources. "*" is used only for actions that support no resource,
     and the condition of each trust policy limits the service to this account.
     """
@@ -324,7 +324,7 @@ def test_policies(path: Path) -> None:
         assert all(each == "*" or each.startswith("arn:aws:") for each in resources)
 
 
-def test_pipeline() -> None:
+def test_pipeline_step_is_a_valid_request() -> None:
     """The step of the pipeline, with its parameters filled in, is a valid CreateProcessingJob request."""
     pipeline = rendered("pipeline.json", VOXBATCH_FORMATS="srt,vtt", VOXBATCH_LANGUAGE="")
     given = {each["Name"]: each.get("DefaultValue", "x") for each in pipeline["Parameters"]}
@@ -354,7 +354,7 @@ def filled(node: Any, given: Mapping[str, Any]) -> Any:
         ("nightly/", "2026-11-21T02:00:00Z", "2026-11-21T02:00:00Z"),
     ],
 )
-def test_the_pipelines_command(tmp_path: Path, key: str, name: str, out: str) -> None:
+def test_pipeline_passes_source_and_out_unchanged(tmp_path: Path, key: str, name: str, out: str) -> None:
     """The command of the pipeline passes SOURCE and OUT/NAME unchanged, whatever characters the key has. voxbatch
     replaces the shell, so that it receives the signals.
     """
@@ -372,7 +372,7 @@ def test_the_pipelines_command(tmp_path: Path, key: str, name: str, out: str) ->
     assert said == [str(process.pid), "run", f"s3://in/{key}", "-o", f"s3://out/{out}"]
 
 
-def test_rules() -> None:
+def test_only_uploaded_manifests_start_a_run() -> None:
     """Only uploaded manifests start a run, and EventBridge accepts the targets."""
     pattern = rendered("rules/uploads.json")["detail"]["object"]["key"]
     keys = {
@@ -401,7 +401,7 @@ def requested(*arguments: str) -> dict[str, Any]:
     return dict(body)
 
 
-def test_submit() -> None:
+def test_submit_sends_valid_requests() -> None:
     """Each way to divide the work is a valid CreateProcessingJob request."""
     body = requested(*ASKED, "--hosts", "4", "--", "--profile", "small-24b")
     said = body["AppSpecification"]["ContainerArguments"]
@@ -425,7 +425,9 @@ def test_submit() -> None:
         ((*ASKED, "--", "x" * 257), "has 257 characters; SageMaker takes 256 in an argument"),
     ],
 )
-def test_submit_refuses(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_submit_refuses_what_sagemaker_refuses(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """submit.py refuses what SageMaker would refuse."""
     with pytest.raises(SystemExit) as caught:
         submit.request(submit.options(arguments))
@@ -433,7 +435,9 @@ def test_submit_refuses(arguments: tuple[str, ...], message: str, capsys: pytest
 
 
 @pytest.mark.slow
-def test_submit_sends(moto: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_submit_creates_the_job_and_uploads_the_script(
+    moto: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """submit.py creates the job and uploads the script that its hosts run."""
     for name, value in {"ENDPOINT_URL": moto, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
@@ -466,7 +470,7 @@ def entry(base: Path, path: str, *options: str) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.slow
-def test_hosts_of_the_pipeline(
+def test_hosts_of_the_pipeline_give_the_bytes_of_one_process(
     moto: str, tmp_path: Path, manifest: ManifestWriter, voxbatch: Voxbatch, program: str
 ) -> None:
     """Three hosts that run the pipeline's job produce the bytes of one process in the bucket. A second run of the same
@@ -506,7 +510,7 @@ INPUTS = [
 
 
 @pytest.mark.slow
-def test_hosts_with_files_of_their_own(tmp_path: Path, recording: Recorder, program: str) -> None:
+def test_hosts_with_own_files_write_to_own_folders(tmp_path: Path, recording: Recorder, program: str) -> None:
     """With files of its own, each host transcribes them into its own folder. A host without files does nothing, and a
     failed item does not fail the job.
     """
@@ -531,7 +535,7 @@ def test_hosts_with_files_of_their_own(tmp_path: Path, recording: Recorder, prog
 
 
 @pytest.mark.slow
-def test_a_host_that_cannot_begin(tmp_path: Path, program: str) -> None:
+def test_host_that_cannot_start_writes_the_exit_message(tmp_path: Path, program: str) -> None:
     """A host that cannot start exits with 2 and writes the reason as the job's ExitMessage; voxbatch's own exit codes
     are passed on.
     """
@@ -549,7 +553,7 @@ def test_a_host_that_cannot_begin(tmp_path: Path, program: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may write everywhere")
-def test_a_host_whose_user_may_not_write(tmp_path: Path) -> None:
+def test_host_without_write_permission_reports_it(tmp_path: Path) -> None:
     """If the user of the image may not write to the host's folders, entry.sh gives that as the reason."""
     base = tmp_path / "host"
     container(base, "algo-1", ["algo-1"])
@@ -577,7 +581,7 @@ def manifests() -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cronjob", "job", "listen", "serviceaccount"])
-def test_kubernetes_takes_it(name: str) -> None:
+def test_kubernetes_manifests_are_valid(name: str) -> None:
     """Each manifest is valid under the schema of Kubernetes 1.30, which allows no unknown field."""
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     kubernetes_validate.validate(manifests()[name], "1.30", strict=True)
@@ -595,7 +599,7 @@ def container_of(spec: Mapping[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", ["job", "cronjob"])
-def test_kubernetes_jobs(name: str) -> None:
+def test_kubernetes_jobs_count_pods_and_end_at_exit_code_2(name: str) -> None:
     """The number of tasks equals the number of pods, exit code 2 ends the job, and a disruption counts as no failure.
     The rules of the API server beyond the schema hold, too.
     """
@@ -611,7 +615,7 @@ def test_kubernetes_jobs(name: str) -> None:
     assert named == {container_of(spec)["name"]}
 
 
-def test_the_nightly_job_is_the_same_job() -> None:
+def test_nightly_job_differs_only_in_its_folder() -> None:
     """The nightly job differs from the one-off job only in its folder."""
     job, nightly = copy.deepcopy(jobs()["job"]), copy.deepcopy(jobs()["cronjob"])
     for spec in (job, nightly):
@@ -640,7 +644,7 @@ def test_kubernetes_pods_are_confined(name: str) -> None:
 # ── AWS Batch ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_aws_batch_takes_it() -> None:
+def test_aws_batch_requests_are_valid() -> None:
     """The job definition and the documented array submission are valid AWS Batch requests."""
     definition = json.loads((JOBS / "aws-batch" / "job-definition.json").read_text())
     validated("batch", "RegisterJobDefinitionRequest", definition)
@@ -722,7 +726,7 @@ def array(tmp_path: Path) -> Iterator[Array]:
 
 
 @pytest.mark.slow
-def test_slurm_array(array: Array, whole: dict[str, bytes | None], tmp_path: Path) -> None:
+def test_slurm_tasks_requeue_themselves(array: Array, whole: dict[str, bytes | None], tmp_path: Path) -> None:
     """A task whose time is up requeues itself; a preempted task, whose processes are all signalled at once, leaves that
     to Slurm. Restarted, the tasks produce the bytes of one process.
     """
@@ -762,7 +766,9 @@ def plan_of(line: str, folder: Path) -> dict[str, str]:
         ("", ("--tasks", "8"), "0-7"),
     ],
 )
-def test_slurm_submit(tmp_path: Path, audio: str, options: tuple[str, ...], array: str) -> None:
+def test_slurm_submit_calculates_the_number_of_tasks(
+    tmp_path: Path, audio: str, options: tuple[str, ...], array: str
+) -> None:
     """The number of tasks follows from the hours of audio or from --tasks; sbatch receives its own options and voxbatch
     the others.
     """
@@ -783,7 +789,7 @@ def test_slurm_submit(tmp_path: Path, audio: str, options: tuple[str, ...], arra
         (("--hours-per-task", "x", "m.jsonl", "-o", "o"), "--hours-per-task is 'x'; it must be a whole number from 1"),
     ],
 )
-def test_slurm_submit_refuses(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_slurm_submit_refuses_invalid_arguments(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     """Invalid arguments are refused with exit code 2."""
     command = [JOBS / "slurm" / "submit.sh", *arguments]
     done = subprocess.run(command, env=plan_of("", tmp_path), capture_output=True, text=True)
@@ -791,7 +797,7 @@ def test_slurm_submit_refuses(tmp_path: Path, arguments: tuple[str, ...], messag
 
 
 @pytest.mark.slow
-def test_slurm_submit_reads_a_real_plan(manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_slurm_submit_reads_a_real_dry_run(manifest: ManifestWriter, tmp_path: Path) -> None:
     """submit.sh finds the line with the hours in the real output of --dry-run."""
     path = manifest(0.5)
     path.write_text("".join(json.dumps({"audio_filepath": f"{i}.wav", "duration": 3600}) + "\n" for i in range(25)))
@@ -867,7 +873,7 @@ def cluster_in(folder: Path) -> Iterator[Cluster]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["", "srun --ntasks=1 "])
-def test_a_real_slurm(whole: dict[str, bytes | None], tmp_path: Path, launcher: str) -> None:
+def test_real_slurm_restarts_tasks(whole: dict[str, bytes | None], tmp_path: Path, launcher: str) -> None:
     """Under a real Slurm, a task whose time is up and a preempted task both restart with their restart counted.
     The array produces the bytes of one process.
     """
@@ -889,7 +895,7 @@ def test_a_real_slurm(whole: dict[str, bytes | None], tmp_path: Path, launcher: 
 
 
 @pytest.mark.slow
-def test_a_real_slurm_cancels(manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_real_slurm_task_commits_before_it_is_cancelled(manifest: ManifestWriter, tmp_path: Path) -> None:
     """A cancelled task commits its finished items and is not requeued."""
     manifest(*[0.5] * 24)
     with cluster_in(tmp_path) as cluster:

@@ -119,7 +119,7 @@ def _without_files(thing: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_deploy_makes_it_all_and_a_second_time_nothing(cloud: Cloud) -> None:
+def test_deploy_creates_all_and_a_second_run_only_reads(cloud: Cloud) -> None:
     """deploy.sh creates all resources in an empty project; a second run only reads, and reports
     that nothing changes.
     """
@@ -180,7 +180,7 @@ def test_each_account_has_the_least_roles(cloud: Cloud) -> None:
 
 
 @pytest.mark.slow
-def test_the_subscription_keeps_what_it_must(cloud: Cloud) -> None:
+def test_subscription_has_the_specified_settings(cloud: Cloud) -> None:
     """The subscription has the specified lease, retention, dead-letter policy, backoff and expiration. A setting that
     somebody changed is corrected, and nothing else is touched.
     """
@@ -206,7 +206,7 @@ def test_the_subscription_keeps_what_it_must(cloud: Cloud) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fails_at", [0, 15, 27, 41])
-def test_a_half_made_project_is_completed(cloud: Cloud, fails_at: int) -> None:
+def test_deploy_completes_a_partly_deployed_project(cloud: Cloud, fails_at: int) -> None:
     """If a change is refused, deploy.sh stops there with a clear message; the next run makes the
     missing changes only.
     """
@@ -228,7 +228,7 @@ def test_a_half_made_project_is_completed(cloud: Cloud, fails_at: int) -> None:
     assert cloud.changes() == []
 
 
-def test_what_may_not_be_looked_at_stops_it(cloud: Cloud) -> None:
+def test_denied_read_stops_deploy(cloud: Cloud) -> None:
     """A denied read is not mistaken for a missing resource."""
     cloud.trouble(
         "artifacts repositories describe", "PERMISSION_DENIED: Permission 'a.get' denied (or it may not exist)"
@@ -241,7 +241,7 @@ def test_what_may_not_be_looked_at_stops_it(cloud: Cloud) -> None:
 
 
 @pytest.mark.slow
-def test_what_takes_a_while_is_tried_again(cloud: Cloud) -> None:
+def test_new_service_account_is_waited_for(cloud: Cloud) -> None:
     """A new service account that Google does not know everywhere yet is waited for; one that never
     appears is an error.
     """
@@ -256,7 +256,7 @@ def test_what_takes_a_while_is_tried_again(cloud: Cloud) -> None:
 
 
 @pytest.mark.slow
-def test_the_token_is_never_seen(cloud: Cloud) -> None:
+def test_hub_token_is_in_no_argument_or_output(cloud: Cloud) -> None:
     """The hub token reaches Secret Manager through standard input and is in no argument, output or environment
     variable. The same token is not stored twice, a new one is, and later runs without a token keep it.
     """
@@ -295,7 +295,7 @@ def test_without_a_token_there_is_no_secret(cloud: Cloud) -> None:
 
 
 @pytest.mark.slow
-def test_one_alone_reacts_to_an_upload(cloud: Cloud) -> None:
+def test_either_worker_or_trigger_reacts_to_uploads(cloud: Cloud) -> None:
     """With a worker there are no trigger, no nightly job and none of their roles; switched back, there is no worker."""
     cloud.deploy()
     by_workflow = made(cloud.world)
@@ -323,7 +323,7 @@ def test_one_alone_reacts_to_an_upload(cloud: Cloud) -> None:
 
 
 @pytest.mark.slow
-def test_only_what_differs_is_updated(cloud: Cloud) -> None:
+def test_deploy_updates_only_differences(cloud: Cloud) -> None:
     """A new image, schedule or notification channel changes only the resources that depend on it."""
     cloud.deploy()
     cloud.changes()
@@ -348,7 +348,7 @@ def test_only_what_differs_is_updated(cloud: Cloud) -> None:
 
 
 @pytest.mark.slow
-def test_a_dry_run_changes_nothing(cloud: Cloud) -> None:
+def test_dry_run_changes_nothing(cloud: Cloud) -> None:
     """--dry-run prints the planned changes and makes none, in an empty project and in a complete one."""
     said = cloud.deploy("--dry-run", HF_TOKEN=TOKEN).stdout
     assert cloud.changes() == []
@@ -359,7 +359,7 @@ def test_a_dry_run_changes_nothing(cloud: Cloud) -> None:
 
 
 @pytest.mark.slow
-def test_an_image_that_is_not_built_stops_it_late(cloud: Cloud) -> None:
+def test_missing_image_stops_deploy_with_the_build_command(cloud: Cloud) -> None:
     """deploy.sh creates the repository, stops, and prints the build command if the image does not exist. An image from
     another registry is used as given.
     """
@@ -393,7 +393,7 @@ def test_an_image_that_is_not_built_stops_it_late(cloud: Cloud) -> None:
         ({"UPLOADS": "worker", "NIGHTLY": "yes"}, "UPLOADS=worker NIGHTLY=yes: the worker would have taken all before"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused(cloud: Cloud, setting: dict[str, str], said: str) -> None:
+def test_invalid_setting_is_refused(cloud: Cloud, setting: dict[str, str], said: str) -> None:
     """An invalid setting is refused with its permitted values, before any request to Google."""
     done = cloud.run("deploy.sh", **setting)
     assert (done.returncode, cloud.calls()) == (1, [])
@@ -401,7 +401,7 @@ def test_a_setting_that_cannot_be_is_refused(cloud: Cloud, setting: dict[str, st
 
 
 @pytest.mark.parametrize("script", ["deploy.sh", "teardown.sh"])
-def test_help_asks_nothing(cloud: Cloud, script: str) -> None:
+def test_help_sends_no_request(cloud: Cloud, script: str) -> None:
     """--help explains every setting of the script; an unknown argument is refused."""
     done = cloud.run(script, "--help")
     assert (done.returncode, cloud.calls()) == (0, [])
@@ -412,12 +412,12 @@ def test_help_asks_nothing(cloud: Cloud, script: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_project_may_be_gclouds_own(cloud: Cloud) -> None:
+def test_default_project_is_that_of_gcloud(cloud: Cloud) -> None:
     """deploy.sh uses the configured project of gcloud if PROJECT is not set."""
     assert "in project configured," in cloud.run("deploy.sh", "--dry-run", PROJECT="").stdout
 
 
-def test_a_bucket_of_another_region_is_refused(cloud: Cloud) -> None:
+def test_bucket_in_another_region_is_refused(cloud: Cloud) -> None:
     """A bucket in another region is refused, because Eventarc would not receive its uploads."""
     cloud.put(**{"storage buckets/p-voxbatch-in": {"location": "US", "public_access_prevention": "enforced"}})
     done = cloud.run("deploy.sh")
@@ -426,7 +426,7 @@ def test_a_bucket_of_another_region_is_refused(cloud: Cloud) -> None:
 
 
 @pytest.mark.slow
-def test_an_open_bucket_is_closed(cloud: Cloud) -> None:
+def test_existing_bucket_gets_access_prevention(cloud: Cloud) -> None:
     """An existing bucket gets uniform access and public access prevention, too."""
     open_bucket = {
         "location": "EUROPE-WEST4",
@@ -441,7 +441,7 @@ def test_an_open_bucket_is_closed(cloud: Cloud) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("uploads", ["workflow", "worker"])
-def test_teardown_removes_what_deploy_made(cloud: Cloud, uploads: str) -> None:
+def test_teardown_removes_all_resources(cloud: Cloud, uploads: str) -> None:
     """teardown.sh removes all resources except for the APIs and Cloud Storage's own permission to publish. A second run
     finds nothing to remove.
     """
@@ -458,7 +458,7 @@ def test_teardown_removes_what_deploy_made(cloud: Cloud, uploads: str) -> None:
 
 
 @pytest.mark.slow
-def test_teardown_keeps_data_until_told_otherwise(cloud: Cloud) -> None:
+def test_teardown_keeps_data_unless_with_data(cloud: Cloud) -> None:
     """A bucket with objects is kept; --with-data deletes it, too."""
     cloud.deploy()
     cloud.put(**{"objects/p-voxbatch-out": ["gs://p-voxbatch-out/out/"]})
@@ -469,7 +469,7 @@ def test_teardown_keeps_data_until_told_otherwise(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("script", sorted(JOBS.glob("*.sh")), ids=lambda path: path.name)
-def test_shellcheck_finds_nothing(script: Path) -> None:
+def test_shellcheck_finds_no_fault(script: Path) -> None:
     """shellcheck finds no fault in any script at its default severity."""
     found = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if found is None:
@@ -478,7 +478,7 @@ def test_shellcheck_finds_nothing(script: Path) -> None:
     assert done.stdout == ""
 
 
-def test_the_page_names_every_role() -> None:
+def test_documentation_lists_every_granted_role() -> None:
     """The table of roles in docs/cloud-run.md lists exactly the roles that deploy.sh grants."""
     given = set(re.findall(r"roles/[\w.]+", (JOBS / "deploy.sh").read_text() + (JOBS / "settings.sh").read_text()))
     assert set(re.findall(r"`(roles/[\w.]+)`", (ROOT / "docs" / "cloud-run.md").read_text())) == given
@@ -526,7 +526,7 @@ def all_calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[st
 
 
 @pytest.mark.slow
-def test_gcloud_takes_every_command(all_calls: list[dict[str, Any]]) -> None:
+def test_real_gcloud_accepts_every_command(all_calls: list[dict[str, Any]]) -> None:
     """gcloud's parser accepts every command, flag and value, and its printer gives the output of the fake gcloud."""
     assert len(all_calls) > 200
     commands = sorted({tuple(call["kept"]) for call in all_calls})
@@ -538,7 +538,7 @@ def test_gcloud_takes_every_command(all_calls: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
-def test_gcloud_is_really_asked() -> None:
+def test_check_of_gcloud_commands_finds_faults() -> None:
     """The check finds an unknown flag, a missing argument, a wrong value and a wrong field."""
     commands = [
         ["pubsub", "topics", "create"],
@@ -553,7 +553,7 @@ def test_gcloud_is_really_asked() -> None:
 
 
 @pytest.mark.slow
-def test_gcloud_can_send_every_document(all_calls: list[dict[str, Any]]) -> None:
+def test_gcloud_messages_hold_every_document(all_calls: list[dict[str, Any]]) -> None:
     """Jobs, worker pools, alert policies and log metrics fit the messages in which gcloud sends them."""
     kinds = {"Job": ["", "v1", "Job"], "WorkerPool": ["", "v1", "WorkerPool"]}
     messages = []
@@ -589,7 +589,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, An
 
 
 @pytest.mark.slow
-def test_jobs_and_pool_are_what_cloud_run_takes(documents: dict[str, Any]) -> None:
+def test_jobs_and_worker_pool_are_valid(documents: dict[str, Any]) -> None:
     """Jobs and the worker pool have no unknown, missing or mistyped field by the description of the Admin API. They
     request an L4 with the CPUs and memory that it needs.
     """
@@ -619,7 +619,7 @@ def test_jobs_and_pool_are_what_cloud_run_takes(documents: dict[str, Any]) -> No
         assert annotations["run.googleapis.com/gpu-zonal-redundancy-disabled"] == "true"
 
 
-def test_the_check_of_documents_is_strict() -> None:
+def test_check_of_documents_finds_faults() -> None:
     """The check finds an unknown field, a wrong type, a missing name and an unknown enum value."""
     job = {"spec": {"template": {"spec": {"taskCount": "8", "template": {"spec": {"containers": [{"imag": "x"}]}}}}}}
     told = discovery.api("run.v1").faults(job, "Job")
@@ -631,7 +631,7 @@ def test_the_check_of_documents_is_strict() -> None:
 
 
 @pytest.mark.slow
-def test_alerts_and_metrics_are_what_monitoring_takes(documents: dict[str, Any]) -> None:
+def test_alerts_and_metrics_are_valid(documents: dict[str, Any]) -> None:
     """Alerts and metrics are valid by the API descriptions; each alert uses a metric of Google's or one that deploy.sh
     makes.
     """
@@ -655,7 +655,7 @@ def test_alerts_and_metrics_are_what_monitoring_takes(documents: dict[str, Any])
 
 
 @pytest.mark.slow
-def test_the_night_asks_for_what_the_api_takes(documents: dict[str, Any]) -> None:
+def test_scheduler_posts_a_valid_request(documents: dict[str, Any]) -> None:
     """Cloud Scheduler posts a valid RunJobRequest to the nightly job as voxbatch-start."""
     schedule = documents["scheduler jobs/voxbatch-nightly"]
     assert discovery.api("run.v2").faults(json.loads(schedule["body"]), "GoogleCloudRunV2RunJobRequest") == []
@@ -670,7 +670,7 @@ def test_the_night_asks_for_what_the_api_takes(documents: dict[str, Any]) -> Non
 
 
 @pytest.mark.slow
-def test_containers_are_told_what_voxbatch_understands(documents: dict[str, Any]) -> None:
+def test_container_arguments_are_voxbatch_commands(documents: dict[str, Any]) -> None:
     """The arguments of each container are a voxbatch command, and its VOXBATCH_… variables are options of `run` or
     `listen`.
     """
@@ -734,7 +734,7 @@ def upload(name: str, executions: Executions, bucket: str = "p-in") -> str:
         ("in/a.b c.jsonl", "gs://p-out/out/a.b c"),
     ],
 )
-def test_an_uploaded_manifest_starts_the_job(name: str, out: str) -> None:
+def test_uploaded_manifest_starts_the_job(name: str, out: str) -> None:
     """An uploaded manifest starts the job with its run arguments, and the outputs get the name of the manifest."""
     cloud = Executions()
     assert upload(name, cloud) == f"started gs://p-in/{name}"
@@ -769,7 +769,7 @@ def test_another_bucket_starts_nothing() -> None:
 
 
 @pytest.mark.parametrize("page", [0, 1])
-def test_a_manifest_at_work_is_not_started_again(page: int) -> None:
+def test_running_manifest_is_not_started_again(page: int) -> None:
     """A running execution with the same arguments, on any page of the list, prevents a second start."""
     others = [
         execution("run", "gs://p-in/in/other.jsonl", "-o", "x"),
@@ -781,7 +781,7 @@ def test_a_manifest_at_work_is_not_started_again(page: int) -> None:
     assert cloud.started == []
 
 
-def test_a_manifest_that_was_done_may_be_run_again() -> None:
+def test_finished_manifest_may_be_run_again() -> None:
     """Finished executions, executions of other manifests and executions without arguments do not prevent a start."""
     bare = {"name": f"{JOB}/executions/0", "template": {"containers": [{"image": "i"}]}}
     pages = [[bare, execution("doctor")], [execution(*ARGUMENTS, completionTime="2026-11-21T00:00:00Z")]]
@@ -790,7 +790,7 @@ def test_a_manifest_that_was_done_may_be_run_again() -> None:
     assert cloud.started == [ARGUMENTS]
 
 
-def test_the_workflow_is_well_formed() -> None:
+def test_workflow_is_valid() -> None:
     """The workflow uses only known words, existing steps and defined names, and its API calls match the API
     description.
     """
@@ -809,6 +809,6 @@ def test_the_workflow_is_well_formed() -> None:
         ({"call": "googleapis.run.v2.projects.locations.jobs.run", "args": {}}, "needs name"),
     ],
 )
-def test_the_check_of_workflows_is_strict(step: dict[str, Any], problem: str) -> None:
+def test_check_of_workflows_finds_faults(step: dict[str, Any], problem: str) -> None:
     """The check finds an unknown word, name, function, step or argument."""
     assert any(problem in told for told in workflows.problems({"main": {"params": ["event"], "steps": [{"s": step}]}}))

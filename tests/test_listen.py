@@ -89,11 +89,13 @@ class Listening:
         return "".join(self.lines)
 
 
-class Desk:
+class ListenSetup:
     """A bucket `calls`, a topic that receives events of uploads to its in/, and a way to start listeners."""
 
-    def __init__(self, post: pubsub.Post, server: servers.GoogleServer, proxy: servers.Proxy, start: Starter):
-        self.post, self.server, self.proxy, self._start = post, server, proxy, start
+    def __init__(
+        self, project: pubsub.PubsubProject, server: servers.GoogleServer, proxy: servers.Proxy, start: Starter
+    ):
+        self.pubsub, self.server, self.proxy, self._start = project, server, proxy, start
         server.make("calls")
 
     def put(self, key: str, data: bytes) -> None:
@@ -113,15 +115,15 @@ class Desk:
 
     def told(self, count: int) -> None:
         """Wait until the topic has received `count` messages in total."""
-        while self.post.told() < count:
+        while self.pubsub.told() < count:
             time.sleep(0.02)
 
     def listen(self, *options: str, **variables: str) -> Listening:
-        """Start `voxbatch listen` on the desk's subscription."""
-        where = ("--subscription", "uploads", "--project", self.post.project, "-o", OUT)
+        """Start `voxbatch listen` on the setup's subscription."""
+        where = ("--subscription", "uploads", "--project", self.pubsub.project, "-o", OUT)
         where += () if "--recordings" in options else ("--prefix", f"{BUCKET}/in/")
         engine = () if "--engine" in options else SCRIPTED
-        env = {pubsub.HOST: self.post.host, retry.NO_WAIT: "1", **variables}
+        env = {pubsub.HOST: self.pubsub.host, retry.NO_WAIT: "1", **variables}
         return Listening(self._start("listen", *where, *engine, *options, env=env))
 
     def drained(self, *options: str) -> Listening:
@@ -141,8 +143,8 @@ class Desk:
 
     def clean(self) -> None:
         """Assert that no message is unacknowledged or dead-lettered."""
-        assert not self.post.unacked()
-        assert not self.post.dead()
+        assert not self.pubsub.unacked()
+        assert not self.pubsub.dead_letters()
 
 
 def outputs(store: Store) -> dict[str, bytes | None]:
@@ -156,29 +158,32 @@ def committed(store: Store) -> Counter[int]:
 
 
 @pytest.fixture
-def desks(
-    letters: Callable[..., pubsub.Post], start: Starter, recording: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Desk]]:
-    """Return a function that makes a Desk for this test."""
+def make_setup(
+    pubsub_projects: Callable[..., pubsub.PubsubProject],
+    start: Starter,
+    recording: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[..., ListenSetup]]:
+    """Return a function that makes a ListenSetup for this test."""
     with servers.ExitStack() as stack:
 
-        def make(**settings: Any) -> Desk:
-            post = letters(**settings)
+        def make(**settings: Any) -> ListenSetup:
+            project = pubsub_projects(**settings)
             server = stack.enter_context(
-                servers.google_server(servers.Events(post.host, post.project, "uploads", "in/"))
+                servers.google_server(servers.Events(project.host, project.project, "uploads", "in/"))
             )
             proxy = stack.enter_context(servers.led_through(server, monkeypatch))
-            desk = Desk(post, server, proxy, start)
+            setup = ListenSetup(project, server, proxy, start)
             for i in range(4):
-                desk.put(f"audio/{i}.wav", recording(f"{i}.wav", 1.1 + i / 2).read_bytes())
-            return desk
+                setup.put(f"audio/{i}.wav", recording(f"{i}.wav", 1.1 + i / 2).read_bytes())
+            return setup
 
         yield make
 
 
 @pytest.fixture
-def desk(desks: Callable[..., Desk]) -> Desk:
-    return desks()
+def setup(make_setup: Callable[..., ListenSetup]) -> ListenSetup:
+    return make_setup()
 
 
 @pytest.fixture(scope="module")
@@ -202,38 +207,38 @@ def alone(voxbatch: Voxbatch, known: dict[tuple[str, ...], dict[str, bytes | Non
     return run
 
 
-def prove(desk: Desk, name: str, alone: Alone, items: int = ITEMS) -> None:
+def prove(setup: ListenSetup, name: str, alone: Alone, items: int = ITEMS) -> None:
     """Assert that OUT equals the outputs of a plain run, that each item is in one part, and that the lease is gone."""
-    assert committed(desk.store(name)) == dict.fromkeys(range(items), 1)
-    assert outputs(desk.store(name)) == alone(name)
-    assert not desk.store(name).exists("claim.json")
+    assert committed(setup.store(name)) == dict.fromkeys(range(items), 1)
+    assert outputs(setup.store(name)) == alone(name)
+    assert not setup.store(name).exists("claim.json")
 
 
-def test_what_is_seen_with(letters: Callable[..., pubsub.Post]) -> None:
+def test_emulator_redelivers_and_dead_letters(pubsub_projects: Callable[..., pubsub.PubsubProject]) -> None:
     """The emulator reports an upload, redelivers a message whose lease ended, and dead-letters it after five
     deliveries.
     """
-    post = letters()
-    with servers.google_server(servers.Events(post.host, post.project, "uploads", "in/")) as store:
+    project = pubsub_projects()
+    with servers.google_server(servers.Events(project.host, project.project, "uploads", "in/")) as store:
         store.make("calls")
         store.put("calls", "in/a b.wav", b"x")
         store.put("calls", "out/a.wav", b"x")
-        while not (held := post.pull()):
+        while not (held := project.pull()):
             time.sleep(0.02)
     assert [(each.attributes["objectId"], each.attempt) for each in held] == [("in/a b.wav", 1)]
-    assert not post.pull()
-    assert [each.attempt for each in post.unacked()] == [2]
+    assert not project.pull()
+    assert [each.attempt for each in project.unacked()] == [2]
     for _ in range(4):
-        post.break_leases()
-        post.pull()
-    assert not post.unacked()
-    assert [each.attributes["CloudPubSubDeadLetterSourceDeliveryCount"] for each in post.dead()] == ["5"]
+        project.break_leases()
+        project.pull()
+    assert not project.unacked()
+    assert [each.attributes["CloudPubSubDeadLetterSourceDeliveryCount"] for each in project.dead_letters()] == ["5"]
 
 
 # ── normal operation ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_upload_to_transcript(desk: Desk, corpus: Path, alone: Alone) -> None:
+def test_uploads_are_transcribed_to_the_bytes_of_a_plain_run(setup: ListenSetup, corpus: Path, alone: Alone) -> None:
     """A manifest and real speech, uploaded while a listener runs, are transcribed to the bytes of a plain run. The
     listener continues until it is stopped.
     """
@@ -241,68 +246,70 @@ def test_upload_to_transcript(desk: Desk, corpus: Path, alone: Alone) -> None:
     lines = (corpus / "speech" / "manifest.jsonl").read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if row["audio_filepath"] in wanted]
     engine = ("--engine", "faster-whisper", "--decoders", "1", "--formats", "srt")
-    listening = desk.listen(*engine)
+    listening = setup.listen(*engine)
     for row in rows:
-        desk.put(f"speech/{row['audio_filepath']}", (corpus / "speech" / row["audio_filepath"]).read_bytes())
+        setup.put(f"speech/{row['audio_filepath']}", (corpus / "speech" / row["audio_filepath"]).read_bytes())
         row["audio_filepath"] = f"../speech/{row['audio_filepath']}"
-    desk.put("in/day.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows).encode())
-    listening.until(lambda: desk.done("day"))
+    setup.put("in/day.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+    listening.until(lambda: setup.done("day"))
     listening.until(lambda: listening.told("run_finished"))
     assert listening.stop() == 143
-    desk.clean()
-    made = outputs(desk.store("day"))
+    setup.clean()
+    made = outputs(setup.store("day"))
     assert b"password incorrect" in (made["transcripts.jsonl"] or b"").lower()
     assert made == alone("day", engine=engine)
 
 
-def test_what_is_there_is_done(desk: Desk, alone: Alone) -> None:
+def test_drain_handles_waiting_messages_and_ends(setup: ListenSetup, alone: Alone) -> None:
     """With --drain, plain, compressed and nested manifests and a hand-written message are done, then the listener ends.
     An event that arrives three times is done once.
     """
-    desk.manifest("day")
+    setup.manifest("day")
     for _ in range(2):
-        desk.post.notify("calls", "in/day.jsonl")
-    desk.manifest("night", key="in/old/night.jsonl.gz")
-    desk.post.publish({"manifest": f"{BUCKET}/in/day.jsonl", "output": f"{OUT}/by hand/day 1"})
-    desk.told(5)
-    assert desk.drained().items() == 3 * ITEMS
-    desk.clean()
+        setup.pubsub.notify("calls", "in/day.jsonl")
+    setup.manifest("night", key="in/old/night.jsonl.gz")
+    setup.pubsub.publish({"manifest": f"{BUCKET}/in/day.jsonl", "output": f"{OUT}/by hand/day 1"})
+    setup.told(5)
+    assert setup.drained().items() == 3 * ITEMS
+    setup.clean()
     for name in ("day", "by hand/day 1"):
-        assert committed(desk.store(name)) == dict.fromkeys(range(ITEMS), 1)
-        assert outputs(desk.store(name)) == alone("day")
-    assert desk.done("old/night")
+        assert committed(setup.store(name)) == dict.fromkeys(range(ITEMS), 1)
+        assert outputs(setup.store(name)) == alone("day")
+    assert setup.done("old/night")
 
 
-def test_not_ours(desk: Desk) -> None:
+def test_other_events_are_acknowledged_without_a_run(setup: ListenSetup) -> None:
     """Events of other types or places, of files below OUT, or of other file types are acknowledged and start no run."""
-    desk.manifest("day")
-    desk.server.relabel("calls", "in/day.jsonl")
-    desk.server.remove("calls", "in/day.jsonl")
-    desk.told(3)
-    desk.post.acknowledge([each for each in desk.post.pull() if each.attributes["eventType"] == "OBJECT_FINALIZE"])
-    desk.post.break_leases()
+    setup.manifest("day")
+    setup.server.relabel("calls", "in/day.jsonl")
+    setup.server.remove("calls", "in/day.jsonl")
+    setup.told(3)
+    setup.pubsub.acknowledge(
+        [each for each in setup.pubsub.pull() if each.attributes["eventType"] == "OBJECT_FINALIZE"]
+    )
+    setup.pubsub.break_leases()
     for key in ("elsewhere/day.jsonl", "out/day.jsonl", "out/day/transcripts.jsonl", "in/notes.txt", "in/new/"):
-        desk.post.notify("calls", key)
-    desk.post.notify("other", "in/day.jsonl")
+        setup.pubsub.notify("calls", key)
+    setup.pubsub.notify("other", "in/day.jsonl")
     for event in ("OBJECT_ARCHIVE", "OBJECT_DELETE", "SOMETHING_NEW"):
-        desk.post.notify("calls", "in/day.jsonl", event)
-    listening = desk.drained()
-    desk.clean()
+        setup.pubsub.notify("calls", "in/day.jsonl", event)
+    listening = setup.drained()
+    setup.clean()
     assert not open_store(OUT).names("")
     assert "gs://calls/out/day.jsonl" in listening.said
 
 
-def test_a_burst(desk: Desk) -> None:
+def test_two_listeners_run_each_manifest_once(setup: ListenSetup) -> None:
     """Two listeners share two hundred manifests: each manifest is done exactly once."""
     names = [f"m{i:03d}" for i in range(200)]
     for name in names:
-        desk.manifest(name, count=1)
-    desk.told(200)
-    both = [desk.listen("--drain", **desk.server.settings(f"http://127.0.0.1:{desk.server.port}")) for _ in range(2)]
+        setup.manifest(name, count=1)
+    setup.told(200)
+    both = [setup.listen("--drain", **setup.server.settings(f"http://127.0.0.1:{setup.server.port}")) for _ in range(2)]
     assert [each.ended() for each in both] == [0, 0]
-    desk.clean()
-    assert all(desk.done(name) for name in names)
-    assert [committed(desk.store(name)) for name in names] == [{0: 1}] * len(names)
+    setup.clean()
+    assert all(setup.done(name) for name in names)
+    assert [committed(setup.store(name)) for name in names] == [{0: 1}] * len(names)
     assert sum(each.items() for each in both) == len(names)
 
 
@@ -310,137 +317,137 @@ def test_a_burst(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("how", ["lease lost", "lease lost, exactly once", "told twice"])
-def test_two_at_once(desks: Callable[..., Desk], alone: Alone, how: str) -> None:
+def test_second_worker_does_not_duplicate_a_run(make_setup: Callable[..., ListenSetup], alone: Alone, how: str) -> None:
     """A message that reaches a second worker during the run causes no duplicate work, and both workers end normally."""
-    desk = desks(exactly_once="exactly once" in how)
-    desk.manifest("day")
-    first = desk.listen("--drain", *SLOWLY)
-    first.until(lambda: desk.parts("day"))
+    setup = make_setup(exactly_once="exactly once" in how)
+    setup.manifest("day")
+    first = setup.listen("--drain", *SLOWLY)
+    first.until(lambda: setup.parts("day"))
     if how == "told twice":
-        desk.post.notify("calls", "in/day.jsonl")
+        setup.pubsub.notify("calls", "in/day.jsonl")
     else:
-        desk.post.break_leases()
-    second = desk.listen("--drain", *SLOWLY)
+        setup.pubsub.break_leases()
+    second = setup.listen("--drain", *SLOWLY)
     assert [first.ended(), second.ended()] == [0, 0]
-    desk.clean()
-    prove(desk, "day", alone)
+    setup.clean()
+    prove(setup, "day", alone)
 
 
-def test_killed(desk: Desk, alone: Alone) -> None:
+def test_another_worker_resumes_after_a_kill(setup: ListenSetup, alone: Alone) -> None:
     """After a worker is killed during a run, another worker resumes from the committed parts."""
-    desk.manifest("day")
-    first = desk.listen(*SLOWLY)
-    first.until(lambda: desk.parts("day") >= 2)
+    setup.manifest("day")
+    first = setup.listen(*SLOWLY)
+    first.until(lambda: setup.parts("day") >= 2)
     first.send(signal.SIGKILL)
     assert first.ended() == -signal.SIGKILL
-    desk.post.break_leases()
-    second = desk.drained()
-    desk.clean()
-    prove(desk, "day", alone)
+    setup.pubsub.break_leases()
+    second = setup.drained()
+    setup.clean()
+    prove(setup, "day", alone)
     assert 0 < second.items() < ITEMS
 
 
-def test_a_lease_runs_out(desk: Desk, alone: Alone) -> None:
+def test_suspended_worker_changes_nothing_after_its_lease(setup: ListenSetup, alone: Alone) -> None:
     """A worker that is suspended for longer than its lease wakes up, finds the work done by another worker, and changes
     nothing.
     """
-    desk.manifest("day")
-    first = desk.listen("--drain", *SLOWLY)
-    first.until(lambda: desk.parts("day") >= 2)
+    setup.manifest("day")
+    first = setup.listen("--drain", *SLOWLY)
+    first.until(lambda: setup.parts("day") >= 2)
     first.send(signal.SIGSTOP)
-    second = desk.listen()
-    second.until(lambda: desk.done("day"))
-    made = outputs(desk.store("day"))
+    second = setup.listen()
+    second.until(lambda: setup.done("day"))
+    made = outputs(setup.store("day"))
     first.send(signal.SIGCONT)
     assert first.ended() == 0
     assert second.stop() == 143
-    desk.clean()
-    assert outputs(desk.store("day")) == made
-    prove(desk, "day", alone)
+    setup.clean()
+    assert outputs(setup.store("day")) == made
+    prove(setup, "day", alone)
 
 
-def test_told_to_leave(desk: Desk, alone: Alone) -> None:
+def test_stopped_listener_commits_and_releases_its_message(setup: ListenSetup, alone: Alone) -> None:
     """A listener that is stopped during a run commits its finished items and releases the message at once."""
-    desk.manifest("day")
-    first = desk.listen(*SLOWLY)
-    first.until(lambda: desk.parts("day"))
+    setup.manifest("day")
+    first = setup.listen(*SLOWLY)
+    first.until(lambda: setup.parts("day"))
     assert first.stop() == 143
-    assert 0 < committed(desk.store("day")).total() < ITEMS
-    assert [each.attempt for each in desk.post.pull()] == [2]
-    desk.post.break_leases()
-    desk.drained()
-    desk.clean()
-    prove(desk, "day", alone)
+    assert 0 < committed(setup.store("day")).total() < ITEMS
+    assert [each.attempt for each in setup.pubsub.pull()] == [2]
+    setup.pubsub.break_leases()
+    setup.drained()
+    setup.clean()
+    prove(setup, "day", alone)
 
 
-def test_the_store_goes_down(desk: Desk, alone: Alone) -> None:
+def test_unavailable_store_ends_the_listener(setup: ListenSetup, alone: Alone) -> None:
     """A run that cannot continue ends the listener with the reason and releases the message at once."""
-    desk.manifest("day")
-    desk.proxy.spoil = lambda asked: "503" if asked.key.endswith("part-00002.jsonl") else ""
-    first = desk.listen(*SLOWLY)
+    setup.manifest("day")
+    setup.proxy.spoil = lambda asked: "503" if asked.key.endswith("part-00002.jsonl") else ""
+    first = setup.listen(*SLOWLY)
     assert first.ended() == 1
     assert "the server is busy or failing" in first.said
-    assert [each.attempt for each in desk.post.pull()] == [2]
-    desk.post.break_leases()
-    desk.proxy.spoil = lambda asked: ""
-    desk.drained()
-    desk.clean()
-    prove(desk, "day", alone)
+    assert [each.attempt for each in setup.pubsub.pull()] == [2]
+    setup.pubsub.break_leases()
+    setup.proxy.spoil = lambda asked: ""
+    setup.drained()
+    setup.clean()
+    prove(setup, "day", alone)
 
 
-def test_the_queue_goes_down(desk: Desk, alone: Alone) -> None:
+def test_unavailable_queue_ends_the_listener_after_the_run(setup: ListenSetup, alone: Alone) -> None:
     """If messages can no longer be acknowledged, the current run is completed and the listener ends with the reason.
     The redelivered message is found done.
     """
-    desk.manifest("day")
-    with pubsub.relayed(desk.post.host) as relay:
-        first = desk.listen(*SLOWLY, **{pubsub.HOST: relay.host})
-        first.until(lambda: desk.parts("day"))
+    setup.manifest("day")
+    with pubsub.relayed(setup.pubsub.host) as relay:
+        first = setup.listen(*SLOWLY, **{pubsub.HOST: relay.host})
+        first.until(lambda: setup.parts("day"))
         relay.cut()
         assert first.ended() == 1
-    assert desk.done("day")
-    assert "they will be delivered once more" in first.said
-    assert f"cannot pull from {desk.post.subscription('uploads')}" in first.said
-    desk.post.break_leases()
-    assert desk.drained().items() == 0
-    desk.clean()
-    prove(desk, "day", alone)
+    assert setup.done("day")
+    assert "they will be delivered again" in first.said
+    assert f"cannot pull from {setup.pubsub.subscription('uploads')}" in first.said
+    setup.pubsub.break_leases()
+    assert setup.drained().items() == 0
+    setup.clean()
+    prove(setup, "day", alone)
 
 
-def test_it_never_works(desk: Desk) -> None:
+def test_message_that_ends_every_worker_is_dead_lettered(setup: ListenSetup) -> None:
     """A message that ends every worker is dead-lettered with its reason, before Pub/Sub would dead-letter it without a
     reason.
     """
-    desk.manifest("day")
-    while max((each.attempt for each in desk.post.pull()), default=0) < pubsub.ATTEMPTS - 1:
-        desk.post.break_leases()
-    desk.post.break_leases()
-    assert desk.listen("--drain", "--engine-option", "die_after=1").ended() == 1
-    (dead,) = desk.post.dead()
+    setup.manifest("day")
+    while max((each.attempt for each in setup.pubsub.pull()), default=0) < pubsub.ATTEMPTS - 1:
+        setup.pubsub.break_leases()
+    setup.pubsub.break_leases()
+    assert setup.listen("--drain", "--engine-option", "die_after=1").ended() == 1
+    (dead,) = setup.pubsub.dead_letters()
     assert "scripted to die after 1 results" in dead.attributes["voxbatch_reason"]
-    desk.clean()
+    setup.clean()
 
 
 # ── messages that cannot be run ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_poison(desk: Desk, alone: Alone) -> None:
+def test_message_that_cannot_be_run_is_dead_lettered_once(setup: ListenSetup, alone: Alone) -> None:
     """A message that can never be run is dead-lettered once, unchanged and with its reason; the other messages are
     done. A different manifest with the name of a finished one is refused, and the finished outputs stay.
     """
-    desk.manifest("other")
-    desk.drained()
-    made = outputs(desk.store("other"))
-    desk.manifest("other", count=3)
-    good = desk.manifest("day")
-    desk.put("in/bad.jsonl", b'{"audio_filepath": "a.wav"}\n{"audio_filepath": 7}\n' + b"\xc3\xa4 is no json\n" * 40)
-    desk.put("in/empty.jsonl", b"")
-    desk.put("in/odd.jsonl.gz", b"not compressed")
-    desk.manifest("gone")
-    desk.told(8)
-    desk.server.remove("calls", "in/gone.jsonl")
+    setup.manifest("other")
+    setup.drained()
+    made = outputs(setup.store("other"))
+    setup.manifest("other", count=3)
+    good = setup.manifest("day")
+    setup.put("in/bad.jsonl", b'{"audio_filepath": "a.wav"}\n{"audio_filepath": 7}\n' + b"\xc3\xa4 is no json\n" * 40)
+    setup.put("in/empty.jsonl", b"")
+    setup.put("in/odd.jsonl.gz", b"not compressed")
+    setup.manifest("gone")
+    setup.told(8)
+    setup.server.remove("calls", "in/gone.jsonl")
     messages = {
-        "no JSON": b"{not json",
+        "not JSON": b"{not json",
         "a message is": b"[1]",
         "manifest is missing": {},
         "speed": {"manifest": good, "output": f"{OUT}/x", "speed": 2},
@@ -450,9 +457,9 @@ def test_poison(desk: Desk, alone: Alone) -> None:
         "does not exist": {"manifest": f"{BUCKET}/in/never.jsonl", "output": f"{OUT}/never"},
     }
     for data in messages.values():
-        desk.post.publish(data)
-    desk.drained()
-    dead = {each.data: each.attributes for each in desk.post.dead()}
+        setup.pubsub.publish(data)
+    setup.drained()
+    dead = {each.data: each.attributes for each in setup.pubsub.dead_letters()}
     for reason, data in messages.items():
         text = data if isinstance(data, bytes) else json.dumps(data).encode()
         assert reason in dead.pop(text)["voxbatch_reason"]
@@ -460,46 +467,46 @@ def test_poison(desk: Desk, alone: Alone) -> None:
     refused = {"in/bad.jsonl", "in/empty.jsonl", "in/odd.jsonl.gz", "in/gone.jsonl", "in/other.jsonl"}
     assert uploaded.keys() == refused
     assert "holds another run" in uploaded["in/other.jsonl"]
-    assert outputs(desk.store("other")) == made
+    assert outputs(setup.store("other")) == made
     assert "line 2: `audio_filepath` is 7" in uploaded["in/bad.jsonl"]
     assert max(len(reason.encode()) for reason in uploaded.values()) <= 1024  # Pub/Sub accepts no more
-    assert not desk.post.unacked()
-    prove(desk, "day", alone)
+    assert not setup.pubsub.unacked()
+    prove(setup, "day", alone)
 
 
-def test_another_grave(desk: Desk) -> None:
+def test_subscription_without_dead_letter_topic_is_refused(setup: ListenSetup) -> None:
     """A subscription without a dead-letter topic is refused, unless --dead-letter names a topic."""
-    desk.post.subscribe("bare")
-    refused = desk.listen("--subscription", "bare")
+    setup.pubsub.subscribe("bare")
+    refused = setup.listen("--subscription", "bare")
     assert refused.ended() == 2
     assert "has no dead-letter topic" in refused.said
-    desk.post.publish(b"no json")
-    buried = desk.listen("--drain", "--subscription", "bare", "--dead-letter", "dead")
-    assert buried.ended() == 0
-    (dead,) = desk.post.dead()
-    assert "no JSON" in dead.attributes["voxbatch_reason"]
-    assert not desk.post.pull("bare")
-    assert "nobody counts deliveries" in buried.said
-    desk.post.publish(b"no json")
-    lost = desk.listen("--subscription", "bare", "--dead-letter", "nowhere")
+    setup.pubsub.publish(b"no json")
+    drained = setup.listen("--drain", "--subscription", "bare", "--dead-letter", "dead")
+    assert drained.ended() == 0
+    (dead,) = setup.pubsub.dead_letters()
+    assert "not JSON" in dead.attributes["voxbatch_reason"]
+    assert not setup.pubsub.pull("bare")
+    assert "Pub/Sub does not count deliveries" in drained.said
+    setup.pubsub.publish(b"no json")
+    lost = setup.listen("--subscription", "bare", "--dead-letter", "nowhere")
     assert lost.ended() == 2
     assert "topics/nowhere: there is none" in lost.said
-    assert desk.post.pull("bare")
+    assert setup.pubsub.pull("bare")
 
 
-def test_attributes_that_are_not_taken(desk: Desk) -> None:
+def test_dead_letter_meets_the_limits_of_attributes(setup: ListenSetup) -> None:
     """A dead letter meets the limits of Pub/Sub: at most 100 attributes, and none with Google's reserved prefix."""
     many = {f"name{i:03d}": "x" for i in range(99)}
-    desk.post.publish(b"no json", googclient_schemaencoding="JSON", **many)
-    desk.told(1)
-    desk.drained()
-    (dead,) = desk.post.dead()
-    assert "no JSON" in dead.attributes["voxbatch_reason"]
+    setup.pubsub.publish(b"no json", googclient_schemaencoding="JSON", **many)
+    setup.told(1)
+    setup.drained()
+    (dead,) = setup.pubsub.dead_letters()
+    assert "not JSON" in dead.attributes["voxbatch_reason"]
     assert len(dead.attributes) == 100
     assert not any(name.startswith("goog") for name in dead.attributes)
 
 
-def test_a_lease_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shortest_deadline_is_assumed_if_it_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The listener assumes the shortest lease time if it may not read it, and extends the lease in time."""
     with pubsub.refusing() as strict:
         monkeypatch.setenv(pubsub.HOST, strict)
@@ -508,40 +515,40 @@ def test_a_lease_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> N
         subscription.close()
 
 
-def test_lease_of_dead_worker_does_not_delay_others(desk: Desk, alone: Alone) -> None:
+def test_lease_of_dead_worker_does_not_delay_others(setup: ListenSetup, alone: Alone) -> None:
     """The lease of a dead worker does not delay others, even if the clock of that worker was a day ahead."""
     claim = {"worker": "x", "message": "1", "at": time.time() + 86_400, "good_for_s": 6.0}
-    desk.put("out/day/claim.json", json.dumps(claim).encode())
-    desk.manifest("day")
-    desk.told(1)
-    desk.drained()
-    desk.clean()
-    prove(desk, "day", alone)
+    setup.put("out/day/claim.json", json.dumps(claim).encode())
+    setup.manifest("day")
+    setup.told(1)
+    setup.drained()
+    setup.clean()
+    prove(setup, "day", alone)
 
 
 # ── recordings ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_recordings(desk: Desk, recording: Recorder) -> None:
+def test_uploaded_recording_is_a_run(setup: ListenSetup, recording: Recorder) -> None:
     """An uploaded recording becomes a run of its own."""
     for name in ("a.wav", "calls of today/b ü.wav"):
-        desk.put(f"in/{name}", recording("r.wav", 1.5).read_bytes())
-    desk.told(2)
-    desk.drained("--recordings", f"{BUCKET}/in/")
-    desk.clean()
+        setup.put(f"in/{name}", recording("r.wav", 1.5).read_bytes())
+    setup.told(2)
+    setup.drained("--recordings", f"{BUCKET}/in/")
+    setup.clean()
     for name in ("a.wav", "calls of today/b ü.wav"):
-        rows = [json.loads(line) for line in desk.store(name).lines("transcripts.jsonl")]
+        rows = [json.loads(line) for line in setup.store(name).lines("transcripts.jsonl")]
         assert [row["pred_text"] for row in rows] == ["w0 w1 w2"]
 
 
-def test_recordings_beside_free_manifests(desk: Desk, recording: Recorder) -> None:
+def test_allow_outside_does_not_concern_manifests_of_recordings(setup: ListenSetup, recording: Recorder) -> None:
     """--allow-outside applies to other people's manifests; the manifest that voxbatch writes for a recording works
     without it.
     """
-    desk.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
-    desk.told(1)
-    assert desk.drained("--recordings", f"{BUCKET}/in/", "--allow-outside").items() == 1
-    desk.clean()
+    setup.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
+    setup.told(1)
+    assert setup.drained("--recordings", f"{BUCKET}/in/", "--allow-outside").items() == 1
+    setup.clean()
 
 
 def batches() -> list[tuple[str, str]]:
@@ -555,66 +562,66 @@ def batches() -> list[tuple[str, str]]:
     ]
 
 
-def test_recordings_of_a_window(desk: Desk, recording: Recorder) -> None:
+def test_recordings_of_one_window_are_one_run(setup: ListenSetup, recording: Recorder) -> None:
     """With --batch-window, recordings of one window are one run. Duplicate events and a listener killed before the
     window ends do not change that.
     """
     window = ("--recordings", f"{BUCKET}/in/", "--batch-window", "2")
     data = recording("r.wav", 1.5).read_bytes()
-    first = desk.listen(*window)
+    first = setup.listen(*window)
     for i in range(6):
-        desk.put(f"in/{i}.wav", data)
-    desk.put("in/notes.txt", b"x")
-    while (desk.proxy.counts()["stat", "in/5.wav"]) == 0:
+        setup.put(f"in/{i}.wav", data)
+    setup.put("in/notes.txt", b"x")
+    while (setup.proxy.counts()["stat", "in/5.wav"]) == 0:
         first.until(lambda: True)
         time.sleep(0.02)
     first.send(signal.SIGKILL)
     first.ended()
-    twice = desk.post.unacked()
+    twice = setup.pubsub.unacked()
     for each in twice:
-        desk.post.publish(each.data, **each.attributes)
+        setup.pubsub.publish(each.data, **each.attributes)
     # twice: the emulator gives the next message to the last client that asked, even to a dead one
-    desk.post.break_leases()
-    others = [desk.listen(*window) for _ in range(2)]
+    setup.pubsub.break_leases()
+    others = [setup.listen(*window) for _ in range(2)]
     others[0].until(lambda: len(batches()) >= 6)
     time.sleep(4)  # enough for the workers to acknowledge the batch, and for the waiting worker to look again
     assert [each.stop() for each in others] == [143, 143]
-    desk.clean()
+    setup.clean()
     assert sum(each.items() for each in others) == 6
     found = batches()
     assert sorted(name for name, _ in found) == [f"{BUCKET}/in/{i}.wav" for i in range(6)]
     assert len({batch for _, batch in found}) <= 2
     for each in twice:
-        desk.post.publish(each.data, **each.attributes)
-    desk.post.break_leases()
-    assert desk.drained(*window).items() == 0
-    desk.clean()
+        setup.pubsub.publish(each.data, **each.attributes)
+    setup.pubsub.break_leases()
+    assert setup.drained(*window).items() == 0
+    setup.clean()
     assert batches() == found
 
 
-def test_a_window_that_is_open(desk: Desk, recording: Recorder) -> None:
+def test_drain_leaves_an_open_window_to_the_next_listener(setup: ListenSetup, recording: Recorder) -> None:
     """--drain leaves recordings of an open window to a later listener."""
-    desk.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
-    desk.told(1)
-    listening = desk.drained("--recordings", f"{BUCKET}/in/", "--batch-window", "3600")
+    setup.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
+    setup.told(1)
+    listening = setup.drained("--recordings", f"{BUCKET}/in/", "--batch-window", "3600")
     assert "1 recordings below gs://calls/in/ are left" in listening.said
-    assert [each.attempt for each in desk.post.pull()] == [2]
+    assert [each.attempt for each in setup.pubsub.pull()] == [2]
     assert not open_store(OUT).names("")
 
 
-def test_a_place_within_another(desk: Desk, recording: Recorder) -> None:
+def test_recording_belongs_to_the_innermost_place(setup: ListenSetup, recording: Recorder) -> None:
     """A recording belongs only to the window of the innermost configured prefix, and a file below OUT to none. So
     nothing is done in two runs.
     """
     data = recording("r.wav", 1.5).read_bytes()
     for name in ("in/a.wav", "in/urgent/b.wav", "in/out/c.wav"):
-        desk.put(name, data)
-    desk.told(3)
+        setup.put(name, data)
+    setup.told(3)
     within = ("--recordings", f"{BUCKET}/in/", "--recordings", f"{BUCKET}/in/urgent/", "-o", f"{BUCKET}/in/out")
-    listening = desk.listen(*within, "--batch-window", "2")
+    listening = setup.listen(*within, "--batch-window", "2")
     listening.until(lambda: len(listening.told("run_finished")) == 2)
     assert listening.stop() == 143
-    assert not desk.post.dead()
+    assert not setup.pubsub.dead_letters()
     assert listening.items() == 2
     manifests = [name for name in open_store(f"{BUCKET}/in/out").names("") if name.endswith("-2s.jsonl")]
     rows = [json.loads(line) for name in manifests for line in open_store(f"{BUCKET}/in/out").lines(name)]
@@ -624,38 +631,38 @@ def test_a_place_within_another(desk: Desk, recording: Recorder) -> None:
 # ── options and configuration ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_refused(desk: Desk) -> None:
+def test_invalid_options_give_one_error_line(setup: ListenSetup) -> None:
     """A refused configuration or subscription gives one clear error line and its exit code."""
     with pubsub.refusing() as strict:
         for code, reason, listening in (
-            (2, "subscriptions/nowhere: there is none", desk.listen("--subscription", "nowhere")),
-            (2, "subscriptions/nope!", desk.listen("--subscription", "nope!")),
-            (2, "engine 'x' is unknown", desk.listen("--engine", "x")),
-            (1, "check the network", desk.listen(**{pubsub.HOST: "127.0.0.1:1"})),
-            (1, "grant roles/pubsub.viewer", desk.listen(**{pubsub.HOST: strict})),
-            (1, "grant roles/pubsub.subscriber", desk.listen("--dead-letter", "dead", **{pubsub.HOST: strict})),
+            (2, "subscriptions/nowhere: there is none", setup.listen("--subscription", "nowhere")),
+            (2, "subscriptions/nope!", setup.listen("--subscription", "nope!")),
+            (2, "engine 'x' is unknown", setup.listen("--engine", "x")),
+            (1, "check the network", setup.listen(**{pubsub.HOST: "127.0.0.1:1"})),
+            (1, "grant roles/pubsub.viewer", setup.listen(**{pubsub.HOST: strict})),
+            (1, "grant roles/pubsub.subscriber", setup.listen("--dead-letter", "dead", **{pubsub.HOST: strict})),
         ):
             assert listening.ended() == code, listening.said
             assert reason in listening.said
             assert sum('"ERROR"' in line or not line.startswith("{") for line in listening.lines) == 1, listening.said
 
 
-def test_from_the_environment(desk: Desk, start: Starter) -> None:
+def test_every_option_can_be_a_variable(setup: ListenSetup, start: Starter) -> None:
     """Every option can be set by an environment variable."""
-    desk.manifest("day")
-    desk.told(1)
+    setup.manifest("day")
+    setup.told(1)
     variables = {
-        "VOXBATCH_SUBSCRIPTION": desk.post.subscription("uploads"), "VOXBATCH_OUT": OUT, "VOXBATCH_DRAIN": "1",
+        "VOXBATCH_SUBSCRIPTION": setup.pubsub.subscription("uploads"), "VOXBATCH_OUT": OUT, "VOXBATCH_DRAIN": "1",
         "VOXBATCH_PREFIX": f"{BUCKET}/in/", "VOXBATCH_ENGINE": "scripted", "VOXBATCH_DECODERS": "1",
-        pubsub.HOST: desk.post.host,
+        pubsub.HOST: setup.pubsub.host,
     }  # fmt: skip
     assert Listening(start("listen", env=variables)).ended() == 0
-    assert desk.done("day")
-    desk.clean()
+    assert setup.done("day")
+    setup.clean()
 
 
 @pytest.mark.parametrize("seconds", [0.25, 0.5, 1.5, 2, 600])
-def test_each_window_has_a_name_of_its_own(seconds: float) -> None:
+def test_each_window_has_a_unique_name(seconds: float) -> None:
     """Each window has its own name, made of its start time, also for windows shorter than a second."""
     upload = UploadedRecording(f"{BUCKET}/in/a.wav", "1", f"{BUCKET}/in/", f"{OUT}/a.wav")
     windows = {batch_window_of(upload, 1_795_212_000 + i * seconds, seconds) for i in range(40)}
@@ -663,25 +670,25 @@ def test_each_window_has_a_name_of_its_own(seconds: float) -> None:
     assert batch_window_of(upload, 1_795_212_000, 600).name == "batch-20261120T220000Z-600s"
 
 
-def test_several_gpus(desk: Desk) -> None:
+def test_several_gpus_cause_a_warning(setup: ListenSetup) -> None:
     """Several GPUs share each run; a warning before the first message says that the model is loaded for each run."""
-    desk.manifest("day")
-    desk.told(1)
-    listening = desk.drained("--engine-option", "workers=2")
+    setup.manifest("day")
+    setup.told(1)
+    listening = setup.drained("--engine-option", "workers=2")
     (warning,) = listening.told("loads_anew")
     assert warning["text"].startswith("2 GPUs share each run, and load the model anew for it")
-    assert desk.done("day")
-    assert not desk.drained("--engine-option", "workers=2", "--workers", "1").told("loads_anew")
-    desk.clean()
+    assert setup.done("day")
+    assert not setup.drained("--engine-option", "workers=2", "--workers", "1").told("loads_anew")
+    setup.clean()
 
 
 # ── runs on Cloud Run ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
-def cloud_run(desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CloudRunApi]:
-    """Serve the Cloud Run API, with a job in the project of the desk, and assert that all requests are valid."""
-    api = CloudRunApi(f"projects/{desk.post.project}/locations/us-central1/jobs/voxbatch")
+def cloud_run(setup: ListenSetup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CloudRunApi]:
+    """Serve the Cloud Run API, with a job in the project of the test, and assert that all requests are valid."""
+    api = CloudRunApi(f"projects/{setup.pubsub.project}/locations/us-central1/jobs/voxbatch")
     with served(api.endpoint):
         (tmp_path / "key.json").write_text(json.dumps(servers.account(f"{api.endpoint.url}/token")))
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
@@ -700,107 +707,109 @@ def arguments(execution: dict[str, Any]) -> list[str]:
     return found
 
 
-def test_an_execution_for_a_message(desk: Desk, cloud_run: CloudRunApi) -> None:
+def test_message_starts_one_execution(setup: ListenSetup, cloud_run: CloudRunApi) -> None:
     """A message starts one execution with the options of the listener and the number of tasks. A second message finds
     the running execution.
     """
-    source = desk.manifest("day")
-    desk.told(1)
+    source = setup.manifest("day")
+    setup.told(1)
     options = (*THERE, "--tasks", "3", "--language", "en")
-    desk.drained(*options)
+    setup.drained(*options)
     (execution,) = cloud_run.executions
     assert execution["taskCount"] == 3
     assert arguments(execution) == ["run", source, "-o", f"{OUT}/day", "--engine", "vllm", "--language", "en"]
-    desk.post.notify("calls", "in/day.jsonl")
-    listening = desk.drained(*options)
+    setup.pubsub.notify("calls", "in/day.jsonl")
+    listening = setup.drained(*options)
     assert "found voxbatch-00000" in listening.said
     assert cloud_run.executions == [execution]
-    desk.clean()
+    setup.clean()
 
 
-def test_as_many_tasks_as_the_hours_need(desk: Desk, cloud_run: CloudRunApi) -> None:
+def test_number_of_tasks_follows_from_the_audio(setup: ListenSetup, cloud_run: CloudRunApi) -> None:
     """The number of tasks follows from the hours of audio; a refused manifest is dead-lettered and
     starts no execution.
     """
-    desk.manifest("long", 1_000, duration=3600)
-    desk.put("in/bad.jsonl", b"no json\n")
-    desk.told(2)
-    desk.drained(*THERE)
+    setup.manifest("long", 1_000, duration=3600)
+    setup.put("in/bad.jsonl", b"no json\n")
+    setup.told(2)
+    setup.drained(*THERE)
     assert [each["taskCount"] for each in cloud_run.executions] == [10]
-    (letter,) = desk.post.dead()
+    (letter,) = setup.pubsub.dead_letters()
     assert "in/bad.jsonl: line 1: " in letter.attributes["voxbatch_reason"]
-    assert not desk.post.unacked()
+    assert not setup.pubsub.unacked()
 
 
-def test_a_window_there(desk: Desk, cloud_run: CloudRunApi, recording: Recorder) -> None:
+def test_window_is_one_execution(setup: ListenSetup, cloud_run: CloudRunApi, recording: Recorder) -> None:
     """Recordings of one window become one execution, which may read them although its manifest lies elsewhere. After it
     is done, a late message starts no other execution.
     """
     for name in ("a.wav", "b.wav"):
-        desk.put(f"in/each/{name}", recording(name, 1.0).read_bytes())
-    desk.told(2)
+        setup.put(f"in/each/{name}", recording(name, 1.0).read_bytes())
+    setup.told(2)
     time.sleep(1.0 + GRACE_S)
     options = (*THERE, "--tasks", "1", "--recordings", f"{BUCKET}/in/each/", "--batch-window", "0.5")
-    desk.drained(*options)
+    setup.drained(*options)
     runs = [arguments(each) for each in cloud_run.executions]
     assert runs
     for run in runs:
         assert run[1].startswith(f"{OUT}/batch-")
         assert run[-2:] == ["--only-under", f"{BUCKET}/in/each/"]
-        desk.put(run[3].removeprefix(f"{BUCKET}/") + "/summary.json", b"{}")
+        setup.put(run[3].removeprefix(f"{BUCKET}/") + "/summary.json", b"{}")
     cloud_run.end_all()
-    desk.post.notify("calls", "in/each/a.wav", generation=desk.generation("in/each/a.wav"))
-    desk.drained(*options)
+    setup.pubsub.notify("calls", "in/each/a.wav", generation=setup.generation("in/each/a.wav"))
+    setup.drained(*options)
     assert len(cloud_run.executions) == len(runs)
-    desk.clean()
+    setup.clean()
 
 
-def test_a_recording_there(desk: Desk, cloud_run: CloudRunApi, recording: Recorder) -> None:
+def test_manifest_of_a_recording_may_name_only_it(
+    setup: ListenSetup, cloud_run: CloudRunApi, recording: Recorder
+) -> None:
     """The manifest of a recording may name only that recording, whatever other manifests may name. A recording of
     unknown duration gets one task, which reports the fault.
     """
-    desk.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
-    desk.put("in/b.wav", b"noise")
-    desk.told(2)
-    desk.drained(*THERE, "--allow-outside", "--recordings", f"{BUCKET}/in/")
+    setup.put("in/a.wav", recording("r.wav", 1.5).read_bytes())
+    setup.put("in/b.wav", b"noise")
+    setup.told(2)
+    setup.drained(*THERE, "--allow-outside", "--recordings", f"{BUCKET}/in/")
     below = ["--engine", "vllm", "--only-under", f"{BUCKET}/in/"]
     assert sorted(map(arguments, cloud_run.executions)) == [
         ["run", f"{OUT}/{name}.jsonl", "-o", f"{OUT}/{name}", *below] for name in ("a.wav", "b.wav")
     ]
     assert [each["taskCount"] for each in cloud_run.executions] == [1, 1]
-    desk.clean()
+    setup.clean()
 
 
-def test_a_burst_there(desk: Desk, cloud_run: CloudRunApi) -> None:
+def test_exceeded_quota_does_not_end_the_listener(setup: ListenSetup, cloud_run: CloudRunApi) -> None:
     """A quota per minute or a failing service does not end the listener; an execution that started without a reply is
     found.
     """
     names = [f"day{i}" for i in range(4)]
     for name in names:
-        desk.manifest(name)
-    desk.told(len(names))
+        setup.manifest(name)
+    setup.told(len(names))
     look = ""
     for fault in (google_refusal(429, "Quota exceeded"), google_refusal(503, "try later"), "lost"):
         cloud_run.endpoint.replies += [look, fault]
     cloud_run.endpoint.replies.insert(0, "")  # for the look-up of the job
-    listening = desk.drained(*THERE, "--tasks", "1")
+    listening = setup.drained(*THERE, "--tasks", "1")
     assert Counter(arguments(each)[3] for each in cloud_run.executions) == {f"{OUT}/{name}": 1 for name in names}
     (quota, failure, connection) = (each["text"] for each in listening.told("start_postponed"))
     assert "429: Quota exceeded" in quota
     assert "503: try later" in failure
     assert "connection failed" in connection
     assert len(listening.told("run_submitted")) == len(names)
-    desk.clean()
+    setup.clean()
 
 
 @pytest.mark.parametrize("fault", ["no job", "denied", "busy", "gone"])
-def test_nothing_is_lost_where_nothing_starts(desk: Desk, cloud_run: CloudRunApi, fault: str) -> None:
+def test_missing_job_loses_no_message(setup: ListenSetup, cloud_run: CloudRunApi, fault: str) -> None:
     """A missing job is refused before any message is received. If the job disappears later or may not be started, the
     message is released.
     """
     if fault == "no job":
         cloud_run.jobs = ("projects/p/locations/us-central1/jobs/other",)
-    listening = desk.listen(*THERE, "--tasks", "1")
+    listening = setup.listen(*THERE, "--tasks", "1")
     if fault == "no job":
         assert listening.ended() == 2
         assert "there is no job voxbatch" in listening.said
@@ -812,9 +821,9 @@ def test_nothing_is_lost_where_nothing_starts(desk: Desk, cloud_run: CloudRunApi
         cloud_run.endpoint.replies = [google_refusal(403, "Permission 'run.executions.list' denied")]
     else:
         cloud_run.endpoint.replies = ["", google_refusal(429, "Quota exceeded")] * ATTEMPTS
-    desk.manifest("day")
+    setup.manifest("day")
     assert listening.ended() == 1
     said = {"gone": "there is no job", "denied": "permission denied", "busy": "Quota exceeded"}
     assert said[fault] in listening.said
-    assert len(desk.post.unacked()) == 1
-    assert not desk.post.dead()
+    assert len(setup.pubsub.unacked()) == 1
+    assert not setup.pubsub.dead_letters()

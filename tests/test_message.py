@@ -37,14 +37,14 @@ def told(key: str, event: str = "OBJECT_FINALIZE", bucket: str = "calls", **attr
         ("in/a b+ü%.jsonl", "gs://calls/out/a b+ü%"),
     ],
 )
-def test_an_uploaded_manifest_is_an_order(key: str, out: str) -> None:
+def test_uploaded_manifest_is_a_run(key: str, out: str) -> None:
     """An uploaded manifest is run with its outputs below OUT at its path below the prefix; names
     are not URL-decoded.
     """
     assert read(told(key), HERE) == RunRequest(f"gs://calls/{key}", out)
 
 
-def test_a_recording_is_run_where_recordings_come_in() -> None:
+def test_recording_is_run_below_a_recordings_place() -> None:
     """A recording below a recordings prefix is run; elsewhere it waits for the manifest that names it."""
     expected = UploadedRecording(
         "gs://calls/in/audio/a.flac", "7", "gs://calls/in/audio/", "gs://calls/out/audio/a.flac"
@@ -67,14 +67,14 @@ def test_a_recording_is_run_where_recordings_come_in() -> None:
         told("out/audio/a.flac.jsonl"),
     ],
 )
-def test_what_is_not_ours(message: ReceivedMessage) -> None:
+def test_other_events_are_ignored(message: ReceivedMessage) -> None:
     """Other events, places and file types, and our own outputs, are ignored with a reason."""
     found = read(message, HERE)
     assert isinstance(found, Ignored)
     assert found.reason
 
 
-def test_own_outputs_start_nothing() -> None:
+def test_own_outputs_are_ignored() -> None:
     """Everything in the bucket is accepted if no prefix is set, except for our own outputs."""
     assert isinstance(read(told("out/x.jsonl"), Rules(OUT)), Ignored)
     assert read(told("x.jsonl"), Rules(OUT)) == RunRequest("gs://calls/x.jsonl", "gs://calls/out/calls/x")
@@ -89,7 +89,7 @@ def test_own_outputs_start_nothing() -> None:
         ((), "calls/in/in day/x"),
     ],
 )
-def test_outputs_of_several_places_do_not_meet(prefixes: tuple[str, ...], out: str) -> None:
+def test_outputs_of_several_places_do_not_collide(prefixes: tuple[str, ...], out: str) -> None:
     """The folder of a run is named by its path below the common folder of all prefixes, or also by its bucket."""
     assert read(told("in/in day/x.jsonl"), Rules(OUT, prefixes)) == RunRequest(
         "gs://calls/in/in day/x.jsonl", OUT + out
@@ -106,7 +106,7 @@ def test_outputs_of_several_places_do_not_meet(prefixes: tuple[str, ...], out: s
          RunRequest("gs://calls/in/day/", "gs://calls/out/day")),
     ],
 )  # fmt: skip
-def test_an_order_in_json(data: Any, order: RunRequest) -> None:
+def test_json_message_is_a_run(data: Any, order: RunRequest) -> None:
     """If a JSON message gives no output, the output is named like that of an upload."""
     assert read(said(data), HERE) == order
 
@@ -131,7 +131,7 @@ def test_an_order_in_json(data: Any, order: RunRequest) -> None:
         ({"manifest": "gs://calls/in/day/"}, "is a folder, and no output is named for it"),
     ],
 )
-def test_what_can_never_be_run(data: Any, reason: str) -> None:
+def test_invalid_messages_are_refused(data: Any, reason: str) -> None:
     """A message that can never be run is refused with the value and the rule."""
     with pytest.raises(MessageError) as refused:
         read(said(data), HERE)
@@ -139,14 +139,14 @@ def test_what_can_never_be_run(data: Any, reason: str) -> None:
 
 
 @pytest.mark.parametrize("rules", [HERE, Rules(None)])
-def test_a_signed_address_stays_secret(rules: Rules) -> None:
+def test_errors_hide_signatures(rules: Rules) -> None:
     """No secret of a signed address is in the error, which appears in logs and in the dead-letter topic."""
     with pytest.raises(MessageError) as refused:
         read(said({"manifest": "https://host/m.jsonl?signature=SECRET"}), rules)
     assert "SECRET" not in str(refused.value)
 
 
-def test_without_an_out_messages_must_say() -> None:
+def test_upload_without_an_out_is_refused() -> None:
     """An upload is refused without -o OUT, with a hint to set it; a message may give its own output."""
     with pytest.raises(MessageError, match="start voxbatch listen with -o OUT"):
         read(told("in/day.jsonl"), Rules(None))
@@ -154,21 +154,21 @@ def test_without_an_out_messages_must_say() -> None:
     assert read(said(given), Rules(None)) == RunRequest("gs://calls/in/m.jsonl", "s3://elsewhere/x")
 
 
-def test_a_notification_must_name_its_object() -> None:
+def test_notification_without_an_object_is_refused() -> None:
     """A notification without the name of its object is refused."""
     with pytest.raises(MessageError, match="without bucketId or objectId"):
         read(said(b"", eventType="OBJECT_FINALIZE", bucketId="calls"), HERE)
 
 
 @given(st.binary(), st.dictionaries(st.sampled_from(["eventType", "bucketId", "objectId"]), st.text()))
-def test_no_message_is_too_odd(data: bytes, attributes: dict[str, str]) -> None:
+def test_any_message_is_read_or_refused(data: bytes, attributes: dict[str, str]) -> None:
     """Any message is a run, an upload, ignored, or refused with MessageError; no other error is raised."""
     with contextlib.suppress(MessageError):
         assert isinstance(read(ReceivedMessage("1", data, attributes), HERE), RunRequest | UploadedRecording | Ignored)
 
 
 @given(st.text(min_size=1).map(lambda text: text.replace("\0", "")))
-def test_every_order_stays_in_out(name: str) -> None:
+def test_every_output_is_below_out(name: str) -> None:
     """The outputs of a run stay below OUT for every object name."""
     try:
         found = read(told(f"in/{name}.jsonl"), HERE)

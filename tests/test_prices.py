@@ -16,7 +16,7 @@ SCRIPTED = ("--engine", "scripted", "--log-format", "json")
 
 
 @pytest.mark.parametrize("name", prices.table())
-def test_each_price_says_where_it_is_from(name: str) -> None:
+def test_each_price_has_a_source_and_a_date(name: str) -> None:
     """Each price has a source and the date when it was read, so that it can be verified."""
     price = prices.table()[name]
     assert 0.1 < price.usd_per_hour < 10
@@ -26,14 +26,14 @@ def test_each_price_says_where_it_is_from(name: str) -> None:
     assert price.machine
 
 
-def test_cloud_run_is_the_sum_of_its_parts() -> None:
+def test_cloud_run_price_is_the_sum_of_its_parts() -> None:
     """The price of Cloud Run is the sum of one L4, 8 vCPU and 32 GiB at the published prices per second."""
     cpu, memory, gpu = 8 * 0.000018 * 3600, 32 * 0.000002 * 3600, 0.0001867 * 3600
     assert prices.usd_per_hour(prices.CLOUD_RUN_L4) == pytest.approx(cpu + memory + gpu, abs=0.001)
     assert prices.usd_per_hour(prices.CLOUD_RUN_CPU) == pytest.approx(cpu + memory, abs=0.001)
 
 
-def test_machines() -> None:
+def test_machine_follows_from_the_platform() -> None:
     """The machine is known for Cloud Run, with or without a GPU, and for SageMaker by its type; other platforms have no
     price.
     """
@@ -50,7 +50,9 @@ CLOUD_RUN = {"CLOUD_RUN_TASK_INDEX": "0", "CLOUD_RUN_TASK_COUNT": "1"}
 
 
 @pytest.mark.slow
-def test_a_task_says_what_it_cost(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_cost_is_in_the_last_event_and_the_summary(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
+) -> None:
     """The cost is in the last event, and for the machines of all shards in the summary. A given price has priority, and
     an unknown one is null.
     """

@@ -136,7 +136,9 @@ def calls(google: servers.Server, monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 @given(st.floats(0, 1e9), st.integers(1, 10**7), st.floats(0.1, 1000), st.floats(0.01, 100), st.integers(1, 10_000))
-def test_task_count(audio_s: float, items: int, rtfx: float, hours: float, most: int) -> None:
+def test_task_count_keeps_tasks_below_the_target_duration(
+    audio_s: float, items: int, rtfx: float, hours: float, most: int
+) -> None:
     """No task exceeds the target duration, unless the number of tasks is at its maximum; with one task less, some
     would.
     """
@@ -147,7 +149,7 @@ def test_task_count(audio_s: float, items: int, rtfx: float, hours: float, most:
     assert count == 1 or count - 1 < needed
 
 
-def test_task_count_by_hand() -> None:
+def test_task_count_equals_examples_calculated_by_hand() -> None:
     """1,000 hours at RTFx 60 are 16.7 hours of work, or 20 tasks of 50 minutes; 100 hours in 2
     recordings are 2 tasks.
     """
@@ -174,14 +176,14 @@ def test_task_count_by_hand() -> None:
         (SOURCE, "gs://-a-/x", "-o gs://-a-/x: '-a-' is not a valid bucket name"),
     ],
 )
-def test_what_a_job_cannot_see(source: str, out: str, message: str) -> None:
+def test_local_sources_and_outputs_are_refused(source: str, out: str, message: str) -> None:
     """A source or output that other machines cannot read is refused."""
     with pytest.raises(ConfigError) as told:
         submit.Submission(source, out)
     assert str(told.value).startswith(message)
 
 
-def test_orders_are_the_same_by_their_arguments() -> None:
+def test_digest_depends_on_the_arguments_only() -> None:
     """Orders with other numbers of tasks have the same digest; orders with other options do not."""
     assert SUBMISSION.arguments == ["run", SOURCE, "-o", OUT, "--language", "en"]
     assert SUBMISSION.digest == replace(SUBMISSION, tasks=9).digest != replace(SUBMISSION, options=()).digest
@@ -201,7 +203,7 @@ def test_orders_are_the_same_by_their_arguments() -> None:
         (lambda: submit.Submission(SOURCE, OUT, tasks=0), "tasks is 0; a run takes at least 1"),
     ],
 )
-def test_bad_targets(made: Callable[[], object], message: str) -> None:
+def test_invalid_targets_and_submissions_are_refused(made: Callable[[], object], message: str) -> None:
     """Invalid targets and orders are refused when they are built."""
     with pytest.raises(ConfigError) as told:
         made()
@@ -217,7 +219,7 @@ def started_once(api: CloudRunApi) -> list[str]:
 
 
 @pytest.mark.slow
-def test_an_execution(cloud_run: CloudRunApi) -> None:
+def test_cloud_run_receives_the_request_of_the_dry_run(cloud_run: CloudRunApi) -> None:
     """The API receives the request that --dry-run prints, at the job's address; the name and
     console page are returned.
     """
@@ -241,7 +243,7 @@ def test_an_execution(cloud_run: CloudRunApi) -> None:
 
 
 @pytest.mark.slow
-def test_not_twice(cloud_run: CloudRunApi) -> None:
+def test_running_execution_with_the_same_arguments_is_found(cloud_run: CloudRunApi) -> None:
     """A running execution with the same arguments is returned instead of a new one, however many started after it.
     `again` starts another one, and so does a submission after the end of the first.
     """
@@ -289,7 +291,7 @@ GOOGLE_REFUSES: list[tuple[Callable[[CloudRunApi], None], type[Exception], str]]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("spoil", "kind", "message"), GOOGLE_REFUSES)
-def test_google_refuses(
+def test_refusals_of_google_give_cause_and_remedy(
     cloud_run: CloudRunApi, spoil: Callable[[CloudRunApi], None], kind: type[Exception], message: str
 ) -> None:
     """Each refusal is one line with the cause and the remedy, and nothing is started."""
@@ -304,7 +306,7 @@ def test_google_refuses(
 
 
 @pytest.mark.slow
-def test_denied_to_start(cloud_run: CloudRunApi) -> None:
+def test_missing_permissions_to_start_are_named(cloud_run: CloudRunApi) -> None:
     """An account that may list executions but not start them gets the permissions that it lacks in the message."""
     cloud_run.endpoint.replies.append(google_refusal(403, "no"))
     with pytest.raises(StartError, match=r"^cannot start .* lacks run.jobs.run and run.jobs.runWithOverrides \(role"):
@@ -312,7 +314,7 @@ def test_denied_to_start(cloud_run: CloudRunApi) -> None:
 
 
 @pytest.mark.slow
-def test_a_lost_reply(cloud_run: CloudRunApi) -> None:
+def test_execution_with_a_lost_reply_is_found(cloud_run: CloudRunApi) -> None:
     """An execution that started without a reply is found when the run is submitted again."""
     cloud_run.endpoint.replies += ["lost"]
     with pytest.raises(StartError, match="submit it again: what has begun by then is found, not started twice"):
@@ -322,7 +324,7 @@ def test_a_lost_reply(cloud_run: CloudRunApi) -> None:
 
 
 @pytest.mark.slow
-def test_no_such_job(cloud_run: CloudRunApi) -> None:
+def test_missing_job_is_reported(cloud_run: CloudRunApi) -> None:
     """A missing job is reported from the API's own answer."""
     with pytest.raises(ConfigError, match="there is no job nightly"):
         submit.start(SUBMISSION, submit.CloudRun(job="nightly"))
@@ -332,7 +334,7 @@ def test_no_such_job(cloud_run: CloudRunApi) -> None:
 
 
 @pytest.mark.slow
-def test_answers_of_another_kind(cloud_run: CloudRunApi) -> None:
+def test_login_page_of_a_proxy_is_refused(cloud_run: CloudRunApi) -> None:
     """A proxy's login page is refused as an answer; without an execution name in the reply, the name of the operation
     is used.
     """
@@ -344,7 +346,9 @@ def test_answers_of_another_kind(cloud_run: CloudRunApi) -> None:
 
 
 @pytest.mark.slow
-def test_where_the_job_is(cloud_run: CloudRunApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_and_region_follow_their_order_of_precedence(
+    cloud_run: CloudRunApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Settings have priority over environment variables, and these over the project of the credentials. A missing
     region is refused.
     """
@@ -359,7 +363,7 @@ def test_where_the_job_is(cloud_run: CloudRunApi, monkeypatch: pytest.MonkeyPatc
         submit.start(SUBMISSION, CLOUD_RUN)
 
 
-def test_no_google_credentials(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_google_credentials_are_explained(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says how to set credentials if there are none."""
     monkeypatch.setenv("CLOUDSDK_RUN_REGION", "us-central1")
     with pytest.raises(StartError, match=r"no usable credentials \(.*\): set GOOGLE_APPLICATION_CREDENTIALS"):
@@ -367,7 +371,9 @@ def test_no_google_credentials(nowhere: None, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_no_project(cloud_run: CloudRunApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_without_a_project_are_refused(
+    cloud_run: CloudRunApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If the credentials name no project, the user must give one."""
     key = json.loads((tmp_path / "key.json").read_text())
     (tmp_path / "key.json").write_text(json.dumps({**key, "project_id": None}))
@@ -376,7 +382,7 @@ def test_no_project(cloud_run: CloudRunApi, tmp_path: Path, monkeypatch: pytest.
         submit.start(SUBMISSION, CLOUD_RUN)
 
 
-def test_how_long_a_task_may_take() -> None:
+def test_time_limit_of_a_task_depends_on_the_gpu() -> None:
     """With a GPU, a task may take Cloud Run's hour, unless longer tasks were requested. Elsewhere it may take three
     times the expected time, at least an hour (Cloud Run) or a day (SageMaker).
     """
@@ -392,7 +398,7 @@ def test_how_long_a_task_may_take() -> None:
 
 
 @pytest.mark.slow
-def test_a_processing_job(sagemaker: SageMakerApi) -> None:
+def test_sagemaker_receives_the_request_of_the_dry_run(sagemaker: SageMakerApi) -> None:
     """SageMaker receives the request that --dry-run prints; the job's name contains the digest of the submission and
     time.
     """
@@ -421,7 +427,7 @@ def test_a_processing_job(sagemaker: SageMakerApi) -> None:
 
 
 @pytest.mark.slow
-def test_no_second_processing_job(sagemaker: SageMakerApi) -> None:
+def test_running_processing_job_with_the_same_arguments_is_found(sagemaker: SageMakerApi) -> None:
     """A running job with the same arguments is returned instead of a new one; jobs of other orders do not matter."""
     first = submit.start(SUBMISSION, SAGEMAKER)
     assert submit.start(SUBMISSION, SAGEMAKER) == replace(first, was_running=True)
@@ -433,7 +439,7 @@ def test_no_second_processing_job(sagemaker: SageMakerApi) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", ["lost", amazon_refusal(500, "InternalFailure", "oops")])
-def test_a_lost_reply_of_sagemaker(sagemaker: SageMakerApi, lost: Any) -> None:
+def test_processing_job_with_a_lost_reply_is_not_started_twice(sagemaker: SageMakerApi, lost: Any) -> None:
     """If a reply is lost, the client retries; a job that had started is not started twice, and no error is raised."""
     sagemaker.endpoint.replies.append(lost)
     assert submit.start(SUBMISSION, SAGEMAKER, again=True).was_running is (lost == "lost")
@@ -456,7 +462,7 @@ AMAZON_REFUSES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("status", "code", "words", "kind", "message"), AMAZON_REFUSES)
-def test_amazon_refuses(
+def test_refusals_of_amazon_give_cause_and_remedy(
     sagemaker: SageMakerApi, status: int, code: str, words: str, kind: type[Exception], message: str
 ) -> None:
     """Each refusal is one line with the cause and the remedy."""
@@ -471,7 +477,7 @@ def test_amazon_refuses(
 
 
 @pytest.mark.slow
-def test_sagemaker_out_of_reach(sagemaker: SageMakerApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_sagemaker_is_explained(sagemaker: SageMakerApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unreachable or invalid endpoint, a missing region and missing credentials give messages
     that say what to set.
     """
@@ -504,7 +510,7 @@ def test_sagemaker_out_of_reach(sagemaker: SageMakerApi, monkeypatch: pytest.Mon
         (replace(SUBMISSION, tasks=101), "tasks is 101; SageMaker Processing takes from 1 to 100"),
     ],
 )
-def test_more_than_sagemaker_takes(submission: submit.Submission, message: str) -> None:
+def test_limits_of_sagemaker_are_checked_first(submission: submit.Submission, message: str) -> None:
     """The limits of SageMaker are checked before a request is sent."""
     with pytest.raises(ConfigError) as told:
         SAGEMAKER.request(submission)
@@ -558,7 +564,7 @@ TO_SAGEMAKER = ("--target", "sagemaker", "--image", IMAGE, "--role", ROLE)
 
 
 @pytest.mark.slow
-def test_submit(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
+def test_submit_prints_the_forecast_and_starts_an_execution(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
     """`submit` prints the number of items, the hours, time and cost, the started execution and how to follow it. A
     second call reports the running execution.
     """
@@ -589,7 +595,9 @@ def test_submit(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
 
 
 @pytest.mark.slow
-def test_options_are_passed_on(nowhere: None, calls: Calls, typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_options_are_forwarded_to_the_job(
+    nowhere: None, calls: Calls, typed: Type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Options of `run` that were set by flags or variables are passed to the job as written. Defaults, and options of
     this machine or command, are not passed.
     """
@@ -616,7 +624,7 @@ def test_options_are_passed_on(nowhere: None, calls: Calls, typed: Type, monkeyp
 
 
 @pytest.mark.slow
-def test_a_dry_run_asks_nobody(nowhere: None, calls: Calls, tmp_path: Path) -> None:
+def test_dry_run_needs_no_credentials(nowhere: None, calls: Calls, tmp_path: Path) -> None:
     """A dry run needs no credentials, cloud client or engine; without the client, a real submission says what to
     install.
     """
@@ -679,7 +687,9 @@ REFUSED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("args", "message"), REFUSED)
-def test_refusals(nowhere: None, calls: Calls, typed: Type, args: tuple[str, ...], message: str) -> None:
+def test_invalid_options_exit_with_2(
+    nowhere: None, calls: Calls, typed: Type, args: tuple[str, ...], message: str
+) -> None:
     """Invalid options give one line and exit code 2."""
     done = typed(calls.manifest(60), *TO_CLOUD_RUN, *args)
     assert (done.code, done.lines) == (2, [])
@@ -687,7 +697,7 @@ def test_refusals(nowhere: None, calls: Calls, typed: Type, args: tuple[str, ...
 
 
 @pytest.mark.slow
-def test_an_l4_that_nobody_measured(nowhere: None, calls: Calls, typed: Type) -> None:
+def test_speed_of_an_unmeasured_gpu_is_estimated(nowhere: None, calls: Calls, typed: Type) -> None:
     """The speed of an unmeasured GPU is estimated and marked as an estimate; --expected-rtfx replaces it."""
     hours = calls.manifest(*[3600] * 105)
     done = typed(hours, *TO_CLOUD_RUN, "--dry-run")
@@ -702,7 +712,7 @@ def test_an_l4_that_nobody_measured(nowhere: None, calls: Calls, typed: Type) ->
 
 
 @pytest.mark.slow
-def test_the_gpus_of_an_instance(nowhere: None, calls: Calls, typed: Type) -> None:
+def test_gpus_follow_from_the_instance_type(nowhere: None, calls: Calls, typed: Type) -> None:
     """The GPUs are derived from the instance type; for an unknown type or model, no speed is assumed."""
     hours = calls.manifest(*[3600] * 1000)
     for kind, gpus in (
@@ -728,7 +738,7 @@ def test_the_gpus_of_an_instance(nowhere: None, calls: Calls, typed: Type) -> No
 
 
 @pytest.mark.slow
-def test_refusals_of_sagemaker(nowhere: None, calls: Calls, typed: Type) -> None:
+def test_options_of_another_target_are_refused(nowhere: None, calls: Calls, typed: Type) -> None:
     """Options of another target and exceeded limits are refused before the manifest is read."""
     for args, message in (
         (
@@ -744,7 +754,9 @@ def test_refusals_of_sagemaker(nowhere: None, calls: Calls, typed: Type) -> None
 
 
 @pytest.mark.slow
-def test_tasks_by_a_variable(nowhere: None, calls: Calls, typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_tasks_has_its_own_variable(
+    nowhere: None, calls: Calls, typed: Type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """VOXBATCH_TASKS belongs to `run`, where it names a platform; submit reads VOXBATCH_SUBMIT_TASKS."""
     monkeypatch.setenv("VOXBATCH_TASKS", "slurm")
     monkeypatch.setenv("VOXBATCH_SUBMIT_TASKS", "7")
@@ -753,14 +765,14 @@ def test_tasks_by_a_variable(nowhere: None, calls: Calls, typed: Type, monkeypat
 
 
 @pytest.mark.slow
-def test_a_manifest_that_is_not_there(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
+def test_missing_manifest_starts_nothing(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
     """A missing manifest is refused, and nothing is started."""
     done = typed(f"gs://{calls.bucket}/gone.jsonl", *TO_CLOUD_RUN, "--tasks", "1")
     assert (done.code, "gone.jsonl" in done.said, cloud_run.endpoint.calls) == (2, True, [])
 
 
 @pytest.mark.slow
-def test_recordings_that_do_not_tell(nowhere: None, calls: Calls, typed: Type) -> None:
+def test_unknown_durations_require_tasks(nowhere: None, calls: Calls, typed: Type) -> None:
     """If no recording has a known duration, --tasks is required."""
     rows = b"".join(b'{"audio_filepath": "gone%d.wav"}\n' % i for i in range(3))
     calls.server.put(calls.bucket, "m.jsonl", rows)
@@ -771,7 +783,7 @@ def test_recordings_that_do_not_tell(nowhere: None, calls: Calls, typed: Type) -
 
 
 @pytest.mark.slow
-def test_tasks_that_will_be_cut_off(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
+def test_too_few_tasks_for_the_time_limit_cause_a_warning(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
     """Too few tasks for the time limit are submitted as requested, with a warning; a failure to start gives exit code
     1.
     """
@@ -784,7 +796,7 @@ def test_tasks_that_will_be_cut_off(cloud_run: CloudRunApi, calls: Calls, typed:
 
 
 @pytest.mark.slow
-def test_what_is_shown_is_no_signature(nowhere: None, calls: Calls, typed: Type) -> None:
+def test_printed_request_hides_signatures(nowhere: None, calls: Calls, typed: Type) -> None:
     """The query of an address is hidden in the printed request; the job receives it."""
     body = {"args": ["run", "https://h/m.jsonl?sig=SECRET", "-o", OUT]}
     assert submit.redact_addresses(body) == {"args": ["run", "https://h/m.jsonl?…", "-o", OUT]}

@@ -63,7 +63,7 @@ NOWHERE = "/nowhere"
         ({"VOXBATCH_TASK_COUNT": "1"}, None),
     ],
 )
-def test_found(environ: Mapping[str, str], task: Task | None) -> None:
+def test_task_is_found_by_variables(environ: Mapping[str, str], task: Task | None) -> None:
     """The variables of each platform give its task; incomplete variables, or variables that other programs also set,
     give none.
     """
@@ -140,14 +140,14 @@ UNSEEN = "(--tasks none ignores it)"
         ),
     ],
 )
-def test_refused(environ: Mapping[str, str], message: str) -> None:
+def test_invalid_variables_are_refused(environ: Mapping[str, str], message: str) -> None:
     """An invalid variable is named with its value and the permitted values; two contradicting platforms are refused."""
     with pytest.raises(ConfigError) as caught:
         find(environ, NOWHERE)
     assert str(caught.value) == message
 
 
-def test_several_engines() -> None:
+def test_platforms_that_agree_count_as_one() -> None:
     """Platforms that agree count as one, and a single task is ignored beside a platform with several. A chosen platform
     has priority and must be present.
     """
@@ -162,7 +162,7 @@ def test_several_engines() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 1000), st.integers(1, 500), st.data())
-def test_any_slurm_array(least: int, step: int, count: int, data: st.DataObject) -> None:
+def test_slurm_array_ids_map_to_tasks(least: int, step: int, count: int, data: st.DataObject) -> None:
     """The ids of --array=least-…:step map to the tasks 0, 1, …, each once; an id between them is refused."""
     last = least + (count - 1) * step
     array = {
@@ -178,7 +178,7 @@ def test_any_slurm_array(least: int, step: int, count: int, data: st.DataObject)
 
 
 @given(st.dictionaries(st.sampled_from([*CLOUD_RUN, *BATCH, *SLURM, *ELASTIC, tasks.TASK_COUNT]), st.text(max_size=4)))
-def test_whatever_is_there(environ: dict[str, str]) -> None:
+def test_any_variables_give_a_valid_task_or_an_error(environ: dict[str, str]) -> None:
     """Any values give a task with an index below its count, no task, or a ConfigError."""
     try:
         task = find(environ, NOWHERE)
@@ -187,7 +187,7 @@ def test_whatever_is_there(environ: dict[str, str]) -> None:
     assert task is None or 0 <= task.index < task.count
 
 
-def test_as_many_tasks_as_shards() -> None:
+def test_tasks_and_shards_have_the_same_limit() -> None:
     """`tasks` and `shard` have the same limit, although `tasks` is in a lower layer and cannot import it."""
     assert tasks.MAX_TASKS == MAX_SHARDS
 
@@ -208,13 +208,13 @@ THIRD = Task(3, 8, "cloud-run", 1, "calls-x7k", "calls")
         (Task(0, 1, "cloud-run"), (3, 16), (3, 16)),
     ],
 )
-def test_shard(task: Task | None, asked: tuple[int, int] | None, shard: tuple[int, int]) -> None:
+def test_shard_follows_from_the_task(task: Task | None, asked: tuple[int, int] | None, shard: tuple[int, int]) -> None:
     """A process runs the shard of its task, unless the task is the only one and --shard was given."""
     assert shard_of(task, asked) == shard
 
 
 @pytest.mark.parametrize("asked", [(0, 1), (4, 8), (3, 16)])
-def test_another_shard_than_the_tasks(asked: tuple[int, int]) -> None:
+def test_shard_that_contradicts_the_task_is_refused(asked: tuple[int, int]) -> None:
     """A --shard other than the task's is refused: eight tasks with --shard 0/1 would do everything eight times."""
     with pytest.raises(ConfigError) as caught:
         shard_of(THIRD, asked)
@@ -225,7 +225,7 @@ def test_another_shard_than_the_tasks(asked: tuple[int, int]) -> None:
     )
 
 
-def test_a_shard_tells_the_count() -> None:
+def test_shard_option_gives_the_task_count() -> None:
     """--shard I/N replaces VOXBATCH_TASK_COUNT, unless the index of the task is not below N."""
     assert find(INDEXED, NOWHERE, count=8) == Task(3, 8, "kubernetes")
     assert find({"VOXBATCH_TASK_COUNT": "8"}, NOWHERE, count=8) is None
@@ -247,7 +247,7 @@ def container(root: Path, current: str = "algo-10", hosts: Any = HOSTS, **job: A
     return str(root)
 
 
-def test_hosts(tmp_path: Path) -> None:
+def test_hosts_are_numbered_by_their_names(tmp_path: Path) -> None:
     """Hosts are numbered in the order of the numbers in their names; the job's name is included if it is known."""
     found = [find({}, container(tmp_path / host, host, ProcessingJobName="calls")) for host in HOSTS]
     assert found == [Task(i, 3, "sagemaker", name="calls") for i in (2, 1, 0)]
@@ -255,14 +255,14 @@ def test_hosts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("current", "hosts"), [("algo-3", HOSTS), ("algo-1", []), ("algo-1", None), ("a", ["a", 1])])
-def test_no_hosts(tmp_path: Path, current: str, hosts: Any) -> None:
+def test_invalid_host_lists_are_refused(tmp_path: Path, current: str, hosts: Any) -> None:
     """Files without a valid host list are named, with their content."""
     with pytest.raises(ConfigError, match=rf"config/resourceconfig.json: current_host is '{current}' and hosts are"):
         find({}, container(tmp_path, current, hosts))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\xff"])
-def test_damaged_files(tmp_path: Path, text: str) -> None:
+def test_files_without_a_json_object_are_refused(tmp_path: Path, text: str) -> None:
     """Files that hold no JSON object are refused, too."""
     root = container(tmp_path)
     (tmp_path / "config" / "resourceconfig.json").write_bytes(text.encode("latin-1"))
@@ -270,7 +270,7 @@ def test_damaged_files(tmp_path: Path, text: str) -> None:
         find({}, root)
 
 
-def test_instance_type(tmp_path: Path) -> None:
+def test_instance_type_is_read_from_the_host_or_the_job(tmp_path: Path) -> None:
     """The instance type comes from the host's own file, else from the job's; damaged files give none."""
     cluster = {"ProcessingResources": {"ClusterConfig": {"InstanceType": "ml.g6.xlarge"}}}
     root = container(tmp_path / "a", **cluster)
@@ -285,7 +285,7 @@ def test_instance_type(tmp_path: Path) -> None:
     assert sagemaker.instance_type(str(tmp_path / "b")) is None
 
 
-def test_hosts_that_are_given_different_files(tmp_path: Path) -> None:
+def test_sharded_input_is_refused(tmp_path: Path) -> None:
     """A manifest that only this host has is refused: a shard of it would silently leave the rest undone."""
     inputs = [
         {"InputName": "mine", "S3Input": {"LocalPath": "/in/mine", "S3DataDistributionType": "ShardedByS3Key"}},
@@ -301,7 +301,7 @@ def test_hosts_that_are_given_different_files(tmp_path: Path) -> None:
             sagemaker.refuse_sharded_input(source, root)
 
 
-def test_exit_message(tmp_path: Path) -> None:
+def test_exit_message_is_cut_to_1_kb(tmp_path: Path) -> None:
     """The ExitMessage is the first KB of the reason, in whole characters; without SageMaker nothing is written."""
     root = container(tmp_path / "host")
     sagemaker.write_exit_message("a" + "é" * 1000, root)
@@ -314,7 +314,7 @@ FAST = ("--engine", "scripted", "--decoders", "1", "--formats", "srt")
 
 
 @pytest.mark.slow
-def test_a_failed_job_tells_why(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_failed_job_writes_the_exit_message(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
     """Any failure, however early, becomes the job's ExitMessage, with the usual exit code. With --exit-zero, failed
     items are no failure.
     """
@@ -341,7 +341,7 @@ def test_a_failed_job_tells_why(voxbatch: Voxbatch, manifest: ManifestWriter, tm
 LABELS = "logging.googleapis.com/labels"
 
 
-def test_a_task_says_what_it_took(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
+def test_task_logs_its_shard(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
     """A task logs one event with its shard, warns if OUT is local, and adds the shard and Cloud Run's labels to every
     line.
     """
@@ -357,7 +357,9 @@ def test_a_task_says_what_it_took(voxbatch: Voxbatch, manifest: ManifestWriter) 
 
 
 @pytest.mark.slow
-def test_ways_out(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+def test_contradicting_shard_is_refused_before_writing(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
+) -> None:
     """A contradicting shard, also as a variable, is refused before anything is written; --tasks
     none ignores the task.
     """
@@ -488,7 +490,7 @@ def alone(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> dict[
     ("engine", "count", "killed", "zombie"),
     [(on_cloud_run, 8, {1, 4}, 6), (on_sagemaker, 3, {0}, 2), (on_kubernetes, 3, {2}, 0)],
 )
-def test_many_tasks(
+def test_outputs_of_killed_tasks_equal_those_of_one_process(
     alone: dict[str, bytes | None],
     start: Starter,
     tmp_path: Path,
@@ -515,7 +517,7 @@ def bucket(google: servers.Server, monkeypatch: pytest.MonkeyPatch) -> Iterable[
 
 
 @pytest.mark.slow
-def test_many_tasks_in_a_bucket(
+def test_outputs_of_killed_tasks_in_a_bucket_equal_those_of_one_process(
     alone: dict[str, bytes | None], start: Starter, tmp_path: Path, bucket: servers.Place
 ) -> None:
     """The outputs are the same with OUT in a bucket."""
@@ -531,7 +533,7 @@ def told_to_leave(process: Popen[str]) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_told_to_leave(manifest: ManifestWriter, start: Starter, bucket: servers.Place) -> None:
+def test_sigterm_commits_finished_items(manifest: ManifestWriter, start: Starter, bucket: servers.Place) -> None:
     """After SIGTERM, finished items are committed to the bucket before the process ends, even if no part was due."""
     command = ("run", manifest(*[0.5] * ITEMS), "-o", bucket.uri, *FAST)
     slowly = ("--engine-option", "delay_s=0.3", "--engine-option", "concurrency=1")
@@ -552,7 +554,7 @@ def test_told_to_leave(manifest: ManifestWriter, start: Starter, bucket: servers
     ("fault", "reason"),
     [("503", "cannot write gs://"), ("stall", "the last commit took over 9 s")],
 )
-def test_told_to_leave_while_the_store_is_down(
+def test_unavailable_store_does_not_delay_the_end(
     manifest: ManifestWriter, start: Starter, bucket: servers.Place, fault: str, reason: str
 ) -> None:
     """A store that refuses or does not answer does not delay the end of the process, which reports that nothing is

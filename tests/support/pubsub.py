@@ -67,7 +67,7 @@ def emulator() -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class PulledMessage:
     """A delivered message."""
 
     data: bytes
@@ -77,7 +77,7 @@ class Letter:
     ack_id: str
 
 
-class Post:
+class PubsubProject:
     """A project of one test: topic `uploads` with a subscription `uploads`, whose dead letters go to the topic `dead`
     with a subscription `dead`.
     """
@@ -118,7 +118,7 @@ class Post:
         kind = {"eventType": event, "payloadFormat": "JSON_API_V1", "eventTime": "2026-01-02T03:04:05.678901Z"}
         self.publish(about, notificationConfig=config, **place, **kind)
 
-    def pull(self, name: str = "uploads", count: int = 1000) -> list[Letter]:
+    def pull(self, name: str = "uploads", count: int = 1000) -> list[PulledMessage]:
         """Return the messages that are available now, leased to the test."""
         request = {"subscription": self.subscription(name), "max_messages": count, "return_immediately": True}
         with warnings.catch_warnings():
@@ -126,7 +126,7 @@ class Post:
             warnings.simplefilter("ignore", DeprecationWarning)
             reply = self._subscriber.pull(request=request, timeout=20, retry=None)
         return [
-            Letter(each.message.data, dict(each.message.attributes), each.delivery_attempt, each.ack_id)
+            PulledMessage(each.message.data, dict(each.message.attributes), each.delivery_attempt, each.ack_id)
             for each in reply.received_messages
         ]
 
@@ -151,29 +151,29 @@ class Post:
             with suppress(InvalidArgument):  # with exactly-once delivery, raised for leases that have ended
                 self._subscriber.modify_ack_deadline(request=request)
 
-    def unacked(self) -> list[Letter]:
+    def unacked(self) -> list[PulledMessage]:
         """End all leases and return the messages that are left in `uploads`."""
         self.break_leases()
         return self.pull()
 
-    def dead(self) -> list[Letter]:
+    def dead_letters(self) -> list[PulledMessage]:
         """Return the dead letters that arrived since the last call."""
-        letters = self.pull("dead")
-        self.acknowledge(letters, "dead")
-        return letters
+        messages = self.pull("dead")
+        self.acknowledge(messages, "dead")
+        return messages
 
-    def acknowledge(self, letters: list[Letter], name: str = "uploads") -> None:
-        if ids := [letter.ack_id for letter in letters]:
+    def acknowledge(self, messages: list[PulledMessage], name: str = "uploads") -> None:
+        if ids := [message.ack_id for message in messages]:
             self._subscriber.acknowledge(request={"subscription": self.subscription(name), "ack_ids": ids})
 
     def _delivery(self) -> int:
         """Return the number of a delivery made now."""
         self._publisher.publish(self.topic("probe"), b"probe").result()
-        return max(int(letter.ack_id.rpartition(":")[2]) for letter in self.pull("probe"))
+        return max(int(message.ack_id.rpartition(":")[2]) for message in self.pull("probe"))
 
 
 @contextmanager
-def posts(host: str) -> Iterator[Callable[..., Post]]:
+def pubsub_projects(host: str) -> Iterator[Callable[..., PubsubProject]]:
     """Yield a function that makes projects on the emulator at `host`."""
     from google.cloud import pubsub_v1
 
@@ -181,7 +181,7 @@ def posts(host: str) -> Iterator[Callable[..., Post]]:
         patch.setenv(HOST, host)
         publisher, subscriber = pubsub_v1.PublisherClient(), pubsub_v1.SubscriberClient()
     with subscriber:
-        yield functools.partial(Post, host, publisher, subscriber)
+        yield functools.partial(PubsubProject, host, publisher, subscriber)
         publisher.stop()
         publisher.transport.close()
 

@@ -49,8 +49,9 @@ _PASSING = ("ServiceUnavailable", "InternalServerError", "Aborted", "Unknown", "
 """Classes of google.api_core.exceptions that are retried, because another attempt may succeed."""
 
 _UNCOUNTED = (
-    "{name} has no dead-letter topic of its own, so nobody counts deliveries: a message whose run fails each time, for "
-    "want of a permission say, comes again and again: gcloud pubsub subscriptions update {name} "
+    "{name} has no dead-letter topic of its own, so Pub/Sub does not count deliveries: a message whose run always "
+    "fails, for example because of a missing permission, is delivered again and again: gcloud pubsub subscriptions "
+    "update {name} "
     "--dead-letter-topic=TOPIC --max-delivery-attempts=100"
 )
 
@@ -116,7 +117,7 @@ class Subscription:
         if policy and policy.dead_letter_topic and policy.dead_letter_topic != "_deleted-topic_":
             return str(policy.dead_letter_topic)
         raise ConfigError(
-            f"{self.name} has no dead-letter topic, so that a message which cannot be run would come again for ever: "
+            f"{self.name} has no dead-letter topic, so a message that cannot be run would be delivered for ever: "
             f"gcloud pubsub subscriptions update {self.name} --dead-letter-topic=TOPIC --max-delivery-attempts=100, or "
             "name a topic with --dead-letter"
         )
@@ -267,11 +268,11 @@ def _full_name(name: str, kind: str, project: str | None) -> str:
         parts = name.split("/")
         if len(parts) == 4 and parts[2] == kind and all(parts):
             return name
-        raise ConfigError(f"{name!r} is not of the form projects/PROJECT/{kind}/NAME, and neither a plain NAME")
+        raise ConfigError(f"{name!r} is not of the form projects/PROJECT/{kind}/NAME or NAME")
     found = project or _own_project()
     if not found:
         raise ConfigError(
-            f"{name}: in which project? Give --project, set GOOGLE_CLOUD_PROJECT, or write the name in full, "
+            f"{name}: the project is unknown: give --project, set GOOGLE_CLOUD_PROJECT, or write the name in full, "
             f"projects/PROJECT/{kind}/{name}"
         )
     return f"projects/{found}/{kind}/{name}"
