@@ -73,7 +73,7 @@ def wav(tmp_path: Path, ffmpeg: dict[str, str]) -> Path:
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 44_101, 48_000, 96_000])
 @pytest.mark.parametrize("channels", [1, 2])
-def test_rates(tmp_path: Path, rate: int, channels: int) -> None:
+def test_resampling_by_blocks_equals_resampling_at_once(tmp_path: Path, rate: int, channels: int) -> None:
     """Resampling block by block gives the samples of one call of the resampler for the whole mono mix."""
     samples = signal(rate, 21.3, channels)
     soundfile.write(path := tmp_path / "a.wav", samples, rate, subtype="FLOAT")
@@ -86,7 +86,7 @@ def test_rates(tmp_path: Path, rate: int, channels: int) -> None:
 
 
 @pytest.mark.slow
-def test_as_librosa(tmp_path: Path) -> None:
+def test_resampling_equals_librosa_soxr_hq(tmp_path: Path) -> None:
     """The resampling equals librosa's soxr_hq."""
     librosa = pytest.importorskip("librosa")
     soundfile.write(path := tmp_path / "a.wav", samples := signal(44_100), 44_100, subtype="FLOAT")
@@ -106,7 +106,7 @@ def test_as_librosa(tmp_path: Path) -> None:
         ("a.w64", "PCM_16"), ("a.rf64", "PCM_16"), ("a.caf", "PCM_16"), ("a.wavex", "PCM_16"),
     ],
 )  # fmt: skip
-def test_native_formats(tmp_path: Path, name: str, subtype: str) -> None:
+def test_libsndfile_formats_give_exact_samples(tmp_path: Path, name: str, subtype: str) -> None:
     """Formats that libsndfile reads give its exact samples, whatever the file name says."""
     path = tmp_path / name
     soundfile.write(path, signal(16_000), 16_000, subtype=subtype, format=path.suffix[1:].upper())
@@ -132,7 +132,7 @@ def correlation(one: Samples, other: Samples) -> float:
 
 
 @pytest.mark.parametrize("name", FFMPEG_ONLY)
-def test_ffmpeg_formats(wav: Path, name: str) -> None:
+def test_ffmpeg_decodes_formats_unknown_to_libsndfile(wav: Path, name: str) -> None:
     """Formats that libsndfile cannot read are decoded by ffmpeg; a slice equals that range of the whole recording."""
     path = by_ffmpeg(wav, name, *FFMPEG_ONLY[name])
     out, warnings = decoded(path)
@@ -146,7 +146,7 @@ def test_ffmpeg_formats(wav: Path, name: str) -> None:
     assert correlation(around[lag:], part) > 0.98
 
 
-def test_lossless_through_ffmpeg(wav: Path) -> None:
+def test_lossless_format_through_ffmpeg_gives_exact_samples(wav: Path) -> None:
     """A lossless format gives back the exact samples, also in slices."""
     wanted, _ = soundfile.read(wav, dtype="float32")
     path = by_ffmpeg(wav, "a.tta")
@@ -154,7 +154,7 @@ def test_lossless_through_ffmpeg(wav: Path) -> None:
     assert np.array_equal(decoded(path, offset=7.25, duration=1.5)[0], wanted[116_000:140_000])
 
 
-def test_au_header(wav: Path) -> None:
+def test_tags_in_au_header_are_not_samples(wav: Path) -> None:
     """Tags in the header of ffmpeg's pipe format are not read as samples."""
     path = by_ffmpeg(wav, "a.tta", "-metadata", "title=" + "x" * 5_001)
     assert np.array_equal(decoded(path)[0], soundfile.read(wav, dtype="float32")[0])
@@ -165,7 +165,7 @@ def test_au_header(wav: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["wav", "flac"])
 @pytest.mark.parametrize(("offset", "duration"), [(0.0, 1.0), (3.3, 4.0), (9.99, 2.0), (11.5, None), (0.0001, 0.5)])
-def test_slices(wav: Path, suffix: str, offset: float, duration: float | None) -> None:
+def test_slice_at_16_khz_has_exact_samples(wav: Path, suffix: str, offset: float, duration: float | None) -> None:
     """At 16 kHz, a slice has exactly the samples of the whole recording."""
     path = by_ffmpeg(wav, f"a.{suffix}")
     whole, _ = decoded(path)
@@ -175,7 +175,7 @@ def test_slices(wav: Path, suffix: str, offset: float, duration: float | None) -
 
 
 @pytest.mark.parametrize(("rate", "suffix"), [(8_000, "wav"), (44_100, "wav"), (44_100, "mp3"), (48_000, "ogg")])
-def test_slices_of_other_rates(tmp_path: Path, rate: int, suffix: str) -> None:
+def test_slice_at_other_rates_differs_only_at_its_edges(tmp_path: Path, rate: int, suffix: str) -> None:
     """At other rates, a slice has the samples of the whole recording except for the edges of the resampler. The offset
     lies on the sample grid of the file.
     """
@@ -188,7 +188,7 @@ def test_slices_of_other_rates(tmp_path: Path, rate: int, suffix: str) -> None:
     assert np.abs(part - wanted).max() < 0.1
 
 
-def test_past_the_end(wav: Path) -> None:
+def test_offset_past_the_end_fails_and_duration_past_the_end_warns(wav: Path) -> None:
     """An offset after the end is an error with both times; a duration beyond the end is a warning."""
     with pytest.raises(AudioError, match=r"^offset 12 s is past the recording's end \(12\.00 s\)$"):
         decoded(wav, offset=12.0)
@@ -199,7 +199,7 @@ def test_past_the_end(wav: Path) -> None:
     assert warnings == ["the recording ended 3.00 s before the manifest's 5 s"]
 
 
-def test_bare_duration(wav: Path) -> None:
+def test_duration_that_leaves_out_audio_warns(wav: Path) -> None:
     """A duration without an offset that leaves out more than 50 ms of audio is a warning."""
     assert decoded(wav, duration=7.0)[1] == ["the recording goes on after the manifest's duration of 7 s"]
     assert decoded(wav, duration=10.0)[1] == ["the recording goes on after the manifest's duration of 10 s"]
@@ -208,7 +208,7 @@ def test_bare_duration(wav: Path) -> None:
     assert decoded(wav, duration=1.0, offset=1.0)[1] == []
 
 
-def test_channels(tmp_path: Path) -> None:
+def test_requested_channel_is_returned_alone(tmp_path: Path) -> None:
     """A requested channel is returned alone; a missing channel is an error that lists the channels."""
     both = signal(16_000, 3.0, channels=2)
     soundfile.write(path := tmp_path / "a.wav", both, 16_000, subtype="FLOAT")
@@ -218,7 +218,7 @@ def test_channels(tmp_path: Path) -> None:
         decoded(path, channel=2)
 
 
-def test_probe(wav: Path) -> None:
+def test_probe_returns_header_duration(wav: Path) -> None:
     """`probe` returns the duration of the header without decoding, and None for formats that
     libsndfile does not know.
     """
@@ -255,7 +255,7 @@ def outcome(recording: Recording, path: Path, offset: float) -> tuple[bytes, lis
 
 @pytest.mark.slow
 @pytest.mark.parametrize("offset", [0.0, 3.3])
-def test_distant_recordings_are_the_same(corpus: Path, ffmpeg: dict[str, str], offset: float) -> None:
+def test_remote_recording_decodes_like_local_one(corpus: Path, ffmpeg: dict[str, str], offset: float) -> None:
     """A remote recording gives the samples, warnings and errors of a local one, for every format and damage."""
     odd = [path for path in sorted((corpus / "odd").rglob("*")) if path.is_file() and path.parent.name != "manifests"]
     for path in [*odd, *sorted((corpus / "speech" / "longform").iterdir())[::4]]:
@@ -264,7 +264,7 @@ def test_distant_recordings_are_the_same(corpus: Path, ffmpeg: dict[str, str], o
 
 
 @pytest.mark.parametrize("good", [0, 30_000])
-def test_the_network_fails(wav: Path, good: int) -> None:
+def test_network_failure_is_not_reported_as_damage(wav: Path, good: int) -> None:
     """If the storage of a remote recording fails, at the header or later, the recording is not reported as damaged or
     ended.
     """
@@ -283,7 +283,7 @@ def written(tmp_path: Path, samples: Samples, rate: int = 16_000) -> Path:
     return path
 
 
-def test_not_finite(tmp_path: Path) -> None:
+def test_invalid_samples_become_silence(tmp_path: Path) -> None:
     """A few invalid samples become silence with a warning; if most samples are invalid, the recording is refused."""
     samples = signal(16_000)[:, 0]
     broken = samples.copy()
@@ -296,7 +296,7 @@ def test_not_finite(tmp_path: Path) -> None:
         decoded(written(tmp_path, broken))
 
 
-def test_one_absurd_sample(tmp_path: Path) -> None:
+def test_one_huge_sample_does_not_silence_the_rest(tmp_path: Path) -> None:
     """One sample of 1e30 does not scale the others down to silence."""
     samples = signal(16_000)[:, 0]
     broken = samples.copy()
@@ -307,7 +307,7 @@ def test_one_absurd_sample(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", [32_768.0, 1e30])
-def test_never_normalised(tmp_path: Path, scale: float) -> None:
+def test_float_file_on_integer_scale_is_scaled_down(tmp_path: Path, scale: float) -> None:
     """A float file on an integer scale is scaled down to ±1 with a warning, and the sound stays the same."""
     samples = signal(16_000)[:, 0]
     out, warnings = decoded(written(tmp_path, samples * np.float32(scale)))
@@ -317,7 +317,7 @@ def test_never_normalised(tmp_path: Path, scale: float) -> None:
     assert warnings[0].endswith("where full scale is 1; scaled down")
 
 
-def test_overshoot(tmp_path: Path) -> None:
+def test_slight_overshoot_stays_unchanged(tmp_path: Path) -> None:
     """Samples slightly above full scale, as lossy decoders produce them, stay unchanged."""
     samples = signal(16_000)[:, 0] * 5
     out, warnings = decoded(written(tmp_path, samples))
@@ -329,7 +329,7 @@ def test_overshoot(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg", "aac", "mka", "ts"])
-def test_truncated(wav: Path, suffix: str) -> None:
+def test_truncated_file_gives_its_first_part(wav: Path, suffix: str) -> None:
     """Half a file gives about half of the recording."""
     path = by_ffmpeg(wav, f"a.{suffix}")
     whole, _ = decoded(path)
@@ -339,7 +339,7 @@ def test_truncated(wav: Path, suffix: str) -> None:
     assert correlation(half[:32_000], whole) > 0.99
 
 
-def test_damaged_in_the_middle(wav: Path) -> None:
+def test_audio_after_damage_is_read_with_a_warning(wav: Path) -> None:
     """Audio after a damaged section is read with a warning, also if only a part was requested."""
     path = by_ffmpeg(wav, "a.flac")
     whole, _ = decoded(path)
@@ -357,7 +357,7 @@ def test_damaged_in_the_middle(wav: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["mp3", "ogg"])
-def test_appended(wav: Path, suffix: str) -> None:
+def test_concatenated_files_are_read_to_the_end(wav: Path, suffix: str) -> None:
     """Two concatenated files are read to the end; an offset in the second file works."""
     path = by_ffmpeg(wav, f"a.{suffix}")
     single, _ = decoded(path)
@@ -371,7 +371,7 @@ def test_appended(wav: Path, suffix: str) -> None:
 
 
 @pytest.mark.slow
-def test_short_file_appended_to_a_long_one(wav: Path) -> None:
+def test_appended_audio_and_tags_are_told_apart(wav: Path) -> None:
     """Two seconds after three minutes of MP3 are not mistaken for a tag, and a tag is not mistaken for audio."""
     long = by_ffmpeg(wav, "long.mp3", "-af", "aloop=loop=14:size=192000", "-b:a", "320k", "-ar", "44100")
     tail = by_ffmpeg(wav, "tail.mp3", "-t", "2", "-b:a", "320k", "-ar", "44100")
@@ -386,7 +386,7 @@ def test_short_file_appended_to_a_long_one(wav: Path) -> None:
     assert warnings == []
 
 
-def test_raw_format_of_an_address(wav: Path) -> None:
+def test_raw_format_is_recognised_in_an_address(wav: Path) -> None:
     """A format that only the extension reveals is recognized in an address, too, whatever its query is."""
     path = by_ffmpeg(wav, "a.g722", "-c:a", "g722")
     with closing(open_recording(str(path))) as recording:
@@ -395,7 +395,9 @@ def test_raw_format_of_an_address(wav: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"x", b"RIFF", b"<!DOCTYPE html><html></html>", b"\0" * 5000, b"{}" * 900])
 @pytest.mark.parametrize("name", ["a.wav", "a.mp3", "a.g722x"])
-def test_no_audio(tmp_path: Path, ffmpeg: dict[str, str], content: bytes, name: str) -> None:
+def test_file_without_audio_gives_a_one_line_error(
+    tmp_path: Path, ffmpeg: dict[str, str], content: bytes, name: str
+) -> None:
     """A file without audio gives a plain error of one line, whatever its name is."""
     (tmp_path / name).write_bytes(content)
     with pytest.raises(AudioError) as told:
@@ -418,7 +420,7 @@ def test_no_audio(tmp_path: Path, ffmpeg: dict[str, str], content: bytes, name: 
          "not audio in a format that libsndfile or ffmpeg knows; it begins with b'RIFF'"),
     ],
 )  # fmt: skip
-def test_no_message_names_a_descriptor(
+def test_error_messages_name_no_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complaint: str, wanted: str
 ) -> None:
     """Some versions of ffmpeg name the file descriptor that they read; the error message names the
@@ -429,11 +431,11 @@ def test_no_message_names_a_descriptor(
     (path := tmp_path / "a.m4a").write_bytes(b"RIFF")
     monkeypatch.setattr("voxbatch.audio.ffmpeg.executable", lambda: str(program))
     with open(path, "rb") as file, pytest.raises(AudioError) as told:
-        FFmpegStream(file.fileno(), "calls/a.m4a", 0.0, because="unknown")
+        FFmpegStream(file.fileno(), "calls/a.m4a", 0.0, reason="unknown")
     assert str(told.value) == wanted
 
 
-def test_no_message_names_a_temporary_file(tmp_path: Path, wav: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_messages_name_no_temporary_file(tmp_path: Path, wav: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If temporary files cannot be kept, the message names the recording and the folder, and is the same each time."""
     path = by_ffmpeg(wav, "a.m4a")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
@@ -447,14 +449,14 @@ def test_no_message_names_a_temporary_file(tmp_path: Path, wav: Path, monkeypatc
 @pytest.mark.parametrize(
     ("rate", "channels", "wanted"), [(1, 1, "1 Hz"), (4_000_000, 1, "4000000 Hz"), (8_000, 65, "65")]
 )
-def test_absurd_headers(tmp_path: Path, rate: int, channels: int, wanted: str) -> None:
+def test_rate_and_channel_count_out_of_range_are_refused(tmp_path: Path, rate: int, channels: int, wanted: str) -> None:
     """Sampling rates and channel counts outside of the permitted range are refused with that range."""
     soundfile.write(path := tmp_path / "a.wav", np.zeros((100, channels), np.float32), rate, subtype="PCM_16")
     with pytest.raises(AudioError, match=rf"the header claims {wanted}.*are allowed"):
         decoded(path)
 
 
-def test_no_samples(tmp_path: Path) -> None:
+def test_header_without_samples_is_an_error(tmp_path: Path) -> None:
     """A header without samples is reported as such."""
     soundfile.write(path := tmp_path / "a.wav", np.zeros(0, np.float32), 16_000)
     with pytest.raises(AudioError, match="no audio: the file holds a header but no samples"):
@@ -497,7 +499,7 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("kind", SCRIPTS)
-def test_confined(server: tuple[str, list[str]], wav: Path, kind: str) -> None:
+def test_files_that_name_other_files_open_nothing(server: tuple[str, list[str]], wav: Path, kind: str) -> None:
     """A file that names another file or an address, under any extension, neither opens nor fetches it."""
     url, asked = server
     for target in (url, str(wav), wav.name, f"file:{wav}"):
@@ -509,7 +511,7 @@ def test_confined(server: tuple[str, list[str]], wav: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("closed", ["formats", "protocols", None])
-def test_each_layer(server: tuple[str, list[str]], wav: Path, closed: str | None) -> None:
+def test_each_whitelist_alone_stops_a_playlist(server: tuple[str, list[str]], wav: Path, closed: str | None) -> None:
     """If ffmpeg is forced to read a playlist, either whitelist alone stops it; without both, it is read."""
     url, asked = server
     segment = by_ffmpeg(wav, "segment.ts", "-c:a", "aac")
@@ -550,7 +552,7 @@ def unread() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("unread")
-def test_the_wheels_ffmpeg_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ffmpeg_of_the_wheel_precedes_the_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ffmpeg of the wheel has priority over the system's, and VOXBATCH_FFMPEG over both."""
     system = program(tmp_path / "system", "ffmpeg version 5.1.9-0+deb12u1 Copyright (c) 2000-2026")
     chosen = program(tmp_path / "chosen", "ffmpeg version n8.0 Copyright")
@@ -572,7 +574,7 @@ def test_the_wheels_ffmpeg_comes_first(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("unread")
-def test_without_an_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_without_ffmpeg_is_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without ffmpeg is possible; a VOXBATCH_FFMPEG that is missing or does not run is refused."""
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxbatch.audio import decode
-from voxbatch.chunking import OVERLAP_SECONDS, TAIL_SECONDS, cut, is_silent
+from voxbatch.chunking import MIN_LAST_CHUNK_SECONDS, OVERLAP_SECONDS, cut_into_chunks, is_silent
 from voxbatch.records import SAMPLING_RATE, Samples, Span, Waveform
 from voxbatch.storage import open_recording
 
@@ -46,7 +46,7 @@ def blocked(samples: Samples, size: int, start: int = 0) -> list[Waveform]:
 
 def spans(samples: Samples, limit: int = LIMIT, size: int = 10 * SECOND) -> list[Span]:
     """Return the spans of the chunks."""
-    return [span for _, span in cut(blocked(samples, size), limit)]
+    return [span for _, span in cut_into_chunks(blocked(samples, size), limit)]
 
 
 def is_forced(left: Span, right: Span) -> bool:
@@ -65,11 +65,11 @@ LIMITS = st.integers(14 * SECOND, 40 * SECOND)
 
 @settings(max_examples=25, deadline=None)
 @given(RECORDINGS, LIMITS, st.integers(1_000, 500_000), st.integers(0, 1 << 40))
-def test_partition(samples: Samples, limit: int, size: int, start: int) -> None:
+def test_cores_partition_the_recording(samples: Samples, limit: int, size: int, start: int) -> None:
     """Cores join without gap or overlap, and a chunk's audio is that of the recording, contains its core, and is within
     the limit.
     """
-    chunks = list(cut(blocked(samples, size, start), limit))
+    chunks = list(cut_into_chunks(blocked(samples, size, start), limit))
     assert chunks[0][1].core_start == start
     assert chunks[-1][1].core_end == start + len(samples)
     assert all(a.core_end == b.core_start for (_, a), (_, b) in pairwise(chunks))
@@ -81,14 +81,14 @@ def test_partition(samples: Samples, limit: int, size: int, start: int) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(RECORDINGS, LIMITS, st.integers(1_000, 500_000), st.integers(1_000, 500_000))
-def test_independent_of_blocks(samples: Samples, limit: int, one: int, other: int) -> None:
+def test_cuts_do_not_depend_on_block_sizes(samples: Samples, limit: int, one: int, other: int) -> None:
     """A recording is cut at the same places, in whatever blocks it was read."""
     assert spans(samples, limit, one) == spans(samples, limit, other)
 
 
 @settings(max_examples=25, deadline=None)
 @given(RECORDINGS, LIMITS)
-def test_edges(samples: Samples, limit: int) -> None:
+def test_chunks_overlap_at_forced_cuts_only(samples: Samples, limit: int) -> None:
     """The two chunks at a forced cut overlap by one second on each side, and those at a pause not at all; the last
     chunk is not tiny.
     """
@@ -96,17 +96,17 @@ def test_edges(samples: Samples, limit: int) -> None:
     for left, right in pairwise(found):
         reach = OVERLAP_SECONDS * SECOND if is_forced(left, right) else 0
         assert left.end - left.core_end == right.core_start - right.start == reach
-    assert len(found) == 1 or found[-1].core_end - found[-1].core_start >= TAIL_SECONDS * SECOND - SECOND // 5
+    assert len(found) == 1 or found[-1].core_end - found[-1].core_start >= MIN_LAST_CHUNK_SECONDS * SECOND - SECOND // 5
 
 
-def test_short_is_one_chunk() -> None:
+def test_short_recording_is_one_chunk() -> None:
     """A recording that fits the engine's limit is one chunk, exact to the sample."""
     assert spans(syllables(30)) == [Span(0, LIMIT, 0, LIMIT)]
     assert len(spans(np.append(syllables(30), np.float32(0)))) == 2
     assert spans(np.zeros(0, np.float32)) == []
 
 
-def test_limit_too_small() -> None:
+def test_limit_below_minimum_is_refused() -> None:
     """A limit that is too small for the search for pauses is refused with the minimum."""
     with pytest.raises(ValueError, match="at least 224000 are needed"):
         spans(syllables(30), 14 * SECOND - 1)
@@ -114,14 +114,14 @@ def test_limit_too_small() -> None:
 
 @pytest.mark.parametrize("length", [0.3, 0.4, 1.0])
 @pytest.mark.parametrize("at", [20.5, 24.0, 28.5])
-def test_pause_is_found(at: float, length: float) -> None:
+def test_cut_falls_in_the_only_pause(at: float, length: float) -> None:
     """A single pause in the ten seconds before the limit is where the cut falls, well inside the pause."""
     left, right = spans(with_pauses(40, [at], length))
     assert not is_forced(left, right)
     assert at + 0.1 <= left.end / SECOND <= at + length - 0.1
 
 
-def test_click_in_the_pause() -> None:
+def test_click_does_not_hide_a_pause() -> None:
     """A loud click of 5 ms in the only pause does not hide the pause."""
     samples = with_pauses(40, [24.0], 0.4)
     samples[round(24.2 * SECOND) : round(24.205 * SECOND)] = 0.5
@@ -130,7 +130,7 @@ def test_click_in_the_pause() -> None:
     assert 24.0 < left.end / SECOND < 24.4
 
 
-def test_stop_consonant_is_no_pause() -> None:
+def test_stop_consonant_is_not_a_pause() -> None:
     """The cut falls in the pause, not in 120 ms of digital silence within a word, although their mean loudness is the
     lowest.
     """
@@ -145,7 +145,7 @@ def test_stop_consonant_is_no_pause() -> None:
     assert is_forced(*spans(only_stops))
 
 
-def test_one_word_in_a_quiet_window() -> None:
+def test_short_word_in_quiet_is_not_cut() -> None:
     """A single short word in ten quiet seconds is not cut, and no cut is forced."""
     samples = syllables(40)
     samples[19 * SECOND : 31 * SECOND] *= 0.01
@@ -155,7 +155,7 @@ def test_one_word_in_a_quiet_window() -> None:
     assert not 25.0 <= left.end / SECOND <= 25.6
 
 
-def test_deeper_pause_wins() -> None:
+def test_deeper_pause_wins_and_later_of_equal_pauses() -> None:
     """A pause that is 20 dB deeper is preferred to one 4 s later; of two equal pauses the later is chosen."""
     samples = with_pauses(40, [23.0, 27.0])
     samples[23 * SECOND : 23 * SECOND + 8000] = samples[27 * SECOND : 27 * SECOND + 8000]
@@ -177,7 +177,7 @@ def tone(hertz: float, seconds: int) -> Samples:
 
 
 @pytest.mark.parametrize("seconds", [1, 2, 10, 30])
-def test_silent(seconds: int) -> None:
+def test_noise_and_tones_are_silent(seconds: int) -> None:
     """Digital silence, dither, white and pink noise, hum, tones and a dial tone are silent."""
     rng = np.random.default_rng(seconds)
     dither = (rng.random((2, seconds * SECOND)).sum(axis=0) - 1).round() / 32768
@@ -186,7 +186,7 @@ def test_silent(seconds: int) -> None:
     assert all(is_silent(samples.astype(np.float32)) for samples in kinds)
 
 
-def test_not_certainly_silent() -> None:
+def test_short_noise_and_words_in_noise_are_not_silent() -> None:
     """Noise shorter than a second, a click, and a short word in long noise are not silent."""
     assert not is_silent(noise(0, 1)[:-1])
     assert is_silent(np.zeros(100, np.float32))
@@ -211,7 +211,7 @@ def speech(corpus: Path, step: int) -> list[Samples]:
     return found
 
 
-def test_real_speech(corpus: Path) -> None:
+def test_real_speech_is_never_silent(corpus: Path) -> None:
     """Real speech is never silent, not even at −40 dBFS or under white or pink noise of its own power."""
     for samples in speech(corpus, 9):
         assert not is_silent(samples)
@@ -222,7 +222,7 @@ def test_real_speech(corpus: Path) -> None:
 
 
 @pytest.mark.slow
-def test_long_speech(corpus: Path) -> None:
+def test_long_speech_is_cut_in_pauses(corpus: Path) -> None:
     """In real long recordings at least 95 % of the cuts fall in pauses; the speed is printed."""
     cuts = forced = 0
     seconds = wall = 0.0
@@ -230,7 +230,7 @@ def test_long_speech(corpus: Path) -> None:
         with closing(open_recording(str(path))) as recording:
             blocks = list(decode(recording, path.name))
         began = time.perf_counter()
-        found = [span for _, span in cut(blocks, LIMIT)]
+        found = [span for _, span in cut_into_chunks(blocks, LIMIT)]
         wall += time.perf_counter() - began
         seconds += found[-1].core_end / SECOND
         cuts += len(found) - 1

@@ -1,4 +1,4 @@
-"""Tests for manifest/repeats.py, which finds hashes that occur more than once."""
+"""Tests for manifest/duplicates.py, which finds hashes that occur more than once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.manifest.duplicates import Repeats
+from voxbatch.manifest.duplicates import DuplicateFinder
 
 
 @given(
@@ -15,11 +15,11 @@ from voxbatch.manifest.duplicates import Repeats
     st.integers(1, 12),
     st.integers(1, 9),
 )
-def test_finds_the_earliest_repeats_and_counts_the_others(values: list[int], share: int, limit: int) -> None:
+def test_earliest_duplicates_are_returned_and_others_counted(values: list[int], share: int, limit: int) -> None:
     """`first` returns the hashes of the first `limit` duplicates and the number of the other duplicates, for every
     share size.
     """
-    hashes = Repeats(share)
+    hashes = DuplicateFinder(share)
     for value in values:
         hashes.append(value)
     repeats = [value for i, value in enumerate(values) if value in values[:i]]
@@ -31,7 +31,7 @@ def test_finds_the_earliest_repeats_and_counts_the_others(values: list[int], sha
 
 def test_spills_in_blocks() -> None:
     """With more than a block of hashes, those on disk and those in memory are both searched."""
-    hashes = Repeats()
+    hashes = DuplicateFinder()
     for value in range(200_000):
         hashes.append(value)
     hashes.append(3)

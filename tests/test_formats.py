@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from voxbatch.formats import WRITERS, Cue, cues, output_name, transcript_dict
+from voxbatch.formats import WRITERS, Cue, output_name, split_into_cues, transcript_dict
 from voxbatch.formats.cues import LINE_WIDTH, MAX_CUE_MS, MIN_CUE_MS
 from voxbatch.formats.file_names import MAX_PATH_BYTES
 from voxbatch.records import Segment, Transcript, Word
@@ -41,12 +41,12 @@ def spoken(text: str, *, seconds: float = 0.3, gap: float = 0.0, start: float = 
     return Transcript(text, words, audio_duration=start + len(tokens) * step)
 
 
-def ink(text: str) -> str:
+def visible_text(text: str) -> str:
     """Return the text without white space."""
     return "".join(text.split())
 
 
-def shown(result: list[Cue]) -> str:
+def joined_lines(result: list[Cue]) -> str:
     """Return the joined lines of all cues."""
     return "".join(line for cue in result for line in cue.lines)
 
@@ -76,7 +76,7 @@ def test_cues_keep_within_the_limits(transcript: Transcript) -> None:
     """A cue has one or two lines of 1 to 42 characters, lasts at most 7 s in whole milliseconds, and never overlaps the
     next.
     """
-    result = cues(transcript)
+    result = split_into_cues(transcript)
     for cue in result:
         assert 1 <= len(cue.lines) <= 2
         assert all(line == line.strip() and 1 <= len(line) <= LINE_WIDTH for line in cue.lines)
@@ -87,25 +87,27 @@ def test_cues_keep_within_the_limits(transcript: Transcript) -> None:
 
 
 @given(transcripts())
-def test_cues_say_all_of_the_text_and_nothing_else(transcript: Transcript) -> None:
+def test_cues_contain_exactly_the_text(transcript: Transcript) -> None:
     """The joined lines of all cues are the text, apart from white space and control characters."""
-    assert ink(shown(cues(transcript))) == ink(re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", transcript.text))
+    assert visible_text(joined_lines(split_into_cues(transcript))) == visible_text(
+        re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", transcript.text)
+    )
 
 
 @given(transcripts())
-def test_short_cues_are_short_for_want_of_room(transcript: Transcript) -> None:
+def test_short_cues_are_limited_by_the_next_cue(transcript: Transcript) -> None:
     """A cue lasts at least a second, unless the next one starts earlier."""
-    result = cues(transcript)
+    result = split_into_cues(transcript)
     assert all(cue.end_ms - cue.start_ms >= MIN_CUE_MS for cue in result[-1:])
     for cue, following in pairwise(result):
         assert cue.end_ms - cue.start_ms >= MIN_CUE_MS or cue.end_ms == following.start_ms
 
 
-def test_cues_by_hand() -> None:
+def test_two_sentences_make_two_cues() -> None:
     """Two sentences a second apart become two cues, each shown from its first word; the short one lasts a second."""
     words = [("Stop.", 1.0, 1.4), ("Look", 2.5, 2.8), ("both", 2.8, 3.1), ("ways.", 3.1, 3.6)]
     text = "Stop. Look both ways."
-    assert cues(Transcript(text, tuple(Word(f" {w}", a, b) for w, a, b in words))) == [
+    assert split_into_cues(Transcript(text, tuple(Word(f" {w}", a, b) for w, a, b in words))) == [
         Cue(1000, 2000, ("Stop.",)),
         Cue(2500, 3600, ("Look both ways.",)),
     ]
@@ -113,33 +115,33 @@ def test_cues_by_hand() -> None:
 
 def test_cues_end_at_sentences_and_clauses() -> None:
     """In plain prose every cue ends with punctuation, although most of its sentences do not fit into one cue."""
-    assert all(cue.lines[-1][-1] in ".,;!" for cue in cues(spoken(STORY)))
+    assert all(cue.lines[-1][-1] in ".,;!" for cue in split_into_cues(spoken(STORY)))
 
 
 def test_cues_end_at_pauses() -> None:
     """In a text without punctuation, a pause of a second separates cues at any position."""
     for pause_after in range(2, 11):
         words = [Word(" word", i * 0.3 + (i >= pause_after), i * 0.3 + 0.3 + (i >= pause_after)) for i in range(12)]
-        first, second = cues(Transcript(" word" * 12, tuple(words)))
-        assert ink(shown([first])) == "word" * pause_after
+        first, second = split_into_cues(Transcript(" word" * 12, tuple(words)))
+        assert visible_text(joined_lines([first])) == "word" * pause_after
         assert second.start_ms == pause_after * 300 + 1000
 
 
-def test_no_last_word_is_left_alone() -> None:
+def test_last_word_is_not_left_alone() -> None:
     """A sentence slightly too long for a cue is divided into two long parts, not into a full cue and one word."""
     text = "we have been walking along the river since early in the morning and now we are rather tired indeed"
-    assert all(len(" ".join(cue.lines)) > 20 for cue in cues(spoken(text)))
+    assert all(len(" ".join(cue.lines)) > 20 for cue in split_into_cues(spoken(text)))
 
 
 def test_titles_do_not_end_sentences() -> None:
     """The point in "Mr." ends no cue if there is another place to divide."""
     text = "Long ago there lived beside the mill, which turned day and night, a certain Mr. Marchbanks of Fenwick."
-    assert not [cue for cue in cues(spoken(text)) if cue.lines[-1].endswith("Mr.")]
+    assert not [cue for cue in split_into_cues(spoken(text)) if cue.lines[-1].endswith("Mr.")]
 
 
 def test_two_lines_are_balanced_and_break_at_spaces() -> None:
     """A text of 43 to 84 characters takes two lines of similar length, and no word is divided."""
-    (cue,) = cues(spoken("we have been walking along the river since early morning"))
+    (cue,) = split_into_cues(spoken("we have been walking along the river since early morning"))
     assert cue.lines == ("we have been walking along", "the river since early morning")
 
 
@@ -147,31 +149,31 @@ def test_hyphenated_words_stay_together() -> None:
     """A word that the engine returned in pieces ("ice", "-cream") is not divided."""
     pieces = [" we", " would", " like", " just", " one", " pound", " of", " ice", "-cream", " right", " now", " please"]
     words = tuple(Word(piece, i * 0.3, i * 0.3 + 0.3) for i, piece in enumerate(pieces))
-    (cue,) = cues(Transcript("".join(pieces).strip(), words))
+    (cue,) = split_into_cues(Transcript("".join(pieces).strip(), words))
     assert cue.lines == ("we would like just one pound", "of ice-cream right now please")
 
 
 def test_lines_break_at_punctuation_before_balance() -> None:
     """A line ends with its clause, if the two lines then differ only slightly more in length."""
-    (cue,) = cues(spoken("at noon he rested, then he walked on to the next town"))
+    (cue,) = split_into_cues(spoken("at noon he rested, then he walked on to the next town"))
     assert cue.lines == ("at noon he rested,", "then he walked on to the next town")
-    (cue,) = cues(spoken("we walked on, until after many hours we saw the lights"))
+    (cue,) = split_into_cues(spoken("we walked on, until after many hours we saw the lights"))
     assert cue.lines == ("we walked on, until after", "many hours we saw the lights")
 
 
-def test_words_that_pile_up_at_one_moment_share_a_cue() -> None:
+def test_words_at_one_moment_share_a_cue() -> None:
     """Words with the same time share a cue, so that cues of a faulty engine do not flash by."""
     text = "Yes. No. Well. Fine. We shall see."
     words = tuple(Word(f" {word}", 3.0, 3.0) for word in text.split())
-    assert cues(Transcript(text, words)) == [Cue(3000, 4700, (text,))]
+    assert split_into_cues(Transcript(text, words)) == [Cue(3000, 4700, (text,))]
 
 
-def test_scripts_without_spaces() -> None:
+def test_scripts_without_spaces_fill_lines_by_width() -> None:
     """Chinese text is divided between characters, with at most 21 per line, and no line starts with a comma or full
     stop.
     """
     for transcript in (spoken(CHINESE, seconds=0.25), Transcript(CHINESE, (), (Segment(CHINESE, 0.0, 11.0),))):
-        lines = [line for cue in cues(transcript) for line in cue.lines]
+        lines = [line for cue in split_into_cues(transcript) for line in cue.lines]
         assert "".join(lines) == CHINESE
         assert max(map(len, lines)) <= LINE_WIDTH // 2
         assert not [line for line in lines if line[0] in "，。"]
@@ -180,21 +182,21 @@ def test_scripts_without_spaces() -> None:
 def test_a_word_longer_than_a_line_is_split() -> None:
     """A word of 100 letters is shown completely, on as few lines as possible."""
     word = "".join(chr(97 + i % 26) for i in range(100))
-    result = cues(Transcript(word, (Word(f" {word}", 0.0, 6.0),)))
-    assert shown(result) == word
+    result = split_into_cues(Transcript(word, (Word(f" {word}", 0.0, 6.0),)))
+    assert joined_lines(result) == word
     assert len([line for cue in result for line in cue.lines]) == 3
 
 
 def test_a_word_that_seems_to_last_for_a_minute_is_shown_for_seven_seconds() -> None:
     """A word of a minute is shown for seven seconds, because engines stretch a word over the following silence."""
-    assert cues(Transcript("So", (Word(" So", 5.0, 65.0),))) == [Cue(5000, 12000, ("So",))]
+    assert split_into_cues(Transcript("So", (Word(" So", 5.0, 65.0),))) == [Cue(5000, 12000, ("So",))]
 
 
-def test_segments_serve_where_there_are_no_words() -> None:
+def test_segments_give_times_without_words() -> None:
     """The text of a segment without words is spread over its time by length, within the segment's limits."""
     half = len(STORY) // 2
     first, second = STORY[: STORY.index(" ", half)], STORY[STORY.index(" ", half) + 1 :]
-    result = cues(Transcript(STORY, (), (Segment(first, 3.0, 13.0), Segment(second, 20.0, 30.0))))
+    result = split_into_cues(Transcript(STORY, (), (Segment(first, 3.0, 13.0), Segment(second, 20.0, 30.0))))
     assert " ".join(line for cue in result for line in cue.lines) == STORY
     assert result[0].start_ms == 3000
     assert 20_000 in {cue.start_ms for cue in result}
@@ -204,20 +206,20 @@ def test_segments_serve_where_there_are_no_words() -> None:
 def test_text_without_times_is_spread_over_the_audio() -> None:
     """If the words do not spell the text, the text is spread over the whole duration, so that nothing is lost."""
     transcript = Transcript(STORY, (Word(" ferry", 1.0, 2.0),), (), audio_duration=20.0)
-    result = cues(transcript)
+    result = split_into_cues(transcript)
     assert " ".join(line for cue in result for line in cue.lines) == STORY
     assert (result[0].start_ms, result[-1].end_ms <= 20_000 + MIN_CUE_MS) == (0, True)
 
 
-def test_spaces_stand_where_the_text_has_them() -> None:
+def test_spaces_follow_the_text() -> None:
     """The cues have the spaces of the text, whether or not the engine's words have leading spaces."""
     bare = Transcript("It is 5 km.", tuple(Word(w, i, i + 1.0) for i, w in enumerate(["It", "is", "5", "km", "."])))
-    assert cues(bare)[0].lines == ("It is 5 km.",)
+    assert split_into_cues(bare)[0].lines == ("It is 5 km.",)
 
 
-def test_no_speech_no_cues() -> None:
+def test_no_speech_gives_no_cues() -> None:
     """Silence gives empty files that are still valid."""
-    assert cues(Transcript(" ")) == []
+    assert split_into_cues(Transcript(" ")) == []
     assert WRITERS["srt"]("x", Transcript("")) == ""
     assert WRITERS["vtt"]("x", Transcript("")).strip() == "WEBVTT"
     assert WRITERS["ctm"]("x", Transcript("")) == ""
@@ -226,7 +228,7 @@ def test_no_speech_no_cues() -> None:
 def test_an_hour_of_speech_is_cut_in_seconds() -> None:
     """10,000 words take about a second, and the same passage is always divided in the same way."""
     started = time.perf_counter()
-    assert len(cues(spoken(" ".join([STORY] * 180)))) == 180 * len(cues(spoken(STORY)))
+    assert len(split_into_cues(spoken(" ".join([STORY] * 180)))) == 180 * len(split_into_cues(spoken(STORY)))
     assert time.perf_counter() - started < 10
 
 
@@ -240,7 +242,7 @@ def srt_blocks(text: str) -> list[tuple[str, str]]:
     return [(block[1], "\n".join(block[2:])) for block in blocks]
 
 
-def test_srt_by_hand() -> None:
+def test_srt_matches_hand_written_file() -> None:
     """An srt cue has a number, times with a comma, its lines and a blank line."""
     transcript = Transcript("Hi. Bye.", (Word(" Hi.", 0.5, 0.9), Word(" Bye.", 3661.25, 3662.5)))
     assert WRITERS["srt"]("x", transcript) == (
@@ -248,7 +250,7 @@ def test_srt_by_hand() -> None:
     )
 
 
-def test_vtt_by_hand() -> None:
+def test_vtt_matches_hand_written_file() -> None:
     """A vtt file has a header, times with a point, and the three escapes of the specification."""
     transcript = Transcript("R&D <b> -->", (Word(" R&D", 0.5, 1.0), Word(" <b>", 1.0, 1.5), Word(" -->", 1.5, 2.0)))
     assert WRITERS["vtt"]("x", transcript) == (
@@ -261,7 +263,7 @@ def test_vtt_by_hand() -> None:
 @example(spoken("{\\p1} is a drawing and <i> is a tag --> 00:00:01,000 --> 00:00:02,000"))
 def test_subtitles_read_back(transcript: Transcript) -> None:
     """Another parser of srt and vtt reads the same cues, times and text, whatever the text contains."""
-    expected = [(cue.start_ms, cue.end_ms, "\n".join(cue.lines)) for cue in cues(transcript)]
+    expected = [(cue.start_ms, cue.end_ms, "\n".join(cue.lines)) for cue in split_into_cues(transcript)]
     for name in ("srt", "vtt"):
         events = pysubs2.SSAFile.from_string(WRITERS[name]("x", transcript), format_=name)
         found = [(event.start, event.end, event.text.replace("\\N", "\n")) for event in events]
@@ -304,7 +306,7 @@ def test_txt_is_one_line_a_segment() -> None:
     assert WRITERS["txt"]("x", Transcript("")) == "\n"
 
 
-def test_ctm_by_hand() -> None:
+def test_ctm_matches_hand_written_file() -> None:
     """A ctm line has file, channel, start, duration, word, and a confidence if there is one."""
     words = (Word(" Hello", 0.5, 0.75, 0.9), Word(" New York", 1.0, 1.25), Word(" ", 2.0, 3.0))
     assert WRITERS["ctm"]("a/b c.wav", Transcript("Hello New York", words)) == (
@@ -324,7 +326,7 @@ def test_ctm_lines_have_five_fields(transcript: Transcript, item_id: str) -> Non
         assert (channel, float(duration) >= 0, float(start) >= -1) == ("1", True, True)
 
 
-def test_transcript_dict_by_hand() -> None:
+def test_transcript_dict_matches_hand_written_value() -> None:
     """Words are stripped, times rounded to milliseconds, and a confidence is included only if there is one."""
     words = (Word(" Hi", 0.12345, 0.5, 0.98765), Word(" you.", 0.5, 1.0))
     transcript = Transcript("Hi you.", words, (Segment(" Hi you.", 0.12345, 1.0),), 2.00049, ("low volume",))
@@ -379,7 +381,7 @@ IDS = st.one_of(
         ("n" * 244, "n" * 244 + ".srt"),
     ],
 )
-def test_names_by_hand(item_id: str, path: str) -> None:
+def test_output_names_match_hand_written_ones(item_id: str, path: str) -> None:
     """A plain id stays unchanged with its extension; only unsafe characters are percent-encoded."""
     assert output_name(item_id, "srt") == path
 
@@ -434,7 +436,7 @@ def test_cut_names_keep_their_beginning() -> None:
     assert re.fullmatch("(d%2F)+d?%~[0-9a-f]{32}[.]srt", deep)
 
 
-def test_a_disk_takes_the_names(tmp_path: Path) -> None:
+def test_file_system_accepts_the_names(tmp_path: Path) -> None:
     """The files of hostile ids can all be written side by side below their folder."""
     ids = ["a", "a.srt/b", "a/b", "../up", "/abs", "x//y", "n" * 400, "好" * 200, "d/" * 600, "caf\udce9", "A", "\0"]
     for item_id in ids:

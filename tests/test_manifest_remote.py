@@ -12,6 +12,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -84,7 +85,7 @@ def rows(uri: str, **options: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["m.jsonl", "m.jsonl.gz", "packed.jsonl", "m.json", "any name #1?.x"])
-def test_a_manifest_in_a_bucket(bucket: Bucket, tmp_path: Path, name: str) -> None:
+def test_manifest_in_a_bucket_reads_like_a_local_one(bucket: Bucket, tmp_path: Path, name: str) -> None:
     """A manifest in a bucket reads like the same local file, compressed or not and under any name; its recordings lie
     beside it.
     """
@@ -98,7 +99,7 @@ def test_a_manifest_in_a_bucket(bucket: Bucket, tmp_path: Path, name: str) -> No
     assert told(source) == told(open_source(tmp_path / "m.jsonl"))
 
 
-def test_a_manifest_at_the_top_of_a_bucket(bucket: Bucket) -> None:
+def test_folder_of_top_level_manifest_is_the_bucket(bucket: Bucket) -> None:
     """The folder of a manifest at the top of a bucket is the bucket, and its scheme may be in capitals."""
     bucket.put("m.jsonl", PLAIN)
     scheme, _, rest = bucket.uri.partition("://")
@@ -106,19 +107,19 @@ def test_a_manifest_at_the_top_of_a_bucket(bucket: Bucket) -> None:
         assert next(items(source)).audio == f"{bucket.uri}/a.wav"
 
 
-def test_another_process_reads_the_same(bucket: Bucket) -> None:
-    """A handle for another process carries the address of the folder and the fetched bytes."""
+def test_inherited_source_reads_the_same_lines(bucket: Bucket) -> None:
+    """A Source that another process inherits has the address of the folder and the fetched bytes."""
     bucket.put("day/m.jsonl", PLAIN)
     with open_source(f"{bucket.uri}/day/m.jsonl") as source:
         bucket.put("day/m.jsonl", b"nonsense")
-        handle = source.handle()
-        again = type(handle)(handle.name, handle.base, os.dup(handle.fd), handle.stamp).open()
+        inheritable = source.inheritable()
+        again = replace(inheritable, fd=os.dup(inheritable.fd)).open()
         assert again.base == f"{bucket.uri}/day/"
         with again:
             assert [item.audio for item in items(again)] == [item.audio for item in items(source)]
 
 
-def test_a_large_manifest_is_on_disk(bucket: Bucket) -> None:
+def test_large_remote_manifest_is_read_from_disk(bucket: Bucket) -> None:
     """A manifest of many blocks is read completely from disk."""
     count = 100_000
     bucket.put("m.jsonl", b"".join(b'{"audio_filepath":"%d.wav","text":"%s"}\n' % (n, b"w" * 40) for n in range(count)))
@@ -126,7 +127,7 @@ def test_a_large_manifest_is_on_disk(bucket: Bucket) -> None:
         assert survey(source).items == count
 
 
-def test_what_is_not_there(bucket: Bucket) -> None:
+def test_missing_manifest_and_unlistable_bucket_differ(bucket: Bucket) -> None:
     """A missing manifest is an error of the user; a bucket that cannot be listed is an error of the store."""
     bucket.put("day/a.wav")
     for name in ("none.jsonl", "day"):
@@ -148,7 +149,7 @@ TREE = {
 
 
 @pytest.mark.parametrize("prefix", ["", "day/", "in/day 1/"])
-def test_a_prefix_is_what_a_folder_is(bucket: Bucket, tmp_path: Path, prefix: str) -> None:
+def test_prefix_gives_the_manifest_of_a_folder(bucket: Bucket, tmp_path: Path, prefix: str) -> None:
     """The same objects below a prefix, or in a whole bucket, and as files in a folder give the same manifest."""
     for name, data in TREE.items():
         bucket.put(prefix + name, data)
@@ -165,14 +166,14 @@ def test_a_prefix_is_what_a_folder_is(bucket: Bucket, tmp_path: Path, prefix: st
         assert {item.id: item.text for item in items(source)}["b.FLAC"] == "café"
 
 
-def test_a_whole_bucket_needs_no_slash(bucket: Bucket) -> None:
+def test_bucket_without_slash_is_a_whole_bucket(bucket: Bucket) -> None:
     """The name of a bucket without a slash is read as a whole bucket, because it cannot be a manifest."""
     bucket.put("a.wav")
     with open_source(bucket.uri) as source:
         assert [item.audio for item in items(source)] == [f"{bucket.uri}/a.wav"]
 
 
-def test_keys_come_in_the_stores_order(bucket: Bucket) -> None:
+def test_recordings_are_in_key_order(bucket: Bucket) -> None:
     """Recordings are ordered by the bytes of their keys, over several pages of the listing."""
     names = sorted(f"take {n}.wav" for n in range(1100))
     for name in names:
@@ -180,7 +181,7 @@ def test_keys_come_in_the_stores_order(bucket: Bucket) -> None:
     assert [row["audio_filepath"] for row in rows(f"{bucket.uri}/")] == names
 
 
-def test_keys_that_are_no_paths(bucket: Bucket) -> None:
+def test_key_with_an_empty_part_is_written_as_an_address(bucket: Bucket) -> None:
     """A key with an empty part is named by its address; each line leads back to its key, with the reference of that
     key.
     """
@@ -202,7 +203,7 @@ def test_keys_that_are_no_paths(bucket: Bucket) -> None:
         )
 
 
-def test_references_that_are_none(bucket: Bucket) -> None:
+def test_unusable_references_are_all_named(bucket: Bucket) -> None:
     """References that are not UTF-8 or too long are all named, none is read whole, and the run is refused."""
     for name, data in [("a", b"caf\xe9"), ("b", b"ja"), ("c", b"x" * (MAX_REFERENCE_BYTES + 1))]:
         bucket.put(f"{name}.wav")
@@ -214,7 +215,7 @@ def test_references_that_are_none(bucket: Bucket) -> None:
     assert second.startswith(f"{bucket.uri}/: 'c.txt': the reference cannot be read as UTF-8 text: it is longer than")
 
 
-def test_include_in_a_prefix(bucket: Bucket) -> None:
+def test_include_selects_recordings_of_a_prefix(bucket: Bucket) -> None:
     """--include works as in a folder; only references of included recordings are read."""
     for name in ("a.flac", "x/b.flac", "x/c.wav"):
         bucket.put(f"day/{name}")
@@ -227,7 +228,7 @@ def test_include_in_a_prefix(bucket: Bucket) -> None:
         open_source(f"{bucket.uri}/day/m.jsonl", include=["*.ogg"])
 
 
-def test_prefixes_that_hold_nothing(bucket: Bucket) -> None:
+def test_empty_prefix_is_refused(bucket: Bucket) -> None:
     """An empty prefix is refused like an empty folder; a prefix without its slash gets a hint."""
     bucket.put("day/notes.txt", b"x")
     for name in ("day/", "none/"):
@@ -285,7 +286,7 @@ def test_memory_does_not_grow_with_the_recordings() -> None:
     assert many_kb - few_kb < 3000
 
 
-def test_what_is_not_read_to_its_end_leaves_nothing(bucket: Bucket) -> None:
+def test_unfinished_listing_leaves_no_files_or_threads(bucket: Bucket) -> None:
     """A listing that is not read to its end closes its files and ends its threads."""
     for n in range(40):
         bucket.put(f"{n:02}.wav")
@@ -320,7 +321,7 @@ def web() -> Iterator[str]:
         yield url
 
 
-def test_a_manifest_on_a_web_server(web: str) -> None:
+def test_manifest_on_a_web_server_is_read(web: str) -> None:
     """A manifest with a signed address is read; its name and folder show no signature, and its recordings lie on the
     server.
     """
@@ -329,7 +330,7 @@ def test_a_manifest_on_a_web_server(web: str) -> None:
         assert [item.audio for item in items(source)] == [f"{web}/x/a.wav", f"{web}/x/x/b%20c.wav"]
 
 
-def test_a_manifest_that_a_web_server_has_not(web: str) -> None:
+def test_missing_web_manifest_is_reported_without_signature(web: str) -> None:
     """A missing manifest is reported without the signature."""
     with pytest.raises(ManifestError, match=r"/x/none\.jsonl\?…: does not exist; give a \.jsonl") as caught:
         open_source(f"{web}/x/none.jsonl?sig=secret", store_options=StoreOptions(allow_private_addresses=True))
@@ -339,7 +340,7 @@ def test_a_manifest_that_a_web_server_has_not(web: str) -> None:
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_commands(bucket: Bucket, voxbatch: Voxbatch) -> None:
+def test_commands_accept_addresses_and_storage_options(bucket: Bucket, voxbatch: Voxbatch) -> None:
     """`validate` and `manifest` accept addresses and storage options; a missing source gives exit code 2, a failing
     store 1.
     """

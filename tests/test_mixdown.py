@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from voxbatch.audio.libsndfile import NativeBlock
 from voxbatch.audio.mixdown import Mixdown
-from voxbatch.audio.native import NativeBlock
 
 RATE = 8_000
 
@@ -37,14 +37,14 @@ def decibels(samples: NDArray[np.float32]) -> float:
     return float(10 * np.log10(np.mean(np.square(samples, dtype=np.float64)) + 1e-20))
 
 
-def test_mono() -> None:
+def test_single_channel_passes_unchanged() -> None:
     """A single channel passes unchanged."""
     samples = voice(3)
     assert np.array_equal(mix(samples[:, None], 1000), samples)
 
 
 @pytest.mark.parametrize("count", [2, 6, 8])
-def test_identical_channels(count: int) -> None:
+def test_identical_channels_give_their_signal(count: int) -> None:
     """The same signal in all channels gives that signal."""
     samples = voice(3)
     assert np.allclose(mix(np.repeat(samples[:, None], count, axis=1)), samples, atol=1e-6)
@@ -56,14 +56,14 @@ def test_stereo_is_the_mean() -> None:
     assert np.allclose(mix(both), both.mean(axis=1), atol=1e-7)
 
 
-def test_voice_on_one_side() -> None:
+def test_voice_in_one_of_two_channels_gives_the_mean() -> None:
     """A voice in one of two channels gives the mean, too: 6 dB quieter, but present."""
     both = np.stack([voice(5), np.zeros_like(voice(5))], axis=1)
     assert np.allclose(mix(both), voice(5) / 2, atol=1e-7)
 
 
 @pytest.mark.parametrize("place", [0, 2, 5])
-def test_one_of_six(place: int) -> None:
+def test_voice_in_one_of_six_channels_keeps_its_level(place: int) -> None:
     """A voice in one of six channels keeps its level, without the noise of the other channels."""
     six = np.stack([hiss(5, 0.001, i) for i in range(6)], axis=1)
     six[:, place] = voice(5)
@@ -71,13 +71,13 @@ def test_one_of_six(place: int) -> None:
 
 
 @pytest.mark.parametrize("balance", [1.0, 0.8])
-def test_opposite_phase(balance: float) -> None:
+def test_voice_in_opposite_phase_keeps_its_energy(balance: float) -> None:
     """A voice that would cancel itself in the mean keeps its energy from the first sample on."""
     both = np.stack([voice(5), -balance * voice(5)], axis=1)
     assert np.array_equal(mix(both), both[:, 0])
 
 
-def test_turning_to_opposite_phase() -> None:
+def test_phase_inversion_loses_a_quarter_second_at_most() -> None:
     """If the phase inverts during a recording, at most a quarter of a second is lost."""
     first = np.stack([voice(20), voice(20)], axis=1)
     second = np.stack([voice(5), -voice(5)], axis=1)
@@ -85,7 +85,7 @@ def test_turning_to_opposite_phase() -> None:
     assert decibels(mixed[20 * RATE + RATE // 4 :]) > decibels(voice(5)) - 1
 
 
-def test_next_speaker() -> None:
+def test_next_speaker_is_audible_within_a_quarter_second() -> None:
     """In a meeting with one microphone each, the next speaker is audible after a quarter of a second at the latest."""
     turns = np.zeros((40 * RATE, 6), np.float32)
     for turn in range(8):
@@ -108,7 +108,7 @@ def test_pause_keeps_the_mix() -> None:
     assert np.allclose(mix(four), four[:, 0], atol=1e-6)
 
 
-def test_no_click() -> None:
+def test_change_of_mix_adds_no_click() -> None:
     """A change of the mix adds no jump larger than 1.2 times the largest one within a channel."""
     left = (0.3 * np.sin(2 * np.pi * 97.3 * np.arange(12 * RATE) / RATE)).astype(np.float32)
     sign = np.repeat(np.float32([1, -1, 1]), 4 * RATE)
@@ -118,7 +118,7 @@ def test_no_click() -> None:
     assert np.abs(np.diff(mixed)).max() <= np.abs(np.diff(both, axis=0)).max() * 1.2
 
 
-def test_chosen_channel() -> None:
+def test_chosen_channel_passes_unchanged() -> None:
     """A requested channel passes unchanged, whatever the other channels contain."""
     both = np.stack([voice(3), hiss(3, 0.1)], axis=1)
     assert np.array_equal(mix(both, 777, channel=1), both[:, 1])
@@ -126,7 +126,7 @@ def test_chosen_channel() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 20_000), max_size=8), st.integers(2, 6), st.integers(0, 1000), st.floats(0.001, 6))
-def test_independent_of_blocks(sizes: list[int], count: int, seed: int, seconds: float) -> None:
+def test_samples_do_not_depend_on_block_boundaries(sizes: list[int], count: int, seed: int, seconds: float) -> None:
     """The samples and their number do not depend on the block boundaries."""
     rng = np.random.default_rng(seed)
     gains = rng.uniform(-1, 1, (4, count)).round(1)[np.arange(round(seconds * RATE)) // (2 * RATE)]

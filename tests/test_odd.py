@@ -113,7 +113,7 @@ def everything(ran: Ran) -> dict[str, dict[str, Any]]:
     return {**ran.transcripts, **ran.failures}
 
 
-def test_the_run_ends_as_told(ran: Ran) -> None:
+def test_run_with_failed_items_exits_with_3_and_prints_counts(ran: Ran) -> None:
     """A run with failed items exits with 3, prints the counts, and ends every item once."""
     assert ran.code == 3, ran.err[-2000:]
     assert not set(ran.transcripts) & set(ran.failures)
@@ -122,7 +122,7 @@ def test_the_run_ends_as_told(ran: Ran) -> None:
     assert f"{done} done + {failed} failed = {len(ROWS) + 5} items" in ran.out
 
 
-def test_no_traceback_and_only_events(ran: Ran) -> None:
+def test_stderr_has_only_events(ran: Ran) -> None:
     """Complaints of libraries about broken files do not reach the user."""
     assert "Traceback" not in ran.out + ran.err
     assert all("severity" in json.loads(line) for line in ran.err.splitlines())
@@ -134,7 +134,7 @@ def test_memory_stays_bounded(ran: Ran) -> None:
     assert ran.peak <= MAX_MEMORY, f"{ran.peak / 1e6:.0f} MB"
 
 
-def test_each_ends_as_expected(ran: Ran) -> None:
+def test_each_item_ends_as_expected(ran: Ran) -> None:
     """Each item ends as `expect` or `alt` of its row says."""
     wrong = []
     for name, row in everything(ran).items():
@@ -145,7 +145,7 @@ def test_each_ends_as_expected(ran: Ran) -> None:
     assert not wrong
 
 
-def test_what_fails_says_why(ran: Ran) -> None:
+def test_failed_item_names_file_and_cause(ran: Ran) -> None:
     """A failed item has one of our error classes and a message of one line that names the file and the fault."""
     for name, row in ran.failures.items():
         assert row["error"] == "AudioError", row
@@ -154,7 +154,7 @@ def test_what_fails_says_why(ran: Ran) -> None:
         assert "decoder died" not in row["message"], row
 
 
-def test_speech_comes_through(ran: Ran) -> None:
+def test_speech_is_transcribed_within_error_limit(ran: Ran) -> None:
     """Every row with a reference is transcribed within the error limit; a truncated one matches a prefix of its
     reference.
     """
@@ -177,14 +177,14 @@ def prefix_rate(reference: str, text: str) -> float:
     return min(rates)
 
 
-def test_nothing_is_heard_where_nothing_is_said(ran: Ran) -> None:
+def test_silence_and_noise_give_no_text(ran: Ran) -> None:
     """Silence, noise and fragments give exactly no text."""
     heard = {name: row["pred_text"] for name, row in ran.transcripts.items() if row.get("text") == ""}
     assert heard
     assert set(heard.values()) == {""}
 
 
-def test_repetition_is_not_a_loop(ran: Ran) -> None:
+def test_repeated_sentence_is_transcribed_each_time(ran: Ran) -> None:
     """A sentence that is spoken a hundred times is transcribed a hundred times, within the errors of a tiny model."""
     text = ran.transcripts["jfk_repeated_100x.opus"]["pred_text"].lower()
     assert 90 <= text.count("my fellow americans") <= 105
@@ -233,7 +233,7 @@ def complaints(path: Path, stderr: str) -> dict[int, str]:
 @pytest.mark.parametrize(
     ("flags", "expected"), [((), EXPECTED), (("--allow-outside",), OUTSIDE)], ids=["inside", "any"]
 )
-def test_odd_manifests(
+def test_bad_manifest_exits_with_2_and_names_bad_lines(
     voxbatch: Voxbatch, tmp_path: Path, path: Path, flags: tuple[str, ...], expected: dict[str, dict[int, str]]
 ) -> None:
     """A bad manifest exits with 2 before a model is loaded or OUT is created, and names every bad
@@ -252,6 +252,6 @@ def test_odd_manifests(
     assert all(reason in found[line] for line, reason in reasons.items()), found
 
 
-def test_every_odd_manifest_is_known() -> None:
+def test_every_odd_manifest_has_expectations() -> None:
     """A new manifest in the corpus needs an entry here."""
     assert {path.stem for path in MANIFESTS} == set(EXPECTED)

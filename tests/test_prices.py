@@ -15,14 +15,14 @@ from voxbatch.platforms import tasks
 SCRIPTED = ("--engine", "scripted", "--log-format", "json")
 
 
-@pytest.mark.parametrize("name", prices.table())
+@pytest.mark.parametrize("name", prices.price_table())
 def test_each_price_has_a_source_and_a_date(name: str) -> None:
     """Each price has a source and the date when it was read, so that it can be verified."""
-    price = prices.table()[name]
+    price = prices.price_table()[name]
     assert 0.1 < price.usd_per_hour < 10
-    assert date.fromisoformat(price.read) >= date(2026, 11, 21)
+    assert date.fromisoformat(price.read_on) >= date(2026, 11, 21)
     assert price.source
-    assert price.said
+    assert price.quote
     assert price.machine
 
 
@@ -33,7 +33,7 @@ def test_cloud_run_price_is_the_sum_of_its_parts() -> None:
     assert prices.usd_per_hour(prices.CLOUD_RUN_CPU) == pytest.approx(cpu + memory, abs=0.001)
 
 
-def test_machine_follows_from_the_platform() -> None:
+def test_machine_depends_on_platform_and_gpu() -> None:
     """The machine is known for Cloud Run, with or without a GPU, and for SageMaker by its type; other platforms have no
     price.
     """
@@ -50,9 +50,7 @@ CLOUD_RUN = {"CLOUD_RUN_TASK_INDEX": "0", "CLOUD_RUN_TASK_COUNT": "1"}
 
 
 @pytest.mark.slow
-def test_cost_is_in_the_last_event_and_the_summary(
-    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
-) -> None:
+def test_cost_is_in_events_and_summary(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
     """The cost is in the last event, and for the machines of all shards in the summary. A given price has priority, and
     an unknown one is null.
     """

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from voxbatch.scoring import CorpusScore, ErrorCounts, count_errors, language, normalizer, unit
+from voxbatch.scoring import CorpusScore, ErrorCounts, count_errors, error_unit, normalizer, primary_subtag
 
 TEXTS = st.text(max_size=60)
 LANGS = st.sampled_from(["en", "fr", "hi", "ja", "th", None])
@@ -37,7 +37,7 @@ COUNTS = st.builds(ErrorCounts, *[st.integers(0, 50)] * 4)
         (None, "Don't\tstop\u00a0now", "don t stop now"),
     ],
 )
-def test_normal_forms(lang: str | None, written: str, normal: str) -> None:
+def test_texts_normalise_to_expected_form(lang: str | None, written: str, normal: str) -> None:
     """English is normalized by Whisper's rules; other languages lose only case, punctuation and symbols."""
     assert normalizer(lang)(written) == normal
 
@@ -54,7 +54,7 @@ def test_different_vowels_are_an_error() -> None:
     assert count_errors("राम की किताब", "राम का किताब", "hi") == ErrorCounts(1, 0, 0, 3)
 
 
-def test_invisible_characters_are_no_difference() -> None:
+def test_invisible_characters_are_ignored() -> None:
     """Soft hyphens, joiners, direction marks and the variation selectors of emoji do not separate words."""
     normalize = normalizer("fa")
     assert normalize("co\u00adop\u200d\u200f \ufeffx") == "coop x"
@@ -82,7 +82,7 @@ def test_english_normaliser_takes_any_text(text: str) -> None:
     assert normal == " ".join(normal.split())
 
 
-def test_a_number_without_end_is_scored() -> None:
+def test_very_long_number_is_scored() -> None:
     """A model in a loop may write a number of 5,000 digits, which is one wrong word and no crash."""
     assert count_errors("number one", "number " + "1" * 5000, "en") == ErrorCounts(1, 0, 0, 2)
 
@@ -99,13 +99,15 @@ def test_normalisers_are_built_once() -> None:
 )
 def test_language_is_the_primary_subtag(lang: str | None, subtag: str) -> None:
     """Regions and scripts do not make another language."""
-    assert language(lang) == subtag
+    assert primary_subtag(lang) == subtag
 
 
-def test_units() -> None:
+def test_error_unit_depends_on_the_script() -> None:
     """Languages written without spaces are counted in characters, whatever their region; all others in words."""
-    assert {unit(lang) for lang in ["zh", "zh-CN", "yue", "ja", "JA-jp", "th", "lo", "km", "my", "bo"]} == {"character"}
-    assert {unit(lang) for lang in ["en", "ko", "vi", "hi", "ar", None, ""]} == {"word"}
+    assert {error_unit(lang) for lang in ["zh", "zh-CN", "yue", "ja", "JA-jp", "th", "lo", "km", "my", "bo"]} == {
+        "character"
+    }
+    assert {error_unit(lang) for lang in ["en", "ko", "vi", "hi", "ar", None, ""]} == {"word"}
 
 
 # --- counts
@@ -126,7 +128,7 @@ def test_units() -> None:
         ("ja", "カタカナ", "カタカタ", ErrorCounts(1, 0, 0, 4)),
     ],
 )
-def test_counts_by_hand(lang: str, reference: str, hypothesis: str, counts: ErrorCounts) -> None:
+def test_counts_match_hand_counted_errors(lang: str, reference: str, hypothesis: str, counts: ErrorCounts) -> None:
     """Substitutions, insertions, deletions and reference length equal counts made by hand."""
     assert count_errors(reference, hypothesis, lang) == counts
 
@@ -168,7 +170,7 @@ def test_counts_form_a_monoid(a: ErrorCounts, b: ErrorCounts, c: ErrorCounts) ->
     assert (a + b).errors == a.errors + b.errors
 
 
-def test_rate() -> None:
+def test_rate_is_errors_per_reference_word() -> None:
     """The rate is errors over reference length: above 1 with many insertions, and None without a reference."""
     assert ErrorCounts(1, 1, 0, 4).rate == 0.5
     assert ErrorCounts(0, 6, 0, 3).rate == 2.0

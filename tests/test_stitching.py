@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxbatch.chunking import cut
+from voxbatch.chunking import cut_into_chunks
 from voxbatch.engines.scripted_test_engine import WORD_SECONDS, count_words
 from voxbatch.records import SAMPLING_RATE, Chunk, Hypothesis, Span, Waveform, Word
 from voxbatch.stitching import segments, stitch
@@ -44,7 +44,7 @@ def cuts(draw: st.DrawFn) -> list[Span]:
 
 
 @given(cuts())
-def test_each_word_once(spans: list[Span]) -> None:
+def test_each_word_comes_out_once(spans: list[Span]) -> None:
     """The numbered words come out exactly once, in order, at their times in the recording."""
     transcript = stitch(spans, [hypothesis_of(i, span) for i, span in enumerate(spans)])
     wanted = expected(spans[0].start, spans[-1].end)
@@ -56,11 +56,11 @@ def test_each_word_once(spans: list[Span]) -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(1, 120), st.integers(14, 40), st.integers(0, 1000))
-def test_with_real_cuts(seconds: int, limit: int, start: int) -> None:
-    """The same holds for sound without a pause, at the cuts that chunk.cut chooses."""
+def test_each_word_comes_out_once_at_forced_cuts(seconds: int, limit: int, start: int) -> None:
+    """The same holds for sound without a pause, at the cuts that cut_into_chunks chooses."""
     samples = (0.1 * np.random.default_rng(seconds).standard_normal(seconds * SECOND)).astype(np.float32)
     samples *= 1 + 0.5 * np.sin(np.arange(len(samples), dtype=np.float32) / 640)
-    spans = [span for _, span in cut([Waveform(samples, start)], limit * SECOND)]
+    spans = [span for _, span in cut_into_chunks([Waveform(samples, start)], limit * SECOND)]
     words = stitch(spans, [hypothesis_of(i, span) for i, span in enumerate(spans)]).words
     assert [(w.text, w.start) for w in words] == expected(start, start + len(samples))
 
@@ -84,56 +84,56 @@ def joined(left: Hypothesis, right: Hypothesis) -> str:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_perturbed_times(data: st.DataObject) -> None:
+def test_inexact_times_neither_double_nor_lose_words(data: st.DataObject) -> None:
     """With times up to 0.3 s off and misheard words on each side, no word is doubled or lost, and the order is kept."""
     shift = st.floats(-0.3, 0.3)
     starts = [97.0 + 0.4 * i for i in range(16)]
     names = [f"w{i}" for i in range(16)]
-    ours = [(n, at + data.draw(shift)) for n, at in zip(names, starts, strict=True) if at + 0.3 <= 101]
-    theirs = [(n, at + data.draw(shift)) for n, at in zip(names, starts, strict=True) if at >= 99]
+    left = [(n, at + data.draw(shift)) for n, at in zip(names, starts, strict=True) if at + 0.3 <= 101]
+    right = [(n, at + data.draw(shift)) for n, at in zip(names, starts, strict=True) if at >= 99]
     zone = [i for i, at in enumerate(starts) if 99 <= at <= 100.7]
     wrong = data.draw(st.lists(st.sampled_from(zone), max_size=len(zone) - 1, unique=True))
     for i in wrong:
-        side, other = (ours, "left") if data.draw(st.booleans()) else (theirs, "right")
+        side, other = (left, "left") if data.draw(st.booleans()) else (right, "right")
         at = next(k for k, (name, _) in enumerate(side) if name == names[i])
         side[at] = (f"x{i}{other}", side[at][1])
-    words = stitch([LEFT, RIGHT], [heard(LEFT, *ours), heard(RIGHT, *theirs)]).words
+    words = stitch([LEFT, RIGHT], [heard(LEFT, *left), heard(RIGHT, *right)]).words
     numbers = [int("".join(c for c in word.text if c.isdigit())) for word in words]
     assert numbers == list(range(16))
     assert all(a.start <= b.start for a, b in pairwise(words))
 
 
 @pytest.mark.parametrize("drift", [-0.2, 0.0, 0.2])
-def test_repeated_words(drift: float) -> None:
+def test_repeated_words_keep_their_number(drift: float) -> None:
     """Repeated words across a cut come out in the right number: a word missed at the edge of one chunk is matched
     correctly.
     """
-    ours = heard(LEFT, ("say", 98.6), ("no", 99.2), ("no", 99.6), ("no", 100.2), ("no", 100.6))
-    theirs = heard(RIGHT, ("no", 99.6 + drift), ("no", 100.2 + drift), ("no", 100.6 + drift), ("please", 101.2))
-    assert joined(ours, theirs) == "say no no no no please"
+    left = heard(LEFT, ("say", 98.6), ("no", 99.2), ("no", 99.6), ("no", 100.2), ("no", 100.6))
+    right = heard(RIGHT, ("no", 99.6 + drift), ("no", 100.2 + drift), ("no", 100.6 + drift), ("please", 101.2))
+    assert joined(left, right) == "say no no no no please"
 
 
-def test_case_and_punctuation() -> None:
+def test_words_match_regardless_of_case_and_punctuation() -> None:
     """Words match regardless of case and punctuation; punctuation alone matches nothing."""
-    ours = heard(LEFT, ("your", 99.3), ("country.", 99.8), ("…", 100.3))
-    theirs = heard(RIGHT, ("-", 99.4), ("Country", 99.9), ("can", 100.4))
-    assert joined(ours, theirs) == "your country. can"
+    left = heard(LEFT, ("your", 99.3), ("country.", 99.8), ("…", 100.3))
+    right = heard(RIGHT, ("-", 99.4), ("Country", 99.9), ("can", 100.4))
+    assert joined(left, right) == "your country. can"
 
 
-def test_misheard_at_the_cut() -> None:
+def test_misheard_word_at_the_cut_comes_out_once() -> None:
     """A word that the two chunks spell differently, on either side of the cut, comes out once."""
     assert joined(heard(LEFT, ("cat", 99.8, 100.1)), heard(RIGHT, ("cap", 99.9, 100.2), ("sat", 101.2))) == "cat sat"
     assert joined(heard(LEFT, ("cat", 99.9, 100.2)), heard(RIGHT, ("cap", 99.8, 100.1))) == "cat"
 
 
-def test_agreed_word_outside_the_overlap() -> None:
+def test_match_outside_the_overlap_aligns_misheard_words() -> None:
     """A matching word just outside the overlap in one chunk still helps to align the misheard words."""
-    ours = heard(LEFT, ("five", 98.65), ("sicks", 99.05), ("heaven", 99.45))
-    theirs = heard(RIGHT, ("five", 99.2), ("six", 99.5), ("seven", 99.9), ("eight", 100.4))
-    assert joined(ours, theirs) == "five six seven eight"
+    left = heard(LEFT, ("five", 98.65), ("sicks", 99.05), ("heaven", 99.45))
+    right = heard(RIGHT, ("five", 99.2), ("six", 99.5), ("seven", 99.9), ("eight", 100.4))
+    assert joined(left, right) == "five six seven eight"
 
 
-def test_nothing_in_common() -> None:
+def test_unmatched_words_go_to_the_chunk_of_their_core() -> None:
     """If the chunks share no word, each word goes to the chunk whose core contains its middle."""
     assert joined(heard(LEFT, ("one", 98.0), ("two", 99.0)), heard(RIGHT, ("three", 100.2), ("four", 101))) == (
         "one two three four"
@@ -142,14 +142,14 @@ def test_nothing_in_common() -> None:
 
 
 @pytest.mark.parametrize("text", ["one two", ""])
-def test_empty_side(text: str) -> None:
+def test_chunk_without_words_removes_none(text: str) -> None:
     """A chunk without words removes no words of the other chunk's core."""
     full = heard(LEFT, ("one", 98.0), ("two", 99.4)) if text else heard(LEFT)
     assert joined(full, heard(RIGHT)) == text
     assert joined(heard(LEFT), heard(RIGHT, ("a", 100.2), ("b", 110))) == "a b"
 
 
-def test_order_and_bounds() -> None:
+def test_times_are_ordered_within_the_chunk() -> None:
     """Times that run backwards or lie outside of the chunk are put in order within its audio."""
     words = stitch([LEFT], [heard(LEFT, ("a", 70, 71), ("b", 90, 95), ("c", 85, 84), ("d", 100, 150))]).words
     assert [(w.text.strip(), w.start, w.end) for w in words] == [
@@ -157,7 +157,7 @@ def test_order_and_bounds() -> None:
     ]  # fmt: skip
 
 
-def test_no_word_times() -> None:
+def test_chunks_without_word_times_become_segments() -> None:
     """An engine without word times gives one segment per chunk and no words; empty chunks give none."""
     spans = [Span(i * SECOND, (i + 1) * SECOND, i * SECOND, (i + 1) * SECOND) for i in range(3)]
     transcript = stitch(spans, [Hypothesis(0, i, text) for i, text in enumerate([" So it is. ", "", "Yes."])])
@@ -166,7 +166,7 @@ def test_no_word_times() -> None:
     assert [(s.text, s.start, s.end) for s in transcript.segments] == [("So it is.", 0, 1), ("Yes.", 2, 3)]
 
 
-def test_one_chunk_without_word_times() -> None:
+def test_words_without_times_are_spread_evenly() -> None:
     """If one chunk has no word times but others do, its words are spread evenly and none is lost."""
     right = Span(100 * SECOND, 120 * SECOND, 100 * SECOND, 120 * SECOND)
     left = Span(80 * SECOND, 100 * SECOND, 80 * SECOND, 100 * SECOND)
@@ -176,14 +176,14 @@ def test_one_chunk_without_word_times() -> None:
     assert transcript.warnings == ("100.00 s to 120.00 s: no word times: spread evenly",)
 
 
-def test_nothing_at_all() -> None:
+def test_no_speech_gives_an_empty_transcript() -> None:
     """No chunks, or chunks without speech, give an empty transcript."""
     assert stitch([], []).text == ""
     empty = stitch([LEFT], [Hypothesis(0, 0, "")])
     assert (empty.text, empty.words, empty.segments, empty.audio_duration) == ("", (), (), 20.0)
 
 
-def test_segments() -> None:
+def test_segments_end_at_sentences_pauses_and_30_s() -> None:
     """Segments end at sentence ends, in pauses of a second, and before they exceed 30 s; together they contain all
     words.
     """
@@ -198,7 +198,7 @@ def test_segments() -> None:
     assert len(found) == 4
 
 
-def test_a_loop_at_the_cut() -> None:
+def test_loop_at_the_cut_is_matched() -> None:
     """An engine in a loop gives thousands of words in a second; they are matched without failing."""
     loop = [("you", 99.5 + i / 2000, 99.5 + (i + 1) / 2000) for i in range(300)]
     text = joined(heard(LEFT, ("see", 98), *loop), heard(RIGHT, *loop, ("then", 101.5)))
@@ -207,7 +207,7 @@ def test_a_loop_at_the_cut() -> None:
     assert text.count("you") == 300
 
 
-def test_one_side_heard_nothing() -> None:
+def test_words_of_one_chunk_are_kept_around_the_cut() -> None:
     """If only one chunk has words around the cut, they are kept on either side of the cut."""
     assert joined(heard(LEFT, ("hello", 85.0)), heard(RIGHT, ("never", 99.1), ("more", 99.5))) == "hello never more"
     assert joined(heard(LEFT, ("never", 100.1), ("more", 100.5)), heard(RIGHT, ("again", 110.0))) == "never more again"

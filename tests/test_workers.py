@@ -525,14 +525,17 @@ def test_unwritable_output_stops_the_run_after_a_retry(manifest: ManifestWriter,
     assert len(said) == 4
 
 
-def test_handle_gives_the_same_lines_or_an_error(tmp_path: Path) -> None:
+def test_inherited_source_reads_the_same_bytes_or_fails(tmp_path: Path) -> None:
     """A source that another process opens by its descriptor gives the surveyed lines, or raises ManifestError."""
     path = tmp_path / "m.jsonl"
     path.write_text('{"audio_filepath": "a.wav"}\n')
     with open_source(path) as source:
-        handle = source.handle()
-        with replace(handle, fd=os.dup(handle.fd)).open() as same:
+        inheritable = source.inheritable()
+        with replace(inheritable, fd=os.dup(inheritable.fd)).open() as same:
             assert (list(same.lines()), same.base, same.name) == (list(source.lines()), source.base, source.name)
         path.write_text("{}\n")
-        with replace(handle, fd=os.dup(handle.fd)).open() as other, pytest.raises(ManifestError, match="changed while"):
+        with (
+            replace(inheritable, fd=os.dup(inheritable.fd)).open() as other,
+            pytest.raises(ManifestError, match="changed while"),
+        ):
             list(other.lines())

@@ -22,7 +22,7 @@ SEARCH_SECONDS = 10
 """Distance before the limit in which a cut may fall. Read speech pauses every 3 to 6 s."""
 PAUSE_FRAMES = 30
 """Length of a pause: 300 ms of quiet. This is longer than the closure of a stop consonant (50 to 150 ms)."""
-PAUSE_CLICKS = 0.1
+PAUSE_LOUD_SHARE = 0.1
 """Share of a pause's frames that may be louder, so that a click does not end a pause. A pause is judged by its loudest
 frame after this share is removed, not by its mean: 100 ms of digital silence between two sounds has a very low mean,
 but is no pause."""
@@ -34,14 +34,14 @@ clearly deeper pause still wins."""
 OVERLAP_SECONDS = 1
 """Audio that each side of a forced cut carries beyond the cut. One second is two words at an ordinary pace,
 so that both chunks hear a word at the cut whole."""
-TAIL_SECONDS = 2
+MIN_LAST_CHUNK_SECONDS = 2
 """Minimum length of a recording's last chunk, where it can be reached. Engines invent words in very short chunks."""
 
-FLOOR_DB = -100.0
+MIN_LEVEL_DB = -100.0
 """Lowest level that `loudness` returns."""
 SILENCE_DB = -75.0
 """Highest level of silence, for every 10 ms frame (RMS 6 of 32,768): digital silence or dither, not even a whisper."""
-STEADY_DB, STEADY_HIGH_DB, STEADY_LOW_DB = 6.0, 2.0, 5.0
+STATIONARY_DB, STATIONARY_HIGH_DB, STATIONARY_LOW_DB = 6.0, 2.0, 5.0
 """Widest ranges of the 50 ms loudness of noise or tone: of the full signal, of its high and of its low frequencies.
 
 A second or more is certainly noise or tone if all three ranges hold. A range reaches from the 1st percentile to the
@@ -54,41 +54,41 @@ OVERLAP = OVERLAP_SECONDS * SAMPLING_RATE
 """OVERLAP_SECONDS in samples."""
 
 
-def cut(blocks: Iterable[Waveform], limit: int, overlap: int = OVERLAP) -> Iterator[tuple[Samples, Span]]:
+def cut_into_chunks(blocks: Iterable[Waveform], limit: int, overlap: int = OVERLAP) -> Iterator[tuple[Samples, Span]]:
     """Cut one recording.
 
     Args:
         blocks: the recording's consecutive Waveforms.
-        limit: the engine's longest chunk in samples. It must be at least SEARCH_SECONDS, two overlaps and TAIL_SECONDS
-            together: 14 s with the default overlap.
+        limit: the engine's longest chunk in samples. It must be at least SEARCH_SECONDS, two overlaps and
+            MIN_LAST_CHUNK_SECONDS together: 14 s with the default overlap.
         overlap: samples that each side of a forced cut carries beyond the cut.
 
     Yields:
         (samples, span) in order. `samples` is float32 of shape (span.end - span.start,) and never longer than `limit`.
-        The cores of the spans partition the recording. Memory holds at most `limit` samples, TAIL_SECONDS and two
-        blocks.
+        The cores of the spans partition the recording. Memory holds at most `limit` samples, MIN_LAST_CHUNK_SECONDS
+        and two blocks.
 
     Raises:
         ValueError: `limit` is too short.
     """
-    search, tail = SEARCH_SECONDS * SAMPLING_RATE, TAIL_SECONDS * SAMPLING_RATE
+    search, tail = SEARCH_SECONDS * SAMPLING_RATE, MIN_LAST_CHUNK_SECONDS * SAMPLING_RATE
     if limit < search + 2 * overlap + tail:
         raise ValueError(f"limit is {limit} samples; at least {search + 2 * overlap + tail} are needed to cut well")
-    held = _Held()
+    uncut = _Uncut()
     core_start = None
-    for block, is_last in _with_last(blocks):
-        held.append(block)
-        core_start = held.start if core_start is None else core_start
-        while len(held.samples) > limit + (0 if is_last else tail):
-            at, is_pause = _best_cut(held.samples, limit, overlap, min(limit, len(held.samples) - tail))
-            yield held.take(at if is_pause else at + overlap, core_start, held.start + at)
-            core_start = held.start + at
-            held.drop(at if is_pause else at - overlap)
-    if core_start is not None and len(held.samples):
-        yield held.take(len(held.samples), core_start, held.start + len(held.samples))
+    for block, is_last in _mark_last(blocks):
+        uncut.append(block)
+        core_start = uncut.start if core_start is None else core_start
+        while len(uncut.samples) > limit + (0 if is_last else tail):
+            at, is_pause = _best_cut(uncut.samples, limit, overlap, min(limit, len(uncut.samples) - tail))
+            yield uncut.take(at if is_pause else at + overlap, core_start, uncut.start + at)
+            core_start = uncut.start + at
+            uncut.drop(at if is_pause else at - overlap)
+    if core_start is not None and len(uncut.samples):
+        yield uncut.take(len(uncut.samples), core_start, uncut.start + len(uncut.samples))
 
 
-class _Held:
+class _Uncut:
     """The part of the recording that is not cut yet."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class _Held:
         self.samples, self.start = self.samples[size:], self.start + size
 
 
-def _with_last(blocks: Iterable[Waveform]) -> Iterator[tuple[Waveform, bool]]:
+def _mark_last(blocks: Iterable[Waveform]) -> Iterator[tuple[Waveform, bool]]:
     """Yield each block with a flag that is true for the last block."""
     previous = None
     for block in blocks:
@@ -126,21 +126,21 @@ def _with_last(blocks: Iterable[Waveform]) -> Iterator[tuple[Waveform, bool]]:
 def _best_cut(samples: Samples, limit: int, overlap: int, latest: int) -> tuple[int, bool]:
     """Return (position in samples, whether it is a pause). A forced cut leaves the overlap free before the limit."""
     search = SEARCH_SECONDS * SAMPLING_RATE
-    at, is_pause = quietest(samples, latest - search, latest)
+    at, is_pause = quietest_position(samples, latest - search, latest)
     if is_pause:
         return at, True
     latest = min(latest, limit - overlap)
-    return quietest(samples, latest - search, latest)[0], False
+    return quietest_position(samples, latest - search, latest)[0], False
 
 
-def quietest(samples: Samples, begin: int, end: int) -> tuple[int, bool]:
+def quietest_position(samples: Samples, begin: int, end: int) -> tuple[int, bool]:
     """Return the middle of the quietest PAUSE_FRAMES in [begin, end), and whether these frames are a pause.
 
     A pause wins over a quieter position that is no pause.
     """
     levels = loudness(samples[begin:end])
     windows = np.lib.stride_tricks.sliding_window_view(levels, PAUSE_FRAMES)
-    rank = round(PAUSE_FRAMES * (1 - PAUSE_CLICKS)) - 1
+    rank = round(PAUSE_FRAMES * (1 - PAUSE_LOUD_SHARE)) - 1
     loudest = np.partition(windows, rank, axis=1)[:, rank]
     is_pause = loudest <= max(np.percentile(levels, 95) - PAUSE_DEPTH_DB, SILENCE_DB)
     favour_later = np.arange(len(windows)) * (LATER_DB_PER_SECOND * FRAME / SAMPLING_RATE)
@@ -150,13 +150,13 @@ def quietest(samples: Samples, begin: int, end: int) -> tuple[int, bool]:
 
 
 def loudness(samples: Samples, frame: int = FRAME) -> NDArray[np.float64]:
-    """Return the RMS level of each whole frame in dB relative to full scale, at least FLOOR_DB.
+    """Return the RMS level of each whole frame in dB relative to full scale, at least MIN_LEVEL_DB.
 
     The shape is (len(samples) // frame,).
     """
     frames = samples[: len(samples) // frame * frame].reshape(-1, frame)
     power = np.einsum("ij,ij->i", frames, frames, dtype=np.float64) / frame
-    levels: NDArray[np.float64] = 10 * np.log10(np.maximum(power, 10 ** (FLOOR_DB / 10)))
+    levels: NDArray[np.float64] = 10 * np.log10(np.maximum(power, 10 ** (MIN_LEVEL_DB / 10)))
     return levels
 
 
@@ -172,9 +172,9 @@ def is_silent(samples: Samples) -> bool:
         return False
     low = samples[: len(samples) // 8 * 8].reshape(-1, 8).mean(axis=1)  # 0 to 1 kHz: the range of vowels
     return (
-        _range_db(samples, 5 * FRAME) <= STEADY_DB
-        and _range_db(np.diff(samples), 5 * FRAME) <= STEADY_HIGH_DB
-        and _range_db(np.diff(low), 5 * FRAME // 8) <= STEADY_LOW_DB
+        _range_db(samples, 5 * FRAME) <= STATIONARY_DB
+        and _range_db(np.diff(samples), 5 * FRAME) <= STATIONARY_HIGH_DB
+        and _range_db(np.diff(low), 5 * FRAME // 8) <= STATIONARY_LOW_DB
     )
 
 

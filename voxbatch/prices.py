@@ -24,24 +24,24 @@ class Price:
     """Description of the machine, for people."""
     source: str
     """Place where the price was read."""
-    said: str
+    quote: str
     """Statement of the source when it was read."""
-    read: str
+    read_on: str
     """Day on which the source was read, for example 2026-11-21."""
 
 
 @functools.cache
-def table() -> Mapping[str, Price]:
+def price_table() -> Mapping[str, Price]:
     """Return the prices by machine: CLOUD_RUN_L4, CLOUD_RUN_CPU, and SageMaker's instance types."""
     import yaml
 
     found = yaml.safe_load((resources.files("voxbatch") / "prices.yaml").read_text())
-    return {name: Price(**{**entry, "read": str(entry["read"])}) for name, entry in found.items()}
+    return {name: Price(**{**entry, "read_on": str(entry["read_on"])}) for name, entry in found.items()}
 
 
 def usd_per_hour(machine: str | None) -> float | None:
     """Return the price of a machine, or None if the table does not have it."""
-    price = table().get(machine or "")
+    price = price_table().get(machine or "")
     return price.usd_per_hour if price else None
 
 

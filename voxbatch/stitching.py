@@ -20,7 +20,7 @@ SENTENCE_END = (".", "?", "!", "…", "。", "？", "！", "।", "؟")
 """… or after a word that ends a sentence …"""
 SEGMENT_SECONDS = 30.0
 """… or before it would exceed this length."""
-AGREE_SECONDS = 1.0
+SAME_WORD_SECONDS = 1.0
 """Distance of the same word in two chunks, middle to middle, below which both are the same utterance. Engines place
 words about 0.1 s off inside a chunk, and up to one second off at its edges."""
 
@@ -37,20 +37,20 @@ def stitch(spans: Sequence[Span], hypotheses: Sequence[Hypothesis], warnings: Se
         The transcript. Word times are seconds on the recording's clock. If the engine gives no word times, `words` is
         empty and each chunk is a segment.
     """
-    heard = hypotheses
-    has_times = any(hypothesis.words for hypothesis in heard)
+    timed = hypotheses
+    has_times = any(hypothesis.words for hypothesis in timed)
     if has_times:
-        heard = [_timed(span, hypothesis) for span, hypothesis in zip(spans, heard, strict=True)]
+        timed = [_with_word_times(span, hypothesis) for span, hypothesis in zip(spans, timed, strict=True)]
     notes = tuple(warnings) + tuple(
-        f"{_clock(span.start)} to {_clock(span.end)}: {note}"
-        for span, hypothesis in zip(spans, heard, strict=True)
+        f"{_format_seconds(span.start)} to {_format_seconds(span.end)}: {note}"
+        for span, hypothesis in zip(spans, timed, strict=True)
         for note in hypothesis.warnings
     )
     duration = (spans[-1].core_end - spans[0].core_start) / SAMPLING_RATE if spans else 0.0
     if has_times:
-        words = tuple(_joined_words(spans, [_on_clock(s, h) for s, h in zip(spans, heard, strict=True)]))
+        words = tuple(_joined_words(spans, [_on_recording_clock(s, h) for s, h in zip(spans, timed, strict=True)]))
         return Transcript(_text(words), words, tuple(segments(words)), duration, notes)
-    pieces = [h.text.strip() for h in heard]
+    pieces = [h.text.strip() for h in timed]
     parts = tuple(
         Segment(piece, span.core_start / SAMPLING_RATE, span.core_end / SAMPLING_RATE)
         for piece, span in zip(pieces, spans, strict=True)
@@ -79,11 +79,11 @@ def _text(words: Sequence[Word]) -> str:
     return "".join(word.text for word in words).strip()
 
 
-def _clock(samples: int) -> str:
+def _format_seconds(samples: int) -> str:
     return f"{samples / SAMPLING_RATE:.2f} s"
 
 
-def _timed(span: Span, hypothesis: Hypothesis) -> Hypothesis:
+def _with_word_times(span: Span, hypothesis: Hypothesis) -> Hypothesis:
     """Spread the words evenly over the chunk, if the engine gave word times for other chunks but not for this one."""
     tokens = hypothesis.text.split()
     if hypothesis.words or not tokens:
@@ -93,7 +93,7 @@ def _timed(span: Span, hypothesis: Hypothesis) -> Hypothesis:
     return replace(hypothesis, words=words, warnings=(*hypothesis.warnings, "no word times: spread evenly"))
 
 
-def _on_clock(span: Span, hypothesis: Hypothesis) -> list[Word]:
+def _on_recording_clock(span: Span, hypothesis: Hypothesis) -> list[Word]:
     """Return the chunk's words on the recording's clock: inside the chunk's audio, in order, never ending before they
     begin."""
     zero, end = span.start / SAMPLING_RATE, span.end / SAMPLING_RATE
@@ -112,7 +112,7 @@ def _joined_words(spans: Sequence[Span], chunks: list[list[Word]]) -> Iterator[W
     for i, words in enumerate(chunks):
         last_kept, next_first = len(words), 0
         if i + 1 < len(chunks) and spans[i].end > spans[i + 1].start:
-            last_kept, next_first = _switch(words, chunks[i + 1], spans[i], spans[i + 1])
+            last_kept, next_first = _switch_point(words, chunks[i + 1], spans[i], spans[i + 1])
         for word in words[first_kept:last_kept]:
             start = max(word.start, earliest)
             yield replace(word, start=start, end=max(word.end, start))
@@ -120,34 +120,34 @@ def _joined_words(spans: Sequence[Span], chunks: list[list[Word]]) -> Iterator[W
         first_kept = next_first
 
 
-def _switch(left: list[Word], right: list[Word], a: Span, b: Span) -> tuple[int, int]:
+def _switch_point(left: list[Word], right: list[Word], a: Span, b: Span) -> tuple[int, int]:
     """Return the words to keep at a forced cut: (number of words of the left chunk, index of the first word of the
     right one)."""
     begin, end, cut = b.start / SAMPLING_RATE, a.end / SAMPLING_RATE, a.core_end / SAMPLING_RATE
-    slack = AGREE_SECONDS / 2  # one chunk may place a word that both heard outside the overlap
-    zone = next((i for i, word in enumerate(left) if word.end > begin - slack), len(left))
-    theirs = [word for word in right if word.start < end + slack]
-    pairs = [(zone + i, j) for i, j in _paired(left[zone:], theirs)]
-    alike = [(i, j) for i, j in pairs if _key(left[i]) == _key(right[j]) != ""]
+    slack = SAME_WORD_SECONDS / 2  # one chunk may place a word that both heard outside the overlap
+    overlap_start = next((i for i, word in enumerate(left) if word.end > begin - slack), len(left))
+    right_near_cut = [word for word in right if word.start < end + slack]
+    pairs = [(overlap_start + i, j) for i, j in _align(left[overlap_start:], right_near_cut)]
+    equal = [(i, j) for i, j in pairs if _normalized(left[i]) == _normalized(right[j]) != ""]
     if pairs:
-        i, j = min(alike or pairs, key=lambda pair: abs(_middle(left[pair[0]]) + _middle(right[pair[1]]) - 2 * cut))
+        i, j = min(equal or pairs, key=lambda pair: abs(_middle(left[pair[0]]) + _middle(right[pair[1]]) - 2 * cut))
         return (i + 1, j + 1) if _middle(left[i]) + _middle(right[j]) <= 2 * cut else (i, j)
     keep = next((i for i, word in enumerate(left) if _middle(word) >= cut), len(left))
     first = next((i for i, word in enumerate(right) if _middle(word) >= cut), len(right))
-    if zone == len(left):  # only the right chunk has words around the cut
+    if overlap_start == len(left):  # only the right chunk has words around the cut
         first = 0
-    elif not theirs:  # only the left chunk has words around the cut
+    elif not right_near_cut:  # only the left chunk has words around the cut
         keep = len(left)
     return keep, first
 
 
 @dataclass(frozen=True, slots=True)
-class _Path:
+class _Alignment:
     """An alignment that is built from its start. The last pair is stored first."""
 
-    likeness: float = 0.0
+    similarity: float = 0.0
     pair: tuple[int, int] = (-1, -1)
-    before: _Path | None = None
+    before: _Alignment | None = None
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return all pairs, in order."""
@@ -158,29 +158,31 @@ class _Path:
         return found[::-1]
 
 
-def _paired(left: Sequence[Word], right: Sequence[Word]) -> list[tuple[int, int]]:
+def _align(left: Sequence[Word], right: Sequence[Word]) -> list[tuple[int, int]]:
     """Return pairs (index in left, index in right) of words that are probably one utterance heard twice, in order.
 
-    Of all alignments, the one with the highest sum of likenesses is taken.
+    Of all alignments, the one with the highest sum of similarities is taken.
     """
-    row = [_Path()] * (len(right) + 1)
-    for i, ours in enumerate(left):
-        above, row = row, [_Path()]
-        for j, theirs in enumerate(right):
-            best = max(row[j], above[j + 1], key=lambda path: path.likeness)
-            paired = above[j].likeness + _likeness(ours, theirs)
-            row.append(_Path(paired, (i, j), above[j]) if paired > max(best.likeness, above[j].likeness) else best)
+    row = [_Alignment()] * (len(right) + 1)
+    for i, left_word in enumerate(left):
+        above, row = row, [_Alignment()]
+        for j, right_word in enumerate(right):
+            best = max(row[j], above[j + 1], key=lambda path: path.similarity)
+            paired = above[j].similarity + _similarity(left_word, right_word)
+            row.append(
+                _Alignment(paired, (i, j), above[j]) if paired > max(best.similarity, above[j].similarity) else best
+            )
     return row[-1].pairs()
 
 
-def _likeness(ours: Word, theirs: Word) -> float:
+def _similarity(left: Word, right: Word) -> float:
     """Return 1 to 2 for the same word nearby, up to 0.5 for different words at the same time (one is misheard),
     else 0."""
-    apart = abs(_middle(ours) - _middle(theirs))
-    if _key(ours) and _key(ours) == _key(theirs):
-        return 2 - apart / AGREE_SECONDS if apart < AGREE_SECONDS else 0.0
-    common = min(ours.end, theirs.end) - max(ours.start, theirs.start)
-    shorter = min(ours.end - ours.start, theirs.end - theirs.start)
+    distance = abs(_middle(left) - _middle(right))
+    if _normalized(left) and _normalized(left) == _normalized(right):
+        return 2 - distance / SAME_WORD_SECONDS if distance < SAME_WORD_SECONDS else 0.0
+    common = min(left.end, right.end) - max(left.start, right.start)
+    shorter = min(left.end - left.start, right.end - right.start)
     return common / shorter / 2 if shorter > 0 and common >= shorter / 2 else 0.0
 
 
@@ -188,6 +190,6 @@ def _middle(word: Word) -> float:
     return (word.start + word.end) / 2
 
 
-def _key(word: Word) -> str:
+def _normalized(word: Word) -> str:
     """Return the form of a word that is compared: lower case, without punctuation."""
     return "".join(c for c in word.text.casefold() if c.isalnum())

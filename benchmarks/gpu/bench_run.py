@@ -180,7 +180,7 @@ class Cores:
 def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
     """Yield the chunks that a run gives to its engine, in order; recordings of the same file share their samples."""
     from voxbatch.audio import decode
-    from voxbatch.chunking import cut
+    from voxbatch.chunking import cut_into_chunks
     from voxbatch.records import Chunk
     from voxbatch.storage import open_recording
 
@@ -190,7 +190,7 @@ def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
         path = str(manifest.parent / source)
         if source not in made:
             with contextlib.closing(open_recording(path)) as recording:
-                made[source] = list(cut(decode(recording, path), limit, overlap))
+                made[source] = list(cut_into_chunks(decode(recording, path), limit, overlap))
         for index, (samples, span) in enumerate(made[source]):
             yield Chunk(item, index, samples, span)
 

@@ -16,7 +16,7 @@ import pytest
 from conftest import Voxbatch
 
 from voxbatch.audio import decode
-from voxbatch.chunking import cut
+from voxbatch.chunking import cut_into_chunks
 from voxbatch.scoring import CorpusScore, count_errors
 from voxbatch.storage import open_recording
 
@@ -83,7 +83,7 @@ def reference(whisper: Path, rows: list[dict[str, Any]], tmp_path_factory: pytes
 def _chunks(path: str) -> list[np.ndarray]:
     """Return the chunks that the main job cuts for an engine without word times."""
     with closing(open_recording(path)) as recording:
-        return [samples for samples, _ in cut(decode(recording, path), WINDOW, 0)]
+        return [samples for samples, _ in cut_into_chunks(decode(recording, path), WINDOW, 0)]
 
 
 def _transcribe(model: Path, given: dict[str, np.ndarray], kept: Path, folder: Path) -> None:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from voxbatch.audio import ffmpeg
 from voxbatch.audio.ffmpeg import FFmpegStream
+from voxbatch.audio.libsndfile import BLOCK_SECONDS, HeaderShortError, NativeBlock, SoundFileStream, is_chained_ogg
 from voxbatch.audio.mixdown import Mixdown
-from voxbatch.audio.native import BLOCK_SECONDS, HeaderShortError, NativeBlock, SoundFileStream, is_chained_ogg
 from voxbatch.errors import AudioError
 from voxbatch.records import SAMPLING_RATE, Samples, Waveform
 from voxbatch.storage import Recording
@@ -68,9 +68,11 @@ def decode(
     limit = None if duration is None else round(duration * native.rate)
     mono = Mixdown(native.rate, native.channels, channel)
     start, out = round(offset * SAMPLING_RATE), 0
-    repaired = _Repair(warn)
-    blocks = _take(_resilient(native, recording, name, offset, warn), limit, offset > 0, warn, native.rate)
-    for samples in _resampled(_mixed((repaired(block) for block in blocks), mono), native.rate):
+    repaired = _SampleRepair(warn)
+    blocks = _limited(
+        _blocks_with_fallback(native, recording, name, offset, warn), limit, offset > 0, warn, native.rate
+    )
+    for samples in _resample(_mix_blocks((repaired(block) for block in blocks), mono), native.rate):
         yield Waveform(samples, start + out)
         out += len(samples)
     repaired.finish()
@@ -84,13 +86,13 @@ def decode(
 
 def _open(recording: Recording, name: str, offset: float) -> SoundFileStream | FFmpegStream:
     if is_chained_ogg(recording):
-        return FFmpegStream(recording.fileno(), name, offset, because="a chained Ogg file", seek=False)
+        return FFmpegStream(recording.fileno(), name, offset, reason="a chained Ogg file", seek=False)
     try:
         return SoundFileStream(recording, offset)
     except soundfile.LibsndfileError as unreadable:
-        return FFmpegStream(recording.fileno(), name, offset, because=str(unreadable.error_string))
+        return FFmpegStream(recording.fileno(), name, offset, reason=str(unreadable.error_string))
     except HeaderShortError as short:
-        return FFmpegStream(recording.fileno(), name, offset, because=str(short), seek=False)
+        return FFmpegStream(recording.fileno(), name, offset, reason=str(short), seek=False)
 
 
 def _check_header(native: SoundFileStream | FFmpegStream, channel: int | None, offset: float) -> None:
@@ -102,7 +104,7 @@ def _check_header(native: SoundFileStream | FFmpegStream, channel: int | None, o
         raise AudioError(f"channel {channel} was asked for; the recording has channels 0 to {native.channels - 1}")
 
 
-def _resilient(
+def _blocks_with_fallback(
     native: SoundFileStream | FFmpegStream, recording: Recording, name: str, offset: float, warn: Warn
 ) -> Iterator[NativeBlock]:
     """Yield the stream's blocks. If libsndfile gives up in the middle of the file, yield ffmpeg's blocks from that
@@ -121,7 +123,7 @@ def _resilient(
     if isinstance(native, FFmpegStream):
         warn(f"{note}; nothing behind it could be read")
         return
-    for block in _rest(native, recording, name, offset, frames):
+    for block in _remaining_blocks(native, recording, name, offset, frames):
         if len(block) and note:
             warn(f"{note}; ffmpeg reads on")
             note = ""
@@ -130,11 +132,13 @@ def _resilient(
         warn(f"{note}; nothing behind it could be read")
 
 
-def _rest(native: SoundFileStream, recording: Recording, name: str, offset: float, done: int) -> Iterator[NativeBlock]:
+def _remaining_blocks(
+    native: SoundFileStream, recording: Recording, name: str, offset: float, done: int
+) -> Iterator[NativeBlock]:
     """Yield the blocks that ffmpeg reads after the first `done` frames. ffmpeg decodes these frames again, because its
     seeking trusts damaged headers."""
     try:
-        rest = FFmpegStream(recording.fileno(), name, offset, because="damaged", seek=False)
+        rest = FFmpegStream(recording.fileno(), name, offset, reason="damaged", seek=False)
         if (rest.rate, rest.channels) != (native.rate, native.channels):
             rest.close()
             return
@@ -145,7 +149,7 @@ def _rest(native: SoundFileStream, recording: Recording, name: str, offset: floa
         return
 
 
-def _take(
+def _limited(
     blocks: Iterator[NativeBlock], limit: int | None, is_part: bool, warn: Warn, rate: int
 ) -> Iterator[NativeBlock]:
     """Yield at most `limit` frames; None yields all.
@@ -167,13 +171,13 @@ def _take(
             return
 
 
-def _mixed(blocks: Iterator[NativeBlock], mono: Mixdown) -> Iterator[Samples]:
+def _mix_blocks(blocks: Iterator[NativeBlock], mono: Mixdown) -> Iterator[Samples]:
     for block in blocks:
         yield mono(block)
     yield mono.finish()
 
 
-def _resampled(blocks: Iterator[Samples], rate: int) -> Iterator[Samples]:
+def _resample(blocks: Iterator[Samples], rate: int) -> Iterator[Samples]:
     """Resample with soxr HQ, as librosa.resample(res_type="soxr_hq") does, and keep the resampler's state from block to
     block."""
     if rate == SAMPLING_RATE:
@@ -189,36 +193,36 @@ def _resampled(blocks: Iterator[Samples], rate: int) -> Iterator[Samples]:
         yield tail
 
 
-class _Repair:
+class _SampleRepair:
     """Makes samples finite and scales them to a sane level, and reports each kind of repair once."""
 
     FULL_SCALE = 2.0
     """Largest peak that is not scaled down. Lossy decoders exceed ±1 a little; a float file beyond ±2 was never
     normalised."""
-    GLITCH = 100.0
+    BROKEN_FACTOR = 100.0
     """Factor above the 99th percentile of the levels, or above full scale if that is higher, from which a sample is a
     broken number and not sound. Peaks of speech reach a factor of 10. If broken samples set the scale, all other
     samples would become silent."""
 
     def __init__(self, warn: Warn):
-        self.warn, self.total, self.broken, self.peak, self.usual = warn, 0, 0, 1.0, 1.0
+        self.warn, self.total, self.broken, self.peak, self.usual_level = warn, 0, 0, 1.0, 1.0
 
     def __call__(self, block: NativeBlock) -> NativeBlock:
         self.total += block.size
         with np.errstate(all="ignore"):
             suspect = not np.isfinite(np.dot(block.ravel(), block.ravel()))
         if suspect:
-            block = self._silenced(block, ~np.isfinite(block))
+            block = self._silence_broken(block, ~np.isfinite(block))
         peak = float(np.abs(block).max(initial=0.0))
-        if peak > self.GLITCH:
+        if peak > self.BROKEN_FACTOR:
             level = np.abs(block)
-            self.usual = max(self.usual, float(np.percentile(level, 99)))
-            block = self._silenced(block, level > np.float64(self.GLITCH * self.usual))
+            self.usual_level = max(self.usual_level, float(np.percentile(level, 99)))
+            block = self._silence_broken(block, level > np.float64(self.BROKEN_FACTOR * self.usual_level))
             peak = float(np.abs(block).max(initial=0.0))
         self.peak = max(self.peak, peak)
         return block if self.peak <= self.FULL_SCALE else (block / np.float32(self.peak)).astype(np.float32)
 
-    def _silenced(self, block: NativeBlock, broken: NDArray[np.bool_]) -> NativeBlock:
+    def _silence_broken(self, block: NativeBlock, broken: NDArray[np.bool_]) -> NativeBlock:
         self.broken += int(broken.sum())
         return np.where(broken, np.float32(0), block)
 

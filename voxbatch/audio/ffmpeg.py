@@ -24,7 +24,7 @@ from typing import IO
 
 import numpy as np
 
-from voxbatch.audio.native import NativeBlock, block_frames
+from voxbatch.audio.libsndfile import NativeBlock, block_frames
 from voxbatch.errors import AudioError, ConfigError
 from voxbatch.storage import TemporaryFileError, redacted
 
@@ -33,11 +33,11 @@ FORMATS = (
     "ogg,rm,tak,tta,voc,w64,wav,webm,wv,xwma"
 )
 """Demuxers (ffmpeg -demuxers) that read audio from their own bytes alone."""
-CHOSEN = "VOXBATCH_FFMPEG"
+FFMPEG_VARIABLE = "VOXBATCH_FFMPEG"
 """Environment variable that names another ffmpeg."""
 RAW_FORMATS = {".g722": "g722", ".gsm": "gsm"}
 """Headerless formats with one rate and channel count. Only the extension identifies them."""
-SILENCE_TIMEOUT_S = 60
+OUTPUT_TIMEOUT_S = 60
 """Seconds without a byte from ffmpeg after which the process counts as hung and is killed."""
 
 PREROLL_S = 2.0
@@ -63,10 +63,10 @@ def executable() -> str:
         ConfigError: VOXBATCH_FFMPEG names no program.
         AudioError: there is no ffmpeg.
     """
-    if chosen := os.environ.get(CHOSEN):
+    if chosen := os.environ.get(FFMPEG_VARIABLE):
         found = shutil.which(chosen)
         if found is None:
-            raise ConfigError(f"{CHOSEN}={chosen}: no such program; give the path of an ffmpeg, or unset it")
+            raise ConfigError(f"{FFMPEG_VARIABLE}={chosen}: no such program; give the path of an ffmpeg, or unset it")
         return found
     try:
         import imageio_ffmpeg
@@ -91,16 +91,16 @@ def version() -> str:
     """
     program = executable()
     try:
-        told = subprocess.run([program, "-version"], capture_output=True, check=True, timeout=SILENCE_TIMEOUT_S).stdout
+        output = subprocess.run([program, "-version"], capture_output=True, check=True, timeout=OUTPUT_TIMEOUT_S).stdout
     except (OSError, subprocess.SubprocessError) as e:
-        raise ConfigError(f"{program} is no ffmpeg that runs here: {e}; {CHOSEN} can name another") from e
-    number = re.match(r"ffmpeg version (\S+)", told.decode("utf-8", "replace"))
+        raise ConfigError(f"{program} is no ffmpeg that runs here: {e}; {FFMPEG_VARIABLE} can name another") from e
+    number = re.match(r"ffmpeg version (\S+)", output.decode("utf-8", "replace"))
     return f"{number[1] if number else 'unknown'} ({_origin(program)})"
 
 
 def _origin(program: str) -> str:
-    if os.environ.get(CHOSEN):
-        return CHOSEN
+    if os.environ.get(FFMPEG_VARIABLE):
+        return FFMPEG_VARIABLE
     if "imageio_ffmpeg" in Path(program).parts:
         return f"imageio-ffmpeg {metadata.version('imageio-ffmpeg')}"
     return "system"
@@ -136,8 +136,8 @@ class FFmpegStream:
             that it could decode.
     """
 
-    def __init__(self, fd: int, name: str, offset: float, because: str, seek: bool = True):
-        self._fd, self._name, self._because = fd, redacted(name, ""), because
+    def __init__(self, fd: int, name: str, offset: float, reason: str, seek: bool = True):
+        self._fd, self._name, self._reason = fd, redacted(name, ""), reason
         self._skip_s = 0.0 if seek else offset
         try:
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`, with the process)
@@ -158,7 +158,7 @@ class FFmpegStream:
     def _header(self) -> tuple[int, int]:
         head = self._read(_AU.size)
         if len(head) < _AU.size:
-            raise AudioError(self._unreadable())
+            raise AudioError(self._open_error())
         magic, data_offset, _, encoding, rate, channels = _AU.unpack(head)
         assert (magic, encoding) == (b".snd", _AU_FLOAT32)
         self._read(data_offset - _AU.size)
@@ -180,7 +180,7 @@ class FFmpegStream:
                 yield block[skip:]
                 skip = max(0, skip - len(block))
             if self._process.wait() != 0:
-                raise AudioError(self._complaint())
+                raise AudioError(self._first_error())
         finally:
             self.close()
 
@@ -188,24 +188,24 @@ class FFmpegStream:
         """Read exactly `size` bytes, fewer at the end of the stream."""
         parts, missing = [], size
         while missing:
-            if not select.select([self._stdout], [], [], SILENCE_TIMEOUT_S)[0]:
-                raise AudioError(f"ffmpeg gave nothing for {SILENCE_TIMEOUT_S} s and was stopped")
+            if not select.select([self._stdout], [], [], OUTPUT_TIMEOUT_S)[0]:
+                raise AudioError(f"ffmpeg gave nothing for {OUTPUT_TIMEOUT_S} s and was stopped")
             if not (data := os.read(self._stdout.fileno(), min(missing, 1 << 20))):
                 break
             parts.append(data)
             missing -= len(data)
         return b"".join(parts)
 
-    def _unreadable(self) -> str:
-        complaint = self._complaint() or self._because
+    def _open_error(self) -> str:
+        error = self._first_error() or self._reason
         begin = os.pread(self._fd, 24, 0)
         if not begin:
             return "the file is empty"
-        if complaint.startswith(("Invalid data found", "Format not on whitelist", "Not detecting")):
+        if error.startswith(("Invalid data found", "Format not on whitelist", "Not detecting")):
             return f"not audio in a format that libsndfile or ffmpeg knows; it begins with {begin!r}"
-        return complaint
+        return error
 
-    def _complaint(self) -> str:
+    def _first_error(self) -> str:
         """Return ffmpeg's first message. It gives the cause; later messages only say that ffmpeg stopped.
 
         Versions before 7 begin the message with the name of the input, which here is a descriptor's. That name is

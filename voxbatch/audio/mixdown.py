@@ -11,30 +11,31 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.audio.native import NativeBlock
+from voxbatch.audio.libsndfile import NativeBlock
 from voxbatch.records import Samples
 
-LOST = 0.15
+FAINT_SHARE = 0.15
 """Share of the loudest channel's energy below which the mean is no longer used.
 
 One voice in one of two channels keeps 0.25 (−6 dB, harmless). Independent noise in C channels keeps 1/C. Opposite phase
 keeps 0. One voice in one of six channels keeps 0.03.
 """
-REGAINED = 0.3
-"""Share of the loudest channel's energy above which the mean is used again. Between LOST and REGAINED the mix stays as
-it is."""
+RECOVERED_SHARE = 0.3
+"""Share of the loudest channel's energy above which the mean is used again. Between FAINT_SHARE and RECOVERED_SHARE
+the mix stays as it is."""
 STEP_SECONDS = 0.25
 """Length in seconds of the steps in which the mix is decided."""
-MEMORY = 0.9
+ENERGY_DECAY = 0.9
 """Decay of the remembered energies per step. They are remembered for about 2.5 s, so that a pause does not change the
 mix."""
-LOST_NOW = 0.03
+FAINT_STEP_SHARE = 0.03
 """Share of the energy of a step's loudest channel. If the mix of the step holds less, the remembered energies are
 discarded at once. In a meeting where each speaker has a microphone, the next speaker must not wait until the last
 speaker's energy has faded."""
-AUDIBLE = 0.01
-"""Share of the remembered energy that the loudest channel must exceed for LOST_NOW to apply. The memory holds about 10
-steps, so the channel must be within 10 dB of the remembered loudness. Noise in a pause therefore changes nothing."""
+AUDIBLE_SHARE = 0.01
+"""Share of the remembered energy that the loudest channel must exceed for FAINT_STEP_SHARE to apply. The remembered
+energy covers about 10 steps, so the channel must be within 10 dB of the remembered loudness. Noise in a pause therefore
+changes nothing."""
 FADE_SECONDS = 0.01
 """Length in seconds of the crossfade when the mix changes."""
 
@@ -53,50 +54,50 @@ class Mixdown:
         self._weights = self._mean
         self._energy = np.zeros(channels)
         self._mean_energy = 0.0
-        self._begun = False
-        self._held: NativeBlock = np.zeros((0, channels), np.float32)
+        self._has_begun = False
+        self._pending: NativeBlock = np.zeros((0, channels), np.float32)
 
     def __call__(self, block: NativeBlock) -> Samples:
         """Return a block of shape (frames, channels) as one channel of shape (frames,)."""
         if self._channel is not None:
             one: Samples = block[:, self._channel]
             return one
-        if len(self._held):
-            block = np.concatenate([self._held, block])
+        if len(self._pending):
+            block = np.concatenate([self._pending, block])
         whole = len(block) // self._step * self._step
-        self._held = block[whole:]
+        self._pending = block[whole:]
         steps = [self._mix(block[at : at + self._step]) for at in range(0, whole, self._step)]
         return np.concatenate(steps) if steps else np.zeros(0, np.float32)
 
     def finish(self) -> Samples:
         """Return the mixed samples of the unfinished last step."""
-        return self._mix(self._held) if len(self._held) else np.zeros(0, np.float32)
+        return self._mix(self._pending) if len(self._pending) else np.zeros(0, np.float32)
 
     def _mix(self, step: NativeBlock) -> Samples:
-        mean, is_first = step @ self._mean, not self._begun
-        self._begun = True
-        self._remember(np.einsum("fc,fc->c", step, step, dtype=np.float64), float(mean @ mean))
-        before, self._weights = self._weights, self._choose()
+        mean, is_first = step @ self._mean, not self._has_begun
+        self._has_begun = True
+        self._update_energies(np.einsum("fc,fc->c", step, step, dtype=np.float64), float(mean @ mean))
+        before, self._weights = self._weights, self._choose_weights()
         mixed: Samples = mean if self._weights is self._mean else step @ self._weights
         if before is not self._weights and not is_first:
             self._crossfade(mixed, step @ before)
         return mixed
 
-    def _remember(self, energy: NDArray[np.float64], mean_energy: float) -> None:
+    def _update_energies(self, energy: NDArray[np.float64], mean_energy: float) -> None:
         loudest = energy.max()
         mixed = mean_energy if self._weights is self._mean else energy[self._weights.argmax()]
-        lost_now = mixed < LOST_NOW * loudest and loudest > AUDIBLE * self._energy.max()
-        memory = 0.0 if lost_now else MEMORY
-        self._energy = memory * self._energy + energy
-        self._mean_energy = memory * self._mean_energy + mean_energy
+        is_faint = mixed < FAINT_STEP_SHARE * loudest and loudest > AUDIBLE_SHARE * self._energy.max()
+        decay = 0.0 if is_faint else ENERGY_DECAY
+        self._energy = decay * self._energy + energy
+        self._mean_energy = decay * self._mean_energy + mean_energy
 
-    def _choose(self) -> NDArray[np.float32]:
+    def _choose_weights(self) -> NDArray[np.float32]:
         loudest = int(self._energy.argmax())
-        kept = self._mean_energy / self._energy[loudest] if self._energy[loudest] > 0 else 1.0
-        averaging = self._weights is self._mean
-        if kept >= (LOST if averaging else REGAINED):
+        share = self._mean_energy / self._energy[loudest] if self._energy[loudest] > 0 else 1.0
+        uses_mean = self._weights is self._mean
+        if share >= (FAINT_SHARE if uses_mean else RECOVERED_SHARE):
             return self._mean
-        if not averaging and self._energy[loudest] < 2 * self._energy[int(self._weights.argmax())]:
+        if not uses_mean and self._energy[loudest] < 2 * self._energy[int(self._weights.argmax())]:
             return self._weights
         one_hot: NDArray[np.float32] = np.eye(len(self._mean), dtype=np.float32)[loudest]
         return one_hot

@@ -150,7 +150,7 @@ def validate(
     from voxbatch.manifest import PathPolicy, open_source, survey
     from voxbatch.storage import redacted
 
-    policy = PathPolicy.given(allow_outside, only_under)
+    policy = PathPolicy.from_options(allow_outside, only_under)
     with open_source(source, store_options=store_options, include=include) as opened:
         found = survey(opened, policy, limit)
     languages = ", ".join(f"{lang} {count:,}" for lang, count in found.languages.most_common(10))

@@ -116,7 +116,7 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
         StorageError: the place that the recording is fetched from fails.
     """
     from voxbatch.audio import decode
-    from voxbatch.chunking import cut
+    from voxbatch.chunking import cut_into_chunks
 
     try:
         waveforms = decode(
@@ -127,7 +127,7 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
             channel=task.channel,
             warn=warnings.append,
         )
-        yield from cut(waveforms, task.limit, task.overlap)
+        yield from cut_into_chunks(waveforms, task.limit, task.overlap)
     except UnusableObject as e:
         raise UnusableRecording(str(e)) from e
     except UnusableRecording:

@@ -11,21 +11,21 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from voxbatch.formats.cues import Cue, cues, ink, plain, spelling
-from voxbatch.formats.file_names import EXTENSIONS, output_name, percent
+from voxbatch.formats.cues import Cue, complete_sources, split_into_cues, visible_text, without_control_characters
+from voxbatch.formats.file_names import EXTENSIONS, output_name, percent_encode
 from voxbatch.formats.subtitles import srt, vtt
 from voxbatch.records import Segment, Transcript, Word
 
-__all__ = ["WRITERS", "Cue", "cues", "output_name", "transcript_dict"]
+__all__ = ["WRITERS", "Cue", "output_name", "split_into_cues", "transcript_dict"]
 Writer = Callable[[str, Transcript], str]
 """A function from (item id, transcript) to the text of the file."""
 
 
 def txt(item_id: str, transcript: Transcript) -> str:
     """Return the transcript with one segment per line, or on one line if there are no segments."""
-    segments = spelling(transcript.segments, transcript.text)
+    segments = complete_sources(transcript.segments, transcript.text)
     texts = [segment.text for segment in segments] or [transcript.text]
-    return "".join(" ".join(plain(text).split()) + "\n" for text in texts)
+    return "".join(" ".join(without_control_characters(text).split()) + "\n" for text in texts)
 
 
 def ctm(item_id: str, transcript: Transcript) -> str:
@@ -35,12 +35,12 @@ def ctm(item_id: str, transcript: Transcript) -> str:
     Spaces separate the fields. So characters that no field may hold are percent-encoded in the id, and "_" replaces a
     space within a word. The text is empty if the engine gives no word times.
     """
-    name = re.sub(r"^;|[\s%\x00-\x20\x7f-\x9f\ud800-\udfff]", percent, item_id)
-    return "".join(_ctm_line(name, word) for word in transcript.words if ink(word.text))
+    name = re.sub(r"^;|[\s%\x00-\x20\x7f-\x9f\ud800-\udfff]", percent_encode, item_id)
+    return "".join(_ctm_line(name, word) for word in transcript.words if visible_text(word.text))
 
 
 def _ctm_line(name: str, word: Word) -> str:
-    text = "_".join(plain(word.text).split())
+    text = "_".join(without_control_characters(word.text).split())
     confidence = "" if word.confidence is None else f" {word.confidence:.3f}"
     return f"{name} 1 {word.start:.3f} {max(0.0, word.end - word.start):.3f} {text}{confidence}\n"
 

@@ -48,7 +48,7 @@ class _Piece:
     end: float
 
 
-def cues(transcript: Transcript) -> list[Cue]:
+def split_into_cues(transcript: Transcript) -> list[Cue]:
     """Return the text of the transcript as readable cues: two lines of 42 columns, 7 s, in order, never overlapping.
 
     Of all ways to cut, the one with the lowest total cost (`_costs`) is taken, so that a sentence's last word is not
@@ -57,7 +57,7 @@ def cues(transcript: Transcript) -> list[Cue]:
     each spread over its characters.
     """
     pieces = list(_pieces(transcript))
-    groups = [pieces[i:j] for i, j in _cuts(pieces)]
+    groups = [pieces[i:j] for i, j in _cheapest_partition(pieces)]
     starts = list(accumulate((round(group[0].start * 1000) for group in groups), lambda a, b: max(a + 1, b)))
     nexts = [*starts[1:], *(start + MAX_CUE_MS for start in starts[-1:])]
     return [
@@ -77,7 +77,7 @@ def _pieces(transcript: Transcript) -> Iterator[_Piece]:
     now = 0.0
     for (text, start, end), following in pairwise([*_timed_text(transcript), ("", math.inf, math.inf)]):
         now = max(now, start)
-        parts = [part for token in re.findall(r"\s*\S+", text) for part in _within_line(token)]
+        parts = [part for token in re.findall(r"\s*\S+", text) for part in _fit_to_line(token)]
         step = max(0.0, min(end, following[1]) - now) / max(1, sum(map(len, parts)))
         for part in parts:
             yield _Piece(part, now, now + step * len(part))
@@ -89,33 +89,33 @@ def _timed_text(transcript: Transcript) -> Iterator[tuple[str, float, float]]:
 
     The slices are cut from the text itself, because only the text says where spaces are.
     """
-    text = plain(transcript.text)
-    inked = [i for i, char in enumerate(text) if not char.isspace()]
+    text = without_control_characters(transcript.text)
+    visible = [i for i, char in enumerate(text) if not char.isspace()]
     whole = Segment(text, 0.0, transcript.audio_duration)
     position = count = 0
-    for source in spelling(transcript.words, text) or spelling(transcript.segments, text) or (whole,):
-        count += len(ink(source.text))
-        end = inked[count - 1] + 1 if count else 0
+    for source in complete_sources(transcript.words, text) or complete_sources(transcript.segments, text) or (whole,):
+        count += len(visible_text(source.text))
+        end = visible[count - 1] + 1 if count else 0
         yield text[position:end], source.start, source.end
         position = end
 
 
-def spelling(sources: Sequence[Word] | Sequence[Segment], text: str) -> Sequence[Word] | Sequence[Segment]:
+def complete_sources(sources: Sequence[Word] | Sequence[Segment], text: str) -> Sequence[Word] | Sequence[Segment]:
     """Return the sources if they, joined, are the text; else nothing, because a subtitle must not leave out speech."""
-    return sources if "".join(ink(source.text) for source in sources) == ink(text) else ()
+    return sources if "".join(visible_text(source.text) for source in sources) == visible_text(text) else ()
 
 
-def plain(text: str) -> str:
+def without_control_characters(text: str) -> str:
     """Replace control characters by spaces."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text)
 
 
-def ink(text: str) -> str:
+def visible_text(text: str) -> str:
     """Return the text without white space and control characters."""
-    return "".join(plain(text).split())
+    return "".join(without_control_characters(text).split())
 
 
-def _within_line(token: str) -> Iterator[str]:
+def _fit_to_line(token: str) -> Iterator[str]:
     """Yield a token whole if it fits a line, else its characters one by one. Marks and closing punctuation stay with
     the character before them."""
     token = " " * token[0].isspace() + token.strip()
@@ -124,14 +124,14 @@ def _within_line(token: str) -> Iterator[str]:
         return
     part = ""
     for char in token:
-        if part.strip() and not (_clings(char) and _width(part + char) <= LINE_WIDTH):
+        if part.strip() and not (_attaches_to_previous(char) and _width(part + char) <= LINE_WIDTH):
             yield part
             part = ""
         part += char
     yield part
 
 
-def _clings(char: str) -> bool:
+def _attaches_to_previous(char: str) -> bool:
     """Return whether a character stays with the one before it: a mark, or punctuation."""
     category = unicodedata.category(char)
     return category[0] == "M" or category in {"Cf", "Po", "Pe", "Pf", "Pd"}
@@ -142,7 +142,7 @@ def _width(text: str) -> int:
     return len(text) + sum(unicodedata.east_asian_width(char) in "WF" for char in text)
 
 
-def _cuts(pieces: Sequence[_Piece]) -> list[tuple[int, int]]:
+def _cheapest_partition(pieces: Sequence[_Piece]) -> list[tuple[int, int]]:
     """Return the cheapest partition of the pieces into cues, as [i, j) pairs. It is a shortest path over all pieces
     that fit a cue."""
     widths = [0, *accumulate(_width(piece.text) for piece in pieces)]
@@ -152,7 +152,7 @@ def _cuts(pieces: Sequence[_Piece]) -> list[tuple[int, int]]:
     for j in range(1, len(pieces) + 1):
         cost, i = min(
             (best[i] + edges[j] + inner[j - 1] - inner[i] + max(0.0, 1.0 - (widths[j] - widths[i]) / small), i)
-            for i in _fitting(pieces, widths, j)
+            for i in _possible_starts(pieces, widths, j)
         )
         best.append(cost)
         origin.append(i)
@@ -171,13 +171,13 @@ def _costs(pieces: Sequence[_Piece]) -> tuple[list[float], list[float]]:
     edges, inner = [0.0], [0.0]
     for before, after in pairwise([*pieces, None]):
         pause = after.start - before.end if before and after else 0.0
-        edge = 1.0 + _roughness(before.text, after.text if after else " ", pause) if before else 0.0
+        edge = 1.0 + _break_penalty(before.text, after.text if after else " ", pause) if before else 0.0
         edges.append(edge)
         inner.append(inner[-1] + (2.5 * pause if pause >= PAUSE_S else 0.0) + 0.3 * (edge == 1.0))
     return edges, inner
 
 
-def _roughness(before: str, after: str, pause: float) -> float:
+def _break_penalty(before: str, after: str, pause: float) -> float:
     """Return how much a break between two pieces disturbs a reader, from 0 at the end of a sentence to 3
     within a word."""
     if _SENTENCE_END.search(before) and not _ABBREVIATION.search(before):
@@ -188,7 +188,7 @@ def _roughness(before: str, after: str, pause: float) -> float:
     return 1.5 if after[0] == " " or wide else 3.0
 
 
-def _fitting(pieces: Sequence[_Piece], widths: Sequence[int], j: int) -> Iterator[int]:
+def _possible_starts(pieces: Sequence[_Piece], widths: Sequence[int], j: int) -> Iterator[int]:
     """Yield every i for which the pieces [i, j) fit a cue. j - 1 always fits: a piece fits a line, and its time can be
     cut."""
     yield j - 1
@@ -217,6 +217,6 @@ def _lines(group: Sequence[_Piece]) -> tuple[str, ...]:
         first = "".join(piece.text for piece in group[:k]).strip()
         second = "".join(piece.text for piece in group[k:]).strip()
         widths = _width(first), _width(second)
-        rough = _roughness(group[k - 1].text, group[k].text, group[k].start - group[k - 1].end)
-        choices.append((max(widths) > LINE_WIDTH, abs(widths[0] - widths[1]) + 20 * rough, first, second))
+        penalty = _break_penalty(group[k - 1].text, group[k].text, group[k].start - group[k - 1].end)
+        choices.append((max(widths) > LINE_WIDTH, abs(widths[0] - widths[1]) + 20 * penalty, first, second))
     return min(choices)[2:]

@@ -13,7 +13,7 @@ MAX_PATH_BYTES = 768
 """Longest path of an item's file. An object's name in a cloud store may have 1,024 bytes; the rest is for the prefix
 above the path."""
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff%/\\]")
-_FOLDER_AS_FILE = re.compile(rf"\.(?=(?:{'|'.join(EXTENSIONS)})$)")
+_OUTPUT_EXTENSION_DOT = re.compile(rf"\.(?=(?:{'|'.join(EXTENSIONS)})$)")
 _SUFFIX_BYTES = 1 + max(map(len, EXTENSIONS))
 _STEM_BYTES = MAX_NAME_BYTES - _SUFFIX_BYTES
 """Longest stem of a file name. It is the same for every format, so that an item's files share their stem."""
@@ -35,26 +35,26 @@ def output_name(item_id: str, extension: str) -> str:
     a hash of the whole id. Names that differ in case or in Unicode normal form are different names.
     """
     *folders, name = re.split(r"(?<=[^/])/(?=.)", item_id, flags=re.DOTALL)
-    parts = [_shortened(_FOLDER_AS_FILE.sub("%2E", _component(folder)), MAX_NAME_BYTES) for folder in folders]
-    path = "/".join([*parts, _shortened(_component(name), _STEM_BYTES)])
+    parts = [_truncated(_OUTPUT_EXTENSION_DOT.sub("%2E", _component(folder)), MAX_NAME_BYTES) for folder in folders]
+    path = "/".join([*parts, _truncated(_component(name), _STEM_BYTES)])
     if len(path.encode()) > MAX_PATH_BYTES - _SUFFIX_BYTES:
-        path = _shortened(_component(item_id), _STEM_BYTES)
+        path = _truncated(_component(item_id), _STEM_BYTES)
     return f"{path}.{extension}"
 
 
 def _component(text: str) -> str:
-    return text.replace(".", "%2E") if text in {".", ".."} else _UNSAFE.sub(percent, text)
+    return text.replace(".", "%2E") if text in {".", ".."} else _UNSAFE.sub(percent_encode, text)
 
 
-def percent(match: re.Match[str]) -> str:
+def percent_encode(match: re.Match[str]) -> str:
     """Return the percent-encoding of a match's UTF-8 bytes."""
     return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))
 
 
-def _shortened(component: str, limit: int) -> str:
+def _truncated(component: str, limit: int) -> str:
     encoded = component.encode()
     if len(encoded) <= limit:
         return component
     mark = f"%~{hashlib.sha256(encoded).hexdigest()[:32]}"
-    kept = encoded[: limit - len(mark)].decode(errors="ignore")
-    return re.sub("%[0-9A-F]?$", "", kept) + mark
+    beginning = encoded[: limit - len(mark)].decode(errors="ignore")
+    return re.sub("%[0-9A-F]?$", "", beginning) + mark

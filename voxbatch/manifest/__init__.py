@@ -35,19 +35,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.errors import BadLine, ManifestError
-from voxbatch.manifest.duplicates import Repeats
+from voxbatch.manifest.duplicates import DuplicateFinder
 from voxbatch.manifest.folder import folder_manifest
-from voxbatch.manifest.policy import INSIDE, PathPolicy, quoted
+from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
+from voxbatch.manifest.path_policy import DEFAULT_POLICY, PathPolicy, quote_path
 from voxbatch.manifest.prefix import prefix_manifest, upload_line, uploads_manifest
-from voxbatch.manifest.row import AUDIO, LineError, read_row, show
-from voxbatch.manifest.source import Handle, Source, open_source
+from voxbatch.manifest.source import InheritableSource, Source, open_source
 from voxbatch.records import Item
 from voxbatch.storage import is_remote
 from voxbatch.storage.address import name_of
 
 __all__ = [
-    "INSIDE",
-    "Handle",
+    "DEFAULT_POLICY",
+    "InheritableSource",
     "LineError",
     "PathPolicy",
     "Source",
@@ -73,8 +73,8 @@ MAX_CHANNEL = 65_534
 MAX_ID_BYTES = 1024
 MAX_LANGUAGES = 200
 """Number of different `lang` values that a survey counts separately. All others are counted together as "…"."""
-_MISNOMERS = ("path", "audio", "audio_path", "file", "filename", "file_name", "wav", "url", "audio_file")
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_WRONG_AUDIO_KEYS = ("path", "audio", "audio_path", "file", "filename", "file_name", "wav", "url", "audio_file")
+_CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +99,7 @@ class Survey:
         return float(np.nansum(self.durations, dtype=np.float64)) / 3600
 
 
-def survey(source: Source, policy: PathPolicy = INSIDE, limit: int | None = None) -> Survey:
+def survey(source: Source, policy: PathPolicy = DEFAULT_POLICY, limit: int | None = None) -> Survey:
     """Read every line, or the first `limit` items, and check all of it, in almost constant memory.
 
     Raises:
@@ -110,8 +110,8 @@ def survey(source: Source, policy: PathPolicy = INSIDE, limit: int | None = None
     durations = array("f")
     languages: Counter[str] = Counter()
     with_text = 0
-    with contextlib.closing(Repeats()) as hashes:
-        for item in _parsed(source, policy, limit, bad, digest.update):
+    with contextlib.closing(DuplicateFinder()) as hashes:
+        for item in _parse_lines(source, policy, limit, bad, digest.update):
             hashes.append(hash(item.id))  # 64 bits, keyed per process, so that no manifest can provoke a collision
             durations.append(math.nan if item.duration is None else item.duration)
             with_text += item.text is not None
@@ -128,7 +128,7 @@ def survey(source: Source, policy: PathPolicy = INSIDE, limit: int | None = None
 
 def items(
     source: Source,
-    policy: PathPolicy = INSIDE,
+    policy: PathPolicy = DEFAULT_POLICY,
     limit: int | None = None,
     wanted: Callable[[int], bool] | NDArray[np.bool_] | None = None,
 ) -> Iterator[Item]:
@@ -153,7 +153,7 @@ def items(
             yield item
 
 
-def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy = INSIDE) -> Item:
+def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy = DEFAULT_POLICY) -> Item:
     """Parse one line, without its line end, to an Item.
 
     Args:
@@ -166,7 +166,7 @@ def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy
     Raises:
         LineError: the line cannot be used.
     """
-    row = read_row(text)
+    row = parse_json_line(text)
     path = _path(row)
     offset, duration, channel = _seconds(row, "offset"), _seconds(row, "duration"), _channel(row)
     return Item(
@@ -201,13 +201,17 @@ class _BadLines:
         return self
 
 
-def _parsed(
-    source: Source, policy: PathPolicy, limit: int | None, bad: _BadLines, seen: Callable[[bytes], object] | None = None
+def _parse_lines(
+    source: Source,
+    policy: PathPolicy,
+    limit: int | None,
+    bad: _BadLines,
+    on_line: Callable[[bytes], object] | None = None,
 ) -> Iterator[Item]:
-    """Yield the good items. Add the bad lines to `bad`, and pass all lines to `seen`."""
+    """Yield the good items. Add the bad lines to `bad`, and pass all lines to `on_line`."""
     for index, (line, text) in enumerate(islice(source.lines(), limit)):
-        if seen:
-            seen(text + b"\n")
+        if on_line:
+            on_line(text + b"\n")
         try:
             item = parse_line(text, line, index, source.base, policy)
         except LineError as error:
@@ -216,7 +220,7 @@ def _parsed(
             yield item
 
 
-def _duplicates(source: Source, policy: PathPolicy, limit: int | None, hashes: Repeats) -> _BadLines:
+def _duplicates(source: Source, policy: PathPolicy, limit: int | None, hashes: DuplicateFinder) -> _BadLines:
     """Return the lines that repeat an earlier id. The manifest is read again only if hashes repeat, to compare the ids
     themselves."""
     bad = _BadLines()
@@ -224,30 +228,35 @@ def _duplicates(source: Source, policy: PathPolicy, limit: int | None, hashes: R
     if not suspects:
         return bad
     first_line: dict[str, int] = {}
-    for item in _parsed(source, policy, limit, _BadLines()):
+    for item in _parse_lines(source, policy, limit, _BadLines()):
         if hash(item.id) not in suspects:
             continue
         first = first_line.setdefault(item.id, item.line)
         if first != item.line:
-            bad.add(item.line, f"id {show(item.id)} is also line {first}'s; give each line its own `id`")
+            bad.add(item.line, f"id {quote(item.id)} is also line {first}'s; give each line its own `id`")
     bad.total += others
     return bad
 
 
 def _path(row: dict[str, Any]) -> str:
-    path = row.get(AUDIO)
-    if path is None and AUDIO not in row:
-        keys = ", ".join(show(key) for key in islice(row, 10)) or "none"
-        hint = next((f"rename `{key}` to `{AUDIO}`" for key in _MISNOMERS if key in row), "name the recording with it")
-        raise LineError(f"has no `{AUDIO}`, its keys: {keys}; {hint}")
+    path = row.get(AUDIO_KEY)
+    if path is None and AUDIO_KEY not in row:
+        keys = ", ".join(quote(key) for key in islice(row, 10)) or "none"
+        hint = next(
+            (f"rename `{key}` to `{AUDIO_KEY}`" for key in _WRONG_AUDIO_KEYS if key in row),
+            "name the recording with it",
+        )
+        raise LineError(f"has no `{AUDIO_KEY}`, its keys: {keys}; {hint}")
     if not isinstance(path, str):
-        raise LineError(f"`{AUDIO}` is {show(path)}; it must be a string, the recording's path")
+        raise LineError(f"`{AUDIO_KEY}` is {quote(path)}; it must be a string, the recording's path")
     if not path or path.isspace():
-        raise LineError(f"`{AUDIO}` is {show(path)}, empty; give the recording's path")
+        raise LineError(f"`{AUDIO_KEY}` is {quote(path)}, empty; give the recording's path")
     if len(path.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES:
-        raise LineError(f"`{AUDIO}` is {quoted(path)}, longer than {MAX_PATH_BYTES:,} bytes; no file has such a path")
+        raise LineError(
+            f"`{AUDIO_KEY}` is {quote_path(path)}, longer than {MAX_PATH_BYTES:,} bytes; no file has such a path"
+        )
     if "\0" in path:
-        raise LineError(f"`{AUDIO}` is {quoted(path)}; no file name holds NUL: correct it")
+        raise LineError(f"`{AUDIO_KEY}` is {quote_path(path)}; no file name holds NUL: correct it")
     return path
 
 
@@ -259,20 +268,20 @@ def _seconds(row: dict[str, Any], key: str) -> float | None:
     if is_number and (0 < value <= MAX_SECONDS or (value == 0 and key == "offset")):
         return float(value) + 0.0  # -0.0 becomes 0.0
     least = "0 or more" if key == "offset" else "more than 0"
-    raise LineError(f"`{key}` is {show(value)}; it must be seconds, {least}, at most {MAX_SECONDS:,} (30 days)")
+    raise LineError(f"`{key}` is {quote(value)}; it must be seconds, {least}, at most {MAX_SECONDS:,} (30 days)")
 
 
 def _channel(row: dict[str, Any]) -> int | None:
     value = row.get("channel")
     if value is None or (type(value) is int and 0 <= value <= MAX_CHANNEL):
         return value
-    raise LineError(f"`channel` is {show(value)}; give a whole number from 0 to {MAX_CHANNEL:,}, or null to mix all")
+    raise LineError(f"`channel` is {quote(value)}; give a whole number from 0 to {MAX_CHANNEL:,}, or null to mix all")
 
 
 def _lang(row: dict[str, Any]) -> str | None:
     lang = _string(row, "lang") or None
     if lang is not None and len(lang.encode()) > MAX_LANG_BYTES:
-        raise LineError(f"`lang` is {show(lang)}; it must be a language tag such as en or pt-BR")
+        raise LineError(f"`lang` is {quote(lang)}; it must be a language tag such as en or pt-BR")
     return lang
 
 
@@ -280,7 +289,7 @@ def _string(row: dict[str, Any], key: str) -> str | None:
     value = row.get(key)
     if value is None or isinstance(value, str):
         return value
-    raise LineError(f"`{key}` is {show(value)}; it must be a string or null")
+    raise LineError(f"`{key}` is {quote(value)}; it must be a string or null")
 
 
 def _id(row: dict[str, Any], path: str, offset: float | None, duration: float | None, channel: int | None) -> str:
@@ -290,11 +299,11 @@ def _id(row: dict[str, Any], path: str, offset: float | None, duration: float | 
     elif type(value) is int:
         value = str(value)
     if not isinstance(value, str) or not value or value.isspace():
-        raise LineError(f"`id` is {show(value)}; it must be a string that is not empty, or a whole number")
-    if not value.isprintable() and _CONTROL.search(value):
-        raise LineError(f"`id` {show(value)} holds control characters; give the line an `id` without them")
+        raise LineError(f"`id` is {quote(value)}; it must be a string that is not empty, or a whole number")
+    if not value.isprintable() and _CONTROL_CHARACTERS.search(value):
+        raise LineError(f"`id` {quote(value)} holds control characters; give the line an `id` without them")
     if len(value) * 4 > MAX_ID_BYTES and len(value.encode()) > MAX_ID_BYTES:
-        raise LineError(f"`id` {show(value)} is longer than {MAX_ID_BYTES:,} bytes; give the line a shorter `id`")
+        raise LineError(f"`id` {quote(value)} is longer than {MAX_ID_BYTES:,} bytes; give the line a shorter `id`")
     return value
 
 
@@ -303,7 +312,7 @@ def _derived_id(path: str, offset: float | None, duration: float | None, channel
     if name[0] in "./":
         name = re.sub(r"^(?:\.\.(?:/|$)|/)+", "", name)
         if name in ("", "."):
-            raise LineError(f"`{AUDIO}` {show(path)} is a folder; name a recording")
+            raise LineError(f"`{AUDIO_KEY}` {quote(path)} is a folder; name a recording")
     if offset is not None:
         name += f"#{_compact(offset)}" + (f"-{_compact(duration)}" if duration is not None else "")
     return name + (f"#ch{channel}" if channel is not None else "")

@@ -20,7 +20,7 @@ SHARE = 1 << 17
 _BLOCK = 1 << 16
 
 
-class Repeats:
+class DuplicateFinder:
     """Finds duplicates: append hashes in order, then ask which of them repeat an earlier one."""
 
     def __init__(self, share: int = SHARE) -> None:

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Any, BinaryIO
 
 from voxbatch.errors import BadLine, ManifestError
-from voxbatch.manifest.row import MAX_LINE_BYTES
+from voxbatch.manifest.json_line import MAX_LINE_BYTES
 
 _SUFFIXES = (
     ".3gp .aac .ac3 .aif .aifc .aiff .amr .ape .au .avi .caf .flac .flv .g722 .gsm .m4a .m4b .mka .mkv .mov .mp2 .mp3"
@@ -28,7 +28,7 @@ RECORDING_SUFFIXES = frozenset(_SUFFIXES.split())
 its rate."""
 MAX_REFERENCE_BYTES = MAX_LINE_BYTES // 2
 """Largest reference, in bytes."""
-TOO_LONG = f"it is longer than {MAX_REFERENCE_BYTES:,} bytes"
+REFERENCE_TOO_LONG = f"it is longer than {MAX_REFERENCE_BYTES:,} bytes"
 Probe = Callable[[str], float | None]
 """Function from an absolute path to a duration in seconds, or to None if the header gives no duration."""
 
@@ -55,7 +55,7 @@ def folder_manifest(
     for path, reference in _walk(root, problems):
         if not is_included(path, include):
             continue
-        row: dict[str, Any] = {"audio_filepath": as_path(path)}
+        row: dict[str, Any] = {"audio_filepath": manifest_path(path)}
         seconds = probe(os.path.join(os.path.abspath(root), path)) if probe else None
         if seconds is not None and math.isfinite(seconds) and seconds > 0:
             row["duration"] = round(seconds, 6)
@@ -94,7 +94,7 @@ def is_included(path: str, globs: Sequence[str]) -> bool:
     return not globs or any(fnmatchcase(path, glob) or fnmatchcase(name, glob) for glob in globs)
 
 
-def as_path(name: str) -> str:
+def manifest_path(name: str) -> str:
     """Return a file's name in the form that a manifest uses. A leading "./" keeps "data:1.wav" from being read as a
     protocol."""
     return "./" + name if ":" in name else name
@@ -108,7 +108,7 @@ def read_reference(file: BinaryIO) -> str:
     """
     data = file.read(MAX_REFERENCE_BYTES)
     if file.read(1):
-        raise ValueError(TOO_LONG)
+        raise ValueError(REFERENCE_TOO_LONG)
     return data.decode("utf-8-sig").strip()
 
 

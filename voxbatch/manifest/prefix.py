@@ -16,10 +16,10 @@ from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.folder import (
     MAX_REFERENCE_BYTES,
     RECORDING_SUFFIXES,
-    TOO_LONG,
-    as_path,
+    REFERENCE_TOO_LONG,
     bad_reference,
     is_included,
+    manifest_path,
     read_reference,
 )
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, list_objects, open_remote, parallel_map, redacted
@@ -27,7 +27,7 @@ from voxbatch.storage.address import HTTP_SCHEMES, is_folder, join, normalized, 
 from voxbatch.storage.objects import ObjectNotFound, Stat, UnusableObject
 from voxbatch.storage.temporary_files import temporary_file
 
-STREAMS = 16
+CONCURRENT_READS = 16
 """Number of references read at a time."""
 
 Row = dict[str, str]
@@ -46,7 +46,7 @@ def prefix_manifest(
             not be read.
         StorageError: the store cannot be read.
     """
-    prefix = _Prefix(_address(uri), store_options)
+    prefix = _PrefixListing(_prefix_address(uri), store_options)
     with prefix.recordings(lambda name, _: is_included(name, include)) as names:
         yield from prefix.lines(names, lambda name, _: {"audio_filepath": prefix.path(name)})
 
@@ -67,7 +67,7 @@ def uploads_manifest(
         ManifestError: see prefix_manifest.
         StorageError: the store cannot be read.
     """
-    prefix = _Prefix(_address(uri), store_options)
+    prefix = _PrefixListing(_prefix_address(uri), store_options)
     with prefix.recordings(lambda name, stat: since <= stat.created < until and is_included(name, include)) as names:
         yield from prefix.lines(names, lambda name, tag: {"audio_filepath": prefix.address + name, "generation": tag})
 
@@ -93,7 +93,7 @@ def upload_line(uri: str, tag: str, store_options: StoreOptions = DEFAULT_STORE_
     return json.dumps(row, ensure_ascii=False)
 
 
-def _address(uri: str) -> str:
+def _prefix_address(uri: str) -> str:
     try:
         address = normalized(uri)
     except ValueError as e:
@@ -106,7 +106,7 @@ def _address(uri: str) -> str:
     return address
 
 
-class _Prefix:
+class _PrefixListing:
     def __init__(self, address: str, store_options: StoreOptions):
         self.address = address
         self.references: set[str] = set()
@@ -141,9 +141,9 @@ class _Prefix:
             ManifestError: after the last line: some references could not be read.
         """
         problems: list[BadLine] = []
-        streams = STREAMS if self.references else 1
+        concurrency = CONCURRENT_READS if self.references else 1
         named = (json.loads(line) for line in names)
-        for line in parallel_map(streams, lambda each: self._line(each[0], row(*each)), named):
+        for line in parallel_map(concurrency, lambda each: self._line(each[0], row(*each)), named):
             if isinstance(line, BadLine):
                 problems.append(line)
             else:
@@ -163,11 +163,11 @@ class _Prefix:
 
     def _read(self, reference: str) -> str:
         if reference in self._too_long:
-            raise ValueError(TOO_LONG)
+            raise ValueError(REFERENCE_TOO_LONG)
         with open_remote(self.address + reference, self._store_options) as file:
             return read_reference(file)
 
     def path(self, name: str) -> str:
         """Return the path relative to the prefix, or the address if no relative path gives it."""
-        path, address = as_path(name), self.address + name
+        path, address = manifest_path(name), self.address + name
         return path if join(self.address, path) == address else address

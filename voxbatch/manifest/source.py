@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from voxbatch.errors import BadLine, ConfigError, ManifestError
 from voxbatch.manifest.folder import RECORDING_SUFFIXES, folder_manifest
+from voxbatch.manifest.json_line import MAX_LINE_BYTES
 from voxbatch.manifest.prefix import prefix_manifest
-from voxbatch.manifest.row import MAX_LINE_BYTES
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, open_remote, redacted
 from voxbatch.storage.address import folder_of, is_folder, normalized
 from voxbatch.storage.objects import ObjectNotFound
@@ -38,49 +38,49 @@ _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-def stem(name: str) -> str:
+def without_suffix(name: str) -> str:
     """Return a manifest's name, or its address, without the suffix that marks a manifest: "calls.jsonl.gz" →
     "calls"."""
     return _SUFFIX.sub("", name, count=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Handle:
+class InheritableSource:
     """Open Source in the form that another process can inherit: the process has the descriptor, and reads the same
     bytes or fails."""
 
     name: str
     base: str
     fd: int
-    stamp: tuple[int, int]
+    file_state: tuple[int, int]
     """State of the file (size, modification time) when it was first opened. Source.lines refuses a file that has
     changed."""
 
     def open(self) -> Source:
         """Return the Source, in a process that has inherited the descriptor."""
-        return Source(self.name, self.base, os.fdopen(self.fd, "rb"), self.stamp)
+        return Source(self.name, self.base, os.fdopen(self.fd, "rb"), self.file_state)
 
 
 class Source:
     """Manifest lines that can be streamed any number of times. Close it, or use it as a context manager."""
 
-    def __init__(self, name: str, base: str, file: BinaryIO, stamp: tuple[int, int] | None = None):
+    def __init__(self, name: str, base: str, file: BinaryIO, file_state: tuple[int, int] | None = None):
         """Wrap an open file.
 
         Args:
             name: the manifest's name, for messages.
             base: folder or address of a folder that relative paths are resolved against.
             file: seekable file, which is closed together with the Source.
-            stamp: the file's state (size, modification time) when it was first seen; None takes the current state.
+            file_state: the file's state (size, modification time) when it was first seen; None takes the current state.
         """
         self.name = name
         self.base = base if is_remote(base) else os.path.abspath(base)
         self._file = file
-        self._stamp = stamp or self._stat()
+        self._file_state = file_state or self._current_state()
 
-    def handle(self) -> Handle:
-        """Return a Handle for a process that inherits the descriptor. The Source must stay open meanwhile."""
-        return Handle(self.name, self.base, self._file.fileno(), self._stamp)
+    def inheritable(self) -> InheritableSource:
+        """Return the form for a process that inherits the descriptor. The Source must stay open meanwhile."""
+        return InheritableSource(self.name, self.base, self._file.fileno(), self._file_state)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield (1-based line number, bytes without line end and byte order mark) of each line that is not blank.
@@ -90,22 +90,22 @@ class Source:
         Raises:
             ManifestError: the file changed, is UTF-16, or cannot be read to its end.
         """
-        if self._stat() != self._stamp:
-            raise _refused(self.name, "changed while it was being read; let its writer finish, then start again")
+        if self._current_state() != self._file_state:
+            raise _manifest_error(self.name, "changed while it was being read; let its writer finish, then start again")
         number = 0
         try:
             reader = self._reader()
             while raw := reader.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if number == 1 and raw.startswith(_UTF16_BOMS):
-                    raise _refused(self.name, "is UTF-16; a manifest is UTF-8: save it again as UTF-8")
+                    raise _manifest_error(self.name, "is UTF-16; a manifest is UTF-8: save it again as UTF-8")
                 if len(raw) > MAX_LINE_BYTES:
                     _skip_to_line_end(reader, raw)
                     yield number, raw
                 elif (line := raw.rstrip(b"\r\n").removeprefix(_BOM)) and not line.isspace():
                     yield number, line
         except (EOFError, zlib.error, OSError) as error:
-            raise _refused(self.name, f"cannot be read to its end: {error}; create the file again") from error
+            raise _manifest_error(self.name, f"cannot be read to its end: {error}; create the file again") from error
 
     def close(self) -> None:
         """Close the file. A temporary file vanishes with that."""
@@ -117,22 +117,24 @@ class Source:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _stat(self) -> tuple[int, int]:
+    def _current_state(self) -> tuple[int, int]:
         state = os.fstat(self._file.fileno())
         return state.st_size, state.st_mtime_ns
 
     def _reader(self) -> io.BufferedReader[io.RawIOBase]:
-        size = self._stamp[0]
-        reader: io.BufferedReader[io.RawIOBase] = io.BufferedReader(_Pass(self._file, size), 1 << 18)
+        size = self._file_state[0]
+        reader: io.BufferedReader[io.RawIOBase] = io.BufferedReader(_PositionalReader(self._file, size), 1 << 18)
         if reader.peek(2).startswith(_GZIP_MAGIC):
             # GzipFile is a raw stream in all but its declared type. BufferedReader saves a Python call per line.
             return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=reader)), 1 << 18)
         if self.name.lower().endswith(".gz"):
-            raise _refused(self.name, "is not gzip, though its name says so; compress it, or remove .gz from the name")
+            raise _manifest_error(
+                self.name, "is not gzip, though its name says so; compress it, or remove .gz from the name"
+            )
         return reader
 
 
-class _Pass(io.RawIOBase):
+class _PositionalReader(io.RawIOBase):
     """Reads the first `size` bytes of an open file from its own position, so that passes do not disturb each other."""
 
     def __init__(self, file: BinaryIO, size: int):
@@ -174,7 +176,7 @@ def open_source(
     Args:
         spec: path, address, or "-".
         stdin: stream to read for "-"; None is the process's standard input.
-        access: how remote places are entered.
+        store_options: credentials and settings of the stores.
         include: patterns that choose among a folder's recordings, see folder.is_included.
 
     Raises:
@@ -189,12 +191,12 @@ def open_source(
         return _folder_source(name, folder_manifest(name, include=include), include)
     _refuse_include(name, include)
     if name == "-":
-        return _spooled("standard input", os.curdir, stdin or sys.stdin.buffer)
+        return _temporary_source("standard input", os.curdir, stdin or sys.stdin.buffer)
     file = _open_file(name)
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return Source(name, os.path.dirname(name), file)
     with file:
-        return _spooled(name, os.curdir, file)
+        return _temporary_source(name, os.curdir, file)
 
 
 def _remote_source(spec: str, store_options: StoreOptions, include: Sequence[str]) -> Source:
@@ -202,7 +204,7 @@ def _remote_source(spec: str, store_options: StoreOptions, include: Sequence[str
     try:
         uri = normalized(spec)
     except ValueError as error:
-        raise _refused(name, f"cannot be opened: {error}") from error
+        raise _manifest_error(name, f"cannot be opened: {error}") from error
     if is_folder(uri):
         return _folder_source(uri, prefix_manifest(uri, store_options, include), include)
     _refuse_include(name, include)
@@ -211,7 +213,7 @@ def _remote_source(spec: str, store_options: StoreOptions, include: Sequence[str
         return Source(name, folder_of(uri), open_remote(uri, store_options))
     except ObjectNotFound:
         what = "give a .jsonl or .jsonl.gz manifest; the address of a folder in a bucket ends in /"
-        raise _refused(name, f"does not exist; {what}") from None
+        raise _manifest_error(name, f"does not exist; {what}") from None
 
 
 def _refuse_include(name: str, include: Sequence[str]) -> None:
@@ -222,7 +224,7 @@ def _refuse_include(name: str, include: Sequence[str]) -> None:
 
 def _refuse_recording(path: str, name: str) -> None:
     if os.path.splitext(path)[1].lower() in RECORDING_SUFFIXES:
-        raise _refused(name, "is a recording; give the folder that holds it, or a manifest that names it")
+        raise _manifest_error(name, "is a recording; give the folder that holds it, or a manifest that names it")
 
 
 def _open_file(name: str) -> BinaryIO:
@@ -232,22 +234,24 @@ def _open_file(name: str) -> BinaryIO:
     except FileNotFoundError:
         seen = "is of an unsupported kind" if "://" in name else "does not exist"
         what = "give a .jsonl or .jsonl.gz manifest, here or at a gs://, s3:// or http(s):// address, a folder, or -"
-        raise _refused(name, f"{seen}; {what}") from None
+        raise _manifest_error(name, f"{seen}; {what}") from None
     except OSError as error:
-        raise _refused(name, f"cannot be opened: {error.strerror}; check its permissions and its path") from error
+        raise _manifest_error(
+            name, f"cannot be opened: {error.strerror}; check its permissions and its path"
+        ) from error
 
 
 def _folder_source(name: str, lines: Iterable[str], include: Sequence[str]) -> Source:
     source = Source(name, name, temporary_file(name, ((line + "\n").encode() for line in lines)))
-    if source._stamp[0] == 0:
+    if source._file_state[0] == 0:
         source.close()
         known = " ".join(sorted(RECORDING_SUFFIXES))
         which = f" that match --include {' '.join(include)}" if include else ""
-        raise _refused(name, f"holds no recordings{which}; only files with these endings are used: {known}")
+        raise _manifest_error(name, f"holds no recordings{which}; only files with these endings are used: {known}")
     return source
 
 
-def _spooled(name: str, base: str, stream: BinaryIO) -> Source:
+def _temporary_source(name: str, base: str, stream: BinaryIO) -> Source:
     return Source(name, base, temporary_file(name, iter(lambda: stream.read(1 << 20), b"")))
 
 
@@ -256,5 +260,5 @@ def _skip_to_line_end(reader: io.BufferedReader[io.RawIOBase], raw: bytes) -> No
         raw = reader.readline(1 << 20)
 
 
-def _refused(name: str, reason: str) -> ManifestError:
+def _manifest_error(name: str, reason: str) -> ManifestError:
     return ManifestError(name, [BadLine(0, reason)])

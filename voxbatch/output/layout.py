@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 
 from voxbatch.formats import WRITERS, output_name
-from voxbatch.manifest.source import stem
+from voxbatch.manifest.source import without_suffix
 from voxbatch.storage import Store, is_remote
 from voxbatch.storage.address import is_bucket_address, name_of, scheme_of
 
@@ -67,10 +67,10 @@ def default_out(source: str) -> str:
         return "stdin.voxbatch"
     if is_remote(source):
         *above, name = name_of(source).rstrip("/").split("/")
-        out = f"{stem(name) or 'root'}.voxbatch"
+        out = f"{without_suffix(name) or 'root'}.voxbatch"
         return "/".join([f"{scheme_of(source)}:/", *above, out]) if above and is_bucket_address(source) else out
     path = Path(os.path.abspath(source))
-    name = path.name if path.is_dir() else stem(path.name)
+    name = path.name if path.is_dir() else without_suffix(path.name)
     return str(path.with_name(f"{name or 'root'}.voxbatch"))
 
 

@@ -19,7 +19,7 @@ from voxbatch import audio, engines
 from voxbatch.config import Config, RunOptions, digest
 from voxbatch.engines import EngineCache, EngineSpec
 from voxbatch.log import Log
-from voxbatch.manifest import Handle, PathPolicy, Source, open_source, survey
+from voxbatch.manifest import InheritableSource, PathPolicy, Source, open_source, survey
 from voxbatch.output import run_file
 from voxbatch.output.run_file import EngineFacts, RunFacts, RunFile
 from voxbatch.runner.pipeline import PipelineOptions
@@ -35,7 +35,7 @@ class Job:
 
     run: RunFile
     """The record of the run, with this process's own facts. The record in OUT may have the facts of another process."""
-    source: Handle
+    source: InheritableSource
     """The manifest. The process that prepared the job keeps it open."""
     path_policy: PathPolicy
     """Rule for the paths that the manifest may name."""
@@ -75,7 +75,7 @@ def path_policy(config: RunOptions) -> PathPolicy:
     Raises:
         ConfigError: the rule contradicts itself, or a place is not valid.
     """
-    return PathPolicy.given(config.allow_outside, config.only_under)
+    return PathPolicy.from_options(config.allow_outside, config.only_under)
 
 
 def worker_environments(spec: EngineSpec, max_workers: int) -> tuple[Mapping[str, str], ...]:
@@ -133,7 +133,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     _warn_of_changes(run, run_file.reserve(store, run, config.overwrite), log)
     return Job(
         run=run,
-        source=source.handle(),
+        source=source.inheritable(),
         path_policy=policy,
         limit=config.limit,
         durations=surveyed.durations,

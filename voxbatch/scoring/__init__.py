@@ -10,6 +10,6 @@ Only the module `files` reads files. Nothing here knows a manifest.
 
 from voxbatch.scoring.corpus import CorpusScore, Tally
 from voxbatch.scoring.counts import ErrorCounts, count_errors
-from voxbatch.scoring.normalize import language, normalizer, unit
+from voxbatch.scoring.normalize import error_unit, normalizer, primary_subtag
 
-__all__ = ["CorpusScore", "ErrorCounts", "Tally", "count_errors", "language", "normalizer", "unit"]
+__all__ = ["CorpusScore", "ErrorCounts", "Tally", "count_errors", "error_unit", "normalizer", "primary_subtag"]

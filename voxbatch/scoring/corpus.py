@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from voxbatch.scoring.counts import ErrorCounts, count_errors
-from voxbatch.scoring.normalize import language, unit
+from voxbatch.scoring.normalize import error_unit, primary_subtag
 
 RATE_DIGITS = 6
 """Decimal places of a reported rate: one error in a million words still shows."""
@@ -90,7 +90,7 @@ class CorpusScore:
         """Return the sum over the languages that are counted in words, or in characters. The two cannot be added."""
         total = Tally()
         for lang, tally in self.by_language.items():
-            if unit(lang) == lang_unit:
+            if error_unit(lang) == lang_unit:
                 total.merge(tally)
         return total
 
@@ -116,7 +116,9 @@ class CorpusScore:
             "missing": words["missing"] + characters["missing"],
             "words": words,
             "characters": characters,
-            "by_language": {lang: self.by_language[lang].to_dict(unit(lang)) for lang in sorted(self.by_language)},
+            "by_language": {
+                lang: self.by_language[lang].to_dict(error_unit(lang)) for lang in sorted(self.by_language)
+            },
         }
 
     @classmethod
@@ -126,7 +128,7 @@ class CorpusScore:
         Raises:
             KeyError, TypeError, AttributeError: `to_dict` did not write this value.
         """
-        return cls({lang: Tally.from_dict(each, unit(lang)) for lang, each in stored["by_language"].items()})
+        return cls({lang: Tally.from_dict(each, error_unit(lang)) for lang, each in stored["by_language"].items()})
 
     def _tally(self, lang: str | None) -> Tally:
-        return self.by_language.setdefault(language(lang), Tally())
+        return self.by_language.setdefault(primary_subtag(lang), Tally())

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from voxbatch.scoring.normalize import normalizer, unit
+from voxbatch.scoring.normalize import error_unit, normalizer
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorCounts:
-    """Errors in words or in characters, according to `unit(lang)`. Counts can be added; rates cannot."""
+    """Errors in words or in characters, according to `error_unit(lang)`. Counts can be added; rates cannot."""
 
     substitutions: int = 0
     insertions: int = 0
@@ -59,4 +59,4 @@ def count_errors(reference: str, hypothesis: str, lang: str | None) -> ErrorCoun
 def tokens(text: str, lang: str | None) -> list[str]:
     """Return the units that are compared: the words of the normalised text, or its characters without white space."""
     words = normalizer(lang)(text).split()
-    return list("".join(words)) if unit(lang) == "character" else words
+    return list("".join(words)) if error_unit(lang) == "character" else words

@@ -30,10 +30,12 @@ def score_files(
     Raises:
         ManifestError: a line is not a JSON object or lacks a key, or no line has a reference.
     """
-    known = {_key(row, references, line): row for line, row in _rows(references, store_options)} if references else None
+    unmatched: dict[str, dict[str, Any]] = {}
+    if references:
+        unmatched = {_match_key(row, references, line): row for line, row in _read_rows(references, store_options)}
     score = CorpusScore()
-    for line, row in _rows(hypotheses, store_options):
-        source = known.pop(_key(row, hypotheses, line), None) if known is not None else row
+    for line, row in _read_rows(hypotheses, store_options):
+        source = unmatched.pop(_match_key(row, hypotheses, line), None) if references else row
         if source is None or not isinstance(source.get("text"), str):
             continue
         lang = _language(row) or _language(source) or language
@@ -42,7 +44,7 @@ def score_files(
                 hypotheses, [BadLine(line, "has no `pred_text`; score takes a run's transcripts.jsonl")]
             )
         score.add(lang, count_errors(source["text"], row["pred_text"], lang))
-    for row in (known or {}).values():
+    for row in unmatched.values():
         if isinstance(row.get("text"), str):
             score.add_missing(_language(row) or language, row["text"])
     if not score.by_language:
@@ -52,7 +54,7 @@ def score_files(
     return score.to_dict()
 
 
-def _rows(path: str, store_options: StoreOptions) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_rows(path: str, store_options: StoreOptions) -> Iterator[tuple[int, dict[str, Any]]]:
     with open_remote(path, store_options) if is_remote(path) else open(path, "rb") as file:
         for number, text in enumerate(file, 1):
             if text.strip():
@@ -70,7 +72,7 @@ def _language(row: dict[str, Any]) -> str | None:
     return lang if isinstance(lang, str) else None
 
 
-def _key(row: dict[str, Any], path: str, line: int) -> str:
+def _match_key(row: dict[str, Any], path: str, line: int) -> str:
     key = row.get("id", row.get("audio_filepath"))
     if key is None:
         raise ManifestError(path, [BadLine(line, "has neither `id` nor `audio_filepath` to find its partner by")])

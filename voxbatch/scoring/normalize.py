@@ -29,14 +29,14 @@ _VARIATION_SELECTORS = frozenset(map(chr, range(0xFE00, 0xFE10)))
 """Marks by category that choose a glyph (text or emoji) and spell nothing."""
 
 
-def language(lang: str | None) -> str:
+def primary_subtag(lang: str | None) -> str:
     """Return the primary subtag in lower case: "pt-BR" → "pt", "EN_us" → "en", None or "" → "und" (undetermined)."""
     return (lang or "").strip().replace("_", "-").partition("-")[0].lower() or "und"
 
 
-def unit(lang: str | None) -> Literal["word", "character"]:
+def error_unit(lang: str | None) -> Literal["word", "character"]:
     """Return the unit of errors: characters if the language is written without spaces, else words."""
-    return "character" if language(lang) in WITHOUT_SPACES else "word"
+    return "character" if primary_subtag(lang) in WITHOUT_SPACES else "word"
 
 
 def normalizer(lang: str | None) -> Normalizer:
@@ -45,7 +45,7 @@ def normalizer(lang: str | None) -> Normalizer:
     English gets Whisper's English rules, as on the Open ASR Leaderboard ("It's my colour, Mr. Grey" → "it is my color
     mister gray"). Every other language, and None, gets `normalize_unicode`.
     """
-    return _english() if language(lang) in ENGLISH else normalize_unicode
+    return _english() if primary_subtag(lang) in ENGLISH else normalize_unicode
 
 
 def normalize_unicode(text: str) -> str:
@@ -67,13 +67,14 @@ def _letters(text: str) -> Iterator[str]:
 
     Format characters, and marks without a letter before them, are left out.
     """
-    bare = True  # True if a mark would follow no letter: the symbol or punctuation that it belongs to is removed
+    # True if a mark would follow no letter, because the symbol or punctuation that it belongs to is removed.
+    after_no_letter = True
     for char in text:
         category = unicodedata.category(char)
-        if category == "Cf" or char in _VARIATION_SELECTORS or (bare and category[0] == "M"):
+        if category == "Cf" or char in _VARIATION_SELECTORS or (after_no_letter and category[0] == "M"):
             continue
-        bare = category[0] in "PSZC" or char in _APOSTROPHE_LETTERS
-        yield " " if bare else char
+        after_no_letter = category[0] in "PSZC" or char in _APOSTROPHE_LETTERS
+        yield " " if after_no_letter else char
 
 
 @cache

@@ -19,7 +19,7 @@ from itertools import chain
 
 import numpy as np
 
-from voxbatch.chunking import quietest
+from voxbatch.chunking import quietest_position
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.message import EngineMessage
 from voxbatch.engines.vllm.families import Family, Piece, PieceText, UnsupportedPiece
@@ -338,7 +338,7 @@ def recut(piece: Piece, limit: int) -> list[Piece]:
     samples = piece.samples
     if len(samples) >= SPLIT_S * SAMPLING_RATE:
         middle = len(samples) // 2
-        at, _ = quietest(samples, middle - SAMPLING_RATE * 2, middle + SAMPLING_RATE * 2)
+        at, _ = quietest_position(samples, middle - SAMPLING_RATE * 2, middle + SAMPLING_RATE * 2)
         return [replace(piece, samples=samples[:at]), replace(piece, samples=samples[at:])]
     lead = min(SHIFT, limit - len(samples))
     return [replace(piece, samples=np.concatenate([np.zeros(lead, np.float32), samples]), lead=lead)]

@@ -16,7 +16,7 @@ from typing import Any
 
 from voxbatch.errors import MessageError
 from voxbatch.manifest.folder import RECORDING_SUFFIXES
-from voxbatch.manifest.source import SUFFIXES, stem
+from voxbatch.manifest.source import SUFFIXES, without_suffix
 from voxbatch.platforms.listen.rules import Rules
 from voxbatch.storage import is_remote, redacted
 from voxbatch.storage.address import is_bucket_address, is_folder, normalized
@@ -158,7 +158,7 @@ def _address(uri: str, what: str) -> str:
 
 def _stem(uri: str) -> str:
     """Return an address without its suffix: "gs://b/day.jsonl.gz" → "gs://b/day", "gs://b/day/" → "gs://b/day"."""
-    return stem(redacted(uri, "").rstrip("/"))
+    return without_suffix(redacted(uri, "").rstrip("/"))
 
 
 def _shortened(value: Any) -> str:

@@ -8,20 +8,26 @@ import math
 import sys
 from typing import Any, NoReturn
 
-AUDIO = "audio_filepath"
+AUDIO_KEY = "audio_filepath"
 MAX_LINE_BYTES = 10_000_000
 """Longest line in bytes. A longer one belongs to a manifest that lost its line ends, or is not a manifest."""
 
 MAX_DEPTH = 64
 """Levels of nesting in a line, far below the depth at which writing the row again would exhaust the stack."""
-_KINDS: dict[type, str] = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
+_JSON_TYPES: dict[type, str] = {
+    list: "an array",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "a boolean",
+}
 
 
 class LineError(Exception):
     """One line cannot be used; the message is the reason. `survey` collects these errors into a ManifestError."""
 
 
-def read_row(text: bytes) -> dict[str, Any]:
+def parse_json_line(text: bytes) -> dict[str, Any]:
     """Return the JSON object of one line.
 
     Raises:
@@ -47,13 +53,15 @@ def read_row(text: bytes) -> dict[str, Any]:
     if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _depth(row) > MAX_DEPTH:
         raise LineError(f"nested too deep; at most {MAX_DEPTH} levels are allowed")
     if not isinstance(row, dict):
-        raise LineError(f"is {_KINDS.get(type(row), 'null')}, {show(row)}; a line is a JSON object with `{AUDIO}`")
+        raise LineError(
+            f"is {_JSON_TYPES.get(type(row), 'null')}, {quote(row)}; a line is a JSON object with `{AUDIO_KEY}`"
+        )
     if b"\\u" in text:
         _refuse_surrogates(row)
     return row
 
 
-def show(value: object) -> str:
+def quote(value: object) -> str:
     """Return a value as a message quotes it: at most 80 characters, without characters that control a terminal."""
     text = repr(value[:81]) if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 82 else text[:81] + "…"
@@ -61,8 +69,8 @@ def show(value: object) -> str:
 
 def _not_json(text: str, error: json.JSONDecodeError) -> str:
     if text.startswith("{") and (error.pos >= len(text) or not text.rstrip().endswith("}")):
-        return f"ends within a JSON object, {show(text)}; the file was cut off, or an object spans lines: correct it"
-    near = show(text[max(0, error.pos - 20) :][:60])
+        return f"ends within a JSON object, {quote(text)}; the file was cut off, or an object spans lines: correct it"
+    near = quote(text[max(0, error.pos - 20) :][:60])
     return f"not JSON: {error.msg} at column {error.pos + 1}, near {near}; write one JSON object a line"
 
 
@@ -83,15 +91,15 @@ def _depth(value: object) -> int:
     return depth
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def _refuse_nan(name: str) -> NoReturn:
     raise LineError(f"holds {name}, which JSON does not have; write a number, or leave the key out")
 
 
-def _finite(digits: str) -> float:
+def _parse_finite(digits: str) -> float:
     value = float(digits)
     if math.isinf(value):
-        raise LineError(f"holds the number {show(digits)}, beyond float64; correct it, or leave the key out")
+        raise LineError(f"holds the number {quote(digits)}, beyond float64; correct it, or leave the key out")
     return value
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_nan, parse_float=_parse_finite)

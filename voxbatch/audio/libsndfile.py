@@ -32,7 +32,7 @@ class HeaderShortError(AudioError):
     """The file continues, or may continue, after the length that its header claims."""
 
 
-class _Sequential(soundfile.SoundFile):  # type: ignore[misc]
+class _UnseekableSoundFile(soundfile.SoundFile):  # type: ignore[misc]
     """Sound file that reads on without seeking.
 
     python-soundfile seeks after every read to the position where the file is anyway. This makes an MP3 decoder forget
@@ -45,7 +45,7 @@ class _Sequential(soundfile.SoundFile):  # type: ignore[misc]
         return False
 
 
-class _Distant(io.RawIOBase):
+class _RemoteFile(io.RawIOBase):
     """Recording that is fetched while it is read, in the form that libsndfile's callbacks need.
 
     An exception cannot pass through these callbacks. `error` keeps the exception, the file appears to end, and the
@@ -53,27 +53,29 @@ class _Distant(io.RawIOBase):
     """
 
     def __init__(self, recording: Recording):
-        self._recording, self._at = recording, 0
+        self._recording, self._position = recording, 0
         self.error: VoxbatchError | None = None
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """Fill the buffer from the current position. Return 0 after an error, as at the end of the file."""
         try:
-            data = self._recording.pread(len(buffer), self._at) if self.error is None else b""
+            data = self._recording.pread(len(buffer), self._position) if self.error is None else b""
         except VoxbatchError as e:
             self.error, data = e, b""
         buffer[: len(data)] = data
-        self._at += len(data)
+        self._position += len(data)
         return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Set the position. The recording's size is known without reading, so seeking fetches nothing."""
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._recording.size}[whence]
-        return self._at
+        self._position = (
+            offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._recording.size}[whence]
+        )
+        return self._position
 
     def tell(self) -> int:
         """Return the position in bytes."""
-        return self._at
+        return self._position
 
 
 class SoundFileStream:
@@ -89,7 +91,7 @@ class SoundFileStream:
 
     def __init__(self, recording: Recording, offset: float = 0.0):
         self._recording = recording
-        self._distant = None if recording.is_file else _Distant(recording)
+        self._remote = None if recording.is_file else _RemoteFile(recording)
         try:
             self._file = self._opened()
             self.rate, self.channels = int(self._file.samplerate), int(self._file.channels)
@@ -97,19 +99,19 @@ class SoundFileStream:
             if offset:
                 self._skip(offset)
         except soundfile.LibsndfileError:
-            self._require_bytes()
+            self._raise_read_error()
             raise
 
-    def _opened(self) -> _Sequential:
-        if self._distant is not None:
-            return _Sequential(self._distant)
+    def _opened(self) -> _UnseekableSoundFile:
+        if self._remote is not None:
+            return _UnseekableSoundFile(self._remote)
         fd = self._recording.fileno()
         os.lseek(fd, 0, os.SEEK_SET)  # libsndfile treats the current position as the start of the file
-        return _Sequential(fd, closefd=False)
+        return _UnseekableSoundFile(fd, closefd=False)
 
-    def _require_bytes(self) -> None:
-        if self._distant is not None and self._distant.error is not None:
-            raise self._distant.error
+    def _raise_read_error(self) -> None:
+        if self._remote is not None and self._remote.error is not None:
+            raise self._remote.error
 
     def _skip(self, offset: float) -> None:
         frame = round(offset * self.rate)
@@ -136,17 +138,17 @@ class SoundFileStream:
         with self._file:
             while len(block := self._read(size)):
                 yield block
-            if self._file.format == "MP3" and self._goes_on():
+            if self._file.format == "MP3" and self._has_unread_audio():
                 raise HeaderShortError("several MP3 files in one")
 
     def _read(self, size: int) -> NativeBlock:
         try:
             block: NativeBlock = self._file.read(size, dtype="float32", always_2d=True)
         finally:
-            self._require_bytes()
+            self._raise_read_error()
         return block
 
-    def _goes_on(self) -> bool:
+    def _has_unread_audio(self) -> bool:
         """Return whether a substantial part of the file is left unread.
 
         MP3 files are sometimes appended to each other, and libsndfile stops at the length in the first file's header.
@@ -154,7 +156,7 @@ class SoundFileStream:
         second decoding.
         """
         size = self._recording.size
-        at = self._distant.tell() if self._distant else os.lseek(self._recording.fileno(), 0, os.SEEK_CUR)
+        at = self._remote.tell() if self._remote else os.lseek(self._recording.fileno(), 0, os.SEEK_CUR)
         return size - at > min(0.05 * size, 1 << 16)
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from posixpath import normpath
 
 from voxbatch.errors import ConfigError
-from voxbatch.manifest.row import AUDIO, LineError, show
+from voxbatch.manifest.json_line import AUDIO_KEY, LineError, quote
 from voxbatch.storage import is_remote, place_of, redacted
 from voxbatch.storage.address import HTTP_SCHEMES, is_folder, join, normalized, scheme_of
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)(?:,[^:/]*)?:(//)?", re.IGNORECASE)
-_PROTOCOL = re.compile(
+_FFMPEG_PROTOCOLS = re.compile(
     "async|bluray|cache|concatf?|crypto|data|fd|file|ftp|gophers?|hls|https?|ipfs|ipns|md5|mmsh|mmst|pipe|prompeg"
     "|rist|rtmp.*|rtp|sctp|sftp|smb|srtp?|subfile|tcp|tee|tls|udp|udplite|unix|zmq"
 )
@@ -42,7 +42,7 @@ class PathPolicy:
     """Absolute folders, and addresses of folders, that are admitted in place of everything else."""
 
     @classmethod
-    def given(cls, allow_outside: bool, only_under: Iterable[str]) -> PathPolicy:
+    def from_options(cls, allow_outside: bool, only_under: Iterable[str]) -> PathPolicy:
         """Build a policy from the options of a command line. Local folders are relative to the current folder.
 
         Raises:
@@ -54,7 +54,7 @@ class PathPolicy:
     def __post_init__(self) -> None:
         if self.allow_outside and self.only_under:
             raise ConfigError("--allow-outside and --only-under contradict each other; give one of them")
-        object.__setattr__(self, "only_under", tuple(_place(place) for place in self.only_under))
+        object.__setattr__(self, "only_under", tuple(_only_under_prefix(place) for place in self.only_under))
 
     def resolve(self, path: str, base: str) -> str:
         """Return the absolute path or the address that `path` means in a manifest whose folder is `base`.
@@ -67,23 +67,23 @@ class PathPolicy:
         if ":" in path and (match := _SCHEME.match(path)):
             _refuse_scheme(path, match[1].lower(), bool(match[2]))
         if path[0] != "/" and is_remote(base):
-            return self._admitted_address(_joined(base, path), path, base)
-        resolved = tidy(path if path[0] == "/" else f"{base}/{path}")
+            return self._admitted_address(_join(base, path), path, base)
+        resolved = normalized_path(path if path[0] == "/" else f"{base}/{path}")
         if self.allow_outside:
             return resolved
         if self.only_under or not is_remote(base):
             for folder in self.only_under or (base,):
                 if resolved.startswith(folder if folder[-1] == "/" else folder + "/"):
                     return resolved
-        raise self._outside(path, base)
+        raise self._outside_error(path, base)
 
     def _admitted_address(self, address: str, path: str, base: str) -> str:
         try:
             found = normalized(address)
         except ValueError as e:
-            raise LineError(f"`{AUDIO}` {quoted(path)}: {e}") from e
+            raise LineError(f"`{AUDIO_KEY}` {quote_path(path)}: {e}") from e
         if is_folder(found):
-            raise LineError(f"`{AUDIO}` {quoted(path)} is the address of a folder; name a recording")
+            raise LineError(f"`{AUDIO_KEY}` {quote_path(path)} is the address of a folder; name a recording")
         if self.allow_outside:
             return found
         if self.only_under:
@@ -92,35 +92,35 @@ class PathPolicy:
             is_admitted = not is_remote(base) or found.startswith(place_of(base))
         if is_admitted:
             return found
-        raise self._outside(path, base)
+        raise self._outside_error(path, base)
 
-    def _outside(self, path: str, base: str) -> LineError:
+    def _outside_error(self, path: str, base: str) -> LineError:
         places = self.only_under or (place_of(base) if is_remote(base) else base,)
         return LineError(
-            f"`{AUDIO}` {quoted(path)} is outside of {', '.join(places)}, and this manifest may name only "
+            f"`{AUDIO_KEY}` {quote_path(path)} is outside of {', '.join(places)}, and this manifest may name only "
             f"recordings there{'' if self.only_under or is_remote(base) else ' or at addresses'}; move the recording "
             "there, or allow its folder with --only-under PLACE, or every place with --allow-outside"
         )
 
 
-def tidy(path: str) -> str:
+def normalized_path(path: str) -> str:
     """Normalise a path as normpath does, and turn "//a" into "/a" as well."""
     path = normpath(path)
     return path[1:] if path.startswith("//") else path
 
 
-def quoted(path: str) -> str:
-    """Quote a value as `show` does, without the query of an address, which may be a signature."""
-    return show(redacted(path))
+def quote_path(path: str) -> str:
+    """Quote a value as `quote` does, without the query of an address, which may be a signature."""
+    return quote(redacted(path))
 
 
-def _place(place: str) -> str:
+def _only_under_prefix(place: str) -> str:
     """Return --only-under PLACE as the prefix of everything below it. A local folder has no final slash; an address has
     one."""
     if not is_remote(place):
         if not place.startswith("/"):
             raise ConfigError(f"--only-under {place!r} is relative; give an absolute folder")
-        return tidy(place)
+        return normalized_path(place)
     try:
         found = normalized(place)
     except ValueError as e:
@@ -130,22 +130,24 @@ def _place(place: str) -> str:
     return found if found.endswith("/") else found + "/"
 
 
-def _joined(base: str, path: str) -> str:
+def _join(base: str, path: str) -> str:
     try:
         return join(base, path)
     except ValueError as e:
-        raise LineError(f"`{AUDIO}` {quoted(path)}: {e}; name a recording there") from e
+        raise LineError(f"`{AUDIO_KEY}` {quote_path(path)}: {e}; name a recording there") from e
 
 
 def _refuse_scheme(path: str, scheme: str, has_authority: bool) -> None:
     if scheme == "file":
-        raise LineError(f"`{AUDIO}` {show(path)} is a file: URI; write the plain path")
+        raise LineError(f"`{AUDIO_KEY}` {quote(path)} is a file: URI; write the plain path")
     if has_authority:
-        raise LineError(f"`{AUDIO}` {scheme}://… is of an unsupported kind; give a path, gs://, s3:// or http(s)://")
-    if _PROTOCOL.fullmatch(scheme.partition("+")[0]):
+        raise LineError(
+            f"`{AUDIO_KEY}` {scheme}://… is of an unsupported kind; give a path, gs://, s3:// or http(s)://"
+        )
+    if _FFMPEG_PROTOCOLS.fullmatch(scheme.partition("+")[0]):
         what = f"names the protocol {scheme}:, and only files are allowed"
-        raise LineError(f"`{AUDIO}` {show(path)} {what}; for a file of that name write ./{scheme}:…")
+        raise LineError(f"`{AUDIO_KEY}` {quote(path)} {what}; for a file of that name write ./{scheme}:…")
 
 
-INSIDE = PathPolicy()
+DEFAULT_POLICY = PathPolicy()
 """Default policy."""
