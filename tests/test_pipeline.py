@@ -230,7 +230,7 @@ def test_nonexistent_language_code_fails_its_item(
     mixed = [dataclasses.replace(item, lang=lang) for item, lang in zip(items(1, 1, 1), langs, strict=True)]
     run.run(engine, iter(mixed))
     assert [run.lines()[i][0] for i in range(3)] == ["transcript", "failure", "failure"]
-    takes = "model count takes the two-letter codes of ISO 639-1, such as en; correct it or leave it out"
+    takes = "model count takes the two-letter codes of ISO 639-1, such as en; correct the code or leave it out"
     assert run.lines()[1][1]["message"] == f"language 'eng': {takes}"
     with pytest.raises(ConfigError, match="--language xx-YY: model count takes the two-letter codes of ISO 639-1"):
         require_language(engine, "xx-YY")
