@@ -166,7 +166,7 @@ def placing() -> dict[str, Any]:
     from voxbatch.vllm_plugin.rotary import rotate_and_lay_out
 
     head, width = 64, 2_048
-    layout = packing.packed([FRAMES // 4] * 4, GPU, SILENT)
+    layout = packing.pack([FRAMES // 4] * 4, GPU, SILENT)
     angles = torch.outer(torch.arange(FRAMES // 2, device=GPU), 1e6 ** -(torch.arange(0, head, 2, device=GPU) / head))
     cos_sin = torch.cat([angles.cos(), angles.sin()], dim=-1).bfloat16()
     qkv = torch.randn(FRAMES // 4 * 4, 3 * width, device=GPU).bfloat16()
@@ -212,7 +212,7 @@ def windowed(chunks: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any
     from voxbatch.vllm_plugin import packing
 
     torch.manual_seed(0)
-    layout = packing.packed([CHUNK] * chunks, GPU, SILENT)
+    layout = packing.pack([CHUNK] * chunks, GPU, SILENT)
     width = ENCODER_HEADS * ENCODER_HEAD
     qkv = torch.randn(CHUNK * chunks, 3 * width, device=GPU, dtype=torch.bfloat16)
     kv = torch.randn(2, sum(layout.key_lengths), width, device=GPU, dtype=torch.bfloat16)

@@ -20,7 +20,7 @@ from voxbatch.vllm_plugin.encoder import CONTEXT_FRAMES, Encoder  # noqa: E402
 from voxbatch.vllm_plugin.encoder_attention import Masked  # noqa: E402
 from voxbatch.vllm_plugin.encoder_output_pool import EncoderOutputPool  # noqa: E402
 from voxbatch.vllm_plugin.memory_usage import MemoryUsage  # noqa: E402
-from voxbatch.vllm_plugin.packing import groups, packed  # noqa: E402
+from voxbatch.vllm_plugin.packing import group_chunks, pack  # noqa: E402
 from voxbatch.vllm_plugin.patches import gather_mm_embeddings  # noqa: E402
 from voxbatch.vllm_plugin.spectrogram import STEP, Spectrogram, rounded  # noqa: E402
 
@@ -31,7 +31,7 @@ lengths = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 @given(lengths, st.integers(1, 100))
 def test_groups(frames: list[int], most: int) -> None:
     """Every chunk is in one group, and no group is larger than the limit unless it is one chunk."""
-    found = groups(frames, most)
+    found = group_chunks(frames, most)
     assert sorted(index for group in found for index in group) == list(range(len(frames)))
     for group in found:
         assert len(group) == 1 or len(group) * max(frames[i] for i in group) <= most
@@ -39,7 +39,7 @@ def test_groups(frames: list[int], most: int) -> None:
 
 def test_packed() -> None:
     """The layout of packed chunks equals one computed by hand."""
-    layout = packed([2, 3, 1], CPU)
+    layout = pack([2, 3, 1], CPU)
     assert (layout.lengths, layout.longest) == ([2, 3, 1], 3)
     assert layout.starts.tolist() == [0, 2, 5, 6]
     assert layout.positions.tolist() == [0, 1, 0, 1, 2, 0]
@@ -53,7 +53,7 @@ def test_a_frame_sees_its_window(frames: list[int], window: int, seed: int) -> N
     before it."""
     generator = torch.Generator().manual_seed(seed)
     q, k, v = (torch.randn(sum(frames), 2, 4, generator=generator, dtype=torch.float64) for _ in range(3))
-    found = Masked(window, 0.5)(q, k, v, packed(frames, CPU))
+    found = Masked(window, 0.5)(q, k, v, pack(frames, CPU))
     begin = 0
     for count in frames:
         for i in range(begin, begin + count):

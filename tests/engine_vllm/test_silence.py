@@ -17,7 +17,7 @@ from tower import LAYERS, WIDTH, tower  # noqa: E402
 
 from voxbatch.vllm_plugin.encoder import Encoder  # noqa: E402
 from voxbatch.vllm_plugin.encoder_attention import Masked  # noqa: E402
-from voxbatch.vllm_plugin.packing import Packed, packed  # noqa: E402
+from voxbatch.vllm_plugin.packing import Packed, pack  # noqa: E402
 from voxbatch.vllm_plugin.patches import execute_mm_encoder  # noqa: E402
 from voxbatch.vllm_plugin.rotary import rotate_and_lay_out  # noqa: E402
 from voxbatch.vllm_plugin.silence import settled_frames  # noqa: E402
@@ -125,7 +125,7 @@ def test_another_rotation_is_refused() -> None:
 
 def test_packed_behind_known_frames() -> None:
     """The layout of packed chunks after known frames equals one computed by hand."""
-    layout = packed([2, 1], CPU, known=3)
+    layout = pack([2, 1], CPU, known=3)
     assert (layout.lengths, layout.key_lengths, layout.longest) == ([2, 1], [5, 4], 2)
     assert (layout.starts.tolist(), layout.key_starts.tolist()) == ([0, 2, 3], [0, 5, 9])
     assert (layout.positions.tolist(), layout.places.tolist()) == ([3, 4, 3], [3, 4, 8])
@@ -137,7 +137,7 @@ def test_packed_behind_known_frames() -> None:
 def test_a_frame_sees_known_keys(frames: list[int], known: int, window: int) -> None:
     """Attention over a chunk's own frames with known keys equals attention over all of its frames."""
     generator = torch.Generator().manual_seed(known)
-    layout, whole = packed(frames, CPU, known), packed([known + count for count in frames], CPU)
+    layout, whole = pack(frames, CPU, known), pack([known + count for count in frames], CPU)
     q, k, v = (torch.randn(len(whole.places), 2, 4, generator=generator, dtype=torch.float64) for _ in range(3))
     found = Masked(window, 0.5)(q[layout.places], k, v, layout)
     torch.testing.assert_close(found, Masked(window, 0.5)(q, k, v, whole)[layout.places])
@@ -159,7 +159,7 @@ def _rotated_and_laid_out(how: Any, layout: Packed, dtype: Any, queries: int, ke
 
 def test_rotation_and_layout() -> None:
     """Rotation equals the product of complex numbers, and each row is in its place."""
-    layout = packed([3, 5], CPU, known=2)
+    layout = pack([3, 5], CPU, known=2)
     before, pads, turns, q, kv = _rotated_and_laid_out(rotate_and_lay_out, layout, torch.float32, 64, 32)
 
     def turned(x: Any) -> Any:
@@ -184,7 +184,7 @@ def test_rotary_kernel_equals_pytorch(known: int, queries: int, keys: int, monke
     pytest.importorskip("triton")
     from voxbatch.vllm_plugin import rotary_kernel
 
-    layout = packed([4, 1, 7], CPU, known)
+    layout = pack([4, 1, 7], CPU, known)
     *_, q, kv = _rotated_and_laid_out(rotate_and_lay_out, layout, torch.float32, queries, keys)
     *_, q_found, kv_found = _rotated_and_laid_out(
         rotary_kernel.rotate_and_lay_out, layout, torch.float32, queries, keys

@@ -12,7 +12,7 @@ from conftest import environment
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from voxbatch.vllm_plugin.packing import packed  # noqa: E402
+from voxbatch.vllm_plugin.packing import pack  # noqa: E402
 from voxbatch.vllm_plugin.window_kernel import fits, tiles  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -20,11 +20,11 @@ CPU = torch.device("cpu")
 CASES = """
 import torch
 from voxbatch.vllm_plugin.encoder_attention import Windowed
-from voxbatch.vllm_plugin.packing import packed
+from voxbatch.vllm_plugin.packing import pack
 from voxbatch.vllm_plugin.window_kernel import Tuning, attend, tiles
 
 def given(lengths, known, heads, size):
-    layout = packed(lengths, torch.device("cpu"), known)
+    layout = pack(lengths, torch.device("cpu"), known)
     qkv = torch.randn(sum(lengths), heads * size + 48)  # the queries are a slice of a product's result
     k, v = torch.randn(2, sum(layout.key_lengths), heads, size)
     return qkv[:, : heads * size].unflatten(1, (-1, size)), k, v, layout
@@ -85,7 +85,7 @@ def test_tiles() -> None:
 
     Among equal tiles those of a chunk keep their order.
     """
-    found = tiles(packed([5, 3], CPU, known=2), window=4, rows=2)
+    found = tiles(pack([5, 3], CPU, known=2), window=4, rows=2)
     assert found.dtype == torch.int32
     assert found.tolist() == [[2, 2, 0, 4], [0, 2, 0, 2], [4, 1, 0, 6], [5, 2, 7, 2], [7, 1, 7, 4]]
 

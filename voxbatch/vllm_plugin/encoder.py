@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from voxbatch.vllm_plugin import GROUP_FRAMES
 from voxbatch.vllm_plugin.encoder_attention import Attention, Flash, Masked, Windowed
-from voxbatch.vllm_plugin.packing import Packed, groups, packed, to_device
+from voxbatch.vllm_plugin.packing import Packed, group_chunks, pack, to_device
 from voxbatch.vllm_plugin.rotary import RotateAndLayOut, rotate_and_lay_out
 from voxbatch.vllm_plugin.silence import Silence, extent
 from voxbatch.vllm_plugin.spectrogram import Spectrogram, rounded
@@ -78,7 +78,7 @@ class Encoder:
         frames = [self._num_frames(len(each)) for each in audio]
         for group, silence in self._groups(audio):
             own = [frames[i] - silence.frames for i in group]
-            layout = packed(own, self.device, silence.frames)
+            layout = pack(own, self.device, silence.frames)
             convolved = self._convolve([audio[i] for i in group], own, silence.frames)
             rows = self._adapt(self._run_layers(convolved, layout, silence.keys))
             for i, each in zip(group, rows.split([count // self._pool for count in own]), strict=True):
@@ -111,13 +111,13 @@ class Encoder:
         begins_silent = [self._silence.begins(each) for each in audio]
         for silence, wanted in ((self._silence, True), (self._no_silence, False)):
             members = [i for i, begins in enumerate(begins_silent) if begins is wanted]
-            for group in groups([self._padded_frames(len(audio[i]), silence) for i in members], GROUP_FRAMES):
+            for group in group_chunks([self._padded_frames(len(audio[i]), silence) for i in members], GROUP_FRAMES):
                 yield [members[i] for i in group], silence
 
     def _encode_silence(self, samples: int, frames: int) -> Silence:
         """Encode `samples` samples of silence, and return their first `frames` frames as the shared silence."""
         keys: list[torch.Tensor] = []
-        layout = packed([frames], self.device)
+        layout = pack([frames], self.device)
         convolved = self._convolve([torch.zeros(samples, device=self.device)], [frames], 0)
         return Silence(samples, keys, self._adapt(self._run_layers(convolved, layout, self._no_silence.keys, keys)))
 

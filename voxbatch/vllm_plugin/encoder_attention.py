@@ -36,9 +36,9 @@ class Masked:
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
         """Return the attended values; see `Attention`."""
         parts = q.split(packed.lengths), k.split(packed.key_lengths), v.split(packed.key_lengths)
-        return torch.cat([self._one(*chunk) for chunk in zip(*parts, strict=True)])
+        return torch.cat([self._attend_chunk(*chunk) for chunk in zip(*parts, strict=True)])
 
-    def _one(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def _attend_chunk(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attend within one chunk, in stretches of a window's length.
 
         A stretch sees only itself and the stretch before it. This takes less work and memory than one mask over the
@@ -46,9 +46,9 @@ class Masked:
         """
         known = len(k) - len(q)
         begins = range(0, len(q), self._window)
-        return torch.cat([self._stretch(q[i : i + self._window], k, v, known + i) for i in begins])
+        return torch.cat([self._attend_stretch(q[i : i + self._window], k, v, known + i) for i in begins])
 
-    def _stretch(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, begin: int) -> torch.Tensor:
+    def _attend_stretch(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, begin: int) -> torch.Tensor:
         first, end = max(0, begin - self._window + 1), begin + len(q)
         behind = torch.arange(begin, end, device=q.device)[:, None] - torch.arange(first, end, device=q.device)
         mask = (behind >= 0) & (behind < self._window)

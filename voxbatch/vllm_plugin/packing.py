@@ -44,7 +44,7 @@ class Packed:
         return [self.known + count for count in self.lengths]
 
 
-def packed(lengths: Sequence[int], device: torch.device, known: int = 0) -> Packed:
+def pack(lengths: Sequence[int], device: torch.device, known: int = 0) -> Packed:
     """Return the layout of chunks of these lengths, with its tensors on `device`.
 
     Args:
@@ -59,7 +59,7 @@ def packed(lengths: Sequence[int], device: torch.device, known: int = 0) -> Pack
     return Packed(list(lengths), known, *(to_device(array, device) for array in arrays))
 
 
-def groups(lengths: Sequence[int], most: int) -> list[list[int]]:
+def group_chunks(lengths: Sequence[int], most: int) -> list[list[int]]:
     """Group chunks of similar length, and return the indexes of each group.
 
     A group padded to its longest chunk has at most `most` frames, or it is one chunk.
