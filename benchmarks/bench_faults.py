@@ -30,7 +30,7 @@ from stores import KINDS, Place, place, servers, through
 
 from voxbatch.output.checkpoint import part_names, read_part
 from voxbatch.storage import parallel_map
-from voxbatch.storage.retry import ATTEMPTS
+from voxbatch.storage.retry import STORE_REQUEST
 
 STALL_S = 30.0
 """Seconds without an answer."""
@@ -104,7 +104,9 @@ def judge(where: Place, proxy: servers.Proxy, name: str, out: str, wanted: dict[
     bars.holds(f"{where.kind}, {name}: outputs equal to the undisturbed run's", outputs(where, out) == wanted)
     bars.at_most(f"{where.kind}, {name}: items in two parts", twice(where, out), 0)
     worst = max(proxy.counts().values())
-    bars.at_most(f"{where.kind}, {name}: requests for one object, reading, writing or looking", worst, 2 * ATTEMPTS)
+    bars.at_most(
+        f"{where.kind}, {name}: requests for one object, reading, writing or looking", worst, 2 * STORE_REQUEST.attempts
+    )
 
 
 def bad_days(kind: str, items: int, seed: int, bars: Bars) -> None:

@@ -202,7 +202,7 @@ def new_clients() -> Iterator[None]:
     """Clear the cached clients after each test, because a client keeps the environment in which it was made."""
     yield
     connect.bucket.cache_clear()
-    connect._web.cache_clear()
+    connect.web_server.cache_clear()
 
 
 @pytest.fixture(scope="session")

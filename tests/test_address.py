@@ -191,7 +191,7 @@ def test_a_bucket_address_is_its_parts(folder: str, key: str) -> None:
         ("https://host/#x", False),
     ],
 )
-def test_endpoints(uri: str, is_one: bool) -> None:
+def test_endpoint_is_a_web_server_without_a_query(uri: str, is_one: bool) -> None:
     """An endpoint is the address of a web server without a query."""
     assert is_endpoint(uri) == is_one
 
@@ -215,7 +215,7 @@ def test_endpoints(uri: str, is_one: bool) -> None:
         ("https://host/x%20y/", "a%20b#1?.wav", "https://host/x%20y/a%20b%231%3F.wav"),
     ],
 )
-def test_join(folder: str, path: str, joined: str) -> None:
+def test_relative_path_is_resolved(folder: str, path: str, joined: str) -> None:
     """A relative path is resolved, and the key of the folder is not changed."""
     assert join(folder, path) == joined
 
@@ -223,14 +223,14 @@ def test_join(folder: str, path: str, joined: str) -> None:
 @pytest.mark.parametrize(
     ("folder", "path"), [("gs://calls/", "../a.wav"), ("gs://calls/x/", "../../calls/a.wav"), ("https://h/", "x/../..")]
 )
-def test_no_path_leads_out_of_its_place(folder: str, path: str) -> None:
+def test_path_never_leaves_its_place(folder: str, path: str) -> None:
     """A path must not leave the bucket or host, even if it leads back in."""
     with pytest.raises(ValueError, match="it leads out of "):
         join(folder, path)
 
 
 @given(FOLDERS, st.lists(PARTS, min_size=1, max_size=4))
-def test_what_is_below_a_folder_is_joined_to_it(folder: str, parts: list[str]) -> None:
+def test_folder_of_undoes_join(folder: str, parts: list[str]) -> None:
     """A path without dots is appended to the folder, and folder_of removes its last part."""
     joined = join(folder, "/".join(parts))
     assert joined == folder + "/".join(parts)
@@ -264,13 +264,13 @@ def test_join_stays_inside(folder: str, parts: list[str]) -> None:
         ("https://me:secret@[bad/a.wav?secret", "https://…"),
     ],
 )
-def test_shown(uri: str, text: str) -> None:
+def test_redacted_address_has_no_query_or_password(uri: str, text: str) -> None:
     """Neither a query nor a password is shown, even if the address is broken."""
     assert redacted(uri) == text
 
 
 @given(WEB, st.from_regex("[a-z]{9}", fullmatch=True))
-def test_no_secret_is_shown(uri: str, secret: str) -> None:
+def test_redacted_address_has_no_secret(uri: str, secret: str) -> None:
     """No secret is shown from any part of an address that can carry one."""
     assume(secret not in uri)
     scheme, _, rest = uri.partition("://")

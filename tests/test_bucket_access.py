@@ -65,7 +65,9 @@ def calls(store: BucketStore) -> dict[str, Callable[[], Any]]:
 
 
 @either
-def test_denied(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_denied_call_names_the_missing_permission(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Each call that lacks a permission fails at its first request, with the account, the missing permission, the
     object and the store's words.
     """
@@ -90,7 +92,7 @@ KEY_ID = "AWS_ACCESS_KEY_ID"
 
 
 @either
-def test_no_bucket(place: Place) -> None:
+def test_missing_bucket_is_named(place: Place) -> None:
     """A missing bucket fails the first call with its name, with the replies of the test servers and of the real
     services.
     """
@@ -108,7 +110,7 @@ def test_no_bucket(place: Place) -> None:
 
 
 @either
-def test_not_implemented(place: Place) -> None:
+def test_unsupported_request_is_not_retried(place: Place) -> None:
     """A service that rejects create-if-absent as unsupported is not retried."""
     is_google = place.server.scheme == "gs"
     words = "A header you provided implies functionality that is not implemented"
@@ -121,7 +123,7 @@ def test_not_implemented(place: Place) -> None:
 
 @amazon_only
 @pytest.mark.parametrize("status", [301, 307, 308])
-def test_elsewhere(place: Place, status: int) -> None:
+def test_redirecting_endpoint_is_a_wrong_address(place: Place, status: int) -> None:
     """An endpoint that redirects, as from http to https, is reported as a wrong address."""
     place.proxy.spoil = lambda asked: Reply(status, (("Location", "https://127.0.0.1:1/"),))
     for call in calls(place.store()).values():
@@ -129,7 +131,7 @@ def test_elsewhere(place: Place, status: int) -> None:
 
 
 @amazon_only
-def test_unknown_key(place: Place) -> None:
+def test_unknown_access_key_is_named(place: Place) -> None:
     """A key that S3 does not know fails at once with its id."""
     place.proxy.spoil = lambda asked: UNKNOWN_KEY
     text = refused(lambda: place.store().create("a", [b"x"]))
@@ -139,7 +141,7 @@ def test_unknown_key(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ["seaweed"], indirect=True)
-def test_wrong_secret(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_secret_is_refused_and_not_shown(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that checks signatures refuses a wrong secret, and the error does not show it."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET-OF-another")
     text = refused(lambda: place.store().create("a", [b"x"]))
@@ -148,7 +150,7 @@ def test_wrong_secret(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("uri", ["gs://a", "s3://ü/x", "gs://-a-/x", "s3://a b/x", "gs://bucket/a/../b"])
-def test_bad_place(uri: str) -> None:
+def test_invalid_bucket_address_is_a_config_error(uri: str) -> None:
     """An invalid bucket address is a ConfigError of the command line."""
     with pytest.raises(ConfigError, match=r"is not a valid bucket name|write the name without it") as told:
         open_store(uri)
@@ -156,7 +158,7 @@ def test_bad_place(uri: str) -> None:
 
 
 @pytest.mark.parametrize(("uri", "missing"), [("gs://bucket/m", "google.cloud.storage"), ("s3://bucket/m", "boto3")])
-def test_no_library(uri: str, missing: str, tmp_path: Path) -> None:
+def test_missing_library_names_the_extra(uri: str, missing: str, tmp_path: Path) -> None:
     """The error names the extra to install if the client library is missing."""
     code = f"""
 import sys
@@ -223,7 +225,7 @@ def never(name: str, from_number: int = 0) -> Callable[[Asked], Fault]:
 
 
 @google_only
-def test_token_runs_out(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_expired_token_is_renewed_once(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A token that is refused during a run is renewed once, without an error."""
     with token_server(monkeypatch, tmp_path, place, token("OLD"), token("NEW")) as vendor:
         store = place.store()
@@ -236,7 +238,7 @@ def test_token_runs_out(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 @google_only
-def test_token_refused(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_refused_new_token_is_an_error(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """If the new token is refused, too, the error says after few requests that the credentials are invalid."""
     with token_server(monkeypatch, tmp_path, place):
         place.proxy.spoil = never("OLD")
@@ -247,7 +249,7 @@ def test_token_refused(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 @google_only
-def test_token_server_in_trouble(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_token_server_is_retried(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A token server that fails once is retried. A refusal is retried once, too, because the key file may be new by
     then, and then is an error with the server's words.
     """
@@ -275,7 +277,7 @@ def on_a_container(monkeypatch: pytest.MonkeyPatch) -> Callable[[Vendor], None]:
 
 
 @amazon_only
-def test_role_runs_out(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
+def test_expired_role_credentials_are_renewed_once(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
     """Credentials that expire during a run are renewed once, however many threads notice it."""
     with vending(role("OLD"), role("NEW")) as vendor:
         on_a_container(vendor)
@@ -289,7 +291,9 @@ def test_role_runs_out(place: Place, on_a_container: Callable[[Vendor], None]) -
 
 
 @amazon_only
-def test_role_runs_out_unsaid(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
+def test_reply_without_a_body_renews_expired_credentials(
+    place: Place, on_a_container: Callable[[Vendor], None]
+) -> None:
     """Expired credentials are renewed, too, if a request without an error body (HEAD) notices it first."""
     with vending(role("OLD"), role("NEW")) as vendor:
         on_a_container(vendor)
@@ -300,7 +304,7 @@ def test_role_runs_out_unsaid(place: Place, on_a_container: Callable[[Vendor], N
 
 
 @amazon_only
-def test_role_refused(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
+def test_expired_new_credentials_are_an_error(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
     """If the new credentials have expired, too, one clear error says so."""
     with vending(role("OLD")) as vendor:
         on_a_container(vendor)
@@ -311,7 +315,7 @@ def test_role_refused(place: Place, on_a_container: Callable[[Vendor], None]) ->
 
 
 @amazon_only
-def test_role_in_trouble(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
+def test_credential_server_is_retried(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
     """A credential server that fails once is retried."""
     with vending(Reply(500), role("NEW")) as vendor:
         on_a_container(vendor)
@@ -323,7 +327,9 @@ def test_role_in_trouble(place: Place, on_a_container: Callable[[Vendor], None])
 
 
 @either
-def test_requester_pays(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_each_request_names_the_requester_as_payer(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Each request states that the requester pays."""
     with token_server(monkeypatch, tmp_path, place):
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "payer-1")
@@ -339,7 +345,7 @@ def test_requester_pays(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 @google_only
-def test_requester_without_project(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requester_pays_needs_a_project(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cloud Storage charges a project, so one must be known."""
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
     text = refused(lambda: place.store(StoreOptions(requester_pays=True)))
@@ -347,7 +353,7 @@ def test_requester_without_project(place: Place, monkeypatch: pytest.MonkeyPatch
 
 
 @google_only
-def test_requester_with_credentials_and_no_project(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requester_pays_needs_a_project_beside_credentials(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials that name no project get the same message: those of a person often name none."""
     from google.auth.credentials import AnonymousCredentials
 
@@ -359,7 +365,7 @@ def test_requester_with_credentials_and_no_project(place: Place, monkeypatch: py
 
 
 @either
-def test_anonymous(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_anonymous_requests_carry_no_credentials(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Anonymous requests carry no credentials, even if some are configured, and a refusal names the missing permission
     of anonymous callers.
     """

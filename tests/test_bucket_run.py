@@ -108,7 +108,7 @@ def job(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         yield Job(server, proxy, tmp_path)
 
 
-def test_as_with_files(job: Job) -> None:
+def test_bucket_run_writes_the_bytes_of_a_local_run(job: Job) -> None:
     """A run in a bucket produces the bytes of a run with files and writes summary.json last; a
     second run does nothing.
     """
@@ -125,7 +125,7 @@ def test_as_with_files(job: Job) -> None:
     assert not [request for request in job.proxy.log if request.verb == "get" and request.key.startswith("audio/")]
 
 
-def test_other_commands(job: Job) -> None:
+def test_other_commands_accept_addresses(job: Job) -> None:
     """status, merge, score, --dry-run and sharded runs accept addresses; a second run with other
     settings is refused.
     """
@@ -166,7 +166,7 @@ def test_a_dry_run_estimates_from_the_reachable_recordings(job: Job) -> None:
     assert (code, f"{ITEMS}" in said) == (0, True)
 
 
-def test_overwrite(job: Job) -> None:
+def test_overwrite_erases_only_files_of_a_run(job: Job) -> None:
     """--overwrite erases only files that a run wrote."""
     out = f"{job.root}/out"
     job.put("out/notes.txt", b"mine")
@@ -178,7 +178,7 @@ def test_overwrite(job: Job) -> None:
     assert len(store.names("txt")) == ITEMS - 1
 
 
-def test_killed(job: Job) -> None:
+def test_killed_run_resumes_to_the_same_files(job: Job) -> None:
     """A run that is killed and restarted produces the same files, and no item twice."""
     out = f"{job.root}/out"
     slow = ("--engine-option", "delay_s=0.2")
@@ -195,7 +195,7 @@ def test_killed(job: Job) -> None:
 
 
 @pytest.mark.parametrize("name", ["m.jsonl", "00.txt"])
-def test_interrupted_while_it_asks(job: Job, name: str) -> None:
+def test_ctrl_c_ends_a_run_that_waits_for_the_store(job: Job, name: str) -> None:
     """A first Ctrl-C ends a run that waits for the store in its own or in other threads. It does not wait for the
     threads, and the signal is not mistaken for a failed connection.
     """
@@ -219,7 +219,7 @@ def test_interrupted_while_it_asks(job: Job, name: str) -> None:
     assert "no item was started" in said
 
 
-def test_a_listing_is_interrupted(job: Job) -> None:
+def test_ctrl_c_ends_a_listing(job: Job) -> None:
     """A Ctrl-C also ends `voxbatch manifest` without waiting for its threads."""
     over = threading.Event()
     job.put("audio/00.txt", b"one two")
@@ -239,7 +239,7 @@ def test_a_listing_is_interrupted(job: Job) -> None:
         over.set()
 
 
-def test_a_bad_day(job: Job) -> None:
+def test_outputs_are_the_same_despite_faults(job: Job) -> None:
     """With a tenth of all requests failing in every known way, the outputs are the same and no item is in two parts."""
     job.proxy.stall_s = 0.5
     job.proxy.spoil = servers.share(0.1, servers.WEATHER, seed=3)
@@ -252,7 +252,7 @@ def test_a_bad_day(job: Job) -> None:
     assert outputs(store) == job.local()
 
 
-def test_writes_fail_for_a_while(job: Job) -> None:
+def test_commits_are_retried(job: Job) -> None:
     """Commits are retried while the store rejects writes for some attempts."""
     left = 8
     lock = threading.Lock()
@@ -268,7 +268,7 @@ def test_writes_fail_for_a_while(job: Job) -> None:
     assert outputs(open_store(f"{job.root}/out")) == job.local()
 
 
-def test_the_store_goes_down(job: Job) -> None:
+def test_lasting_outage_of_the_store_stops_the_run(job: Job) -> None:
     """A store that fails permanently during a run stops it with the object, the reason and the number of safe items. A
     restart resumes.
     """
@@ -295,8 +295,12 @@ def test_a_silent_store_stops_the_run_unless_told_otherwise(job: Job) -> None:
     assert (open_store(out).read("failures.jsonl") or b"").count(b'"retryable": true') == ITEMS
 
 
-def test_a_store_that_replaces(job: Job) -> None:
-    """A run warns at the start if the store ignores create-if-absent, because two writers would be unsafe there."""
+@pytest.mark.parametrize("job", ["google"], indirect=True)
+def test_run_warns_of_a_store_that_ignores_create_if_absent(job: Job) -> None:
+    """A run warns at the start if the store ignores create-if-absent, because two writers would be unsafe there.
+
+    SeaweedFS is left out: the proxy takes the condition out of the request, which would break the signature.
+    """
 
     def ignored(request: servers.Asked) -> servers.Asked:
         headers = {name: value for name, value in request.headers.items() if name != "if-none-match"}
@@ -304,12 +308,11 @@ def test_a_store_that_replaces(job: Job) -> None:
 
     job.proxy.rewrite = ignored
     code, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out")
-    if job.server.scheme == "gs":
-        assert code == 3, said
-        assert "this store overwrites objects despite create-if-absent" in said
+    assert code == 3, said
+    assert "this store overwrites objects despite create-if-absent" in said
 
 
-def test_no_secrets(job: Job) -> None:
+def test_no_secret_is_shown_or_written(job: Job) -> None:
     """Neither the output nor the written files contain the secret key."""
     _, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out", "--s3-endpoint-url", "http://me:hush@127.0.0.1:9")
     secrets = [value for name, value in job.server.settings("").items() if "SECRET" in name] + ["hush"]
@@ -320,7 +323,7 @@ def test_no_secrets(job: Job) -> None:
         assert secret.encode() not in written
 
 
-def test_recordings_on_a_web_server(tmp_path: Path) -> None:
+def test_recordings_on_a_web_server_are_transcribed(tmp_path: Path) -> None:
     """A manifest can name recordings by address; addresses in a private network fail unless they are allowed.
     Signatures are shown and written only in the rows themselves.
     """

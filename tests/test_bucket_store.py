@@ -19,10 +19,21 @@ import pytest
 from servers import BUSY, WEATHER, Asked, Fault, Place, Reply, refused, share
 
 from voxbatch.errors import StorageError
-from voxbatch.storage import StoreOptions, bucket, connect, gcs, open_recording, open_store, parallel_map, retry, s3
+from voxbatch.storage import (
+    StoreOptions,
+    bucket,
+    connect,
+    gcs,
+    open_recording,
+    open_store,
+    parallel_map,
+    retry,
+    retrying_client,
+    s3,
+)
 from voxbatch.storage.bucket import STREAMS
 from voxbatch.storage.objects import UnusableObject
-from voxbatch.storage.retry import ATTEMPTS
+from voxbatch.storage.retry import STORE_REQUEST
 
 pytestmark = [
     pytest.mark.slow,  # starts servers
@@ -78,7 +89,7 @@ def test_round_trip(place: Place) -> None:
         list(store.lines("missing"))
 
 
-def test_create_only_once(place: Place) -> None:
+def test_create_writes_only_once(place: Place) -> None:
     """A second creation does nothing and returns False, unless its bytes are the same; `write` replaces the object."""
     store = place.store()
     assert store.create("a", [b"first"])
@@ -91,7 +102,7 @@ def test_create_only_once(place: Place) -> None:
     assert store.names("") == ["a"]
 
 
-def test_one_request(place: Place) -> None:
+def test_each_call_is_one_request(place: Place) -> None:
     """Each call is one request if there are no faults: the clients add neither retries nor other requests."""
     store = place.store()
     store.create("a", [b"x"])
@@ -105,7 +116,7 @@ def test_one_request(place: Place) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_sizes(place: Place) -> None:
+def test_objects_near_block_boundaries_are_read_whole(place: Place) -> None:
     """Objects of all sizes near block boundaries are read back correctly, and so are their lines of any length."""
     store = place.store()
     for size in (0, 1, 99, 100, 101, 399, 400, 401, 1000, 1001, 1400, 2500):
@@ -117,7 +128,7 @@ def test_sizes(place: Place) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_lines_left_early(place: Place) -> None:
+def test_first_line_fetches_only_the_first_block(place: Place) -> None:
     """A reader that stops after the first line fetches only the first block."""
     store = place.store()
     store.create("a", [b"line\n" * 10_000])
@@ -128,7 +139,7 @@ def test_lines_left_early(place: Place) -> None:
 
 
 @pytest.mark.usefixtures("parts")
-def test_large(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_large_object_is_uploaded_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Data too large for memory goes through a temporary file and is uploaded in parts, created only once, and read
     back.
     """
@@ -148,7 +159,7 @@ def test_large(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert os.listdir(tmp_path) == []
 
 
-def test_gathered_on_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_data_is_gathered_on_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data too large for memory is written to disk while it arrives, because merged outputs have no size limit."""
     monkeypatch.setattr(bucket, "IN_MEMORY_BYTES", 1 << 20)
     peaks = []
@@ -165,7 +176,7 @@ def test_gathered_on_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None
     assert len(place.look("a")) == 32 << 20
 
 
-def test_one_client(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_one_client(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that start together share one client, because each additional client would log in again."""
     place.put("a", b"abc")
     made = []
@@ -182,7 +193,7 @@ def test_one_client(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made) == 1
 
 
-def test_connections_are_kept(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_connections_are_kept_open(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """As many connections are kept open as there are concurrent calls."""
     store = place.store()
     together = threading.Barrier(STREAMS)
@@ -191,7 +202,7 @@ def test_connections_are_kept(place: Place, caplog: pytest.LogCaptureFixture) ->
     assert "Connection pool is full" not in caplog.text
 
 
-def test_large_in_one(place: Place) -> None:
+def test_large_object_in_one_request_is_read_back(place: Place) -> None:
     """A large object uploaded in one request is read back; the store may keep it in parts without a checksum."""
     store = place.store()
     assert store.create("a", [LARGE])
@@ -202,7 +213,7 @@ def test_large_in_one(place: Place) -> None:
     assert stat.size == len(LARGE)
 
 
-def test_past_the_end(place: Place) -> None:
+def test_read_past_the_end_gives_the_revision(place: Place) -> None:
     """Reading behind the end of an object, or in an empty one, gives no bytes, but still gives the revision."""
     objects = place.store()._objects
     for key, data in (("full", b"0123456789"), ("empty", b"")):
@@ -218,7 +229,7 @@ def test_past_the_end(place: Place) -> None:
             objects.get(key, 0, 100, stat.tag)
 
 
-def test_content_types(place: Place) -> None:
+def test_outputs_have_content_types(place: Place) -> None:
     """Outputs have content types with which a browser displays them correctly."""
     store = place.store()
     kinds = {
@@ -247,7 +258,7 @@ ODD = [
 ]
 
 
-def test_odd_names(place: Place) -> None:
+def test_special_characters_in_names_are_kept(place: Place) -> None:
     """A name with special characters is used unchanged, whatever escaping an address would need."""
     store = place.store()
     for name in ODD:
@@ -260,7 +271,7 @@ def test_odd_names(place: Place) -> None:
     assert store.names("") == []
 
 
-def test_names(place: Place) -> None:
+def test_names_are_sorted_and_relative(place: Place) -> None:
     """Names below a folder are sorted and relative to OUT; names of neighbouring prefixes and folder placeholders are
     left out.
     """
@@ -274,18 +285,18 @@ def test_names(place: Place) -> None:
     assert store.names("") == ["other", "parts-2/x", "parts/a/1", "parts/a/2", "parts/b"]
 
 
-def test_pages(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_joins_its_pages(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pages of a listing are joined correctly, whatever names are at their boundaries."""
     names = sorted(f"{a}{b}{c}" for a in ("a", "b") for b in ("!", "-", "/", "0", "z/", "ü") for c in ("1", "2"))
     store = place.store()
     for name in names:
         store.create(name, [b"x"])
     for page in (1, 2, 3, 5, 24):
-        monkeypatch.setattr(retry, "LISTING_PAGE_SIZE", page)
+        monkeypatch.setattr(retrying_client, "LISTING_PAGE_SIZE", page)
         assert store.names("") == names
 
 
-def test_whole_bucket(place: Place) -> None:
+def test_whole_bucket_can_be_out(place: Place) -> None:
     """A whole bucket can be OUT."""
     store = open_store(f"{place.server.scheme}://{place.bucket}/")
     assert store.prepare() is None
@@ -297,7 +308,7 @@ def test_whole_bucket(place: Place) -> None:
 # ── creation with concurrent writers and lost replies ─────────────────────────────────────────────────────────────────
 
 
-def test_prepared(place: Place) -> None:
+def test_prepare_gives_no_warning(place: Place) -> None:
     """A store that supports create-if-absent gives no warning; a second run needs one request for the check."""
     assert place.store().prepare() is None
     place.proxy.forget()
@@ -307,7 +318,7 @@ def test_prepared(place: Place) -> None:
 
 
 @either
-def test_deaf_store(place: Place) -> None:
+def test_store_that_ignores_create_if_absent_is_detected(place: Place) -> None:
     """A store that ignores create-if-absent is detected at the start of each run."""
 
     def unconditional(asked: Asked) -> Asked:
@@ -325,7 +336,7 @@ def test_deaf_store(place: Place) -> None:
 
 @pytest.mark.parametrize("before", [[], ["503"], ["lost"]], ids=["first", "retry", "both"])
 @pytest.mark.parametrize("fault", ["lost", "lost-503", "cut"])
-def test_lost_reply(place: Place, before: list[Fault], fault: Fault) -> None:
+def test_create_with_a_lost_reply_counts_as_written(place: Place, before: list[Fault], fault: Fault) -> None:
     """A creation whose reply is lost is recognized as our own at any attempt, and another writer's object is not."""
     store = place.store()
     place.proxy.faults["a"] = [*before, fault]
@@ -339,7 +350,7 @@ def test_lost_reply(place: Place, before: list[Fault], fault: Fault) -> None:
 
 @pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("fault", ["lost", "lost-503"])
-def test_lost_reply_of_parts(place: Place, fault: Fault) -> None:
+def test_upload_in_parts_with_a_lost_reply_counts_as_written(place: Place, fault: Fault) -> None:
     """The same holds for an upload in parts, where the reply to the last request counts."""
     is_google = place.server.scheme == "gs"
     pieces: list[Fault] = [""] if is_google else ["", "", ""]
@@ -360,7 +371,7 @@ PARTS = {"gs": 200, "s3": 30}
 """Number of parts per server. 200 on each took 85 s in total, with the same result."""
 
 
-def test_racing_writers(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_racing_writers_creates(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """If 16 writers race for the same parts, exactly one wins each part, and the others read the winner's bytes."""
     for name, value in place.server.settings(f"http://127.0.0.1:{place.server.port}").items():
         monkeypatch.setenv(name, value)
@@ -395,7 +406,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("seed", [1, 2])
-def test_faults_everywhere(place: Place, seed: int) -> None:
+def test_all_parts_are_written_once_despite_faults(place: Place, seed: int) -> None:
     """With one request in ten failing in every known way, all parts of a run are written once and read back."""
     texts = {f"parts/{i:02}.jsonl": b"%d\n" % i * i * 50 for i in range(60)}
     place.proxy.spoil = share(0.1, WEATHER, seed)
@@ -411,16 +422,21 @@ def test_faults_everywhere(place: Place, seed: int) -> None:
     # Each object takes two puts, one look-up for the second, and two reads; a tenth more for faults, and look-ups for
     # lost replies.
     assert place.asked() <= 60 * 5 * 1.5
-    bounds = {"put": 2 * ATTEMPTS, "stat": 2 * ATTEMPTS, "get": 2 * ATTEMPTS, "list": ATTEMPTS}
+    bounds = {
+        "put": 2 * STORE_REQUEST.attempts,
+        "stat": 2 * STORE_REQUEST.attempts,
+        "get": 2 * STORE_REQUEST.attempts,
+        "list": STORE_REQUEST.attempts,
+    }
     assert all(count <= bounds[verb] for (verb, _), count in place.proxy.counts().items())
 
 
 @either
-def test_outage(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_succeed_after_an_outage(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes that fail during an outage all succeed when it is over."""
     monkeypatch.delenv(retry.NO_WAIT)
-    monkeypatch.setattr(retry, "FIRST_WAIT_S", 0.1)
-    monkeypatch.setattr(retry, "LONGEST_WAIT_S", 0.5)
+    policy = replace(STORE_REQUEST, first_wait_s=0.1, longest_wait_s=0.5)
+    monkeypatch.setattr(retrying_client, "STORE_REQUEST", policy)
     over = threading.Event()
     place.proxy.spoil = lambda asked: "503" if asked.verb == "put" and not over.is_set() else ""
     timer = threading.Timer(0.6, over.set)
@@ -435,7 +451,7 @@ def test_outage(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @either
 @pytest.mark.parametrize("fault", ["503", "429", BUSY, "500", "reset", "408"])
-def test_no_end(place: Place, fault: Fault) -> None:
+def test_lasting_fault_ends_after_all_attempts(place: Place, fault: Fault) -> None:
     """A call that keeps failing stops after a fixed number of attempts; the error gives that number and the remedy."""
     place.proxy.spoil = lambda asked: fault
     store = place.store()
@@ -451,13 +467,15 @@ def test_no_end(place: Place, fault: Fault) -> None:
         place.proxy.forget()
         text = refused(call)
         assert text.startswith(f"cannot {verb} {place.uri}/a")
-        assert text.endswith(f": start again ({ATTEMPTS} attempts failed)" if fault != "reset" else "attempts failed)")
-        assert place.asked() == ATTEMPTS
+        assert text.endswith(
+            f": start again ({STORE_REQUEST.attempts} attempts failed)" if fault != "reset" else "attempts failed)"
+        )
+        assert place.asked() == STORE_REQUEST.attempts
 
 
 @pytest.mark.usefixtures("parts")
 @either
-def test_no_end_of_parts(place: Place) -> None:
+def test_lasting_fault_of_the_last_part_ends_after_all_attempts(place: Place) -> None:
     """The same holds if only the last request of an upload fails; the error does not show the upload id."""
     place.proxy.spoil = lambda asked: "reset" if asked.verb == "put" and asked.number % 2 == 0 else ""
     text = refused(lambda: place.store().create("a", [LARGE]))
@@ -468,7 +486,7 @@ def test_no_end_of_parts(place: Place) -> None:
 
 
 @either
-def test_half_bodies(place: Place) -> None:
+def test_half_a_body_is_never_accepted(place: Place) -> None:
     """Half a body is never accepted as the whole, whether the connection or a wrong length ends it."""
     store = place.store()
     store.create("a", [b"0123456789" * 100])
@@ -482,7 +500,7 @@ def test_half_bodies(place: Place) -> None:
 
 
 @either
-def test_no_listing(place: Place) -> None:
+def test_reply_that_is_no_listing_is_an_error(place: Place) -> None:
     """A reply with status 200 that is no listing is not mistaken for an empty one, which would restart the run from
     nothing.
     """
@@ -495,7 +513,7 @@ def test_no_listing(place: Place) -> None:
 
 @pytest.mark.usefixtures("parts")
 @amazon_only
-def test_late_failure(place: Place) -> None:
+def test_late_failure_of_an_upload_is_noticed(place: Place) -> None:
     """S3 may answer "200 OK" and then report that the last step of an upload failed; this counts as a failure."""
     late = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>Please try again.</Message></Error>"
     place.proxy.faults["a"] = ["", "", "", Reply(200, (), late)]
@@ -506,7 +524,7 @@ def test_late_failure(place: Place) -> None:
 
 @pytest.mark.usefixtures("parts", "small")
 @amazon_only
-def test_half_a_block(place: Place) -> None:
+def test_half_a_block_is_not_the_end(place: Place) -> None:
     """Half a block is not mistaken for the end of an object, even without a checksum."""
     place.store().create("a", [LARGE])
     with closing(place.store().lines("a")) as lines:
@@ -517,7 +535,7 @@ def test_half_a_block(place: Place) -> None:
 
 
 @either
-def test_long_listing(place: Place) -> None:
+def test_broken_listing_gives_each_object_once(place: Place) -> None:
     """A listing of several pages gives each object once and in order, although most of its replies break off."""
     keys = [f"run 1/{i:05}" for i in range(2_600)]
     place.server.fill(place.bucket, keys)

@@ -29,7 +29,6 @@ from voxbatch.output.checkpoint import part_names, read_part
 from voxbatch.platforms.listen.batch_window import GRACE_S, batch_window_of
 from voxbatch.platforms.listen.message import UploadedRecording
 from voxbatch.platforms.listen.subscription import Subscription
-from voxbatch.platforms.submit import ATTEMPTS
 from voxbatch.storage import Store, open_store, retry, stat_object
 
 pytestmark = pytest.mark.slow
@@ -820,7 +819,7 @@ def test_missing_job_loses_no_message(setup: ListenSetup, cloud_run: CloudRunApi
     elif fault == "denied":
         cloud_run.endpoint.replies = [google_refusal(403, "Permission 'run.executions.list' denied")]
     else:
-        cloud_run.endpoint.replies = ["", google_refusal(429, "Quota exceeded")] * ATTEMPTS
+        cloud_run.endpoint.replies = ["", google_refusal(429, "Quota exceeded")] * retry.RUN_START.attempts
     setup.manifest("day")
     assert listening.ended() == 1
     said = {"gone": "there is no job", "denied": "permission denied", "busy": "Quota exceeded"}

@@ -98,7 +98,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @slow
-def test_arrives_once(model: Model) -> None:
+def test_all_files_arrive_once(model: Model) -> None:
     """All files below the prefix arrive in their folders, including the empty one, without neighbours and placeholders.
     A second call fetches nothing.
     """
@@ -118,7 +118,7 @@ def test_arrives_once(model: Model) -> None:
 
 
 @slow
-def test_a_speech_model(model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_engine_takes_a_model_from_a_bucket(model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The vLLM engine accepts a model by its bucket address: it detects the family, pins the revision, and reports
     missing weights.
     """
@@ -141,18 +141,18 @@ def test_a_speech_model(model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 @slow
-def test_an_endpoint_of_its_own(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("model", ["amazon"], indirect=True)
+def test_model_comes_from_the_s3_endpoint_of_the_run(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model is fetched from the S3 endpoint of the run's other buckets."""
     from voxbatch.storage import StoreOptions
 
-    if model.server.scheme == "s3":
-        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-        access = StoreOptions(s3_endpoint_url=model.proxy.url)
-        assert files(download_model(model.uri, model.cache, model.lines.append, access).path) == Model.FILES
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    store_options = StoreOptions(s3_endpoint_url=model.proxy.url)
+    assert files(download_model(model.uri, model.cache, model.lines.append, store_options).path) == Model.FILES
 
 
 @slow
-def test_revision(model: Model) -> None:
+def test_revision_is_the_digest_of_the_marker(model: Model) -> None:
     """The revision is the digest of the marker: uploading the same bytes again keeps it, and other bytes give another
     folder.
     """
@@ -169,14 +169,14 @@ def test_revision(model: Model) -> None:
 
 
 @slow
-def test_whole_bucket(model: Model) -> None:
+def test_whole_bucket_can_be_the_model(model: Model) -> None:
     """A whole bucket can be the model folder."""
     fetched = model.fetch(f"{model.server.scheme}://{model.bucket}")
     assert files(fetched.path) == {f"asr/tiny/{name}": data for name, data in Model.FILES.items()}
 
 
 @slow
-def test_many_pieces(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_in_several_blocks_is_joined(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """An object arrives in several pieces that are joined correctly, with a shorter last piece."""
     for store in (gcs, s3):
         monkeypatch.setattr(store, "STREAM_BYTES", 30_001)
@@ -184,7 +184,7 @@ def test_many_pieces(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @slow
-def test_many_files(model: Model) -> None:
+def test_more_files_than_threads_all_arrive(model: Model) -> None:
     """More files than are fetched concurrently, with special characters in their names, all arrive."""
     names = [f"{i}/ü %2F#?+&=.bin" for i in range(30)]
     for name in names:
@@ -194,7 +194,7 @@ def test_many_files(model: Model) -> None:
 
 
 @slow
-def test_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_object_is_never_in_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large object is streamed: the process never holds it in memory."""
     model.put("asr/tiny/weights.bin", bytes(150_000_000))
     for name in ("STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL"):
@@ -214,7 +214,7 @@ atexit.register(lambda: print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/st
 
 
 @slow
-def test_killed(model: Model) -> None:
+def test_killed_process_leaves_only_complete_files(model: Model) -> None:
     """A process killed within a file leaves only complete files; the next process fetches only the missing file."""
     model.proxy.faults["weights.bin"] = ["hold"]
     process = model.script()
@@ -235,7 +235,7 @@ def test_killed(model: Model) -> None:
 
 @slow
 @pytest.mark.parametrize("fault", ["cut", "short", "503"])
-def test_one_fault(model: Model, fault: str) -> None:
+def test_fault_is_retried(model: Model, fault: str) -> None:
     """An interrupted connection, an incomplete object and a failing server are retried."""
     model.proxy.faults["weights.bin"] = [fault]
     fetched = model.fetch()
@@ -244,14 +244,14 @@ def test_one_fault(model: Model, fault: str) -> None:
 
 
 @slow
-def test_lasting_fault(model: Model) -> None:
+def test_incomplete_object_never_appears(model: Model) -> None:
     """An object that never arrives completely never appears in the folder, and the error names it. Once it arrives, the
     fetch succeeds.
     """
-    model.proxy.faults["weights.bin"] = ["short"] * model_download.ATTEMPTS
+    model.proxy.faults["weights.bin"] = ["short"] * retry.MODEL_FILE.attempts
     with pytest.raises(StorageError, match=r"weights\.bin"):
         model.fetch()
-    assert model.fetched()["weights.bin"] == model_download.ATTEMPTS
+    assert model.fetched()["weights.bin"] == retry.MODEL_FILE.attempts
     assert [line for line in model.lines if line.startswith("trying again: ")]
     (folder,) = model.cache.glob("models-*")
     assert not {"weights.bin", MARKER} & set(os.listdir(folder))
@@ -259,7 +259,7 @@ def test_lasting_fault(model: Model) -> None:
 
 
 @slow
-def test_spoiled_cache(model: Model) -> None:
+def test_only_damaged_files_are_fetched_again(model: Model) -> None:
     """Only files that are missing or truncated in the cache are fetched again."""
     fetched = model.fetch()
     model.fetched()
@@ -271,7 +271,7 @@ def test_spoiled_cache(model: Model) -> None:
 
 
 @slow
-def test_swept(model: Model) -> None:
+def test_temporary_files_of_a_killed_process_are_removed(model: Model) -> None:
     """Temporary files of a killed process are removed, on systems without nameless files."""
     fetched = model.fetch()
     (fetched.path / MARKER).unlink()
@@ -281,7 +281,7 @@ def test_swept(model: Model) -> None:
 
 
 @slow
-def test_two_processes(model: Model) -> None:
+def test_second_process_waits_for_the_first(model: Model) -> None:
     """If two processes start together, one fetches, and the other waits and logs it; both end with the same folder."""
     model.proxy.faults["weights.bin"] = ["hold"]
     first = model.script()
@@ -297,7 +297,7 @@ def test_two_processes(model: Model) -> None:
 
 
 @slow
-def test_two_processes_without_locks(model: Model) -> None:
+def test_two_processes_without_locks_fetch_the_same_files(model: Model) -> None:
     """On a file system without locks both processes fetch, and neither damages the files of the other."""
     head = """
 import fcntl
@@ -320,7 +320,7 @@ fcntl.flock = flock
 
 
 @pytest.mark.parametrize("uri", ["", "models/tiny", "gs://", "s3:///tiny", "https://host/tiny", "gs:/models/tiny"])
-def test_no_address(uri: str, tmp_path: Path) -> None:
+def test_address_without_a_bucket_is_refused(uri: str, tmp_path: Path) -> None:
     """An address without a bucket is refused with the form of a valid one."""
     with pytest.raises(StorageError, match=r"gs://bucket/prefix or s3://bucket/prefix|'' is not a valid bucket name"):
         download_model(uri, tmp_path)
@@ -328,7 +328,7 @@ def test_no_address(uri: str, tmp_path: Path) -> None:
 
 @slow
 @pytest.mark.parametrize("path", ["/nothing", "/asr/tiny/weights.bin", "/asr/tin"])
-def test_nothing_there(model: Model, path: str) -> None:
+def test_prefix_without_objects_is_an_error(model: Model, path: str) -> None:
     """A prefix without objects is an error that names the prefix; no folder is created."""
     with pytest.raises(StorageError, match=rf"{path}/: there is no object below it: give the folder that holds"):
         model.fetch(f"{model.server.scheme}://{model.bucket}{path}")
@@ -336,7 +336,7 @@ def test_nothing_there(model: Model, path: str) -> None:
 
 
 @slow
-def test_no_bucket(model: Model) -> None:
+def test_missing_bucket_is_named(model: Model) -> None:
     """A missing bucket is reported by its name."""
     with pytest.raises(StorageError, match="there is no bucket models-nowhere: check its name"):
         model.fetch(f"{model.server.scheme}://models-nowhere/tiny")
@@ -345,7 +345,7 @@ def test_no_bucket(model: Model) -> None:
 @slow
 @pytest.mark.parametrize("model", ["google"], indirect=True)  # the S3 server normalizes such names
 @pytest.mark.parametrize("name", ["../out", "tokens/../../out", "/out", "a//b"])
-def test_names_that_lead_out(model: Model, name: str) -> None:
+def test_names_that_lead_out_are_refused(model: Model, name: str) -> None:
     """An object whose name leads out of the folder, or is invalid in one, stops the fetch before
     anything is fetched.
     """
@@ -366,7 +366,7 @@ def test_accepted_names_stay_inside(name: str) -> None:
 
 
 @slow
-def test_not_let_in(model: Model) -> None:
+def test_missing_permission_is_named(model: Model) -> None:
     """A missing permission fails the first attempt with an error that names the object and the permission."""
     model.proxy.faults["weights.bin"] = ["403"] * 9
     with pytest.raises(
@@ -377,18 +377,18 @@ def test_not_let_in(model: Model) -> None:
 
 
 @slow
-def test_replaced_meanwhile(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_replaced_after_the_listing_is_not_stored(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """An object that is replaced between the listing and its download is not stored in the folder
     of the old revision.
     """
-    listed = model_download._listed
+    listed = model_download._list_files
 
-    def listed_and_replaced(*place: Any) -> list[model_download.Remote]:
+    def listed_and_replaced(*place: Any) -> list[model_download.RemoteFile]:
         found = listed(*place)
         model.put("asr/tiny/weights.bin", b"x" * len(Model.FILES["weights.bin"]))
         return found
 
-    monkeypatch.setattr(model_download, "_listed", listed_and_replaced)
+    monkeypatch.setattr(model_download, "_list_files", listed_and_replaced)
     with pytest.raises(StorageError, match=r"weights\.bin: .*start again"):
         model.fetch()
     (folder,) = model.cache.glob("models-*")
@@ -396,7 +396,7 @@ def test_replaced_meanwhile(model: Model, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @slow
-def test_packed(model: Model) -> None:
+def test_object_stored_as_gzip_is_refused(model: Model) -> None:
     """An object stored as gzip is refused, because an engine would read the compressed bytes."""
     model.put("asr/tiny/config.json", b"\x1f\x8b", encoding="gzip")
     with pytest.raises(StorageError, match=r"config\.json: it is stored with Content-Encoding: gzip; unpack it"):
@@ -404,7 +404,7 @@ def test_packed(model: Model) -> None:
 
 
 @slow
-def test_full_disk(model: Model, small_disk: Path) -> None:
+def test_full_disk_leaves_no_partial_file(model: Model, small_disk: Path) -> None:
     """A full disk gives an error of one line with the file, which need not be the large one; the incomplete file is
     removed.
     """
@@ -417,7 +417,7 @@ def test_full_disk(model: Model, small_disk: Path) -> None:
 
 
 @slow
-def test_unwritable_cache(model: Model) -> None:
+def test_unwritable_cache_is_named(model: Model) -> None:
     """A cache that cannot be created, or whose place is taken by a file, is named with a remedy for a model's cache."""
     model.cache.write_bytes(b"")
     with pytest.raises(StorageError, match=rf"cannot write {model.cache}/.*choose another cache folder"):
@@ -443,14 +443,14 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.usefixtures("nobody")
 @slow
-def test_no_credentials(uri: str, way: str, tmp_path: Path) -> None:
+def test_missing_credentials_name_the_variables(uri: str, way: str, tmp_path: Path) -> None:
     """The error says how to set credentials if there are none."""
     with pytest.raises(StorageError, match=rf"cannot (read|list) {uri[:11]}.*: no usable credentials .*set {way}"):
         download_model(uri, tmp_path)
 
 
 @slow
-def test_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_server_is_a_failed_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that does not answer is reported as a failed connection."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
@@ -461,7 +461,7 @@ def test_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("uri", "missing"), [("gs://models/m", "google.cloud.storage"), ("s3://models/m", "boto3")])
-def test_no_library(uri: str, missing: str, tmp_path: Path) -> None:
+def test_missing_library_names_the_extra(uri: str, missing: str, tmp_path: Path) -> None:
     """The error names the extra to install if the client library is missing."""
     code = f"""
 import sys

@@ -30,7 +30,7 @@ from voxbatch.storage.circuit_breaker import FAILURE_THRESHOLD
 from voxbatch.storage.prefetch import Prefetcher
 from voxbatch.storage.recording import BLOCK_BYTES
 from voxbatch.storage.request_pool import FETCH_THREADS
-from voxbatch.storage.retry import ATTEMPTS
+from voxbatch.storage.retry import STORE_REQUEST
 
 pytestmark = pytest.mark.slow
 
@@ -99,20 +99,20 @@ def asked(bucket: Bucket, key: str) -> int:
 # ── one recording ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_small(bucket: Bucket) -> None:
+def test_small_recording_is_one_request(bucket: Bucket) -> None:
     """A small recording is fetched whole in one request."""
     uri = bucket.speech("a b/ü#1.flac", 2.0)
     assert samples(uri) == samples(bucket.local("a b/ü#1.flac"))
     assert asked(bucket, "a b/ü#1.flac") == 1
 
 
-def test_empty(bucket: Bucket) -> None:
+def test_empty_object_is_an_empty_file(bucket: Bucket) -> None:
     """An object without bytes is an empty file."""
     with pytest.raises(AudioError, match="the file is empty"):
         samples(bucket.put("empty.wav", b""))
 
 
-def test_large(bucket: Bucket) -> None:
+def test_large_recording_is_fetched_in_blocks(bucket: Bucket) -> None:
     """A large recording is fetched in blocks, each once; ffmpeg gets the whole file."""
     uri = bucket.speech("long.wav", 60.0)  # 1.9 MB
     assert samples(uri, block_bytes=100_000) == samples(bucket.local("long.wav"))
@@ -124,14 +124,14 @@ def test_large(bucket: Bucket) -> None:
         assert f.read() == Path(bucket.local("long.wav")).read_bytes()
 
 
-def test_a_part_of_a_large_one(bucket: Bucket) -> None:
+def test_part_of_a_large_recording_fetches_little_more(bucket: Bucket) -> None:
     """Decoding a part of a large recording fetches little more than that part."""
     uri = bucket.speech("long.wav", 60.0)
     assert samples(uri, 30.0, 1.0, block_bytes=20_000) == samples(bucket.local("long.wav"), 30.0, 1.0)
     assert asked(bucket, "long.wav") < 40  # of 96 blocks; BLOCK_SECONDS are decoded at a time
 
 
-def test_ffmpeg_waits_aloud(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_reports_while_it_waits_for_a_recording(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that waits for a whole large recording reports that it is alive, because a silent
     worker counts as hung.
     """
@@ -153,7 +153,7 @@ def test_ffmpeg_waits_aloud(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> 
     assert calls[0] == 0
 
 
-def test_a_block_that_failed(bucket: Bucket) -> None:
+def test_failed_block_is_requested_again(bucket: Bucket) -> None:
     """A block that failed is requested again later, when the store may have recovered."""
     uri = bucket.speech("long.wav", 60.0)
     with closing(open_recording(uri, block_bytes=100_000)) as opened:
@@ -166,7 +166,7 @@ def test_a_block_that_failed(bucket: Bucket) -> None:
 
 # the third server verifies a signature of the header that is changed here
 @pytest.mark.parametrize("bucket", ["google", "amazon"], indirect=True)
-def test_garbled_in_stretches(bucket: Bucket) -> None:
+def test_blocks_with_a_wrong_checksum_fail_the_recording(bucket: Bucket) -> None:
     """Blocks that do not match the checksum of the whole are a failure of that recording, not of the store."""
     uri = bucket.speech("long.wav", 20.0)
 
@@ -182,7 +182,7 @@ def test_garbled_in_stretches(bucket: Bucket) -> None:
         opened.pread(opened.size, 0)
 
 
-def test_another_one_in_its_place(bucket: Bucket) -> None:
+def test_blocks_of_two_revisions_are_never_joined(bucket: Bucket) -> None:
     """Blocks of two revisions are never joined."""
     uri = bucket.speech("long.wav", 60.0)
     with closing(open_recording(uri, block_bytes=100_000)) as recording:
@@ -193,7 +193,7 @@ def test_another_one_in_its_place(bucket: Bucket) -> None:
             recording.pread(100, 1_000_000)
 
 
-def test_garbled(bucket: Bucket) -> None:
+def test_damaged_recording_is_fetched_again(bucket: Bucket) -> None:
     """Half a recording of a plausible length is detected by the store's checksum and fetched again."""
     uri = bucket.speech("a.wav", 2.0)
     bucket.proxy.faults["a.wav"] = ["short"]
@@ -201,7 +201,7 @@ def test_garbled(bucket: Bucket) -> None:
     assert asked(bucket, "a.wav") == 2
 
 
-def test_stored_packed(bucket: Bucket) -> None:
+def test_object_stored_as_gzip_is_refused(bucket: Bucket) -> None:
     """An object stored with Content-Encoding gzip is refused with that reason, because its bytes are no recording."""
     bucket.server.put(bucket.name, "a.wav", b"\x1f\x8b", encoding="gzip")
     with pytest.raises(AudioError, match="Content-Encoding: gzip"):
@@ -209,7 +209,7 @@ def test_stored_packed(bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize("bucket", ["amazon"], indirect=True)
-def test_archived(bucket: Bucket) -> None:
+def test_archived_object_is_refused(bucket: Bucket) -> None:
     """An archived object is refused with that reason, not as a missing permission."""
     uri = bucket.put("a.wav", b"x")
     server = cast(servers.AmazonServer, bucket.server)
@@ -221,7 +221,7 @@ def test_archived(bucket: Bucket) -> None:
 # ── many recordings ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_fetched_side_by_side(bucket: Bucket) -> None:
+def test_recordings_are_prefetched_concurrently(bucket: Bucket) -> None:
     """A worker runs FETCH_THREADS requests concurrently: in this test no reply is sent before all were received."""
     uris = [bucket.speech(f"{i}.wav", 0.5, seed=i) for i in range(FETCH_THREADS)]
     together = threading.Barrier(FETCH_THREADS, timeout=60)
@@ -230,7 +230,7 @@ def test_fetched_side_by_side(bucket: Bucket) -> None:
     assert done(messages) == set(range(FETCH_THREADS))
 
 
-def test_parts_of_one_recording(bucket: Bucket) -> None:
+def test_items_of_one_recording_share_its_bytes(bucket: Bucket) -> None:
     """Consecutive items of one recording share the fetched bytes, which are dropped after the last of them."""
     uri, other = bucket.speech("a.wav", 2.0), bucket.speech("b.wav", 2.0)
     prefetcher = Prefetcher(open_recording)
@@ -264,15 +264,18 @@ def test_an_unreachable_recording_fails_if_its_place_delivers_others(bucket: Buc
             tried.release()
             return "503"
         if request.name == "5.wav":  # sent after all attempts for the first object
-            assert all(tried.acquire(timeout=60) for _ in range(ATTEMPTS))
+            assert all(tried.acquire(timeout=60) for _ in range(STORE_REQUEST.attempts))
         return ""
 
     bucket.proxy.spoil = spoil
     messages = decoded(*uris)
     assert done(messages) == {1, 2, 3, 4, 5}
-    assert f"({ATTEMPTS} attempts failed)" in failures(messages)[0]
+    assert f"({STORE_REQUEST.attempts} attempts failed)" in failures(messages)[0]
     assert [each.failure.retryable for each in messages if isinstance(each, Undecodable)] == [True]
-    assert asked(bucket, "0.wav") in (ATTEMPTS, 2 * ATTEMPTS)  # twice as often if nothing else had arrived in between
+    assert asked(bucket, "0.wav") in (
+        STORE_REQUEST.attempts,
+        2 * STORE_REQUEST.attempts,
+    )  # twice as often if nothing else had arrived in between
 
 
 def test_a_tenth_of_failing_requests_costs_no_recording(bucket: Bucket) -> None:
@@ -310,9 +313,9 @@ def test_recordings_are_retried_after_an_outage(bucket: Bucket) -> None:
             return ""
         with lock:
             tried[request.name] += 1
-            if sum(tried.values()) == 8 * ATTEMPTS:
+            if sum(tried.values()) == 8 * STORE_REQUEST.attempts:
                 over.set()
-            return "503" if tried[request.name] <= ATTEMPTS else ""
+            return "503" if tried[request.name] <= STORE_REQUEST.attempts else ""
 
     bucket.proxy.spoil = spoil
     messages = decoded(*uris, workers=1)

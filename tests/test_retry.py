@@ -18,7 +18,7 @@ from typing import BinaryIO
 import pytest
 
 from voxbatch.errors import StorageError
-from voxbatch.storage import retry
+from voxbatch.storage import retry, retrying_client
 from voxbatch.storage.objects import (
     CredentialsExpired,
     Digest,
@@ -28,7 +28,8 @@ from voxbatch.storage.objects import (
     TransientError,
     UnusableObject,
 )
-from voxbatch.storage.retry import ATTEMPTS, RetryingBucket, RetryingReader, read_blocks
+from voxbatch.storage.retry import STORE_REQUEST
+from voxbatch.storage.retrying_client import RetryingBucket, RetryingReader, read_blocks
 
 DATA = b"0123456789" * 10
 
@@ -107,8 +108,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.delenv(retry.NO_WAIT, raising=False)
     found = Clock()
-    monkeypatch.setattr(retry, "SLICE_S", math.inf)
-    monkeypatch.setattr(retry, "_haste", retry._Haste())
+    monkeypatch.setattr(retry, "SLEEP_STEP_S", math.inf)
+    monkeypatch.setattr(retry, "_deadline", retry._Deadline())
     monkeypatch.setattr(time, "sleep", found.sleep)
     monkeypatch.setattr(time, "monotonic", lambda: found.now)
     return found
@@ -119,7 +120,7 @@ def busy(seconds: float = 0.0) -> TransientError:
     return TransientError("cannot read gs://b/a: the server is busy", seconds)
 
 
-def test_passes(clock: Clock) -> None:
+def test_transient_errors_are_retried_with_growing_waits(clock: Clock) -> None:
     """A few failures are not visible to the caller; the random waits between them have bounds that double."""
     script = Script(*[busy()] * 6)
     assert RetryingReader(script).get("a", 0, 10).data == DATA[:10]
@@ -129,7 +130,7 @@ def test_passes(clock: Clock) -> None:
     assert all(0 <= wait <= bound for wait, bound in zip(clock.waits, bounds, strict=True))
 
 
-def test_full_jitter(clock: Clock) -> None:
+def test_waits_are_random(clock: Clock) -> None:
     """Two clients that fail at the same time retry at different times."""
     for _ in range(50):
         RetryingReader(Script(busy())).get("a", 0, 10)
@@ -137,58 +138,58 @@ def test_full_jitter(clock: Clock) -> None:
     assert max(clock.waits) - min(clock.waits) > 0.2
 
 
-def test_longest_wait(clock: Clock) -> None:
+def test_waits_have_a_maximum(clock: Clock) -> None:
     """No wait exceeds the maximum, unless the server requests a longer one."""
     with pytest.raises(TransientError):
         RetryingReader(Script(*[busy()] * 20)).get("a", 0, 10)
-    assert max(clock.waits) <= retry.LONGEST_WAIT_S
-    assert len(clock.waits) <= ATTEMPTS - 1
+    assert max(clock.waits) <= STORE_REQUEST.longest_wait_s
+    assert len(clock.waits) <= STORE_REQUEST.attempts - 1
 
 
-def test_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_error_counts_the_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last error is raised as TransientError with the number of attempts and its cause."""
     monkeypatch.setenv(retry.NO_WAIT, "1")
     script = Script(*[busy()] * 20)
     with pytest.raises(
-        TransientError, match=rf"^cannot read gs://b/a: the server is busy \({ATTEMPTS} attempts"
+        TransientError, match=rf"^cannot read gs://b/a: the server is busy \({STORE_REQUEST.attempts} attempts"
     ) as told:
         RetryingReader(script).get("a", 0, 10)
-    assert script.asked == ATTEMPTS
+    assert script.asked == STORE_REQUEST.attempts
     assert isinstance(told.value.__cause__, TransientError)
 
 
-def test_total_time(clock: Clock) -> None:
+def test_no_attempt_begins_after_the_total_time(clock: Clock) -> None:
     """No attempt starts after the total time, however long the server asks clients to wait."""
     script = Script(*[busy(45)] * 20)
     with pytest.raises(TransientError, match=r"\(3 attempts failed\)"):
         RetryingReader(script).get("a", 0, 10)
-    assert clock.now - 1000 <= retry.TOTAL_S
+    assert clock.now - 1000 <= STORE_REQUEST.total_s
 
 
-def test_hurried(clock: Clock) -> None:
+def test_retries_end_after_the_deadline(clock: Clock) -> None:
     """After a stop signal, waits are short, retries end after the given time, and the last error is raised."""
 
-    class Hurried(Script):
+    class Stopped(Script):
         def next(self) -> None:
             clock.now += 0.5
             if self.asked == 1:
                 retry.set_retry_deadline(4)
             super().next()
 
-    script = Hurried(*[busy()] * 20)
+    script = Stopped(*[busy()] * 20)
     with pytest.raises(TransientError, match="the server is busy"):
         RetryingReader(script).get("a", 0, 10)
-    assert 4 <= script.asked < ATTEMPTS
-    assert max(clock.waits[1:]) <= retry.HURRIED_WAIT_S
-    assert clock.now - 1000 <= 0.5 + retry.FIRST_WAIT_S + 0.5 + 4.5
+    assert 4 <= script.asked < STORE_REQUEST.attempts
+    assert max(clock.waits[1:]) <= retry.LONGEST_WAIT_BEFORE_DEADLINE_S
+    assert clock.now - 1000 <= 0.5 + STORE_REQUEST.first_wait_s + 0.5 + 4.5
     assert RetryingReader(Script()).get("a", 0, 10).data  # calls that succeed at once still succeed
 
 
-def test_hurry_ends_a_wait(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_deadline_ends_a_wait(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop signal ends a wait, even one of a minute that the server requested, and retries continue for the given
     time.
     """
-    monkeypatch.setattr(retry, "SLICE_S", 0.1)
+    monkeypatch.setattr(retry, "SLEEP_STEP_S", 0.1)
 
     def sleep(seconds: float) -> None:
         clock.sleep(seconds)
@@ -201,7 +202,7 @@ def test_hurry_ends_a_wait(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (script.asked, clock.now) == (2, pytest.approx(1000.3))
 
 
-def test_slow_failures(clock: Clock) -> None:
+def test_slow_failures_count_towards_the_total_time(clock: Clock) -> None:
     """The duration of slow failures counts towards the total time."""
 
     class Slow(Script):
@@ -216,15 +217,15 @@ def test_slow_failures(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("asked", "least"), [(7, 7), (60, 60), (3600, 60)])
-def test_retry_after(clock: Clock, asked: float, least: float) -> None:
+def test_retry_after_is_obeyed_up_to_a_minute(clock: Clock, asked: float, least: float) -> None:
     """Retry-After is obeyed up to a minute, plus a random delay, so that clients return at different times."""
     RetryingReader(Script(busy(asked))).get("a", 0, 10)
     (wait,) = clock.waits
-    assert least <= wait <= least + retry.FIRST_WAIT_S
+    assert least <= wait <= least + STORE_REQUEST.first_wait_s
 
 
 @pytest.mark.parametrize("error", [ObjectNotFound("no"), UnusableObject("no"), StorageError("no"), ValueError("no")])
-def test_at_once(clock: Clock, error: Exception) -> None:
+def test_permanent_errors_are_not_retried(clock: Clock, error: Exception) -> None:
     """Permanent errors are not retried."""
     script = Script(error)
     with pytest.raises(type(error), match="no"):
@@ -232,7 +233,7 @@ def test_at_once(clock: Clock, error: Exception) -> None:
     assert (script.asked, clock.waits, script.renewed) == (1, [], 0)
 
 
-def test_renewed(clock: Clock) -> None:
+def test_expired_credentials_are_renewed_once(clock: Clock) -> None:
     """Expired credentials are renewed once without a wait; if that does not help, the error is raised."""
     script = Script(CredentialsExpired("old"))
     assert RetryingReader(script).get("a", 0, 10).data
@@ -243,7 +244,7 @@ def test_renewed(clock: Clock) -> None:
     assert (script.asked, script.renewed, clock.waits) == (2, 1, [])
 
 
-def test_renewed_for_a_stream(clock: Clock) -> None:
+def test_stream_renews_credentials_only_at_its_start(clock: Clock) -> None:
     """Credentials are renewed at the start of a stream; later failures of the stream are left to its reader."""
     script = Script(CredentialsExpired("old"))
     reader = RetryingReader(script)
@@ -254,7 +255,7 @@ def test_renewed_for_a_stream(clock: Clock) -> None:
     assert (script.renewed, clock.waits) == (1, [])
 
 
-def test_renewed_once_by_many() -> None:
+def test_threads_renew_credentials_once() -> None:
     """Threads that get an expired-credentials error at the same time renew them once."""
     together = threading.Barrier(8)
 
@@ -285,17 +286,17 @@ def test_renewed_once_by_many() -> None:
         lambda store: b"".join(store.whole("a", "1")),
     ],
 )
-def test_every_call(monkeypatch: pytest.MonkeyPatch, call: Callable[[RetryingBucket], object]) -> None:
+def test_every_call_is_retried(monkeypatch: pytest.MonkeyPatch, call: Callable[[RetryingBucket], object]) -> None:
     """Each call survives failures and returns the same result as without them."""
     monkeypatch.setenv(retry.NO_WAIT, "1")
     assert call(RetryingBucket(Script(busy(), busy()))) == call(RetryingBucket(Script()))
 
 
-def test_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_retries_only_the_failed_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pages of a listing are joined; a failure repeats only its page."""
     monkeypatch.setenv(retry.NO_WAIT, "1")
     for page in (1, 2, 3, 5, 10, 11):
-        monkeypatch.setattr(retry, "LISTING_PAGE_SIZE", page)
+        monkeypatch.setattr(retrying_client, "LISTING_PAGE_SIZE", page)
         script = Script(busy())
         assert [stat.key for stat in RetryingBucket(script).list("")] == [f"{i}" for i in range(10)]
         assert script.asked == 1 + 10 // page + 1
@@ -303,7 +304,7 @@ def test_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("checksum", [True, False])
 @pytest.mark.parametrize(("stored", "ours"), [(DATA, True), (DATA[::-1], False), (b"x", False), (b"", False)])
-def test_own_bytes(stored: bytes, ours: bool, checksum: bool) -> None:
+def test_existing_object_with_the_same_bytes_counts_as_written(stored: bytes, ours: bool, checksum: bool) -> None:
     """An existing object is recognized as our own if it has our bytes, by its checksum or by reading it."""
     script = Script()
     script.stored = stored
@@ -312,7 +313,7 @@ def test_own_bytes(stored: bytes, ours: bool, checksum: bool) -> None:
 
 
 @pytest.mark.parametrize("error", [ObjectNotFound("gone"), UnusableObject("replaced")])
-def test_own_bytes_gone(error: Exception) -> None:
+def test_object_that_disappears_does_not_count_as_written(error: Exception) -> None:
     """An object that disappears before the comparison is not our own."""
 
     class Fleeting(Script):
@@ -324,18 +325,18 @@ def test_own_bytes_gone(error: Exception) -> None:
     assert RetryingBucket(script).put("a", BytesIO(DATA), "text/plain", True) is False
 
 
-def test_spoilt_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_with_a_wrong_checksum_are_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that do not match the checksum are fetched again and never returned."""
     monkeypatch.setenv(retry.NO_WAIT, "1")
     script = Script()
     script.checksum = crc32c(b"another")
     with pytest.raises(TransientError, match=r"cannot read gs://b/a: the received data does not match its CRC32C, .+"):
         RetryingReader(script).get("a", 0, 200)
-    assert script.asked == ATTEMPTS
+    assert script.asked == STORE_REQUEST.attempts
     with pytest.raises(TransientError, match="does not match"):
         list(read_blocks(RetryingReader(script), "a", 30, 30))
 
 
-def test_digest() -> None:
+def test_checksum_is_crc32c() -> None:
     """The checksum is CRC-32C, verified by the check value of its definition."""
     assert crc32c(b"123456789") == f"crc32c:{base64.b64encode(bytes.fromhex('e3069283')).decode()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +46,7 @@ def test_round_trip(tmp_path: Path) -> None:
     assert store.read("parts/x/1.jsonl") is None
 
 
-def test_create_only_once(tmp_path: Path) -> None:
+def test_create_writes_only_once(tmp_path: Path) -> None:
     """A second creation does nothing and returns False; `write` replaces the object."""
     store = open_store(str(tmp_path))
     assert store.create("a", [b"first"])
@@ -56,7 +58,7 @@ def test_create_only_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_racing_processes(tmp_path: Path) -> None:
+def test_one_of_racing_processes_creates(tmp_path: Path) -> None:
     """If 16 processes create the same object at the same time, exactly one wins, and its bytes are stored whole."""
     racer = """
         name = sys.argv[2].encode()
@@ -80,7 +82,7 @@ def test_racing_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["create", "write"])
-def test_killed_while_writing(tmp_path: Path, method: str) -> None:
+def test_killed_writer_leaves_nothing(tmp_path: Path, method: str) -> None:
     """A process killed during a write leaves no object and nothing in listings; the next write succeeds."""
     (tmp_path / "old").write_bytes(b"old")
     name = "old" if method == "write" else "new"
@@ -105,9 +107,16 @@ def test_killed_while_writing(tmp_path: Path, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["create", "write"])
-def test_without_nameless_files(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a file system without nameless files, a named temporary file is used and removed."""
-    monkeypatch.setattr(local, "_nameless", local._named)
+def test_named_temporary_file_is_removed(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system without unnamed files, a named temporary file is used and removed."""
+    open_any = os.open
+
+    def open_named(path: str, flags: int, *rest: Any, **settings: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return open_any(path, flags, *rest, **settings)
+
+    monkeypatch.setattr(local.os, "open", open_named)
     store = LocalStore(str(tmp_path))
     assert getattr(store, method)("a/b", [b"one", b"two"]) in (True, None)
     assert store.create("a/b", [b"three"]) is False
@@ -115,7 +124,7 @@ def test_without_nameless_files(tmp_path: Path, method: str, monkeypatch: pytest
     assert os.listdir(tmp_path / "a") == ["b"]
 
 
-def test_failing_pieces(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
     """If producing the bytes fails, no file is left, not even a hidden one, and an old object stays unchanged."""
 
     def pieces() -> Iterator[bytes]:
@@ -131,7 +140,7 @@ def test_failing_pieces(tmp_path: Path) -> None:
     assert store.read("a") == b"old"
 
 
-def test_replaced_at_once(tmp_path: Path) -> None:
+def test_reader_of_a_replaced_object_reads_the_old_one(tmp_path: Path) -> None:
     """A reader that has opened the old object reads it to the end; a new reader gets the new object."""
     store = open_store(str(tmp_path))
     store.write("a", [b"old\n", b"old\n"])
@@ -142,7 +151,7 @@ def test_replaced_at_once(tmp_path: Path) -> None:
     assert store.read("a") == b"new\n"
 
 
-def test_names(tmp_path: Path) -> None:
+def test_names_are_sorted_and_relative(tmp_path: Path) -> None:
     """Names below a folder are sorted and relative to OUT, without temporary files; a missing folder has no names."""
     store = open_store(str(tmp_path))
     for name in ("parts/b", "parts/a/2", "parts/a/1", "other", "parts/.hidden"):
@@ -153,7 +162,20 @@ def test_names(tmp_path: Path) -> None:
     assert store.names("other/below") == []
 
 
-def test_unlistable(tmp_path: Path) -> None:
+def test_folder_exists_if_an_object_is_below_it(tmp_path: Path) -> None:
+    """A name that ends in / exists if an object is below it; empty folders and temporary files do not count."""
+    store = open_store(str(tmp_path))
+    (tmp_path / "srt" / "empty").mkdir(parents=True)
+    (tmp_path / "srt" / ".tmp-abc").write_bytes(b"half")
+    assert not store.exists("srt/")
+    assert not store.exists("missing/")
+    store.create("srt/a/b.srt", [b""])
+    assert store.exists("srt/")
+    assert store.exists("srt/a/b.srt")
+    assert not store.exists("srt/a/b.srt/")
+
+
+def test_unlistable_folder_is_an_error(tmp_path: Path) -> None:
     """A folder that cannot be listed is an error and not an empty folder, which would restart the run from nothing."""
     (tmp_path / "loop").symlink_to("loop")
     for prefix in ("loop", "x" * 300):
@@ -162,7 +184,7 @@ def test_unlistable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o007, 0o660), (0o077, 0o600)])
-def test_modes(tmp_path: Path, mask: int, mode: int) -> None:
+def test_file_modes_follow_the_umask(tmp_path: Path, mask: int, mode: int) -> None:
     """Outputs are readable as the umask permits, and the umask is not changed."""
     store = open_store(str(tmp_path))
     before = os.umask(mask)
@@ -174,7 +196,7 @@ def test_modes(tmp_path: Path, mask: int, mode: int) -> None:
     assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "ab"} == {mode}
 
 
-def test_size_limit(tmp_path: Path) -> None:
+def test_file_size_limit_names_the_remedy(tmp_path: Path) -> None:
     """A file size limit gives an error of one line with the remedy, and no file is left."""
     limited = script(
         """
@@ -195,7 +217,7 @@ def test_size_limit(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_full_disk(small_disk: Path) -> None:
+def test_full_disk_leaves_no_partial_file(small_disk: Path) -> None:
     """A full disk gives an error of one line; stored objects stay, no partial file is left, and writing works again
     with free space.
     """
@@ -210,13 +232,13 @@ def test_full_disk(small_disk: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["/dev/null/x", "/proc/voxbatch", "/sys/voxbatch"])
-def test_unwritable(place: str) -> None:
+def test_prepare_names_an_unwritable_place(place: str) -> None:
     """A place that cannot be created fails in `prepare` with its path and a remedy, even for root."""
     with pytest.raises(StorageError, match=rf"^cannot create {place}: .+"):
         open_store(place).prepare()
 
 
-def test_no_folder(tmp_path: Path) -> None:
+def test_file_in_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
     """A file in place of a folder, and a name that is too long, give plain error messages."""
     store = open_store(str(tmp_path))
     store.create("a", [b""])
@@ -229,7 +251,7 @@ def test_no_folder(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_open_good_audio(tmp_path: Path) -> None:
+def test_regular_files_open_at_their_start(tmp_path: Path) -> None:
     """A file, a link and a name that is not UTF-8 are opened at position 0, closed on exit, and not inherited by child
     processes.
     """
@@ -248,7 +270,7 @@ def test_open_good_audio(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_open_odd_things(tmp_path: Path) -> None:
+def test_only_regular_files_open(tmp_path: Path) -> None:
     """Anything but a regular file is refused at once with its kind; opening a FIFO does not wait for a writer."""
     os.mkfifo(tmp_path / "fifo.wav")
     (tmp_path / "folder.wav").mkdir()

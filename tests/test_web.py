@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,11 @@ from hypothesis import strategies as st
 
 from voxbatch import storage
 from voxbatch.errors import AudioError, ConfigError, StorageError
-from voxbatch.storage import StoreOptions, open_remote, open_store, recording, retry, ssrf_guard
+from voxbatch.storage import StoreOptions, open_remote, open_store, recording, retry, retrying_client, ssrf_guard
 from voxbatch.storage.address import parse_web_address, redacted
 from voxbatch.storage.objects import ObjectNotFound, ObjectReader, Stat, TransientError, UnusableObject
-from voxbatch.storage.retry import RetryingReader, read_blocks
+from voxbatch.storage.retry import STORE_REQUEST
+from voxbatch.storage.retrying_client import RetryingReader, read_blocks
 from voxbatch.storage.web import WebServer
 
 pytestmark = pytest.mark.slow
@@ -203,7 +204,7 @@ def site() -> Iterator[Site]:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(retry.NO_WAIT, "1")
-    monkeypatch.setattr(retry, "ATTEMPTS", 3)
+    monkeypatch.setattr(retrying_client, "STORE_REQUEST", replace(STORE_REQUEST, attempts=3))
     monkeypatch.setattr(recording, "BLOCK_BYTES", BLOCK)
 
 
@@ -223,7 +224,7 @@ def whole(found: recording.Recording) -> bytes:
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 70), st.integers(1, 70), st.booleans())
-def test_any_stretch(body: bytes, start: int, count: int, tagged: bool) -> None:
+def test_any_byte_range_is_a_slice(body: bytes, start: int, count: int, tagged: bool) -> None:
     """Any byte range is the slice of the body, and empty behind the end; the reported size is the size of the body."""
     site = _shared()
     site.put("/x", file(body, ETag='"1"') if tagged else file(body))
@@ -253,7 +254,7 @@ def _shared_ends() -> Iterator[None]:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=5), st.integers(1, 120))
-def test_any_beginning_without_ranges(chunks: list[bytes], end: int) -> None:
+def test_server_without_ranges_gives_the_start(chunks: list[bytes], end: int) -> None:
     """A server that ignores ranges gives the start of the file, reports that the answer is the whole file, and streams
     the whole file.
     """
@@ -270,7 +271,7 @@ def test_any_beginning_without_ranges(chunks: list[bytes], end: int) -> None:
             web.get("x", 1, 2)
 
 
-def test_what_is_asked(site: Site) -> None:
+def test_request_names_range_and_revision_only(site: Site) -> None:
     """A request names its range and revision, asks for no compression, and identifies voxbatch; it has no other
     headers.
     """
@@ -300,7 +301,7 @@ def test_what_is_asked(site: Site) -> None:
         ({}, ""),
     ],
 )
-def test_tags(site: Site, headers: dict[str, str], tag: str) -> None:
+def test_strong_etag_or_date_pins_a_revision(site: Site, headers: dict[str, str], tag: str) -> None:
     """A strong ETag pins a revision, else the Last-Modified date does; a weak ETag pins nothing."""
     site.put("/x", file(**headers))
     web = site.web()
@@ -308,7 +309,7 @@ def test_tags(site: Site, headers: dict[str, str], tag: str) -> None:
     assert web.get("x", 5, 9, tag).data == BODY[5:9]
 
 
-def test_connections_are_kept(site: Site) -> None:
+def test_consecutive_requests_share_a_connection(site: Site) -> None:
     """Consecutive requests share one connection, also after redirects, empty replies and missing files."""
     site.put("/x", file())
     site.put("/moved", said(302, b"moved", Location="/x"))
@@ -322,7 +323,7 @@ def test_connections_are_kept(site: Site) -> None:
     assert site.server.connections == 1
 
 
-def test_many_at_once(site: Site) -> None:
+def test_threads_share_limited_connections(site: Site) -> None:
     """Threads share a limited number of connections to a server, and an error reply does not lose one."""
     site.put("/x", file(), said(503), file(ranges=False), said(404), file())
     reader = RetryingReader(site.web())
@@ -347,7 +348,7 @@ def test_many_at_once(site: Site) -> None:
 
 @pytest.mark.parametrize("ranges", [True, False])
 @pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, len(BODY)])
-def test_recording(site: Site, size: int, ranges: bool) -> None:
+def test_recording_has_the_bytes_of_the_file(site: Site, size: int, ranges: bool) -> None:
     """A recording has the bytes of the file at any size, read in blocks or whole; so have its temporary file and a
     manifest.
     """
@@ -365,20 +366,20 @@ def test_recording(site: Site, size: int, ranges: bool) -> None:
         assert opened.read() == body
 
 
-def test_recording_of_unknown_size(site: Site) -> None:
+def test_recording_without_a_length_is_read_whole(site: Site) -> None:
     """A recording without a Content-Length is read whole."""
     url = site.put("/r.wav", chunked(BODY[:700], BODY[700:]))
     assert whole(open_recording(url, HERE)) == BODY
 
 
-def test_real_recording(corpus: Path, site: Site) -> None:
+def test_recording_over_http_has_the_local_bytes(corpus: Path, site: Site) -> None:
     """A recording over HTTP has the bytes of the local file."""
     path = next((corpus / "speech").rglob("*.flac"), None) or next((corpus / "speech").rglob("*.wav"))
     url = site.put(f"/{path.name}", file(path.read_bytes(), ETag='"1"', Content_Type="text/html"))
     assert whole(open_recording(url, HERE)) == path.read_bytes()
 
 
-def test_where_a_key_begins(site: Site) -> None:
+def test_odd_addresses_request_the_right_path(site: Site) -> None:
     """Addresses without a path, with slashes in the query, or with a fragment request the right path."""
     site.put("/", file(b"root"))
     for end in ("", "/", "?a=/b/c", "/?a=/b", "#x", "/#/x?y"):
@@ -386,7 +387,7 @@ def test_where_a_key_begins(site: Site) -> None:
     assert [path for path, _ in site.asked] == ["/", "/", "/?a=/b/c", "/?a=/b", "/", "/"]
 
 
-def test_no_outputs(site: Site) -> None:
+def test_web_server_takes_no_outputs(site: Site) -> None:
     """A web server is refused as a place for outputs."""
     with pytest.raises(ConfigError, match="takes no outputs"):
         open_store(site.url("/x"))
@@ -406,7 +407,7 @@ def test_no_outputs(site: Site) -> None:
     ],
     ids=["replaced", "without ranges", "no tag", "refused", "shorter"],
 )
-def test_changes_while_read(site: Site, then: Answer) -> None:
+def test_recording_that_changes_fails_its_item(site: Site, then: Answer) -> None:
     """A recording that changes between two blocks fails its item with the reason; bytes of two revisions are never
     mixed.
     """
@@ -418,7 +419,7 @@ def test_changes_while_read(site: Site, then: Answer) -> None:
 
 
 @pytest.mark.parametrize("then", [file(ETag='"2"'), file(b"short", ETag='"1"'), chunked(BODY)])
-def test_changed_at_once(site: Site, then: Answer) -> None:
+def test_change_after_the_first_block_is_detected(site: Site, then: Answer) -> None:
     """A change between the first block and the request for the size is detected, also if the second
     reply has no size.
     """
@@ -430,14 +431,14 @@ def test_changed_at_once(site: Site, then: Answer) -> None:
         open_recording(url, HERE)
 
 
-def test_weakened_on_the_way(site: Site) -> None:
+def test_weakened_etag_is_the_same_revision(site: Site) -> None:
     """An ETag that a proxy made weak in between counts as the same ETag."""
     site.put("/x", file(ETag='"1"'), file(ETag='W/"1"'))
     web = site.web()
     assert web.get("x", 9, 19, web.get("x", 0, 9).tag).data == BODY[9:19]
 
 
-def test_shorter_than_before(site: Site) -> None:
+def test_shorter_file_does_not_truncate_the_recording(site: Site) -> None:
     """A server that ignores the pinned revision and now has a shorter file does not truncate the recording."""
     site.put("/x", file(ETag='"1"'), file(BODY[:1500]))
     reader = RetryingReader(site.web())
@@ -445,7 +446,7 @@ def test_shorter_than_before(site: Site) -> None:
         list(read_blocks(reader, "x", 2 * BLOCK, BLOCK))
 
 
-def test_stream_of_another_size(site: Site) -> None:
+def test_stream_of_another_size_is_refused(site: Site) -> None:
     """A whole file of another size than announced is refused before its first byte if the size is known, else at its
     end.
     """
@@ -486,7 +487,7 @@ def test_stream_of_another_size(site: Site) -> None:
         lambda handler: handler.connection.shutdown(socket.SHUT_RDWR),
     ],
 )
-def test_interrupted(site: Site, answer: Answer) -> None:
+def test_contradictory_reply_is_never_accepted(site: Site, answer: Answer) -> None:
     """A reply that contradicts the request or breaks off is never accepted, and a retry may succeed."""
 
     def closing(handler: Handler) -> None:
@@ -500,7 +501,7 @@ def test_interrupted(site: Site, answer: Answer) -> None:
     assert RetryingReader(site.web()).get("x", 0, 10).data == BODY[:10]
 
 
-def test_half_a_whole(site: Site) -> None:
+def test_half_a_file_is_read_again_from_its_start(site: Site) -> None:
     """A server without ranges that loses the second half of a recording is read again from the start, and no byte comes
     twice.
     """
@@ -509,7 +510,7 @@ def test_half_a_whole(site: Site) -> None:
     assert whole(open_recording(url, HERE)) == BODY
 
 
-def test_half_a_block(site: Site) -> None:
+def test_half_a_block_is_requested_again(site: Site) -> None:
     """A block of which only half arrived is requested again."""
     half = said(206, BODY[BLOCK:1500], BLOCK, Content_Range=f"bytes {BLOCK}-{2 * BLOCK - 1}/{len(BODY)}")
 
@@ -525,7 +526,7 @@ def test_half_a_block(site: Site) -> None:
 
 
 @pytest.mark.parametrize("wait", ["7", "date"])
-def test_retry_after(site: Site, wait: str) -> None:
+def test_retry_after_sets_the_wait(site: Site, wait: str) -> None:
     """The Retry-After header of a busy server, in seconds or as a date, sets the wait before the retry."""
     then = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1000)
     header = "7" if wait == "7" else email.utils.format_datetime(then, usegmt=True)
@@ -555,7 +556,7 @@ def test_retry_after(site: Site, wait: str) -> None:
         (499, UnusableObject, r"HTTP status 499\)"),
     ],
 )
-def test_statuses(site: Site, status: int, kind: type[StorageError], text: str) -> None:
+def test_error_status_fails_one_item(site: Site, status: int, kind: type[StorageError], text: str) -> None:
     """An error status for one address fails one item with a plain message, and is not retried."""
     url = site.put("/x", said(status, b""))
     for call in (
@@ -570,21 +571,21 @@ def test_statuses(site: Site, status: int, kind: type[StorageError], text: str) 
     assert len(site.asked) == 4
 
 
-def test_status_of_a_stretch_for_a_whole(site: Site) -> None:
+def test_partial_reply_to_a_whole_request_is_refused(site: Site) -> None:
     """A partial reply (206) to a request for the whole file is refused."""
     site.put("/x", said(206, b"x", Content_Range="bytes 0-0/9"))
     with pytest.raises(UnusableObject, match="206"):
         list(site.web().stream(Stat("x", -1, "")))
 
 
-def test_no_length_with_ranges(site: Site) -> None:
+def test_partial_reply_without_a_size_is_refused(site: Site) -> None:
     """A partial reply without a total size is refused, because the end of the file is unknown."""
     site.put("/x", said(206, b"0123", Content_Range="bytes 0-3/*"))
     with pytest.raises(UnusableObject, match="does not report its size"):
         site.web().get("x", 0, 10)
 
 
-def test_packed(site: Site) -> None:
+def test_compressed_reply_is_refused(site: Site) -> None:
     """A compressed reply is reported as compressed and never accepted as the recording."""
     url = site.put("/x", file(b"\x1f\x8b", Content_Encoding="gzip"))
     assert site.web().get("x", 0, 9).is_gzipped
@@ -601,7 +602,7 @@ def test_packed(site: Site) -> None:
 
 
 @pytest.mark.parametrize("answer", [file(), file(ranges=False), chunked(BODY), said(200, BODY, -1)])
-def test_too_large(site: Site, answer: Answer) -> None:
+def test_recording_above_the_limit_fails_its_item(site: Site, answer: Answer) -> None:
     """A recording above the size limit fails its item with both sizes and the name of the flag, with or without a
     Content-Length. A recording of exactly the limit is accepted.
     """
@@ -625,7 +626,7 @@ def test_too_large(site: Site, answer: Answer) -> None:
     ],
     ids=["status", "header", "length", "stretch", "chunk"],
 )
-def test_drip(site: Site, parts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_server_is_abandoned(site: Site, parts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that sends one byte now and then is abandoned when the total time is over, in any
     section of the reply.
     """
@@ -636,7 +637,7 @@ def test_drip(site: Site, parts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("head", [b"Content-Length: 100000", b"Transfer-Encoding: chunked", b"Connection: close"])
-def test_drip_of_a_whole(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_announced_size_gives_no_extra_time(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The announced size of a whole file, or no size, gives a slow server no more time than the bytes that arrived
     justify.
     """
@@ -646,7 +647,7 @@ def test_drip_of_a_whole(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatc
         list(site.web().stream(Stat("x", -1, "")))
 
 
-def test_endless_continue(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_interim_replies_are_abandoned(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """An endless series of interim replies (100 Continue), sent quickly, is abandoned when the total time is over."""
     monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.2)
 
@@ -661,7 +662,7 @@ def test_endless_continue(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         site.web().get("x", 0, 9)
 
 
-def test_large_bodies_have_longer(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_file_is_allowed_more_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large whole file is allowed the time that its size needs."""
     monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.2)
     monkeypatch.setattr(ssrf_guard, "SLOWEST", 1)
@@ -677,7 +678,7 @@ def test_large_bodies_have_longer(site: Site, monkeypatch: pytest.MonkeyPatch) -
         site.web().get("x", 0, 9)
 
 
-def test_silence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_server_is_abandoned(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent server is abandoned after the idle timeout."""
     monkeypatch.setattr(ssrf_guard, "IDLE_S", 0.1)
     site.put("/x", lambda handler: PAUSE.wait(0.5) or handler.reply(200, b""))
@@ -685,7 +686,7 @@ def test_silence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         site.web().get("x", 0, 9)
 
 
-def test_nobody_there() -> None:
+def test_refused_connection_is_transient() -> None:
     """A refused connection and an unknown host name are retryable errors."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -708,7 +709,7 @@ def chain(site: Site, count: int) -> str:
     return site.url("/0")
 
 
-def test_five_redirects(site: Site) -> None:
+def test_five_redirects_are_followed(site: Site) -> None:
     """Five redirects of all kinds are followed, and each request is sent with all of its headers."""
     assert whole(open_recording(chain(site, 5), HERE)) == BODY
     assert all("Range" in headers for _, headers in site.asked)
@@ -716,7 +717,7 @@ def test_five_redirects(site: Site) -> None:
 
 
 @pytest.mark.parametrize("loop", [False, True])
-def test_too_many_redirects(site: Site, loop: bool) -> None:
+def test_six_redirects_are_refused(site: Site, loop: bool) -> None:
     """Six redirects, or a loop of redirects, are refused."""
     chain(site, 6)
     if loop:
@@ -739,7 +740,7 @@ def test_too_many_redirects(site: Site, loop: bool) -> None:
         ("http://example.com:99999/", "Port out of range"),
     ],
 )
-def test_redirects_nowhere(site: Site, location: str, why: str) -> None:
+def test_redirect_to_another_scheme_is_refused(site: Site, location: str, why: str) -> None:
     """A redirect to anything but a plain http(s) address is not followed."""
     site.put("/x", said(302, Location=location))
     with pytest.raises(UnusableObject, match=why) as told:
@@ -747,7 +748,7 @@ def test_redirects_nowhere(site: Site, location: str, why: str) -> None:
     assert SECRET not in shown_all(told.value)
 
 
-def test_redirect_to_another_host(site: Site) -> None:
+def test_error_after_a_redirect_names_both_addresses(site: Site) -> None:
     """An error after a redirect to another host names both addresses, and no Referer is sent to the second host."""
     with running() as other:
         site.put("/x", said(302, Location=other.url(f"/y?{SECRET}")))
@@ -771,7 +772,7 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize("host", SPELLINGS)
-def test_this_machine_in_any_spelling(site: Site, host: str) -> None:
+def test_loopback_is_refused_in_any_spelling(site: Site, host: str) -> None:
     """The SSRF guard refuses loopback addresses in every spelling, directly or through a redirect. The error gives the
     reason and names the flag.
     """
@@ -784,16 +785,18 @@ def test_this_machine_in_any_spelling(site: Site, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1.", "localhost.", "127.1.", "%6cocalhost", "127.0.0.1%00.com", "::1"])
-def test_odder_spellings(site: Site, host: str) -> None:
+def test_loopback_is_refused_in_rare_spellings(site: Site, host: str) -> None:
     """The SSRF guard also refuses spellings that only some resolvers understand."""
     with pytest.raises((AudioError, TransientError)):
         open_recording(f"http://{host}:{site.port}/x", StoreOptions())
     assert site.server.connections == 0
 
 
-def test_redirect_to_this_machine(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redirect_to_loopback_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The SSRF guard checks every redirect: a permitted host cannot lead to a forbidden one."""
-    monkeypatch.setattr(ssrf_guard, "fault", lambda address: "" if address == "127.0.0.1" else "a loopback address")
+    monkeypatch.setattr(
+        ssrf_guard, "forbidden_kind", lambda address: "" if address == "127.0.0.1" else "a loopback address"
+    )
     with running() as inner:
         site.put("/x", said(302, Location=f"http://127.0.0.2:{inner.port}/latest/meta-data"))
         with pytest.raises(
@@ -819,11 +822,13 @@ def resolver(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
     return asked
 
 
-def test_rebinding(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dns_rebinding_has_no_effect(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """DNS rebinding does not evade the SSRF guard: voxbatch connects to the address that it checked."""
     monkeypatch.setattr(ssrf_guard, "CONNECT_S", 0.2)
     asked = resolver(monkeypatch, ["192.0.2.1"], ["127.0.0.1"])
-    monkeypatch.setattr(ssrf_guard, "fault", lambda address: "" if address == "192.0.2.1" else "a loopback address")
+    monkeypatch.setattr(
+        ssrf_guard, "forbidden_kind", lambda address: "" if address == "192.0.2.1" else "a loopback address"
+    )
     place = f"http://rebinds.example:{site.port}/"
     with pytest.raises(TransientError):
         WebServer(place, StoreOptions()).get("x", 0, 9)
@@ -833,15 +838,17 @@ def test_rebinding(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert site.server.connections == 0
 
 
-def test_mixed_addresses(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_permitted_addresses_are_connected(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a name has several addresses, only the permitted ones are connected to."""
     resolver(monkeypatch, ["127.0.0.3", "127.0.0.1"])
-    monkeypatch.setattr(ssrf_guard, "fault", lambda address: "" if address == "127.0.0.1" else "a loopback address")
+    monkeypatch.setattr(
+        ssrf_guard, "forbidden_kind", lambda address: "" if address == "127.0.0.1" else "a loopback address"
+    )
     site.put("/x", file())
     assert WebServer(f"http://mixed.example:{site.port}/", StoreOptions()).get("x", 0, 9).data == BODY[:9]
 
 
-def test_next_address(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_address_is_tried(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """If one address of a name does not answer, or has an address family that the system lacks, the next address is
     tried.
     """
@@ -853,7 +860,7 @@ def test_next_address(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert WebServer(f"http://two.example:{site.port}/", HERE).get("x", 0, 9).data == BODY[:9]
 
 
-def test_no_proxy(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxies_are_ignored(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proxies in the environment are ignored, because a proxy would connect to addresses that the SSRF guard has not
     checked.
     """
@@ -864,7 +871,7 @@ def test_no_proxy(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)))
-def test_faults(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+def test_non_public_addresses_are_refused(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
     """Every address that Python's tables do not call public is refused, and so is each of its IPv6 embeddings."""
     is_odd = address.is_private or address.is_multicast or address.is_reserved or address.is_loopback
     # its public status depends on the embedded IPv4 address
@@ -888,7 +895,7 @@ def test_faults(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
         ("100.128.0.1", ""),
     ],
 )  # fmt: skip
-def test_known_addresses(address: str, what: str) -> None:
+def test_known_addresses_are_refused_with_their_kind(address: str, what: str) -> None:
     """Metadata servers of clouds and similar addresses are refused with their kind; public neighbours are accepted."""
     assert what in ssrf_guard.forbidden_kind(address)
     assert bool(what) == bool(ssrf_guard.forbidden_kind(address))
@@ -911,14 +918,14 @@ def test_known_addresses(address: str, what: str) -> None:
         ("https://example.com:port/x", "Port"),
     ],
 )
-def test_no_address(uri: str, why: str) -> None:
+def test_invalid_address_fails_its_item(uri: str, why: str) -> None:
     """An invalid address, or one with a user's name or password, fails its item, and the error shows no secret."""
     with pytest.raises(AudioError, match=why) as told:
         open_recording(uri, HERE)
     assert SECRET not in shown_all(told.value)
 
 
-def test_parts_of_an_address() -> None:
+def test_address_parts_are_normalized() -> None:
     """Host names are converted to ASCII, ports default by scheme, and the request target keeps its spelling."""
     assert parse_web_address("HTTPS://Bücher.Example") == ("https", "xn--bcher-kva.example", 443, "/")
     assert parse_web_address("http://[::0001]:8/a%2fb//../?q=/@#f") == ("http", "::1", 8, "/a%2fb//../?q=/@")
@@ -957,7 +964,7 @@ def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_https(secure: Site, ranges: bool) -> None:
+def test_https_recording_has_the_bytes_of_the_file(secure: Site, ranges: bool) -> None:
     """A recording over HTTPS has the bytes of the file, in blocks and whole."""
     url = secure.put("/r.wav", file(BODY * 20, ranges, ETag='"1"'))
     assert whole(open_recording(url, HERE)) == BODY * 20
@@ -965,7 +972,7 @@ def test_https(secure: Site, ranges: bool) -> None:
         assert found.fileno()
 
 
-def test_https_drip(secure: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_https_server_is_abandoned(secure: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that sends one byte now and then is abandoned in time behind TLS, too."""
     monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.3)
     secure.put("/x", drip(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"))
@@ -973,14 +980,16 @@ def test_https_drip(secure: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         secure.web().get("x", 0, 100_000)
 
 
-def test_wrong_name(secure: Site) -> None:
+def test_certificate_of_another_host_fails_the_item(secure: Site) -> None:
     """A certificate of another host fails the item, and no request is sent."""
     with pytest.raises(AudioError, match=r"the server's certificate is not valid \(.*127\.0\.0\.1.*\): have the"):
         open_recording(f"https://127.0.0.1:{secure.port}/x?{SECRET}", HERE)
     assert secure.asked == []
 
 
-def test_unknown_signer(secure: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_certificate_of_an_unknown_issuer_fails_the_item(
+    secure: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A certificate of an unknown issuer fails the item, and no request is sent."""
     (tmp_path / "none.pem").write_text("")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
@@ -989,14 +998,14 @@ def test_unknown_signer(secure: Site, monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert secure.asked == []
 
 
-def test_guard_comes_before_tls(secure: Site) -> None:
+def test_ssrf_guard_comes_before_tls(secure: Site) -> None:
     """The SSRF guard refuses an address before the TLS handshake."""
     with pytest.raises(AudioError, match="--allow-private-addresses"):
         open_recording(secure.url("/x"), StoreOptions())
     assert secure.server.connections == 0
 
 
-def test_from_https_to_http(secure: Site, site: Site) -> None:
+def test_redirect_from_https_to_http_is_refused(secure: Site, site: Site) -> None:
     """A redirect may lead from http to https, but never from https to http."""
     site.put("/up", said(302, Location=secure.url("/x")))
     secure.put("/x", file())
@@ -1043,7 +1052,7 @@ def odd_headers(handler: Handler) -> None:
         lambda handler: handler.connection.shutdown(socket.SHUT_RDWR),
     ],
 )
-def test_secrets(site: Site, answer: Answer, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_message_shows_a_query(site: Site, answer: Answer, caplog: pytest.LogCaptureFixture) -> None:
     """The query of an address, which may be a signature, appears in no error, cause or log message of any level."""
     site.put("/x", answer)
     signed = f"x?X-Amz-Signature={SECRET}&x=é {SECRET}"
@@ -1061,7 +1070,7 @@ def test_secrets(site: Site, answer: Answer, caplog: pytest.LogCaptureFixture) -
     assert SECRET not in caplog.text
 
 
-def test_nothing_is_written(site: Site) -> None:
+def test_opening_prints_nothing(site: Site) -> None:
     """A program that opens a recording prints nothing of its own, even if the server sends odd headers."""
     script = """
         import sys
@@ -1078,7 +1087,7 @@ def test_nothing_is_written(site: Site) -> None:
     assert SECRET not in done.stderr
 
 
-def test_is_readable(site: Site) -> None:
+def test_web_server_is_an_object_reader(site: Site) -> None:
     """WebServer implements `ObjectReader`; it has no credentials to renew."""
     readable: ObjectReader = site.web()
     readable.renew()

@@ -28,7 +28,7 @@ from voxbatch.log import Log
 from voxbatch.manifest import open_source
 from voxbatch.runner import Progress, Stop, StopRequested, workers
 from voxbatch.runner.workers import process
-from voxbatch.storage.retry import ATTEMPTS, NO_WAIT
+from voxbatch.storage.retry import NO_WAIT, STORE_REQUEST
 
 SECONDS = (0.6, 1.2, None, 2, 33, 0.7, 1.1, 1.6, 0.5, 16, 1, 1, 0.9, 2.2, 1.4, 0.8)
 """Durations of sixteen recordings: two have several chunks, and one file is missing."""
@@ -322,7 +322,7 @@ def silent_until_others_come(name: str) -> Callable[[servers.Asked], servers.Fau
             return ""
         with lock:
             tried[name] += 1
-            if tried[name] == ATTEMPTS:
+            if tried[name] == STORE_REQUEST.attempts:
                 is_over.set()
         return "503"
 

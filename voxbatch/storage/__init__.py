@@ -25,7 +25,8 @@ from voxbatch.storage.objects import ObjectNotFound, Stat, UnusableObject
 from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
 from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, fetch
 from voxbatch.storage.request_pool import RequestPool
-from voxbatch.storage.retry import read_blocks, set_retry_deadline
+from voxbatch.storage.retry import set_retry_deadline
+from voxbatch.storage.retrying_client import read_blocks
 from voxbatch.storage.temporary_files import TemporaryFileError, temporary_file
 
 __all__ = [

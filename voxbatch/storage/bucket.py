@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 from voxbatch.errors import StorageError
 from voxbatch.storage.address import Address
 from voxbatch.storage.objects import ObjectNotFound
-from voxbatch.storage.retry import RetryingBucket, read_blocks
+from voxbatch.storage.retrying_client import RetryingBucket, read_blocks
 
 IN_MEMORY_BYTES = 8 << 20
 """Largest object that is gathered in memory. Larger ones are gathered in a temporary file."""

@@ -10,9 +10,9 @@ import threading
 
 from voxbatch.storage.address import HTTP_SCHEMES, parse_bucket_address, parse_web_address, place_of, scheme_of
 from voxbatch.storage.options import StoreOptions
-from voxbatch.storage.retry import RetryingBucket, RetryingReader
+from voxbatch.storage.retrying_client import RetryingBucket, RetryingReader
 
-_MAKING = threading.Lock()
+_CREATING = threading.Lock()
 """Lock around the caches. Without it, several threads that come before the first client exists would each create a
 client and log in."""
 
@@ -34,7 +34,8 @@ def bucket(scheme: str, name: str, store_options: StoreOptions) -> RetryingBucke
 
 
 @functools.lru_cache(64)
-def _web(place: str, store_options: StoreOptions) -> RetryingReader:
+def web_server(place: str, store_options: StoreOptions) -> RetryingReader:
+    """Return the client of a web server, with retries."""
     from voxbatch.storage.web import WebServer
 
     return RetryingReader(WebServer(place, store_options))
@@ -49,10 +50,10 @@ def reader(uri: str, store_options: StoreOptions) -> tuple[RetryingReader, str]:
     """
     if scheme_of(uri) in HTTP_SCHEMES:
         target = parse_web_address(uri).target
-        with _MAKING:
-            return _web(place_of(uri), store_options), target[1:]
+        with _CREATING:
+            return web_server(place_of(uri), store_options), target[1:]
     address = parse_bucket_address(uri)
     if not address.key or address.key.endswith("/"):
         raise ValueError("it is a folder; name a file in it")
-    with _MAKING:
+    with _CREATING:
         return bucket(address.scheme, address.bucket, store_options), address.key

@@ -77,7 +77,12 @@ class GoogleBucket:
                     self._client = storage.Client()
             else:  # without a project: reading does not need one, and a person's own credentials often have none
                 self._client = storage.Client(project=None)
-        payer = self._payer()  # first: it refuses a client that could not be created
+        if self._store_options.requester_pays and (self._client is None or self._client.project is None):
+            raise StorageError(
+                f"cannot access {self.place}: --requester-pays bills a project, and none is set: "
+                "set GOOGLE_CLOUD_PROJECT"
+            )
+        payer = str(self._client.project) if self._store_options.requester_pays else None
         self._bucket = self._client.bucket(self.bucket, user_project=payer)
         session = self._client._http
         if not session.is_mtls:  # a session with mutual TLS has its own adapters
@@ -87,25 +92,17 @@ class GoogleBucket:
             session.trust_env = False
             session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
 
-    def _payer(self) -> str | None:
-        if not self._store_options.requester_pays:
-            return None
-        if self._client is None or self._client.project is None:
-            raise StorageError(
-                f"cannot access {self.place}: --requester-pays bills a project, and none is set: "
-                "set GOOGLE_CLOUD_PROJECT"
-            )
-        return str(self._client.project)
-
     def get(self, key: str, start: int, end: int, tag: str = "") -> RangeReply:
         """See objects.ObjectReader. If the reply carries no revision or checksum, a second request fetches them."""
+        from google.api_core.exceptions import RequestRangeNotSatisfiable
+
         blob = self._bucket.blob(key, generation=int(tag) if tag else None)
         with self._errors("read", key, tag):
             try:
                 data = blob.download_as_bytes(
                     start=start, end=end - 1, raw_download=True, checksum=None, retry=None, timeout=TIMEOUT_S
                 )
-            except _unsatisfiable():  # the object ends at or before `start`, or is empty
+            except RequestRangeNotSatisfiable:  # the object ends at or before `start`, or is empty
                 data = b""
         if not (tag or (blob.generation and blob.crc32c)):
             stat = self.stat(key, str(blob.generation or ""))  # a reply without bytes carries no generation either
@@ -152,7 +149,7 @@ class GoogleBucket:
         with self._errors("write", key):
             try:
                 blob.upload_from_file(
-                    body, rewind=True, size=_size(body), content_type=content_type, if_generation_match=match,
+                    body, rewind=True, size=body.seek(0, 2), content_type=content_type, if_generation_match=match,
                     retry=None, timeout=TIMEOUT_S, checksum="crc32c",
                 )  # fmt: skip
             except PreconditionFailed:
@@ -212,22 +209,11 @@ class GoogleBucket:
         if status == 404 and tag:  # only this generation is missing; another may exist
             status = 412
         headers = getattr(response, "headers", None) or {}
-        said = _words(response) or error
+        said: object = error
+        with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
+            # The message in the store's reply: the client's own message begins with a long address.
+            said = response.json()["error"]["message"] or error
         return status_error(verb, where, status, said, self._lacks(verb), parse_retry_after(headers.get("Retry-After")))
-
-
-def _words(response: Any) -> str:
-    """Return the message in the store's reply. The client's own message begins with a long address."""
-    with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
-        return str(response.json()["error"]["message"])
-    return ""
-
-
-def _unsatisfiable() -> type[Exception]:
-    from google.api_core.exceptions import RequestRangeNotSatisfiable
-
-    found: type[Exception] = RequestRangeNotSatisfiable
-    return found
 
 
 def _stat(blob: Any) -> Stat:
@@ -237,7 +223,3 @@ def _stat(blob: Any) -> Stat:
 
 def _checksum(blob: Any) -> str:
     return f"crc32c:{blob.crc32c}" if blob.crc32c else ""
-
-
-def _size(body: BinaryIO) -> int:
-    return body.seek(0, 2)

@@ -64,6 +64,8 @@ class LocalStore:
     def exists(self, name: str) -> bool:
         """See storage.Store."""
         with self._errors("read", name):
+            if name.endswith("/"):
+                return any(True for _ in self._files(name))
             return (self._root / name).exists()
 
     def lines(self, name: str) -> Generator[bytes]:
@@ -74,13 +76,20 @@ class LocalStore:
     def names(self, prefix: str) -> list[str]:
         """See storage.Store. Temporary files are left out."""
         with self._errors("list", prefix):
-            found = [
-                os.path.relpath(os.path.join(folder, file), self._root)
-                for folder, _, files in os.walk(self._root / prefix, onerror=_unless_absent)
-                for file in files
-                if not file.startswith(TEMPORARY_PREFIX)
-            ]
-        return sorted(found)
+            return sorted(self._files(prefix))
+
+    def _files(self, prefix: str) -> Iterator[str]:
+        """Yield the names below a folder."""
+
+        def raise_unless_missing(error: OSError) -> None:
+            # By default os.walk treats a folder that it cannot list as empty, and a run would start from the beginning.
+            if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                raise error
+
+        for folder, _, files in os.walk(self._root / prefix, onerror=raise_unless_missing):
+            for file in files:
+                if not file.startswith(TEMPORARY_PREFIX):
+                    yield os.path.relpath(os.path.join(folder, file), self._root)
 
     def create(self, name: str, blocks: Iterable[bytes]) -> bool:
         """See storage.Store. The file and its folder are synced to disk."""
@@ -119,7 +128,7 @@ class LocalStore:
         with contextlib.ExitStack() as stack:
             folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             stack.callback(os.close, folder_fd)
-            path, file = stack.enter_context(_nameless(folder))
+            path, file = stack.enter_context(_temporary_file(folder))
             file.writelines(blocks)
             file.flush()
             if sync:
@@ -141,7 +150,7 @@ TEMPORARY_PREFIX = ".tmp-"
 
 
 @contextlib.contextmanager
-def _nameless(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
+def _temporary_file(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
     """Yield (path, file) of a new file that vanishes with its process, so that nothing is left after a kill.
 
     On file systems without unnamed files (NFS, some FUSE), the file has a temporary name. The tempfile module is not
@@ -152,15 +161,10 @@ def _nameless(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
     except OSError as e:
         if e.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
             raise
-        with _named(folder) as named:
-            yield named
+    else:
+        with open(fd, "wb") as file:
+            yield f"/proc/self/fd/{fd}", file
         return
-    with open(fd, "wb") as file:
-        yield f"/proc/self/fd/{fd}", file
-
-
-@contextlib.contextmanager
-def _named(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
     temporary = str(folder / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
     try:
         with open(temporary, "xb") as file:
@@ -175,13 +179,6 @@ def _link(path: str, folder_fd: int, name: str) -> None:
     The descriptor of the folder makes Python call linkat, which follows /proc/self/fd/N to the unnamed file.
     """
     os.link(path, name, dst_dir_fd=folder_fd, follow_symlinks=True)
-
-
-def _unless_absent(error: OSError) -> None:
-    """Raise an error of os.walk unless the folder is missing. By default os.walk treats a folder that it cannot list as
-    empty, and a run would start from the beginning."""
-    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        raise error
 
 
 _KIND = {

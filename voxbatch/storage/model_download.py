@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxbatch.errors import StorageError
-from voxbatch.storage import connect, retry
+from voxbatch.storage import connect
 from voxbatch.storage.address import Address, parse_bucket_address
 from voxbatch.storage.local import TEMPORARY_PREFIX, LocalStore
 from voxbatch.storage.objects import Stat, TransientError
 from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
-from voxbatch.storage.retry import RetryingBucket, wait_s
+from voxbatch.storage.retry import MODEL_FILE, Attempts
+from voxbatch.storage.retrying_client import RetryingBucket
 
 MARKER = ".voxbatch-complete"
 """Name of the file that holds the listing, one line for each object. The first digits of its SHA-256 are the
@@ -33,8 +34,6 @@ revision."""
 STREAMS = 6
 """Number of objects fetched at a time. Weights come in a few large files, and a handful of connections fills most
 networks."""
-ATTEMPTS = retry.ATTEMPTS
-"""Attempts for each object. There is no time limit, because a single attempt may take many minutes."""
 
 _REVISION_DIGITS = 16
 _READABLE_LENGTH = 100
@@ -54,12 +53,8 @@ class DownloadedModel:
     folder."""
 
 
-def _say_nothing(line: str) -> None:
-    pass
-
-
 def download_model(
-    uri: str, cache: Path, log: Say = _say_nothing, store_options: StoreOptions = DEFAULT_STORE_OPTIONS
+    uri: str, cache: Path, log: Say = lambda line: None, store_options: StoreOptions = DEFAULT_STORE_OPTIONS
 ) -> DownloadedModel:
     """Fetch everything below `gs://bucket/prefix` or `s3://bucket/prefix` to a separate folder in the cache.
 
@@ -70,26 +65,26 @@ def download_model(
         StorageError: there is nothing below the prefix, or a name leads out of the folder; the client library or the
             credentials are missing; the bucket cannot be read, or the cache cannot be written.
     """
-    place = _address(uri)
-    bucket = connect.bucket(place.scheme, place.bucket, store_options)
-    found = _listed(place, bucket)
-    listing = _listing(found)
-    revision = hashlib.sha256(listing).hexdigest()[:_REVISION_DIGITS]
-    name = f"{_readable(place)}-{revision}"
-    if not (cache / name / MARKER).exists() or _missing(cache / name, found):
-        with _turn(cache, name, log):
-            _complete(place, cache / name, found, listing, log)
-    return DownloadedModel(cache / name, revision)
-
-
-def _address(uri: str) -> Address:
-    """Return the parts of the address. The key is empty or ends in /, so that model/ does not include model-v2/."""
     try:
-        place = parse_bucket_address(uri)
+        address = parse_bucket_address(uri)
     except ValueError as e:
         raise StorageError(f"cannot read {uri}: {e}") from e
-    prefix = place.key.rstrip("/")
-    return place._replace(key=f"{prefix}/" if prefix else "")
+    prefix = address.key.rstrip("/")
+    address = address._replace(key=f"{prefix}/" if prefix else "")  # with /, so that model/ does not include model-v2/
+    files = _list_files(address, connect.bucket(address.scheme, address.bucket, store_options))
+    listing = "".join(f"{json.dumps([each.name, each.size, each.tag])}\n" for each in files).encode()
+    revision = hashlib.sha256(listing).hexdigest()[:_REVISION_DIGITS]
+    # "gs://models/voxtral/mini/" → "models-voxtral-mini-…". A long name keeps its end.
+    readable = re.sub(r"[^A-Za-z0-9._]+", "-", f"{address.bucket}/{address.key}")[-_READABLE_LENGTH:].strip("-.")
+    folder = cache / f"{readable}-{revision}"
+    if not (folder / MARKER).exists() or _missing(folder, files):
+        with _locked(folder, log):
+            if missing := _missing(folder, files):
+                size = sum(each.size for each in missing) / 1e6
+                log(f"fetching {len(missing)} of {len(files)} files, {size:,.1f} MB, from {address} to {folder}")
+                _download_files(_store(folder), missing, log)
+            _store(folder).create(MARKER, [listing])
+    return DownloadedModel(folder, revision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,43 +107,48 @@ class RemoteFile:
         store gives no checksum."""
         return self.stat.checksum or self.stat.tag
 
+    def blocks(self, stop: threading.Event) -> Iterator[bytes]:
+        """Yield the object's bytes.
 
-def _listed(place: Address, bucket: RetryingBucket) -> list[RemoteFile]:
+        Raises:
+            StorageError: `stop` is set.
+            TransientError: all bytes have come, and they are too few or too many.
+        """
+        count = 0
+        for block in self.bucket.stream(self.stat):
+            if stop.is_set():
+                raise StorageError(f"{self.name}: stopped, because another file failed")
+            count += len(block)
+            yield block
+        if count != self.size:
+            raise TransientError(f"{self.name}: received {count:,} bytes, but {self.size:,} are listed: start again")
+
+
+def _list_files(address: Address, bucket: RetryingBucket) -> list[RemoteFile]:
     """Return the objects that become files, sorted by name.
 
     Consoles create empty objects `x/` to show a folder. A marker exists if somebody has uploaded a fetched folder; here
     it would be false.
     """
-    listed = [RemoteFile(stat.key.removeprefix(place.key), stat, bucket) for stat in bucket.list(place.key)]
-    found = sorted(listed, key=lambda remote: remote.name)
+    found = [RemoteFile(stat.key.removeprefix(address.key), stat, bucket) for stat in bucket.list(address.key)]
+    found.sort(key=lambda file: file.name)
     files = [each for each in found if each.name and not each.name.endswith("/") and each.name != MARKER]
     if not files:
         raise StorageError(
-            f"cannot fetch {place}: there is no object below it: give the folder that holds the model's files, "
-            f"as in {place.scheme}://bucket/models/name"
+            f"cannot fetch {address}: there is no object below it: give the folder that holds the model's files, "
+            f"as in {address.scheme}://bucket/models/name"
         )
     for each in files:
-        _check_name(place, each.name)
+        _check_name(address, each.name)
     return files
 
 
-def _check_name(place: Address, name: str) -> None:
+def _check_name(address: Address, name: str) -> None:
     if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
         raise StorageError(
-            f"cannot fetch {place}: the object {place}{name} cannot be stored in a local folder: "
+            f"cannot fetch {address}: the object {address}{name} cannot be stored in a local folder: "
             "names may have no empty part, no . and no .. between slashes; rename it, or give another folder"
         )
-
-
-def _listing(files: Sequence[RemoteFile]) -> bytes:
-    return "".join(f"{json.dumps([each.name, each.size, each.tag])}\n" for each in files).encode()
-
-
-def _readable(place: Address) -> str:
-    """Return a readable part of a folder's name: "gs://models/voxtral/mini/" → "models-voxtral-mini". A long name keeps
-    its end."""
-    plain = re.sub(r"[^A-Za-z0-9._]+", "-", f"{place.bucket}/{place.key}")
-    return plain[-_READABLE_LENGTH:].strip("-.")
 
 
 def _missing(folder: Path, files: Sequence[RemoteFile]) -> list[RemoteFile]:
@@ -163,96 +163,61 @@ def _length(path: Path) -> int | None:
         return None
 
 
-@contextlib.contextmanager
-def _turn(cache: Path, name: str, log: Say) -> Iterator[None]:
-    """Let one process at a time work on a folder, if the file system has locks.
-
-    The lock of a killed process is released, and the temporary files of that process are removed. The lock file stays,
-    because deleting it would let two processes in.
-    """
-    lock = f".{name}.lock"
-    _store(cache).create(lock, [])
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(open(cache / lock, "r+b"))
-            _wait_for(file.fileno(), f"another process is fetching {cache / name}: waiting for it", log)
-        except OSError:  # the file system has no locks (some FUSE), or the lock file is another user's
-            pass
-        else:
-            _sweep(cache / name)
-        yield
-
-
-def _wait_for(fd: int, busy: str, log: Say) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        log(busy)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove the temporary files of killed processes. They exist only on file systems without unnamed files."""
-    for path in folder.rglob(f"{TEMPORARY_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
 def _store(folder: Path) -> LocalStore:
     return LocalStore(str(folder), alternative="choose another cache folder")
 
 
-def _complete(place: Address, folder: Path, files: Sequence[RemoteFile], listing: bytes, log: Say) -> None:
-    missing = _missing(folder, files)
-    if missing:
-        size = sum(each.size for each in missing) / 1e6
-        log(f"fetching {len(missing)} of {len(files)} files, {size:,.1f} MB, from {place} to {folder}")
-        _fetch_all(_store(folder), missing, log)
-    _store(folder).create(MARKER, [listing])
+@contextlib.contextmanager
+def _locked(folder: Path, log: Say) -> Iterator[None]:
+    """Let one process at a time work on a folder, if the file system has locks.
+
+    The lock of a killed process is released, and the temporary files of that process are removed: they exist only on
+    file systems without unnamed files. The lock file stays, because deleting it would let two processes in.
+    """
+    lock = folder.with_name(f".{folder.name}.lock")
+    _store(lock.parent).create(lock.name, [])
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(open(lock, "r+b"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                log(f"another process is fetching {folder}: waiting for it")
+                fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:  # the file system has no locks (some FUSE), or the lock file is another user's
+            pass
+        else:
+            for temporary in folder.rglob(f"{TEMPORARY_PREFIX}*"):
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+        yield
 
 
-def _fetch_all(store: LocalStore, missing: Sequence[RemoteFile], log: Say) -> None:
+def _download_files(store: LocalStore, files: Sequence[RemoteFile], log: Say) -> None:
     stop = threading.Event()
     with ThreadPoolExecutor(STREAMS, thread_name_prefix="fetch") as pool:
-        tasks = [pool.submit(_fetch, store, each, stop, log) for each in missing]
+        tasks = [pool.submit(_download_file, store, each, stop, log) for each in files]
         try:
             for task in as_completed(tasks):
                 task.result()
-        finally:  # one failure, or Ctrl-C, stops the other fetches at their next piece
+        finally:  # one failure, or Ctrl-C, stops the other fetches at their next block
             stop.set()
             pool.shutdown(cancel_futures=True)
 
 
-def _fetch(store: LocalStore, remote: RemoteFile, stop: threading.Event, log: Say) -> None:
-    import tenacity
-
-    attempts = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(TransientError),
-        stop=tenacity.stop_after_attempt(ATTEMPTS),
-        wait=wait_s,
-        sleep=tenacity.sleep_using_event(stop),
-        before_sleep=lambda state: log(f"trying again: {state.outcome and state.outcome.exception()}"),
-        reraise=True,
-    )
-    attempts(_write, store, remote, stop)
-
-
-def _write(store: LocalStore, remote: RemoteFile, stop: threading.Event) -> None:
+def _download_file(store: LocalStore, file: RemoteFile, stop: threading.Event, log: Say) -> None:
     """Write one file. A file with another length was damaged after it was fetched, and is deleted. A file with the
     right length was written by another process meanwhile, and stays."""
-    if _length(Path(store.place, remote.name)) not in (None, remote.size):
-        store.delete(remote.name)
-    store.create(remote.name, _whole(remote, stop))
-
-
-def _whole(remote: RemoteFile, stop: threading.Event) -> Iterator[bytes]:
-    """Yield the object's bytes. Raise an error at the end if there are too few or too many bytes, so that no file
-    appears."""
-    count = 0
-    for piece in remote.bucket.stream(remote.stat):
-        if stop.is_set():
-            raise StorageError(f"{remote.name}: stopped, because another file failed")
-        count += len(piece)
-        yield piece
-    if count != remote.size:
-        raise TransientError(f"{remote.name}: received {count:,} bytes, but {remote.size:,} are listed: start again")
+    attempts = Attempts(MODEL_FILE)
+    while True:
+        try:
+            if _length(Path(store.place, file.name)) not in (None, file.size):
+                store.delete(file.name)
+            store.create(file.name, file.blocks(stop))
+            return
+        except TransientError as e:
+            wait_s = attempts.next_wait_s(e)
+            if wait_s is None:
+                raise
+            log(f"trying again: {e}")
+        stop.wait(wait_s)

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 from voxbatch.storage.objects import Digest, RangeReply, Stat, TransientError, UnusableObject
 from voxbatch.storage.request_pool import BLOCK_THREADS, fetch_pool
-from voxbatch.storage.retry import RetryingReader, read_blocks
+from voxbatch.storage.retrying_client import RetryingReader, read_blocks
 from voxbatch.storage.temporary_files import temporary_file
 
 _T = TypeVar("_T")
@@ -72,6 +72,15 @@ class FileRecording:
         self.on_wait = lambda: None
         self.size = os.fstat(fd).st_size
 
+    @classmethod
+    def in_memory(cls, data: bytes) -> FileRecording:
+        """Return a recording whose bytes are in an unnamed file in memory."""
+        fd = os.memfd_create("recording")
+        with open(fd, "wb", closefd=False) as file:
+            file.write(data)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return cls(fd)
+
     def pread(self, count: int, at: int) -> bytes:
         """Return `count` bytes from position `at`, fewer at the end of the file."""
         return os.pread(self._fd, count, at)
@@ -95,7 +104,7 @@ def fetch(reader: RetryingReader, key: str, block_bytes: int = BLOCK_BYTES) -> R
     if first.is_gzipped:
         raise UnusableObject(f"cannot read {reader.where(key)}: it is stored with Content-Encoding: gzip; unpack it")
     if len(first.data) < block_bytes:
-        return _in_memory(first.data)
+        return FileRecording.in_memory(first.data)
     if first.is_whole_object:
         return FileRecording(_spooled(reader, key, first.tag))
     stat = reader.stat(key, first.tag)
@@ -115,14 +124,6 @@ def _spooled(reader: RetryingReader, key: str, tag: str, arrived: Callable[[], N
 
     with temporary_file(reader.where(key), told()) as file:
         return os.dup(file.fileno())
-
-
-def _in_memory(data: bytes) -> FileRecording:
-    fd = os.memfd_create("recording")
-    with open(fd, "wb", closefd=False) as file:
-        file.write(data)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return FileRecording(fd)
 
 
 class _Ranged:
@@ -156,7 +157,8 @@ class _Ranged:
         return b"".join(parts)
 
     def _block(self, number: int) -> bytes:
-        if _has_failed(self._blocks.get(number)):  # perhaps long ago, and its place answers again
+        block = self._blocks.get(number)
+        if block and block.done() and block.exception():  # perhaps long ago, and its place answers again
             del self._blocks[number]
         for wanted in range(number, min(number + BLOCK_THREADS, self._last + 1)):
             if wanted not in self._blocks:
@@ -164,11 +166,19 @@ class _Ranged:
         self._blocks.move_to_end(number)
         while len(self._blocks) > CACHED_BLOCKS:
             self._blocks.popitem(last=False)
-        data = self._awaited(self._blocks[number])
-        self._check(number, data)
+        data = self._result(self._blocks[number])
+        if number == self._digested:  # the checksum is checked if the object is read completely and in order
+            self._digested += 1
+            self._digest.update(data)
+            if number == self._last:
+                try:
+                    self._digest.check(self._reader.where(self._stat.key))
+                except TransientError as e:  # all bytes arrived: the recording is to blame, and its place is not down
+                    raise UnusableObject(str(e)) from None
         return data
 
-    def _awaited(self, coming: Future[_T]) -> _T:
+    def _result(self, coming: Future[_T]) -> _T:
+        """Wait for the result, and call `on_wait` now and then."""
         while not wait([coming], WAITING_S).done:
             self.on_wait()
         return coming.result()
@@ -185,25 +195,13 @@ class _Ranged:
             )
         return data
 
-    def _check(self, number: int, data: bytes) -> None:
-        """Check the checksum of the whole object, if the object is read completely and in order."""
-        if number != self._digested:
-            return
-        self._digested += 1
-        self._digest.update(data)
-        if number == self._last:
-            try:
-                self._digest.check(self._reader.where(self._stat.key))
-            except TransientError as e:  # all bytes arrived, so the recording is to blame, and its place is not down
-                raise UnusableObject(str(e)) from None
-
     def fileno(self) -> int:
         """See Recording.fileno. The first call copies the whole object to a temporary file."""
         if self._fd is None:
             copied = fetch_pool.submit(
                 _spooled, self._reader, self._stat.key, self._stat.tag, self._arrived, urgent=True
             )
-            self._fd = self._awaited(copied)
+            self._fd = self._result(copied)
         return self._fd
 
     def _arrived(self) -> None:
@@ -215,7 +213,3 @@ class _Ranged:
             block.cancel()
         if self._fd is not None:
             os.close(self._fd)
-
-
-def _has_failed(block: Future[bytes] | None) -> bool:
-    return block is not None and block.done() and block.exception() is not None

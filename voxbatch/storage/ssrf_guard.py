@@ -10,6 +10,7 @@ This is the only module that imports urllib3 at import time. `web` imports this 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import socket
@@ -147,31 +148,36 @@ class _Connection(HTTPConnection):
             found = socket.getaddrinfo(self._dns_host, self.port, type=socket.SOCK_STREAM)
         except socket.gaierror as e:
             raise NameResolutionError(self.host, self, e) from e
-        return self._first(self._admitted(found))
-
-    def _admitted(self, found: list[Any]) -> list[Any]:
         if self._allow_private:
-            return found
-        faults = {address[0]: forbidden_kind(address[0]) for *_, address in found}
-        fit = [each for each in found if not faults[each[4][0]]]
-        if not fit:
-            address, what = next(iter(faults.items()))
+            return self._connect(found)
+        kinds = {address: forbidden_kind(address) for address in (str(each[4][0]) for each in found)}
+        admitted = [each for each in found if not kinds[str(each[4][0])]]
+        if not admitted:
+            address, what = next(iter(kinds.items()))
             who = address if address == self.host else f"{self.host} ({address})"
             raise ForbiddenAddress(
                 f"{who} is {what}: only public addresses are read, unless --allow-private-addresses is given"
             )
-        return fit
+        return self._connect(admitted)
 
-    def _first(self, found: list[Any]) -> socket.socket:
+    def _connect(self, found: list[Any]) -> socket.socket:
+        """Return a connection to the first address that answers."""
         failure: OSError | None = None
         since = time.monotonic()
         for family, kind, protocol, _, address in found:
             if failure and time.monotonic() - since > TRYING_S:
                 break
-            try:
-                return _connected(_Socket(family, kind, protocol), address)
-            except OSError as e:
-                failure = e
+            with contextlib.ExitStack() as stack:
+                try:
+                    sock = stack.enter_context(_Socket(family, kind, protocol))
+                    sock.settimeout(CONNECT_S)
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    sock.connect(address)
+                except OSError as e:
+                    failure = e
+                else:
+                    stack.pop_all()
+                    return sock
         raise NewConnectionError(self, f"no connection: {failure}") from failure
 
     def getresponse(self) -> HTTPResponse:  # type: ignore[override] # as in urllib3
@@ -180,17 +186,6 @@ class _Connection(HTTPConnection):
         if isinstance(self.sock, _Socket):
             self.sock.deadline = self.deadline
         return super().getresponse()
-
-
-def _connected(sock: _Socket, address: Any) -> _Socket:
-    try:
-        sock.settimeout(CONNECT_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.connect(address)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 class _TlsConnection(_Connection, HTTPSConnection):

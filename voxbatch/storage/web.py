@@ -38,8 +38,8 @@ READ_BYTES = 256 << 10
 SMALL_BYTES = 64 << 10
 """Largest body of an error or a redirect that is read, so that the connection can be used again."""
 _NUMBER = re.compile(r"\d{1,18}")
-_STRETCH = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(?P<size>\d{1,18}|\*)", re.IGNORECASE)
-_OUTSIDE = re.compile(r"bytes \*/(?P<size>\d{1,18})", re.IGNORECASE)
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(?P<size>\d{1,18}|\*)", re.IGNORECASE)
+_UNSATISFIED_RANGE = re.compile(r"bytes \*/(?P<size>\d{1,18})", re.IGNORECASE)
 
 
 class WebServer:
@@ -48,12 +48,14 @@ class WebServer:
 
     def __init__(self, place: str, store_options: StoreOptions):
         self.place, self._store_options = place, store_options
-        self._pool = functools.lru_cache(HOSTS)(self._new_pool)
 
-    def _new_pool(self, scheme: str, host: str, port: int) -> HTTPConnectionPool:
-        from voxbatch.storage import ssrf_guard
+        @functools.lru_cache(HOSTS)
+        def pool(scheme: str, host: str, port: int) -> HTTPConnectionPool:
+            from voxbatch.storage import ssrf_guard
 
-        return ssrf_guard.pool(scheme, host, port, self._store_options.allow_private_addresses)
+            return ssrf_guard.pool(scheme, host, port, store_options.allow_private_addresses)
+
+        self._pool = pool
 
     def get(self, key: str, start: int, end: int, tag: str = "") -> RangeReply:
         """See objects.ObjectReader. If the server ignores the range, the result holds the first bytes of a reply with
@@ -64,22 +66,18 @@ class WebServer:
                 if tag and (_size(reply) or start) < start:  # it shrank: reads never begin after the known end
                     raise UnusableObject(_changed(where))
                 return RangeReply(b"", tag or _tag(reply))
-            if reply.status == 200:
-                data = self._beginning(where, reply, start, end)
+            if reply.status == 206:
+                data = _read_range(where, reply, start, end)
+            elif start == 0:
+                data = _read(reply, end)
+                self._check_size(where, len(data))
             else:
-                data = _stretch(where, reply, start, end)
+                raise UnusableObject(
+                    f"cannot read {where}: its server first sent a range of it, and now sends only the whole file"
+                )
             return RangeReply(
                 data, _tag(reply), is_gzipped=_is_gzipped(where, reply), is_whole_object=reply.status == 200
             )
-
-    def _beginning(self, where: str, reply: BaseHTTPResponse, start: int, end: int) -> bytes:
-        if start:
-            raise UnusableObject(
-                f"cannot read {where}: its server first sent a range of it, and now sends only the whole file"
-            )
-        data = _taken(reply, end)
-        self._check_size(where, len(data))
-        return data
 
     def stat(self, key: str, tag: str = "") -> Stat:
         """Request the first byte, because HEAD is often not allowed, for example by a signed address.
@@ -89,7 +87,7 @@ class WebServer:
         with self._reply(key, tag, (0, 1)) as reply:
             size = 0 if reply.status == 416 else _size(reply)
             if reply.status == 206:
-                _stretch(self._where(key), reply, 0, 1)
+                _read_range(self._where(key), reply, 0, 1)
             return Stat(key, -1 if size is None else size, _tag(reply))
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
@@ -109,7 +107,7 @@ class WebServer:
                 self._check_size(where, count)
                 yield data
             if stat.size not in (-1, count):
-                raise TransientError(_broken_off(where, count, stat.size))
+                raise TransientError(_incomplete(where, count, stat.size))
 
     def renew(self) -> None:
         """Do nothing: there are no credentials."""
@@ -136,34 +134,36 @@ class WebServer:
             headers["Range"] = f"bytes={asked[0]}-{asked[1] - 1}"
         if tag:
             headers["If-Match" if tag.startswith('"') else "If-Unmodified-Since"] = tag
-        with self._led(self._where(key), self.place + key, headers) as (where, reply):
+        with self._follow_redirects(self._where(key), self.place + key, headers) as (where, reply):
             if reply.status not in ((200, 206, 416) if asked else (200,)):
                 raise _status_error(where, reply)
             if tag and reply.status != 416 and _tag(reply, tag) != tag:
                 raise UnusableObject(_changed(where))
             self._check_size(where, _size(reply))
             if asked and reply.status != 200:
-                _check_stretch(where, reply, *asked)
+                _check_range(where, reply, *asked)
             yield reply
 
     @contextlib.contextmanager
-    def _led(self, where: str, url: str, headers: Mapping[str, str]) -> Iterator[tuple[str, BaseHTTPResponse]]:
+    def _follow_redirects(
+        self, where: str, url: str, headers: Mapping[str, str]
+    ) -> Iterator[tuple[str, BaseHTTPResponse]]:
         """Follow redirects. Yield (the source of the reply, for messages; the final reply)."""
         at = where
         for _ in range(REDIRECTS + 1):
-            with _errors(at), self._asked(url, headers) as reply:
+            with _errors(at), self._request(url, headers) as reply:
                 if reply.status not in (200, 206) and _length(reply) in range(SMALL_BYTES):
-                    _taken(reply, SMALL_BYTES)
+                    _read(reply, SMALL_BYTES)
                 location = reply.get_redirect_location()
                 if not location:
                     yield at, reply
                     return
-            url = _next(where, url, location)
+            url = _redirect_target(where, url, location)
             at = f"{where} (redirected to {redacted(url)})"
         raise UnusableObject(f"cannot read {where}: it redirects more than {REDIRECTS} times; give the final address")
 
     @contextlib.contextmanager
-    def _asked(self, url: str, headers: Mapping[str, str]) -> Iterator[BaseHTTPResponse]:
+    def _request(self, url: str, headers: Mapping[str, str]) -> Iterator[BaseHTTPResponse]:
         scheme, host, port, target = parse_web_address(url)
         reply = self._pool(scheme, host, port).urlopen(
             "GET", target, headers=headers, retries=False, redirect=False, assert_same_host=False,
@@ -176,7 +176,7 @@ class WebServer:
             reply.release_conn()
 
 
-def _next(where: str, url: str, location: str) -> str:
+def _redirect_target(where: str, url: str, location: str) -> str:
     """Return the address that a redirect leads to.
 
     Raises:
@@ -249,11 +249,11 @@ def _changed(where: str) -> str:
     return f"cannot read {where}: it changed while it was read: let its writer finish, then start again"
 
 
-def _broken_off(where: str, count: int, wanted: int) -> str:
+def _incomplete(where: str, count: int, wanted: int) -> str:
     return connection_failed("read", where, f"received {count:,} bytes, but {wanted:,} were announced")
 
 
-def _taken(reply: BaseHTTPResponse, count: int) -> bytes:
+def _read(reply: BaseHTTPResponse, count: int) -> bytes:
     """Read `count` bytes, fewer only at the end of the body. urllib3 compares the length of the body with its
     Content-Length."""
     parts: list[bytes] = []
@@ -293,7 +293,7 @@ def _size(reply: BaseHTTPResponse) -> int | None:
     """Return the size of the whole object, as far as a reply reports it."""
     if reply.status == 200:
         return _length(reply)
-    found = (_STRETCH if reply.status == 206 else _OUTSIDE).fullmatch(_content_range(reply))
+    found = (_CONTENT_RANGE if reply.status == 206 else _UNSATISFIED_RANGE).fullmatch(_content_range(reply))
     size = found["size"] if found else "*"
     return None if size == "*" else int(size)
 
@@ -303,9 +303,9 @@ def _content_range(reply: BaseHTTPResponse) -> str:
     return text.strip()
 
 
-def _check_stretch(where: str, reply: BaseHTTPResponse, start: int, end: int) -> None:
+def _check_range(where: str, reply: BaseHTTPResponse, start: int, end: int) -> None:
     """Check that a reply is about the bytes [start, end), and holds all of them that exist."""
-    size, found = _size(reply), _STRETCH.fullmatch(_content_range(reply))
+    size, found = _size(reply), _CONTENT_RANGE.fullmatch(_content_range(reply))
     if reply.status == 416:
         is_right = size is None or size <= start
     elif found and size is None:
@@ -320,9 +320,9 @@ def _check_stretch(where: str, reply: BaseHTTPResponse, start: int, end: int) ->
         )
 
 
-def _stretch(where: str, reply: BaseHTTPResponse, start: int, end: int) -> bytes:
+def _read_range(where: str, reply: BaseHTTPResponse, start: int, end: int) -> bytes:
     count = min(end, _size(reply) or end) - start
-    data = _taken(reply, count + 1)
+    data = _read(reply, count + 1)
     if len(data) != count:
-        raise TransientError(_broken_off(where, len(data), count))
+        raise TransientError(_incomplete(where, len(data), count))
     return data

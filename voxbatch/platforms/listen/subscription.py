@@ -21,13 +21,11 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-import tenacity
-
 from voxbatch.errors import ConfigError, QueueError
 from voxbatch.log import Log
 from voxbatch.platforms import GOOGLE_PROJECT
 from voxbatch.platforms.listen.message import ReceivedMessage
-from voxbatch.storage.retry import ATTEMPTS, TOTAL_S, wait_s
+from voxbatch.storage.retry import QUEUE_REQUEST, Attempts, sleep
 
 TIMEOUT_S = 20.0
 """Timeout of one request, in seconds."""
@@ -238,28 +236,22 @@ class Subscription:
             self._log.warning("lease", text=text)
 
     def _again(self, doing: str, call: Callable[[], Any]) -> Any:
-        """Call with retries, as for stores; see storage.retry.
+        """Call, and retry as the policy QUEUE_REQUEST says.
 
         Raises:
             ConfigError, QueueError: the error that remains.
         """
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_may_pass),
-            wait=wait_s,
-            stop=tenacity.stop_after_attempt(ATTEMPTS) | tenacity.stop_after_delay(TOTAL_S),
-            before_sleep=partial(self._tell_trouble, doing),
-            reraise=True,
-        )
-        try:
-            return retrying(call)
-        except Exception as e:
-            raise _trouble(doing, e) from e
-
-    def _tell_trouble(self, doing: str, state: tenacity.RetryCallState) -> None:
-        """Log the first failed attempt."""
-        if state.attempt_number == 1:
-            error = state.outcome and state.outcome.exception()
-            self._log.warning("queue", text=f"cannot {doing} ({_said(error)}); trying again")
+        attempts = Attempts(QUEUE_REQUEST)
+        while True:
+            try:
+                return call()
+            except Exception as e:
+                wait_s = attempts.next_wait_s(e) if type(e).__name__ in _PASSING else None
+                if wait_s is None:
+                    raise _trouble(doing, e) from e
+                if attempts.failed == 1:
+                    self._log.warning("queue", text=f"cannot {doing} ({_said(e)}); trying again")
+            sleep(wait_s)
 
 
 def _full_name(name: str, kind: str, project: str | None) -> str:
@@ -311,10 +303,6 @@ def _errors(verb: str) -> Iterator[None]:
     except GoogleAuthError as e:
         login = "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS"
         raise QueueError(f"cannot {verb}: no usable credentials ({_said(e)}): {login}") from e
-
-
-def _may_pass(error: BaseException) -> bool:
-    return type(error).__name__ in _PASSING
 
 
 def _trouble(doing: str, error: Exception) -> ConfigError | QueueError:

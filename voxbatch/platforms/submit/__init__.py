@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import tenacity
-
 from voxbatch.errors import BusyError
 from voxbatch.platforms.submit.cloudrun import CloudRun
 from voxbatch.platforms.submit.sagemaker import SageMaker
 from voxbatch.platforms.submit.sizing import Forecast, check_tasks, size_run, task_count
 from voxbatch.platforms.submit.submission import ApiRequest, StartedRun, Submission, Target, redact_addresses
-from voxbatch.storage import retry
+from voxbatch.storage.retry import RUN_START, Attempts, sleep
 
 __all__ = [
     "ApiRequest",
@@ -36,13 +34,6 @@ __all__ = [
     "start_with_retries",
     "task_count",
 ]
-
-ATTEMPTS = 20
-"""Maximum attempts of `start_with_retries`. The 19 waits between them (see retry.wait_s) add up to about two and a half
-minutes, because Cloud Run's quotas are per minute.
-"""
-TOTAL_S = 300.0
-"""Seconds after which no further attempt begins: an attempt without an answer takes a minute or two itself."""
 
 
 def start(submission: Submission, target: Target, again: bool = False) -> StartedRun:
@@ -62,7 +53,7 @@ def start(submission: Submission, target: Target, again: bool = False) -> Starte
 
 
 def start_with_retries(submission: Submission, target: Target, tell: Callable[[str], None]) -> StartedRun:
-    """Call `start`, and retry while the platform is busy or unreachable, with at most ATTEMPTS attempts.
+    """Call `start`, and retry while the platform is busy or unreachable, as the policy RUN_START says.
 
     If an attempt started a run but its answer was lost, the next attempt finds this run.
 
@@ -72,16 +63,13 @@ def start_with_retries(submission: Submission, target: Target, tell: Callable[[s
     Raises:
         ConfigError, StartError: as from `start`.
     """
-
-    def say(state: tenacity.RetryCallState) -> None:
-        assert state.outcome is not None
-        tell(f"{state.outcome.exception()} (by itself, in {state.upcoming_sleep:.0f} s)")
-
-    attempts = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(BusyError),
-        stop=tenacity.stop_after_attempt(ATTEMPTS) | tenacity.stop_before_delay(TOTAL_S),
-        wait=retry.wait_s,
-        before_sleep=say,
-        reraise=True,
-    )
-    return attempts(start, submission, target)
+    attempts = Attempts(RUN_START)
+    while True:
+        try:
+            return start(submission, target)
+        except BusyError as e:
+            wait_s = attempts.next_wait_s(e)
+            if wait_s is None:
+                raise
+            tell(f"{e} (by itself, in {wait_s:.0f} s)")
+        sleep(wait_s)

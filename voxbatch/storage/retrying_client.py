@@ -1,0 +1,190 @@
+"""Wrap the client of a store with retries.
+
+A request that failed with a transient error is repeated as the policy STORE_REQUEST says. All other errors are raised
+at once. Expired credentials are renewed once per call.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain, islice
+from typing import BinaryIO, TypeVar
+
+from voxbatch.storage.address import redacted
+from voxbatch.storage.objects import (
+    Bucket,
+    CredentialsExpired,
+    Digest,
+    ObjectNotFound,
+    ObjectReader,
+    RangeReply,
+    Stat,
+    TransientError,
+    UnusableObject,
+)
+from voxbatch.storage.retry import STORE_REQUEST, Attempts, sleep
+
+LISTING_PAGE_SIZE = 999
+"""Objects that a listing reads at a time: fewer than the 1,000 of both stores' pages, because one of the stores repeats
+the last object of a page."""
+COPY_BYTES = 1 << 20
+"""Bytes that are read from a temporary file at a time."""
+
+_T = TypeVar("_T")
+
+
+class RetryingReader:
+    """ObjectReader with retries. Thread-safe if the wrapped ObjectReader is."""
+
+    def __init__(self, reader: ObjectReader):
+        self._reader = reader
+        self.place = reader.place
+        self._renewals = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: str, start: int, end: int, tag: str = "") -> RangeReply:
+        """See ObjectReader.get. If the bytes are a whole object, its checksum is checked too."""
+
+        def get_checked() -> RangeReply:
+            reply = self._reader.get(key, start, end, tag)
+            if start == 0 and len(reply.data) < end:
+                digest = Digest(reply.checksum)
+                digest.update(reply.data)
+                digest.check(self.where(key))
+            return reply
+
+        return self._retry(get_checked)
+
+    def where(self, key: str) -> str:
+        """Return the address of a key, for messages."""
+        return redacted(f"{self.place}{key}")
+
+    def stat(self, key: str, tag: str = "") -> Stat:
+        """See ObjectReader.stat."""
+        return self._retry(lambda: self._reader.stat(key, tag))
+
+    def stream(self, stat: Stat) -> Iterator[bytes]:
+        """See ObjectReader.stream. This is not retried: a caller that has taken a part must begin again by itself,
+        or use `whole`. Credentials are renewed only at the start."""
+
+        def start() -> Iterator[bytes]:
+            stream = self._reader.stream(stat)
+            return chain([next(stream, b"")], stream)
+
+        yield from self._with_renewal(start)
+
+    def whole(self, key: str, tag: str) -> Iterator[bytes]:
+        """Yield a whole object that cannot be read in ranges. The object is gathered on disk, and fetched from its
+        start again if the transfer breaks off."""
+        with tempfile.TemporaryFile() as file:
+
+            def copy() -> None:
+                file.seek(0)
+                file.truncate()
+                file.writelines(self._reader.stream(self._reader.stat(key, tag)))
+
+            self._retry(copy)
+            file.seek(0)
+            while data := file.read(COPY_BYTES):
+                yield data
+
+    def renew(self) -> None:
+        """Find credentials again."""
+        self._reader.renew()
+
+    def _retry(self, call: Callable[[], _T]) -> _T:
+        attempts = Attempts(STORE_REQUEST)
+        while True:
+            try:
+                return self._with_renewal(call)
+            except TransientError as e:
+                wait_s = attempts.next_wait_s(e)
+                if wait_s is None:
+                    raise TransientError(f"{e} ({attempts.failed} attempts failed)", since=attempts.middle()) from e
+            sleep(wait_s)
+
+    def _with_renewal(self, call: Callable[[], _T]) -> _T:
+        seen = self._renewals
+        try:
+            return call()
+        except CredentialsExpired:
+            with self._lock:
+                if self._renewals == seen:  # no other thread has renewed them meanwhile
+                    self._reader.renew()
+                    self._renewals += 1
+        return call()
+
+
+class RetryingBucket(RetryingReader):
+    """Bucket with retries, which recognise their own data after a lost reply."""
+
+    def __init__(self, bucket: Bucket):
+        super().__init__(bucket)
+        self._bucket = bucket
+        self.scheme, self.bucket = bucket.scheme, bucket.bucket
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Stat]:
+        """See Bucket.list. The listing is read in pages, each of which is retried."""
+
+        def read_page(after: str) -> tuple[Stat, ...]:
+            return tuple(islice(self._bucket.list(prefix, after), LISTING_PAGE_SIZE))
+
+        while True:
+            page = self._retry(partial(read_page, after))
+            yield from page
+            if len(page) < LISTING_PAGE_SIZE:
+                return
+            after = page[-1].key
+
+    def put(self, key: str, body: BinaryIO, content_type: str, only_if_absent: bool) -> bool:
+        """See Bucket.put. If the object exists and holds the same bytes, an earlier attempt wrote it and its reply was
+        lost: that counts as written by us."""
+        if self._retry(lambda: self._bucket.put(key, body, content_type, only_if_absent)):
+            return True
+        return self._retry(lambda: self._holds(key, body))
+
+    def _holds(self, key: str, body: BinaryIO) -> bool:
+        try:
+            stat = self._bucket.stat(key)
+            if stat.size != body.seek(0, 2):
+                return False
+            body.seek(0)
+            if not stat.checksum:
+                return all(data == body.read(len(data)) for data in self._bucket.stream(stat))
+        except (ObjectNotFound, UnusableObject):  # deleted or replaced meanwhile
+            return False
+        digest = Digest(stat.checksum)
+        while data := body.read(COPY_BYTES):
+            digest.update(data)
+        return digest.text() == stat.checksum
+
+    def delete(self, key: str) -> None:
+        """See Bucket.delete."""
+        self._retry(lambda: self._bucket.delete(key))
+
+
+def read_blocks(reader: RetryingReader, key: str, first: int, then: int, tag: str = "") -> Iterator[bytes]:
+    """Yield an object's bytes from its start, in ranges of `first` bytes and then of `then` bytes, all of one revision,
+    and check the checksum at the end.
+
+    Raises:
+        ObjectNotFound, UnusableObject, CredentialsExpired, TransientError, StorageError: see ObjectReader.get.
+    """
+    reply = reader.get(key, 0, first, tag)
+    if reply.is_whole_object and len(reply.data) == first:
+        yield from reader.whole(key, reply.tag)
+        return
+    digest, tag, size, at = Digest(reply.checksum), reply.tag, first, 0
+    while True:
+        digest.update(reply.data)
+        at += len(reply.data)
+        if reply.data:
+            yield reply.data
+        if len(reply.data) < size:
+            break
+        size = then
+        reply = reader.get(key, at, at + size, tag)
+    digest.check(reader.where(key))
