@@ -26,7 +26,7 @@ from statistics import mean, median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support" / "vllm")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support" / "engine_vllm")]
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import modelless  # noqa: E402 the path is set above

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from modelless import BLOCK, CONTEXT, EOS, Side, request
 
-pytest_plugins = ["support"]
+pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM warns
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest_plugins = ["support"]
+pytest_plugins = ["engine_runs"]
 pytestmark = pytest.mark.timeout(600)
 
 SHORT = "max_model_len=128"

@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from engine_runs import Spoken
 
-pytest_plugins = ["support"]
+pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TEXT_TOKENS = 448

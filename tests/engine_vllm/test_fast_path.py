@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from modelless import EOS, Side, arrivals, drawn_request, request, some_of
 
-pytest_plugins = ["support"]
+pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM warns
 
 WALKS = 60

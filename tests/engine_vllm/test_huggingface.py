@@ -16,7 +16,7 @@ from voxbatch.vllm_plugin.weights import translated
 if TYPE_CHECKING:
     from engine_runs import Spoken
 
-pytest_plugins = ["support"]
+pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 

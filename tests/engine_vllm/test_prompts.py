@@ -15,7 +15,7 @@ from voxbatch.engines.vllm.families.realtime import Realtime
 from voxbatch.engines.vllm.model import locate
 from voxbatch.engines.vllm.settings import resolve
 
-pytest_plugins = ["support"]
+pytest_plugins = ["engine_runs"]
 
 LENGTHS = (1, 159, 160, 1_279, 1_280, 1_281, 16_000, 100_001, 479_999, 480_000)
 """Samples: around a token, around a mel frame, and up to a whole window."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # imported later: one needs packages that vLLM brings, the ot
     from engine_runs import Spoken
     from huggingface import Reference
 
-pytest_plugins = ["support"]
+pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 DELAY_TOKENS = 6

@@ -22,7 +22,7 @@ from modelless import BLOCK, CONTEXT, EOS, Side, arrivals, drawn_request, reques
 
 from voxbatch.vllm_plugin.patches import bookkeeping_sync, compute_prev_positions, update_states
 
-pytest_plugins = ["support"]
+pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM warns
 
 WALKS = 12

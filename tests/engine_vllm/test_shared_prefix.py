@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from modelless import BLOCK, EOS, Side, arrivals, drawn_request, request, some_of
 
-pytest_plugins = ["support"]
+pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM warns
 
 SAMPLES, SHARED, PROMPT = 50, 21, 30

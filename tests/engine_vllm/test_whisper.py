@@ -20,10 +20,10 @@ from voxbatch.chunking import cut_into_chunks
 from voxbatch.scoring import CorpusScore, count_errors
 from voxbatch.storage import open_recording
 
-pytest_plugins = ["support"]
+pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-SUPPORT = Path(__file__).parents[1] / "support" / "vllm"
+SUPPORT = Path(__file__).parents[1] / "support" / "engine_vllm"
 WINDOW = 480_000
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",

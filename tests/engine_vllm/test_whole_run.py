@@ -19,7 +19,7 @@ import soundfile
 from conftest import Starter, Voxbatch, environment, gone
 from stream import ENVIRONMENT
 
-pytest_plugins = ["support"]
+pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ITEMS = 30

