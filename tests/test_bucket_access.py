@@ -243,7 +243,7 @@ def test_refused_new_token_is_an_error(place: Place, monkeypatch: pytest.MonkeyP
     with token_server(monkeypatch, tmp_path, place):
         place.proxy.spoil = never("OLD")
         text = refused(lambda: place.store().create("a", [b"x"]))
-        assert "the credentials are not valid (any more): set GOOGLE_APPLICATION_CREDENTIALS" in text
+        assert "the credentials are invalid or have expired: set GOOGLE_APPLICATION_CREDENTIALS" in text
         # the client makes three attempts by itself, each with a new token, and voxbatch makes one more
         assert place.asked() <= 6
 

@@ -272,7 +272,7 @@ GOOGLE_REFUSES: list[tuple[Callable[[CloudRunApi], None], type[Exception], str]]
     (of_google(403, "Permission 'run.x' denied on resource"), StartError,
      f"{AT}permission denied: robot@p.iam.gserviceaccount.com lacks run.jobs.get and run.executions.list (role "),
     (of_google(401, "Request had invalid authentication credentials."), StartError,
-     f"{AT}the credentials are not valid (any more): set GOOGLE_APPLICATION_CREDENTIALS"),
+     f"{AT}the credentials are invalid or have expired: set GOOGLE_APPLICATION_CREDENTIALS"),
     (of_google(404, "Resource 'voxbatch' of kind 'JOB' in region 'us-central1' does not exist."), ConfigError,
      f"{AT}there is no job voxbatch (project p, region us-central1): check --job, --project and --region, or "),
     (of_google(403, "Location us-central1 is not found or access is unauthorized."), ConfigError,
@@ -455,7 +455,7 @@ AMAZON_REFUSES = [
     (400, "ValidationException", "No S3 objects", ConfigError,
      "SageMaker refuses the request (ValidationException: No S3 objects)"),
     (400, "UnrecognizedClientException", "The security token is invalid", StartError,
-     "the credentials are not valid (any more) (UnrecognizedClientException): set AWS_ACCESS_KEY_ID"),
+     "the credentials are invalid or have expired (UnrecognizedClientException): set AWS_ACCESS_KEY_ID"),
     (503, "ServiceUnavailable", "x", StartError, "SageMaker is busy (ServiceUnavailable: x): submit it again"),
 ]  # fmt: skip
 

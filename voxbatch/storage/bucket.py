@@ -56,7 +56,7 @@ class BucketStore:
         once.
         """
         for _ in range(2):
-            text = f"voxbatch asks here whether this store refuses to replace. {secrets.token_hex(8)}\n"
+            text = f"voxbatch tests here whether this store supports create-if-absent. {secrets.token_hex(8)}\n"
             if not self._put(PROBE, [text.encode()], True):
                 return None
         return (

@@ -123,7 +123,8 @@ class GoogleBucket:
             piece = self.get(stat.key, start, min(start + STREAM_BYTES, stat.size), stat.tag)
             if piece.is_gzipped:
                 raise UnusableObject(
-                    f"cannot read {self.place}{stat.key}: it is stored with Content-Encoding: gzip; unpack it"
+                    f"cannot read {self.place}{stat.key}: it is stored with Content-Encoding: gzip: "
+                    "store it uncompressed"
                 )
             digest.update(piece.data)
             yield piece.data
@@ -203,7 +204,7 @@ class GoogleBucket:
         self, verb: str, where: str, status: int, error: Exception, response: Any, tag: str
     ) -> StorageError:
         if status == 401 and not self._store_options.anonymous:
-            return CredentialsExpired(f"cannot {verb} {where}: the credentials are not valid (any more): {_LOGIN}")
+            return CredentialsExpired(f"cannot {verb} {where}: the credentials are invalid or have expired: {_LOGIN}")
         if status == 404 and ("bucket does not exist" in str(error) or verb in ("list", "write")):
             return StorageError(f"cannot {verb} {where}: there is no bucket {self.bucket}: check its name")
         if status == 404 and tag:  # only this generation is missing; another may exist

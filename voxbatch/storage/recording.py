@@ -102,7 +102,9 @@ def fetch(reader: RetryingReader, key: str, block_bytes: int = BLOCK_BYTES) -> R
     """
     first = reader.get(key, 0, block_bytes)
     if first.is_gzipped:
-        raise UnusableObject(f"cannot read {reader.where(key)}: it is stored with Content-Encoding: gzip; unpack it")
+        raise UnusableObject(
+            f"cannot read {reader.where(key)}: it is stored with Content-Encoding: gzip: store it uncompressed"
+        )
     if len(first.data) < block_bytes:
         return FileRecording.in_memory(first.data)
     if first.is_whole_object:

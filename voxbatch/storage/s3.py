@@ -98,7 +98,7 @@ class AmazonBucket:
                 data, reply = b"", {"ETag": tag}
         if len(data) < _announced(reply):
             raise TransientError(
-                connection_failed("read", f"{self.place}{key}", f"{len(data)} bytes came of {_announced(reply)}")
+                connection_failed("read", f"{self.place}{key}", f"received {len(data)} of {_announced(reply)} bytes")
             )
         if not reply["ETag"]:
             stat = self.stat(key)
@@ -123,7 +123,7 @@ class AmazonBucket:
             reply = self._get(Key=stat.key, IfMatch=stat.tag, ChecksumMode="ENABLED")
             with contextlib.closing(reply["Body"]) as body:
                 if reply.get("ContentEncoding") == "gzip":
-                    what = "it is stored with Content-Encoding: gzip; unpack it"
+                    what = "it is stored with Content-Encoding: gzip: store it uncompressed"
                     raise UnusableObject(f"cannot read {self.place}{stat.key}: {what}")
                 for data in body.iter_chunks(STREAM_BYTES):
                     digest.update(data)

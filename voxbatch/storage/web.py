@@ -97,7 +97,9 @@ class WebServer:
         where = self._where(stat.key)
         with self._reply(stat.key, stat.tag) as reply:
             if _is_gzipped(where, reply):
-                raise UnusableObject(f"cannot read {where}: it is sent with Content-Encoding: gzip; unpack it there")
+                raise UnusableObject(
+                    f"cannot read {where}: it is sent with Content-Encoding: gzip: serve it uncompressed"
+                )
             size, count = _size(reply), 0
             if size is not None and stat.size not in (-1, size):
                 raise UnusableObject(_changed(where))
@@ -279,7 +281,7 @@ def _is_gzipped(where: str, reply: BaseHTTPResponse) -> bool:
     encoding = reply.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip"):
         raise UnusableObject(
-            f"cannot read {where}: it is sent with Content-Encoding: {one_line(encoding)}; unpack it there"
+            f"cannot read {where}: it is sent with Content-Encoding: {one_line(encoding)}: serve it uncompressed"
         )
     return "gzip" in encoding
 

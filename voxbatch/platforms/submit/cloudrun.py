@@ -232,7 +232,7 @@ class _Api:
         if status in (400, 403, 404) and re.search(r"\blocation\b", said, re.IGNORECASE):
             return ConfigError(f"{what}: check --region {self._region}; Cloud Run says: {said}")
         if status == 401:
-            return StartError(f"{what}: the credentials are not valid (any more): {_LOGIN}")
+            return StartError(f"{what}: the credentials are invalid or have expired: {_LOGIN}")
         if status == 403:
             who = getattr(self._credentials, "service_account_email", None) or "this account"
             return StartError(f"{what}: permission denied: {who} lacks {_PERMISSIONS[verb]}; Cloud Run says: {said}")

@@ -236,7 +236,7 @@ class _Api:
         code, said = error.response["Error"]["Code"], one_line(error.response["Error"].get("Message", ""))
         status = int(error.response["ResponseMetadata"].get("HTTPStatusCode", 0))
         if code in _BAD_CREDENTIALS:
-            return StartError(f"{what}: the credentials are not valid (any more) ({code}): {_LOGIN}")
+            return StartError(f"{what}: the credentials are invalid or have expired ({code}): {_LOGIN}")
         if code in ("AccessDeniedException", "AccessDenied"):
             return StartError(f"{what}: permission denied: {_PERMISSIONS[verb]} is missing; SageMaker says: {said}")
         if code == "ResourceLimitExceeded":
