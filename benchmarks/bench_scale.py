@@ -22,8 +22,8 @@ PEAK_MB = 300
 GROWTH = 20
 """Maximum bytes of peak memory for one more line.
 
-A line needs a duration (4 bytes) and one byte each for done, failed, wanted and to do; the rest allows for as much
-again for a short time. One million lines cost less than an idle Python process.
+A line needs a duration (4 bytes) and one byte each for done, failed, wanted and to do. While the manifest is checked,
+it needs the hash of its id as well (8 bytes). One million lines cost less than an idle Python process.
 """
 
 

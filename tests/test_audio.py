@@ -201,8 +201,8 @@ def test_offset_past_the_end_fails_and_duration_past_the_end_warns(wav: Path) ->
 
 def test_duration_that_leaves_out_audio_warns(wav: Path) -> None:
     """A duration without an offset that leaves out more than 50 ms of audio is a warning."""
-    assert decoded(wav, duration=7.0)[1] == ["the recording goes on after the manifest's duration of 7 s"]
-    assert decoded(wav, duration=10.0)[1] == ["the recording goes on after the manifest's duration of 10 s"]
+    assert decoded(wav, duration=7.0)[1] == ["the recording continues after the manifest's duration of 7 s"]
+    assert decoded(wav, duration=10.0)[1] == ["the recording continues after the manifest's duration of 10 s"]
     assert decoded(wav, duration=11.96)[1] == []
     assert decoded(wav, duration=12.04)[1] == []
     assert decoded(wav, duration=1.0, offset=1.0)[1] == []
@@ -349,7 +349,7 @@ def test_audio_after_damage_is_read_with_a_warning(wav: Path) -> None:
     out, warnings = decoded(path)
     assert len(warnings) == 1
     assert warnings[0].startswith("damaged: ")
-    assert warnings[0].endswith("; ffmpeg reads on")
+    assert warnings[0].endswith("; ffmpeg decodes the rest")
     assert len(out) > 10 * SAMPLING_RATE
     assert np.array_equal(out[:64_000], whole[:64_000])
     assert np.array_equal(out[-64_000:], whole[-64_000:])
@@ -365,7 +365,7 @@ def test_concatenated_files_are_read_to_the_end(wav: Path, suffix: str) -> None:
     double, warnings = decoded(path)
     assert abs(len(double) - 2 * len(single)) < SAMPLING_RATE // 5
     assert correlation(double[: len(single)], single) > 0.99
-    assert warnings == (["several MP3 files in one after 12.00 s; ffmpeg reads on"] if suffix == "mp3" else [])
+    assert warnings == (["several MP3 files in one after 12.00 s; ffmpeg decodes the rest"] if suffix == "mp3" else [])
     late, _ = decoded(path, offset=15.0, duration=2.0)
     assert correlation(late, double[15 * SAMPLING_RATE :]) > 0.99
 
@@ -584,7 +584,7 @@ def test_run_without_ffmpeg_is_possible(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(ConfigError, match="VOXBATCH_FFMPEG=/no/ffmpeg: no such program"):
         libraries()
     monkeypatch.setenv("VOXBATCH_FFMPEG", "/bin/false")
-    with pytest.raises(ConfigError, match=r"^/bin/false is no ffmpeg that runs here: .* exit status 1"):
+    with pytest.raises(ConfigError, match=r"^/bin/false does not run as ffmpeg: .* exit status 1"):
         libraries()
 
 

@@ -64,7 +64,17 @@ def decode(
         StorageError: the place that the recording is fetched from fails.
     """
     native = _open(recording, name, offset)
-    _check_header(native, channel, offset)
+    if not MIN_RATE <= native.rate <= MAX_RATE:
+        raise AudioError(
+            f"the header claims {native.rate} Hz; {MIN_RATE} to {MAX_RATE} Hz are allowed; convert the recording"
+        )
+    if not 1 <= native.channels <= MAX_CHANNELS:
+        raise AudioError(
+            f"the header claims {native.channels} channels; 1 to {MAX_CHANNELS} are allowed; convert the recording"
+        )
+    if channel is not None and channel >= native.channels:
+        channels = f"the recording has channels 0 to {native.channels - 1}"
+        raise AudioError(f"channel {channel} was asked for; {channels}; correct `channel` in the manifest")
     limit = None if duration is None else round(duration * native.rate)
     mono = Mixdown(native.rate, native.channels, channel)
     start, out = round(offset * SAMPLING_RATE), 0
@@ -95,15 +105,6 @@ def _open(recording: Recording, name: str, offset: float) -> SoundFileStream | F
         return FFmpegStream(recording.fileno(), name, offset, reason=str(short), seek=False)
 
 
-def _check_header(native: SoundFileStream | FFmpegStream, channel: int | None, offset: float) -> None:
-    if not MIN_RATE <= native.rate <= MAX_RATE:
-        raise AudioError(f"the header claims {native.rate} Hz; {MIN_RATE} to {MAX_RATE} Hz are allowed")
-    if not 1 <= native.channels <= MAX_CHANNELS:
-        raise AudioError(f"the header claims {native.channels} channels; 1 to {MAX_CHANNELS} are allowed")
-    if channel is not None and channel >= native.channels:
-        raise AudioError(f"channel {channel} was asked for; the recording has channels 0 to {native.channels - 1}")
-
-
 def _blocks_with_fallback(
     native: SoundFileStream | FFmpegStream, recording: Recording, name: str, offset: float, warn: Warn
 ) -> Iterator[NativeBlock]:
@@ -121,15 +122,15 @@ def _blocks_with_fallback(
         short = isinstance(broken, HeaderShortError)
         note = f"{'' if short else 'damaged: '}{str(broken).strip(' .:')} after {offset + frames / native.rate:.2f} s"
     if isinstance(native, FFmpegStream):
-        warn(f"{note}; nothing behind it could be read")
+        warn(f"{note}; nothing after this position could be read")
         return
     for block in _remaining_blocks(native, recording, name, offset, frames):
         if len(block) and note:
-            warn(f"{note}; ffmpeg reads on")
+            warn(f"{note}; ffmpeg decodes the rest")
             note = ""
         yield block
     if note and not short:
-        warn(f"{note}; nothing behind it could be read")
+        warn(f"{note}; nothing after this position could be read")
 
 
 def _remaining_blocks(
@@ -167,7 +168,7 @@ def _limited(
         left -= len(block)
         if left < 0:
             if not is_part and -left > _DURATION_SLACK_S * rate:
-                warn(f"the recording goes on after the manifest's duration of {limit / rate:g} s")
+                warn(f"the recording continues after the manifest's duration of {limit / rate:g} s")
             return
 
 

@@ -93,17 +93,15 @@ def version() -> str:
     try:
         output = subprocess.run([program, "-version"], capture_output=True, check=True, timeout=OUTPUT_TIMEOUT_S).stdout
     except (OSError, subprocess.SubprocessError) as e:
-        raise ConfigError(f"{program} is no ffmpeg that runs here: {e}; {FFMPEG_VARIABLE} can name another") from e
+        raise ConfigError(f"{program} does not run as ffmpeg: {e}; set {FFMPEG_VARIABLE} to another one") from e
     number = re.match(r"ffmpeg version (\S+)", output.decode("utf-8", "replace"))
-    return f"{number[1] if number else 'unknown'} ({_origin(program)})"
-
-
-def _origin(program: str) -> str:
     if os.environ.get(FFMPEG_VARIABLE):
-        return FFMPEG_VARIABLE
-    if "imageio_ffmpeg" in Path(program).parts:
-        return f"imageio-ffmpeg {metadata.version('imageio-ffmpeg')}"
-    return "system"
+        origin = FFMPEG_VARIABLE
+    elif "imageio_ffmpeg" in Path(program).parts:
+        origin = f"imageio-ffmpeg {metadata.version('imageio-ffmpeg')}"
+    else:
+        origin = "system"
+    return f"{number[1] if number else 'unknown'} ({origin})"
 
 
 def command(fd: int, name: str, offset: float) -> list[str]:
@@ -150,15 +148,20 @@ class FFmpegStream:
         assert self._process.stdout is not None
         self._stdout: IO[bytes] = self._process.stdout
         try:
-            self.rate, self.channels = self._header()
+            self.rate, self.channels = self._read_header()
         except AudioError:
             self.close()
             raise
 
-    def _header(self) -> tuple[int, int]:
+    def _read_header(self) -> tuple[int, int]:
         head = self._read(_AU.size)
         if len(head) < _AU.size:
-            raise AudioError(self._open_error())
+            error = self._first_error() or self._reason
+            if not (begin := os.pread(self._fd, 24, 0)):
+                error = "the file is empty"
+            elif error.startswith(("Invalid data found", "Format not on whitelist", "Not detecting")):
+                error = f"not audio in a format that libsndfile or ffmpeg knows; it begins with {begin!r}"
+            raise AudioError(error)
         magic, data_offset, _, encoding, rate, channels = _AU.unpack(head)
         assert (magic, encoding) == (b".snd", _AU_FLOAT32)
         self._read(data_offset - _AU.size)
@@ -189,21 +192,12 @@ class FFmpegStream:
         parts, missing = [], size
         while missing:
             if not select.select([self._stdout], [], [], OUTPUT_TIMEOUT_S)[0]:
-                raise AudioError(f"ffmpeg gave nothing for {OUTPUT_TIMEOUT_S} s and was stopped")
+                raise AudioError(f"ffmpeg gave no output for {OUTPUT_TIMEOUT_S} s and was ended")
             if not (data := os.read(self._stdout.fileno(), min(missing, 1 << 20))):
                 break
             parts.append(data)
             missing -= len(data)
         return b"".join(parts)
-
-    def _open_error(self) -> str:
-        error = self._first_error() or self._reason
-        begin = os.pread(self._fd, 24, 0)
-        if not begin:
-            return "the file is empty"
-        if error.startswith(("Invalid data found", "Format not on whitelist", "Not detecting")):
-            return f"not audio in a format that libsndfile or ffmpeg knows; it begins with {begin!r}"
-        return error
 
     def _first_error(self) -> str:
         """Return ffmpeg's first message. It gives the cause; later messages only say that ffmpeg stopped.

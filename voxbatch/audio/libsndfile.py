@@ -93,33 +93,27 @@ class SoundFileStream:
         self._recording = recording
         self._remote = None if recording.is_file else _RemoteFile(recording)
         try:
-            self._file = self._opened()
+            if self._remote is not None:
+                self._file = _UnseekableSoundFile(self._remote)
+            else:
+                os.lseek(recording.fileno(), 0, os.SEEK_SET)  # libsndfile takes this position as the start of the file
+                self._file = _UnseekableSoundFile(recording.fileno(), closefd=False)
             self.rate, self.channels = int(self._file.samplerate), int(self._file.channels)
             self.format = str(self._file.format)
             if offset:
-                self._skip(offset)
+                frame = round(offset * self.rate)
+                if frame >= self._file.frames:
+                    kind = HeaderShortError if self.format == "MP3" else AudioError
+                    seconds = self._file.frames / max(1, self.rate)
+                    raise kind(f"offset {offset:g} s is past the recording's end ({seconds:.2f} s)")
+                self._file.seek(frame)
         except soundfile.LibsndfileError:
             self._raise_read_error()
             raise
 
-    def _opened(self) -> _UnseekableSoundFile:
-        if self._remote is not None:
-            return _UnseekableSoundFile(self._remote)
-        fd = self._recording.fileno()
-        os.lseek(fd, 0, os.SEEK_SET)  # libsndfile treats the current position as the start of the file
-        return _UnseekableSoundFile(fd, closefd=False)
-
     def _raise_read_error(self) -> None:
         if self._remote is not None and self._remote.error is not None:
             raise self._remote.error
-
-    def _skip(self, offset: float) -> None:
-        frame = round(offset * self.rate)
-        if frame >= self._file.frames:
-            kind = HeaderShortError if self._file.format == "MP3" else AudioError
-            seconds = self._file.frames / max(1, self.rate)
-            raise kind(f"offset {offset:g} s is past the recording's end ({seconds:.2f} s)")
-        self._file.seek(frame)
 
     def claimed_seconds(self) -> float | None:
         """Return the duration that the header claims, or None if it is missing or not plausible. Close the file."""

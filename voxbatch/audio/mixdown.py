@@ -80,7 +80,9 @@ class Mixdown:
         before, self._weights = self._weights, self._choose_weights()
         mixed: Samples = mean if self._weights is self._mean else step @ self._weights
         if before is not self._weights and not is_first:
-            self._crossfade(mixed, step @ before)
+            n = min(self._fade, len(mixed))
+            ramp = np.linspace(0, 1, n, dtype=np.float32)
+            mixed[:n] = ramp * mixed[:n] + (1 - ramp) * (step @ before)[:n]
         return mixed
 
     def _update_energies(self, energy: NDArray[np.float64], mean_energy: float) -> None:
@@ -101,8 +103,3 @@ class Mixdown:
             return self._weights
         one_hot: NDArray[np.float32] = np.eye(len(self._mean), dtype=np.float32)[loudest]
         return one_hot
-
-    def _crossfade(self, mixed: Samples, old: Samples) -> None:
-        n = min(self._fade, len(mixed))
-        ramp = np.linspace(0, 1, n, dtype=np.float32)
-        mixed[:n] = ramp * mixed[:n] + (1 - ramp) * old[:n]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from voxbatch.formats.cues import Cue, complete_sources, split_into_cues, visible_text, without_control_characters
+from voxbatch.formats.cues import Cue, complete_sources, split_into_cues, without_control_characters
 from voxbatch.formats.file_names import EXTENSIONS, output_name, percent_encode
 from voxbatch.formats.subtitles import srt, vtt
 from voxbatch.records import Segment, Transcript, Word
@@ -36,13 +36,13 @@ def ctm(item_id: str, transcript: Transcript) -> str:
     space within a word. The text is empty if the engine gives no word times.
     """
     name = re.sub(r"^;|[\s%\x00-\x20\x7f-\x9f\ud800-\udfff]", percent_encode, item_id)
-    return "".join(_ctm_line(name, word) for word in transcript.words if visible_text(word.text))
-
-
-def _ctm_line(name: str, word: Word) -> str:
-    text = "_".join(without_control_characters(word.text).split())
-    confidence = "" if word.confidence is None else f" {word.confidence:.3f}"
-    return f"{name} 1 {word.start:.3f} {max(0.0, word.end - word.start):.3f} {text}{confidence}\n"
+    lines = []
+    for word in transcript.words:
+        if text := "_".join(without_control_characters(word.text).split()):
+            confidence = "" if word.confidence is None else f" {word.confidence:.3f}"
+            duration = max(0.0, word.end - word.start)
+            lines.append(f"{name} 1 {word.start:.3f} {duration:.3f} {text}{confidence}\n")
+    return "".join(lines)
 
 
 def to_json(item_id: str, transcript: Transcript) -> str:

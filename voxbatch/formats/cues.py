@@ -60,17 +60,14 @@ def split_into_cues(transcript: Transcript) -> list[Cue]:
     groups = [pieces[i:j] for i, j in _cheapest_partition(pieces)]
     starts = list(accumulate((round(group[0].start * 1000) for group in groups), lambda a, b: max(a + 1, b)))
     nexts = [*starts[1:], *(start + MAX_CUE_MS for start in starts[-1:])]
-    return [
-        Cue(start, _end_ms(group, start, following), _lines(group))
-        for group, start, following in zip(groups, starts, nexts, strict=True)
-    ]
-
-
-def _end_ms(group: Sequence[_Piece], start: int, following: int) -> int:
-    columns = sum(_width(piece.text) for piece in group)
-    readable = start + max(MIN_CUE_MS, columns * 1000 // COLUMNS_PER_SECOND)
-    spoken = round(max(piece.end for piece in group) * 1000)
-    return min(max(readable, spoken), start + MAX_CUE_MS, following)
+    result = []
+    for group, start, following in zip(groups, starts, nexts, strict=True):
+        columns = sum(_width(piece.text) for piece in group)
+        readable = start + max(MIN_CUE_MS, columns * 1000 // COLUMNS_PER_SECOND)
+        spoken = round(max(piece.end for piece in group) * 1000)
+        end = min(max(readable, spoken), start + MAX_CUE_MS, following)
+        result.append(Cue(start, end, _lines(group)))
+    return result
 
 
 def _pieces(transcript: Transcript) -> Iterator[_Piece]:

@@ -1,9 +1,9 @@
 """Convert a manifest's lines to Items. Every line is checked once, here, and every bad line is reported with its
 number.
 
-Both passes stream: `survey` reads the whole manifest and keeps 4 bytes a line, and `items` reads it again and builds
-the items that are wanted. Finding the lines is the job of source.py. This package does not open recordings and does not
-check that they exist.
+Both passes stream: `survey` reads the whole manifest and keeps 4 bytes a line (12 until it has compared the ids), and
+`items` reads it again and builds the items that are wanted. Finding the lines is the job of source.py. This package
+does not open recordings and does not check that they exist.
 
 A line is a JSON object with `audio_filepath`. These keys are optional and may be null: `offset` ≥ 0 and `duration` > 0
 (seconds), `channel` (from 0), `text`, `lang`, `id`. Other keys pass through.
@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.errors import BadLine, ManifestError
-from voxbatch.manifest.duplicates import DuplicateFinder
+from voxbatch.manifest.duplicates import earliest_duplicates, repeated_hashes
 from voxbatch.manifest.folder import folder_manifest
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
 from voxbatch.manifest.path_policy import DEFAULT_POLICY, PathPolicy, quote_path
@@ -107,18 +107,22 @@ def survey(source: Source, policy: PathPolicy = DEFAULT_POLICY, limit: int | Non
             It is also raised for a manifest without items.
     """
     bad, digest = _BadLines(), hashlib.sha256()
-    durations = array("f")
+    durations, id_hashes = array("f"), array("q")
     languages: Counter[str] = Counter()
     with_text = 0
-    with contextlib.closing(DuplicateFinder()) as hashes:
-        for item in _parse_lines(source, policy, limit, bad, digest.update):
-            hashes.append(hash(item.id))  # 64 bits, keyed per process, so that no manifest can provoke a collision
-            durations.append(math.nan if item.duration is None else item.duration)
-            with_text += item.text is not None
-            if item.lang is not None:
-                lang = item.lang
-                languages[lang if lang in languages or len(languages) < MAX_LANGUAGES else "…"] += 1
-        bad += _duplicates(source, policy, limit, hashes)
+    for index, (line, text) in enumerate(islice(source.lines(), limit)):
+        digest.update(text + b"\n")
+        try:
+            item = parse_line(text, line, index, source.base, policy)
+        except LineError as error:
+            bad.add(line, str(error))
+            continue
+        id_hashes.append(hash(item.id))  # 64 bits, keyed per process, so that no manifest can provoke a collision
+        durations.append(math.nan if item.duration is None else item.duration)
+        with_text += item.text is not None
+        if (lang := item.lang) is not None:
+            languages[lang if lang in languages or len(languages) < MAX_LANGUAGES else "…"] += 1
+    bad += _duplicates(source, policy, limit, id_hashes)
     if bad.total:
         raise ManifestError(source.name, bad.first, bad.total)
     if not durations:
@@ -168,16 +172,23 @@ def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy
     """
     row = parse_json_line(text)
     path = _path(row)
-    offset, duration, channel = _seconds(row, "offset"), _seconds(row, "duration"), _channel(row)
+    offset, duration, channel = _seconds(row, "offset"), _seconds(row, "duration"), row.get("channel")
+    if channel is not None and not (type(channel) is int and 0 <= channel <= MAX_CHANNEL):
+        allowed = f"give a whole number from 0 to {MAX_CHANNEL:,}, or null to mix all"
+        raise LineError(f"`channel` is {quote(channel)}; {allowed}")
+    item_id, audio = _id(row, path, offset, duration, channel), policy.resolve(path, base)
+    reference, lang = _string(row, "text"), _string(row, "lang") or None
+    if lang is not None and len(lang.encode()) > MAX_LANG_BYTES:
+        raise LineError(f"`lang` is {quote(lang)}; it must be a language tag such as en or pt-BR")
     return Item(
         index=index,
         line=line,
-        id=_id(row, path, offset, duration, channel),
-        audio=policy.resolve(path, base),
+        id=item_id,
+        audio=audio,
         offset=offset or 0.0,
         duration=duration,
-        text=_string(row, "text"),
-        lang=_lang(row),
+        text=reference,
+        lang=lang,
         channel=channel,
         row=row,
     )
@@ -201,34 +212,17 @@ class _BadLines:
         return self
 
 
-def _parse_lines(
-    source: Source,
-    policy: PathPolicy,
-    limit: int | None,
-    bad: _BadLines,
-    on_line: Callable[[bytes], object] | None = None,
-) -> Iterator[Item]:
-    """Yield the good items. Add the bad lines to `bad`, and pass all lines to `on_line`."""
-    for index, (line, text) in enumerate(islice(source.lines(), limit)):
-        if on_line:
-            on_line(text + b"\n")
-        try:
-            item = parse_line(text, line, index, source.base, policy)
-        except LineError as error:
-            bad.add(line, str(error))
-        else:
-            yield item
-
-
-def _duplicates(source: Source, policy: PathPolicy, limit: int | None, hashes: DuplicateFinder) -> _BadLines:
-    """Return the lines that repeat an earlier id. The manifest is read again only if hashes repeat, to compare the ids
-    themselves."""
+def _duplicates(source: Source, policy: PathPolicy, limit: int | None, id_hashes: array[int]) -> _BadLines:
+    """Return the lines that repeat an earlier id. The manifest is read again only if hashes repeat: first to find the
+    earliest of these lines, then to compare the ids themselves."""
     bad = _BadLines()
-    suspects, others = hashes.first(ManifestError.LIMIT)
-    if not suspects:
+    repeated = repeated_hashes(id_hashes)
+    if not len(repeated):
         return bad
+    hashes = (hash(item.id) for item in _good_items(source, policy, limit))
+    suspects, others = earliest_duplicates(repeated, hashes, ManifestError.LIMIT)
     first_line: dict[str, int] = {}
-    for item in _parse_lines(source, policy, limit, _BadLines()):
+    for item in _good_items(source, policy, limit):
         if hash(item.id) not in suspects:
             continue
         first = first_line.setdefault(item.id, item.line)
@@ -236,6 +230,13 @@ def _duplicates(source: Source, policy: PathPolicy, limit: int | None, hashes: D
             bad.add(item.line, f"id {quote(item.id)} is also line {first}'s; give each line its own `id`")
     bad.total += others
     return bad
+
+
+def _good_items(source: Source, policy: PathPolicy, limit: int | None) -> Iterator[Item]:
+    """Yield the items of the lines that can be used."""
+    for index, (line, text) in enumerate(islice(source.lines(), limit)):
+        with contextlib.suppress(LineError):
+            yield parse_line(text, line, index, source.base, policy)
 
 
 def _path(row: dict[str, Any]) -> str:
@@ -269,20 +270,6 @@ def _seconds(row: dict[str, Any], key: str) -> float | None:
         return float(value) + 0.0  # -0.0 becomes 0.0
     least = "0 or more" if key == "offset" else "more than 0"
     raise LineError(f"`{key}` is {quote(value)}; it must be seconds, {least}, at most {MAX_SECONDS:,} (30 days)")
-
-
-def _channel(row: dict[str, Any]) -> int | None:
-    value = row.get("channel")
-    if value is None or (type(value) is int and 0 <= value <= MAX_CHANNEL):
-        return value
-    raise LineError(f"`channel` is {quote(value)}; give a whole number from 0 to {MAX_CHANNEL:,}, or null to mix all")
-
-
-def _lang(row: dict[str, Any]) -> str | None:
-    lang = _string(row, "lang") or None
-    if lang is not None and len(lang.encode()) > MAX_LANG_BYTES:
-        raise LineError(f"`lang` is {quote(lang)}; it must be a language tag such as en or pt-BR")
-    return lang
 
 
 def _string(row: dict[str, Any], key: str) -> str | None:

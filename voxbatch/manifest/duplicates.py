@@ -1,92 +1,48 @@
-"""Find duplicates among many 64-bit hashes, in memory that does not grow with their number.
+"""Find duplicates among the 64-bit hashes of a manifest's ids: 8 bytes for each line, sorted in place.
 
-The hashes go to an unnamed temporary file, 8 bytes each. They are then examined in shares that are small enough to
-sort.
+A sorted array has no order of lines. So the hashes are read a second time, in order, but only if some of them repeat.
 """
 
 from __future__ import annotations
 
-import tempfile
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.errors import StorageError
 
-SHARE = 1 << 17
-"""Number of hashes sorted at a time: a megabyte, and a few more for their order."""
-_BLOCK = 1 << 16
+def repeated_hashes(hashes: array[int]) -> NDArray[np.int64]:
+    """Return, in ascending order, the hash of every duplicate: a hash that occurs three times is returned twice.
+
+    Args:
+        hashes: signed 64-bit integers (type code "q"). They are sorted in place.
+    """
+    values = np.frombuffer(hashes, np.int64) if hashes else np.zeros(0, np.int64)
+    values.sort()
+    repeated: NDArray[np.int64] = values[1:][values[1:] == values[:-1]]
+    return repeated
 
 
-class DuplicateFinder:
-    """Finds duplicates: append hashes in order, then ask which of them repeat an earlier one."""
+def earliest_duplicates(repeated: NDArray[np.int64], hashes: Iterable[int], limit: int) -> tuple[set[int], int]:
+    """Return (the hashes of the `limit` earliest duplicates, the number of duplicates of all other hashes).
 
-    def __init__(self, share: int = SHARE) -> None:
-        try:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 it has no name, and `close` closes it
-        except OSError as e:
-            raise StorageError(f"cannot make a temporary file: {e.strerror}; set TMPDIR to another folder") from e
-        self._block = array("q")
-        self._count, self._share = 0, share
-
-    def append(self, value: int) -> None:
-        """Add one hash, a signed 64-bit integer.
-
-        Raises:
-            StorageError: the temporary file cannot be written.
-        """
-        self._block.append(value)
-        if len(self._block) == _BLOCK:
-            self._flush()
-
-    def first(self, limit: int) -> tuple[set[int], int]:
-        """Return (the hashes of the `limit` earliest duplicates, the number of duplicates of all other hashes)."""
-        self._flush()
-        earliest, total = np.zeros((0, 2), np.int64), 0
-        for positions, values in self._shares():
-            order = np.argsort(values, kind="stable")
-            again = order[1:][values[order[1:]] == values[order[:-1]]]
-            total += len(again)
-            found = np.stack([positions[again], values[again]], axis=1)
-            earliest = np.concatenate([earliest, found])
-            earliest = earliest[np.argsort(earliest[:, 0])][:limit]
-        hashes = np.unique(earliest[:, 1])
-        return set(hashes.tolist()), total - self._repeats_of(hashes) if total else 0
-
-    def _repeats_of(self, hashes: NDArray[np.int64]) -> int:
-        return sum(int(np.isin(values, hashes).sum()) for _, values in self._shares()) - len(hashes)
-
-    def _shares(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield (positions, hashes) of each share. Equal hashes are in the same share."""
-        shares = -(-self._count // self._share)
-        for share in range(shares):
-            parts = [
-                (start + np.flatnonzero(mine), block[mine])
-                for start, block in self._blocks()
-                if (mine := block % shares == share).any()
-            ]
-            if parts:
-                yield np.concatenate([p for p, _ in parts]), np.concatenate([v for _, v in parts])
-
-    def _blocks(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        self._file.seek(0)
-        start = 0
-        while data := self._file.read(8 * _BLOCK):
-            block = np.frombuffer(data, np.int64)
-            yield start, block
-            start += len(block)
-
-    def _flush(self) -> None:
-        try:
-            self._file.write(self._block.tobytes())
-            self._file.flush()
-        except OSError as e:
-            raise StorageError(f"cannot write a temporary file: {e.strerror}; free some space or set TMPDIR") from e
-        self._count += len(self._block)
-        del self._block[:]
-
-    def close(self) -> None:
-        """Close the temporary file, which removes it."""
-        self._file.close()
+    Args:
+        repeated: the result of `repeated_hashes`.
+        hashes: the hashes in their first order. They are read up to the last of these duplicates.
+        limit: number of duplicates to find, at least 1.
+    """
+    earliest: set[int] = set()
+    has_occurred = np.zeros(len(repeated), np.bool_)
+    for value in hashes:
+        at = int(np.searchsorted(repeated, value))
+        if at < len(repeated) and repeated[at] == value:
+            if has_occurred[at]:
+                earliest.add(value)
+                limit -= 1
+                if limit == 0:
+                    break
+            has_occurred[at] = True
+    found = np.array(sorted(earliest), np.int64)
+    num_found = np.searchsorted(repeated, found, "right") - np.searchsorted(repeated, found)
+    return earliest, len(repeated) - int(num_found.sum())

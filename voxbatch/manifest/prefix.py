@@ -156,16 +156,13 @@ class _PrefixListing:
         reference = next((text for text in (stem + ".txt", stem + ".TXT") if text in self.references), None)
         if reference is not None:
             try:
-                row["text"] = self._read(reference)
+                if reference in self._too_long:
+                    raise ValueError(REFERENCE_TOO_LONG)
+                with open_remote(self.address + reference, self._store_options) as file:
+                    row["text"] = read_reference(file)
             except (ValueError, ObjectNotFound, UnusableObject) as e:
                 return bad_reference(reference, e)
         return json.dumps(row, ensure_ascii=False)
-
-    def _read(self, reference: str) -> str:
-        if reference in self._too_long:
-            raise ValueError(REFERENCE_TOO_LONG)
-        with open_remote(self.address + reference, self._store_options) as file:
-            return read_reference(file)
 
     def path(self, name: str) -> str:
         """Return the path relative to the prefix, or the address if no relative path gives it."""

@@ -100,7 +100,9 @@ class Source:
                 if number == 1 and raw.startswith(_UTF16_BOMS):
                     raise _manifest_error(self.name, "is UTF-16; a manifest is UTF-8: save it again as UTF-8")
                 if len(raw) > MAX_LINE_BYTES:
-                    _skip_to_line_end(reader, raw)
+                    rest = raw
+                    while rest and not rest.endswith(b"\n"):
+                        rest = reader.readline(1 << 20)
                     yield number, raw
                 elif (line := raw.rstrip(b"\r\n").removeprefix(_BOM)) and not line.isspace():
                     yield number, line
@@ -253,11 +255,6 @@ def _folder_source(name: str, lines: Iterable[str], include: Sequence[str]) -> S
 
 def _temporary_source(name: str, base: str, stream: BinaryIO) -> Source:
     return Source(name, base, temporary_file(name, iter(lambda: stream.read(1 << 20), b"")))
-
-
-def _skip_to_line_end(reader: io.BufferedReader[io.RawIOBase], raw: bytes) -> None:
-    while raw and not raw.endswith(b"\n"):
-        raw = reader.readline(1 << 20)
 
 
 def _manifest_error(name: str, reason: str) -> ManifestError:

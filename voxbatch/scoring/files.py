@@ -63,7 +63,9 @@ def _read_rows(path: str, store_options: StoreOptions) -> Iterator[tuple[int, di
                 except (ValueError, RecursionError) as e:
                     raise ManifestError(path, [BadLine(number, f"not JSON: {e}")]) from e
                 if not isinstance(row, dict):
-                    raise ManifestError(path, [BadLine(number, f"a JSON object is needed, this is {text[:40]!r}")])
+                    raise ManifestError(
+                        path, [BadLine(number, f"is not a JSON object: {text[:40]!r}; write one JSON object a line")]
+                    )
                 yield number, row
 
 
@@ -75,5 +77,13 @@ def _language(row: dict[str, Any]) -> str | None:
 def _match_key(row: dict[str, Any], path: str, line: int) -> str:
     key = row.get("id", row.get("audio_filepath"))
     if key is None:
-        raise ManifestError(path, [BadLine(line, "has neither `id` nor `audio_filepath` to find its partner by")])
+        raise ManifestError(
+            path,
+            [
+                BadLine(
+                    line,
+                    "has neither `id` nor `audio_filepath`, by which a hypothesis finds its reference; add one of them",
+                )
+            ],
+        )
     return str(key)
