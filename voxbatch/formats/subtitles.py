@@ -1,4 +1,4 @@
-"""Write cues as SubRip and WebVTT with pysubs2, so that every character is shown and none acts as markup."""
+"""Write cues as SubRip and WebVTT, so that every character is shown and none acts as markup."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ markup."""
 def srt(item_id: str, transcript: Transcript) -> str:
     """Return SubRip. The format has no escapes, so text that a player takes for markup gets an invisible WORD JOINER
     (U+2060) inside."""
-    return _subtitles("srt", transcript, lambda text: _without_markup(text, r"[<{\\]|--(?=>)|&(?=#|[A-Za-z]+;)"))
+    return _numbered_cues(transcript, ",", lambda text: _without_markup(text, r"[<{\\]|--(?=>)|&(?=#|[A-Za-z]+;)"))
 
 
 def vtt(item_id: str, transcript: Transcript) -> str:
@@ -25,17 +25,26 @@ def vtt(item_id: str, transcript: Transcript) -> str:
 
     Braces and backslashes get a WORD JOINER, because some players take them for markup.
     """
-    return _subtitles("vtt", transcript, lambda text: _without_markup(html.escape(text, quote=False), r"[{\\]"))
+    escaped_cues = _numbered_cues(
+        transcript, ".", lambda text: _without_markup(html.escape(text, quote=False), r"[{\\]")
+    )
+    return f"WEBVTT\n\n{escaped_cues}"
 
 
-def _subtitles(name: str, transcript: Transcript, escape: Callable[[str], str]) -> str:
-    from pysubs2 import SSAEvent, SSAFile
+def _numbered_cues(transcript: Transcript, decimal_mark: str, escape: Callable[[str], str]) -> str:
+    """Return the cues in the form that both formats share: number, times, lines, and an empty line."""
+    blocks = []
+    for number, cue in enumerate(split_into_cues(transcript), 1):
+        times = f"{_timestamp(cue.start_ms, decimal_mark)} --> {_timestamp(cue.end_ms, decimal_mark)}"
+        text = escape("\n".join(cue.lines))
+        blocks.append(f"{number}\n{times}\n{text}\n\n")
+    return "".join(blocks)
 
-    file = SSAFile()
-    for cue in split_into_cues(transcript):
-        text = escape("\n".join(cue.lines)).replace("\n", r"\N")
-        file.append(SSAEvent(cue.start_ms, cue.end_ms, text))
-    return file.to_string(name, keep_ssa_tags=True)  # keep text that still looks like a tag
+
+def _timestamp(ms: int, decimal_mark: str) -> str:
+    """Return a time as HH:MM:SS,mmm: 3661001 → "01:01:01,001"."""
+    seconds = ms // 1000
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{decimal_mark}{ms % 1000:03}"
 
 
 def _without_markup(text: str, markup: str) -> str:
