@@ -77,11 +77,11 @@ from voxbatch.vllm_plugin.decode_attention import DecodeAttentionBackend
 
 backend = AttentionBackendEnum[vllm_plugin.ATTENTION_BACKEND]
 register_backend(backend, "voxbatch.vllm_plugin.decode_attention.DecodeAttentionBackend")
-assert backend.get_class() is Decoding
-assert issubclass(Decoding, FlashAttentionBackend)
-assert AttentionBackendEnum[Decoding.get_name()] is AttentionBackendEnum.FLASH_ATTN
-assert Decoding.supports_dtype(torch.bfloat16)
-assert not Decoding.supports_dtype(torch.float32)
+assert backend.get_class() is DecodeAttentionBackend
+assert issubclass(DecodeAttentionBackend, FlashAttentionBackend)
+assert AttentionBackendEnum[DecodeAttentionBackend.get_name()] is AttentionBackendEnum.FLASH_ATTN
+assert DecodeAttentionBackend.supports_dtype(torch.bfloat16)
+assert not DecodeAttentionBackend.supports_dtype(torch.float32)
 """
 
 
@@ -99,7 +99,7 @@ def test_vllm_treats_the_backend_as_flash_attention() -> None:
 COMPILED = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from voxbatch.vllm_plugin import decode_kernel, kernels
+from voxbatch.vllm_plugin import decode_kernel, rotary_kernel
 
 def shared(kernel, kinds, known, capability, **options):
     names = kernel.arg_names
@@ -117,7 +117,7 @@ placing = dict(q_width=2048, k_width=2048, head=64, block=2048)
 for capability in (80, 86, 89, 90):
     for kernel, known, options in (
         (decode_kernel._attend, decoding, dict(num_warps=decode_kernel.WARPS, num_stages=decode_kernel.STAGES)),
-        (rotary_kernel._rotate_and_lay_out, placing, dict(num_warps=kernels.WARPS)),
+        (rotary_kernel._rotate_and_lay_out, placing, dict(num_warps=rotary_kernel.WARPS)),
     ):
         assert shared(kernel, kinds, known, capability, **options) <= 99 * 1024, (capability, kernel)
 """
