@@ -400,13 +400,13 @@ def test_file_without_audio_gives_a_one_line_error(
 ) -> None:
     """A file without audio gives a plain error of one line, whatever its name is."""
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(AudioError) as told:
+    with pytest.raises(AudioError) as raised:
         decoded(tmp_path / name)
-    assert "\n" not in str(told.value)
-    assert str(tmp_path) not in str(told.value)
-    assert "/dev/fd" not in str(told.value)
+    assert "\n" not in str(raised.value)
+    assert str(tmp_path) not in str(raised.value)
+    assert "/dev/fd" not in str(raised.value)
     if not content:
-        assert str(told.value) == "the file is empty"
+        assert str(raised.value) == "the file is empty"
 
 
 @pytest.mark.parametrize(
@@ -430,9 +430,9 @@ def test_error_messages_name_no_descriptor(
     program.chmod(0o755)
     (path := tmp_path / "a.m4a").write_bytes(b"RIFF")
     monkeypatch.setattr("voxbatch.audio.ffmpeg.executable", lambda: str(program))
-    with open(path, "rb") as file, pytest.raises(AudioError) as told:
+    with open(path, "rb") as file, pytest.raises(AudioError) as raised:
         FFmpegStream(file.fileno(), "calls/a.m4a", 0.0, reason="unknown")
-    assert str(told.value) == wanted
+    assert str(raised.value) == wanted
 
 
 def test_error_messages_name_no_temporary_file(tmp_path: Path, wav: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,10 +440,10 @@ def test_error_messages_name_no_temporary_file(tmp_path: Path, wav: Path, monkey
     path = by_ffmpeg(wav, "a.m4a")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     for read in (lambda: decoded(path), lambda: temporary_file(str(path), [b"x"])):
-        with pytest.raises(StorageError) as told:
+        with pytest.raises(StorageError) as raised:
             read()
         reason = f"cannot be stored in {tmp_path}/gone: No such file or directory; free space there, or set TMPDIR"
-        assert re.sub(": the messages of ffmpeg", "", str(told.value)) == f"{path}: {reason}"
+        assert re.sub(": the messages of ffmpeg", "", str(raised.value)) == f"{path}: {reason}"
 
 
 @pytest.mark.parametrize(
@@ -533,10 +533,10 @@ def test_each_whitelist_alone_stops_a_playlist(server: tuple[str, list[str]], wa
 # ── choice of ffmpeg ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def program(folder: Path, told: str) -> Path:
+def program(folder: Path, version: str) -> Path:
     """Write a program named ffmpeg that prints this version."""
     folder.mkdir(parents=True)
-    (path := folder / "ffmpeg").write_text(f"#!/bin/sh\necho '{told}'\n")
+    (path := folder / "ffmpeg").write_text(f"#!/bin/sh\necho '{version}'\n")
     path.chmod(0o755)
     return path
 

@@ -68,7 +68,7 @@ def surveyed(path: Path, policy: PathPolicy = DEFAULT_POLICY, limit: int | None 
         return survey(source, policy, limit)
 
 
-def complaints(path: Path, policy: PathPolicy = DEFAULT_POLICY) -> list[tuple[int, str]]:
+def bad_lines(path: Path, policy: PathPolicy = DEFAULT_POLICY) -> list[tuple[int, str]]:
     """Return the line number and reason of each bad line; assert that there are any."""
     with pytest.raises(ManifestError) as caught:
         surveyed(path, policy)
@@ -85,7 +85,7 @@ def parse(row: object, policy: PathPolicy = DEFAULT_POLICY) -> Item:
     return parse_line(row if isinstance(row, bytes) else json.dumps(row).encode(), 7, 3, "/base", policy)
 
 
-def refusal(row: object, policy: PathPolicy = DEFAULT_POLICY) -> str:
+def line_error(row: object, policy: PathPolicy = DEFAULT_POLICY) -> str:
     """Return the reason for which a row is refused."""
     with pytest.raises(LineError) as caught:
         parse(row, policy)
@@ -199,13 +199,13 @@ def test_id_is_given_or_derived_from_the_path(row: dict[str, Any], item_id: str)
 )
 def test_refused_line_shows_value_and_rule(row: object, says: str) -> None:
     """Each fault has a reason that shows the value and states what is allowed."""
-    assert says in refusal(row)
+    assert says in line_error(row)
 
 
 @given(st.text(min_size=100, max_size=2000) | st.lists(st.integers(), min_size=100) | st.text(max_size=90))
 def test_reasons_are_short_without_control_characters(value: object) -> None:
     """A reason quotes about 80 characters at most, and contains no control characters for a terminal."""
-    reason = refusal({"audio_filepath": "a.wav", "duration": value})
+    reason = line_error({"audio_filepath": "a.wav", "duration": value})
     assert len(reason) < 200
     assert reason.isprintable()
 
@@ -259,7 +259,7 @@ def test_relative_paths_resolve_against_manifest_folder(path: str, policy: PathP
 @pytest.mark.parametrize("path", ["../a.wav", "x/../../a.wav", "/etc/passwd", "/base2/a.wav", "//etc/x", "../base"])
 def test_path_outside_the_folder_is_refused_by_default(path: str) -> None:
     """A path outside the folder of the manifest is refused, and the reason names the folder and both flags."""
-    reason = refusal({"audio_filepath": path, "id": "x"})
+    reason = line_error({"audio_filepath": path, "id": "x"})
     assert f"{path!r} is outside of /base, " in reason
     assert "--only-under PLACE" in reason
     assert "--allow-outside" in reason
@@ -268,8 +268,8 @@ def test_path_outside_the_folder_is_refused_by_default(path: str) -> None:
 def test_only_under_replaces_the_manifest_folder() -> None:
     """With --only-under, even the folder of the manifest is refused unless it is named."""
     policy = PathPolicy(only_under=("/corpus", "/other"))
-    assert "outside of /corpus, /other" in refusal({"audio_filepath": "a.wav"}, policy)
-    assert "outside of /corpus, /other" in refusal({"audio_filepath": "/corpus2/a.wav"}, policy)
+    assert "outside of /corpus, /other" in line_error({"audio_filepath": "a.wav"}, policy)
+    assert "outside of /corpus, /other" in line_error({"audio_filepath": "/corpus2/a.wav"}, policy)
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_reasons_and_ids_contain_no_signature(tmp_path: Path) -> None:
     address = "https://host/a.wav?sig=secret"
     lines = [json.dumps({"audio_filepath": address + more}) for more in ("1", "2", "3" * 5000, "\0")]
     path = write(tmp_path, *lines, json.dumps({"audio_filepath": f"{address}", "id": "mine"}))
-    found = complaints(path)
+    found = bad_lines(path)
     assert found[0] == (2, "id 'host/a.wav' is also line 1's; give each line its own `id`")
     assert [line for line, _ in found] == [2, 3, 4]
     assert not [reason for _, reason in found if "secret" in reason]
@@ -481,7 +481,7 @@ def test_every_bad_line_is_reported(tmp_path_factory: pytest.TempPathFactory, ki
     text = {"good": '{"audio_filepath": "%d.wav"}', "bad": '{"audio_filepath": %d}', "blank": ""}
     lines = [text[kind] % n if "%" in text[kind] else text[kind] for n, kind in enumerate(kinds)]
     path = write(tmp_path_factory.mktemp("m"), *lines)
-    assert [line for line, _ in complaints(path)] == [n for n, kind in enumerate(kinds, 1) if kind == "bad"]
+    assert [line for line, _ in bad_lines(path)] == [n for n, kind in enumerate(kinds, 1) if kind == "bad"]
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
@@ -493,14 +493,14 @@ def test_duplicate_names_its_first_line(tmp_path_factory: pytest.TempPathFactory
         for line, n in enumerate(numbers, 1)
         if numbers.index(n) != line - 1
     ]
-    assert (complaints(path) if expected else []) == expected
+    assert (bad_lines(path) if expected else []) == expected
     assert expected or surveyed(path).items == len(numbers)
 
 
 def test_explicit_id_that_equals_a_derived_id_is_a_duplicate(tmp_path: Path) -> None:
     """An explicit id may collide with a derived one; bad lines and duplicates are reported together, in line order."""
     path = write(tmp_path, '{"audio_filepath":"a.wav"}', "nonsense", '{"audio_filepath":"b.wav","id":"a.wav"}', "5")
-    assert [line for line, _ in complaints(path)] == [2, 3, 4]
+    assert [line for line, _ in bad_lines(path)] == [2, 3, 4]
 
 
 @pytest.mark.parametrize(("line", "first_bad"), [("nonsense", 1), ('{"audio_filepath":"a.wav"}', 2)])
@@ -611,7 +611,7 @@ def test_long_line_is_not_kept_in_memory(tmp_path: Path) -> None:
         file.seek(0, os.SEEK_END)
         file.write(b"\nnonsense\n")
     tracemalloc.start()
-    found = complaints(path)
+    found = bad_lines(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [line for line, _ in found] == [1, 2]
@@ -849,7 +849,7 @@ def test_odd_manifests_are_refused_line_by_line(
         if expected is None:
             assert [item.line for item in read(path, policy=policy)] == [1, 3]
             continue
-        found = dict(complaints(path, policy))
+        found = dict(bad_lines(path, policy))
         assert list(found) == list(expected)
         assert all(says in found[line] for line, says in expected.items())
 

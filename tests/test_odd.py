@@ -219,7 +219,7 @@ OUTSIDE: dict[str, dict[int, str]] = {
 """The reasons that remain if the manifest may name any local file."""
 
 
-def complaints(path: Path, stderr: str) -> dict[int, str]:
+def bad_lines(path: Path, stderr: str) -> dict[int, str]:
     """Return the reasons in stderr by line number; 0 is the manifest as a whole."""
     found = {}
     for line in stderr.splitlines():
@@ -247,7 +247,7 @@ def test_bad_manifest_exits_with_2_and_names_bad_lines(
     done = voxbatch("run", path, "-o", "out", "--engine", "faster-whisper", "--log-format", "text", *flags)
     assert time.monotonic() - began < 10
     assert (done.returncode, done.stdout, (tmp_path / "out").exists()) == (2, "", False)
-    found = complaints(path, done.stderr)
+    found = bad_lines(path, done.stderr)
     assert found.keys() == reasons.keys()
     assert all(reason in found[line] for line, reason in reasons.items()), found
 

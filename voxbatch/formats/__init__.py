@@ -58,18 +58,18 @@ def transcript_dict(transcript: Transcript) -> dict[str, Any]:
     {"text": "Hi.", "words": [{"word": "Hi.", "start": 0.5, "end": 0.8, "confidence": 0.93}],
      "segments": [{"text": "Hi.", "start": 0.5, "end": 0.8}], "audio_duration": 1.0, "warnings": []}
     """
+    words: list[dict[str, Any]] = []
+    for word in transcript.words:
+        words.append({"word": word.text.strip(), **_span(word)})
+        if word.confidence is not None:
+            words[-1]["confidence"] = round(float(word.confidence), 3)
     return {
         "text": transcript.text,
-        "words": [_word_dict(word) for word in transcript.words],
+        "words": words,
         "segments": [{"text": s.text.strip(), **_span(s)} for s in transcript.segments],
         "audio_duration": round(float(transcript.audio_duration), 3),
         "warnings": list(transcript.warnings),
     }
-
-
-def _word_dict(word: Word) -> dict[str, Any]:
-    entry = {"word": word.text.strip(), **_span(word)}
-    return entry if word.confidence is None else {**entry, "confidence": round(float(word.confidence), 3)}
 
 
 def _span(timed: Word | Segment) -> dict[str, float]:
