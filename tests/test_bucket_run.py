@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -304,7 +305,7 @@ def test_run_warns_of_a_store_that_ignores_create_if_absent(job: Job) -> None:
 
     def ignored(request: servers.Asked) -> servers.Asked:
         headers = {name: value for name, value in request.headers.items() if name != "if-none-match"}
-        return servers.replace(request, path=request.path.replace("ifGenerationMatch=0", ""), headers=headers)
+        return replace(request, path=request.path.replace("ifGenerationMatch=0", ""), headers=headers)
 
     job.proxy.rewrite = ignored
     code, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out")

@@ -181,7 +181,12 @@ def test_threads_share_one_client(place: Place, monkeypatch: pytest.MonkeyPatch)
     place.put("a", b"abc")
     made = []
     for kind in (gcs.GoogleBucket, s3.AmazonBucket):
-        monkeypatch.setattr(kind, "renew", lambda self, renew=kind.renew: made.append(1) or renew(self))
+
+        def renew_counted(self: Any, renew: Callable[[Any], Any] = kind.renew) -> Any:
+            made.append(1)
+            return renew(self)
+
+        monkeypatch.setattr(kind, "renew", renew_counted)
     together = threading.Barrier(8)
 
     def read(_: int) -> None:
@@ -495,7 +500,11 @@ def test_half_a_body_is_never_accepted(place: Place) -> None:
         place.proxy.faults["a"] = [fault, fault]
         assert store.read("a") == b"0123456789" * 100
         assert place.asked("get") == 3
-        place.proxy.spoil = lambda asked, fault=fault: fault if asked.verb == "list" and asked.number % 3 else ""
+
+        def spoil(asked: Asked, fault: Fault = fault) -> Fault:
+            return fault if asked.verb == "list" and asked.number % 3 else ""
+
+        place.proxy.spoil = spoil
         assert store.names("") == ["a"]
 
 

@@ -169,7 +169,8 @@ def noise(power: float, seconds: int, seed: int = 0) -> Samples:
     rng = np.random.default_rng(seed)
     spectrum = np.fft.rfft(rng.standard_normal(seconds * SECOND))
     shaped = np.fft.irfft(spectrum / np.maximum(np.fft.rfftfreq(seconds * SECOND, 1 / SECOND), 20) ** (power / 2))
-    return (0.05 * shaped / shaped.std()).astype(np.float32)
+    samples: Samples = (0.05 * shaped / shaped.std()).astype(np.float32)
+    return samples
 
 
 def tone(hertz: float, seconds: int) -> Samples:

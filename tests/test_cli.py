@@ -392,6 +392,7 @@ def test_last_event_has_the_figures_of_the_run(voxbatch: Voxbatch, manifest: Man
     def finished(*args: str) -> dict[str, object]:
         done = voxbatch("run", "m.jsonl", "-o", "out", "--engine", "scripted", "--log-format", "json", *args)
         events = [json.loads(line) for line in done.stderr.splitlines()]
+        found: dict[str, object]
         (found,) = [event for event in events if event["message"] == "run_finished"]
         return found
 

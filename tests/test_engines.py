@@ -41,13 +41,18 @@ def chunk(item: int, start: int = 0, end: int = 32_000, lang: str | None = None)
     return Chunk(item, 0, np.zeros(end - start, np.float32), Span(start, end, start, end), lang)
 
 
+def result_of(found: Hypothesis | ChunkFailure | engines.EngineMessage) -> Hypothesis | ChunkFailure:
+    assert not isinstance(found, engines.EngineMessage)
+    return found
+
+
 def fed(engine: engines.Engine, chunks: list[Chunk]) -> list[Hypothesis | ChunkFailure]:
     """Return all results of the engine for these chunks."""
     feed = Feed(10**9)
     for each in chunks:
         feed.put(each)
     feed.close()
-    return list(engine.stream(feed))
+    return [result_of(each) for each in engine.stream(feed)]
 
 
 @given(st.integers(0, 40), st.integers(1, 9), st.booleans(), st.sets(st.integers(0, 40)))
@@ -89,7 +94,7 @@ def test_results_come_while_the_feed_is_open() -> None:
     feed.put(chunk(0))
     results = ScriptedTestEngine(None, {"concurrency": "8"}).stream(feed)
     got: list[Hypothesis | ChunkFailure] = []
-    thread = threading.Thread(target=lambda: got.append(next(results)), daemon=True)
+    thread = threading.Thread(target=lambda: got.append(result_of(next(results))), daemon=True)
     thread.start()
     thread.join(5)
     assert len(got) == 1
@@ -102,7 +107,7 @@ def test_die_after_is_exact() -> None:
     for i in range(5):
         feed.put(chunk(i))
     results = ScriptedTestEngine(None, {"die_after": "3"}).stream(feed)
-    assert [next(results).item for _ in range(3)] == [0, 1, 2]
+    assert [result_of(next(results)).item for _ in range(3)] == [0, 1, 2]
     with pytest.raises(EngineError, match="scripted to die after 3 results"):
         next(results)
 
@@ -278,14 +283,15 @@ def test_a_cached_engine_is_loaded_once(recording: Recorder, tmp_path: Path) -> 
     """Two runs with a shared engine cache load the model once; a run with its own cache unloads it."""
     recording("in/a.wav", 1)
     engine_cache, log = engines.EngineCache(), Log(quiet=True)
-    models = []
+    used, models = list[FasterWhisperEngine](), []
     for out in ("one", "two"):
         config = Config(source=str(tmp_path / "in"), out=str(tmp_path / out), engine="faster-whisper", decoders=1)
         run(config, log, engine_cache=engine_cache)
         engine = engine_cache.get("faster-whisper", None, {}, config.store_options)
         assert isinstance(engine, FasterWhisperEngine)
+        used.append(engine)
         models.append(engine._model)
     assert models[0] is models[1]
     assert models[0] is not None
     engine_cache.close()
-    assert engine._model is None
+    assert used[-1]._model is None

@@ -35,7 +35,7 @@ def filler(feed: Feed, chunks: list[Chunk], taken: list[bool]) -> threading.Thre
 @given(st.lists(st.integers(1, 300), max_size=30), st.integers(1, 500))
 def test_every_chunk_arrives_once_and_in_order(sizes: list[int], capacity: int) -> None:
     """The chunks come out in order for all sizes and capacities, and then always None."""
-    feed, taken = Feed(capacity), []
+    feed, taken = Feed(capacity), list[bool]()
     chunks = [chunk(i, size) for i, size in enumerate(sizes)]
     putter = filler(feed, chunks, taken)
     got = [feed.get() for _ in chunks]
@@ -70,7 +70,7 @@ def test_the_feed_holds_no_more_than_its_capacity(sizes: list[int], capacity: in
 @pytest.mark.parametrize("discard", [False, True])
 def test_close_wakes_a_waiting_put(discard: bool) -> None:
     """Closing wakes a decoder that waits for capacity, and tells it that its chunk was not accepted."""
-    feed, taken = Feed(100), []
+    feed, taken = Feed(100), list[bool]()
     blocked = filler(feed, [chunk(0), chunk(1)], taken)
     while not taken:
         time.sleep(0.001)
@@ -183,9 +183,7 @@ def test_discarded_is_set_only_by_discarding() -> None:
     assert not feed.discarded
     feed.put(chunk(0))
     feed.close()
-    assert not feed.discarded
-    assert not feed.closed
+    assert (feed.discarded, feed.closed) == (False, False)
     feed.close(discard=True)
-    assert feed.discarded
-    assert feed.closed
+    assert (feed.discarded, feed.closed) == (True, True)
     assert feed.get() is None

@@ -185,7 +185,7 @@ def test_deploy_creates_all_and_a_second_run_changes_nothing(deployment: Deploym
 
     wide = '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}'
     there.client("iam").put_role_policy(RoleName="voxbatch-start", PolicyName="voxbatch", PolicyDocument=wide)
-    night = {"SCHEDULE": "cron(0 2 * * ? *)", "INSTANCE_COUNT": "4", "VOXBATCH_PROFILE": "small-24b"}
+    night: dict[str, Any] = {"SCHEDULE": "cron(0 2 * * ? *)", "INSTANCE_COUNT": "4", "VOXBATCH_PROFILE": "small-24b"}
     assert did(there.run("deploy.sh", **night)) == [
         "changed  policy of role voxbatch-start",
         "changed  pipeline voxbatch",
@@ -215,7 +215,7 @@ def test_real_aws_cli_accepts_every_command(moto: str, tmp_path: Path) -> None:
     (tmp_path / "aws").write_text(f'#!/bin/sh\nexec {real} --endpoint-url {moto} "$@"\n')
     (tmp_path / "aws").chmod(0o755)
     there = Deployment(moto, str(tmp_path), None)
-    night = {"SCHEDULE": "rate(1 day)"}
+    night: dict[str, Any] = {"SCHEDULE": "rate(1 day)"}
     assert len(did(there.run("deploy.sh", **night))) == 17
     check_deployed(there)
     untold = f"changed  events of bucket {IN}: now go to EventBridge"
@@ -772,7 +772,17 @@ def test_slurm_submit_calculates_the_number_of_tasks(
     """The number of tasks follows from the hours of audio or from --tasks; sbatch receives its own options and voxbatch
     the others.
     """
-    command = [JOBS / "slurm" / "submit.sh", *options, "m.jsonl", "-o", "out", "--limit", "9", "--", "--time=1:00"]
+    command: list[str | Path] = [
+        JOBS / "slurm" / "submit.sh",
+        *options,
+        "m.jsonl",
+        "-o",
+        "out",
+        "--limit",
+        "9",
+        "--",
+        "--time=1:00",
+    ]
     done = subprocess.run(command, env=plan_of(audio, tmp_path), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -791,7 +801,7 @@ def test_slurm_submit_calculates_the_number_of_tasks(
 )
 def test_slurm_submit_refuses_invalid_arguments(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     """Invalid arguments are refused with exit code 2."""
-    command = [JOBS / "slurm" / "submit.sh", *arguments]
+    command: list[str | Path] = [JOBS / "slurm" / "submit.sh", *arguments]
     done = subprocess.run(command, env=plan_of("", tmp_path), capture_output=True, text=True)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 

@@ -111,7 +111,8 @@ def made(world: dict[str, Any]) -> dict[str, Any]:
     told = sorted(
         world[k]["Notification Configuration"]["object_name_prefix"] for k in world if k.startswith("notification/")
     )
-    return json.loads(json.dumps({**things, "notifications": told}), object_hook=_without_files)
+    found: dict[str, Any] = json.loads(json.dumps({**things, "notifications": told}), object_hook=_without_files)
+    return found
 
 
 def _without_files(thing: dict[str, Any]) -> dict[str, Any]:

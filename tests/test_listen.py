@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -119,7 +120,7 @@ class ListenSetup:
 
     def listen(self, *options: str, **variables: str) -> Listening:
         """Start `voxbatch listen` on the setup's subscription."""
-        where = ("--subscription", "uploads", "--project", self.pubsub.project, "-o", OUT)
+        where: tuple[str, ...] = ("--subscription", "uploads", "--project", self.pubsub.project, "-o", OUT)
         where += () if "--recordings" in options else ("--prefix", f"{BUCKET}/in/")
         engine = () if "--engine" in options else SCRIPTED
         env = {pubsub.HOST: self.pubsub.host, retry.NO_WAIT: "1", **variables}
@@ -164,7 +165,7 @@ def make_setup(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., ListenSetup]]:
     """Return a function that makes a ListenSetup for this test."""
-    with servers.ExitStack() as stack:
+    with ExitStack() as stack:
 
         def make(**settings: Any) -> ListenSetup:
             project = pubsub_projects(**settings)
@@ -445,7 +446,7 @@ def test_message_that_cannot_be_run_is_dead_lettered_once(setup: ListenSetup, al
     setup.manifest("gone")
     setup.told(8)
     setup.server.remove("calls", "in/gone.jsonl")
-    messages = {
+    messages: dict[str, bytes | dict[str, Any]] = {
         "not JSON": b"{not json",
         "a message is": b"[1]",
         "manifest is missing": {},

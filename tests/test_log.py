@@ -58,7 +58,12 @@ def test_quiet_keeps_warnings_and_errors() -> None:
 def test_threads_do_not_mix_their_lines(capfd: pytest.CaptureFixture[str]) -> None:
     """Each event is written whole, also from several threads."""
     log = Log(as_json=True)
-    threads = [threading.Thread(target=lambda: [log.info("x" * 500) for _ in range(50)]) for _ in range(4)]
+
+    def write() -> None:
+        for _ in range(50):
+            log.info("x" * 500)
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

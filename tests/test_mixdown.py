@@ -111,7 +111,7 @@ def test_pause_keeps_the_mix() -> None:
 def test_change_of_mix_adds_no_click() -> None:
     """A change of the mix adds no jump larger than 1.2 times the largest one within a channel."""
     left = (0.3 * np.sin(2 * np.pi * 97.3 * np.arange(12 * RATE) / RATE)).astype(np.float32)
-    sign = np.repeat(np.float32([1, -1, 1]), 4 * RATE)
+    sign = np.repeat(np.array([1, -1, 1], np.float32), 4 * RATE)
     both = np.stack([left, np.convolve(sign, np.ones(400) / 400, "same") * left], axis=1).astype(np.float32)
     mixed = mix(both)
     assert not np.allclose(mixed, both.mean(axis=1), atol=1e-3)

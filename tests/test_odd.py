@@ -99,9 +99,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
                 break
             time.sleep(0.2)
         running.wait()
-        texts = [(folder / name).read_text() for name in ("stdout", "stderr")]
+        stdout, stderr = ((folder / name).read_text() for name in ("stdout", "stderr"))
     place = folder / "m.voxbatch"
-    return Ran(running.returncode, *texts, peak, _by_id(place / "transcripts.jsonl"), _by_id(place / "failures.jsonl"))
+    transcripts, failures = (_by_id(place / f"{name}.jsonl") for name in ("transcripts", "failures"))
+    return Ran(running.returncode, stdout, stderr, peak, transcripts, failures)
 
 
 def _by_id(path: Path) -> dict[str, dict[str, Any]]:

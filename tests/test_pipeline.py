@@ -281,7 +281,7 @@ def test_silent_chunks_are_not_given_to_the_engine(
 class Deserter(ScriptedTestEngine):
     """An engine whose stream ends early, as if the feed had been closed."""
 
-    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure]:
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
         for _, result in zip(range(2), super().stream(feed), strict=False):
             yield result
 

@@ -11,6 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -146,7 +147,12 @@ def test_worker_reports_while_it_waits_for_a_recording(bucket: Bucket, monkeypat
 
     with closing(open_recording(uri, block_bytes=100_000)) as opened:
         calls = []
-        opened.on_wait = lambda: (calls.append(len(came)), heard.set())
+
+        def on_wait() -> None:
+            calls.append(len(came))
+            heard.set()
+
+        opened.on_wait = on_wait
         bucket.proxy.spoil = spoil
         with open(opened.fileno(), "rb", closefd=False) as file:
             assert file.read() == Path(bucket.local("long.wav")).read_bytes()
@@ -172,7 +178,7 @@ def test_blocks_with_a_wrong_checksum_fail_the_recording(bucket: Bucket) -> None
 
     def elsewhere(request: servers.Asked) -> servers.Asked:
         span = request.headers.get("range", "").replace("bytes=100000-199999", "bytes=200000-299999")
-        return servers.replace(request, headers={**request.headers, **({"range": span} if span else {})})
+        return replace(request, headers={**request.headers, **({"range": span} if span else {})})
 
     bucket.proxy.rewrite = elsewhere
     with (

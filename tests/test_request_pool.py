@@ -50,7 +50,12 @@ def test_urgent_calls_overtake_the_others() -> None:
 def test_close_cancels_what_has_not_started() -> None:
     """After `close`, the call that runs ends, the calls behind it are cancelled, and the threads end."""
     pool, begun, answered = RequestPool(1), threading.Event(), threading.Event()
-    running = pool.submit(lambda: begun.set() or answered.wait(30))
+
+    def wait_for_the_answer() -> bool:
+        begun.set()
+        return answered.wait(30)
+
+    running = pool.submit(wait_for_the_answer)
     waiting = pool.submit(str)
     assert begun.wait(10)
     pool.close(wait=False)

@@ -212,7 +212,9 @@ def test_two_processes_on_one_shard(undisturbed: dict[str, bytes], start: Starte
     outputs are those of one process.
     """
     both = [start("run", "m.jsonl", "-o", "out", *SCRIPTED, *SLOWLY, "--part-items", "1") for _ in range(2)]
-    assert [process.communicate(timeout=60) and process.returncode for process in both] == [3, 3]
+    for process in both:
+        process.communicate(timeout=60)
+    assert [process.returncode for process in both] == [3, 3]
     committed = [line.split(b",")[0] for path in tmp_path.glob("out/parts/*/*.jsonl")
                  for line in path.read_bytes().splitlines()[1:]]  # fmt: skip
     assert sorted(committed) == [b'{"index":%d' % i for i in range(8)]

@@ -427,18 +427,19 @@ def test_devices_are_ids(devices: str) -> None:
 
 def nvml() -> ModuleType:
     """Return a fake of NVML's Python library that reports two GPUs."""
-    library: Any = ModuleType("pynvml")
-    library.NVMLError = OSError
-    library.nvmlInit = library.nvmlShutdown = lambda: None
-    library.nvmlDeviceGetCount = lambda: 2
-    library.nvmlDeviceGetHandleByIndex = lambda index: index
-    library.nvmlMemory_v2 = 2
+    library = ModuleType("pynvml")
+    fake: Any = library
+    fake.NVMLError = OSError
+    fake.nvmlInit = fake.nvmlShutdown = lambda: None
+    fake.nvmlDeviceGetCount = lambda: 2
+    fake.nvmlDeviceGetHandleByIndex = lambda index: index
+    fake.nvmlMemory_v2 = 2
     seen = SimpleNamespace(total=24 * 10**9, free=23 * 10**9, reserved=5 * 10**8)
-    library.nvmlDeviceGetMemoryInfo = lambda handle, version=None: seen
-    library.nvmlDeviceGetCudaComputeCapability = lambda handle: [8, 9]
-    library.nvmlDeviceGetName = lambda handle: f"Card {handle}"
-    library.nvmlSystemGetDriverVersion = lambda: "535.216.03"
-    library.nvmlSystemGetCudaDriverVersion = lambda: 12020
+    fake.nvmlDeviceGetMemoryInfo = lambda handle, version=None: seen
+    fake.nvmlDeviceGetCudaComputeCapability = lambda handle: [8, 9]
+    fake.nvmlDeviceGetName = lambda handle: f"Card {handle}"
+    fake.nvmlSystemGetDriverVersion = lambda: "535.216.03"
+    fake.nvmlSystemGetCudaDriverVersion = lambda: 12020
     return library
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from voxbatch.errors import AudioError, StorageError
-from voxbatch.storage import local, open_recording, open_store
+from voxbatch.storage import open_recording, open_store
 from voxbatch.storage.local import LocalStore
 
 
@@ -116,7 +116,7 @@ def test_named_temporary_file_is_removed(tmp_path: Path, method: str, monkeypatc
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         return open_any(path, flags, *rest, **settings)
 
-    monkeypatch.setattr(local.os, "open", open_named)
+    monkeypatch.setattr(os, "open", open_named)
     store = LocalStore(str(tmp_path))
     assert getattr(store, method)("a/b", [b"one", b"two"]) in (True, None)
     assert store.create("a/b", [b"three"]) is False

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -114,7 +115,7 @@ class Calls:
     """A bucket with manifests."""
 
     server: servers.Server
-    bucket: str = field(default_factory=lambda: f"calls-{servers.uuid.uuid4().hex[:12]}")
+    bucket: str = field(default_factory=lambda: f"calls-{uuid.uuid4().hex[:12]}")
 
     def manifest(self, *seconds: float, name: str = "day.jsonl") -> str:
         """Upload a manifest whose recordings have these durations and return its address."""
@@ -530,6 +531,7 @@ def test_the_discovery_document_finds_faults() -> None:
         return api.faults_of_request(method, path, json.dumps({"overrides": overrides}).encode())
 
     assert not faults({"taskCount": 1, "timeout": "3.5s", "containerOverrides": [{"env": [{"name": "A"}]}]})
+    wrong: Any
     for wrong in (
         {"tasks": 1}, {"taskCount": "1"}, {"taskCount": True}, {"timeout": "1h"}, {"containerOverrides": {}},
         {"containerOverrides": [{"args": "run"}]}, {"containerOverrides": [{"env": [{"value": "1"}]}]}, [],
@@ -545,6 +547,7 @@ def test_the_service_model_finds_faults() -> None:
     model, body = ServiceModel("sagemaker"), SAGEMAKER.request(SUBMISSION).body
     assert not model.faults("CreateProcessingJob", body)
     cluster = body["ProcessingResources"]["ClusterConfig"]
+    wrong: dict[str, Any]
     for wrong in (
         {"Image": "x"}, {"RoleArn": None}, {"RoleArn": "x" * 30}, {"ProcessingJobName": "a_b"},
         {"Environment": {"A-": "1"}},

@@ -272,7 +272,7 @@ def test_files_without_a_json_object_are_refused(tmp_path: Path, text: str) -> N
 
 def test_instance_type_is_read_from_the_host_or_the_job(tmp_path: Path) -> None:
     """The instance type comes from the host's own file, else from the job's; damaged files give none."""
-    cluster = {"ProcessingResources": {"ClusterConfig": {"InstanceType": "ml.g6.xlarge"}}}
+    cluster: dict[str, Any] = {"ProcessingResources": {"ClusterConfig": {"InstanceType": "ml.g6.xlarge"}}}
     root = container(tmp_path / "a", **cluster)
     assert sagemaker.instance_type(root) == "ml.g6.xlarge"
     own = {"current_host": "algo-1", "hosts": ["algo-1"], "current_instance_type": "ml.g6.8xlarge"}

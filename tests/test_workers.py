@@ -73,7 +73,8 @@ def at_work(process: subprocess.Popen[str], workers: int) -> list[psutil.Process
 
     until(all_have_started)
     time.sleep(3)
-    return parent.children(recursive=True)
+    processes: list[psutil.Process] = parent.children(recursive=True)
+    return processes
 
 
 @pytest.fixture
@@ -347,7 +348,7 @@ def test_unreachable_recording_of_one_worker_fails_by_itself(
 ) -> None:
     """Its place delivered something to the other workers, so the recording itself failed, as in one process. No GPU is
     lost, and one worker gets a second order."""
-    manifest = bucket.manifest(3)
+    manifest, last = bucket.manifest(3), ""
     for limit in ("1", "3"):
         bucket.proxy.spoil = spoil()
         done = bucket.run(manifest, limit, *options(workers=3), "--workers", limit)
@@ -355,7 +356,8 @@ def test_unreachable_recording_of_one_worker_fails_by_itself(
         assert "2 done + 1 failed = 3 items (1 AudioError)" in done.stdout
         (failure,) = map(json.loads, (tmp_path / limit / "failures.jsonl").read_text().splitlines())
         assert (failure["audio_filepath"], failure["retryable"]) == ("1.wav", True)
-    stopped, again = warnings(done.stderr)
+        last = done.stderr
+    stopped, again = warnings(last)
     assert stopped.startswith("warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) has stopped: cannot read gs://")
     assert again == "warning: 1 uncommitted items are reassigned to worker 0"
     assert outputs(tmp_path / "3") == outputs(tmp_path / "1")

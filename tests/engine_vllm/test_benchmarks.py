@@ -33,7 +33,7 @@ def ran(folder: Path, script: str, *arguments: str) -> str:
     from engine_runs import PATIENCE_S, caches, installed
     from stream import ENVIRONMENT
 
-    command = [sys.executable, GPU / script, *arguments]
+    command: list[str | Path] = [sys.executable, GPU / script, *arguments]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}
     kept |= {"PYTHONPATH": str(installed(folder)), **caches(folder), **ENVIRONMENT}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=folder, env=kept)
@@ -44,7 +44,7 @@ def ran(folder: Path, script: str, *arguments: str) -> str:
 def tables(folder: Path, lines: list[dict[str, Any]]) -> str:
     """Return the tables that tables.py prints for these lines."""
     (folder / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    command = [sys.executable, GPU / "tables.py", folder / "lines.jsonl"]
+    command: list[str | Path] = [sys.executable, GPU / "tables.py", folder / "lines.jsonl"]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 

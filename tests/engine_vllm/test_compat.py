@@ -14,6 +14,7 @@ from voxbatch.engines.vllm.checks import check_graphs
 from voxbatch.engines.vllm.model import REALTIME, Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError, EngineError
+from voxbatch.vllm_plugin import SWITCH
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_the_worker_runs_in_the_engines_process_if_unbound(on_cpu: bool, binding
 def test_the_gpu_build_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error for vLLM's GPU build on a machine without a GPU says what was found and names three solutions."""
     engine = object.__new__(VllmEngine)
-    engine._on_cpu, engine._settings = False, vllm.VllmSettings(tensor_parallel_size=2)
+    engine._on_cpu, engine._settings = False, VllmSettings(tensor_parallel_size=2)
     monkeypatch.setattr(gpu, "visible_gpus", lambda: [gpu.GpuInfo("0", "NVIDIA L4", 24 << 30, 24 << 30)])
     with pytest.raises(EngineError, match="1 NVIDIA GPUs are visible and 2 needed: check nvidia-smi"):
         engine._require_gpus()
@@ -126,7 +127,7 @@ def test_the_first_model_runner_is_used(monkeypatch: pytest.MonkeyPatch, given: 
     monkeypatch.setattr(os, "environ", {name: given} if given else {})
     vllm_process._set_environment(plugin=False)
     assert os.environ[name] == (given or "0")
-    assert vllm_process.SWITCH not in os.environ
+    assert SWITCH not in os.environ
     vllm_process._set_environment(plugin=True)
     assert os.environ[name] == "0"
-    assert os.environ[vllm_process.SWITCH] == "1"
+    assert os.environ[SWITCH] == "1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,7 +175,7 @@ def _step(scheduled: dict[str, int], new: Sequence[str], again: Sequence[str] = 
 
 
 def _runner(
-    pool: EncoderOutputPool, kept: dict[str, torch.Tensor], scheduled: dict[str, int], done: dict[str, int]
+    pool: EncoderOutputPool, kept: dict[str, Any], scheduled: dict[str, int], done: dict[str, int]
 ) -> SimpleNamespace:
     """Return a stand-in for vLLM's runner with the fields that the code reads."""
     batch = SimpleNamespace(
@@ -188,5 +189,5 @@ def _runner(
     )  # fmt: skip
 
 
-def _on(pool: EncoderOutputPool, rows: torch.Tensor) -> bool:
+def _on(pool: EncoderOutputPool, rows: Any) -> bool:
     return bool(rows.untyped_storage().data_ptr() == pool._slots.untyped_storage().data_ptr())

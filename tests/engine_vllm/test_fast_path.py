@@ -43,7 +43,7 @@ def ours_counted() -> type[Any]:
     """Return our scheduler's class, which counts the steps on the fast path."""
     from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
 
-    class Ours(AsyncBatchScheduler):  # type: ignore[misc]
+    class Ours(AsyncBatchScheduler):
         fast_steps = 0
 
         def _empty_step(self) -> Any:
@@ -109,7 +109,8 @@ def walk(
         dice = crc32(f"{seed} {name} {number}".encode())
         return EOS if dice < shortness * 2**32 else 3 + dice % 900
 
-    limits = {"requests": requests, "blocks": blocks, "crowded": crowded, "step_tokens": int(rng.choice([200, 16_384]))}
+    step_tokens = int(rng.choice([200, 16_384]))
+    limits: dict[str, Any] = {"requests": requests, "blocks": blocks, "crowded": crowded, "step_tokens": step_tokens}
     limits |= {"silence": SILENCE} if shares else {}
     ours, stock = (Side(kind, say, **limits) for kind in (ours_counted(), modelless.stock()))
     asked, at_once = 0, list[str]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import machines
 import numpy as np
@@ -20,7 +21,8 @@ from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
 
 L4, H200 = "NVIDIA L4", "NVIDIA H200"
-PREFILLED, STOCK = {"prefill_encoder": "true"}, {"prefill_encoder": "false"}
+PREFILLED: dict[str, Any] = {"prefill_encoder": "true"}
+STOCK: dict[str, Any] = {"prefill_encoder": "false"}
 
 
 def expected(gpu: str | None = L4, model: str | None = None, gpus: int = 1, **options: str) -> ExpectedSpeed | None:

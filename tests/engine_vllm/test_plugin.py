@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import sounds
 
 if TYPE_CHECKING:
     from engine_runs import Spoken
@@ -74,9 +75,17 @@ def said(model: Path, audio: dict[str, np.ndarray], folder: Path, scheduler: str
     """Run together.py in its own process, and return its result."""
     from engine_runs import HERE, ROOT, caches, installed
 
-    np.savez(folder / "audio.npz", **audio)
+    sounds.save(folder / "audio.npz", audio)
     out = folder / f"{scheduler}.json"
-    command = [sys.executable, HERE / "together.py", model, folder / "audio.npz", out, scheduler, *options]
+    command: list[str | Path] = [
+        sys.executable,
+        HERE / "together.py",
+        model,
+        folder / "audio.npz",
+        out,
+        scheduler,
+        *options,
+    ]
     path = {"PYTHONPATH": f"{ROOT}:{HERE}:{installed(folder)}", **caches(folder)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder, env=_environment(path))
     assert done.returncode == 0, done.stderr[-4_000:]
@@ -135,8 +144,14 @@ def test_rows_equal_those_of_transformers(realtime: Path, tmp_path: Path) -> Non
 
     pad = generate.tokenizer(str(realtime)).audio_encoder.pad
     audio = {f"{seconds} s": pad(babble(seconds, 7), 16_000) for seconds in (0.3, 1.0, 14.9, 15.1, 29.97, 35.0, 4.2)}
-    np.savez(tmp_path / "chunks.npz", **audio)
-    command = [sys.executable, HERE / "encode.py", realtime, tmp_path / "chunks.npz", tmp_path / "rows.npz"]
+    sounds.save(tmp_path / "chunks.npz", audio)
+    command: list[str | Path] = [
+        sys.executable,
+        HERE / "encode.py",
+        realtime,
+        tmp_path / "chunks.npz",
+        tmp_path / "rows.npz",
+    ]
     path = {"PYTHONPATH": f"{ROOT}:{HERE}:{installed(tmp_path)}", **caches(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=_environment(path))
     assert done.returncode == 0, done.stderr[-4_000:]
@@ -165,7 +180,14 @@ def test_fp8_part(part: str, realtime: Path, tmp_path: Path) -> None:
 
     samples = generate.tokenizer(str(realtime)).audio_encoder.pad(babble(5.0, 7), 16_000)
     np.save(tmp_path / "chunk.npy", samples)
-    command = [sys.executable, HERE / "quantised.py", realtime, tmp_path / "chunk.npy", tmp_path / "out.npz", part]
+    command: list[str | Path] = [
+        sys.executable,
+        HERE / "quantised.py",
+        realtime,
+        tmp_path / "chunk.npy",
+        tmp_path / "out.npz",
+        part,
+    ]
     path = {"PYTHONPATH": f"{ROOT}:{HERE}:{installed(tmp_path)}", **caches(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=_environment(path))
     assert done.returncode == 0, done.stderr[-4_000:]

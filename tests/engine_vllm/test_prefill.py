@@ -24,7 +24,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def decide(family: str = "realtime", **settings: object) -> prefill.Decision:
+def decide(family: str = "realtime", /, **settings: object) -> prefill.Decision:
     """Return the decision for these settings."""
     return prefill.decide(family, VllmSettings(**settings))  # type: ignore[arg-type]
 
@@ -130,10 +130,10 @@ def test_the_plugin_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pyt
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (declared,) = project["entry-points"][vllm_plugin.ENTRY_POINT_GROUP].items()
+    ((name, value),) = project["entry-points"][vllm_plugin.ENTRY_POINT_GROUP].items()
     monkeypatch.setattr(metadata, "entry_points", lambda group: [])
     assert not vllm_plugin.is_installed()
-    point = metadata.EntryPoint(*declared, vllm_plugin.ENTRY_POINT_GROUP)
+    point = metadata.EntryPoint(name, value, vllm_plugin.ENTRY_POINT_GROUP)
     monkeypatch.setattr(
         metadata, "entry_points", lambda group: [point] if group == vllm_plugin.ENTRY_POINT_GROUP else []
     )

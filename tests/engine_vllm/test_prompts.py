@@ -73,7 +73,9 @@ def test_text_after_eos_is_kept_with_its_time(tmp_path: Path) -> None:
     eos, one, two = family._tekken.instruct.tokenizer.eos_id, 1_065, 1_066
     heard = family.read(Piece(noise(160_000)), [33, one, 32, eos, 33, two, two], "length")
     assert isinstance(heard, PieceText)
-    assert heard.text_after_eos == ((pytest.approx(0.32), 2),)
+    ((duration, tokens),) = heard.text_after_eos
+    assert duration == pytest.approx(0.32)
+    assert tokens == 2
     assert len(heard.text.strip()) == 3
     (ended,) = family.read(Piece(noise(1_600)), [33, one, 32, eos, 33, two], "length").text_after_eos
     assert ended == (0.1, 1)
@@ -101,7 +103,7 @@ def test_languages_of_the_families(voxtral: Path, realtime: Path) -> None:
     import pycountry
 
     spec = engines.create("vllm", str(voxtral), {}).spec
-    assert spec.languages == {each.alpha_2 for each in pycountry.languages if hasattr(each, "alpha_2")}
+    assert spec.languages == frozenset(each.alpha_2 for each in pycountry.languages if hasattr(each, "alpha_2"))
     assert spec.uses_language
     spec = engines.create("vllm", str(realtime), {}).spec
     assert spec.languages is None

@@ -20,7 +20,9 @@ import numpy as np
 import pytest
 from modelless import BLOCK, CONTEXT, EOS, Side, arrivals, drawn_request, request, some_of
 
-from voxbatch.vllm_plugin.patches import bookkeeping_sync, compute_prev_positions, update_states
+torch = pytest.importorskip("torch", reason="vLLM is not installed")
+
+from voxbatch.vllm_plugin.patches import bookkeeping_sync, compute_prev_positions, update_states  # noqa: E402
 
 pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM warns
@@ -370,7 +372,6 @@ def test_request_at_the_longest_context_is_left_to_vllm() -> None:
 
     The requests have two tokens left when the steps begin.
     """
-    torch = pytest.importorskip("torch")
     side, pair = under_way(3, 2, context=12)
     step, sampled = side.schedule(), torch.zeros(3, 1, dtype=torch.int32)
     for runner in (pair.ours, pair.stock):

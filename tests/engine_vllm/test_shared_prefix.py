@@ -228,10 +228,11 @@ def test_sharing_can_be_switched_off() -> None:
         _shares_prefix = False
 
     one = Side(Alone, lambda name, number: 7, requests=8, blocks=400, silence=(SAMPLES, SHARED))
+    steps = []
     for name in "ab":
         one.scheduler.add_request(request(name, PROMPT, 50, sound=sound()))
-        step = one.schedule()
-    assert admitted_positions(step) == {"b": 0}
+        steps.append(one.schedule())
+    assert admitted_positions(steps[-1]) == {"b": 0}
 
 
 # ── content of the K/V cache ──────────────────────────────────────────────────────────────────────────────────────────

@@ -220,7 +220,7 @@ class CloudRunApi:
     def _list(self, job: str, query: dict[str, str]) -> Reply:
         start = int(query.get("pageToken", 0))
         mine = [each for each in self.executions if each["job"] == job]
-        page = {"executions": mine[start : start + self.page_size]}
+        page: dict[str, Any] = {"executions": mine[start : start + self.page_size]}
         if len(mine) > start + self.page_size:
             page["nextPageToken"] = str(start + self.page_size)
         return _json(200, page)

@@ -17,7 +17,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 Schema = dict[str, Any]
 REQUIRED = re.compile(r"required(?! if)", re.IGNORECASE)
-TYPES = {"string": str, "integer": int, "boolean": bool, "number": (int, float), "array": list, "object": dict}
+TYPES: dict[str, Any] = {
+    "string": str,
+    "integer": int,
+    "boolean": bool,
+    "number": (int, float),
+    "array": list,
+    "object": dict,
+}
 FORMATS = {"int64": r"-?\d+", "uint64": r"\d+", "google-duration": r"-?\d+(\.\d{1,9})?s"}
 """Patterns of string formats. JSON has no int64, so that it is sent as a string; a number is accepted, too."""
 

@@ -7,11 +7,14 @@ The script reads a JSON object from standard input and writes a list of faults:
 - "messages": documents, checked against the messages that gcloud sends to Google.
 """
 
+from __future__ import annotations
+
 import io
 
 # ruff: noqa: E402 -- the arguments name the folders of its libraries
 import json
 import sys
+from typing import Any
 
 sys.path[:0] = sys.argv[1:]
 
@@ -26,12 +29,12 @@ class Refused(Exception):
     pass
 
 
-def refuse(parser, status=0, message=None, exception=None):
+def refuse(parser: Any, status: int = 0, message: str | None = None, exception: Exception | None = None) -> None:
     """Raise instead of ending the process; replaces the parser's `exit`."""
     raise Refused(exception or message)
 
 
-def parsed(argv):
+def parsed(argv: list[str]) -> str | None:
     """Return None, or the reason for which gcloud refuses this command line."""
     try:
         PARSER.parse_args(list(argv))
@@ -40,7 +43,7 @@ def parsed(argv):
     return None
 
 
-def shown(each):
+def shown(each: dict[str, Any]) -> str | None:
     """Return None, or the difference between gcloud's output of a resource and the fake's."""
     out = io.StringIO()
     resources = each["resource"] if isinstance(each["resource"], list) else [each["resource"]]
@@ -53,7 +56,7 @@ def shown(each):
     return None
 
 
-def message(each):
+def message(each: dict[str, Any]) -> str | None:
     """Return None, or the fault that gcloud's own classes find in a document."""
     api, version, name = each["message"]
     module = apis.GetMessagesModule(api or global_methods.SERVERLESS_API_NAME, version)

@@ -107,16 +107,22 @@ NOT_FOUND = {
 }
 
 
+def shown_fields(call: Call) -> Thing:
+    """Return what gcloud adds to the flags when it shows the resource."""
+    show = SHOWN.get(call.group)
+    return show(call) if show else {}
+
+
 def create(call: Call, world: World, stdin: str) -> Thing | None:
     if call.key in world.things:
         raise Refused("ALREADY_EXISTS: Resource already exists in the project.")
-    world.things[call.key] = {"flags": call.flags, **SHOWN.get(call.group, lambda _: {})(call)}
+    world.things[call.key] = {"flags": call.flags, **shown_fields(call)}
     return None
 
 
 def update(call: Call, world: World, stdin: str) -> Thing | None:
     found(world, call.key)
-    world.things[call.key] = {"flags": call.flags, **SHOWN.get(call.group, lambda _: {})(call)}
+    world.things[call.key] = {"flags": call.flags, **shown_fields(call)}
     return None
 
 

@@ -49,7 +49,7 @@ class Store:
 
     def buildah(self, *arguments: str, **settings: Any) -> str:
         """Run buildah and return its output; fail the test if it fails."""
-        process = subprocess.run(
+        process: subprocess.CompletedProcess[str] = subprocess.run(
             ["buildah", *self.options, *arguments], capture_output=True, text=True, timeout=900, **settings
         )
         assert process.returncode == 0, (

@@ -31,7 +31,7 @@ SPECIAL = (
 
 MEL = {"num_mel_bins": 128, "hop_length": 160, "window_size": 400}
 RATES = {"sampling_rate": 16_000, "frame_rate": 12.5}
-DECODER = {
+DECODER: dict[str, Any] = {
     "dim": 64,
     "n_layers": 2,
     "head_dim": 64,  # as in the real encoder; vLLM's attention for CPUs supports 32 and more
@@ -44,7 +44,7 @@ DECODER = {
     "vocab_size": VOCAB_SIZE,
     "model_parallel": 1,
 }
-ENCODER = {  # the published instruct models have no other keys
+ENCODER: dict[str, Any] = {  # the published instruct models have no other keys
     "dim": 64,
     "n_layers": 2,
     "head_dim": 64,
@@ -263,7 +263,8 @@ def _balanced(filters: np.ndarray) -> np.ndarray:
     Otherwise the part that all sounds share would hide their differences, and the model would repeat itself.
     """
     axes = tuple(range(1, filters.ndim))
-    return (filters - filters.mean(axis=axes, keepdims=True)).astype(np.float32)
+    balanced: np.ndarray = filters - filters.mean(axis=axes, keepdims=True)
+    return balanced.astype(np.float32)
 
 
 def _rows(rng: np.random.Generator, scale: float, favoured: dict[int, float]) -> np.ndarray:
@@ -274,7 +275,7 @@ def _rows(rng: np.random.Generator, scale: float, favoured: dict[int, float]) ->
     wins against thousands of text rows. A longer row would win as well, but a tied embedding would then feed its own
     repetition.
     """
-    rows = rng.standard_normal((VOCAB_SIZE, DECODER["dim"]))
+    rows: np.ndarray = rng.standard_normal((VOCAB_SIZE, DECODER["dim"]))
     special = np.arange(VOCAB_SIZE) < NUM_SPECIAL
     special[list(favoured)] = False
     rows[special] *= 0.1
@@ -285,7 +286,8 @@ def _rows(rng: np.random.Generator, scale: float, favoured: dict[int, float]) ->
 
 def _matrix(rng: np.random.Generator, outputs: int, inputs: int, gain: float = 1.0) -> np.ndarray:
     """Return [outputs, inputs] that keeps the variance of an input, times gain²."""
-    return (rng.standard_normal((outputs, inputs)) * gain / np.sqrt(inputs)).astype(np.float32)
+    matrix: np.ndarray = rng.standard_normal((outputs, inputs)) * gain / np.sqrt(inputs)
+    return matrix.astype(np.float32)
 
 
 def _norm(rng: np.random.Generator, length: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from typing import Any
 
 import generate
 import numpy as np
+import sounds
 
 from voxbatch.vllm_plugin import SWITCH
 
@@ -26,7 +27,7 @@ def main(model: str, chunks: str, out: str) -> None:
     os.environ.update({**generate.ENVIRONMENT, SWITCH: "1"})
     with np.load(chunks) as archive:
         waveforms = {name: archive[name] for name in archive.files}
-    np.savez(out, **rows(model, waveforms))
+    sounds.save(out, rows(model, waveforms))
 
 
 def rows(model: str, waveforms: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import sounds
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -135,9 +136,9 @@ def installed(folder: Path) -> Path:
 
 def stock(model: Path, waveforms: dict[str, np.ndarray], folder: Path) -> None:
     """Run generate.py in its own process. Its files go to `folder`."""
-    np.savez(folder / "chunks.npz", **waveforms)
-    command = [sys.executable, HERE / "generate.py", model, folder / "chunks.npz", folder / TOKENS]
-    # PYTHONPATH may lead to tests/, where a folder passes for `vllm`; VLLM_* would change the stock model.
+    sounds.save(folder / "chunks.npz", waveforms)
+    command: list[str | Path] = [sys.executable, HERE / "generate.py", model, folder / "chunks.npz", folder / TOKENS]
+    # PYTHONPATH may lead to other packages, and VLLM_* would change the stock model.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "VLLM_"))}
     process = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=folder, env=kept)
     assert process.returncode == 0, process.stderr[-4_000:]
@@ -147,8 +148,15 @@ def streamed(
     model: Path, waveforms: dict[str, np.ndarray], folder: Path, *options: str, **environment: str
 ) -> dict[str, Any]:
     """Run stream.py in its own process, and return its result: voxbatch's engine with all chunks at once."""
-    np.savez(folder / "chunks.npz", **waveforms)
-    command = [sys.executable, HERE / "stream.py", model, folder / "chunks.npz", folder / "out.json", *options]
+    sounds.save(folder / "chunks.npz", waveforms)
+    command: list[str | Path] = [
+        sys.executable,
+        HERE / "stream.py",
+        model,
+        folder / "chunks.npz",
+        folder / "out.json",
+        *options,
+    ]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}
     kept |= {
         "PYTHONPATH": f"{ROOT}:{HERE}:{installed(folder)}",

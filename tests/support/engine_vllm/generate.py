@@ -110,7 +110,8 @@ def _max_tokens(instruct: Any, num_samples: int, prompt: int, max_model_len: int
     if not config.is_streaming:
         return max_model_len - prompt
     positions = math.ceil(num_samples / SAMPLES_PER_TOKEN) + config.n_left_pad_tokens + config.n_right_pad_tokens()
-    return positions - prompt - 1
+    limit: int = positions - prompt - 1
+    return limit
 
 
 if __name__ == "__main__":

@@ -144,7 +144,8 @@ class Reference:
                 num_delay_tokens=delay_tokens,
                 use_cache=False,
             ).logits
-        return logits[0, len(prompt) - 1 :].numpy()
+        found: np.ndarray = logits[0, len(prompt) - 1 :].numpy()
+        return found
 
     def rows(self, audio: np.ndarray) -> np.ndarray:
         """Return the decoder's input for `audio` ([samples], 16 kHz, padded already): [tokens, width], float32."""
@@ -152,5 +153,6 @@ class Reference:
 
         features = self._features(audio, sampling_rate=16_000, return_tensors="pt").input_features
         with torch.inference_mode():
-            found: torch.Tensor = self.model.get_audio_features(features).pooler_output
-        return found.reshape(-1, found.shape[-1]).numpy()
+            output = self.model.get_audio_features(features).pooler_output
+        found: np.ndarray = output.reshape(-1, output.shape[-1]).numpy()
+        return found

@@ -68,14 +68,14 @@ def stock() -> type[Any]:
     from voxbatch.vllm_plugin.patches import allocate_slots
     from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
 
-    class Stock(AsyncBatchScheduler):  # type: ignore[misc]
+    class Stock(AsyncBatchScheduler):
         _uses_fast_path = False
         _try_schedule_encoder_inputs = Scheduler._try_schedule_encoder_inputs
 
         def __init__(self, **arguments: Any):
             super().__init__(**arguments)
             manager = self.kv_cache_manager
-            vars(manager).pop("allocate_slots", None)
+            manager.__dict__.pop("allocate_slots", None)
             manager.allocate_slots = allocate_slots.reserve_all_blocks(manager.allocate_slots, self._reservations)
 
     return Stock

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
 SAMPLING_RATE = 16_000
@@ -24,6 +28,11 @@ def chunks(count: int, shortest: float = 3.0, longest: float = 30.0, seed: int =
     return {f"chunk{i:03d}": babble(seconds, seed=1_000 * seed + i) for i, seconds in enumerate(lengths)}
 
 
+def save(path: str | Path, arrays: Mapping[str, Any]) -> None:
+    """Write arrays to an npz file, each under its name."""
+    np.savez(path, **arrays)
+
+
 def _syllable(rng: np.random.Generator) -> np.ndarray:
     time = np.arange(round(SYLLABLE_S * SAMPLING_RATE)) / SAMPLING_RATE
     pitch = rng.uniform(80, 300) * (1 + rng.uniform(-0.5, 0.5) * time)
@@ -32,4 +41,5 @@ def _syllable(rng: np.random.Generator) -> np.ndarray:
     voice = (timbre * np.sin(2 * np.pi * harmonics * pitch * time)).sum(axis=0)
     noise = rng.standard_normal(len(time)) * rng.choice([0.01, 0.1, 1.0])
     loudness = rng.choice([0, 0.01, 0.1, 0.2]) * np.sin(np.pi * time / SYLLABLE_S)
-    return np.clip(loudness * (voice + noise), -1, 1)
+    syllable: np.ndarray = np.clip(loudness * (voice + noise), -1, 1)
+    return syllable

@@ -49,7 +49,7 @@ def _rotary(positions: int) -> Any:
     return SimpleNamespace(cos_sin_cache=cache, is_neox_style=False, rotary_dim=HEAD)
 
 
-class _Convolution(nn.Conv1d):
+class _Convolution(nn.Conv1d):  # type: ignore[misc]
     """Causal convolution over 3 frames."""
 
     def __init__(self, inputs: int, stride: int):
@@ -59,7 +59,7 @@ class _Convolution(nn.Conv1d):
         return super().forward(functional.pad(x, (3 - self.stride[0], 0)))
 
 
-class _Product(nn.Linear):
+class _Product(nn.Linear):  # type: ignore[misc]
     """Linear layer that counts its input rows in `rows` since `rows` was last set to 0."""
 
     rows = 0

@@ -35,7 +35,7 @@ VERSION = "1"
 """Version of the conversion. Raise it when the directory's content changes, so that older caches are not used."""
 
 _MAGIC = 0x67676D6C
-_DTYPES = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
+_DTYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
 """Number formats by ggml's number. Quantised types have other numbers and are not read."""
 _NAMES = (
     ("positional_embedding", "embed_positions.weight"),
