@@ -75,7 +75,10 @@ REFUSED = [
     ),
     (
         ("run", "m.jsonl", *SCRIPTED, "--engine-option", "max_chunk_s=5"),
-        "scripted takes a max_chunk_s from 14, a concurrency from 1 and workers from 1",
+        (
+            "engine options max_chunk_s=5, concurrency=8, workers=1: scripted takes a max_chunk_s from 14, a "
+            "concurrency from 1 and workers from 1"
+        ),
     ),
     (("run", "m.jsonl", "--workers", "x"), "Invalid value for '--workers': 'x': give auto or a number"),
     (("run", "m.jsonl", "--workers", "-1"), "workers is -1; it must be at least 0"),

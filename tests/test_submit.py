@@ -705,7 +705,7 @@ def test_speed_of_an_unmeasured_gpu_is_estimated(nowhere: None, calls: Calls, ty
     hours = calls.manifest(*[3600] * 105)
     done = typed(hours, *TO_CLOUD_RUN, "--dry-run")
     assert "tasks    1" in done.lines
-    assert "an NVIDIA L4 with the encoder once a chunk, not measured, and may be 30 % off:" in done.lines[3]
+    assert "an NVIDIA L4 with the encoder once a chunk, not measured, and may be 30 % off;" in done.lines[3]
     done = typed(hours, *TO_CLOUD_RUN, "--dry-run", "--no-prefill-encoder")
     assert "tasks    4" in done.lines
     assert "(calculated for an NVIDIA L4 with stock vLLM, not measured" in done.lines[3]
