@@ -166,6 +166,23 @@ def test_validate_reports_every_bad_line(voxbatch: Voxbatch, tmp_path: Path) -> 
     ]
 
 
+def test_messages_hold_no_secret_of_an_address(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """No message holds a signature or a password: not of a line that cannot be parsed, and not of an argument."""
+    secret = "7Kq2" * 30
+    signed, login = f"https://h/a.wav?X-Goog-Signature={secret}", f"https://me:{secret}@h/a.wav"
+    lines = [f'{{"audio_filepath": "{signed}', signed, login, f'["{signed}"]', f'{{"audio_filepath": "{login}"}}']
+    (tmp_path / "bad.jsonl").write_text("\n".join([*lines, f'{{"audio_filepath": "{signed[:-9]}" {signed}']))
+    done = voxbatch("validate", "bad.jsonl")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, len(lines) + 1)
+    for log_format in ("text", "json"):
+        done.stderr += voxbatch("run", "bad.jsonl", "--log-format", log_format, "--engine", "scripted").stderr
+    done.stderr += voxbatch("status", f"./{signed}").stderr + voxbatch("score", "bad.jsonl").stderr
+    done.stderr += voxbatch("run", "bad.jsonl", "--workers", login).stderr
+    assert "7Kq2" not in done.stderr
+    assert "https://h/a.wav?…" in done.stderr
+    assert "https://…@h" in done.stderr
+
+
 def test_validate_prints_totals_of_a_valid_manifest(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
     """validate prints the items, hours, references and languages of a valid manifest."""
     manifest(0.1, 0.1, duration=1800, text="one", lang="en")

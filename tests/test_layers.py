@@ -17,7 +17,8 @@ from voxbatch.cli import cli
 PACKAGE = ROOT / "voxbatch"
 
 LAYERS = (
-    ("errors", "log", "records", "__init__"),
+    ("errors", "records", "safe_text", "__init__"),
+    ("log",),
     ("child_process", "storage", "vllm_plugin"),
     ("audio", "chunking", "config", "formats", "latency", "manifest", "prices", "scoring", "stitching"),
     ("engines",),

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from voxbatch.safe_text import redact_secrets
+
 SEVERITIES = ("INFO", "WARNING", "ERROR")
 STDERR_LOCK = threading.RLock()
 """Lock of standard error. A thread holds it while it writes a line, or while it replaces standard error by another
@@ -70,8 +72,9 @@ class Log:
     def _emit(self, severity: str, event: str, fields: dict[str, Any]) -> None:
         """Write an event: as JSON, or as text such as "part committed: part=parts/…, items=12".
 
-        If a field is named `text`, its value is the line of text.
+        If a field is named `text`, its value is the line of text. Secrets in the texts of the fields are redacted.
         """
+        fields = {name: redact_secrets(value) if isinstance(value, str) else value for name, value in fields.items()}
         if self.as_json:
             now = time.time()
             stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"

@@ -10,6 +10,7 @@ job's ExitMessage.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -38,6 +39,7 @@ from voxbatch.config import FORMATS, Config, check_formats, load_profile
 from voxbatch.errors import VoxbatchError
 from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import announce, own_task, sagemaker, usd_per_hour
+from voxbatch.safe_text import redact_secrets
 from voxbatch.storage.options import StoreOptions
 
 WIDTH = 100
@@ -286,7 +288,9 @@ def main() -> NoReturn:
         sys.exit(e.exit_code)
     except click.ClickException as e:
         _leave_message(e.format_message())
-        e.show()
+        shown = io.StringIO()
+        e.show(shown)
+        _show(shown.getvalue().rstrip("\n"))
         sys.exit(e.exit_code)
     except click.Abort:
         try:
@@ -296,18 +300,22 @@ def main() -> NoReturn:
         sys.exit(130)
     except VoxbatchError as e:
         _leave_message(str(e))
-        click.echo(f"Error: {e}", err=True)
+        _show(f"Error: {e}")
         sys.exit(e.exit_code)
     except OSError as e:  # standard output is a closed pipe, or a file on a full disk
         if not isinstance(e, BrokenPipeError):
             _leave_message(str(e))
-            click.echo(f"Error: {e}", err=True)
+            _show(f"Error: {e}")
         _discard_output()
         sys.exit(1)
     except Exception as e:  # a bug: let Python print the traceback
         _leave_message(f"{type(e).__name__}: {e}")
         raise
     sys.exit(0)
+
+
+def _show(error: str) -> None:
+    click.echo(redact_secrets(error), err=True)
 
 
 def _discard_output() -> None:

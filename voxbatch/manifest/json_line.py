@@ -8,12 +8,16 @@ import math
 import sys
 from typing import Any, NoReturn
 
+from voxbatch.safe_text import mask_secrets, redact_secrets, shorten_masks
+
 AUDIO_KEY = "audio_filepath"
 MAX_LINE_BYTES = 10_000_000
 """Longest line in bytes. A longer one belongs to a manifest that lost its line ends, or is not a manifest."""
 
 MAX_DEPTH = 64
 """Levels of nesting in a line, far below the depth at which writing the row again would exhaust the stack."""
+_SEARCHED = 20_000
+"""Characters around an excerpt in which secrets are searched: a secret longer than the excerpt is masked whole."""
 _JSON_TYPES: dict[type, str] = {
     list: "an array",
     str: "a string",
@@ -62,15 +66,21 @@ def parse_json_line(text: bytes) -> dict[str, Any]:
 
 
 def quote(value: object) -> str:
-    """Return a value as a message quotes it: at most 80 characters, without characters that control a terminal."""
-    text = repr(value[:81]) if isinstance(value, str) else json.dumps(value)
+    """Return a value as a message quotes it: at most 80 characters, without the secrets of an address, and without
+    characters that control a terminal."""
+    if isinstance(value, str):
+        text = repr(redact_secrets(value[:_SEARCHED])[:81])
+    else:
+        text = redact_secrets(json.dumps(value)[:_SEARCHED])
     return text if len(text) <= 82 else text[:81] + "…"
 
 
 def _not_json(text: str, error: json.JSONDecodeError) -> str:
     if text.startswith("{") and (error.pos >= len(text) or not text.rstrip().endswith("}")):
         return f"ends within a JSON object, {quote(text)}; the file was cut off, or an object spans lines: correct it"
-    near = quote(text[max(0, error.pos - 20) :][:60])
+    begin = max(0, error.pos - _SEARCHED)
+    masked = mask_secrets(text[begin : error.pos + _SEARCHED])
+    near = quote(shorten_masks(masked[max(0, error.pos - begin - 20) :][:60]))
     return f"not JSON: {error.msg} at column {error.pos + 1}, near {near}; write one JSON object a line"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from voxbatch.errors import BadLine, ManifestError
+from voxbatch.safe_text import redact_secrets
 from voxbatch.scoring.corpus import CorpusScore
 from voxbatch.scoring.counts import count_errors
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, open_remote
@@ -63,9 +64,9 @@ def _read_rows(path: str, store_options: StoreOptions) -> Iterator[tuple[int, di
                 except (ValueError, RecursionError) as e:
                     raise ManifestError(path, [BadLine(number, f"not JSON: {e}")]) from e
                 if not isinstance(row, dict):
-                    raise ManifestError(
-                        path, [BadLine(number, f"is not a JSON object: {text[:40]!r}; write one JSON object a line")]
-                    )
+                    seen = redact_secrets(repr(text[:4000]))[:43]
+                    reason = f"is not a JSON object: {seen}; write one JSON object a line"
+                    raise ManifestError(path, [BadLine(number, reason)])
                 yield number, row
 
 

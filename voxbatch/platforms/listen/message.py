@@ -18,6 +18,7 @@ from voxbatch.errors import MessageError
 from voxbatch.manifest.folder import RECORDING_SUFFIXES
 from voxbatch.manifest.source import SUFFIXES, without_suffix
 from voxbatch.platforms.listen.rules import Rules
+from voxbatch.safe_text import redact_secrets
 from voxbatch.storage import is_remote, redacted
 from voxbatch.storage.address import is_bucket_address, is_folder, normalized
 
@@ -162,6 +163,6 @@ def _stem(uri: str) -> str:
 
 
 def _shortened(value: Any) -> str:
-    """Return a value as text of at most 200 characters."""
-    text = " ".join((value if isinstance(value, str) else json.dumps(value)).split())
+    """Return a value as text of at most 200 characters, without the secrets of an address."""
+    text = redact_secrets(" ".join((value if isinstance(value, str) else json.dumps(value)).split()))
     return text if len(text) <= 200 else text[:200] + "…"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch.errors import ConfigError
+from voxbatch.safe_text import redact_secrets
 
 ROOT = "/opt/ml"
 ROOT_VARIABLE = "SAGEMAKER_BASE_DIR"
@@ -94,9 +95,9 @@ _DISTRIBUTION = "S3DataDistributionType"
 
 
 def write_exit_message(reason: str, root: str) -> None:
-    """On SageMaker, write the reason of a job's failure: the first KB, cut at the end of a character. Elsewhere, do
-    nothing."""
-    cut = reason.encode(errors="replace")[:MESSAGE_BYTES].decode(errors="ignore")
+    """On SageMaker, write the reason of a job's failure: the first KB, cut at the end of a character, and without the
+    secrets of an address. Elsewhere, do nothing."""
+    cut = redact_secrets(reason).encode(errors="replace")[:MESSAGE_BYTES].decode(errors="ignore")
     place = Path(root, "output", "message")
     with contextlib.suppress(OSError):  # the log has the reason, too
         if resource_config(root).exists():

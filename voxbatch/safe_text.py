@@ -1,0 +1,62 @@
+"""Make text safe to show: hide the secrets in addresses that were not parsed.
+
+Addresses that were parsed are shown by `storage.redacted`. This module is for the rest: an excerpt of a line that is
+not JSON, an argument that is not what it should be, a message of a library.
+
+    redact_secrets("open https://host/a.wav?X-Amz-Signature=ab12: 403")  →  "open https://host/a.wav?…: 403"
+"""
+
+from __future__ import annotations
+
+import re
+
+_MASK = "…"
+_VALUE = r"""[^\s"'&#<>]*[^\s"'&#<>:;,.)\]}…]"""
+"""Value of a parameter, without the punctuation of the sentence after it."""
+_SCHEME = r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}:(?:\\?/){2}"
+"""Begin of an address. Some writers of JSON escape its slashes."""
+_USER = re.compile(
+    # The second form is a password with / or ? in it, and not a port.
+    rf"""(?P<user>(?:{_SCHEME}|(?<![:/\\])//))"""
+    r"""(?:[^\s"'/?#]{1,500}@|[^\s"'/?#@:]{0,500}:(?!\d{1,5}[/?#])[^\s"'@]{0,500}@)""",
+    re.IGNORECASE,
+)
+"""The name and the password of a user."""
+_SECRET = re.compile(
+    # The whole query of an address. In the key of an object of a bucket, ? is a character as any other.
+    rf"""(?P<query>(?!gs:|s3:){_SCHEME}[^\s"'?#<>]*\?(?!{_MASK}))[^\s"'#<>]*[^\s"'#<>:;,.)\]}}]|"""
+    # Parameters that are known to be secret, wherever they stand: their address may have been cut.
+    r"(?P<name>(?:(?<![a-z_])|(?<=\\u003f)|(?<=%3f))"
+    r"(?:(?:x-[a-z]+-)?(?:signature|credential|security-token)|sig|(?:(?:access|auth|id|sas|session)[_-]?)?token"
+    r"|awsaccesskeyid|googleaccessid|api[_-]?key|password|secret)"
+    rf"(?:=|%3d)){_VALUE}",
+    re.IGNORECASE,
+)
+"""A query, or the value of a secret parameter."""
+
+
+def redact_secrets(text: str) -> str:
+    """Return a text with "…" in place of each secret that an address in it holds: a query, such as a signature; a
+    user's name and password; the value of a parameter such as X-Goog-Signature, sig or token."""
+    return shorten_masks(mask_secrets(text))
+
+
+def mask_secrets(text: str) -> str:
+    """Return a text of the same length, with a "…" in place of each character of a secret.
+
+    A caller that takes an excerpt masks the text first: the excerpt may begin after the name of the secret.
+    """
+
+    def mask(match: re.Match[str]) -> str:
+        name = match[str(match.lastgroup)]
+        if match.lastgroup != "user":
+            return name + _MASK * (len(match[0]) - len(name))
+        return name + _MASK * (len(match[0]) - len(name) - 1) + "@"
+
+    # An address may have both a password and a query, whose matches would overlap.
+    return _SECRET.sub(mask, _USER.sub(mask, text))
+
+
+def shorten_masks(text: str) -> str:
+    """Return a masked text with one "…" in place of each secret."""
+    return re.sub(f"{_MASK}{{2,}}", _MASK, text)
