@@ -300,6 +300,23 @@ def test_files_of_unusual_ids_have_safe_names(voxbatch: Voxbatch, tmp_path: Path
         assert all(len(os.fsencode(path.name)) <= 255 and path.suffix == f".{extension}" for path in files)
 
 
+def test_no_control_character_reaches_the_terminal(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
+) -> None:
+    """Neither the name of OUT nor a transcript nor an error writes a control character to the terminal."""
+    manifest(1.1, text="one")
+    out = tmp_path / "evil\x1b[2J\x07\x9b"
+    said = voxbatch("run", "m.jsonl", "-o", out, *SCRIPTED, "--log-format", "text")
+    assert said.returncode == 0, said.stderr
+    status = voxbatch("status", out)
+    assert r"evil\x1b[2J\x07\x9b: 1 of 1 items committed" in status.stdout
+    (out / "run.json").write_text("{")
+    refused = voxbatch("status", out)
+    shown = said.stdout + said.stderr + status.stdout + refused.stderr
+    assert not {"\x1b", "\x07", "\x9b"} & set(shown)
+    assert r"evil\x1b[2J\x07\x9b/run.json" in refused.stderr
+
+
 @pytest.mark.slow
 def test_merge_status_and_score_agree(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
     """After one of two shards, status shows it and merge refuses; after both, merge adds formats and `score` agrees."""

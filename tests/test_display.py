@@ -4,7 +4,9 @@ the outputs.
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import time
 from dataclasses import replace
 from typing import Any
@@ -96,6 +98,23 @@ def test_progress_events_are_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1 <= len(lines) <= 3
     event = json.loads(lines[0])
     assert (event["message"], event["items"], event["done"], event["failed"]) == ("progress", 10, 5, 1)
+
+
+def test_live_progress_shows_escaped_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, the sequences of the progress line itself work, and those in the values of a log line do not."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    log = Log()
+    with display.live_progress(log) as observe:
+        log.info("part_committed", part="evil\x1b[2J\n")
+        time.sleep(display.REFRESH_S)
+        observe(progress(done=2))
+    shown = terminal.getvalue()
+    assert r"part committed: part=evil\x1b[2J\n" in shown
+    assert "\x1b[2K" in shown
+    assert "\x1b[2J" not in shown
 
 
 def test_outcome_shows_texts_counts_speed_and_places() -> None:

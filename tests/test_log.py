@@ -45,6 +45,18 @@ def test_text_event_shows_fields_or_its_sentence(severity: str, fields: dict[str
     assert lines == [line]
 
 
+def test_text_event_escapes_control_characters() -> None:
+    """A value cannot write to the terminal or begin a new line; a sentence may have several lines. JSON keeps the
+    value.
+    """
+    lines: list[str] = []
+    Log(write=lines.append).info("part_committed", part="a\x1b[2J\nb")
+    Log(write=lines.append).error("failed", text="gs://b/\x1b]0;x\x07\x9bm\nthe next line")
+    Log(as_json=True, write=lines.append).info("part_committed", part="a\x1b[2J\nb")
+    assert lines[:2] == [r"part committed: part=a\x1b[2J\nb", "error: gs://b/\\x1b]0;x\\x07\\x9bm\nthe next line"]
+    assert json.loads(lines[2])["part"] == "a\x1b[2J\nb"
+
+
 def test_quiet_keeps_warnings_and_errors() -> None:
     """--quiet hides information only; warnings and errors are shown."""
     lines: list[str] = []

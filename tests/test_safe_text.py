@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.manifest.json_line import LineError, parse_json_line
-from voxbatch.safe_text import mask_secrets, redact_secrets
+from voxbatch.safe_text import escape_controls, mask_secrets, redact_secrets
 
 SECRET = "Zq9" + "Kx7wVb" * 40
 
@@ -74,3 +74,17 @@ def test_message_of_a_bad_line_holds_no_secret(address: str, head: str, tail: st
     except LineError as error:
         message = str(error)
     assert not any(SECRET[i : i + 4] in message for i in range(9))
+
+
+@given(st.text())
+def test_escaped_text_holds_no_control_character(text: str) -> None:
+    """No C0, DEL or C1 character is left except those that are allowed, and all other characters stay."""
+    controls = {chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))}
+    assert not controls & set(escape_controls(text))
+    assert controls & set(escape_controls(text, "\n")) <= {"\n"}
+    assert controls & set(text) or escape_controls(text) == text
+
+
+def test_control_characters_are_escaped_as_in_python() -> None:
+    """An escape sequence, a line end, DEL and a C1 character become visible."""
+    assert escape_controls("é\x1b[2J\r\n\x7f\x9b1m") == r"é\x1b[2J\r\n\x7f\x9b1m"

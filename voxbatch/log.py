@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from voxbatch.safe_text import redact_secrets
+from voxbatch.safe_text import escape_controls, redact_secrets
 
 SEVERITIES = ("INFO", "WARNING", "ERROR")
 STDERR_LOCK = threading.RLock()
@@ -72,7 +72,8 @@ class Log:
     def _emit(self, severity: str, event: str, fields: dict[str, Any]) -> None:
         """Write an event: as JSON, or as text such as "part committed: part=parts/…, items=12".
 
-        If a field is named `text`, its value is the line of text. Secrets in the texts of the fields are redacted.
+        If a field is named `text`, its value is the line of text, or several lines. In text, other control characters
+        are escaped. Secrets in the texts of the fields are redacted.
         """
         fields = {name: redact_secrets(value) if isinstance(value, str) else value for name, value in fields.items()}
         if self.as_json:
@@ -81,8 +82,9 @@ class Log:
             content = {"severity": severity, "time": stamp, "message": event, **self._fields, **fields}
             line = json.dumps(content, default=str)
         else:
-            details = ", ".join(f"{name}={value}" for name, value in fields.items())
+            details = ", ".join(f"{name}={escape_controls(f'{value}')}" for name, value in fields.items())
             text = fields.get("text", f"{event.replace('_', ' ')}{': ' if details else ''}{details}")
-            line = f"{text}" if severity == "INFO" else f"{severity.lower()}: {text}"
+            shown = escape_controls(f"{text}", allowed="\n")
+            line = shown if severity == "INFO" else f"{severity.lower()}: {shown}"
         with STDERR_LOCK:
             self.write(line)

@@ -1,9 +1,11 @@
-"""Make text safe to show: hide the secrets in addresses that were not parsed.
+"""Make text safe to show: hide the secrets in addresses that were not parsed, and escape control characters.
 
 Addresses that were parsed are shown by `storage.redacted`. This module is for the rest: an excerpt of a line that is
-not JSON, an argument that is not what it should be, a message of a library.
+not JSON, an argument that is not what it should be, a message of a library. The name of an object and the values of a
+manifest may hold any character, also those that move the cursor of a terminal or change what it shows.
 
     redact_secrets("open https://host/a.wav?X-Amz-Signature=ab12: 403")  →  "open https://host/a.wav?…: 403"
+    escape_controls("ESC[2J"), with ESC for the character 27  →  "\\x1b[2J"
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ _SECRET = re.compile(
 )
 """A query, or the value of a secret parameter."""
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
 
 def redact_secrets(text: str) -> str:
     """Return a text with "…" in place of each secret that an address in it holds: a query, such as a signature; a
@@ -60,3 +64,13 @@ def mask_secrets(text: str) -> str:
 def shorten_masks(text: str) -> str:
     """Return a masked text with one "…" in place of each secret."""
     return re.sub(f"{_MASK}{{2,}}", _MASK, text)
+
+
+def escape_controls(text: str, allowed: str = "") -> str:
+    r"""Return a text with each control character (C0, DEL, C1) escaped as in Python: \x1b, \n.
+
+    Args:
+        text: text for a terminal.
+        allowed: control characters that stay, such as the line ends of a message of several lines.
+    """
+    return _CONTROL.sub(lambda match: match[0] if match[0] in allowed else repr(match[0])[1:-1], text)

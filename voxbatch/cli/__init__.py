@@ -39,7 +39,7 @@ from voxbatch.config import FORMATS, Config, check_formats, load_profile
 from voxbatch.errors import VoxbatchError
 from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import announce, own_task, sagemaker, usd_per_hour
-from voxbatch.safe_text import redact_secrets
+from voxbatch.safe_text import escape_controls, redact_secrets
 from voxbatch.storage.options import StoreOptions
 
 WIDTH = 100
@@ -133,7 +133,7 @@ def _print_plan(config: Config) -> None:
         ("cost", cost),
         ("outputs", config.out),
     ):
-        click.echo(f"{name:<8} {value}")
+        click.echo(escape_controls(f"{name:<8} {value}"))
 
 
 @cli.command()
@@ -156,12 +156,12 @@ def validate(
     with open_source(source, store_options=store_options, include=include) as opened:
         found = survey(opened, policy, limit)
     languages = ", ".join(f"{lang} {count:,}" for lang, count in found.languages.most_common(10))
-    click.echo(f"{redacted(source)}: {found.items:,} items, all valid")
+    click.echo(escape_controls(f"{redacted(source)}: {found.items:,} items, all valid"))
     click.echo(
         f"{found.known_hours:,.2f} hours in the items that give a duration; {found.with_text:,} with a reference"
     )
     if languages:
-        click.echo(f"languages: {languages}")
+        click.echo(escape_controls(f"languages: {languages}"))
 
 
 @cli.command()
@@ -223,10 +223,10 @@ def status(out: str, as_json: bool, store_options: StoreOptions) -> None:
         click.echo(json.dumps(found.to_dict()))
         return
     state = "finished" if found.finished else "not finished"
-    click.echo(f"{out}: {found.committed:,} of {found.items:,} items committed, {state}")
+    click.echo(escape_controls(f"{out}: {found.committed:,} of {found.items:,} items committed, {state}"))
     for shard in found.shards:
         done = "complete" if shard.complete else "open"
-        click.echo(f"shard {shard.shard}: {shard.items:,} items in {shard.parts:,} parts, {done}")
+        click.echo(escape_controls(f"shard {shard.shard}: {shard.items:,} items in {shard.parts:,} parts, {done}"))
 
 
 @cli.command()
@@ -268,7 +268,7 @@ def doctor() -> None:
 
     found = list(findings())
     for each in found:
-        click.echo(f"{each.state:<8} {each.name:<22} {each.detail}")
+        click.echo(escape_controls(f"{each.state:<8} {each.name:<22} {each.detail}"))
     sys.exit(1 if any(each.name == "engine" and each.state != "ok" for each in found) else 0)
 
 
@@ -315,7 +315,7 @@ def main() -> NoReturn:
 
 
 def _show(error: str) -> None:
-    click.echo(redact_secrets(error), err=True)
+    click.echo(escape_controls(redact_secrets(error), allowed="\n"), err=True)
 
 
 def _discard_output() -> None:

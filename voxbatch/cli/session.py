@@ -23,6 +23,7 @@ from voxbatch.output.summary import Summary
 from voxbatch.platforms.tasks import sagemaker
 from voxbatch.runner import Progress, RunResult, Stop, StopRequested
 from voxbatch.runner.stop import FINAL_COMMIT_TIMEOUT_S
+from voxbatch.safe_text import escape_controls
 from voxbatch.storage import StoreOptions, open_store, set_retry_deadline
 
 EXIT_SOME_FAILED = 3
@@ -175,7 +176,7 @@ def print_outcome(summary: Summary, out: str, store_options: StoreOptions) -> No
     with contextlib.suppress(StorageError):
         places = [(label, os.path.join(out, name)) for label, name in existing_outputs(store)]
     for line in display.outcome_lines(summary, texts, places):
-        click.echo(line)
+        click.echo(escape_controls(line))
 
 
 def leave(code: int) -> NoReturn:

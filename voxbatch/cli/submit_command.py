@@ -22,6 +22,7 @@ from voxbatch.cli.options import (
 )
 from voxbatch.config import Config
 from voxbatch.errors import ConfigError
+from voxbatch.safe_text import escape_controls
 
 if TYPE_CHECKING:
     from voxbatch.platforms.submit import Forecast, Target
@@ -137,7 +138,7 @@ def submit(
     for line in _forecast_lines(forecast):
         click.echo(line)
     if dry_run:
-        click.echo(f"request  {request.where}")
+        click.echo(escape_controls(f"request  {request.where}"))
         click.echo(json.dumps(redact_addresses(request.body), indent=2, ensure_ascii=False))
     if forecast.wall_s is not None and forecast.wall_s > forecast.limit_s:
         click.echo(
@@ -154,7 +155,7 @@ def submit(
     else:
         click.echo(f"started  {started.name}")
     click.echo(f"console  {started.url}")
-    click.echo(f"progress voxbatch status {submission.out}")
+    click.echo(escape_controls(f"progress voxbatch status {submission.out}"))
     sys.stdout.flush()
 
 

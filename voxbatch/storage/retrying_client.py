@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import BinaryIO, TypeVar
 
+from voxbatch.safe_text import escape_controls
 from voxbatch.storage.address import redacted
 from voxbatch.storage.objects import (
     Bucket,
@@ -60,7 +61,7 @@ class RetryingReader:
 
     def where(self, key: str) -> str:
         """Return the address of a key, for messages."""
-        return redacted(f"{self.place}{key}")
+        return escape_controls(redacted(f"{self.place}{key}"))
 
     def stat(self, key: str, tag: str = "") -> Stat:
         """See ObjectReader.stat."""
