@@ -227,6 +227,16 @@ DAMAGE = {
         lambda data: data.replace(b'"latency": null', b'"latency": {"chunk": 1}'),
         "its first line is not a header",
     ),
+    "items not a number": (
+        lambda data: data.replace(b'"items": 2', b'"items": "2"'),
+        "its first line is not a header",
+    ),
+    "shard not a shard": (
+        lambda data: data.replace(b'"shard": "', b'"shard": "x'),
+        "its first line is not a header",
+    ),
+    "nested too deep": (lambda data: b"[" * 100_000 + data, "its first line is not a header"),
+    "index too long": (lambda data: data.replace(b'{"index":2', b'{"index":' + b"9" * 5000), "line 3 is not an entry"),
     "zeros": (lambda data: bytes(len(data)), "its first line is not a header"),
     "out of range": (lambda data: data.replace(b'{"index":2', b'{"index":99'), "item 99 of a manifest of 12 items"),
 }

@@ -152,6 +152,23 @@ def test_merge_and_status_report_a_folder_without_a_run(voxbatch: Voxbatch, tmp_
     assert done.stderr == f"Error: {tmp_path}: no run was started there (it has no run.json)\n"
 
 
+@pytest.mark.parametrize("change", [("items", "one"), ("shard", "x/1"), ("shard", 3), ("items", None), ("latency", [])])
+def test_status_names_a_damaged_part(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path, change: tuple[str, object]
+) -> None:
+    """Status names a part whose header is damaged, with the remedy and exit code 1, and shows no traceback."""
+    manifest(1.1)
+    assert voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED).returncode == 0
+    (part,) = (tmp_path / "out/parts").rglob("*.jsonl")
+    header, rest = part.read_text().split("\n", 1)
+    part.write_text(json.dumps(json.loads(header) | dict([change])) + "\n" + rest)
+    done = voxbatch("status", "out")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"Error: {part}: its first line is not a header")
+    assert done.stderr.endswith("; delete this part and run again: its items are transcribed again\n")
+    assert done.stderr.count("\n") == 1
+
+
 def test_validate_reports_every_bad_line(voxbatch: Voxbatch, tmp_path: Path) -> None:
     """validate reports all bad lines with number, value and rule, not only the first one."""
     (tmp_path / "bad.jsonl").write_text(

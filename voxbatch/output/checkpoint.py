@@ -27,7 +27,8 @@ from voxbatch.latency import Latency
 from voxbatch.output.layout import COMPLETE, PARTS, VERSION, shard_folder
 from voxbatch.storage import Store, parallel_map
 
-_LINE = re.compile(rb'{"index":(\d+),"kind":"(transcript|failure)","line":({.*})}\n', re.DOTALL)
+_LINE = re.compile(rb'{"index":(\d{1,18}),"kind":"(transcript|failure)","line":({.*})}\n', re.DOTALL)
+_SHARD = re.compile(r"\d{1,5}/\d{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,18 @@ class PartHeader:
     peak_gpu_bytes: int | None = None
     """Highest memory in use on the fullest GPU of the process, from its start to this commit. None without a GPU, and
     in parts of versions that did not measure it."""
+
+    def check(self) -> None:
+        """Check the fields of a header that was read.
+
+        Raises:
+            ValueError, TypeError: a field has a value that no run writes.
+        """
+        numbers: list[object] = [self.items, self.first, self.last, self.worker, self.peak_gpu_bytes or 0]
+        if not all(isinstance(number, int) for number in numbers) or not isinstance(self.wall_s, int | float):
+            raise TypeError("a field of the header is not a number")
+        if not _SHARD.fullmatch(self.shard):
+            raise ValueError(f"the shard of the header is {self.shard!r}")
 
     def to_bytes(self) -> bytes:
         """Return the header's line in a part, with its line end."""
@@ -124,8 +137,10 @@ def _parse_header(store: Store, name: str, line: bytes) -> PartHeader:
         fields = json.loads(line)
         if fields.pop("version") == VERSION:
             latency = fields.pop("latency", None)
-            return PartHeader(**fields, latency=None if latency is None else Latency.from_dict(latency))
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+            header = PartHeader(**fields, latency=None if latency is None else Latency.from_dict(latency))
+            header.check()
+            return header
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise _damaged(store, name, f"its first line is not a header: {line[:60]!r}") from e
     raise _damaged(store, name, f"another version of voxbatch wrote it: {line[:60]!r}")
 
