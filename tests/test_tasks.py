@@ -356,6 +356,64 @@ def test_task_logs_its_shard(voxbatch: Voxbatch, manifest: ManifestWriter) -> No
     assert all(line[LABELS] == labels for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("environ", "text"),
+    [
+        ({"VOXBATCH_LIMIT": "2"}, "VOXBATCH_LIMIT=2 limits this command to 2 items; unset it to take all items"),
+        (
+            {"VOXBATCH_SHARD": "1/2"},
+            "VOXBATCH_SHARD=1/2 limits this command to shard 1 of 2; unset it to take all items",
+        ),
+        (
+            SLURM,
+            (
+                "SLURM_ARRAY_TASK_ID makes this process task 6 of 8 (Slurm array, attempt 0): shard 6/8; give --tasks "
+                "none to take all items"
+            ),
+        ),
+        (
+            ELASTIC,
+            (
+                "RANK makes this process task 3 of 8 (torchrun job, attempt 0): shard 3/8; give --tasks none to take "
+                "all items"
+            ),
+        ),
+    ],
+)
+def test_variable_that_makes_a_run_smaller_is_named(
+    voxbatch: Voxbatch, manifest: ManifestWriter, environ: dict[str, str], text: str
+) -> None:
+    """A variable that a shell may have inherited causes one warning if it makes the run smaller, also with --quiet."""
+    command = ("run", manifest(0.5, 0.5, 0.5), *FAST, "--quiet", "--log-format", "text")
+    done = voxbatch(*command, env=environ)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"warning: {text}\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "environ"),
+    [
+        (("--limit", "2"), {"VOXBATCH_LIMIT": "1"}),
+        (("--tasks", "none"), SLURM | {"VOXBATCH_SHARD": "0/1"}),
+        (("--shard", "6/8"), SLURM | {"VOXBATCH_SHARD": "auto"}),
+        ((), ELASTIC | {"RANK": "0", "WORLD_SIZE": "1"}),
+        ((), {"SLURM_JOB_ID": "17", "SLURM_PROCID": "3", "SLURM_NTASKS": "4"}),
+    ],
+)
+def test_variable_without_effect_causes_no_warning(
+    voxbatch: Voxbatch, manifest: ManifestWriter, options: tuple[str, ...], environ: dict[str, str]
+) -> None:
+    """No warning comes for a variable that a flag overrides or that does not make the run smaller."""
+    done = voxbatch("run", manifest(0.5), *FAST, "--quiet", *options, env=environ)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_validate_names_a_variable_that_limits_it(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
+    """The variable with a limit is named by `validate`, too, on standard error."""
+    done = voxbatch("validate", manifest(0.1, 0.1), env={"VOXBATCH_LIMIT": "1"})
+    assert "1 items, all valid" in done.stdout
+    assert done.stderr == "warning: VOXBATCH_LIMIT=1 limits this command to 1 items; unset it to take all items\n"
+
+
 @pytest.mark.slow
 def test_contradicting_shard_is_refused_before_writing(
     voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path

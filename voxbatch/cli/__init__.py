@@ -27,6 +27,7 @@ from voxbatch.cli.options import (
     file_for_vllm,
     include_option,
     is_given,
+    limiting_variables,
     manifest_options,
     option,
     resolved_profile,
@@ -95,7 +96,9 @@ def run(
     shard_fields = {"shard": f"{config.shard}/{config.shards}"} if task or config.shards > 1 else {}
     log = Log(as_json, quiet, fields={**shard_fields, **(task.log_fields() if task else {})})
     if task:
-        announce(task, config.shard, config.shards, config.out, log)
+        announce(task, config.shard, config.shards, config.out, log, has_shard_option=shard is not None)
+    for text in limiting_variables(ctx):
+        log.warning("limited", text=text)
     if served:
         event = served.flag[2:].replace("-", "_")
         if served.without_effect:
@@ -140,7 +143,10 @@ def _print_plan(config: Config) -> None:
 @click.argument("source")
 @manifest_options
 @store_options
+@click.pass_context
 def validate(
+    ctx: click.Context,
+    /,
     source: str,
     limit: int | None,
     include: tuple[str, ...],
@@ -152,6 +158,8 @@ def validate(
     from voxbatch.manifest import PathPolicy, open_source, survey
     from voxbatch.storage import redacted
 
+    for text in limiting_variables(ctx):
+        click.echo(f"warning: {text}", err=True)
     policy = PathPolicy.from_options(allow_outside, only_under)
     with open_source(source, store_options=store_options, include=include) as opened:
         found = survey(opened, policy, limit)

@@ -311,6 +311,22 @@ def is_given(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
+def limiting_variables(ctx: click.Context) -> list[str]:
+    """Return a sentence for each VOXBATCH_* variable that lets the command take only a part of the items.
+
+    A shell may have inherited such a variable, so the command names it.
+    """
+    limit, shard = ctx.params.get("limit"), ctx.params.get("shard")
+    effects = [("limit", f"={limit} limits this command to {limit} items")] if limit else []
+    if shard and shard[1] > 1:
+        effects.append(("shard", f"={shard[0]}/{shard[1]} limits this command to shard {shard[0]} of {shard[1]}"))
+    return [
+        f"VOXBATCH_{name.upper()}{effect}; unset it to take all items"
+        for name, effect in effects
+        if ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT
+    ]
+
+
 def run_options_of(ctx: click.Context, settings: Mapping[str, Any], served: FileSettings | None = None) -> RunOptions:
     """Return the RunOptions that the parsed options make.
 

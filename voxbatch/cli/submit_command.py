@@ -14,6 +14,7 @@ from voxbatch.cli.options import (
     forwarded,
     is_given,
     job_options,
+    limiting_variables,
     manifest_options,
     name_value,
     option,
@@ -132,6 +133,8 @@ def submit(
     config = Config.of(run_options_of(ctx, settings), source, out or default_out(source))
     submission = Submission(config.source, config.out, forwarded(ctx), environment=env)
     usd_per_hour = config.usd_per_hour if is_given(ctx, "usd_per_hour") else None
+    for text in limiting_variables(ctx):
+        click.echo(f"warning: {text}", err=True)
     platform.request(submission)  # refuse an invalid request before the manifest is read
     submission, forecast = size_run(submission, config, platform, tasks, task_hours, usd_per_hour)
     request = platform.request(submission)

@@ -144,9 +144,19 @@ def usd_per_hour(task: Task, environ: Mapping[str, str]) -> float | None:
     return prices.usd_per_hour(prices.machine(task.platform, instance_type, engines.has_gpu()))
 
 
-def announce(task: Task, shard: int, shards: int, out: str, log: Log) -> None:
-    """Log the task and its shard; warn if OUT is a local folder that the tasks of the platform do not share."""
-    log.info("task", engine=task.platform, text=f"{task}: shard {shard}/{shards}")
+def announce(task: Task, shard: int, shards: int, out: str, log: Log, has_shard_option: bool = False) -> None:
+    """Log the task and its shard; warn if OUT is a local folder that the tasks of the platform do not share.
+
+    The task is a warning if a shell may have inherited its variables, and if the run is smaller only because of them.
+    With --shard it is not.
+    """
+    text = f"{task}: shard {shard}/{shards}"
+    if shards > 1 and task.platform in _INHERITED and not has_shard_option:
+        variable = PLATFORMS[task.platform].variable
+        text = f"{variable} makes this process {text}; give --tasks {NONE} to take all items"
+        log.warning("task", engine=task.platform, text=text)
+    else:
+        log.info("task", engine=task.platform, text=text)
     if shards > 1 and task.platform in _NO_SHARED_FOLDER and not is_remote(out):
         log.warning(
             "local_out",
@@ -155,6 +165,8 @@ def announce(task: Task, shard: int, shards: int, out: str, log: Log) -> None:
         )
 
 
+_INHERITED = ("slurm", "torchrun")
+"""Platforms whose variables a shell or a script of a task passes on to each command that it starts."""
 _NO_SHARED_FOLDER = ("cloud-run", "sagemaker")
 """Platforms whose tasks share no folder, unless one is mounted."""
 
