@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 
 _MASK = "…"
-_VALUE = r"""[^\s"'&#<>]*[^\s"'&#<>:;,.)\]}…]"""
-"""Value of a parameter, without the punctuation of the sentence after it."""
+_AFTER = ":;,.)]}…"
+"""Punctuation of a sentence, which may follow an address or the value of a parameter."""
 _SCHEME = r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}:(?:\\?/){2}"
 """Begin of an address. Some writers of JSON escape its slashes."""
 _USER = re.compile(
@@ -26,12 +26,12 @@ _USER = re.compile(
 """The name and the password of a user."""
 _SECRET = re.compile(
     # The whole query of an address. In the key of an object of a bucket, ? is a character as any other.
-    rf"""(?P<query>(?!gs:|s3:){_SCHEME}[^\s"'?#<>]*\?(?!{_MASK}))[^\s"'#<>]*[^\s"'#<>:;,.)\]}}]|"""
+    rf"""(?P<query>(?!gs:|s3:){_SCHEME}[^\s"'?#<>]{{0,2000}}\?(?!{_MASK}))[^\s"'#<>]+|"""
     # Parameters that are known to be secret, wherever they stand: their address may have been cut.
     r"(?P<name>(?:(?<![a-z_])|(?<=\\u003f)|(?<=%3f))"
     r"(?:(?:x-[a-z]+-)?(?:signature|credential|security-token)|sig|(?:(?:access|auth|id|sas|session)[_-]?)?token"
     r"|awsaccesskeyid|googleaccessid|api[_-]?key|password|secret)"
-    rf"(?:=|%3d)){_VALUE}",
+    r"""(?:=|%3d))[^\s"'&#<>]+""",
     re.IGNORECASE,
 )
 """A query, or the value of a secret parameter."""
@@ -53,9 +53,9 @@ def mask_secrets(text: str) -> str:
 
     def mask(match: re.Match[str]) -> str:
         name = match[str(match.lastgroup)]
-        if match.lastgroup != "user":
-            return name + _MASK * (len(match[0]) - len(name))
-        return name + _MASK * (len(match[0]) - len(name) - 1) + "@"
+        after = len(match[0]) - len(match[0].rstrip("@" if match.lastgroup == "user" else _AFTER))
+        masked = max(0, len(match[0]) - len(name) - after)
+        return name + _MASK * masked + match[0][len(name) + masked :]
 
     # An address may have both a password and a query, whose matches would overlap.
     return _SECRET.sub(mask, _USER.sub(mask, text))
