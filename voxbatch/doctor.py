@@ -40,29 +40,38 @@ def findings() -> Iterator[Finding]:
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     yield Finding("cores", "ok", f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
     for name, install in _PACKAGES:
-        yield _library(name, install or f"pip install {name}")
-    yield _ffmpeg()
+        try:
+            yield Finding(name, "ok", metadata.version(name))
+        except metadata.PackageNotFoundError:
+            yield Finding(name, "missing", install or f"pip install {name}")
+    try:
+        yield Finding("ffmpeg", "ok", f"{ffmpeg.version()}: {ffmpeg.executable()}")
+    except VoxbatchError as e:
+        yield Finding("ffmpeg", "failed", str(e))
     gpus = [*_gpus(), _cuda()]
     yield from gpus
     yield _vllm()
-    yield from _plugin()
-    yield _token()
-    yield _default_model()
+
+    from voxbatch.engines.vllm import prefill
+    from voxbatch.engines.vllm.model import DEFAULT_MODEL, REALTIME, in_hub_cache
+    from voxbatch.engines.vllm.settings import resolve
+
+    if _is_vllm_for_gpus():
+        plugin = prefill.decide(REALTIME, resolve(REALTIME, {}))
+        if plugin.on:
+            yield Finding("vllm-plugin", "ok", "Voxtral Realtime's encoder runs once a chunk")
+        else:
+            yield Finding("vllm-plugin", "warning", plugin.warning)
+    if os.environ.get("HF_TOKEN"):  # the finding never contains the token
+        yield Finding("HF_TOKEN", "ok", "set")
+    else:
+        yield Finding("HF_TOKEN", "missing", "export HF_TOKEN=…; only gated and private models of the hub need it")
+    if in_hub_cache(DEFAULT_MODEL):
+        yield Finding("vllm-model", "ok", f"{DEFAULT_MODEL} is in the hub's cache here")
+    else:
+        download = f"the first run on a GPU brings it, or now: hf download {DEFAULT_MODEL}"
+        yield Finding("vllm-model", "missing", download)
     yield from _engine([each.name for each in gpus if each.state != "ok"])
-
-
-def _library(name: str, install: str) -> Finding:
-    try:
-        return Finding(name, "ok", metadata.version(name))
-    except metadata.PackageNotFoundError:
-        return Finding(name, "missing", install)
-
-
-def _ffmpeg() -> Finding:
-    try:
-        return Finding("ffmpeg", "ok", f"{ffmpeg.version()}: {ffmpeg.executable()}")
-    except VoxbatchError as e:
-        return Finding("ffmpeg", "failed", str(e))
 
 
 def _gpus() -> Iterator[Finding]:
@@ -115,36 +124,6 @@ def _is_vllm_for_gpus() -> bool:
 
     found = compat.find()
     return found is not None and found[0] == "vllm" and compat.is_known(found[1])
-
-
-def _plugin() -> Iterator[Finding]:
-    """Yield how vLLM for GPUs would run the encoder of the default model. Without vLLM for GPUs, yield nothing."""
-    from voxbatch.engines.vllm import prefill
-    from voxbatch.engines.vllm.model import REALTIME
-    from voxbatch.engines.vllm.settings import resolve
-
-    if not _is_vllm_for_gpus():
-        return
-    plugin = prefill.decide(REALTIME, resolve(REALTIME, {}))
-    if plugin.on:
-        yield Finding("vllm-plugin", "ok", "Voxtral Realtime's encoder runs once a chunk")
-    else:
-        yield Finding("vllm-plugin", "warning", plugin.warning)
-
-
-def _token() -> Finding:
-    """Return whether the token HF_TOKEN is set. The finding never contains the token."""
-    if os.environ.get("HF_TOKEN"):
-        return Finding("HF_TOKEN", "ok", "set")
-    return Finding("HF_TOKEN", "missing", "export HF_TOKEN=…; only gated and private models of the hub need it")
-
-
-def _default_model() -> Finding:
-    from voxbatch.engines.vllm.model import DEFAULT_MODEL, in_hub_cache
-
-    if in_hub_cache(DEFAULT_MODEL):
-        return Finding("vllm-model", "ok", f"{DEFAULT_MODEL} is in the hub's cache here")
-    return Finding("vllm-model", "missing", f"the first run on a GPU brings it, or now: hf download {DEFAULT_MODEL}")
 
 
 def _engine(faulty: Sequence[str]) -> Iterator[Finding]:

@@ -130,7 +130,13 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     store = open_store(config.out, config.store_options)
     if unsafe := store.prepare():
         log.warning("unsafe_store", text=unsafe)
-    _warn_of_changes(run, run_file.reserve(store, run, config.overwrite), log)
+    recorded = run_file.reserve(store, run, config.overwrite)
+    if recorded.folder not in (None, run.folder):
+        started = f"this run was started with recordings in {recorded.folder} and continues with those in {run.folder}"
+        log.warning("other_folder", text=f"{started}: voxbatch assumes that they are the same")
+    if recorded.facts.versions != run.facts.versions:
+        started = f"this run was started with {recorded.facts.versions} and continues with {run.facts.versions}"
+        log.warning("other_versions", text=f"{started}: texts may differ")
     return Job(
         run=run,
         source=source.inheritable(),
@@ -177,18 +183,3 @@ def _facts(config: Config, spec: EngineSpec, workers: int) -> RunFacts:
         workers=workers,
         config=config.to_dict(),
     )
-
-
-def _warn_of_changes(run: RunFile, recorded: RunFile, log: Log) -> None:
-    """Warn if the run was started with another folder of recordings or with other versions.
-
-    Args:
-        run: the record that this process would write.
-        recorded: the record in OUT.
-    """
-    if recorded.folder not in (None, run.folder):
-        started = f"this run was started with recordings in {recorded.folder} and continues with those in {run.folder}"
-        log.warning("other_folder", text=f"{started}: voxbatch assumes that they are the same")
-    if recorded.facts.versions != run.facts.versions:
-        started = f"this run was started with {recorded.facts.versions} and continues with {run.facts.versions}"
-        log.warning("other_versions", text=f"{started}: texts may differ")

@@ -70,20 +70,34 @@ class Subscription:
             ConfigError: the subscription or a dead-letter topic is missing.
             QueueError: the subscription is unreachable, or its configuration cannot be read.
         """
-        with _needs():
+        try:
+            from google.auth.exceptions import GoogleAuthError
             from google.cloud import pubsub_v1
-        with _errors(f"look at subscription {name}"):
+        except ImportError as e:
+            install = "pip install 'voxbatch[pubsub]'"
+            raise ConfigError(f"voxbatch listen: the client library is not installed ({e}): {install}") from e
+        try:
             self._client = pubsub_v1.SubscriberClient()
             self._publisher = pubsub_v1.PublisherClient()
+        except GoogleAuthError as e:
+            login = "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS"
+            raise QueueError(f"cannot look at subscription {name}: no usable credentials ({_said(e)}): {login}") from e
         self._log = log
         self.name = _full_name(name, "subscriptions", project)
         found = self._look(dead_letter is not None)
         policy = found and found.dead_letter_policy
         self.max_delivery_attempts = int(policy.max_delivery_attempts) if policy and policy.dead_letter_topic else 0
         """Number of deliveries after which Pub/Sub dead-letters a message itself, without a reason; 0: never."""
-        self.dead_letter_topic = (
-            _full_name(dead_letter, "topics", project) if dead_letter else self._own_dead_letter(policy)
-        )
+        if dead_letter:
+            self.dead_letter_topic = _full_name(dead_letter, "topics", project)
+        elif policy and policy.dead_letter_topic and policy.dead_letter_topic != "_deleted-topic_":
+            self.dead_letter_topic = str(policy.dead_letter_topic)
+        else:
+            raise ConfigError(
+                f"{self.name} has no dead-letter topic, so a message that cannot be run would be delivered for ever: "
+                f"gcloud pubsub subscriptions update {self.name} --dead-letter-topic=TOPIC "
+                "--max-delivery-attempts=100, or name a topic with --dead-letter"
+            )
         if found and not self.max_delivery_attempts:
             self._log.warning("no_dead_letter_policy", text=_UNCOUNTED.format(name=self.name))
         self.ack_deadline_s = float(found.ack_deadline_seconds) if found else MIN_ACK_DEADLINE_S
@@ -109,16 +123,6 @@ class Subscription:
                 f"cannot look at {self.name}: permission denied ({_said(e.__cause__)}): grant roles/pubsub.viewer on "
                 "it, or name its dead-letter topic with --dead-letter"
             ) from e
-
-    def _own_dead_letter(self, policy: Any) -> str:
-        """Return the subscription's own dead-letter topic."""
-        if policy and policy.dead_letter_topic and policy.dead_letter_topic != "_deleted-topic_":
-            return str(policy.dead_letter_topic)
-        raise ConfigError(
-            f"{self.name} has no dead-letter topic, so a message that cannot be run would be delivered for ever: "
-            f"gcloud pubsub subscriptions update {self.name} --dead-letter-topic=TOPIC --max-delivery-attempts=100, or "
-            "name a topic with --dead-letter"
-        )
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -261,48 +265,19 @@ def _full_name(name: str, kind: str, project: str | None) -> str:
         if len(parts) == 4 and parts[2] == kind and all(parts):
             return name
         raise ConfigError(f"{name!r} is not of the form projects/PROJECT/{kind}/NAME or NAME")
-    found = project or _own_project()
+    found = project or os.environ.get(GOOGLE_PROJECT)  # the variable needs no credentials, nor does the emulator
+    if not found:
+        import google.auth
+        from google.auth.exceptions import GoogleAuthError
+
+        with contextlib.suppress(GoogleAuthError):
+            found = google.auth.default()[1]
     if not found:
         raise ConfigError(
             f"{name}: the project is unknown: give --project, set GOOGLE_CLOUD_PROJECT, or write the name in full, "
             f"projects/PROJECT/{kind}/{name}"
         )
     return f"projects/{found}/{kind}/{name}"
-
-
-def _own_project() -> str | None:
-    if named := os.environ.get(GOOGLE_PROJECT):  # also without credentials: the emulator needs none
-        return named
-    import google.auth
-    from google.auth.exceptions import GoogleAuthError
-
-    try:
-        project: str | None = google.auth.default()[1]
-    except GoogleAuthError:
-        return None
-    return project
-
-
-@contextlib.contextmanager
-def _needs() -> Iterator[None]:
-    """Turn a missing client library into a ConfigError."""
-    try:
-        yield
-    except ImportError as e:
-        install = "pip install 'voxbatch[pubsub]'"
-        raise ConfigError(f"voxbatch listen: the client library is not installed ({e}): {install}") from e
-
-
-@contextlib.contextmanager
-def _errors(verb: str) -> Iterator[None]:
-    """Turn missing credentials into a QueueError."""
-    from google.auth.exceptions import GoogleAuthError
-
-    try:
-        yield
-    except GoogleAuthError as e:
-        login = "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS"
-        raise QueueError(f"cannot {verb}: no usable credentials ({_said(e)}): {login}") from e
 
 
 def _trouble(doing: str, error: Exception) -> ConfigError | QueueError:

@@ -156,9 +156,13 @@ class _Api:
         self._name = _job_name(self._project, region, settings.job)
 
     def start(self, submission: Submission, again: bool) -> StartedRun:
-        """Start an execution, or return the running one that has the same arguments."""
-        if not again and (running := self._running(submission)):
-            return self._started(running, was_running=True)
+        """Start an execution, or return the latest running one that has the same arguments."""
+        if not again:
+            with self._errors("look at"), self._client(self._library.ExecutionsClient) as client:
+                for each in client.list_executions(parent=self._name, timeout=TIMEOUT_S):
+                    containers = each.template.containers
+                    if not each.completion_time and containers and list(containers[0].args) == submission.arguments:
+                        return self._started(str(each.name), was_running=True)
         from google.protobuf.json_format import ParseDict
 
         request = self._library.RunJobRequest(name=self._name)
@@ -171,15 +175,6 @@ class _Api:
         """Ask for the job, so that a missing one is an error."""
         with self._errors("look at"), self._client(self._library.JobsClient) as client:
             client.get_job(name=self._name, timeout=TIMEOUT_S)
-
-    def _running(self, submission: Submission) -> str | None:
-        """Return the name of the latest execution that has the same arguments and has not ended."""
-        with self._errors("look at"), self._client(self._library.ExecutionsClient) as client:
-            for each in client.list_executions(parent=self._name, timeout=TIMEOUT_S):
-                containers = each.template.containers
-                if not each.completion_time and containers and list(containers[0].args) == submission.arguments:
-                    return str(each.name)
-        return None
 
     def _client(self, kind: Any) -> Any:
         options = {"api_endpoint": endpoint} if (endpoint := _endpoint()) else None
@@ -224,7 +219,11 @@ class _Api:
 
     def _api_error(self, what: str, verb: str, error: Any) -> VoxbatchError:
         """Return the voxbatch error for an HTTP error of the API."""
-        status, said = int(error.code or 0), one_line(_reply_message(error.response) or error.message)
+        status, said = int(error.code or 0), error.message
+        with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
+            # Prefer the message in the reply: the client's own message begins with a long address.
+            said = str(json.loads(error.response.content)["error"]["message"]) or said
+        said = one_line(said)
         place = f"project {self._project}, region {self._region}"
         if "SERVICE_DISABLED" in str(error) or "has not been used in project" in said:
             enable = f"gcloud services enable run.googleapis.com --project={self._project}"
@@ -247,10 +246,3 @@ class _Api:
         if status in (409, 429) or status >= 500:
             return BusyError(f"{what}: Cloud Run is busy, or a quota is used up ({status}: {said}): submit it again")
         return StartError(f"{what}: Cloud Run answers with status {status} ({said})")
-
-
-def _reply_message(response: Any) -> str:
-    """Return the message in the reply; the client's own message begins with a long address."""
-    with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
-        return str(json.loads(response.content)["error"]["message"])
-    return ""

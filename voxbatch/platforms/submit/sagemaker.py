@@ -175,10 +175,19 @@ class _Api:
         self._what += f" in {self._region}"
 
     def start(self, submission: Submission, again: bool) -> StartedRun:
-        """Create the job, or return the running one that has the same arguments."""
+        """Create the job, or return the running one that has the same arguments.
+
+        The name of a job contains the digest of its submission's arguments.
+        """
         body = self._settings.request(submission).body
-        if not again and (running := self._running(submission)):
-            return self._started(running, was_running=True)
+        if not again:
+            with self._errors("look for"):
+                pages = self._client.get_paginator("list_processing_jobs").paginate(
+                    NameContains=submission.digest, StatusEquals="InProgress"
+                )
+                running = [each["ProcessingJobName"] for page in pages for each in page["ProcessingJobSummaries"]]
+            if running:
+                return self._started(running[0], was_running=True)
         name = body["ProcessingJobName"]
         with self._errors("start"):
             try:
@@ -186,18 +195,6 @@ class _Api:
             except self._client.exceptions.ResourceInUse:  # boto3 retried: an earlier attempt's reply was lost
                 return self._started(name, was_running=True)
         return self._started(name)
-
-    def _running(self, submission: Submission) -> str | None:
-        """Return the name of a job that has the same arguments and has not ended.
-
-        The name of a job contains the digest of its submission.
-        """
-        with self._errors("look for"):
-            pages = self._client.get_paginator("list_processing_jobs").paginate(
-                NameContains=submission.digest, StatusEquals="InProgress"
-            )
-            found = [each["ProcessingJobName"] for page in pages for each in page["ProcessingJobSummaries"]]
-        return found[0] if found else None
 
     def _started(self, name: str, was_running: bool = False) -> StartedRun:
         page = f"https://{self._region}.console.aws.amazon.com/sagemaker/home?region={self._region}"

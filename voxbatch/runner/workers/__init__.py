@@ -87,7 +87,11 @@ class _WorkerPool:
             if not remaining.any():
                 return
             if not self._available:
-                raise EngineError(f"no worker is left: {_reasons(self._lost)}")
+                lost: dict[str, list[str]] = {}
+                for worker in sorted(self._lost, key=lambda worker: worker.number):
+                    lost.setdefault(worker.reason, []).append(worker.name)
+                reasons = "; ".join(f"{', '.join(alike)}: {reason}" for reason, alike in lost.items())
+                raise EngineError(f"no worker is left: {reasons}")
             num_items = int(np.count_nonzero(remaining))
             # The loop ends: each worker is lost at most once, and there is only one retry without a lost worker.
             if len(self._available) < num_available:
@@ -205,14 +209,6 @@ class _WorkerPool:
     def _log_output(self, worker: Worker, lines: Iterable[str]) -> None:
         for line in lines:
             self._log.info("worker_printed", worker=worker.number, text=f"worker {worker.number}: {line}")
-
-
-def _reasons(lost: Iterable[Worker]) -> str:
-    """Return each reason once, with the names of the workers that were lost for it."""
-    names: dict[str, list[str]] = {}
-    for worker in sorted(lost, key=lambda worker: worker.number):
-        names.setdefault(worker.reason, []).append(worker.name)
-    return "; ".join(f"{', '.join(alike)}: {reason}" for reason, alike in names.items())
 
 
 def _first_error(workers: Iterable[Worker], kind: type[VoxbatchError]) -> str | None:
