@@ -17,15 +17,17 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from signal import SIGKILL, SIGTERM
 
 import imageio_ffmpeg
 import numpy as np
+import psutil
 import pytest
 import soundfile
 import soxr
 
 from voxbatch.audio import decode, libraries, probe
-from voxbatch.audio.ffmpeg import FFmpegStream, command, executable, version
+from voxbatch.audio.ffmpeg import FFmpegKilledError, FFmpegStream, command, executable, version
 from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.records import SAMPLING_RATE, Samples
 from voxbatch.storage import Recording, open_recording
@@ -528,6 +530,39 @@ def test_each_whitelist_alone_stops_a_playlist(server: tuple[str, list[str]], wa
     done = subprocess.run(arguments, capture_output=True, pass_fds=(fd,))
     os.close(fd)
     assert bool(asked) == bool(done.stdout) == (closed is None)
+
+
+# ── an ffmpeg that is killed ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("number", [SIGTERM, SIGKILL])
+def test_killed_ffmpeg_is_no_damage_of_the_recording(wav: Path, number: int) -> None:
+    """An ffmpeg that somebody kills within a file is an error, not a short recording with a warning."""
+    soundfile.write(wav, np.tile(signal(16_000), (30, 1)), 16_000, subtype="PCM_16")
+    path, warnings = by_ffmpeg(wav, "long.mka", "-c:a", "copy"), list[str]()
+    with closing(open_recording(str(path))) as recording:
+        blocks = decode(recording, str(path), warn=warnings.append)
+        next(blocks)
+        (process,) = psutil.Process().children()
+        process.send_signal(number)
+        with pytest.raises(FFmpegKilledError, match=r"^ffmpeg was (killed by signal 9|stopped by a signal)$"):
+            list(blocks)
+    assert not warnings
+    assert not psutil.Process().children()
+
+
+@pytest.mark.parametrize("number", [SIGTERM, SIGKILL])
+@pytest.mark.usefixtures("unread")
+def test_ffmpeg_killed_before_its_first_output_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """An ffmpeg that is killed while it starts does not make the recording one that is not audio."""
+    (path := tmp_path / "a.m4a").write_bytes(b"not read")
+    (chosen := tmp_path / "ffmpeg").write_text(f"#!/bin/sh\nkill -{int(number)} $$\n")
+    chosen.chmod(0o755)
+    monkeypatch.setenv("VOXBATCH_FFMPEG", str(chosen))
+    with pytest.raises(FFmpegKilledError, match=f"^ffmpeg was killed by signal {int(number)}$"):
+        decoded(path)
 
 
 # ── choice of ffmpeg ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@ the processes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,13 +12,14 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import psutil
 import pytest
 from conftest import Recorder, environment
 
+from voxbatch.audio.ffmpeg import executable
 from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable, process, warm_pool
 from voxbatch.records import Chunk
 from voxbatch.storage import StoreOptions
@@ -33,8 +35,12 @@ def tasks(paths: Iterable[Path | str]) -> Iterator[Task]:
 
 def children(of: int | None = None) -> list[psutil.Process]:
     """Return running decoder processes, without ended ones that were not waited for."""
-    found = psutil.Process(of).children(recursive=True)
-    return [child for child in found if "voxbatch.decoding" in " ".join(child.cmdline())]
+    found = []
+    for child in psutil.Process(of).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # or a ZombieProcess
+            if "voxbatch.decoding" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def ends(messages: Iterable[Message]) -> dict[int, Decoded | Undecodable]:
@@ -79,19 +85,122 @@ def test_no_tasks(recording: Recorder) -> None:
         assert list(pool.run(iter(()))) == []
 
 
-def test_a_killed_decoder_fails_only_its_current_item(recording: Recorder) -> None:
-    """A decoder process that dies fails its current item; the items behind it are done by a new process."""
+def decoded_chunks(
+    messages: Iterable[Message],
+) -> tuple[list[tuple[int, int, bytes]], dict[int, Decoded | Undecodable]]:
+    """Return the chunks of all items in order, as (item, index, samples), and how each item ended."""
+    chunks, ended = [], {}
+    for message in messages:
+        if isinstance(message, Chunk):
+            chunks.append((message.item, message.index, message.samples.tobytes()))
+        else:
+            ended[message.item] = message
+    return sorted(chunks), ended
+
+
+def test_item_of_a_killed_decoder_is_retried(recording: Recorder) -> None:
+    """If a decoder dies, a new decoder decodes its current item and the items behind it. Each chunk comes once."""
     paths = [recording("long.wav", 900), *(recording(f"{i}.wav", 0.5) for i in range(5))]
     with DecoderPool(1) as pool:
+        undisturbed, _ = decoded_chunks(pool.run(tasks(paths)))
+    with DecoderPool(1) as pool:
         messages = pool.run(tasks(paths))
-        assert next(messages).item == 0
+        first = [next(messages) for _ in range(3)]
         (decoder,) = children()
         decoder.kill()
+        chunks, ended = decoded_chunks(chain(first, messages))
+    assert chunks == undisturbed
+    assert sorted(ended) == list(range(6))
+    assert all(isinstance(end, Decoded) for end in ended.values())
+
+
+def test_item_that_kills_two_decoders_fails(recording: Recorder) -> None:
+    """If the decoder of the retry dies too, the item fails with a retryable failure; the items behind it are done."""
+    paths = [recording("long.wav", 900), *(recording(f"{i}.wav", 0.5) for i in range(5))]
+    with DecoderPool(1) as pool:
+        messages, killed = list[Message](), set[int]()
+        for message in pool.run(tasks(paths)):
+            messages.append(message)
+            for decoder in children():
+                if len(killed) < 2 and decoder.pid not in killed:
+                    decoder.kill()
+                    killed.add(decoder.pid)
         ended = ends(messages)
     assert sorted(ended) == list(range(6))
     assert isinstance(ended[0], Undecodable)
-    assert ended[0].failure.message == f"cannot decode {paths[0]}: the decoder died (killed by signal 9)"
+    assert ended[0].failure.message == f"cannot decode {paths[0]}: the decoder died twice (killed by signal 9)"
+    assert ended[0].failure.retryable
     assert all(isinstance(ended[i], Decoded) for i in range(1, 6))
+
+
+def test_recording_that_changes_before_the_retry_fails(recording: Recorder) -> None:
+    """Chunks of two different recordings are never joined: the item fails if its recording was replaced."""
+    path = recording("long.wav", 900)
+    with DecoderPool(1) as pool:
+        messages = pool.run(tasks([path]))
+        next(messages)
+        (decoder,) = children()
+        decoder.kill()
+        path.unlink()
+        recording("long.wav", 3)
+        ended = ends(messages)
+    assert isinstance(ended[0], Undecodable)
+    assert ended[0].failure.message == f"cannot decode {path}: it was replaced meanwhile"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_decoders_ignore_a_stop_signal(recording: Recorder, number: int) -> None:
+    """A signal to all processes of a run, even while the decoders start, ends no decoder: their parent decides."""
+    with DecoderPool(2) as pool:
+        starting = children()
+        for decoder in starting:
+            decoder.send_signal(number)
+        messages = pool.run(tasks([recording(f"{i}.wav", 300) for i in range(4)]))
+        first = next(messages)
+        for decoder in starting:
+            decoder.send_signal(number)
+        ended = ends(chain([first], messages))
+        assert children() == starting
+    assert [type(end) for end in ended.values()] == [Decoded] * 4
+
+
+FFMPEG_THAT_IS_KILLED = """#!/bin/sh
+echo >> {folder}/calls
+if [ $(wc -l < {folder}/calls) -le {times} ]; then
+    {ffmpeg} "$@" | head -c 8000000
+    kill -{number} $$
+fi
+exec {ffmpeg} "$@"
+"""
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_item_whose_ffmpeg_is_killed_is_retried(
+    recording: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, times: int
+) -> None:
+    """If ffmpeg is killed within a file, the item is decoded once more; the second time, its failure is retryable."""
+    path = tmp_path / "long.mka"
+    subprocess.run([executable(), "-v", "error", "-i", recording("long.wav", 300), "-c", "copy", path], check=True)
+    with DecoderPool(1) as pool:
+        undisturbed, _ = decoded_chunks(pool.run(tasks([path])))
+    program = tmp_path / "ffmpeg"
+    program.write_text(
+        FFMPEG_THAT_IS_KILLED.format(folder=tmp_path, times=times, ffmpeg=executable(), number=int(number))
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("VOXBATCH_FFMPEG", str(program))
+    with DecoderPool(1) as pool:
+        chunks, ended = decoded_chunks(pool.run(tasks([path])))
+    end = ended[0]
+    assert len(chunks) == len({chunk[:2] for chunk in chunks}), "each chunk comes once"
+    if times == 1:
+        assert isinstance(end, Decoded)
+        assert (chunks, end.warnings) == (undisturbed, ())
+    else:
+        assert isinstance(end, Undecodable)
+        assert end.failure.message == f"cannot decode {path}: ffmpeg was killed by signal {int(number)}"
+        assert end.failure.retryable
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.errors import ConfigError, EngineError, ManifestError, RunError, StorageError
 from voxbatch.latency import Latency
 from voxbatch.output.checkpoint import Checkpoint, part_names, read_headers, read_part
-from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Item
+from voxbatch.records import Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome
 from voxbatch.runner import Progress, Stop, StopRequested, Usage
 from voxbatch.runner import pipeline as pipeline_module
 from voxbatch.runner.pipeline import Pipeline, PipelineOptions
@@ -373,6 +373,31 @@ def test_graceful_stop_commits_finished_items(
         run.run(scripted(delay_s=0.1, concurrency=1), iter(items(*[0.5] * 60)))
     assert time.monotonic() - asked[0] < 1
     assert 4 <= len(run.lines()) == run.progress.committed < 60
+    wait_for_threads()
+
+
+@pytest.mark.parametrize("retryable", [True, False])
+def test_retryable_failure_is_not_committed_while_stopping(
+    make_run: Callable[..., PipelineRun],
+    items: Callable[..., list[Item]],
+    monkeypatch: pytest.MonkeyPatch,
+    retryable: bool,
+) -> None:
+    """A failure that the stop may have caused is left to the resumed run; other failures and results are committed."""
+    run = make_run(2, part_items=100, decoders=1)
+    finish = Pipeline._finish_item
+
+    def stop_before_failure(pipeline: Pipeline, pending: Any, outcome: Outcome) -> None:
+        if isinstance(outcome, Failure):
+            run.stop.request()
+            outcome = dataclasses.replace(outcome, retryable=retryable)
+        finish(pipeline, pending, outcome)
+
+    monkeypatch.setattr(Pipeline, "_finish_item", stop_before_failure)
+    with pytest.raises(StopRequested):
+        run.run(scripted(fail_items="1", concurrency=1), iter(items(0.5, 0.5)))
+    assert sorted(run.lines()) == ([0] if retryable else [0, 1])
+    assert run.progress.failed == (not retryable)
     wait_for_threads()
 
 

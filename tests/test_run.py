@@ -24,6 +24,7 @@ from conftest import ManifestWriter, Recorder, Starter, Voxbatch, environment
 
 from voxbatch import runner
 from voxbatch.audio import libraries
+from voxbatch.audio.ffmpeg import executable
 from voxbatch.config import Config
 from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.log import Log
@@ -162,6 +163,35 @@ def test_a_signal_commits_what_is_in_hand(
     )
     assert voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED).returncode == 3
     assert outputs(tmp_path / "out") == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sigterm_to_every_process_fails_no_item(
+    recording: Recorder, voxbatch: Voxbatch, start: Starter, tmp_path: Path, workers: int
+) -> None:
+    """SIGTERM to all processes of a run, decoders and ffmpeg before their parent, commits no failure; a resume gives
+    the bytes of an undisturbed run.
+    """
+    import psutil
+
+    for i in range(4):
+        source, path = recording(f"{i}.wav", 300), tmp_path / f"{i}.mka"
+        subprocess.run([executable(), "-v", "error", "-i", source, "-c", "copy", path], check=True)
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps({"audio_filepath": f"{i}.mka"}) + "\n" for i in range(4)))
+    assert voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED).returncode == 0
+    for delay_s in (0.0, 0.3, 1.0):
+        out, several = f"out{delay_s}", ("--engine-option", f"workers={workers}")
+        running = start("run", "m.jsonl", "-o", out, *SCRIPTED, *SLOWLY, *several, "--part-items", "1")
+        until(lambda pid=running.pid: psutil.Process(pid).children())  # type: ignore[misc]
+        time.sleep(delay_s)
+        for process in reversed([psutil.Process(running.pid), *psutil.Process(running.pid).children(recursive=True)]):
+            process.terminate()
+        _, err = running.communicate(timeout=20)
+        assert running.returncode == 143, err
+        assert not [part for part in tmp_path.glob(f"{out}/parts/*/*.jsonl") if "AudioError" in part.read_text()]
+        assert voxbatch("run", "m.jsonl", "-o", out, *SCRIPTED).returncode == 0
+        assert outputs(tmp_path / out) == outputs(tmp_path / "peace")
 
 
 def test_a_signal_while_the_manifest_is_read(start: Starter, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
+from types import FrameType
 
 _PROGRAM = """
 import sys
@@ -28,13 +29,27 @@ _SOCKET_BUFFER = 4 << 20
 """Bytes of messages that one side can send before the other side reads them."""
 _OUTPUT_BLOCK = 1 << 16
 _POLL_S = 0.01
+STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+"""Signals that ask a process to stop. Some service managers send them to all processes of a run."""
+
+
+def handle_stop_signals(handler: Callable[[int, FrameType | None], object]) -> None:
+    """Handle the stop signals of this child process from now on, with those that were sent while the process started.
+
+    Call this in the main thread, before other threads are started.
+    """
+    for number in STOP_SIGNALS:
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 class ChildProcess:
     """Child process that runs `main(connection)` of a module.
 
     It has a session of its own. Ctrl-C therefore reaches only the parent, which handles it, and `kill` reaches all
-    processes that the child started. The child must end when the other end of its connection is closed.
+    processes that the child started. The child must end when the other end of its connection is closed. It starts with
+    the stop signals blocked, so that a signal to all processes does not end it before `main` handles them: see
+    handle_stop_signals.
     """
 
     def __init__(
@@ -51,7 +66,8 @@ class ChildProcess:
         parent_end, child_end = socket.socketpair()
         for end in (parent_end, child_end):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
-        with child_end:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # the child inherits this thread's mask
+        try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _PROGRAM.format(module=module), str(child_end.fileno())],
                 pass_fds=(child_end.fileno(), *files),
@@ -62,6 +78,9 @@ class ChildProcess:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry), **environment},
                 start_new_session=True,
             )
+        finally:
+            child_end.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self.connection = Connection(parent_end.detach())
         self.output: int | None = None
         """Descriptor of the child's output. None if it is not captured, and after its end."""

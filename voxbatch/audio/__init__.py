@@ -61,6 +61,7 @@ def decode(
 
     Raises:
         AudioError: nothing could be decoded, or the header or the arguments make no sense.
+        FFmpegKilledError: ffmpeg was killed; a retry may succeed.
         StorageError: the place that the recording is fetched from fails.
     """
     native = _open(recording, name, offset)

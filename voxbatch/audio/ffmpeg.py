@@ -14,6 +14,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import struct
 import subprocess
 import tempfile
@@ -25,7 +26,7 @@ from typing import IO
 import numpy as np
 
 from voxbatch.audio.libsndfile import NativeBlock, block_frames
-from voxbatch.errors import AudioError, ConfigError
+from voxbatch.errors import AudioError, ConfigError, ItemError
 from voxbatch.storage import TemporaryFileError, redacted
 
 FORMATS = (
@@ -40,6 +41,11 @@ RAW_FORMATS = {".g722": "g722", ".gsm": "gsm"}
 OUTPUT_TIMEOUT_S = 60
 """Seconds without a byte from ffmpeg after which the process counts as hung and is killed."""
 
+KILL_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+"""Signals that a person, a service manager or the kernel's OOM killer sends. Other signals, such as SIGSEGV, are
+crashes, and the recording is their cause."""
+STOPPED_BY_SIGNAL = 255
+"""Exit code of an ffmpeg that handled a signal: it writes what it has decoded and ends without a message."""
 PREROLL_S = 2.0
 """Seconds before an offset that are decoded and discarded. A codec needs its state, and the position that ffmpeg seeks
 to is wrong by up to 15 ms (m4a). The error that remains is the precision of the container's own clock: 1 ms in
@@ -49,6 +55,12 @@ _AU = struct.Struct(">4s5I")  # magic, data offset, data size, encoding, rate, c
 _AU_FLOAT32 = 6
 _DESCRIPTOR = re.compile(r"(?:file:)?/dev/fd/\d+")
 """Pattern of the name under which ffmpeg receives the recording."""
+
+
+class FFmpegKilledError(ItemError):
+    """ffmpeg was killed by this machine or by a stop. The recording is not to blame, and a retry may succeed."""
+
+    retryable = True
 
 
 @functools.cache
@@ -132,6 +144,7 @@ class FFmpegStream:
     Raises:
         AudioError: ffmpeg finds no audio; or, from `blocks`, ffmpeg fails in the middle of the file, after the blocks
             that it could decode.
+        FFmpegKilledError: ffmpeg was killed, at any time.
     """
 
     def __init__(self, fd: int, name: str, offset: float, reason: str, seek: bool = True):
@@ -149,13 +162,14 @@ class FFmpegStream:
         self._stdout: IO[bytes] = self._process.stdout
         try:
             self.rate, self.channels = self._read_header()
-        except AudioError:
+        except (AudioError, FFmpegKilledError):
             self.close()
             raise
 
     def _read_header(self) -> tuple[int, int]:
         head = self._read(_AU.size)
         if len(head) < _AU.size:
+            self._check_exit_code()
             error = self._first_error() or self._reason
             if not (begin := os.pread(self._fd, 24, 0)):
                 error = "the file is empty"
@@ -172,6 +186,7 @@ class FFmpegStream:
 
         Raises:
             AudioError: ffmpeg failed or hung.
+            FFmpegKilledError: ffmpeg was killed.
         """
         frame_bytes = 4 * self.channels
         size = block_frames(self.rate, self.channels) * frame_bytes
@@ -182,7 +197,7 @@ class FFmpegStream:
                 block = np.frombuffer(whole, ">f4").astype(np.float32).reshape(-1, self.channels)
                 yield block[skip:]
                 skip = max(0, skip - len(block))
-            if self._process.wait() != 0:
+            if self._check_exit_code() != 0:
                 raise AudioError(self._first_error())
         finally:
             self.close()
@@ -199,13 +214,25 @@ class FFmpegStream:
             missing -= len(data)
         return b"".join(parts)
 
+    def _check_exit_code(self) -> int:
+        """Wait for ffmpeg's end, and return its exit code.
+
+        Raises:
+            FFmpegKilledError: the exit code says that ffmpeg was killed.
+        """
+        code = self._process.wait()
+        if -code in KILL_SIGNALS:
+            raise FFmpegKilledError(f"ffmpeg was killed by signal {-code}")
+        if code == STOPPED_BY_SIGNAL:
+            raise FFmpegKilledError("ffmpeg was stopped by a signal")
+        return code
+
     def _first_error(self) -> str:
         """Return ffmpeg's first message. It gives the cause; later messages only say that ffmpeg stopped.
 
         Versions before 7 begin the message with the name of the input, which here is a descriptor's. That name is
         removed.
         """
-        self._process.wait()
         self._stderr.seek(0)
         first = self._stderr.readline(1000).decode("utf-8", "replace").strip()
         if "matches no streams" in first:

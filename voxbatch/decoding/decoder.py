@@ -20,8 +20,9 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
+from voxbatch.child_process import handle_stop_signals
 from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable
-from voxbatch.errors import AudioError, StorageError
+from voxbatch.errors import AudioError, ItemError, StorageError
 from voxbatch.records import Chunk, Failure, Samples, Span
 from voxbatch.storage import Recording, StoreOptions, UnusableObject, open_recording, redacted
 from voxbatch.storage.circuit_breaker import Unreachable, UnusableRecording, report_error, report_success
@@ -35,9 +36,13 @@ _EMPTY = np.zeros(0, np.float32)
 
 
 def main(connection: Connection) -> None:
-    """Decode the tasks that arrive, in order, until the parent process ends."""
+    """Decode the tasks that arrive, in order, until the parent process ends.
+
+    A stop signal to all processes of a run ends no decoder: its parent commits the finished items and then kills it.
+    """
     import resource
 
+    handle_stop_signals(lambda *_: None)  # unlike SIG_IGN, ffmpeg does not inherit a handler
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     import voxbatch.audio  # noqa: F401 an import error stops the decoder here, once, and not in each task
 
@@ -81,21 +86,27 @@ def _messages(task: Task, opened: AbstractContextManager[Recording]) -> Iterator
         with opened as recording:
             began = time.process_time()
             for samples, span in chunks(task, recording, warnings):
-                yield Chunk(task.item, len(spans), samples, span, task.lang)
+                index = len(spans)
+                if index >= len(task.received):
+                    yield Chunk(task.item, index, samples, span, task.lang)
+                elif span != task.received[index]:
+                    raise AudioError(f"cannot decode {redacted(task.audio)}: it was replaced meanwhile")
                 spans.append(span)
+            if len(spans) < len(task.received):
+                raise AudioError(f"cannot decode {redacted(task.audio)}: it was replaced meanwhile")
             cpu_s = time.process_time() - began
             report = report_success(task.audio, recording.last_arrival)
             yield Decoded(task.item, tuple(spans), tuple(dict.fromkeys(warnings)), cpu_s, report)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise  # the parent is gone
     except Exception as e:  # noqa: BLE001 a bug in a decoder fails only this item, with the error in its message
-        yield _failed(task, e, can_retry=not spans)
+        yield _failed(task, e, tuple(spans))
 
 
-def _failed(task: Task, error: Exception, can_retry: bool) -> Undecodable:
+def _failed(task: Task, error: Exception, spans: tuple[Span, ...]) -> Undecodable:
     report = report_error(task.item, task.audio, error)
     match error:
-        case AudioError():
+        case ItemError():
             failure = Failure(AudioError.__name__, str(error), error.retryable)
         case StorageError():
             failure = Failure(AudioError.__name__, str(error), retryable=True)
@@ -104,7 +115,11 @@ def _failed(task: Task, error: Exception, can_retry: bool) -> Undecodable:
         case _:
             text = f"cannot decode {redacted(task.audio)}: {type(error).__name__}: {error}"
             failure = Failure(AudioError.__name__, text, retryable=True)
-    retry = task if can_retry and isinstance(report, Unreachable) else None
+    retry = None
+    if isinstance(report, Unreachable) and len(spans) <= len(task.received):  # no chunk was sent
+        retry = task
+    elif isinstance(error, ItemError) and error.retryable and not task.is_retry:
+        retry = replace(task, is_retry=True, received=spans)
     return Undecodable(task.item, failure, report, retry)
 
 
@@ -112,10 +127,11 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
     """Yield the chunks of one recording, decoded in this process.
 
     Raises:
-        AudioError: see audio.decode.
+        AudioError, FFmpegKilledError: see audio.decode.
         StorageError: the place that the recording is fetched from fails.
     """
     from voxbatch.audio import decode
+    from voxbatch.audio.ffmpeg import FFmpegKilledError
     from voxbatch.chunking import cut_into_chunks
 
     try:
@@ -132,5 +148,6 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
         raise UnusableRecording(str(e)) from e
     except UnusableRecording:
         raise
-    except AudioError as e:
-        raise AudioError(f"cannot decode {redacted(task.audio)}: {e}") from e
+    except (AudioError, FFmpegKilledError) as e:
+        kind = FFmpegKilledError if isinstance(e, FFmpegKilledError) else AudioError
+        raise kind(f"cannot decode {redacted(task.audio)}: {e}") from e

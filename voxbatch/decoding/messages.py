@@ -24,6 +24,10 @@ class Task:
     """Length of the engine's longest chunk, in samples."""
     overlap: int = OVERLAP
     """Samples by which both sides of a forced cut extend beyond the cut."""
+    is_retry: bool = False
+    """True if a decoder died with this task, or its ffmpeg was killed. There is only one such retry."""
+    received: tuple[Span, ...] = ()
+    """Spans of the chunks that were received before the retry. They are not sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,8 @@ class Undecodable:
     report: Report | None = None
     """Report about the recording's place; None if the failure says nothing about the place."""
     retry: Task | None = None
-    """Task to give out again when the place answers; None if a retry cannot help or chunks were already sent."""
+    """Task to give out again. If `report` says that the place is unreachable, the retry waits until the place answers.
+    Without a report, ffmpeg was killed, and the retry is immediate. None if a retry cannot help."""
 
 
 Message = Chunk | Decoded | Undecodable

@@ -1,10 +1,14 @@
 """Distribute tasks to decoder processes, read their messages, replace processes that die or hang, and retry unreachable
-recordings as the circuit breaker decides."""
+recordings as the circuit breaker decides.
+
+A killed process says nothing about the recording: the OOM killer or a person may have ended it. Therefore the current
+task of a decoder that died, or whose ffmpeg was killed, is retried once."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.connection import wait
 
 from voxbatch.decoding import process
@@ -36,7 +40,7 @@ class DecoderPool:
         self.cpu_s = 0.0
         """CPU seconds that the decoders spent on decoding and cutting."""
         self._retries: deque[Task] = deque()
-        """Tasks of recordings that were unreachable and whose place answers again."""
+        """Tasks of recordings whose ffmpeg was killed, or that were unreachable and whose place answers again."""
 
     def __enter__(self) -> DecoderPool:
         return self
@@ -49,7 +53,7 @@ class DecoderPool:
         """Decode all tasks and yield the messages of the decoders.
 
         A caller that is slow to take a message holds the decoders back, which bounds memory. Unreachable recordings are
-        retried once, when their place answers again.
+        retried once, when their place answers again. Each chunk is yielded once, also if its recording is retried.
 
         Raises:
             RunError: decoders do not start on this machine, or a place that recordings are fetched from is down.
@@ -57,6 +61,9 @@ class DecoderPool:
         for message in self._messages(tasks):
             if isinstance(message, Undecodable) and isinstance(message.report, Unreachable | Refused):
                 yield from self._breaker.unreachable(message.report, message)
+                continue
+            if isinstance(message, Undecodable) and message.report is None and message.retry is not None:
+                self._retries.append(message.retry)
                 continue
             if not isinstance(message, Chunk) and isinstance(message.report, Reachable):
                 for released in self._breaker.reachable(message.report):
@@ -86,7 +93,8 @@ class DecoderPool:
                 if decoder.connection in ready:
                     yield from self._receive(decoder)
                 elif decoder.is_hung():
-                    yield self._fail(decoder, f"decoding hung for {process.HANG_TIMEOUT_S:.0f} s and was stopped")
+                    reason = f"decoding hung for {process.HANG_TIMEOUT_S:.0f} s and was stopped"
+                    yield from self._restart(decoder, reason, can_retry=False)
 
     def _receive(self, decoder: DecoderProcess) -> Iterator[Message]:
         try:
@@ -98,7 +106,7 @@ class DecoderPool:
                     f"decoder processes do not start here ({decoder.exit_reason}); "
                     "`python -c 'import voxbatch.audio'` may tell why, and so may voxbatch doctor"
                 ) from None
-            yield self._fail(decoder, f"the decoder died ({decoder.exit_reason})")
+            yield from self._restart(decoder, f"the decoder died twice ({decoder.exit_reason})", can_retry=True)
             return
         if isinstance(message, Decoded):
             self.cpu_s += message.cpu_s
@@ -111,12 +119,16 @@ class DecoderPool:
         new_decoder = self._decoders[self._decoders.index(decoder)] = DecoderProcess(self._store_options)
         return new_decoder
 
-    def _fail(self, decoder: DecoderProcess, reason: str) -> Undecodable:
-        """Replace a decoder that died or hangs. Return the failure of its current task; the new decoder gets the
-        waiting tasks."""
+    def _restart(self, decoder: DecoderProcess, reason: str, can_retry: bool) -> Iterator[Undecodable]:
+        """Replace a decoder that died or hangs, and give its tasks to the new decoder. Yield the failure of the current
+        task if that is not retried."""
         new_decoder = self._replace(decoder)
-        failed, *waiting = decoder.tasks
+        current, *waiting = decoder.tasks
+        can_retry = can_retry and not current.is_retry
+        if can_retry:
+            new_decoder.send_task(replace(current, is_retry=True, received=tuple(decoder.spans)))
         for task in waiting:
             new_decoder.send_task(task)
-        text = f"cannot decode {redacted(failed.audio)}: {reason}"
-        return Undecodable(failed.item, Failure(AudioError.__name__, text, retryable=True))
+        if not can_retry:
+            text = f"cannot decode {redacted(current.audio)}: {reason}"
+            yield Undecodable(current.item, Failure(AudioError.__name__, text, retryable=True))

@@ -10,7 +10,7 @@ import numpy as np
 
 from voxbatch.child_process import ChildProcess
 from voxbatch.decoding.messages import Message, Task
-from voxbatch.records import Chunk
+from voxbatch.records import Chunk, Span
 from voxbatch.storage import StoreOptions
 
 MAX_TASKS = 12
@@ -29,6 +29,8 @@ class DecoderProcess(ChildProcess):
         super().__init__("voxbatch.decoding.decoder", {"OPENBLAS_NUM_THREADS": "1"})
         self.store_options = store_options
         self.tasks: deque[Task] = deque()
+        self.spans: list[Span] = []
+        """Spans of the chunks of the current task that were received from this decoder."""
         self.has_started = False
         """True after the decoder's first message. A decoder that dies earlier could not start; no task is to blame."""
         self._last_message_at = time.monotonic()
@@ -56,8 +58,10 @@ class DecoderProcess(ChildProcess):
             self.has_started = True
         elif isinstance(message, Chunk):
             message = replace(message, samples=np.frombuffer(self.connection.recv_bytes(), np.float32))
+            self.spans.append(message.span)
         else:
             self.tasks.popleft()
+            self.spans.clear()
         self._last_message_at = time.monotonic()
         return message
 

@@ -306,6 +306,8 @@ class Pipeline:
             self._on_progress(self._progress)
 
     def _finish_item(self, pending: _PendingItem, outcome: Outcome) -> None:
+        if isinstance(outcome, Failure) and outcome.retryable and self._stop.requested.is_set():
+            return  # the stop may have killed a child process; the resumed run does the item
         item, spec = pending.item, self._engine.spec
         del self._pending[item.index]
         for taken_at, ended_at in pending.times:

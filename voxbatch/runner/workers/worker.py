@@ -25,6 +25,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 from numpy.typing import NDArray
 
+from voxbatch.child_process import handle_stop_signals
 from voxbatch.decoding import Undecodable
 from voxbatch.engines import EngineCache, EngineMessage
 from voxbatch.errors import StorageError, VoxbatchError
@@ -147,8 +148,7 @@ def main(connection: Connection) -> None:
             set_retry_deadline(FINAL_COMMIT_TIMEOUT_S)
             stop.request()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handle_signal)
+    handle_stop_signals(handle_signal)
     threading.Thread(target=_receive_assignments, args=(connection, assignments), daemon=True, name="receive").start()
     result: AssignmentResult | None = None
     with contextlib.closing(EngineCache()) as engine_cache:
