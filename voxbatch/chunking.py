@@ -80,7 +80,11 @@ def cut_into_chunks(blocks: Iterable[Waveform], limit: int, overlap: int = OVERL
         uncut.append(block)
         core_start = uncut.start if core_start is None else core_start
         while len(uncut.samples) > limit + (0 if is_last else tail):
-            at, is_pause = _best_cut(uncut.samples, limit, overlap, min(limit, len(uncut.samples) - tail))
+            latest = min(limit, len(uncut.samples) - tail)
+            at, is_pause = quietest_position(uncut.samples, latest - search, latest)
+            if not is_pause:  # a forced cut leaves the overlap free before the limit
+                latest = min(latest, limit - overlap)
+                at, _ = quietest_position(uncut.samples, latest - search, latest)
             yield uncut.take(at if is_pause else at + overlap, core_start, uncut.start + at)
             core_start = uncut.start + at
             uncut.drop(at if is_pause else at - overlap)
@@ -121,16 +125,6 @@ def _mark_last(blocks: Iterable[Waveform]) -> Iterator[tuple[Waveform, bool]]:
         previous = block
     if previous is not None:
         yield previous, True
-
-
-def _best_cut(samples: Samples, limit: int, overlap: int, latest: int) -> tuple[int, bool]:
-    """Return (position in samples, whether it is a pause). A forced cut leaves the overlap free before the limit."""
-    search = SEARCH_SECONDS * SAMPLING_RATE
-    at, is_pause = quietest_position(samples, latest - search, latest)
-    if is_pause:
-        return at, True
-    latest = min(latest, limit - overlap)
-    return quietest_position(samples, latest - search, latest)[0], False
 
 
 def quietest_position(samples: Samples, begin: int, end: int) -> tuple[int, bool]:

@@ -132,8 +132,14 @@ class SoundFileStream:
         with self._file:
             while len(block := self._read(size)):
                 yield block
-            if self._file.format == "MP3" and self._has_unread_audio():
-                raise HeaderShortError("several MP3 files in one")
+            if self._file.format == "MP3":
+                # MP3 files are sometimes appended to each other, and libsndfile stops at the length in the first file's
+                # header. Tags at the end of a file are smaller than this threshold. A tag with a picture exceeds it,
+                # which only costs a second decoding.
+                size = self._recording.size
+                at = self._remote.tell() if self._remote else os.lseek(self._recording.fileno(), 0, os.SEEK_CUR)
+                if size - at > min(0.05 * size, 1 << 16):
+                    raise HeaderShortError("several MP3 files in one")
 
     def _read(self, size: int) -> NativeBlock:
         try:
@@ -141,17 +147,6 @@ class SoundFileStream:
         finally:
             self._raise_read_error()
         return block
-
-    def _has_unread_audio(self) -> bool:
-        """Return whether a substantial part of the file is left unread.
-
-        MP3 files are sometimes appended to each other, and libsndfile stops at the length in the first file's header.
-        Tags at the end of a file are smaller than this threshold. A tag with a picture exceeds it, which only costs a
-        second decoding.
-        """
-        size = self._recording.size
-        at = self._remote.tell() if self._remote else os.lseek(self._recording.fileno(), 0, os.SEEK_CUR)
-        return size - at > min(0.05 * size, 1 << 16)
 
 
 _OGG_PAGE = struct.Struct("<4sBB8s4s4s4sB")  # capture, version, flags, granule, serial, sequence, checksum, segments

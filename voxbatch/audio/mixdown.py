@@ -76,7 +76,13 @@ class Mixdown:
     def _mix(self, step: NativeBlock) -> Samples:
         mean, is_first = step @ self._mean, not self._has_begun
         self._has_begun = True
-        self._update_energies(np.einsum("fc,fc->c", step, step, dtype=np.float64), float(mean @ mean))
+        energy: NDArray[np.float64] = np.einsum("fc,fc->c", step, step, dtype=np.float64)
+        mean_energy, loudest = float(mean @ mean), energy.max()
+        mixed_energy = mean_energy if self._weights is self._mean else energy[self._weights.argmax()]
+        is_faint = mixed_energy < FAINT_STEP_SHARE * loudest and loudest > AUDIBLE_SHARE * self._energy.max()
+        decay = 0.0 if is_faint else ENERGY_DECAY
+        self._energy = decay * self._energy + energy
+        self._mean_energy = decay * self._mean_energy + mean_energy
         before, self._weights = self._weights, self._choose_weights()
         mixed: Samples = mean if self._weights is self._mean else step @ self._weights
         if before is not self._weights and not is_first:
@@ -84,14 +90,6 @@ class Mixdown:
             ramp = np.linspace(0, 1, n, dtype=np.float32)
             mixed[:n] = ramp * mixed[:n] + (1 - ramp) * (step @ before)[:n]
         return mixed
-
-    def _update_energies(self, energy: NDArray[np.float64], mean_energy: float) -> None:
-        loudest = energy.max()
-        mixed = mean_energy if self._weights is self._mean else energy[self._weights.argmax()]
-        is_faint = mixed < FAINT_STEP_SHARE * loudest and loudest > AUDIBLE_SHARE * self._energy.max()
-        decay = 0.0 if is_faint else ENERGY_DECAY
-        self._energy = decay * self._energy + energy
-        self._mean_energy = decay * self._mean_energy + mean_energy
 
     def _choose_weights(self) -> NDArray[np.float32]:
         loudest = int(self._energy.argmax())

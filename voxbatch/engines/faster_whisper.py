@@ -23,7 +23,7 @@ from voxbatch.engines import EngineMessage, EngineSpec, Feed
 from voxbatch.engines.failure_limit import stop_if_all_fail
 from voxbatch.engines.options import parse
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Samples, Word
+from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 WINDOW_SECONDS = 30
@@ -131,8 +131,10 @@ class FasterWhisperEngine:
         if len(chunk.samples) < _MIN_SAMPLES:
             return Hypothesis(chunk.item, chunk.index, "")
         try:
+            # Whisper was trained on 16-bit samples only: its own loader decodes to s16le (openai/whisper, audio.py).
+            samples = (np.rint(chunk.samples.clip(-1, 32_767 / 32_768) * 32_768) / 32_768).astype(np.float32)
             segments, _ = model.transcribe(
-                _rounded_to_16_bits(chunk.samples),
+                samples,
                 language=chunk.lang,
                 beam_size=self._options.beam_size,
                 temperature=0.0,
@@ -154,15 +156,6 @@ class FasterWhisperEngine:
             return Hypothesis(chunk.item, chunk.index, text, words)
         except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
             return ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(e).__name__}: {e}", retryable=True)
-
-
-def _rounded_to_16_bits(samples: Samples) -> Samples:
-    """Return the samples rounded to 16 bits.
-
-    Whisper was trained on such audio only: its own loader decodes to s16le (openai/whisper, audio.py).
-    """
-    rounded: Samples = (np.rint(samples.clip(-1, 32_767 / 32_768) * 32_768) / 32_768).astype(np.float32)
-    return rounded
 
 
 def _speech_probability(chunk: Chunk) -> float:

@@ -121,17 +121,13 @@ def _fit_to_line(token: str) -> Iterator[str]:
         return
     part = ""
     for char in token:
-        if part.strip() and not (_attaches_to_previous(char) and _width(part + char) <= LINE_WIDTH):
+        category = unicodedata.category(char)
+        attaches = category[0] == "M" or category in {"Cf", "Po", "Pe", "Pf", "Pd"}
+        if part.strip() and not (attaches and _width(part + char) <= LINE_WIDTH):
             yield part
             part = ""
         part += char
     yield part
-
-
-def _attaches_to_previous(char: str) -> bool:
-    """Return whether a character stays with the one before it: a mark, or punctuation."""
-    category = unicodedata.category(char)
-    return category[0] == "M" or category in {"Cf", "Po", "Pe", "Pf", "Pd"}
 
 
 def _width(text: str) -> int:

@@ -282,7 +282,15 @@ def _string(row: dict[str, Any], key: str) -> str | None:
 def _id(row: dict[str, Any], path: str, offset: float | None, duration: float | None, channel: int | None) -> str:
     value = row.get("id")
     if value is None:
-        value = _derived_id(path, offset, duration, channel)
+        value = name_of(path) if ":" in path and is_remote(path) else normpath(path)
+        if value[0] in "./":
+            value = re.sub(r"^(?:\.\.(?:/|$)|/)+", "", value)
+            if value in ("", "."):
+                raise LineError(f"`{AUDIO_KEY}` {quote(path)} is a folder; name a recording")
+        if offset is not None:
+            value += f"#{_compact(offset)}" + (f"-{_compact(duration)}" if duration is not None else "")
+        if channel is not None:
+            value += f"#ch{channel}"
     elif type(value) is int:
         value = str(value)
     if not isinstance(value, str) or not value or value.isspace():
@@ -292,17 +300,6 @@ def _id(row: dict[str, Any], path: str, offset: float | None, duration: float | 
     if len(value) * 4 > MAX_ID_BYTES and len(value.encode()) > MAX_ID_BYTES:
         raise LineError(f"`id` {quote(value)} is longer than {MAX_ID_BYTES:,} bytes; give the line a shorter `id`")
     return value
-
-
-def _derived_id(path: str, offset: float | None, duration: float | None, channel: int | None) -> str:
-    name = name_of(path) if ":" in path and is_remote(path) else normpath(path)
-    if name[0] in "./":
-        name = re.sub(r"^(?:\.\.(?:/|$)|/)+", "", name)
-        if name in ("", "."):
-            raise LineError(f"`{AUDIO_KEY}` {quote(path)} is a folder; name a recording")
-    if offset is not None:
-        name += f"#{_compact(offset)}" + (f"-{_compact(duration)}" if duration is not None else "")
-    return name + (f"#ch{channel}" if channel is not None else "")
 
 
 def _compact(seconds: float) -> str:

@@ -139,7 +139,11 @@ def _walk(root: str, problems: list[BadLine]) -> Iterator[tuple[str, str | None]
 def _entries(root: str, path: str) -> list[tuple[str, str | None, bool]]:
     """Return (path, reference, True for a folder) of the entries of one folder, in natural order."""
     with os.scandir(os.path.join(root, path)) as listing:
-        folders = {entry.name: _is_folder(entry) for entry in listing if not entry.name.startswith(".")}
+        folders = {  # os.path.isdir, because is_dir() raises for a link that leads to itself
+            entry.name: entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))
+            for entry in listing
+            if not entry.name.startswith(".")
+        }
     entries: list[tuple[str, str | None, bool]] = []
     for name in sorted(folders, key=natural_key):
         stem, suffix = os.path.splitext(name)
@@ -149,8 +153,3 @@ def _entries(root: str, path: str) -> list[tuple[str, str | None, bool]]:
             reference = next((text for text in (stem + ".txt", stem + ".TXT") if folders.get(text) is False), None)
             entries.append((os.path.join(path, name), reference and os.path.join(path, reference), False))
     return entries
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    # os.path.isdir, because is_dir() raises for a link that leads to itself.
-    return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))

@@ -61,7 +61,11 @@ def parse_json_line(text: bytes) -> dict[str, Any]:
             f"is {_JSON_TYPES.get(type(row), 'null')}, {quote(row)}; a line is a JSON object with `{AUDIO_KEY}`"
         )
     if b"\\u" in text:
-        _refuse_surrogates(row)
+        try:
+            json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(error.object[error.start]):04x}"
+            raise LineError(f"holds {half}, half of a surrogate pair and no character; write the text again") from error
     return row
 
 
@@ -82,14 +86,6 @@ def _not_json(text: str, error: json.JSONDecodeError) -> str:
     masked = mask_secrets(text[begin : error.pos + _SEARCHED])
     near = quote(shorten_masks(masked[max(0, error.pos - begin - 20) :][:60]))
     return f"not JSON: {error.msg} at column {error.pos + 1}, near {near}; write one JSON object a line"
-
-
-def _refuse_surrogates(row: dict[str, Any]) -> None:
-    try:
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = f"\\u{ord(error.object[error.start]):04x}"
-        raise LineError(f"holds {half}, half of a surrogate pair and no character; write the text again") from error
 
 
 def _depth(value: object) -> int:

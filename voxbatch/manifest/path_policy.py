@@ -67,7 +67,11 @@ class PathPolicy:
         if ":" in path and (match := _SCHEME.match(path)):
             _refuse_scheme(path, match[1].lower(), bool(match[2]))
         if path[0] != "/" and is_remote(base):
-            return self._admitted_address(_join(base, path), path, base)
+            try:
+                address = join(base, path)
+            except ValueError as e:
+                raise LineError(f"`{AUDIO_KEY}` {quote_path(path)}: {e}; name a recording there") from e
+            return self._admitted_address(address, path, base)
         resolved = normalized_path(path if path[0] == "/" else f"{base}/{path}")
         if self.allow_outside:
             return resolved
@@ -128,13 +132,6 @@ def _only_under_prefix(place: str) -> str:
     if scheme_of(found) in HTTP_SCHEMES and "?" in found:
         raise ConfigError(f"--only-under {redacted(place)} ends in a query; give the address of a folder")
     return found if found.endswith("/") else found + "/"
-
-
-def _join(base: str, path: str) -> str:
-    try:
-        return join(base, path)
-    except ValueError as e:
-        raise LineError(f"`{AUDIO_KEY}` {quote_path(path)}: {e}; name a recording there") from e
 
 
 def _refuse_scheme(path: str, scheme: str, has_authority: bool) -> None:

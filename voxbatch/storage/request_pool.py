@@ -45,7 +45,14 @@ class RequestPool:
 
     def submit(self, call: Callable[..., _T], *arguments: object, urgent: bool = False) -> Future[_T]:
         """Run call(*arguments) on a thread. Urgent calls are started before all others."""
-        self._start_threads()
+        with self._lock:
+            for number in range(len(self._threads), self._num_threads + self._num_urgent_threads):
+                is_general = number < self._num_threads
+                announced = self._announced if is_general else self._announced_urgent
+                jobs = [self._urgent, self._normal] if is_general else [self._urgent]
+                thread = threading.Thread(target=_work, args=(announced, jobs), daemon=True, name=f"request-{number}")
+                thread.start()
+                self._threads.append(thread)
         future: Future[_T] = Future()
         (self._urgent if urgent else self._normal).append((future, partial(call, *arguments)))
         self._announced.put(True)
@@ -63,16 +70,6 @@ class RequestPool:
             self._announced_urgent.put(False)
         for thread in self._threads if wait else ():
             thread.join()
-
-    def _start_threads(self) -> None:
-        with self._lock:
-            for number in range(len(self._threads), self._num_threads + self._num_urgent_threads):
-                is_general = number < self._num_threads
-                announced = self._announced if is_general else self._announced_urgent
-                jobs = [self._urgent, self._normal] if is_general else [self._urgent]
-                thread = threading.Thread(target=_work, args=(announced, jobs), daemon=True, name=f"request-{number}")
-                thread.start()
-                self._threads.append(thread)
 
 
 def _work(announced: queue.SimpleQueue[bool], jobs: Sequence[_Jobs]) -> None:

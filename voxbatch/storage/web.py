@@ -153,29 +153,25 @@ class WebServer:
         """Follow redirects. Yield (the source of the reply, for messages; the final reply)."""
         at = where
         for _ in range(REDIRECTS + 1):
-            with _errors(at), self._request(url, headers) as reply:
-                if reply.status not in (200, 206) and _length(reply) in range(SMALL_BYTES):
-                    _read(reply, SMALL_BYTES)
-                location = reply.get_redirect_location()
-                if not location:
-                    yield at, reply
-                    return
+            with _errors(at):
+                scheme, host, port, target = parse_web_address(url)
+                reply = self._pool(scheme, host, port).urlopen(
+                    "GET", target, headers=headers, retries=False, redirect=False, assert_same_host=False,
+                    preload_content=False, decode_content=False,
+                )  # fmt: skip
+                try:
+                    if reply.status not in (200, 206) and _length(reply) in range(SMALL_BYTES):
+                        _read(reply, SMALL_BYTES)
+                    location = reply.get_redirect_location()
+                    if not location:
+                        yield at, reply
+                        return
+                finally:  # a connection whose reply was read to the end is already back in the pool
+                    reply.close()
+                    reply.release_conn()
             url = _redirect_target(where, url, location)
             at = f"{where} (redirected to {redacted(url)})"
         raise UnusableObject(f"cannot read {where}: it redirects more than {REDIRECTS} times; give the final address")
-
-    @contextlib.contextmanager
-    def _request(self, url: str, headers: Mapping[str, str]) -> Iterator[BaseHTTPResponse]:
-        scheme, host, port, target = parse_web_address(url)
-        reply = self._pool(scheme, host, port).urlopen(
-            "GET", target, headers=headers, retries=False, redirect=False, assert_same_host=False,
-            preload_content=False, decode_content=False,
-        )  # fmt: skip
-        try:
-            yield reply
-        finally:  # a connection whose reply was read to the end is already back in the pool
-            reply.close()
-            reply.release_conn()
 
 
 def _redirect_target(where: str, url: str, location: str) -> str:
