@@ -81,8 +81,16 @@ def find(
     env = _Environment(environ, root, count)
     asked = PLATFORMS.values() if platform == AUTO else [PLATFORMS[platform]]
     found = [task for each in asked if (task := each.read(env))]
+    if not found and platform != AUTO:
+        this = PLATFORMS[platform]
+        raise ConfigError(f"--tasks {platform}: no {this.title} has started this process: {this.variable} is missing")
     if not found:
-        _check_none_found(env, platform)
+        if count is None and env.is_set(TASK_COUNT) and (tasks := env.integer(TASK_COUNT, 1, MAX_TASKS)) > 1:
+            variables = f"{PLATFORMS['kubernetes'].variable} and {PLATFORMS['aws-batch'].variable}"
+            raise ConfigError(
+                f"{TASK_COUNT} is {tasks}, but the number of this task is unknown: {variables} are not set; "
+                f"make the job an indexed one, give --shard I/{tasks}, or leave {TASK_COUNT} out"
+            )
         return None
     several = [task for task in found if task.count > 1] or found
     for other in several[1:]:
@@ -169,19 +177,6 @@ _INHERITED = ("slurm", "torchrun")
 """Platforms whose variables a shell or a script of a task passes on to each command that it starts."""
 _NO_SHARED_FOLDER = ("cloud-run", "sagemaker")
 """Platforms whose tasks share no folder, unless one is mounted."""
-
-
-def _check_none_found(env: _Environment, platform: str) -> None:
-    """Refuse a --tasks platform that did not start this process, and a task count without a task number."""
-    if platform != AUTO:
-        this = PLATFORMS[platform]
-        raise ConfigError(f"--tasks {platform}: no {this.title} has started this process: {this.variable} is missing")
-    if env.count is None and env.is_set(TASK_COUNT) and (count := env.integer(TASK_COUNT, 1, MAX_TASKS)) > 1:
-        variables = f"{PLATFORMS['kubernetes'].variable} and {PLATFORMS['aws-batch'].variable}"
-        raise ConfigError(
-            f"{TASK_COUNT} is {count}, but the number of this task is unknown: {variables} are not set; "
-            f"make the job an indexed one, give --shard I/{count}, or leave {TASK_COUNT} out"
-        )
 
 
 @dataclass(frozen=True, slots=True)
