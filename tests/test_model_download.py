@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -28,6 +29,7 @@ from voxbatch.errors import ConfigError, EngineError, StorageError
 from voxbatch.storage import gcs, model_download, retry, s3
 from voxbatch.storage.address import parse_bucket_address
 from voxbatch.storage.model_download import MARKER, DownloadedModel, download_model
+from voxbatch.storage.objects import Stat
 
 slow = pytest.mark.slow
 """The test starts servers."""
@@ -358,9 +360,11 @@ def test_names_that_lead_out_are_refused(model: Model, name: str) -> None:
 @given(st.text(st.sampled_from("./\0a\\~ü")))
 def test_accepted_names_stay_inside(name: str) -> None:
     """An accepted name is in normal form and stays below the folder."""
-    place = parse_bucket_address("gs://models/m")
+    place = parse_bucket_address("gs://models/m/")
+    bucket: Any = SimpleNamespace(list=lambda prefix: [Stat(f"{prefix}{name}", 1, "tag")])
     with suppress(StorageError):
-        model_download._check_name(place, name)
+        (accepted,) = model_download._list_files(place, bucket)
+        assert accepted.name == name
         assert os.path.normpath(os.path.join("/folder", name)) == f"/folder/{name}"
         assert "\0" not in name
 

@@ -138,17 +138,13 @@ def _list_files(address: Address, bucket: RetryingBucket) -> list[RemoteFile]:
             f"cannot fetch {address}: there is no object below it: give the folder that holds the model's files, "
             f"as in {address.scheme}://bucket/models/name"
         )
-    for each in files:
-        _check_name(address, each.name)
+    for name in (each.name for each in files):
+        if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+            raise StorageError(
+                f"cannot fetch {address}: the object {address}{name} cannot be stored in a local folder: "
+                "names may have no empty part, no . and no .. between slashes; rename it, or give another folder"
+            )
     return files
-
-
-def _check_name(address: Address, name: str) -> None:
-    if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
-        raise StorageError(
-            f"cannot fetch {address}: the object {address}{name} cannot be stored in a local folder: "
-            "names may have no empty part, no . and no .. between slashes; rename it, or give another folder"
-        )
 
 
 def _missing(folder: Path, files: Sequence[RemoteFile]) -> list[RemoteFile]:
