@@ -45,7 +45,7 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """How a run was made. Unlike its identity, these facts may change when the run is resumed."""
+    """Facts about how a run was made. Unlike its identity, these facts may change when the run is resumed."""
 
     engine: EngineFacts
     voxbatch: str
