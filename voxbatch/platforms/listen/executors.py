@@ -42,7 +42,7 @@ class Executor(Protocol):
     """Brings the runs of messages to their end, or starts them on a platform that does."""
 
     is_local: ClassVar[bool]
-    """Whether this process does the work. It then holds a lease on the OUT, so that no second listener does the same
+    """True if this process does the work. It then holds a lease on the OUT, so that no second listener does the same
     work."""
 
     def execute(self, request: RunRequest) -> None:
