@@ -1,0 +1,452 @@
+"""Count the damaged recordings whose loss nobody reports: every format that voxbatch decodes, damaged in many ways.
+
+All damaged files go through one `voxbatch run` with the scripted engine, whose transcripts.jsonl and failures.jsonl
+are read. The items that are done are decoded once more in this process, and each 0.1 s of the original is looked for
+in the result, at most 0.1 s early or late. A loss of more than 0.1 s or 1%, whichever is longer, needs a warning or a
+failure. Noise that was not in the original needs one, too. A read error needs a failure with `retryable`.
+
+False alarms are counted over the undamaged files, and over the recordings of speech/.
+
+A cell of the table is one of these:
+
+    ok       all audio is there, at the right time
+    warned   audio is lost, and a warning says so
+    moved    the same, and other audio is at a wrong time
+    failed   the item failed
+    LOST     audio is lost, without a word
+    (lost)   the same, where the format has no means to notice it: see `excuse`; not counted
+    ALARM    a warning or a failure, although nothing is damaged
+    WRONG    the read error is no failure with `retryable`
+    -        the damage makes no sense for the format
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+from common import VOXBATCH, Bars, corpus, machine, write_manifest
+from damage import (
+    FORMATS,
+    RATE,
+    SECONDS,
+    Format,
+    corrupted,
+    encode,
+    encoders,
+    garbage,
+    stale,
+    tail,
+    tones,
+    truncated,
+    zeroed,
+)
+from numpy.typing import NDArray
+
+from voxbatch.audio import decode
+from voxbatch.audio.ffmpeg import FFMPEG_VARIABLE
+from voxbatch.errors import VoxbatchError
+from voxbatch.storage import open_recording
+
+SOURCE = "source.wav"
+TOLERANCE_S = max(0.1, 0.01 * SECONDS)
+"""Seconds that may be lost, or added, without a word."""
+STEP_S, FRAME_S, WINDOW_S = 0.1, 0.01, 0.4
+"""Steps of the original that are looked for; frames in which their times are measured; audio that is compared."""
+BANDS, FFT = 16, 512
+SAME, SURE = 0.6, 0.8
+"""Correlations of two windows from which they hold the same audio, and from which that is certain."""
+CODEC_DELAY_S = 0.15
+"""Seconds by which a codec may delay the undamaged audio: AAC's first 2,112 samples."""
+UNDAMAGED, READ_ERROR = "none", "read error"
+_ONLY_LEVELS = "samples reach"
+"""Begin of the warning about loud samples. Noise that was decoded causes it, but it tells nobody about a loss."""
+DAMAGES = (UNDAMAGED, "truncated", "zeroed", "corrupted", "stale-", "stale+", "garbage", "tail", READ_ERROR)
+STRACE_CALLS = "read,pread64,readv,preadv"
+
+
+# ── where the audio is ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def features(samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the levels of the bands, 40 dB deep, for each frame. Shape (frames, BANDS)."""
+    hop, size = round(FRAME_S * RATE), 400
+    samples = np.pad(samples, (0, max(0, size - len(samples))))
+    frames = np.lib.stride_tricks.sliding_window_view(samples, size)[::hop]
+    power = np.abs(np.fft.rfft(frames * np.hanning(size), FFT)) ** 2
+    edges = (250 * (3_500 / 250) ** (np.arange(BANDS + 1) / BANDS) * FFT / RATE).round().astype(int)
+    bands = np.stack([power[:, a : max(b, a + 1)].sum(axis=1) for a, b in pairwise(edges)], axis=1)
+    decibels = 10 * np.log10(bands + 1e-12)
+    loud: NDArray[np.float32] = np.maximum(decibels - np.percentile(decibels.max(axis=1), 95), -40).astype(np.float32)
+    return loud
+
+
+def _windows(levels: NDArray[np.float32], step: int) -> NDArray[np.float32]:
+    """Return windows of WINDOW_S, each with mean 0 and norm 1. A window of silence is 0. Shape (windows, values)."""
+    length = round(WINDOW_S / FRAME_S)
+    levels = np.pad(levels, ((0, length - 1), (0, 0)), constant_values=-40)
+    windows = np.lib.stride_tricks.sliding_window_view(levels, length, axis=0)[::step].reshape(-1, length * BANDS)
+    windows = windows - windows.mean(axis=1, keepdims=True)
+    norm = np.linalg.norm(windows, axis=1, keepdims=True)
+    faint = norm < 3 * np.sqrt(length * BANDS)  # less than 3 dB from the mean: noise or silence, no tones
+    unit: NDArray[np.float32] = np.where(faint, 0, windows / np.maximum(norm, 1e-6)).astype(np.float32)
+    return unit
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is left of a recording."""
+
+    seconds: float
+    """Length of the decoded audio."""
+    in_place_s: float
+    """Seconds of the original that are at their time."""
+    moved_s: float
+    """Seconds of the original that are at another time."""
+    shift_s: float
+    """Median of the shifts of what was moved; later is positive."""
+
+
+def compare(original: NDArray[np.float32], decoded: NDArray[np.float32], slack_s: float) -> Kept:
+    """Look for each window of the original among those of the decoded audio.
+
+    A step is kept if a window that covers it is in place.
+    """
+    step, slack = round(STEP_S / FRAME_S), round(slack_s / FRAME_S)
+    wanted, found = _windows(features(original), step), _windows(features(decoded), 1)
+    alike = wanted @ found.T
+    covered, moved = np.zeros(len(wanted), bool), np.zeros(len(wanted), bool)
+    width = round(WINDOW_S / STEP_S)
+    shifts = (alike.argmax(axis=1) - np.arange(len(wanted)) * step) * FRAME_S
+    for n, row in enumerate(alike):
+        if row[max(0, n * step - slack) : n * step + slack + 1].max(initial=0.0) >= SAME:
+            covered[n : n + width] = True
+        elif row.max(initial=0.0) >= SURE and abs(shifts[n] - shifts[n - 1]) <= STEP_S / 2:  # not a chance likeness
+            moved[n : n + width] = True
+    moved &= ~covered
+    return Kept(
+        seconds=len(decoded) / RATE,
+        in_place_s=float(covered.sum() * STEP_S),
+        moved_s=float(moved.sum() * STEP_S),
+        shift_s=float(np.median(shifts[moved])) if moved.any() else 0.0,
+    )
+
+
+def decoded(path: Path) -> NDArray[np.float32]:
+    """Return what voxbatch decodes."""
+    with closing(open_recording(str(path))) as recording:
+        blocks = [block.samples for block in decode(recording, str(path))]
+    return np.concatenate(blocks)
+
+
+def _close_stderr() -> None:
+    """Send stderr to nowhere: libsndfile's MP3 decoder writes there."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def write_decoded(path: Path, target: Path) -> None:
+    """Write what voxbatch decodes as WAV, or nothing if it fails. Runs in a process of the pool."""
+    with suppress(VoxbatchError):
+        soundfile.write(target, decoded(path), RATE, subtype="FLOAT")
+
+
+def kept(originals: Sequence[Path], path: Path) -> Kept:
+    """Compare a decoded file with the first original that exists. Runs in a process of the pool."""
+    original = next(each for each in originals if each.exists())
+    sound, _ = soundfile.read(original, dtype="float32")
+    try:
+        return compare(sound, decoded(path), CODEC_DELAY_S if original is originals[-1] else STEP_S)
+    except VoxbatchError:
+        return Kept(0.0, 0.0, 0.0, 0.0)
+
+
+# ── cases ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One damaged file, and what became of it."""
+
+    form: Format
+    damage: str
+    path: Path
+    line: dict[str, Any]
+    """The line of transcripts.jsonl or of failures.jsonl; {} before the run."""
+    kept: Kept | None = None
+    """None if the item failed."""
+
+    @property
+    def id(self) -> str:
+        """Return the id of the item."""
+        return f"{self.form.name}:{self.damage}"
+
+    @property
+    def excuse(self) -> str:
+        """Return why this damage of this format cannot be noticed; empty if it can."""
+        form = self.form
+        if self.damage == "truncated" and form.no_length:
+            return "no header gives a length"
+        if self.damage in ("zeroed", "corrupted") and form.any_bytes:
+            return "all bytes are valid samples"
+        if self.damage == "corrupted" and form.no_checksum:
+            return "wrong bytes are valid parameters"
+        if self.damage in ("garbage", "tail") and form.any_bytes and form.no_length:
+            return "all bytes are valid samples, and no header gives a length"
+        return ""
+
+    def loses(self) -> bool:
+        """Return whether audio is missing, at a wrong time, or made up."""
+        if self.kept is None:
+            return False
+        longest = SECONDS * (2 if self.damage == "tail" else 1) + TOLERANCE_S
+        return self.kept.in_place_s < SECONDS - TOLERANCE_S or self.kept.seconds > longest
+
+    def verdict(self) -> str:
+        """Return the cell of the table."""
+        warned, failed = bool(self.line.get("warnings")), "error" in self.line
+        if self.damage == READ_ERROR:
+            return "failed" if failed and self.line["retryable"] else "WRONG"
+        if self.damage == UNDAMAGED:
+            return "ALARM" if warned or failed else "LOST" if self.loses() else "ok"
+        if failed:
+            return "failed"
+        if not self.loses():
+            return "ok"
+        if any(not warning.startswith(_ONLY_LEVELS) for warning in self.line["warnings"]):
+            return "moved" if self.kept and self.kept.moved_s > TOLERANCE_S else "warned"
+        return "(lost)" if self.excuse else "LOST"
+
+    def told(self) -> str:
+        """Return one line about the case."""
+        text = f"{self.id:<26} {self.verdict():<7}"
+        if self.kept is not None:
+            text += f" {self.kept.seconds:6.2f} s, {self.kept.in_place_s:5.1f} s in place"
+            if self.kept.moved_s:
+                text += f", {self.kept.moved_s:.1f} s moved by {self.kept.shift_s:+.2f} s"
+        for message in (*self.line.get("warnings", ()), self.line.get("message", "")):
+            text += f"\n{'':10}{message}" if message else ""
+        if self.verdict() == "(lost)":
+            text += f"\n{'':10}not counted: {self.excuse}"
+        return text
+
+
+def write_cases(folder: Path, only: re.Pattern[str]) -> Iterator[Case]:
+    """Write the sources, and each format undamaged and damaged."""
+    soundfile.write(source := folder / SOURCE, tones(1), RATE, subtype="PCM_16")
+    soundfile.write(second := folder / "second.wav", tones(2), RATE, subtype="PCM_16")
+    for form in FORMATS:
+        if not any(only.search(f"{form.name}:{damage}") for damage in DAMAGES):
+            continue
+        whole, other = folder / form.name / UNDAMAGED / form.file, folder / form.name / "other" / form.file
+        if not (encode(form, source, whole) and encode(form, second, other)):
+            print(f"{form.name}: not written, because no ffmpeg here has its encoder")
+            continue
+        changes = {
+            UNDAMAGED: lambda data: data, "truncated": truncated, "zeroed": zeroed, "corrupted": corrupted,
+            "stale-": stale(0.25), "stale+": stale(2.0), "garbage": garbage, "tail": tail(other.read_bytes()),
+            READ_ERROR: lambda data: data,
+        }  # fmt: skip
+        for damage, change in changes.items():
+            data = change(whole.read_bytes())
+            if data is not None and only.search(f"{form.name}:{damage}"):
+                path = folder / form.name / damage / form.file
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(data)
+                yield Case(form, damage, path, {})
+
+
+# ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def transcribe(rows: Iterable[dict[str, Any]], folder: Path, prefix: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
+    """Run voxbatch, and return the lines of both outputs by id."""
+    out = folder / "out"
+    manifest = write_manifest(folder / "rows.jsonl", rows)
+    command = [*prefix, *VOXBATCH, "run", manifest, "-o", out, "--engine", "scripted", "--allow-outside", "--quiet"]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if ran.returncode not in (0, 3):
+        sys.exit(f"voxbatch run ended with {ran.returncode}:\n{ran.stderr[-3000:]}")
+    texts = [(out / name).read_text("utf-8") for name in ("transcripts.jsonl", "failures.jsonl")]
+    lines = [json.loads(line) for text in texts for line in text.splitlines()]
+    return {line["id"]: line for line in lines}
+
+
+def judged(cases: list[Case], folder: Path) -> list[Case]:
+    """Run all cases without a read error, and decode those that are done once more."""
+    undamaged = {case.form.name: folder / case.form.name / UNDAMAGED / case.form.file for case in cases}
+    references = {name: folder / name / "reference.wav" for name in undamaged}
+    source = folder / SOURCE
+    workers = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        lines = transcribe(_rows(cases), Path(place))
+    cases = [replace(case, line=lines[case.id]) for case in cases]
+    with ProcessPoolExecutor(workers, initializer=_close_stderr) as pool:
+        list(pool.map(write_decoded, undamaged.values(), references.values()))
+        kepts = [
+            pool.submit(kept, [*([references[case.form.name]] if case.damage != UNDAMAGED else []), source], case.path)
+            for case in cases
+        ]
+        return [
+            case if "error" in case.line else replace(case, kept=future.result())
+            for case, future in zip(cases, kepts, strict=True)
+        ]
+
+
+def with_read_errors(cases: list[Case], folder: Path) -> list[Case]:
+    """Run each case under strace, which makes all reads fail from the middle of the file on."""
+    if not cases:
+        return []
+    if shutil.which("strace") is None:
+        print("read errors: skipped, because strace is not installed")
+        return []
+    with tempfile.TemporaryDirectory(dir=folder) as place, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        log = Path(place) / "strace.log"
+        paths = [f"--trace-path={case.path}" for case in cases]
+        command = [
+            "strace",
+            "-f",
+            "-qq",
+            "-y",
+            "-e",
+            f"trace={STRACE_CALLS}",
+            "-e",
+            "signal=none",
+            "-o",
+            str(log),
+            *paths,
+        ]
+        transcribe(_rows(cases), Path(place), command)
+        at = _middle_reads(log.read_text("utf-8", "replace"))
+        return list(pool.map(lambda case: _with_read_error(case, at[str(case.path)], folder), cases))
+
+
+def _rows(cases: Iterable[Case]) -> list[dict[str, Any]]:
+    return [{"id": case.id, "audio_filepath": str(case.path)} for case in cases]
+
+
+_READ = re.compile(r"^(\d+) +p?readv?(?:64)?\(\d+<([^>]*)>")
+_RESULT = re.compile(r"^(\d+) .* = (\d+)$")
+
+
+def _middle_reads(log: str) -> dict[str, int]:
+    """Return for each file the number of the read from which all reads shall fail.
+
+    strace counts the reads of each thread. Of all numbers, that one is chosen whose first failing read begins nearest
+    to the middle of the file's data.
+    """
+    reads: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    reading: dict[str, str] = {}  # by thread, because another thread's line may stand between a read and its result
+    for line in log.splitlines():
+        if match := _READ.match(line):
+            reading[match[1]] = match[2]
+        if match := _RESULT.match(line):
+            reads[reading[match[1]]].append((match[1], int(match[2])))
+    return {path: _middle_read(each) for path, each in reads.items()}
+
+
+def _middle_read(reads: list[tuple[str, int]]) -> int:
+    total = sum(size for _, size in reads)
+    first_failure: dict[int, int] = {}
+    counts: dict[str, int] = defaultdict(int)
+    before = 0
+    for thread, size in reads:
+        counts[thread] += 1
+        first_failure.setdefault(counts[thread], before)
+        before += size
+    return min(first_failure, key=lambda number: abs(first_failure[number] - total / 2))
+
+
+def _with_read_error(case: Case, number: int, folder: Path) -> Case:
+    command = [
+        "strace", "-f", "-qq", f"--trace-path={case.path}", "-e", f"trace={STRACE_CALLS}", "-e", "signal=none",
+        "-e", f"inject={STRACE_CALLS}:error=EIO:when={number}+", "-o", "/dev/null",
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        lines = transcribe(_rows([case]), Path(place), command)
+    return replace(case, line=lines[case.id])
+
+
+# ── figures ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def print_table(cases: list[Case]) -> None:
+    """Print one line for each format, and one column for each damage."""
+    cells = {(case.form.name, case.damage): case.verdict() for case in cases}
+    names = list(dict.fromkeys(case.form.name for case in cases))
+    damages = [damage for damage in DAMAGES if any((name, damage) in cells for name in names)]
+    print(f"\n{'':<15}" + "".join(f"{damage:<11}" for damage in damages))
+    for name in names:
+        print(f"{name:<15}" + "".join(f"{cells.get((name, damage), '-'):<11}" for damage in damages))
+
+
+def matrix(folder: Path, build: str, only: re.Pattern[str], verbose: bool, bars: Bars) -> None:
+    """Run the matrix with one ffmpeg."""
+    began = time.monotonic()
+    cases = list(write_cases(folder, only))
+    plain = judged([case for case in cases if case.damage != READ_ERROR], folder)
+    cases = plain + with_read_errors([case for case in cases if case.damage == READ_ERROR], folder)
+    print(f"\n{build}: {len(cases)} cases in {time.monotonic() - began:.0f} s")
+    shown = ("LOST", "WRONG", "ALARM")
+    for case in cases:
+        if verbose or case.verdict() in shown:
+            print(case.told())
+    print_table(cases)
+    verdicts = [(case.damage, case.verdict()) for case in cases]
+    print()
+    bars.at_most(f"{build}: silent losses", sum(verdict == "LOST" for _, verdict in verdicts), 0)
+    bars.at_most(f"{build}: false alarms, undamaged files", sum(verdict == "ALARM" for _, verdict in verdicts), 0)
+    bars.at_most(f"{build}: read errors that are no retryable failure", sum(v == "WRONG" for _, v in verdicts), 0)
+
+
+def speech(folder: Path, build: str, bars: Bars) -> None:
+    """Count the warnings and failures over the recordings of speech/."""
+    place = corpus() / "speech"
+    with open(place / "manifest.jsonl", encoding="utf-8") as file:
+        rows = [json.loads(line)["audio_filepath"] for line in file]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=folder) as out:
+        lines = transcribe(({"id": row, "audio_filepath": str(place / row)} for row in rows), Path(out))
+    alarms = [line for line in lines.values() if line.get("warnings") or "error" in line]
+    print(f"\n{build}: {len(rows)} recordings of speech/ in {time.monotonic() - began:.0f} s")
+    for line in alarms:
+        print(f"  {line['id']}: {line.get('warnings') or line['message']}")
+    bars.at_most(f"{build}: false alarms over speech/", len(alarms), 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ffmpeg", nargs="+", default=encoders(), help="programs that decode; default: wheel, system")
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases FORMAT:DAMAGE, such as m4a:zeroed")
+    parser.add_argument("--verbose", action="store_true", help="print every case, with its lengths and messages")
+    given = parser.parse_args()
+    bars = Bars()
+    print(machine())
+    for program in given.ffmpeg:
+        os.environ[FFMPEG_VARIABLE] = program
+        version = subprocess.run([program, "-version"], check=True, capture_output=True, text=True).stdout.split()[2]
+        with tempfile.TemporaryDirectory(prefix="voxbatch-damage-") as folder:
+            matrix(Path(folder), f"ffmpeg {version}", re.compile(given.only), given.verbose, bars)
+            if not given.only:
+                speech(Path(folder), f"ffmpeg {version}", bars)
+    bars.leave()
+
+
+if __name__ == "__main__":
+    main()
