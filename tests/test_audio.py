@@ -415,7 +415,7 @@ def test_file_without_audio_gives_a_one_line_error(
     ("complaint", "wanted"),
     [
         ("file:/dev/fd/16: Invalid argument", "Invalid argument"),
-        ("[in#0 @ 0x55d2] Error opening input: Input/output error", "Input/output error"),
+        ("[in#0 @ 0x55d2] Error opening input: Protocol not found", "Protocol not found"),
         ("[mov @ 0x55d2] moov atom not found", "moov atom not found"),
         ("Error opening input file file:/dev/fd/3.", "Error opening input file calls/a.m4a."),
         ("file:/dev/fd/16: Invalid data found when processing input",

@@ -19,6 +19,7 @@ from voxbatch.storage.circuit_breaker import (
     report_error,
     report_success,
 )
+from voxbatch.storage.local import LocalReadError
 from voxbatch.storage.objects import CredentialsExpired, TransientError
 from voxbatch.storage.temporary_files import TemporaryFileError
 
@@ -180,10 +181,18 @@ def test_reports_of_errors() -> None:
 
 
 def test_all_web_servers_are_one_place() -> None:
-    """Any of many web servers may be gone permanently, so they count as one place; a local file has no place."""
+    """Any of many web servers may be gone permanently, so they count as one place."""
     assert report_success("https://there/x.wav", 1.0) == report_success("http://here/y.wav", 1.0)
     assert report_success("gs://here/x.wav", 1.0) == Reachable(HERE, 1.0)
-    assert report_success("/data/x.wav", 1.0) is None
+
+
+def test_place_of_a_local_recording_is_its_mount_point() -> None:
+    """Local recordings fail together if they are on the same file system."""
+    assert report_success("/proc/nothing/x.wav", 1.0) == Reachable("/proc/", 1.0)
+    assert report_success("/x.wav", 1.0) == Reachable("/", 1.0)
+    assert report_error(0, "/proc/x.wav", LocalReadError("Input/output error")) == Refused(
+        0, "/proc/", "Input/output error"
+    )
 
 
 def test_fail_unreachable() -> None:

@@ -9,6 +9,7 @@ recordings in memory.
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import re
@@ -27,7 +28,7 @@ import numpy as np
 
 from voxbatch.audio.libsndfile import NativeBlock, block_frames
 from voxbatch.errors import AudioError, ConfigError, ItemError
-from voxbatch.storage import TemporaryFileError, redacted
+from voxbatch.storage import LocalReadError, TemporaryFileError, read_at, redacted, verify_readable
 
 FORMATS = (
     "aac,ac3,aiff,amr,amrnb,amrwb,ape,asf,au,avi,caf,dts,eac3,flac,flv,g722,gsm,m4a,matroska,mov,mp3,mp4,mpeg,mpegts,"
@@ -51,10 +52,17 @@ PREROLL_S = 2.0
 to is wrong by up to 15 ms (m4a). The error that remains is the precision of the container's own clock: 1 ms in
 Matroska, 12 ms in WebM, 0.1 s in WMA."""
 
+_MAX_MESSAGES_BYTES = 1 << 20
+"""Bytes of ffmpeg's messages that are searched for a read error."""
+
 _AU = struct.Struct(">4s5I")  # magic, data offset, data size, encoding, rate, channels
 _AU_FLOAT32 = 6
 _DESCRIPTOR = re.compile(r"(?:file:)?/dev/fd/\d+")
 """Pattern of the name under which ffmpeg receives the recording."""
+_READ_ERRORS = [os.strerror(number) for number in (errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT)]
+"""Messages of the kernel for a file that cannot be read. ffmpeg repeats them."""
+_WAVPACK = b"wvpk"
+"""First bytes of WavPack. ffmpeg 5 reports the end of a truncated WavPack file as a read error."""
 
 
 class FFmpegKilledError(ItemError):
@@ -142,6 +150,7 @@ class FFmpegStream:
     Attributes `rate` (Hz) and `channels` come from the header of ffmpeg's output.
 
     Raises:
+        LocalReadError: the file cannot be read.
         AudioError: ffmpeg finds no audio; or, from `blocks`, ffmpeg fails in the middle of the file, after the blocks
             that it could decode.
         FFmpegKilledError: ffmpeg was killed, at any time.
@@ -162,7 +171,7 @@ class FFmpegStream:
         self._stdout: IO[bytes] = self._process.stdout
         try:
             self.rate, self.channels = self._read_header()
-        except (AudioError, FFmpegKilledError):
+        except (AudioError, FFmpegKilledError, LocalReadError):
             self.close()
             raise
 
@@ -170,8 +179,9 @@ class FFmpegStream:
         head = self._read(_AU.size)
         if len(head) < _AU.size:
             self._check_exit_code()
+            self._raise_read_error()
             error = self._first_error() or self._reason
-            if not (begin := os.pread(self._fd, 24, 0)):
+            if not (begin := read_at(self._fd, 24, 0)):
                 error = "the file is empty"
             elif error.startswith(("Invalid data found", "Format not on whitelist", "Not detecting")):
                 error = f"not audio in a format that libsndfile or ffmpeg knows; it begins with {begin!r}"
@@ -185,6 +195,7 @@ class FFmpegStream:
         """Yield blocks of shape (frames, channels), then close the stream.
 
         Raises:
+            LocalReadError: the file cannot be read.
             AudioError: ffmpeg failed or hung.
             FFmpegKilledError: ffmpeg was killed.
         """
@@ -197,7 +208,9 @@ class FFmpegStream:
                 block = np.frombuffer(whole, ">f4").astype(np.float32).reshape(-1, self.channels)
                 yield block[skip:]
                 skip = max(0, skip - len(block))
-            if self._check_exit_code() != 0:
+            code = self._check_exit_code()
+            self._raise_read_error()
+            if code != 0:
                 raise AudioError(self._first_error())
         finally:
             self.close()
@@ -226,6 +239,17 @@ class FFmpegStream:
         if code == STOPPED_BY_SIGNAL:
             raise FFmpegKilledError("ffmpeg was stopped by a signal")
         return code
+
+    def _raise_read_error(self) -> None:
+        """Raise the read error that made ffmpeg fail, if there was one. ffmpeg treats it as the end of the file, with
+        exit code 0."""
+        self._stderr.seek(0)
+        messages = self._stderr.read(_MAX_MESSAGES_BYTES).decode("utf-8", "replace")
+        if messages:
+            verify_readable(self._fd)
+        error = next((error for error in _READ_ERRORS if error in messages), None)
+        if error and read_at(self._fd, len(_WAVPACK), 0) != _WAVPACK:  # a moment ago; now the file can be read
+            raise LocalReadError(error)
 
     def _first_error(self) -> str:
         """Return ffmpeg's first message. It gives the cause; later messages only say that ffmpeg stopped.

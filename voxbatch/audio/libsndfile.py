@@ -12,7 +12,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from voxbatch.errors import AudioError, VoxbatchError
-from voxbatch.storage import Recording
+from voxbatch.storage import Recording, verify_readable
 
 NativeBlock = NDArray[np.float32]
 """Shape (frames, channels), full scale ±1, at the file's own rate."""
@@ -112,7 +112,10 @@ class SoundFileStream:
             raise
 
     def _raise_read_error(self) -> None:
-        if self._remote is not None and self._remote.error is not None:
+        """Raise the read error that made libsndfile fail, if there was one."""
+        if self._remote is None:
+            verify_readable(self._recording.fileno())
+        elif self._remote.error is not None:
             raise self._remote.error
 
     def claimed_seconds(self) -> float | None:
@@ -144,7 +147,10 @@ class SoundFileStream:
     def _read(self, size: int) -> NativeBlock:
         try:
             block: NativeBlock = self._file.read(size, dtype="float32", always_2d=True)
-        finally:
+        except soundfile.LibsndfileError:
+            self._raise_read_error()
+            raise
+        if self._remote is not None:
             self._raise_read_error()
         return block
 

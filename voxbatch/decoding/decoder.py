@@ -24,7 +24,7 @@ from voxbatch.child_process import handle_stop_signals
 from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable
 from voxbatch.errors import AudioError, ItemError, StorageError
 from voxbatch.records import Chunk, Failure, Samples, Span
-from voxbatch.storage import Recording, StoreOptions, UnusableObject, open_recording, redacted
+from voxbatch.storage import LocalReadError, Recording, StoreOptions, UnusableObject, open_recording, redacted
 from voxbatch.storage.circuit_breaker import Unreachable, UnusableRecording, report_error, report_success
 from voxbatch.storage.prefetch import Prefetch, Prefetcher
 
@@ -146,6 +146,8 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
         yield from cut_into_chunks(waveforms, task.limit, task.overlap)
     except UnusableObject as e:
         raise UnusableRecording(str(e)) from e
+    except LocalReadError as e:
+        raise LocalReadError(f"cannot read {redacted(task.audio)}: {e}") from e
     except UnusableRecording:
         raise
     except (AudioError, FFmpegKilledError) as e:

@@ -39,8 +39,8 @@ class Decoded:
     warnings: tuple[str, ...]
     cpu_s: float
     """CPU seconds of decoding and cutting."""
-    report: Reachable | None = None
-    """Report that the recording's place answers; None if the recording is local."""
+    report: Reachable
+    """Report that the recording's place answers."""
 
 
 @dataclass(frozen=True, slots=True)

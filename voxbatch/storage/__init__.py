@@ -20,7 +20,7 @@ from voxbatch.errors import AudioError, ConfigError, StorageError, VoxbatchError
 from voxbatch.storage import connect
 from voxbatch.storage.address import HTTP_SCHEMES, is_remote, parse_bucket_address, place_of, redacted, scheme_of
 from voxbatch.storage.circuit_breaker import UnusableRecording
-from voxbatch.storage.local import LocalStore, open_local_audio
+from voxbatch.storage.local import LocalReadError, LocalStore, open_local_audio, read_at, verify_readable
 from voxbatch.storage.objects import ObjectNotFound, Stat, UnusableObject
 from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
 from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, fetch
@@ -31,6 +31,7 @@ from voxbatch.storage.temporary_files import TemporaryFileError, temporary_file
 
 __all__ = [
     "DEFAULT_STORE_OPTIONS",
+    "LocalReadError",
     "Recording",
     "Store",
     "StoreOptions",
@@ -44,9 +45,11 @@ __all__ = [
     "open_store",
     "parallel_map",
     "place_of",
+    "read_at",
     "redacted",
     "set_retry_deadline",
     "stat_object",
+    "verify_readable",
 ]
 
 _T = TypeVar("_T")

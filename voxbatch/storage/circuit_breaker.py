@@ -24,6 +24,7 @@ from typing import Generic, TypeVar
 
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.storage.address import is_remote, place_of
+from voxbatch.storage.local import mount_point
 from voxbatch.storage.objects import CredentialsExpired, TransientError
 from voxbatch.storage.temporary_files import TemporaryFileError
 
@@ -48,7 +49,7 @@ class Reachable:
     """Report that a place answers: it delivered something, or said that the object is missing or unusable."""
 
     place: str
-    """Name of the place: "gs://bucket/", "the web", or the folder of temporary files."""
+    """Name of the place: "gs://bucket/", "the web", a mount point, or the folder of temporary files."""
     at: float
     """Time of the answer, on the clock that all processes of this host share (time.monotonic)."""
 
@@ -80,9 +81,9 @@ class Refused:
 Report = Reachable | Unreachable | Refused
 
 
-def report_success(uri: str, answered_at: float) -> Reachable | None:
-    """Return the report of a recording that was fetched; None for a local one."""
-    return Reachable(_place(uri), answered_at) if is_remote(uri) else None
+def report_success(uri: str, answered_at: float) -> Reachable:
+    """Return the report of a recording that was read."""
+    return Reachable(_place(uri), answered_at)
 
 
 def report_error(item: int, uri: str, error: Exception) -> Report | None:
@@ -99,8 +100,10 @@ def report_error(item: int, uri: str, error: Exception) -> Report | None:
 
 
 def _place(uri: str) -> str:
-    """Return the place that is up or down as a whole: a bucket, or "the web" for all web servers, because any of many
-    servers may be gone permanently."""
+    """Return the place that is up or down as a whole: a mount point, a bucket, or "the web" for all web servers,
+    because any of many servers may be gone permanently."""
+    if not is_remote(uri):
+        return mount_point(uri)
     place = place_of(uri)
     return "the web" if place.startswith("http") else place
 

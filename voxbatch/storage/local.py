@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
+import re
 import secrets
 import stat
 from collections.abc import Generator, Iterable, Iterator
@@ -207,3 +209,49 @@ def open_local_audio(path: str) -> int:
         os.close(fd)
         raise AudioError(f"cannot read {path}: it is {_KIND.get(stat.S_IFMT(mode), 'no regular file')}")
     return fd
+
+
+class LocalReadError(StorageError):
+    """A local file that cannot be read: the disk or the network file system fails, and the file may be whole."""
+
+
+def read_at(fd: int, count: int, at: int) -> bytes:
+    """Return os.pread(fd, count, at).
+
+    Raises:
+        LocalReadError: the file cannot be read.
+    """
+    try:
+        return os.pread(fd, count, at)
+    except OSError as e:
+        raise LocalReadError(f"{e.strerror} at byte {at:,}") from e
+
+
+def verify_readable(fd: int) -> None:
+    """Read a file to its end. Call this if a decoder failed: for a decoder, a read error looks like damage or like the
+    end of the file.
+
+    Raises:
+        LocalReadError: the file cannot be read.
+    """
+    at = 0
+    while data := read_at(fd, _VERIFY_BYTES, at):
+        at += len(data)
+
+
+_VERIFY_BYTES = 1 << 20
+
+
+@functools.cache
+def _mount_points() -> tuple[str, ...]:
+    """Return the mount points when this process first asked for them, so that one that disappears later is still
+    known."""
+    lines = Path("/proc/self/mounts").read_bytes().splitlines()
+    escaped = [line.split(b" ")[1] for line in lines]
+    points = (re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), point) for point in escaped)
+    return tuple(sorted({os.path.join(os.fsdecode(point), "") for point in points}, key=len, reverse=True))
+
+
+def mount_point(path: str) -> str:
+    """Return the mount point of an absolute path, which works or fails as a whole: "/mnt/nfs/a.wav" → "/mnt/nfs/"."""
+    return next((point for point in _mount_points() if path.startswith(point)), "/")

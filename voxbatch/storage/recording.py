@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from typing import Protocol, TypeVar
 
+from voxbatch.storage.local import read_at
 from voxbatch.storage.objects import Digest, RangeReply, Stat, TransientError, UnusableObject
 from voxbatch.storage.request_pool import BLOCK_THREADS, fetch_pool
 from voxbatch.storage.retrying_client import RetryingReader, read_blocks
@@ -47,6 +48,7 @@ class Recording(Protocol):
 
         Raises:
             TransientError: the store does not answer.
+            LocalReadError: the file cannot be read.
             UnusableObject: the recording was replaced or changed.
         """
 
@@ -82,8 +84,12 @@ class FileRecording:
         return cls(fd)
 
     def pread(self, count: int, at: int) -> bytes:
-        """Return `count` bytes from position `at`, fewer at the end of the file."""
-        return os.pread(self._fd, count, at)
+        """Return `count` bytes from position `at`, fewer at the end of the file.
+
+        Raises:
+            LocalReadError: the file cannot be read.
+        """
+        return read_at(self._fd, count, at)
 
     def fileno(self) -> int:
         """Return the descriptor of the file."""
