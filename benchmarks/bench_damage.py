@@ -7,6 +7,9 @@ failure. Noise that was not in the original needs one, too. A read error needs a
 
 False alarms are counted over the undamaged files, and over the recordings of speech/.
 
+Four columns are not damaged: two audio streams of which the first is silent, two with sound, audio that begins later
+than the video, and a gap in the timestamps. All audio must be at its time, and several streams need a warning.
+
 A cell of the table is one of these:
 
     ok       all audio is there, at the right time
@@ -16,7 +19,7 @@ A cell of the table is one of these:
     LOST     audio is lost, without a word
     (lost)   the same, where the format has no means to notice it: see `excuse`; not counted
     ALARM    a warning or a failure, although nothing is damaged
-    WRONG    the read error is no failure with `retryable`
+    WRONG    the read error is no failure with `retryable`; or the other content is not at its time, or not warned of
     -        the damage makes no sense for the format
 """
 
@@ -31,12 +34,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +48,12 @@ import soundfile
 from common import VOXBATCH, Bars, corpus, machine, write_manifest
 from damage import (
     FORMATS,
+    GAP_S,
+    LATE_S,
     RATE,
+    SECOND,
     SECONDS,
+    SOURCE,
     Format,
     corrupted,
     encode,
@@ -54,8 +61,10 @@ from damage import (
     garbage,
     stale,
     tail,
-    tones,
     truncated,
+    variants,
+    write_sources,
+    write_variant,
     zeroed,
 )
 from numpy.typing import NDArray
@@ -65,7 +74,6 @@ from voxbatch.audio.ffmpeg import FFMPEG_VARIABLE
 from voxbatch.errors import VoxbatchError
 from voxbatch.storage import open_recording
 
-SOURCE = "source.wav"
 TOLERANCE_S = max(0.1, 0.01 * SECONDS)
 """Seconds that may be lost, or added, without a word."""
 STEP_S, FRAME_S, WINDOW_S = 0.1, 0.01, 0.4
@@ -73,13 +81,18 @@ STEP_S, FRAME_S, WINDOW_S = 0.1, 0.01, 0.4
 BANDS, FFT = 16, 512
 SAME, SURE = 0.6, 0.8
 """Correlations of two windows from which they hold the same audio, and from which that is certain."""
+MISPLACED_S = 0.1
+"""Seconds that audio may be early or late."""
 CODEC_DELAY_S = 0.15
 """Seconds by which a codec may delay the undamaged audio: AAC's first 2,112 samples."""
 UNDAMAGED, READ_ERROR = "none", "read error"
 _ONLY_LEVELS = "samples reach"
 """Begin of the warning about loud samples. Noise that was decoded causes it, but it tells nobody about a loss."""
-DAMAGES = (UNDAMAGED, "truncated", "zeroed", "corrupted", "stale-", "stale+", "garbage", "tail", READ_ERROR)
-STRACE_CALLS = "read,pread64,readv,preadv"
+STREAMS, LATE, GAP = ("silent 1st", "two"), "late", "gap"
+DAMAGES = ("truncated", "zeroed", "corrupted", "stale-", "stale+", "garbage", "tail")
+COLUMNS = (UNDAMAGED, *DAMAGES, READ_ERROR, *STREAMS, LATE, GAP)
+READS = "read,pread64,readv,preadv"
+STRACE = ("strace", "-f", "-qq", "-e", f"trace={READS}", "-e", "signal=none")
 
 
 # ── where the audio is ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -116,6 +129,8 @@ class Kept:
 
     seconds: float
     """Length of the decoded audio."""
+    wanted_s: float
+    """Seconds of the original that are not silent."""
     in_place_s: float
     """Seconds of the original that are at their time."""
     moved_s: float
@@ -141,8 +156,12 @@ def compare(original: NDArray[np.float32], decoded: NDArray[np.float32], slack_s
         elif row.max(initial=0.0) >= SURE and abs(shifts[n] - shifts[n - 1]) <= STEP_S / 2:  # not a chance likeness
             moved[n : n + width] = True
     moved &= ~covered
+    audible = np.zeros(len(wanted), bool)
+    for n in wanted.any(axis=1).nonzero()[0]:
+        audible[n : n + width] = True
     return Kept(
         seconds=len(decoded) / RATE,
+        wanted_s=float(audible.sum() * STEP_S),
         in_place_s=float(covered.sum() * STEP_S),
         moved_s=float(moved.sum() * STEP_S),
         shift_s=float(np.median(shifts[moved])) if moved.any() else 0.0,
@@ -161,20 +180,21 @@ def _close_stderr() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def write_decoded(path: Path, target: Path) -> None:
-    """Write what voxbatch decodes as WAV, or nothing if it fails. Runs in a process of the pool."""
+def decoded_or_source(path: Path, source: Path) -> NDArray[np.float32]:
+    """Return what voxbatch decodes, or the source if it decodes nothing. Runs in a process of the pool."""
     with suppress(VoxbatchError):
-        soundfile.write(target, decoded(path), RATE, subtype="FLOAT")
+        return decoded(path)
+    sound: NDArray[np.float32] = soundfile.read(source, dtype="float32")[0]
+    return sound
 
 
-def kept(originals: Sequence[Path], path: Path) -> Kept:
-    """Compare a decoded file with the first original that exists. Runs in a process of the pool."""
-    original = next(each for each in originals if each.exists())
-    sound, _ = soundfile.read(original, dtype="float32")
+def kept(reference: Path, path: Path, slack_s: float) -> Kept:
+    """Compare a decoded file with its reference. Runs in a process of the pool."""
+    sound, _ = soundfile.read(reference, dtype="float32")
     try:
-        return compare(sound, decoded(path), CODEC_DELAY_S if original is originals[-1] else STEP_S)
+        return compare(sound, decoded(path), slack_s)
     except VoxbatchError:
-        return Kept(0.0, 0.0, 0.0, 0.0)
+        return Kept(0.0, SECONDS, 0.0, 0.0, 0.0)
 
 
 # ── cases ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -197,6 +217,12 @@ class Case:
         """Return the id of the item."""
         return f"{self.form.name}:{self.damage}"
 
+    def reference(self, folder: Path) -> Path:
+        """Return the file that the decoded audio is compared with."""
+        if self.damage == UNDAMAGED:
+            return folder / SOURCE
+        return folder / self.form.name / f"{self.damage if self.damage in (LATE, GAP) else 'damaged'}.wav"
+
     @property
     def excuse(self) -> str:
         """Return why this damage of this format cannot be noticed; empty if it can."""
@@ -215,8 +241,8 @@ class Case:
         """Return whether audio is missing, at a wrong time, or made up."""
         if self.kept is None:
             return False
-        longest = SECONDS * (2 if self.damage == "tail" else 1) + TOLERANCE_S
-        return self.kept.in_place_s < SECONDS - TOLERANCE_S or self.kept.seconds > longest
+        longest = SECONDS + {"tail": SECONDS, LATE: LATE_S}.get(self.damage, 0.0) + TOLERANCE_S
+        return self.kept.in_place_s < self.kept.wanted_s - TOLERANCE_S or self.kept.seconds > longest
 
     def verdict(self) -> str:
         """Return the cell of the table."""
@@ -226,12 +252,20 @@ class Case:
         if self.damage == UNDAMAGED:
             return "ALARM" if warned or failed else "LOST" if self.loses() else "ok"
         if failed:
-            return "failed"
+            return "failed" if self.damage in DAMAGES else "WRONG"
+        if self.damage in STREAMS:
+            return "WRONG" if self.loses() or not warned else "warned"
+        if self.damage in (LATE, GAP):
+            return "WRONG" if self.loses() else "ok"
         if not self.loses():
             return "ok"
         if any(not warning.startswith(_ONLY_LEVELS) for warning in self.line["warnings"]):
             return "moved" if self.kept and self.kept.moved_s > TOLERANCE_S else "warned"
         return "(lost)" if self.excuse else "LOST"
+
+    def is_bad(self) -> bool:
+        """Return whether the case counts against a bar."""
+        return self.verdict().isupper()
 
     def told(self) -> str:
         """Return one line about the case."""
@@ -248,14 +282,13 @@ class Case:
 
 
 def write_cases(folder: Path, only: re.Pattern[str]) -> Iterator[Case]:
-    """Write the sources, and each format undamaged and damaged."""
-    soundfile.write(source := folder / SOURCE, tones(1), RATE, subtype="PCM_16")
-    soundfile.write(second := folder / "second.wav", tones(2), RATE, subtype="PCM_16")
+    """Write the sources, each format undamaged and damaged, and the other contents of the format."""
+    write_sources(folder)
     for form in FORMATS:
-        if not any(only.search(f"{form.name}:{damage}") for damage in DAMAGES):
+        if not any(only.search(f"{form.name}:{column}") for column in COLUMNS):
             continue
-        whole, other = folder / form.name / UNDAMAGED / form.file, folder / form.name / "other" / form.file
-        if not (encode(form, source, whole) and encode(form, second, other)):
+        whole, other = (folder / form.name / name / form.file for name in (UNDAMAGED, "other"))
+        if not (encode(form, folder / SOURCE, whole) and encode(form, folder / SECOND, other)):
             print(f"{form.name}: not written, because no ffmpeg here has its encoder")
             continue
         changes = {
@@ -270,6 +303,20 @@ def write_cases(folder: Path, only: re.Pattern[str]) -> Iterator[Case]:
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(data)
                 yield Case(form, damage, path, {})
+        for name, options in variants(form, folder).items():
+            path = folder / form.name / name / {"a.m4a": "a.mp4", "a.mka": "a.mkv"}.get(form.file, form.file)
+            if only.search(f"{form.name}:{name}") and write_variant(options, path):
+                yield Case(form, name, path, {})
+
+
+def write_references(sound: NDArray[np.float32], folder: Path) -> None:
+    """Write what the decoded audio is compared with: "damaged.wav", "late.wav" and "gap.wav"."""
+    begin, end = (round(second * RATE) for second in GAP_S)
+    with_gap = sound.copy()
+    with_gap[begin:end] = 0
+    late = np.concatenate([np.zeros(round(LATE_S * RATE), np.float32), sound])
+    for name, each in (("damaged", sound), (LATE, late), (GAP, with_gap)):
+        soundfile.write(folder / f"{name}.wav", each, RATE, subtype="FLOAT")
 
 
 # ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -291,22 +338,18 @@ def transcribe(rows: Iterable[dict[str, Any]], folder: Path, prefix: Iterable[st
 def judged(cases: list[Case], folder: Path) -> list[Case]:
     """Run all cases without a read error, and decode those that are done once more."""
     undamaged = {case.form.name: folder / case.form.name / UNDAMAGED / case.form.file for case in cases}
-    references = {name: folder / name / "reference.wav" for name in undamaged}
-    source = folder / SOURCE
-    workers = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(dir=folder) as place:
         lines = transcribe(_rows(cases), Path(place))
     cases = [replace(case, line=lines[case.id]) for case in cases]
-    with ProcessPoolExecutor(workers, initializer=_close_stderr) as pool:
-        list(pool.map(write_decoded, undamaged.values(), references.values()))
-        kepts = [
-            pool.submit(kept, [*([references[case.form.name]] if case.damage != UNDAMAGED else []), source], case.path)
-            for case in cases
-        ]
-        return [
-            case if "error" in case.line else replace(case, kept=future.result())
-            for case, future in zip(cases, kepts, strict=True)
-        ]
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), initializer=_close_stderr) as pool:
+        sounds = pool.map(decoded_or_source, undamaged.values(), repeat(folder / SOURCE))
+        for name, sound in zip(undamaged, sounds, strict=True):
+            write_references(sound, folder / name)
+        done = [case for case in cases if "error" not in case.line]
+        slack = [CODEC_DELAY_S if case.damage == UNDAMAGED else MISPLACED_S for case in done]
+        kepts = pool.map(kept, [case.reference(folder) for case in done], [case.path for case in done], slack)
+        found = dict(zip((case.id for case in done), kepts, strict=True))
+    return [replace(case, kept=found.get(case.id)) for case in cases]
 
 
 def with_read_errors(cases: list[Case], folder: Path) -> list[Case]:
@@ -319,19 +362,7 @@ def with_read_errors(cases: list[Case], folder: Path) -> list[Case]:
     with tempfile.TemporaryDirectory(dir=folder) as place, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         log = Path(place) / "strace.log"
         paths = [f"--trace-path={case.path}" for case in cases]
-        command = [
-            "strace",
-            "-f",
-            "-qq",
-            "-y",
-            "-e",
-            f"trace={STRACE_CALLS}",
-            "-e",
-            "signal=none",
-            "-o",
-            str(log),
-            *paths,
-        ]
+        command = [*STRACE, "-y", "-o", str(log), *paths]
         transcribe(_rows(cases), Path(place), command)
         at = _middle_reads(log.read_text("utf-8", "replace"))
         return list(pool.map(lambda case: _with_read_error(case, at[str(case.path)], folder), cases))
@@ -374,10 +405,8 @@ def _middle_read(reads: list[tuple[str, int]]) -> int:
 
 
 def _with_read_error(case: Case, number: int, folder: Path) -> Case:
-    command = [
-        "strace", "-f", "-qq", f"--trace-path={case.path}", "-e", f"trace={STRACE_CALLS}", "-e", "signal=none",
-        "-e", f"inject={STRACE_CALLS}:error=EIO:when={number}+", "-o", "/dev/null",
-    ]  # fmt: skip
+    inject = f"inject={READS}:error=EIO:when={number}+"
+    command = [*STRACE, "-o", "/dev/null", f"--trace-path={case.path}", "-e", inject]
     with tempfile.TemporaryDirectory(dir=folder) as place:
         lines = transcribe(_rows([case]), Path(place), command)
     return replace(case, line=lines[case.id])
@@ -390,29 +419,33 @@ def print_table(cases: list[Case]) -> None:
     """Print one line for each format, and one column for each damage."""
     cells = {(case.form.name, case.damage): case.verdict() for case in cases}
     names = list(dict.fromkeys(case.form.name for case in cases))
-    damages = [damage for damage in DAMAGES if any((name, damage) in cells for name in names)]
+    damages = [damage for damage in COLUMNS if any((name, damage) in cells for name in names)]
     print(f"\n{'':<15}" + "".join(f"{damage:<11}" for damage in damages))
     for name in names:
         print(f"{name:<15}" + "".join(f"{cells.get((name, damage), '-'):<11}" for damage in damages))
 
 
-def matrix(folder: Path, build: str, only: re.Pattern[str], verbose: bool, bars: Bars) -> None:
+def matrix(cases: list[Case], folder: Path, build: str, verbose: bool, bars: Bars) -> None:
     """Run the matrix with one ffmpeg."""
     began = time.monotonic()
-    cases = list(write_cases(folder, only))
     plain = judged([case for case in cases if case.damage != READ_ERROR], folder)
     cases = plain + with_read_errors([case for case in cases if case.damage == READ_ERROR], folder)
     print(f"\n{build}: {len(cases)} cases in {time.monotonic() - began:.0f} s")
-    shown = ("LOST", "WRONG", "ALARM")
     for case in cases:
-        if verbose or case.verdict() in shown:
+        if verbose or case.is_bad():
             print(case.told())
     print_table(cases)
-    verdicts = [(case.damage, case.verdict()) for case in cases]
     print()
-    bars.at_most(f"{build}: silent losses", sum(verdict == "LOST" for _, verdict in verdicts), 0)
-    bars.at_most(f"{build}: false alarms, undamaged files", sum(verdict == "ALARM" for _, verdict in verdicts), 0)
-    bars.at_most(f"{build}: read errors that are no retryable failure", sum(v == "WRONG" for _, v in verdicts), 0)
+    counts = Counter(
+        case.verdict() if case.damage in (UNDAMAGED, *DAMAGES) else case.damage for case in cases if case.is_bad()
+    )
+    bars.at_most(f"{build}: silent losses", counts["LOST"], 0)
+    bars.at_most(f"{build}: false alarms, undamaged files", counts["ALARM"], 0)
+    bars.at_most(f"{build}: read errors that are no retryable failure", counts[READ_ERROR], 0)
+    streams = sum(counts[name] for name in STREAMS)
+    bars.at_most(f"{build}: several audio streams, not the first with sound or no warning", streams, 0)
+    bars.at_most(f"{build}: late starts at the wrong time", counts[LATE], 0)
+    bars.at_most(f"{build}: gaps after which times are wrong", counts[GAP], 0)
 
 
 def speech(folder: Path, build: str, bars: Bars) -> None:
@@ -438,13 +471,17 @@ def main() -> None:
     given = parser.parse_args()
     bars = Bars()
     print(machine())
-    for program in given.ffmpeg:
-        os.environ[FFMPEG_VARIABLE] = program
-        version = subprocess.run([program, "-version"], check=True, capture_output=True, text=True).stdout.split()[2]
-        with tempfile.TemporaryDirectory(prefix="voxbatch-damage-") as folder:
-            matrix(Path(folder), f"ffmpeg {version}", re.compile(given.only), given.verbose, bars)
+    with tempfile.TemporaryDirectory(prefix="voxbatch-damage-") as name:
+        folder = Path(name)
+        cases = list(write_cases(folder, re.compile(given.only)))
+        for program in given.ffmpeg:
+            os.environ[FFMPEG_VARIABLE] = program
+            version = subprocess.run([program, "-version"], check=True, capture_output=True, text=True).stdout.split()[
+                2
+            ]
+            matrix(cases, folder, f"ffmpeg {version}", given.verbose, bars)
             if not given.only:
-                speech(Path(folder), f"ffmpeg {version}", bars)
+                speech(folder, f"ffmpeg {version}", bars)
     bars.leave()
 
 

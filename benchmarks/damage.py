@@ -133,14 +133,64 @@ FORMATS = (
 )  # fmt: skip
 
 
+SOURCE, SECOND, SILENCE = "source.wav", "second.wav", "silence.wav"
+"""Files that `write_sources` writes: the recording, another one, and silence of the same length."""
+LATE_S = 3.5
+"""Seconds from the begin of the video to the begin of the audio."""
+GAP_S = (10.0, 15.0)
+"""Begin and end of the gap in the timestamps."""
+CONTAINERS = {
+    ".m4a": "mpeg4", ".mp4": "mpeg4", ".mov": "mpeg4", ".3gp": "mpeg4", ".mka": "mpeg4", ".avi": "mpeg4",
+    ".webm": "libvpx", ".ts": "mpeg2video", ".mpg": "mpeg1video", ".flv": "flv", ".wma": "wmv2",
+}  # fmt: skip
+"""Extensions of the containers that hold video, too, and an encoder for it."""
+_WITHOUT_TIMES = (".avi",)
+_GAP_ONLY = (".ogg", ".opus")
+_ONE_AUDIO_STREAM = (".flv",)
+
+
+def write_sources(folder: Path) -> None:
+    """Write SOURCE, SECOND and SILENCE."""
+    for name, sound in ((SOURCE, tones(1)), (SECOND, tones(2)), (SILENCE, np.zeros(round(SECONDS * RATE), np.float32))):
+        soundfile.write(folder / name, sound, RATE, subtype="PCM_16")
+
+
+def variants(form: Format, sources: Path) -> dict[str, list[str]]:
+    """Return options of ffmpeg that write other contents in a format, by the name of the content.
+
+    * "silent 1st": two audio streams, of which the first is silent;
+    * "two": two audio streams with sound;
+    * "late": video, and audio that begins LATE_S later;
+    * "gap": the packets of GAP_S are missing.
+    """
+    extension = Path(form.file).suffix
+    source, second, silence = (f"-i {sources / name}" for name in (SOURCE, SECOND, SILENCE))
+    video = f"-f lavfi -i color=black:size=176x144:rate=25:duration={SECONDS}"
+    found = {}
+    if extension in CONTAINERS and extension not in _ONE_AUDIO_STREAM:
+        found["silent 1st"] = f"{silence} {source} -map 0 -map 1"
+        found["two"] = f"{source} {second} -map 0 -map 1"
+    if extension in CONTAINERS and extension not in _WITHOUT_TIMES:
+        found["late"] = f"{video} -itsoffset {LATE_S} {source} -map 0 -map 1 -c:v {CONTAINERS[extension]}"
+    if extension in {*CONTAINERS, *_GAP_ONLY} - {*_WITHOUT_TIMES}:
+        found["gap"] = rf"{source} -bsf:a noise=drop=between(pts*tb\,{GAP_S[0]}\,{GAP_S[1]})"
+    return {name: f"{options} {form.options}".split() for name, options in found.items()}
+
+
+def write_variant(options: list[str], target: Path) -> bool:
+    """Write one of the `variants`. Return False if no ffmpeg can."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return any(_ffmpeg(program, options, target) for program in encoders())
+
+
 def encode(form: Format, source: Path, target: Path) -> bool:
     """Write the source in a format. Return False if neither ffmpeg has the encoder."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     if form.subtype:
+        target.parent.mkdir(parents=True, exist_ok=True)
         sound, rate = soundfile.read(source, dtype="float32")
         kind = {".rf64": "RF64", ".w64": "W64"}.get(target.suffix, target.suffix[1:].upper())
         soundfile.write(target, sound, rate, subtype=form.subtype, format=kind)
-    elif not any(_encoded(program, form, source, target) for program in encoders()):
+    elif not write_variant(["-i", str(source), *form.options.split()], target):
         return False
     if form.edit:
         target.write_bytes(form.edit(target.read_bytes()))
@@ -152,19 +202,8 @@ def encoders() -> list[str]:
     return [imageio_ffmpeg.get_ffmpeg_exe(), *filter(None, [shutil.which("ffmpeg")])]
 
 
-def _encoded(program: str, form: Format, source: Path, target: Path) -> bool:
-    command = [
-        program,
-        "-y",
-        "-nostdin",
-        "-loglevel",
-        "error",
-        "-i",
-        source,
-        *form.options.split(),
-        "-bitexact",
-        target,
-    ]
+def _ffmpeg(program: str, options: list[str], target: Path) -> bool:
+    command = [program, "-y", "-nostdin", "-loglevel", "error", *options, "-bitexact", target]
     done = subprocess.run(command, check=False, capture_output=True)
     if done.returncode != 0:
         target.unlink(missing_ok=True)
