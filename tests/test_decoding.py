@@ -9,8 +9,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import chain, pairwise
 from pathlib import Path
@@ -19,8 +20,11 @@ import psutil
 import pytest
 from conftest import Recorder, environment
 
+from voxbatch import hang_detector
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable, process, warm_pool
+from voxbatch.decoding import pool as process_pool
+from voxbatch.errors import RunError
 from voxbatch.records import Chunk
 from voxbatch.storage import StoreOptions
 
@@ -128,7 +132,7 @@ def test_item_that_kills_two_decoders_fails(recording: Recorder) -> None:
         ended = ends(messages)
     assert sorted(ended) == list(range(6))
     assert isinstance(ended[0], Undecodable)
-    assert ended[0].failure.message == f"cannot decode {paths[0]}: the decoder died twice (killed by signal 9)"
+    assert ended[0].failure.message == f"cannot decode {paths[0]}: the decoder of the retry died (killed by signal 9)"
     assert ended[0].failure.retryable
     assert all(isinstance(ended[i], Decoded) for i in range(1, 6))
 
@@ -303,18 +307,163 @@ def test_decoders_end_with_their_parent(recording: Recorder) -> None:
     assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
 
 
-@pytest.mark.timeout(30)
-def test_a_hanging_decoder_is_replaced(recording: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decoder process that is silent for too long is killed; its item fails, and the items behind it are done."""
-    monkeypatch.setattr(process, "HANG_TIMEOUT_S", 5.0)
-    paths = [recording("a.wav", 0.5), recording("b.wav", 0.5)]
+# ── suspended, hanging and killed ─────────────────────────────────────────────────────────────────────────────────────
+
+FFMPEG_THAT_DELAYS = """#!/bin/sh
+echo >> {folder}/calls
+if [ $(wc -l < {folder}/calls) -le {times} ]; then
+    {delay}
+fi
+exec {ffmpeg} "$@"
+"""
+HANGS, RUNS_FOREVER = "exec sleep 600", "while :; do :; done"
+WORKS_FOR_5_S = "timeout 5 sh -c 'while :; do :; done'"
+IS_STOPPED_FOR_5_S = "(sleep 5; kill -CONT $$) > /dev/null & kill -STOP $$"
+
+
+@pytest.fixture
+def slow_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+    """Let ffmpeg do something else before its work, the first times."""
+
+    def prepare(delay: str, times: int) -> None:
+        program = tmp_path / "ffmpeg"
+        program.write_text(FFMPEG_THAT_DELAYS.format(folder=tmp_path, times=times, delay=delay, ffmpeg=executable()))
+        program.chmod(0o755)
+        monkeypatch.setenv("VOXBATCH_FFMPEG", str(program))
+
+    return prepare
+
+
+@pytest.fixture
+def mka(recording: Recorder, tmp_path: Path) -> Path:
+    """Return a recording that ffmpeg decodes."""
+    path = tmp_path / "a.mka"
+    subprocess.run([executable(), "-v", "error", "-i", recording("a.wav", 20), "-c", "copy", path], check=True)
+    return path
+
+
+@pytest.fixture
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judge a hang after seconds, not minutes."""
+    monkeypatch.setattr(process, "HANG_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(process, "BUSY_TIMEOUT_S", 9.0)
+    monkeypatch.setattr(hang_detector, "MIN_CPU_S", 0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [HANGS, RUNS_FOREVER])
+@pytest.mark.usefixtures("short_limits")
+def test_item_that_hangs_twice_fails(
+    recording: Recorder, mka: Path, slow_ffmpeg: Callable[[str, int], None], delay: str
+) -> None:
+    """A decoder whose ffmpeg hangs, idle or busy, is killed. Its item is retried once, and then fails alone."""
+    slow_ffmpeg(delay, 2)
+    with DecoderPool(1) as pool:
+        ended = ends(pool.run(tasks([mka, recording("b.wav", 0.5)])))
+    end = ended[0]
+    assert isinstance(end, Undecodable)
+    assert end.failure.message == f"cannot decode {mka}: the decoder of the retry hung"
+    assert end.failure.retryable
+    assert isinstance(ended[1], Decoded)
+    assert not [child for child in psutil.Process().children(recursive=True) if child.name() in ("sleep", "sh")]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_limits")
+def test_item_that_hangs_once_is_retried(mka: Path, slow_ffmpeg: Callable[[str, int], None]) -> None:
+    """An item whose decoder hangs is decoded by a fresh decoder."""
+    slow_ffmpeg(HANGS, 1)
+    with DecoderPool(1) as pool:
+        assert isinstance(ends(pool.run(tasks([mka])))[0], Decoded)
+    assert (mka.parent / "calls").read_text() == 2 * "\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [WORKS_FOR_5_S, IS_STOPPED_FOR_5_S])
+@pytest.mark.usefixtures("short_limits")
+def test_a_working_or_suspended_ffmpeg_does_not_hang(
+    mka: Path, slow_ffmpeg: Callable[[str, int], None], delay: str
+) -> None:
+    """An ffmpeg that works without output, or is stopped by a signal, does not count as hung."""
+    slow_ffmpeg(delay, 9)
+    with DecoderPool(1) as pool:
+        assert isinstance(ends(pool.run(tasks([mka])))[0], Decoded)
+    assert (mka.parent / "calls").read_text() == "\n"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_limits")
+def test_a_suspended_decoder_does_not_hang(recording: Recorder) -> None:
+    """A decoder that is stopped by a signal for a while goes on with its item."""
     with DecoderPool(1) as pool:
         (decoder,) = children()
-        os.kill(decoder.pid, signal.SIGSTOP)
-        ended = ends(pool.run(tasks(paths)))
-    assert isinstance(ended[0], Undecodable)
-    assert ended[0].failure.message == f"cannot decode {paths[0]}: decoding hung for 5 s and was stopped"
-    assert isinstance(ended[1], Decoded)
+        decoder.suspend()
+        resumed = threading.Timer(6, decoder.resume)
+        resumed.start()
+        assert isinstance(ends(pool.run(tasks([recording("a.wav", 0.5)])))[0], Decoded)
+        assert children() == [decoder]
+        resumed.join()
+
+
+SUSPENDED = """
+import sys
+from voxbatch.decoding import DecoderPool, Task, process
+process.HANG_TIMEOUT_S = 6.0
+with DecoderPool(1) as pool:
+    print("going", flush=True)
+    for message in pool.run(iter([Task(0, sys.argv[1], 0.0, None, None, None, 240_000)])):
+        pass
+    print(type(message).__name__, *[each.pid for each in pool._decoders])
+"""
+
+
+@pytest.mark.slow
+def test_a_suspended_run_goes_on(mka: Path, slow_ffmpeg: Callable[[str, int], None]) -> None:
+    """If all processes are stopped for longer than the time limit of a hang, no decoder is replaced."""
+    slow_ffmpeg("sleep 4", 9)
+    environ = {**environment(), "VOXBATCH_FFMPEG": os.environ["VOXBATCH_FFMPEG"]}
+    with subprocess.Popen([sys.executable, "-c", SUSPENDED, mka], env=environ, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"going\n"
+        while not (mka.parent / "calls").exists():
+            time.sleep(0.01)
+        (decoder,) = children(parent.pid)
+        everything = [psutil.Process(parent.pid), decoder, *decoder.children()]
+        for each in everything:
+            each.suspend()
+        time.sleep(8)
+        for each in everything:
+            each.resume()
+        assert parent.stdout.read() == f"Decoded {decoder.pid}\n".encode()
+    assert (mka.parent / "calls").read_text() == "\n"
+
+
+@pytest.mark.parametrize("kills", [process_pool.MAX_KILLED_STARTS, 99])
+def test_a_decoder_that_is_killed_while_it_starts_is_replaced(recording: Recorder, kills: int) -> None:
+    """A decoder that is killed before its first message costs no item. If that happens to each, the run stops."""
+    path, killed, is_over = recording("a.wav", 0.5), set[int](), threading.Event()
+    earlier = set(children())
+
+    def kill_starting() -> None:
+        while not is_over.wait(0.01):
+            for decoder in set(children()) - earlier:
+                if len(killed) < kills and decoder.pid not in killed:
+                    decoder.kill()
+                    killed.add(decoder.pid)
+
+    killer = threading.Thread(target=kill_starting)
+    killer.start()
+    try:
+        with DecoderPool(1) as pool:
+            if kills == 99:
+                with pytest.raises(RunError, match=r"decoder processes do not start here \(killed by signal 9\)"):
+                    list(pool.run(tasks([path])))
+            else:
+                assert isinstance(ends(pool.run(tasks([path])))[0], Decoded)
+    finally:
+        is_over.set()
+        killer.join()
+    assert len(killed) == min(kills, process_pool.MAX_KILLED_STARTS + 1)
 
 
 @pytest.mark.slow

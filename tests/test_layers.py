@@ -19,7 +19,7 @@ PACKAGE = ROOT / "voxbatch"
 LAYERS = (
     ("errors", "records", "safe_text", "__init__"),
     ("log",),
-    ("child_process", "storage", "vllm_plugin"),
+    ("child_process", "hang_detector", "storage", "vllm_plugin"),
     ("audio", "chunking", "config", "formats", "latency", "manifest", "prices", "scoring", "stitching"),
     ("engines",),
     ("decoding", "output"),

@@ -81,6 +81,8 @@ class ChildProcess:
         finally:
             child_end.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self.pid = self._process.pid
+        """Number of the process, and of its session."""
         self.connection = Connection(parent_end.detach())
         self.output: int | None = None
         """Descriptor of the child's output. None if it is not captured, and after its end."""
@@ -91,6 +93,8 @@ class ChildProcess:
         self._last_line = ""
         self.exit_reason = ""
         """Exit code or signal of the process, for messages. Empty before `end`."""
+        self.was_killed = False
+        """True after `end` if a signal ended the process."""
 
     def send(self, message: object) -> None:
         """Send a message. A child that has ended is no error here: the next read of `connection` reports it."""
@@ -100,7 +104,7 @@ class ChildProcess:
     def has_ended(self) -> bool:
         """Return whether the process has ended. Messages of it may still be waiting."""
         try:  # WNOWAIT leaves a zombie, so that no other process group gets the number of this one before `end`
-            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:  # other code of this process has waited for it
             return True
 
@@ -129,7 +133,7 @@ class ChildProcess:
     def kill(self) -> None:
         """Kill the process and all processes that it started."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
 
     def end(self, patience_s: float = 0.0) -> list[str]:
         """Kill the process and all processes that it started, set `exit_reason`, and return the last printed lines.
@@ -151,7 +155,8 @@ class ChildProcess:
         if self._process.stdout is not None:
             self._process.stdout.close()
             self.output = None
-        if code < 0:
+        self.was_killed = code < 0
+        if self.was_killed:
             self.exit_reason = f"killed by signal {-code}"
         else:
             self.exit_reason = f"exit code {code}" + (f": {self._last_line}" if self._last_line else "")

@@ -7,6 +7,7 @@ import multiprocessing
 import multiprocessing.process
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -223,6 +224,23 @@ def test_an_engine_that_hangs_is_killed(
     assert sleeper.is_alive()
     assert waiting(guard, outputs) == "dead"
     assert not sleeper.is_alive()
+
+
+def test_a_suspended_engine_is_not_killed(
+    sleeper: multiprocessing.process.BaseProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time in which an engine is stopped by a signal does not count as a hang."""
+    monkeypatch.setattr(vllm_process, "LOOK_S", 0.02)
+    monkeypatch.setattr(vllm_process, "HANG_S", 0.5)
+    outputs: queue.SimpleQueue[str] = queue.SimpleQueue()
+    guard = _HangGuard([sleeper], lambda: outputs.put("dead"))
+    assert sleeper.pid is not None
+    os.kill(sleeper.pid, signal.SIGSTOP)
+    with guard:
+        time.sleep(1.5)
+        assert sleeper.is_alive()
+        os.kill(sleeper.pid, signal.SIGCONT)
+        assert outputs.get(timeout=20) == "dead"
 
 
 def test_the_hang_guard_ends_with_the_engine(sleeper: multiprocessing.process.BaseProcess) -> None:

@@ -1,8 +1,9 @@
 """Distribute tasks to decoder processes, read their messages, replace processes that die or hang, and retry unreachable
 recordings as the circuit breaker decides.
 
-A killed process says nothing about the recording: the OOM killer or a person may have ended it. Therefore the current
-task of a decoder that died, or whose ffmpeg was killed, is retried once."""
+A killed process says nothing about the recording: the OOM killer or a person may have ended it. Neither does a process
+that hangs: a drive may not answer. Therefore the current task of a decoder that died or hangs, or whose ffmpeg was
+killed, is retried once."""
 
 from __future__ import annotations
 
@@ -11,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing.connection import wait
 
-from voxbatch.decoding import process
 from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable
 from voxbatch.decoding.process import DecoderProcess, warm_pool
 from voxbatch.errors import AudioError, RunError
@@ -21,6 +21,9 @@ from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Refused,
 
 EXIT_TIMEOUT_S = 5.0
 """Seconds for which a decoder that closed its connection may need to end, so that its exit code can be read."""
+MAX_KILLED_STARTS = 3
+"""Number of decoders in succession, in one place of the pool, that may be killed before their first message. The next
+one ends the run. An unlucky decoder is killed once, and where memory or rights are missing, all of them are."""
 
 
 class DecoderPool:
@@ -93,20 +96,14 @@ class DecoderPool:
                 if decoder.connection in ready:
                     yield from self._receive(decoder)
                 elif decoder.is_hung():
-                    reason = f"decoding hung for {process.HANG_TIMEOUT_S:.0f} s and was stopped"
-                    yield from self._restart(decoder, reason, can_retry=False)
+                    yield from self._restart(decoder, "hung")
 
     def _receive(self, decoder: DecoderProcess) -> Iterator[Message]:
         try:
             message = decoder.receive()
         except (EOFError, OSError):
             decoder.end(EXIT_TIMEOUT_S)
-            if not decoder.has_started:
-                raise RunError(
-                    f"decoder processes do not start here ({decoder.exit_reason}); "
-                    "`python -c 'import voxbatch.audio'` may tell why, and so may voxbatch doctor"
-                ) from None
-            yield from self._restart(decoder, f"the decoder died twice ({decoder.exit_reason})", can_retry=True)
+            yield from self._restart(decoder, f"died ({decoder.exit_reason})")
             return
         if isinstance(message, Decoded):
             self.cpu_s += message.cpu_s
@@ -119,16 +116,28 @@ class DecoderPool:
         new_decoder = self._decoders[self._decoders.index(decoder)] = DecoderProcess(self._store_options)
         return new_decoder
 
-    def _restart(self, decoder: DecoderProcess, reason: str, can_retry: bool) -> Iterator[Undecodable]:
+    def _restart(self, decoder: DecoderProcess, fate: str) -> Iterator[Undecodable]:
         """Replace a decoder that died or hangs, and give its tasks to the new decoder. Yield the failure of the current
-        task if that is not retried."""
+        task if that was a retry already.
+
+        Raises:
+            RunError: the decoder could not start.
+        """
+        decoder.end()
+        if not decoder.has_started and (not decoder.was_killed or decoder.killed_starts == MAX_KILLED_STARTS):
+            raise RunError(
+                f"decoder processes do not start here ({decoder.exit_reason}); "
+                "`python -c 'import voxbatch.audio'` may tell why, and so may voxbatch doctor"
+            ) from None
         new_decoder = self._replace(decoder)
-        current, *waiting = decoder.tasks
-        can_retry = can_retry and not current.is_retry
-        if can_retry:
-            new_decoder.send_task(replace(current, is_retry=True, received=tuple(decoder.spans)))
-        for task in waiting:
+        tasks = list(decoder.tasks)
+        if not decoder.has_started:  # no task is to blame
+            new_decoder.killed_starts = decoder.killed_starts + 1
+        elif not tasks[0].is_retry:
+            tasks[0] = replace(tasks[0], is_retry=True, received=tuple(decoder.spans))
+        else:
+            failed = tasks.pop(0)
+            text = f"cannot decode {redacted(failed.audio)}: the decoder of the retry {fate}"
+            yield Undecodable(failed.item, Failure(AudioError.__name__, text, retryable=True))
+        for task in tasks:
             new_decoder.send_task(task)
-        if not can_retry:
-            text = f"cannot decode {redacted(current.audio)}: {reason}"
-            yield Undecodable(current.item, Failure(AudioError.__name__, text, retryable=True))

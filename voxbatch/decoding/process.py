@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from voxbatch.child_process import ChildProcess
 from voxbatch.decoding.messages import Message, Task
+from voxbatch.hang_detector import HangDetector
 from voxbatch.records import Chunk, Span
 from voxbatch.storage import StoreOptions
 
@@ -17,8 +17,11 @@ MAX_TASKS = 12
 """Number of tasks that a decoder holds, so that it never waits for its next short recording: one that is decoded, as
 many as are prefetched (FETCH_THREADS), and some that were fetched out of order."""
 HANG_TIMEOUT_S = 120.0
-"""Seconds of silence after which a decoder is killed, if the pool was reading its messages. Twice ffmpeg's own time
-limit."""
+"""Seconds without a message and without work after which a decoder hangs: see HangDetector. A read of a slow network
+drive may take a minute."""
+BUSY_TIMEOUT_S = 1200.0
+"""Seconds without a message after which a working decoder hangs. Skipping to an offset of many hours in a format
+without an index may take ten minutes."""
 
 
 class DecoderProcess(ChildProcess):
@@ -33,7 +36,9 @@ class DecoderProcess(ChildProcess):
         """Spans of the chunks of the current task that were received from this decoder."""
         self.has_started = False
         """True after the decoder's first message. A decoder that dies earlier could not start; no task is to blame."""
-        self._last_message_at = time.monotonic()
+        self.killed_starts = 0
+        """Number of decoders in succession before this one that were killed before their first message."""
+        self._hang_detector = HangDetector(self.pid)
         self.send(store_options)
 
     def has_capacity(self) -> bool:
@@ -43,7 +48,7 @@ class DecoderProcess(ChildProcess):
     def send_task(self, task: Task) -> None:
         """Send a task to the decoder."""
         if not self.tasks:
-            self._last_message_at = time.monotonic()
+            self._hang_detector.reset()
         self.tasks.append(task)
         self.send(task)
 
@@ -62,12 +67,15 @@ class DecoderProcess(ChildProcess):
         else:
             self.tasks.popleft()
             self.spans.clear()
-        self._last_message_at = time.monotonic()
+        self._hang_detector.reset()
         return message
 
     def is_hung(self) -> bool:
-        """Return whether the decoder has been silent for HANG_TIMEOUT_S and no message of it is waiting to be read."""
-        return time.monotonic() - self._last_message_at > HANG_TIMEOUT_S and not self.connection.poll()
+        """Return whether the decoder and its ffmpeg hang. Call this about every second while no message comes."""
+        watched = self._hang_detector
+        watched.look()
+        hangs = watched.idle_s > HANG_TIMEOUT_S or watched.silent_s > BUSY_TIMEOUT_S
+        return hangs and not self.connection.poll()
 
 
 class WarmPool:

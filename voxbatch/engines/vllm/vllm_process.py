@@ -24,11 +24,13 @@ from typing import Any, TextIO
 
 from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.families import Request
+from voxbatch.hang_detector import is_stopped
 from voxbatch.log import STDERR_LOCK
 from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SWITCH, parent_watchdog
 
 HANG_S = 600.0
-"""Seconds without any output after which the engine counts as dead. A first step may compile kernels for minutes."""
+"""Seconds without any output after which the engine counts as dead. A first step may compile kernels for minutes.
+LOOK_S counts for each look at the engine, so that no time counts in which this process or the engine was suspended."""
 LOOK_S = 1.0
 """Seconds between two looks at whether the engine is alive."""
 LOG_LINES = 3
@@ -269,20 +271,27 @@ class _HangGuard:
     ends, it ends the wait by `wake`, because vLLM would wait without a limit."""
 
     def __init__(self, processes: list[Any], wake: Callable[[], None]):
-        self._processes, self._wake, self._waiting_since = processes, wake, float("inf")
+        self._processes, self._wake = processes, wake
+        self._wait: object | None = None
+        """The wait that goes on, a new object for each. None between two waits. The thread only reads it."""
         self.thread = threading.Thread(target=self._watch, daemon=True, name="hang-guard")
         if processes:  # there are none if the user lets vLLM run in this process
             self.thread.start()
 
     def __enter__(self) -> None:
-        self._waiting_since = time.monotonic()
+        self._wait = object()
 
     def __exit__(self, *_: object) -> None:
-        self._waiting_since = float("inf")
+        self._wait = None
 
     def _watch(self) -> None:
+        watched, waited_s = self._wait, 0.0
         while all(process.is_alive() for process in self._processes):
-            if time.monotonic() - self._waiting_since > HANG_S:
+            if watched is not self._wait or watched is None:
+                watched, waited_s = self._wait, 0.0
+            elif not any(is_stopped(process.pid) for process in self._processes):
+                waited_s += LOOK_S
+            if waited_s > HANG_S:
                 for process in self._processes:
                     process.kill()
             time.sleep(LOOK_S)
