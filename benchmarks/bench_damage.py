@@ -1,9 +1,10 @@
 """Count the damaged recordings whose loss nobody reports: every format that voxbatch decodes, damaged in many ways.
 
-All damaged files go through one `voxbatch run` with the scripted engine, whose transcripts.jsonl and failures.jsonl
-are read. The items that are done are decoded once more in this process, and each 0.1 s of the original is looked for
-in the result, at most 0.1 s early or late. A loss of more than 0.1 s or 1%, whichever is longer, needs a warning or a
-failure. Noise that was not in the original needs one, too. A read error needs a failure with `retryable`.
+The recordings are tones that are written here in each format, and one recording of each format in speech/. All
+damaged files go through one `voxbatch run` with the scripted engine, whose transcripts.jsonl and failures.jsonl are
+read. The items that are done are decoded once more in this process, and each 0.1 s of the original is looked for in the
+result, at most 0.1 s early or late. A loss of more than 0.1 s or 1%, whichever is longer, needs a warning or a failure.
+Noise that was not in the original needs one, too. A read error needs a failure with `retryable`.
 
 False alarms are counted over the undamaged files, and over the recordings of speech/.
 
@@ -31,7 +32,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -52,13 +52,13 @@ from damage import (
     LATE_S,
     RATE,
     SECOND,
-    SECONDS,
     SOURCE,
     Format,
     corrupted,
     encode,
     encoders,
     garbage,
+    speech_formats,
     stale,
     tail,
     truncated,
@@ -74,8 +74,8 @@ from voxbatch.audio.ffmpeg import FFMPEG_VARIABLE
 from voxbatch.errors import VoxbatchError
 from voxbatch.storage import open_recording
 
-TOLERANCE_S = max(0.1, 0.01 * SECONDS)
-"""Seconds that may be lost, or added, without a word."""
+TOLERANCE_S, TOLERANCE = 0.1, 0.01
+"""Seconds, and share of the recording, that may be lost, or added, without a word. The longer one counts."""
 STEP_S, FRAME_S, WINDOW_S = 0.1, 0.01, 0.4
 """Steps of the original that are looked for; frames in which their times are measured; audio that is compared."""
 BANDS, FFT = 16, 512
@@ -129,6 +129,8 @@ class Kept:
 
     seconds: float
     """Length of the decoded audio."""
+    original_s: float
+    """Length of the original."""
     wanted_s: float
     """Seconds of the original that are not silent."""
     in_place_s: float
@@ -161,6 +163,7 @@ def compare(original: NDArray[np.float32], decoded: NDArray[np.float32], slack_s
         audible[n : n + width] = True
     return Kept(
         seconds=len(decoded) / RATE,
+        original_s=len(original) / RATE,
         wanted_s=float(audible.sum() * STEP_S),
         in_place_s=float(covered.sum() * STEP_S),
         moved_s=float(moved.sum() * STEP_S),
@@ -191,10 +194,7 @@ def decoded_or_source(path: Path, source: Path) -> NDArray[np.float32]:
 def kept(reference: Path, path: Path, slack_s: float) -> Kept:
     """Compare a decoded file with its reference. Runs in a process of the pool."""
     sound, _ = soundfile.read(reference, dtype="float32")
-    try:
-        return compare(sound, decoded(path), slack_s)
-    except VoxbatchError:
-        return Kept(0.0, SECONDS, 0.0, 0.0, 0.0)
+    return compare(sound, decoded(path), slack_s)
 
 
 # ── cases ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -219,7 +219,7 @@ class Case:
 
     def reference(self, folder: Path) -> Path:
         """Return the file that the decoded audio is compared with."""
-        if self.damage == UNDAMAGED:
+        if self.damage == UNDAMAGED and self.form.recording is None:
             return folder / SOURCE
         return folder / self.form.name / f"{self.damage if self.damage in (LATE, GAP) else 'damaged'}.wav"
 
@@ -241,8 +241,12 @@ class Case:
         """Return whether audio is missing, at a wrong time, or made up."""
         if self.kept is None:
             return False
-        longest = SECONDS + {"tail": SECONDS, LATE: LATE_S}.get(self.damage, 0.0) + TOLERANCE_S
-        return self.kept.in_place_s < self.kept.wanted_s - TOLERANCE_S or self.kept.seconds > longest
+        tolerance = max(TOLERANCE_S, TOLERANCE * self.kept.original_s)
+        longest = self.kept.original_s * (2 if self.damage == "tail" else 1)
+        return (
+            self.kept.in_place_s < self.kept.wanted_s - tolerance
+            or not self.kept.original_s - tolerance <= self.kept.seconds <= longest + tolerance
+        )
 
     def verdict(self) -> str:
         """Return the cell of the table."""
@@ -260,7 +264,7 @@ class Case:
         if not self.loses():
             return "ok"
         if any(not warning.startswith(_ONLY_LEVELS) for warning in self.line["warnings"]):
-            return "moved" if self.kept and self.kept.moved_s > TOLERANCE_S else "warned"
+            return "moved" if self.kept and self.kept.moved_s > MISPLACED_S else "warned"
         return "(lost)" if self.excuse else "LOST"
 
     def is_bad(self) -> bool:
@@ -281,10 +285,10 @@ class Case:
         return text
 
 
-def write_cases(folder: Path, only: re.Pattern[str]) -> Iterator[Case]:
+def write_cases(folder: Path, forms: Iterable[Format], only: re.Pattern[str]) -> Iterator[Case]:
     """Write the sources, each format undamaged and damaged, and the other contents of the format."""
     write_sources(folder)
-    for form in FORMATS:
+    for form in forms:
         if not any(only.search(f"{form.name}:{column}") for column in COLUMNS):
             continue
         whole, other = (folder / form.name / name / form.file for name in (UNDAMAGED, "other"))
@@ -322,14 +326,15 @@ def write_references(sound: NDArray[np.float32], folder: Path) -> None:
 # ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def transcribe(rows: Iterable[dict[str, Any]], folder: Path, prefix: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
-    """Run voxbatch, and return the lines of both outputs by id."""
+def transcribe(rows: list[dict[str, Any]], folder: Path, prefix: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
+    """Run voxbatch, and return the lines of both outputs by id. If the run stops, the items have failed with that."""
     out = folder / "out"
     manifest = write_manifest(folder / "rows.jsonl", rows)
     command = [*prefix, *VOXBATCH, "run", manifest, "-o", out, "--engine", "scripted", "--allow-outside", "--quiet"]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if ran.returncode not in (0, 3):
-        sys.exit(f"voxbatch run ended with {ran.returncode}:\n{ran.stderr[-3000:]}")
+        message = f"voxbatch run ended with {ran.returncode}: {ran.stderr[-2000:]}"
+        return {row["id"]: {"id": row["id"], "error": "", "message": message, "retryable": False} for row in rows}
     texts = [(out / name).read_text("utf-8") for name in ("transcripts.jsonl", "failures.jsonl")]
     lines = [json.loads(line) for text in texts for line in text.splitlines()]
     return {line["id"]: line for line in lines}
@@ -408,7 +413,8 @@ def _with_read_error(case: Case, number: int, folder: Path) -> Case:
     inject = f"inject={READS}:error=EIO:when={number}+"
     command = [*STRACE, "-o", "/dev/null", f"--trace-path={case.path}", "-e", inject]
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        lines = transcribe(_rows([case]), Path(place), command)
+        readable = {"id": "readable", "audio_filepath": str(folder / SOURCE)}  # or the run stops: nothing can be read
+        lines = transcribe([readable, *_rows([case])], Path(place), command)
     return replace(case, line=lines[case.id])
 
 
@@ -455,10 +461,10 @@ def speech(folder: Path, build: str, bars: Bars) -> None:
         rows = [json.loads(line)["audio_filepath"] for line in file]
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=folder) as out:
-        lines = transcribe(({"id": row, "audio_filepath": str(place / row)} for row in rows), Path(out))
+        lines = transcribe([{"id": row, "audio_filepath": str(place / row)} for row in rows], Path(out))
     alarms = [line for line in lines.values() if line.get("warnings") or "error" in line]
     print(f"\n{build}: {len(rows)} recordings of speech/ in {time.monotonic() - began:.0f} s")
-    for line in alarms:
+    for line in alarms[:20]:
         print(f"  {line['id']}: {line.get('warnings') or line['message']}")
     bars.at_most(f"{build}: false alarms over speech/", len(alarms), 0)
 
@@ -473,7 +479,8 @@ def main() -> None:
     print(machine())
     with tempfile.TemporaryDirectory(prefix="voxbatch-damage-") as name:
         folder = Path(name)
-        cases = list(write_cases(folder, re.compile(given.only)))
+        forms = [*FORMATS, *speech_formats(corpus() / "speech")]
+        cases = list(write_cases(folder, forms, re.compile(given.only)))
         for program in given.ffmpeg:
             os.environ[FFMPEG_VARIABLE] = program
             version = subprocess.run([program, "-version"], check=True, capture_output=True, text=True).stdout.split()[

@@ -6,12 +6,13 @@ codec for telephones, so that the benchmark can tell where a decoded piece belon
 
 from __future__ import annotations
 
+import json
 import shutil
 import struct
 import subprocess
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import imageio_ffmpeg
@@ -54,6 +55,8 @@ class Format:
     options: str = ""
     """Options of ffmpeg, separated by spaces. Empty: libsndfile writes the file, with `subtype`."""
     subtype: str = ""
+    recording: Path | None = None
+    """A recording that is copied and not written. None: the other fields say how the file is written."""
     edit: Callable[[bytes], bytes] | None = None
     """Changes the written bytes, for headers that these programs do not write."""
     any_bytes: bool = False
@@ -129,8 +132,27 @@ FORMATS = (
     Format("wv", "a.wv", "-c:a wavpack"),
     Format("tta", "a.tta", "-c:a tta"),
     Format("g722", "a.g722", "-c:a g722", any_bytes=True, no_length=True),
-    Format("gsm", "a.gsm", "-c:a libgsm -ar 8000", any_bytes=True, no_length=True),
+    Format("gsm", "a.gsm", "-c:a libgsm -ar 8000", no_length=True),
 )  # fmt: skip
+
+
+LONGEST_S = 60.0
+"""Seconds of the longest recording of speech that is damaged."""
+
+
+def speech_formats(folder: Path) -> list[Format]:
+    """Return the longest recording up to LONGEST_S of each extension in a folder with a manifest."""
+    with open(folder / "manifest.jsonl", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    longest: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: (row["duration"], row["audio_filepath"])):
+        if row["duration"] <= LONGEST_S:
+            longest[Path(row["audio_filepath"]).suffix] = row["audio_filepath"]
+    alike = {Path(form.file).suffix: form for form in reversed(FORMATS)}
+    return [
+        replace(alike[extension], name=f"speech{extension}", recording=folder / name)
+        for extension, name in sorted(longest.items())
+    ]
 
 
 SOURCE, SECOND, SILENCE = "source.wav", "second.wav", "silence.wav"
@@ -163,6 +185,8 @@ def variants(form: Format, sources: Path) -> dict[str, list[str]]:
     * "late": video, and audio that begins LATE_S later;
     * "gap": the packets of GAP_S are missing.
     """
+    if form.recording:
+        return {}
     extension = Path(form.file).suffix
     source, second, silence = (f"-i {sources / name}" for name in (SOURCE, SECOND, SILENCE))
     video = f"-f lavfi -i color=black:size=176x144:rate=25:duration={SECONDS}"
@@ -185,8 +209,10 @@ def write_variant(options: list[str], target: Path) -> bool:
 
 def encode(form: Format, source: Path, target: Path) -> bool:
     """Write the source in a format. Return False if neither ffmpeg has the encoder."""
-    if form.subtype:
-        target.parent.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if form.recording:
+        shutil.copy(form.recording, target)
+    elif form.subtype:
         sound, rate = soundfile.read(source, dtype="float32")
         kind = {".rf64": "RF64", ".w64": "W64"}.get(target.suffix, target.suffix[1:].upper())
         soundfile.write(target, sound, rate, subtype=form.subtype, format=kind)
