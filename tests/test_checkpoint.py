@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outputs import owned
 
 from voxbatch.errors import CheckpointError
 from voxbatch.latency import Latency
@@ -30,8 +31,8 @@ def entry(index: int, kind: str = "transcript", **row: object) -> PartEntry:
 
 
 def checkpoint(store: Store, shard: int = 0, shards: int = 1, run: str = RUN) -> Checkpoint:
-    """Return a loaded Checkpoint of a shard."""
-    made = Checkpoint(store, run, ITEMS, shard, shards)
+    """Return a loaded Checkpoint of a shard. A missing run.json is written."""
+    made = Checkpoint(store, owned(store, run, ITEMS), ITEMS, shard, shards)
     made.load()
     return made
 
@@ -71,7 +72,7 @@ def test_entry_is_read_back_byte_for_byte(index: int, kind: str, row: dict[str, 
     written = PartEntry(index, kind, encode_line(row))
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(folder)
-        big = Checkpoint(store, RUN, 0)
+        big = Checkpoint(store, owned(store, RUN), 0)
         big.done, big.failed = _Endless(), _Endless()  # type: ignore[assignment]
         assert big.commit([written], 0.0) == [written]
         assert list(read_part(store, part_names(store)[0])) == [written]
@@ -217,8 +218,11 @@ def spoil(store: Store, change: object) -> str:
 DAMAGE = {
     "empty": (lambda data: b"", "its first line is not a header: b''"),
     "cut off": (lambda data: data[:-5], "line 3 is not an entry"),
-    "a line short": (lambda data: b"".join(data.splitlines(True)[:-1]), "1 entries, but its header says 2"),
-    "a line more": (lambda data: data + data.splitlines(True)[-1], "3 entries, but its header says 2"),
+    "a line short": (
+        lambda data: b"".join(data.splitlines(True)[:-1]),
+        "1 entries up to item 1, but its",
+    ),
+    "a line more": (lambda data: data + data.splitlines(True)[-1], "line 4 has item 2, which is out of order"),
     "no header": (lambda data: b"".join(data.splitlines(True)[1:]), "its first line is not a header"),
     "an array": (lambda data: b"[]\n" + data, "its first line is not a header"),
     "another version": (lambda data: data.replace(b'"version": 1', b'"version": 9'), "another version of voxbatch"),
@@ -238,7 +242,10 @@ DAMAGE = {
     "nested too deep": (lambda data: b"[" * 100_000 + data, "its first line is not a header"),
     "index too long": (lambda data: data.replace(b'{"index":2', b'{"index":' + b"9" * 5000), "line 3 is not an entry"),
     "zeros": (lambda data: bytes(len(data)), "its first line is not a header"),
-    "out of range": (lambda data: data.replace(b'{"index":2', b'{"index":99'), "item 99 of a manifest of 12 items"),
+    "out of range": (
+        lambda data: data.replace(b'{"index":2', b'{"index":99'),
+        "2 entries up to item 99",
+    ),
 }
 
 
@@ -261,9 +268,9 @@ def test_part_of_another_run_is_refused(store: Store) -> None:
     checkpoint(store, run="f" * 16).commit([entry(1)], 1.0)
     with pytest.raises(CheckpointError) as caught:
         checkpoint(store)
-    mend = "move the part away, choose another OUT with -o, or erase the old outputs with --overwrite"
+    part = f"{store.place}/{part_names(store)[0]}"
     assert str(caught.value) == (
-        f"{store.place}/{part_names(store)[0]}: belongs to run {'f' * 16}, this is run {RUN}; {mend}"
+        f"{part}: belongs to run {'f' * 16}, this is run {RUN}; remove this part and run again: rm {part}"
     )
 
 

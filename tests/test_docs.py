@@ -190,6 +190,7 @@ def test_the_outputs_page_names_every_field(manifest: ManifestWriter, voxbatch: 
         summary[free] = None
     for free in ("decoding", "versions"):
         summary["engine"][free] = None
+    summary["outputs"] = list(summary["outputs"].values())
     summary["score"]["by_language"] = list(summary["score"]["by_language"].values())
     texts = [(out / f"{name}.jsonl").read_text() for name in ("transcripts", "failures")]
     lines = [json.loads(line) for text in texts for line in text.splitlines()]

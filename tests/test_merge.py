@@ -15,28 +15,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outputs import FACTS, RUN, owned
 
-from voxbatch.errors import CheckpointError, RunMismatchError
+from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError
 from voxbatch.latency import Latency, LatencyPercentiles, Percentiles
 from voxbatch.output import layout, merge, run_file
 from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
-from voxbatch.output.erase import erase
-from voxbatch.output.run_file import EngineFacts, RunFacts, RunFile
+from voxbatch.output.erase import erase, find_old_files
+from voxbatch.output.reserve import reserve
+from voxbatch.output.run_file import Ownership, RunFile
 from voxbatch.output.summary import Summary, Totals, summarise
 from voxbatch.scoring import CorpusScore
 from voxbatch.scoring.corpus import Tally
 from voxbatch.storage import Store, open_store
-
-FACTS = RunFacts(
-    engine=EngineFacts("scripted", "count", "Apache-2.0", "built in", {"words": True}, {"scripted": "1"}, ("slow",)),
-    voxbatch="0.1.0",
-    python="3.11.2",
-    libraries={"ffmpeg": "7.0"},
-    machine="Linux x86_64, 2 CPUs",
-    workers=1,
-    config={"formats": [], "usd_per_hour": None},
-)
-RUN = RunFile(run_id="run", identity={"model": "count"}, items=2, language="en", folder="/day", facts=FACTS)
 
 
 def transcript(index: int, reference: str | None = None) -> PartEntry:
@@ -59,12 +50,13 @@ def commit(
     store: Store, batches: Sequence[Sequence[PartEntry]], items: int, shard: int = 0, shards: int = 1, worker: int = 0
 ) -> None:
     """Commit each batch as a part of 2 s."""
-    made = Checkpoint(store, "run", items, shard, shards, worker)
+    made = Checkpoint(store, owned(store), items, shard, shards, worker)
     for batch in batches:
         made.commit(batch, 2.0)
 
 
 def merged(store: Store, items: int, formats: Sequence[str] = ()) -> Summary:
+    owned(store)
     return merge.merge(store, replace(RUN, items=items), formats)
 
 
@@ -87,14 +79,14 @@ def test_entries_are_in_manifest_order_over_any_partition(places: list[tuple[int
         for shard in range(4):
             batches = [[transcript(i) for i, at in enumerate(places) if at == (shard, part)] for part in range(6)]
             commit(store, batches, len(places), shard, 4)
-        assert [entry.index for entry in merge.read_entries(store)] == list(range(len(places)))
+        assert [entry.index for entry in merge.read_entries(store, RUN.key)] == list(range(len(places)))
 
 
 def test_item_committed_under_two_shardings_counts_once(store: Store) -> None:
     """An item that runs with different numbers of shards both committed counts once, from the first part."""
     commit(store, [[transcript(0), transcript(1)]], 3, shard=0, shards=2)
     commit(store, [[failure(1), transcript(2)]], 3)
-    assert [(entry.index, entry.kind) for entry in merge.read_entries(store)] == [
+    assert [(entry.index, entry.kind) for entry in merge.read_entries(store, RUN.key)] == [
         (0, "transcript"), (1, "failure"), (2, "transcript"),
     ]  # fmt: skip
     assert merged(store, 3).done == 2
@@ -102,7 +94,7 @@ def test_item_committed_under_two_shardings_counts_once(store: Store) -> None:
 
 def test_merge_without_parts_counts_all_items_as_missing(store: Store) -> None:
     """An OUT without parts has no entries, and a merge reports the number of missing items."""
-    assert list(merge.read_entries(store)) == []
+    assert list(merge.read_entries(store, RUN.key)) == []
     with pytest.raises(CheckpointError, match="3 of 3 items are not done yet"):
         merged(store, 3)
 
@@ -154,10 +146,11 @@ def latency(*chunks: float) -> Latency:
 
 def test_summary_merges_latencies_of_all_parts(store: Store) -> None:
     """Latencies are merged over parts, workers and shards; parts of versions that did not measure add nothing."""
-    first, second = Checkpoint(store, "run", 4, 0, 2, worker=0), Checkpoint(store, "run", 4, 0, 2, worker=1)
+    key = owned(store)
+    first, second = Checkpoint(store, key, 4, 0, 2, worker=0), Checkpoint(store, key, 4, 0, 2, worker=1)
     first.commit([transcript(0)], 2.0, latency(1.0, 1.0, 1.0), 9_800_000_000)
     second.commit([transcript(1)], 2.0, latency(1.0, 8.0), 14_500_000_000)
-    other = Checkpoint(store, "run", 4, 1, 2)
+    other = Checkpoint(store, key, 4, 1, 2)
     other.commit([failure(2)], 2.0, latency(100.0))
     other.commit([transcript(3)], 2.0)
     summary = merged(store, 4)
@@ -178,7 +171,7 @@ def test_summary_of_parts_without_measurements(store: Store) -> None:
     none = Percentiles(count=0, p50_s=None, p90_s=None, p95_s=None)
     assert (summary.latency, summary.peak_gpu_bytes) == (LatencyPercentiles(none, none), None)
     assert summary.completion_rate == 0.5
-    assert summarise(Totals(), 0, [], FACTS).completion_rate is None
+    assert summarise(Totals(), replace(RUN, items=0), []).completion_rate is None
 
 
 def test_merged_lines_are_the_committed_bytes(store: Store) -> None:
@@ -233,33 +226,51 @@ def test_concurrent_merges_give_the_outputs_of_one(store: Store, tmp_path: Path)
 
 def test_erase_keeps_foreign_files(store: Store) -> None:
     """`erase` keeps files of others, beside the outputs or in the folder of a format."""
-    run_file.reserve(store, RUN)
+    reserve(store, RUN)
     commit(store, [[transcript(0), failure(1)]], 2)
     merged(store, 2, ["srt", "txt"])
-    Checkpoint(store, "run", 2).mark_complete(2)
+    Checkpoint(store, RUN.key, 2).mark_complete(2)
     foreign = ("notes.txt", "txt/reference.txt", "json/data.json", "parts/readme.md", "shard-00000-of-00001/a")
     for name in foreign:
         store.write(name, [b"mine"])
-    erase(store)
-    assert set(snapshot(store.place)) == set(foreign)
+    erase(store, find_old_files(store), Ownership(store, RUN.key))
+    assert set(snapshot(store.place)) == {"run.json", *foreign}
 
 
-def test_erase_without_run_file_removes_nothing(store: Store) -> None:
-    """`erase` removes nothing if there is no run.json, whatever the names of the files are."""
-    store.write("transcripts.jsonl", [b"mine"])
-    erase(store)
-    assert snapshot(store.place) == {"transcripts.jsonl": b"mine"}
-    assert layout.foreign_outputs(store) == ["transcripts.jsonl"]
+@pytest.mark.parametrize("run_json", [None, b"{}", b"mine", b'{"version": 1, "run": "run"}'])
+def test_overwrite_deletes_nothing_without_a_run_file_of_its_own(store: Store, run_json: bytes | None) -> None:
+    """Without a run.json, or with one of another program, --overwrite is refused, whatever the names of the files."""
+    commit(store, [[transcript(0), failure(1)]], 2)
+    merged(store, 2, ["srt"])
+    store.delete("run.json")
+    if run_json is not None:
+        store.write("run.json", [run_json])
+    before = snapshot(store.place)
+    with pytest.raises(ConfigError, match=r"voxbatch did not make these files|--overwrite deletes nothing here"):
+        reserve(store, RUN, overwrite=True)
+    assert snapshot(store.place) == before
 
 
 def test_erase_removes_files_of_items_in_damaged_parts(store: Store) -> None:
     """`erase` works with damaged parts, whose ids transcripts.jsonl has: --overwrite repairs a damaged OUT."""
-    run_file.reserve(store, RUN)
+    reserve(store, RUN)
     commit(store, [[transcript(0)], [transcript(1)]], 2)
     merged(store, 2, ["srt"])
     Path(store.place, "parts/shard-00000-of-00001/part-00000.jsonl").write_bytes(b"\0")
-    erase(store)
-    assert snapshot(store.place) == {}
+    erase(store, find_old_files(store), Ownership(store, RUN.key))
+    assert set(snapshot(store.place)) == {"run.json"}
+
+
+def test_erase_removes_files_of_items_in_readable_lines_of_damaged_parts(store: Store) -> None:
+    """Also without transcripts.jsonl, `erase` removes the files of the items whose lines are intact."""
+    reserve(store, RUN)
+    commit(store, [[transcript(0), transcript(1)]], 2)
+    merged(store, 2, ["srt"])
+    Path(store.place, "transcripts.jsonl").unlink()
+    part = Path(store.place, "parts/shard-00000-of-00001/part-00000.jsonl")
+    part.write_bytes(b"\0" * 50 + b"\n" + b"".join(part.read_bytes().splitlines(True)[1:]))
+    erase(store, find_old_files(store), Ownership(store, RUN.key))
+    assert set(snapshot(store.place)) == {"run.json"}
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version": 99}', b"\xff"])
@@ -274,17 +285,17 @@ def test_foreign_run_file_is_refused(store: Store, content: bytes) -> None:
 
 def test_first_run_file_stays(store: Store) -> None:
     """Two shards that start together use the record of the first."""
-    assert run_file.reserve(store, RUN) == RUN
-    assert run_file.reserve(store, replace(RUN, folder="/other")) == RUN
+    assert reserve(store, RUN) == RUN
+    assert reserve(store, replace(RUN, folder="/other")) == RUN
     with pytest.raises(RunMismatchError, match=r"holds another run \(run, this one is b\): model was count, is other"):
-        run_file.reserve(store, replace(RUN, run_id="b", identity={"model": "other"}))
+        reserve(store, replace(RUN, run_id="b", identity={"model": "other"}))
     assert (Path(store.place) / "run.json").read_text() == json.dumps(RUN.to_dict(), indent=2) + "\n"
 
 
 def test_records_are_read_back_from_json(store: Store) -> None:
     """run.json and summary.json are read back as the records that were written; their keys keep their order."""
     commit(store, [[transcript(0, "a b")], [failure(1, "c")]], 2)
-    summary = summarise(Totals(score=CorpusScore({"en": Tally(missing=1)})), 2, [], FACTS)
+    summary = summarise(Totals(score=CorpusScore({"en": Tally(missing=1)})), RUN, [])
     for record, kind in ((RUN, RunFile), (summary, Summary), (merged(store, 2), Summary)):
         stored = json.dumps(record.to_dict())
         again = kind.from_dict(json.loads(stored))
@@ -294,13 +305,13 @@ def test_records_are_read_back_from_json(store: Store) -> None:
 
 def test_records_of_old_versions_are_read() -> None:
     """Files of versions that did not measure latency, memory and cost, or record the folder, are read."""
-    old = {name: value for name, value in RUN.to_dict().items() if name != "folder"}
+    old = {name: value for name, value in json.loads(RUN.to_bytes()).items() if name != "folder"}
     del old["facts"]["libraries"]
     assert RunFile.from_dict(old) == replace(RUN, folder=None, facts=replace(FACTS, libraries={}))
-    summary = summarise(Totals(), 0, [], FACTS)
-    measured = ("latency", "peak_gpu_bytes", "usd")
-    stored = {name: value for name, value in summary.to_dict().items() if name not in measured}
-    assert Summary.from_dict(stored) == replace(summary, latency=None)
+    summary = summarise(Totals(), replace(RUN, items=0), [])
+    added = ("latency", "peak_gpu_bytes", "usd", "run", "generation", "outputs")
+    stored = {name: value for name, value in json.loads(json.dumps(summary.to_dict())).items() if name not in added}
+    assert Summary.from_dict(stored) == replace(summary, latency=None, run="")
 
 
 def test_cost_counts_each_machine_once(store: Store) -> None:

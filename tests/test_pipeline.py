@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import soundfile
 from conftest import Recorder
+from outputs import owned
 
 from voxbatch.engines import Engine, EngineMessage, Feed, require_language
 from voxbatch.engines.languages import ISO_639_1
@@ -41,7 +42,7 @@ class PipelineRun:
 
     def __init__(self, place: Path, count: int, part_items: int = 3, decoders: int = 2, language: str | None = None):
         self.store = open_store(str(place))
-        self.checkpoint = Checkpoint(self.store, "run", count)
+        self.checkpoint = Checkpoint(self.store, owned(self.store), count)
         self.settings = PipelineOptions(language, decoders, part_items, 60.0)
         self.progress, self.stop = Progress(count), Stop()
         self.seen: list[tuple[int, int]] = []

@@ -110,6 +110,10 @@ class CheckpointError(RunError):
     """Parts that contradict each other or the manifest."""
 
 
+class TakenOverError(RunError):
+    """An OUT that another run took over with `--overwrite`, or that was deleted, while this run was in progress."""
+
+
 class ItemError(VoxbatchError):
     """A failure of one item. The run continues."""
 

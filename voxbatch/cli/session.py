@@ -15,7 +15,7 @@ import click
 
 from voxbatch import display, runner
 from voxbatch.config import Config
-from voxbatch.errors import RunError, StorageError, UsageError, VoxbatchError
+from voxbatch.errors import RunError, StorageError, TakenOverError, UsageError, VoxbatchError
 from voxbatch.log import Log
 from voxbatch.output.layout import FAILURES, existing_outputs
 from voxbatch.output.lines import first_texts
@@ -73,7 +73,8 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
         sagemaker.write_exit_message(str(e), sagemaker.root_folder(os.environ))
         if isinstance(e, UsageError) and latest.progress is None:  # nothing was started
             return refuse(e, log)
-        log.error("run_failed", text=f"{e}\n{_safe(config, latest)}")
+        is_safe = not isinstance(e, TakenOverError)  # otherwise, the committed items are deleted or about to be
+        log.error("run_failed", text=f"{e}\n{_safe(config, latest)}" if is_safe else str(e))
         return RunError.exit_code
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -9,12 +9,16 @@ A part is created if absent, under the next free number. A writer that loses the
 part, counts those items as done, and tries the next number. So a writer has read every part before its own, and no item
 can be in two parts of a shard, however many processes work on the shard. The module stores lines and does not know the
 structure of a transcript.
+
+Every part carries the key of its run, the number of its entries and their checksum, and every reader checks them. So a
+part that another run wrote, or that was damaged, is never taken for a part of this run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,8 +28,23 @@ from typing import Any
 
 from voxbatch.errors import CheckpointError
 from voxbatch.latency import Latency
-from voxbatch.output.layout import COMPLETE, PARTS, VERSION, shard_folder
-from voxbatch.storage import Store, parallel_map
+from voxbatch.output.layout import COMPLETE, VERSION, complete_names, part_names, shard_folder
+from voxbatch.output.run_file import Ownership, RunKey
+from voxbatch.output.stored_json import count, field, number, optional
+from voxbatch.storage import Store, parallel_map, remove_command
+
+__all__ = [
+    "Checkpoint",
+    "PartEntry",
+    "PartHeader",
+    "check_complete",
+    "encode_line",
+    "part_names",
+    "read_header",
+    "read_headers",
+    "read_part",
+    "readable_entries",
+]
 
 _LINE = re.compile(rb'{"index":(\d{1,18}),"kind":"(transcript|failure)","line":({.*})}\n', re.DOTALL)
 _SHARD = re.compile(r"\d{1,5}/\d{1,5}")
@@ -52,7 +71,7 @@ class PartHeader:
     """The first line of a part."""
 
     run: str
-    """Digest of the identity (manifest and config) of the run that the part belongs to."""
+    """RunKey.run_id of the run that the part belongs to."""
     shard: str
     """Shard number and number of shards, for example "3/16"."""
     items: int
@@ -74,18 +93,47 @@ class PartHeader:
     peak_gpu_bytes: int | None = None
     """Highest memory in use on the fullest GPU of the process, from its start to this commit. None without a GPU, and
     in parts of versions that did not measure it."""
+    generation: str = ""
+    """RunKey.generation of the run that the part belongs to."""
+    sha256: str = ""
+    """SHA-256 of the lines after the header, in hexadecimal digits. Empty in parts of versions that did not write
+    it."""
 
-    def check(self) -> None:
-        """Check the fields of a header that was read.
+    @property
+    def key(self) -> RunKey:
+        """The key of the run that the part belongs to."""
+        return RunKey(self.run, self.generation)
+
+    @property
+    def folder(self) -> str:
+        """The folder in which the run has put the part."""
+        shard, _, shards = self.shard.partition("/")
+        return shard_folder(int(shard), int(shards), self.generation)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> PartHeader:
+        """Rebuild the header from JSON. Unknown keys are ignored.
 
         Raises:
-            ValueError, TypeError: a field has a value that no run writes.
+            KeyError, TypeError, ValueError, AttributeError: a key is missing, or has a value that no run writes.
         """
-        numbers: list[object] = [self.items, self.first, self.last, self.worker, self.peak_gpu_bytes or 0]
-        if not all(isinstance(number, int) for number in numbers) or not isinstance(self.wall_s, int | float):
-            raise TypeError("a field of the header is not a number")
-        if not _SHARD.fullmatch(self.shard):
-            raise ValueError(f"the shard of the header is {self.shard!r}")
+        latency = optional(stored, "latency", dict)
+        shard = field(stored, "shard", str)
+        if not _SHARD.fullmatch(shard):
+            raise ValueError(f"the shard of the header is {shard!r:.80}")
+        return cls(
+            run=field(stored, "run", str),
+            shard=shard,
+            items=count(stored, "items"),
+            first=count(stored, "first"),
+            last=count(stored, "last"),
+            wall_s=number(stored, "wall_s"),
+            worker=count(stored, "worker") if "worker" in stored else 0,
+            latency=None if latency is None else Latency.from_dict(latency),
+            peak_gpu_bytes=None if stored.get("peak_gpu_bytes") is None else count(stored, "peak_gpu_bytes"),
+            generation=optional(stored, "generation", str) or "",
+            sha256=optional(stored, "sha256", str) or "",
+        )
 
     def to_bytes(self) -> bytes:
         """Return the header's line in a part, with its line end."""
@@ -102,63 +150,90 @@ def encode_line(value: Any) -> bytes:
         return json.dumps(value, separators=(", ", ": ")).encode()
 
 
-def part_names(store: Store) -> list[str]:
-    """Return the names of all parts of all shards, sorted."""
-    return [name for name in store.names(PARTS) if name.endswith(".jsonl")]
-
-
-def read_header(store: Store, name: str) -> PartHeader:
+def read_header(store: Store, name: str, run: RunKey | None = None) -> PartHeader:
     """Return the header of a part.
 
+    Args:
+        run: the run that the part must belong to. None for any run.
+
     Raises:
-        CheckpointError: the file is not a part, or another version of voxbatch wrote it.
+        CheckpointError: the file is not a part, or another version of voxbatch wrote it, or another run.
     """
     with contextlib.closing(store.lines(name)) as lines:
-        return _parse_header(store, name, next(lines, b""))
+        return _parse_header(store, name, next(lines, b""), run)
 
 
-def read_headers(store: Store, names: Iterable[str]) -> Iterator[PartHeader]:
-    """Yield the headers of the parts in the order of the names. Only a few are in memory at a time."""
-    return parallel_map(store.concurrency, functools.partial(read_header, store), names)
+def read_headers(store: Store, names: Iterable[str], run: RunKey | None = None) -> Iterator[PartHeader]:
+    """Yield the headers of the parts in the order of the names; see `read_header`. Only a few are in memory at a
+    time."""
+    return parallel_map(store.concurrency, functools.partial(read_header, store, run=run), names)
 
 
-def read_part(store: Store, name: str) -> Iterator[PartEntry]:
+def read_part(store: Store, name: str, run: RunKey | None = None) -> Iterator[PartEntry]:
     """Yield the entries of one part in manifest order. One entry is in memory at a time.
 
+    Args:
+        run: the run that the part must belong to. None for any run.
+
     Raises:
-        CheckpointError: the file is not a part, or it is cut off or altered.
+        CheckpointError: the file is not a part of the run, or it is cut off or altered. The checksum is compared after
+            the last entry.
     """
     with contextlib.closing(store.lines(name)) as lines:
-        yield from _parse_entries(store, name, _parse_header(store, name, next(lines, b"")), lines)
+        yield from _parse_entries(store, name, _parse_header(store, name, next(lines, b""), run), lines)
 
 
-def _parse_header(store: Store, name: str, line: bytes) -> PartHeader:
+def readable_entries(store: Store, name: str) -> Iterator[PartEntry]:
+    """Yield the entries in those lines of a damaged part that can be read."""
+    with contextlib.closing(store.lines(name)) as lines:
+        for line in lines:
+            if match := _LINE.fullmatch(line):
+                yield PartEntry(int(match[1]), match[2].decode(), match[3])
+
+
+def _parse_header(store: Store, name: str, line: bytes, run: RunKey | None) -> PartHeader:
     try:
         fields = json.loads(line)
-        if fields.pop("version") == VERSION:
-            latency = fields.pop("latency", None)
-            header = PartHeader(**fields, latency=None if latency is None else Latency.from_dict(latency))
-            header.check()
-            return header
+        is_readable = field(fields, "version", int) == VERSION
+        header = PartHeader.from_dict(fields) if is_readable else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise _damaged(store, name, f"its first line is not a header: {line[:60]!r}") from e
-    raise _damaged(store, name, f"another version of voxbatch wrote it: {line[:60]!r}")
+    if header is None:
+        raise _damaged(store, name, f"another version of voxbatch wrote it: {line[:60]!r}")
+    if run is not None and header.key != run:
+        raise CheckpointError(
+            f"{store.place}/{name}: belongs to run {header.key}, this is run {run}; remove this part and run "
+            f"again: {remove_command(store.place, name)}"
+        )
+    if name.rpartition("/")[0] != header.folder:
+        raise _damaged(store, name, f"its header says that it belongs to {header.folder}/")
+    return header
 
 
 def _parse_entries(store: Store, name: str, header: PartHeader, lines: Iterator[bytes]) -> Iterator[PartEntry]:
-    count = 0
-    for count, line in enumerate(lines, 1):
+    num_entries, previous, digest = 0, -1, hashlib.sha256()
+    for num_entries, line in enumerate(lines, 1):
         if not (match := _LINE.fullmatch(line)):
-            raise _damaged(store, name, f"line {count + 1} is not an entry: {line[:60]!r}")
-        yield PartEntry(int(match[1]), match[2].decode(), match[3])
-    if count != header.items:
-        raise _damaged(store, name, f"{count} entries, but its header says {header.items}")
+            raise _damaged(store, name, f"line {num_entries + 1} is not an entry: {line[:60]!r}")
+        index = int(match[1])
+        if index <= previous or (previous == -1 and index != header.first):
+            raise _damaged(store, name, f"line {num_entries + 1} has item {index}, which is out of order")
+        previous = index
+        if header.sha256:
+            digest.update(line)
+        yield PartEntry(index, match[2].decode(), match[3])
+    if num_entries != header.items or previous != header.last:
+        found, wanted = f"{num_entries} entries up to item {previous}", f"{header.items} up to item {header.last}"
+        raise _damaged(store, name, f"{found}, but its header says {wanted}")
+    if header.sha256 and digest.hexdigest() != header.sha256:
+        raise _damaged(store, name, "its entries do not match the checksum in its header")
 
 
 def _damaged(store: Store, name: str, what: str) -> CheckpointError:
     """Return the error for a damaged part, with the remedy."""
     return CheckpointError(
-        f"{store.place}/{name}: {what}; delete this part and run again: its items are transcribed again"
+        f"{store.place}/{name}: {what}; delete this part and run again, so that its items are transcribed again: "
+        f"{remove_command(store.place, name)}"
     )
 
 
@@ -166,16 +241,17 @@ class Checkpoint:
     """The committed items of one shard, as one process sees them.
 
     Args:
-        run_id: digest of the run's identity; see RunFile.
+        run: the key of the run. run.json exists.
         items: number of items in the manifest.
         shard: number of the shard, from 0.
         shards: number of shards.
         worker: see PartHeader.
     """
 
-    def __init__(self, store: Store, run_id: str, items: int, shard: int = 0, shards: int = 1, worker: int = 0):
-        self._store, self._run_id, self._shard, self._shards, self._worker = store, run_id, shard, shards, worker
-        self.folder = shard_folder(shard, shards)
+    def __init__(self, store: Store, run: RunKey, items: int, shard: int = 0, shards: int = 1, worker: int = 0):
+        self._store, self._run, self._shard, self._shards, self._worker = store, run, shard, shards, worker
+        self._owner = Ownership(store, run)
+        self.folder = shard_folder(shard, shards, run.generation)
         self._next = 0
         """Number of the next part."""
         self.done = bytearray(items)
@@ -193,7 +269,8 @@ class Checkpoint:
             CheckpointError: a part is damaged or belongs to another run.
         """
         this_shard, same_sharding = f"{self.folder}/", f"-of-{self._shards:05d}/"
-        names = [name for name in part_names(self._store) if name.startswith(this_shard) or same_sharding not in name]
+        every = part_names(self._store, self._run.generation)
+        names = [name for name in every if name.startswith(this_shard) or same_sharding not in name]
         self._next = sum(name.startswith(this_shard) for name in names)
         parts = parallel_map(self._store.concurrency, self._read_kinds, names)
         for name, kinds in zip(names, parts, strict=True):
@@ -201,14 +278,7 @@ class Checkpoint:
 
     def _read_kinds(self, name: str) -> dict[int, str]:
         """Return the kind of each entry of a part, by Item.index."""
-        with contextlib.closing(self._store.lines(name)) as lines:
-            header = _parse_header(self._store, name, next(lines, b""))
-            if header.run != self._run_id:
-                raise CheckpointError(
-                    f"{self._store.place}/{name}: belongs to run {header.run}, this is run {self._run_id}; "
-                    "move the part away, choose another OUT with -o, or erase the old outputs with --overwrite"
-                )
-            return {entry.index: entry.kind for entry in _parse_entries(self._store, name, header, lines)}
+        return {entry.index: entry.kind for entry in read_part(self._store, name, self._run)}
 
     def _mark_done(self, kinds: Mapping[int, str], name: str) -> None:
         """Mark the items of a part as done, and as failed if they are. `name` is the part, for the error message."""
@@ -231,13 +301,23 @@ class Checkpoint:
 
         Returns:
             The entries that this call committed: all of them, unless another process works on the same shard.
+
+        Raises:
+            TakenOverError: another run took OUT over, or OUT was deleted.
+            CheckpointError: the part of another process is damaged.
+            StorageError: OUT cannot be read or written.
         """
         pending = sorted((e for e in entries if not self.done[e.index]), key=lambda e: e.index)
+        if pending:
+            self._owner.check()
         while pending:
             name = f"{self.folder}/part-{self._next:05d}.jsonl"
             self._next += 1
+            digest = hashlib.sha256()
+            for entry in pending:
+                digest.update(entry.to_bytes())
             header = PartHeader(
-                run=self._run_id,
+                run=self._run.run_id,
                 shard=f"{self._shard}/{self._shards}",
                 items=len(pending),
                 first=pending[0].index,
@@ -246,6 +326,8 @@ class Checkpoint:
                 worker=self._worker,
                 latency=latency,
                 peak_gpu_bytes=peak_gpu_bytes,
+                generation=self._run.generation,
+                sha256=digest.hexdigest(),
             )
             if self._store.create(name, chain([header.to_bytes()], (entry.to_bytes() for entry in pending))):
                 self._mark_done({e.index: e.kind for e in pending}, name)
@@ -257,10 +339,35 @@ class Checkpoint:
 
     def mark_complete(self, items: int) -> None:
         """Record that the shard is complete: each of its items is in a part."""
-        content = {"version": VERSION, "run": self._run_id, "items": items}
+        content = {"version": VERSION, "run": self._run.run_id, "generation": self._run.generation, "items": items}
         self._store.create(f"{self.folder}/{COMPLETE}", [encode_line(content) + b"\n"])
 
     def are_all_complete(self) -> bool:
-        """Return whether every shard of this run's sharding is recorded as complete."""
+        """Return whether every shard of this run's sharding is recorded as complete.
+
+        Raises:
+            CheckpointError: a record is damaged, or another run wrote it.
+        """
         ending = f"-of-{self._shards:05d}/{COMPLETE}"
-        return sum(name.endswith(ending) for name in self._store.names(PARTS)) == self._shards
+        names = [name for name in complete_names(self._store, self._run.generation) if name.endswith(ending)]
+        if len(names) != self._shards:
+            return False
+        check = functools.partial(check_complete, self._store, run=self._run)
+        return all(True for _ in parallel_map(self._store.concurrency, check, names))
+
+
+def check_complete(store: Store, name: str, run: RunKey) -> None:
+    """Check the record that a shard is complete.
+
+    Raises:
+        CheckpointError: the record is damaged, or another run wrote it.
+    """
+    try:
+        stored = json.loads(store.read(name) or b"")
+        if field(stored, "run", str) == run.run_id and (optional(stored, "generation", str) or "") == run.generation:
+            return
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise CheckpointError(
+        f"{store.place}/{name}: not written by run {run}; remove it and run again: {remove_command(store.place, name)}"
+    )

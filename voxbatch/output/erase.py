@@ -1,52 +1,92 @@
-"""Remove all that runs have written to an OUT, and nothing else. It implements `--overwrite`."""
+"""Delete what earlier runs have written to an OUT, and nothing else. It implements `--overwrite`."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from voxbatch.errors import CheckpointError
+from voxbatch.errors import CheckpointError, StorageError
 from voxbatch.formats import WRITERS
-from voxbatch.output.checkpoint import part_names, read_part
-from voxbatch.output.layout import FAILURES, RUN_FILE, SUMMARY, TRANSCRIPTS, item_file, names_in_parts
+from voxbatch.output.checkpoint import PartEntry, read_part, readable_entries
+from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS, generation_folder, item_file, names_in_parts
+from voxbatch.output.run_file import Ownership
 from voxbatch.storage import Store, parallel_map
 
 
-def erase(store: Store) -> None:
-    """Remove the files of all runs.
+@dataclass(frozen=True, slots=True)
+class OldFiles:
+    """The files of earlier runs."""
 
-    run.json is removed last: a place that has a run.json belongs to voxbatch, so an interrupted erasure can be
-    repeated.
+    merged: tuple[str, ...]
+    """Names of the merged outputs."""
+    in_parts: tuple[str, ...]
+    """Names of the files below the folder of the parts."""
+    formats: tuple[str, ...]
+    """Formats for which single items may have files. The parts and the merged outputs contain the ids of the items."""
+
+
+def find_old_files(store: Store, keep: str | None = None) -> OldFiles:
+    """Return the files that runs have written.
+
+    Args:
+        keep: a generation whose files are not old. Then the merged outputs are not old either: the merge of this
+            generation compares and replaces them.
     """
-    if not store.exists(RUN_FILE):
-        return
-    formats = [extension for extension in WRITERS if store.exists(f"{extension}/")]
-    item_files = (item_file(item_id, extension) for item_id in _item_ids(store) for extension in formats)
-    for names in (
-        item_files if formats else (),
-        (SUMMARY, TRANSCRIPTS, FAILURES),
-        names_in_parts(store),
-        (RUN_FILE,),
-    ):
-        for _ in parallel_map(store.concurrency, store.delete, names):
+    names = names_in_parts(store)
+    if keep is not None:
+        names = [name for name in names if not name.startswith(f"{generation_folder(keep)}/")]
+    merged = (SUMMARY, TRANSCRIPTS, FAILURES) if keep is None else ()
+    formats = [extension for extension in WRITERS if names and store.exists(f"{extension}/")]
+    return OldFiles(merged, tuple(names), tuple(formats))
+
+
+def erase(store: Store, old: OldFiles, owner: Ownership) -> None:
+    """Delete the files of earlier runs.
+
+    Raises:
+        TakenOverError: another run became the owner of OUT meanwhile. What is left belongs to it.
+        StorageError: a file cannot be deleted.
+    """
+
+    def delete(name: str) -> None:
+        owner.check_again()
+        store.delete(name)
+
+    item_files = (item_file(item_id, extension) for item_id in _item_ids(store, old) for extension in old.formats)
+    # First the file that says that a run is finished; last the files that are needed to find the others.
+    for names in (old.merged[:1], item_files if old.formats else (), old.merged[1:], old.in_parts):
+        for _ in parallel_map(store.concurrency, delete, names):
             pass
 
 
-def _item_ids(store: Store) -> Iterator[str]:
-    """Yield the ids of all transcripts in the parts. If a part is damaged, also yield the ids in transcripts.jsonl.
+def _item_ids(store: Store, old: OldFiles) -> Iterator[str]:
+    """Yield the ids of all transcripts in the old parts. If a part is damaged, yield the ids in its readable lines, and
+    those in transcripts.jsonl.
 
     The files of an item that is in neither stay. A later run of this item overwrites them.
     """
     is_damaged = False
-    for part in part_names(store):
+    for part in old.in_parts:
+        if not part.endswith(".jsonl"):
+            continue
         try:
-            for entry in read_part(store, part):
-                if entry.kind == "transcript":
-                    yield json.loads(entry.line)["id"]
+            yield from _ids_of(read_part(store, part))
         except CheckpointError:
             is_damaged = True
-    if is_damaged and store.exists(TRANSCRIPTS):
+            yield from _ids_of(readable_entries(store, part))
+        except StorageError:
+            if store.exists(part):  # otherwise, another run that takes OUT over at the same time has deleted it
+                raise
+    if is_damaged and TRANSCRIPTS in old.merged and store.exists(TRANSCRIPTS):
         for line in store.lines(TRANSCRIPTS):
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 yield str(json.loads(line)["id"])
+
+
+def _ids_of(entries: Iterator[PartEntry]) -> Iterator[str]:
+    for entry in entries:
+        if entry.kind == "transcript":
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                yield str(json.loads(entry.line)["id"])

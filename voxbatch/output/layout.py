@@ -3,6 +3,7 @@
 run.json                                       the run that OUT belongs to: written first
 parts/shard-00003-of-00016/part-00007.jsonl    the checkpoint; see the module `checkpoint`
 parts/shard-00003-of-00016/complete.json
+parts/generation-0123456789ab/shard-…/…        the same of a run that was started with --overwrite
 transcripts.jsonl, failures.jsonl              the merged outputs
 srt/, vtt/, txt/, ctm/, json/                  one file for each item
 summary.json                                   written last
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from voxbatch.formats import WRITERS, output_name
@@ -30,12 +32,44 @@ PARTS = "parts"
 COMPLETE = "complete.json"
 """File in a shard's folder that says that each item of the shard is in a part."""
 
-_IN_PARTS = re.compile(rf"{PARTS}/shard-\d{{5}}-of-\d{{5}}/(part-\d{{5,}}\.jsonl|complete\.json)")
+GENERATION = "[0-9a-f]{12}"
+"""Pattern of the id of a generation."""
+_SHARD = r"/shard-\d{5}-of-\d{5}"
+_PART_FILE, _COMPLETE_FILE = r"/part-\d{5,9}\.jsonl", f"/{re.escape(COMPLETE)}"
+_IN_PARTS = re.compile(rf"{PARTS}(/generation-{GENERATION})?{_SHARD}({_PART_FILE}|{_COMPLETE_FILE})")
 
 
-def shard_folder(shard: int, shards: int) -> str:
+def generation_folder(generation: str) -> str:
+    """Return the folder of the shards of a generation: "" → "parts", "0123456789ab" →
+    "parts/generation-0123456789ab".
+
+    So a run with `--overwrite` never takes the name of a part that another process of an earlier run may still write.
+    """
+    return f"{PARTS}/generation-{generation}" if generation else PARTS
+
+
+def shard_folder(shard: int, shards: int, generation: str = "") -> str:
     """Return the folder of a shard: (3, 16) → "parts/shard-00003-of-00016"."""
-    return f"{PARTS}/shard-{shard:05d}-of-{shards:05d}"
+    return f"{generation_folder(generation)}/shard-{shard:05d}-of-{shards:05d}"
+
+
+def part_names(store: Store, generation: str = "") -> list[str]:
+    """Return the names of all parts of a generation, of all shards, sorted.
+
+    No other file below the folder of the parts is a part, for example the files of another OUT that lies there.
+    """
+    return _matching(store, generation, _PART_FILE)
+
+
+def complete_names(store: Store, generation: str = "") -> list[str]:
+    """Return the names of the files that say that a shard is complete, of a generation, sorted."""
+    return _matching(store, generation, _COMPLETE_FILE)
+
+
+def _matching(store: Store, generation: str, file: str) -> list[str]:
+    folder = generation_folder(generation)
+    pattern = re.compile(f"{folder}{_SHARD}{file}")
+    return [name for name in store.names(folder) if pattern.fullmatch(name)]
 
 
 def item_file(item_id: str, extension: str) -> str:
@@ -44,8 +78,21 @@ def item_file(item_id: str, extension: str) -> str:
 
 
 def names_in_parts(store: Store) -> list[str]:
-    """Return the names of all files below the folder of the parts that runs wrote, sorted."""
+    """Return the names of all files below the folder of the parts that runs of any generation wrote, sorted."""
     return [name for name in store.names(PARTS) if _IN_PARTS.fullmatch(name)]
+
+
+def layout_folders_above(place: str) -> Iterator[tuple[str, str]]:
+    """Yield (folder, name) for each part of a path, or of an address, that has the name of a folder in an OUT.
+
+        "gs://b/day/parts/x" → ("gs://b/day", "parts")
+
+    If the folder is an OUT, the path leads into its files.
+    """
+    steps = place.split("/")
+    for i, step in enumerate(steps):
+        if i and step in (PARTS, *WRITERS):
+            yield "/".join(steps[:i]) or "/", step
 
 
 def foreign_outputs(store: Store) -> list[str]:
@@ -72,11 +119,6 @@ def default_out(source: str) -> str:
     path = Path(os.path.abspath(source))
     name = path.name if path.is_dir() else without_suffix(path.name)
     return str(path.with_name(f"{name or 'root'}.voxbatch"))
-
-
-def is_finished(store: Store) -> bool:
-    """Return whether the run in OUT is finished. summary.json is written last."""
-    return store.exists(SUMMARY)
 
 
 def existing_outputs(store: Store) -> list[tuple[str, str]]:

@@ -1,48 +1,52 @@
 """Merge the parts of all shards: transcripts and failures in manifest order, one file per item, and a summary.
 
-All outputs are built from committed bytes. The merged files are created only if absent; the files of single items are
-replaced by the same bytes. So a process that merges late, twice, or at the same time as another changes nothing.
-`summary.json` is written last: if it exists, the run is finished. Parts are read in parallel and streamed, so memory
-grows neither with the manifest nor with the number of parts.
+All outputs are built from committed bytes, and created if absent. An existing file with other bytes is replaced only
+while the run is the owner of OUT. So a process that merges late, twice, or at the same time as another changes nothing,
+and a process of an earlier run does not change the outputs of a later one. `summary.json` is written last: if it
+exists, the run is finished. It has the sizes and checksums of the merged files. Parts are read in parallel and
+streamed, so memory grows neither with the manifest nor with the number of parts.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import heapq
 import json
 import resource
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from voxbatch.errors import CheckpointError
+from voxbatch.errors import CheckpointError, StorageError
 from voxbatch.formats import WRITERS
 from voxbatch.output import run_file
 from voxbatch.output.checkpoint import PartEntry, part_names, read_headers, read_part
-from voxbatch.output.layout import FAILURES, TRANSCRIPTS, item_file
+from voxbatch.output.erase import erase, find_old_files
+from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS, item_file
 from voxbatch.output.lines import read_transcript
-from voxbatch.output.run_file import RunFile
-from voxbatch.output.summary import Summary, Totals, summarise, write_summary
-from voxbatch.storage import Store, parallel_map
+from voxbatch.output.run_file import Ownership, RunFile, RunKey
+from voxbatch.output.summary import FileDigest, Summary, Totals, read_summary, summarise
+from voxbatch.storage import Store, parallel_map, remove_command
 
 
-def read_entries(store: Store, parts: list[str] | None = None) -> Iterator[PartEntry]:
-    """Yield all committed entries, or those of the given parts, in manifest order. Each item comes once.
+def read_entries(store: Store, run: RunKey, parts: list[str] | None = None) -> Iterator[PartEntry]:
+    """Yield all committed entries of a run, or those of the given parts, in manifest order. Each item comes once.
 
     A part is opened when the order reaches its first item. If runs with different numbers of shards both committed an
     item, the first part by name wins.
 
     Raises:
-        CheckpointError: a part is damaged.
+        CheckpointError: a part is damaged or belongs to another run.
     """
-    names = part_names(store) if parts is None else parts
-    firsts = [header.first for header in read_headers(store, names)]
+    names = part_names(store, run.generation) if parts is None else parts
+    firsts = [header.first for header in read_headers(store, names, run)]
     waiting = deque(sorted(zip(firsts, names, strict=True)))
     heap: list[tuple[int, str, PartEntry, Iterator[PartEntry]]] = []
     previous = -1
     while heap or waiting:
         while waiting and (not heap or waiting[0][0] <= heap[0][0]):
             _, name = waiting.popleft()
-            _advance(heap, name, read_part(store, name))
+            _advance(heap, name, read_part(store, name, run))
         _, name, entry, rest = heapq.heappop(heap)
         _advance(heap, name, rest)
         if entry.index != previous:
@@ -58,7 +62,7 @@ def _advance(heap: list[tuple[int, str, PartEntry, Iterator[PartEntry]]], name: 
 
 
 def merge(store: Store, run: RunFile, formats: Iterable[str]) -> Summary:
-    """Write the merged outputs that do not exist yet.
+    """Write the merged outputs that do not exist yet, and replace those of earlier runs.
 
     Args:
         run: the run whose items are in the parts. Its facts become those of the summary.
@@ -68,26 +72,102 @@ def merge(store: Store, run: RunFile, formats: Iterable[str]) -> Summary:
         The summary, as stored in summary.json.
 
     Raises:
-        CheckpointError: a shard is not finished, so items are missing; or a part or an existing output is damaged.
+        CheckpointError: a shard is not finished, so items are missing; or a part is damaged; or somebody changed an
+            output after the run had finished.
+        TakenOverError: OUT belongs to another run now.
     """
     _raise_open_file_limit()
-    parts = part_names(store)  # list once: a later part, from a run with other shards, adds no item
+    owner = Ownership(store, run.key)
+    owner.check()
+    recorded = read_summary(store)
+    if recorded is not None and not recorded.is_of(run.key):
+        recorded = None  # an earlier run wrote it, and a killed --overwrite or a late process left it
+    if recorded is None and run.generation:
+        _erase_leftovers(store, run.key, owner)
+    parts = part_names(store, run.generation)  # list once: a later part, from a run with other shards, adds no item
     totals = Totals()
-    for _ in parallel_map(
-        store.concurrency, lambda file: store.write(*file), _item_files(store, parts, run, list(formats), totals)
-    ):
+
+    def put(file: tuple[str, bytes]) -> None:
+        owner.check_again()
+        name, content = file
+        if not store.create(name, [content], durable=False) and store.read(name) != content:
+            owner.check()
+            store.write(name, [content])
+
+    for _ in parallel_map(store.concurrency, put, _item_files(store, parts, run, list(formats), totals)):
         pass
     assert totals.done + totals.failed == run.items
-    for name, kind, count in ((TRANSCRIPTS, "transcript", totals.done), (FAILURES, "failure", totals.failed)):
-        lines = (entry.line + b"\n" for entry in read_entries(store, parts) if entry.kind == kind)
-        if not store.exists(name) and store.create(name, lines):
+    digests = {TRANSCRIPTS: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
+    for name, kind in ((TRANSCRIPTS, "transcript"), (FAILURES, "failure")):
+        if not store.exists(name) and store.create(name, _lines(store, run.key, parts, kind, owner)):
             continue
-        # If voxbatch merged it, in another process or before a kill, the existing file has the same lines.
-        if (found := sum(1 for _ in store.lines(name))) != count:
-            raise CheckpointError(
-                f"{store.place}/{name} has {found:,} lines and not {count:,}; move it away and merge again"
-            )
-    return write_summary(store, summarise(totals, run.items, read_headers(store, parts), run.facts))
+        if _is_other_content(store, name, digests[name], recorded):
+            store.write(name, _lines(store, run.key, parts, kind, owner))
+    summary = summarise(totals, run, read_headers(store, parts, run.key), digests)
+    return _put_summary(store, owner, summary, recorded)
+
+
+def _erase_leftovers(store: Store, run: RunKey, owner: Ownership) -> None:
+    """Delete what a killed `--overwrite`, or a late process of an earlier run, has left. Nothing reads these files, so
+    a store that does not permit to delete them is no obstacle."""
+    with contextlib.suppress(StorageError):
+        erase(store, find_old_files(store, keep=run.generation), owner)
+
+
+def _lines(store: Store, run: RunKey, parts: list[str], kind: str, owner: Ownership) -> Iterator[bytes]:
+    """Yield the lines of a merged output. The owner is checked after the last line, just before the file appears."""
+    for entry in read_entries(store, run, parts):
+        if entry.kind == kind:
+            yield entry.line + b"\n"
+    owner.check()
+
+
+def _is_other_content(store: Store, name: str, wanted: FileDigest, recorded: Summary | None) -> bool:
+    """Return whether a merged output has other content than this merge would write, and must be replaced.
+
+    If the run has not finished before, an earlier run wrote the file. If it has, and the file is as the run wrote it,
+    then parts were removed since, and their items were transcribed again.
+
+    Raises:
+        CheckpointError: somebody changed the file after the run had finished.
+    """
+    found = digest_of(store, name)
+    if found == wanted:
+        return False
+    if recorded is not None and found != recorded.outputs.get(name):
+        raise CheckpointError(
+            f"{store.place}/{name} was changed or damaged after the run had finished: it has {found.bytes:,} bytes, "
+            f"and the run's file has {wanted.bytes:,} and another checksum. Keep a copy if the change is yours; then "
+            "remove the file and run again, so that it is written again from the parts: "
+            f"{remove_command(store.place, name)}"
+        )
+    return True
+
+
+def digest_of(store: Store, name: str) -> FileDigest:
+    """Return the digest of a file in OUT. A missing file has the digest of an empty one."""
+    sha256, size = hashlib.sha256(), 0
+    if store.exists(name):
+        for line in store.lines(name):
+            sha256.update(line)
+            size += len(line)
+    return FileDigest(size, sha256.hexdigest())
+
+
+def _put_summary(store: Store, owner: Ownership, summary: Summary, recorded: Summary | None) -> Summary:
+    """Create summary.json, or replace that of an earlier run or of parts that were removed. Return the stored summary,
+    which another shard may have written first."""
+    content = [json.dumps(summary.to_dict(), indent=2, ensure_ascii=False).encode() + b"\n"]
+    stored = recorded
+    if stored is None and not store.create(SUMMARY, content):
+        stored = read_summary(store)
+    if stored is not None and stored.is_of(summary.key) and stored.outputs in ({}, summary.outputs):
+        summary = stored
+    elif stored is not None:
+        owner.check()
+        store.write(SUMMARY, content)
+    owner.check()  # another run may have deleted outputs meanwhile
+    return summary
 
 
 def merge_again(store: Store, formats: tuple[str, ...] = ()) -> Summary:
@@ -98,10 +178,11 @@ def merge_again(store: Store, formats: tuple[str, ...] = ()) -> Summary:
 
     Raises:
         ConfigError: no run was started there.
-        CheckpointError: see `merge`.
+        CheckpointError, TakenOverError: see `merge`.
     """
     run = run_file.read_existing(store)
-    return merge(store, run, formats or run.facts.config["formats"])
+    with run_file.takeover_explained(store, run.key):
+        return merge(store, run, formats or [name for name in run.formats if name in WRITERS])
 
 
 def _raise_open_file_limit() -> None:
@@ -114,26 +195,30 @@ def _raise_open_file_limit() -> None:
 
 def _item_files(
     store: Store, parts: list[str], run: RunFile, formats: list[str], totals: Totals
-) -> Iterator[tuple[str, list[bytes]]]:
+) -> Iterator[tuple[str, bytes]]:
     """Add all entries to the totals, and yield (name, content) of each transcript in each format.
 
     Raises:
         CheckpointError: items are missing. The error comes after the last entry.
     """
     missing, next_index = 0, 0
-    for entry in read_entries(store, parts):
+    for entry in read_entries(store, run.key, parts):
+        if entry.index >= run.items:
+            raise CheckpointError(f"{store.place}: a part has item {entry.index} of a manifest of {run.items:,} items")
         missing += entry.index - next_index
         next_index = entry.index + 1
         line = json.loads(entry.line)
         if entry.kind == "failure":
             totals.add_failure(line, run.language)
+            totals.failures.add(entry.line + b"\n")
             continue
         totals.add_transcript(line, run.language)
+        totals.transcripts.add(entry.line + b"\n")
         if formats:
             transcript = read_transcript(line)
             for extension in formats:
                 text = WRITERS[extension](line["id"], transcript)
-                yield item_file(line["id"], extension), [text.encode("utf-8", "surrogateescape")]
+                yield item_file(line["id"], extension), text.encode("utf-8", "surrogateescape")
     missing += run.items - next_index
     if missing:
         raise CheckpointError(

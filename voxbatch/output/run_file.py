@@ -1,16 +1,50 @@
-"""The file run.json, which records the run that OUT belongs to. It is created before any output and never changed."""
+"""The file run.json, which records the run that OUT belongs to.
+
+It is created before any output. Only `--overwrite` replaces it: the run in the file is the owner of OUT, and the last
+run that wrote the file is the owner. Each run with `--overwrite` has a new generation, so that it differs from all
+earlier runs in this OUT, also from those with the same identity. A process checks that its run is still the owner
+before it commits a part and before it writes or deletes any other file.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError
-from voxbatch.output.erase import erase
-from voxbatch.output.layout import RUN_FILE, VERSION, foreign_outputs
+from voxbatch.errors import CheckpointError, ConfigError, RunError, StorageError, TakenOverError
+from voxbatch.output.layout import GENERATION, RUN_FILE, VERSION
+from voxbatch.output.stored_json import count, field, number, optional
 from voxbatch.storage import Store
+
+CHECK_INTERVAL_S = 0.2
+"""Seconds in which many small files are written or deleted without another look at run.json.
+
+A process that was suspended looks at once when it continues.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """The key of the run that a file in OUT belongs to. Each part and the summary carry it."""
+
+    run_id: str
+    """Digest of the identity (manifest and config)."""
+    generation: str = ""
+    """Random id of a run that was started with `--overwrite`. Empty for a run that was started without."""
+
+    def __str__(self) -> str:
+        return f"{self.run_id} (generation {self.generation})" if self.generation else self.run_id
+
+
+def new_generation() -> str:
+    """Return the id of a new generation: 12 hexadecimal digits."""
+    return secrets.token_hex(6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +67,13 @@ class EngineFacts:
             KeyError, TypeError: a key is missing, or `stored` is not such an object.
         """
         return cls(
-            name=stored["name"],
-            model=stored["model"],
-            license=stored["license"],
-            origin=stored["origin"],
-            decoding=stored["decoding"],
-            versions=stored["versions"],
-            warnings=tuple(stored["warnings"]),
+            name=field(stored, "name", str),
+            model=field(stored, "model", str),
+            license=field(stored, "license", str),
+            origin=field(stored, "origin", str),
+            decoding=field(stored, "decoding", dict),
+            versions=field(stored, "versions", dict),
+            warnings=tuple(map(str, field(stored, "warnings", list))),
         )
 
 
@@ -78,14 +112,17 @@ class RunFacts:
         Raises:
             KeyError, TypeError: see EngineFacts.from_dict.
         """
+        config = field(stored, "config", dict)
+        if config.get("usd_per_hour") is not None:
+            number(config, "usd_per_hour")
         return cls(
-            engine=EngineFacts.from_dict(stored["engine"]),
-            voxbatch=stored["voxbatch"],
-            python=stored["python"],
-            libraries=stored.get("libraries", {}),
-            machine=stored["machine"],
-            workers=stored["workers"],
-            config=stored["config"],
+            engine=EngineFacts.from_dict(field(stored, "engine", dict)),
+            voxbatch=field(stored, "voxbatch", str),
+            python=field(stored, "python", str),
+            libraries=optional(stored, "libraries", dict) or {},
+            machine=field(stored, "machine", str),
+            workers=count(stored, "workers"),
+            config=config,
         )
 
 
@@ -94,7 +131,7 @@ class RunFile:
     """The content of run.json."""
 
     run_id: str
-    """Digest of the identity. Each part of the run carries it."""
+    """See RunKey."""
     identity: Mapping[str, Any]
     """All settings that decide the text of the transcripts. Two runs with the same identity may share an OUT."""
     items: int
@@ -105,12 +142,25 @@ class RunFile:
     """Place that relative paths of the manifest are resolved against. None if an old version wrote the file."""
     facts: RunFacts
     """How the run was started."""
+    generation: str = ""
+    """See RunKey."""
+
+    @property
+    def key(self) -> RunKey:
+        """The key that the files of the run carry."""
+        return RunKey(self.run_id, self.generation)
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Formats of the files of single items, as the run was started."""
+        return tuple(map(str, self.facts.config.get("formats") or ()))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content as values for JSON."""
         return {
             "version": VERSION,
             "run": self.run_id,
+            **({"generation": self.generation} if self.generation else {}),
             "identity": dict(self.identity),
             "items": self.items,
             "language": self.language,
@@ -126,58 +176,24 @@ class RunFile:
             ValueError: another version of voxbatch wrote the file.
             KeyError, TypeError: see EngineFacts.from_dict.
         """
-        if stored["version"] != VERSION:
+        if field(stored, "version", int) != VERSION:
             raise ValueError(f"version {stored['version']!r} is not {VERSION}")
+        generation = optional(stored, "generation", str) or ""
+        if generation and not re.fullmatch(GENERATION, generation):  # it becomes the name of a folder
+            raise ValueError(f"generation is {generation!r:.80}")
         return cls(
-            run_id=stored["run"],
-            identity=stored["identity"],
-            items=stored["items"],
-            language=stored["language"],
-            folder=stored.get("folder"),
-            facts=RunFacts.from_dict(stored["facts"]),
+            run_id=field(stored, "run", str),
+            identity=field(stored, "identity", dict),
+            items=count(stored, "items"),
+            language=optional(stored, "language", str),
+            folder=optional(stored, "folder", str),
+            facts=RunFacts.from_dict(field(stored, "facts", dict)),
+            generation=generation,
         )
 
-
-def reserve(store: Store, run: RunFile, overwrite: bool = False) -> RunFile:
-    """Reserve OUT for a run, or check that OUT already belongs to it.
-
-    Args:
-        run: the content of run.json if none is stored yet.
-        overwrite: first erase what earlier runs wrote.
-
-    Returns:
-        The stored run.json, which an earlier run or another process may have written.
-
-    Raises:
-        ConfigError: OUT holds merged outputs that no run of voxbatch made.
-        RunMismatchError: OUT belongs to another run.
-        CheckpointError: see `read`.
-    """
-    if overwrite:
-        erase(store)
-    if foreign := foreign_outputs(store):
-        raise ConfigError(
-            f"{store.place} holds {', '.join(foreign)} but no {RUN_FILE}: voxbatch did not make these files and "
-            "does not replace them; choose another OUT with -o, or move them away"
-        )
-    store.create(RUN_FILE, [json.dumps(run.to_dict(), indent=2, ensure_ascii=False).encode() + b"\n"])
-    recorded = read(store) or run
-    if recorded.run_id != run.run_id:
-        differing = [
-            f"{name} was {_shortened(before)}, is {_shortened(run.identity.get(name))}"
-            for name, before in recorded.identity.items()
-            if before != run.identity.get(name)
-        ]
-        raise RunMismatchError(
-            f"{store.place} holds another run ({recorded.run_id}, this one is {run.run_id}): {'; '.join(differing)}. "
-            "Choose another OUT with -o (another name for an upload), or erase the old outputs with --overwrite"
-        )
-    return recorded
-
-
-def _shortened(value: Any) -> str:
-    """Return a value of the identity for a message: the first digits of a SHA-256 digest, all of any other value."""
-    return value[:12] + "…" if isinstance(value, str) and len(value) == 64 else str(value)
+    def to_bytes(self) -> bytes:
+        """Return the content of the file."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 def read(store: Store) -> RunFile | None:
@@ -190,7 +206,7 @@ def read(store: Store) -> RunFile | None:
         return None
     try:
         return RunFile.from_dict(json.loads(stored))
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise CheckpointError(
             f"{store.place}/{RUN_FILE} was not written by this version of voxbatch; choose another OUT with -o"
         ) from e
@@ -206,3 +222,55 @@ def read_existing(store: Store) -> RunFile:
     if (run := read(store)) is None:
         raise ConfigError(f"{store.place}: no run was started there (it has no {RUN_FILE})")
     return run
+
+
+class Ownership:
+    """The checks of one process that its run is still the owner of OUT.
+
+    Several threads may use an object: at worst, two of them read run.json at the same time.
+    """
+
+    def __init__(self, store: Store, run: RunKey):
+        self._store, self._run = store, run
+        self._checked_at = float("-inf")
+
+    def check(self) -> None:
+        """Read run.json.
+
+        Raises:
+            TakenOverError: OUT belongs to another run now, or was deleted.
+            CheckpointError: see `read`.
+            StorageError: OUT cannot be read.
+        """
+        now, place = time.monotonic(), self._store.place
+        if (owner := read(self._store)) is None:
+            raise TakenOverError(f"{place}/{RUN_FILE} is gone: OUT was deleted or moved during the run")
+        if owner.key != self._run:
+            raise TakenOverError(
+                f"{place}: another run, {owner.key}, took OUT over with --overwrite; this run, {self._run}, ends, and "
+                "its items in OUT are gone; to run both, give each its own OUT with -o"
+            )
+        self._checked_at = now
+
+    def check_again(self) -> None:
+        """Read run.json, unless the last check was less than CHECK_INTERVAL_S seconds ago. See `check`."""
+        if time.monotonic() - self._checked_at >= CHECK_INTERVAL_S:
+            self.check()
+
+
+@contextlib.contextmanager
+def takeover_explained(store: Store, run: RunKey) -> Iterator[None]:
+    """Replace an error inside the context, if it is the consequence of a takeover: for example, a part is missing
+    because the other run has deleted it.
+
+    Raises:
+        TakenOverError: an error occurred, and OUT belongs to another run.
+    """
+    try:
+        yield
+    except TakenOverError:
+        raise
+    except RunError:
+        with contextlib.suppress(StorageError, CheckpointError):  # then nothing is known about the owner
+            Ownership(store, run).check()
+        raise

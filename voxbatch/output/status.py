@@ -8,7 +8,8 @@ from typing import Any
 
 from voxbatch.output import run_file
 from voxbatch.output.checkpoint import part_names, read_headers
-from voxbatch.output.layout import COMPLETE, is_finished
+from voxbatch.output.layout import COMPLETE
+from voxbatch.output.summary import is_finished
 from voxbatch.storage import Store
 
 
@@ -50,15 +51,14 @@ def read_status(store: Store) -> Status:
 
     Raises:
         ConfigError: no run was started there.
-        CheckpointError: run.json or the header of a part is damaged.
+        CheckpointError: run.json, summary.json or the header of a part is damaged, or a part belongs to another run.
     """
     run = run_file.read_existing(store)
     items, parts, folders = Counter[str](), Counter[str](), dict[str, str]()
-    names = part_names(store)
-    for name, header in zip(names, read_headers(store, names), strict=True):
+    for header in read_headers(store, part_names(store, run.generation), run.key):
         items[header.shard] += header.items
         parts[header.shard] += 1
-        folders[header.shard] = name.rpartition("/")[0]
+        folders[header.shard] = header.folder
     shards = [
         ShardStatus(shard, items[shard], parts[shard], store.exists(f"{folder}/{COMPLETE}"))
         for shard, folder in folders.items()

@@ -5,18 +5,45 @@ The figures come from the headers of the parts and from one pass over their entr
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from voxbatch.errors import CheckpointError
 from voxbatch.latency import Latency, LatencyPercentiles
+from voxbatch.output import run_file, stored_json
 from voxbatch.output.checkpoint import PartHeader
 from voxbatch.output.layout import SUMMARY, VERSION
-from voxbatch.output.run_file import RunFacts
+from voxbatch.output.run_file import RunFacts, RunFile, RunKey
 from voxbatch.scoring import CorpusScore, ErrorCounts
-from voxbatch.storage import Store
+from voxbatch.storage import Store, remove_command
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigest:
+    """The size and the checksum of a file."""
+
+    bytes: int
+    sha256: str
+    """SHA-256, in hexadecimal digits."""
+
+
+class RunningDigest:
+    """The digest of a file whose lines come one by one."""
+
+    def __init__(self) -> None:
+        self._size, self._sha256 = 0, hashlib.sha256()
+
+    def add(self, line: bytes) -> None:
+        """Add a line."""
+        self._size += len(line)
+        self._sha256.update(line)
+
+    def digest(self) -> FileDigest:
+        """Return the digest of the lines so far."""
+        return FileDigest(self._size, self._sha256.hexdigest())
 
 
 @dataclass(slots=True)
@@ -30,6 +57,10 @@ class Totals:
     score: CorpusScore = field(default_factory=CorpusScore)
     errors: dict[str, int] = field(default_factory=dict)
     """Number of failures by class name."""
+    transcripts: RunningDigest = field(default_factory=RunningDigest)
+    """Digest of transcripts.jsonl."""
+    failures: RunningDigest = field(default_factory=RunningDigest)
+    """Digest of failures.jsonl."""
 
     def add_transcript(self, line: Mapping[str, Any], language: str | None) -> None:
         """Add the output line of a transcript. `language` is the language of a line that names none."""
@@ -68,11 +99,29 @@ class Summary:
     usd: float | None
     score: CorpusScore | None
     facts: RunFacts
+    run: str = ""
+    """RunKey.run_id. Empty if an old version wrote the file, like the next two fields."""
+    generation: str = ""
+    """RunKey.generation."""
+    outputs: Mapping[str, FileDigest] = field(default_factory=dict)
+    """Size and checksum of transcripts.jsonl and failures.jsonl, by name."""
+
+    @property
+    def key(self) -> RunKey:
+        """The key of the run."""
+        return RunKey(self.run, self.generation)
+
+    def is_of(self, run: RunKey) -> bool:
+        """Return whether this is the summary of a run. An old version did not write the run, and had no generations."""
+        return self.key == run or (not self.run and not run.generation)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content as values for JSON."""
         return {
             "version": VERSION,
+            "run": self.run,
+            "generation": self.generation,
+            "outputs": {name: asdict(digest) for name, digest in self.outputs.items()},
             "items": self.items,
             "done": self.done,
             "failed": self.failed,
@@ -98,29 +147,45 @@ class Summary:
             ValueError: another version of voxbatch wrote the file.
             KeyError, TypeError, AttributeError: a key is missing, or a value has another type.
         """
-        if stored["version"] != VERSION:
+        if stored_json.field(stored, "version", int) != VERSION:
             raise ValueError(f"version {stored['version']!r} is not {VERSION}")
         latency, score = stored.get("latency"), stored["score"]
+        outputs = stored_json.optional(stored, "outputs", dict) or {}
         return cls(
-            items=stored["items"],
-            done=stored["done"],
-            failed=stored["failed"],
-            completion_rate=stored.get("completion_rate"),
-            failures_by_error=stored["failures_by_error"],
-            with_warnings=stored["with_warnings"],
-            audio_s=stored["audio_s"],
-            wall_s=stored["wall_s"],
-            process_s=stored["process_s"],
-            rtfx=stored["rtfx"],
+            items=stored_json.count(stored, "items"),
+            done=stored_json.count(stored, "done"),
+            failed=stored_json.count(stored, "failed"),
+            completion_rate=_optional_number(stored, "completion_rate"),
+            failures_by_error={
+                name: stored_json.count(stored["failures_by_error"], name)
+                for name in stored_json.field(stored, "failures_by_error", dict)
+            },
+            with_warnings=stored_json.count(stored, "with_warnings"),
+            audio_s=stored_json.number(stored, "audio_s"),
+            wall_s=stored_json.number(stored, "wall_s"),
+            process_s=stored_json.number(stored, "process_s"),
+            rtfx=_optional_number(stored, "rtfx"),
             latency=None if latency is None else LatencyPercentiles.from_dict(latency),
-            peak_gpu_bytes=stored.get("peak_gpu_bytes"),
-            usd=stored.get("usd"),
+            peak_gpu_bytes=stored_json.optional(stored, "peak_gpu_bytes", int),
+            usd=_optional_number(stored, "usd"),
             score=None if score is None else CorpusScore.from_dict(score),
             facts=RunFacts.from_dict(stored),
+            run=stored_json.optional(stored, "run", str) or "",
+            generation=stored_json.optional(stored, "generation", str) or "",
+            outputs={
+                name: FileDigest(stored_json.count(each, "bytes"), stored_json.field(each, "sha256", str))
+                for name, each in outputs.items()
+            },
         )
 
 
-def summarise(totals: Totals, items: int, headers: Iterable[PartHeader], facts: RunFacts) -> Summary:
+def _optional_number(stored: Mapping[str, Any], name: str) -> float | None:
+    return None if stored.get(name) is None else stored_json.number(stored, name)
+
+
+def summarise(
+    totals: Totals, run: RunFile, headers: Iterable[PartHeader], outputs: Mapping[str, FileDigest] | None = None
+) -> Summary:
     """Return the summary of a run whose items are all committed.
 
     Wall time counts committed work only: work that a killed process lost is in no part. Shards of the same sharding,
@@ -141,6 +206,7 @@ def summarise(totals: Totals, items: int, headers: Iterable[PartHeader], facts: 
     by_shard = _longest((shard, seconds) for (shard, _), seconds in by_worker.items())
     longest = _longest((shard.partition("/")[2], seconds) for shard, seconds in by_shard.items())
     wall_s = sum(longest.values())
+    facts, items = run.facts, run.items
     price = facts.config.get("usd_per_hour")
     return Summary(
         items=items,
@@ -158,6 +224,9 @@ def summarise(totals: Totals, items: int, headers: Iterable[PartHeader], facts: 
         usd=None if price is None else round(sum(by_shard.values()) / 3600 * price, 6),
         score=totals.score if totals.score.by_language else None,
         facts=facts,
+        run=run.run_id,
+        generation=run.generation,
+        outputs=outputs or {},
     )
 
 
@@ -169,18 +238,28 @@ def _longest(seconds: Iterable[tuple[str, float]]) -> dict[str, float]:
     return found
 
 
-def write_summary(store: Store, summary: Summary) -> Summary:
-    """Create summary.json if it is absent. Return the stored summary, which another shard may have written first.
+def read_summary(store: Store) -> Summary | None:
+    """Return the content of summary.json, or None if there is none.
 
     Raises:
-        CheckpointError: the stored file is not a summary of this version of voxbatch.
+        CheckpointError: the file is not a summary of this version of voxbatch.
     """
-    store.create(SUMMARY, [json.dumps(summary.to_dict(), indent=2, ensure_ascii=False).encode() + b"\n"])
     if (stored := store.read(SUMMARY)) is None:
-        return summary
+        return None
     try:
         return Summary.from_dict(json.loads(stored))
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise CheckpointError(
-            f"{store.place}/{SUMMARY} is damaged; delete it and run again: it is written again from the parts"
+            f"{store.place}/{SUMMARY} is damaged; delete it and run again, so that it is written again from the parts: "
+            f"{remove_command(store.place, SUMMARY)}"
         ) from e
+
+
+def is_finished(store: Store) -> bool:
+    """Return whether the run in OUT is finished. summary.json is written last, and names its run.
+
+    Raises:
+        CheckpointError: run.json or summary.json is damaged.
+    """
+    run, summary = run_file.read(store), read_summary(store)
+    return run is not None and summary is not None and summary.is_of(run.key)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from voxbatch.config import Config
 from voxbatch.engines import EngineCache
 from voxbatch.log import Log
+from voxbatch.output.run_file import takeover_explained
 from voxbatch.output.summary import Summary
 from voxbatch.runner import workers
 from voxbatch.runner.finish import finish
@@ -24,6 +25,7 @@ from voxbatch.runner.progress import Progress, Usage
 from voxbatch.runner.shard import members
 from voxbatch.runner.stop import Stop, StopRequested
 from voxbatch.runner.transcribe import log_engine_message, resume, transcribe
+from voxbatch.storage import open_store
 
 __all__ = ["Progress", "RunResult", "Stop", "StopRequested", "Usage", "run"]
 
@@ -66,6 +68,7 @@ def run(
             engine_cache = resources.enter_context(contextlib.closing(EngineCache()))
         with open_manifest(config) as source:
             job = prepare(config, source, engine_cache, log)
+            resources.enter_context(takeover_explained(open_store(job.out, job.store_options), job.run.key))
             work = resume(job, members(job.durations, job.shard, job.shards), started_at)
             progress = work.progress
             if progress.resumed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from voxbatch.config import Config, RunOptions, digest
 from voxbatch.engines import EngineCache, EngineSpec
 from voxbatch.log import Log
 from voxbatch.manifest import InheritableSource, PathPolicy, Source, open_source, survey
-from voxbatch.output import run_file
+from voxbatch.output.reserve import refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, RunFacts, RunFile
 from voxbatch.runner.pipeline import PipelineOptions
 from voxbatch.storage import StoreOptions, open_store
@@ -128,9 +128,10 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         facts=_facts(config, spec, max(1, len(environments))),
     )
     store = open_store(config.out, config.store_options)
+    refuse_nested(store.place, config.store_options)
     if unsafe := store.prepare():
         log.warning("unsafe_store", text=unsafe)
-    recorded = run_file.reserve(store, run, config.overwrite)
+    recorded = reserve(store, run, config.overwrite)
     if recorded.folder not in (None, run.folder):
         started = f"this run was started with recordings in {recorded.folder} and continues with those in {run.folder}"
         log.warning("other_folder", text=f"{started}: voxbatch assumes that they are the same")
@@ -138,7 +139,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         started = f"this run was started with {recorded.facts.versions} and continues with {run.facts.versions}"
         log.warning("other_versions", text=f"{started}: texts may differ")
     return Job(
-        run=run,
+        run=replace(run, generation=recorded.generation),
         source=source.inheritable(),
         path_policy=policy,
         limit=config.limit,

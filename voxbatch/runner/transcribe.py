@@ -47,7 +47,7 @@ def resume(job: Job, assigned: NDArray[np.bool_], started_at: float, worker: int
         StorageError: OUT cannot be read.
     """
     store = open_store(job.out, job.store_options)
-    checkpoint = Checkpoint(store, job.run.run_id, len(job.durations), job.shard, job.shards, worker)
+    checkpoint = Checkpoint(store, job.run.key, len(job.durations), job.shard, job.shards, worker)
     checkpoint.load()
     done, failed = np.frombuffer(checkpoint.done, np.bool_), np.frombuffer(checkpoint.failed, np.bool_)
     remaining = assigned & ~done

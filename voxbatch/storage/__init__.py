@@ -12,6 +12,7 @@ uses a cloud's storage client.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import BinaryIO, Protocol, TypeVar
@@ -47,6 +48,7 @@ __all__ = [
     "place_of",
     "read_at",
     "redacted",
+    "remove_command",
     "set_retry_deadline",
     "stat_object",
     "verify_readable",
@@ -84,8 +86,11 @@ class Store(Protocol):
     def names(self, prefix: str) -> list[str]:
         """Return the names below a folder, sorted; [] if the folder does not exist."""
 
-    def create(self, name: str, blocks: Iterable[bytes]) -> bool:
+    def create(self, name: str, blocks: Iterable[bytes], durable: bool = True) -> bool:
         """Write the object unless it exists. All of it appears at once, or nothing.
+
+        Args:
+            durable: the object survives a crash of the machine. A local file is synced to disk for that.
 
         Returns:
             False if the object existed already.
@@ -116,6 +121,12 @@ def open_store(place: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) 
     except ValueError as e:
         raise ConfigError(f"-o {place}: {e}") from e
     return BucketStore(address, connect.bucket(address.scheme, address.bucket, store_options))
+
+
+def remove_command(place: str, name: str) -> str:
+    """Return the command with which a person removes an object of a store, for messages."""
+    program = {"gs": "gcloud storage rm", "s3": "aws s3 rm"}.get(scheme_of(place), "rm")
+    return f"{program} {shlex.quote(f'{place}/{name}')}"
 
 
 def open_recording(

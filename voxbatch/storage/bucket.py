@@ -106,8 +106,8 @@ class BucketStore:
         found = [stat.key.removeprefix(self._prefix) for stat in self._objects.list(whole)]
         return sorted(name for name in found if name != PROBE)
 
-    def create(self, name: str, blocks: Iterable[bytes]) -> bool:
-        """See storage.Store."""
+    def create(self, name: str, blocks: Iterable[bytes], durable: bool = True) -> bool:
+        """See storage.Store. Every object is durable."""
         return self._put(name, blocks, True)
 
     def write(self, name: str, blocks: Iterable[bytes]) -> None:

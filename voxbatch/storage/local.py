@@ -93,18 +93,19 @@ class LocalStore:
                 if not file.startswith(TEMPORARY_PREFIX):
                     yield os.path.relpath(os.path.join(folder, file), self._root)
 
-    def create(self, name: str, blocks: Iterable[bytes]) -> bool:
-        """See storage.Store. The file and its folder are synced to disk."""
+    def create(self, name: str, blocks: Iterable[bytes], durable: bool = True) -> bool:
+        """See storage.Store. A durable file and its folder are synced to disk."""
         target = self._root / name
         with self._errors("write", name):
             if target.exists():
                 return False
-            with self._written(target.parent, blocks) as (file, folder):
+            with self._written(target.parent, blocks, durable) as (file, folder):
                 try:
                     _link(file, folder, target.name)
                 except FileExistsError:
                     return False
-                os.fsync(folder)
+                if durable:
+                    os.fsync(folder)
                 return True
 
     def write(self, name: str, blocks: Iterable[bytes]) -> None:

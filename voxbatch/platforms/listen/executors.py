@@ -12,7 +12,7 @@ from voxbatch.display import log_result, progress_events
 from voxbatch.engines import EngineCache
 from voxbatch.errors import ConfigError, StartError
 from voxbatch.log import Log
-from voxbatch.output.layout import is_finished
+from voxbatch.output.summary import is_finished
 from voxbatch.platforms.listen.message import RunRequest
 from voxbatch.platforms.submit import CloudRun, Submission, check_tasks, size_run, start_with_retries
 from voxbatch.runner import Stop

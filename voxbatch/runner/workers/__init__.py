@@ -23,7 +23,7 @@ from multiprocessing.connection import wait
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.errors import EngineError, StorageError, UsageError, VoxbatchError
+from voxbatch.errors import EngineError, StorageError, TakenOverError, UsageError, VoxbatchError
 from voxbatch.log import Log
 from voxbatch.runner.pipeline import POLL_INTERVAL_S, decoder_count
 from voxbatch.runner.prepare import Job
@@ -40,6 +40,9 @@ MIN_ITEMS_PER_WORKER = 100
 SUMMED_FIELDS = ("done", "failed", "audio_s", "committed", "parts")
 """Fields of the workers' progress that add up to the fields of the run's progress."""
 
+FATAL_ERRORS = (UsageError, TakenOverError)
+"""Errors that would end every other worker, too."""
+
 
 def transcribe(job: Job, work: RemainingWork, stop: Stop, on_progress: Callable[[Progress], None], log: Log) -> Usage:
     """Transcribe and commit the remaining items, in one process for each of the job's worker environments.
@@ -47,6 +50,7 @@ def transcribe(job: Job, work: RemainingWork, stop: Stop, on_progress: Callable[
     Raises:
         StopRequested: `stop` was requested. The finished items are committed.
         UsageError: a worker found that the config or the manifest is wrong.
+        TakenOverError: another run took OUT over.
         StorageError: a place could not be read or written, and the retry failed as well.
         EngineError: all workers are lost.
     """
@@ -144,8 +148,9 @@ class _WorkerPool:
             self._stop.graceful = False
         if self._stop.requested.is_set():
             raise StopRequested
-        if error := _first_error(workers, UsageError):
-            raise UsageError(error)
+        for kind in FATAL_ERRORS:
+            if error := _first_error(workers, kind):
+                raise kind(error)
         return workers
 
     def _wait_for_results(self, workers: list[Worker]) -> None:
@@ -168,14 +173,15 @@ class _WorkerPool:
                     total = getattr(before, name) + sum(getattr(worker.progress, name) for worker in workers)
                     setattr(self._progress, name, total)
                 self._on_progress(self._progress)
-            if self._stop.requested.is_set() or _first_error(workers, UsageError):
+            if self._stop.requested.is_set() or any(_first_error(workers, kind) for kind in FATAL_ERRORS):
                 for worker in busy:
                     worker.stop()
 
     def _record_result(self, worker: Worker) -> None:
         """Record the result of a worker's assignment and its reports about recordings' places.
 
-        A worker is lost if it ended without a result, unless an unreachable place, a UsageError or a stop is the cause.
+        A worker is lost if it ended without a result, unless an unreachable place, one of FATAL_ERRORS or a stop is the
+        cause.
         """
         result = worker.result
         was_stopped = isinstance(result, AssignmentStopped) and worker.stopped_at is not None
@@ -186,7 +192,7 @@ class _WorkerPool:
         elif isinstance(result, AssignmentFailed) and stays_ready(result):
             text = f"{worker.name} has stopped: {result.reason}; its committed items are safe"
             self._log.warning("worker_stopped", worker=worker.number, text=text)
-        elif not was_stopped and not _first_error([worker], UsageError):
+        elif not was_stopped and not any(_first_error([worker], kind) for kind in FATAL_ERRORS):
             del self._available[worker.number]
             self._lost.append(worker)
             text = f"{worker.name} is lost: {worker.reason}; its committed items are safe"

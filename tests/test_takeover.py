@@ -1,0 +1,206 @@
+"""Tests for an OUT that two runs write to: whatever a process of an earlier run does, the outputs are those of the run
+that owns OUT.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Recorder, Starter, Voxbatch
+
+ITEMS = 4
+ENGINE = ("--engine", "scripted", "--log-format", "text", "--decoders", "1", "--part-items", "1")
+SLOWLY = ("--engine-option", "concurrency=1", "--engine-option", "delay_s=0.5")
+TAKEN = "took OUT over with --overwrite"
+
+
+@pytest.fixture
+def two_manifests(recording: Recorder, tmp_path: Path) -> None:
+    """Write a.jsonl and b.jsonl: the same recordings and ids, and another row in each."""
+    for i in range(ITEMS):
+        recording(f"{i}.wav", 1 + i / 2)
+    for name in "ab":
+        rows = [{"audio_filepath": f"{i}.wav", "id": f"i{i}", "of": name * 10} for i in range(ITEMS)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def until(condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+    """Wait until the condition is true; fail after 60 s, or if the process ends before."""
+    limit = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < limit
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.005)
+
+
+def owners(out: Path) -> list[str]:
+    """Return the value of `of` in each line of the merged outputs."""
+    lines = (out / "transcripts.jsonl").read_text() + (out / "failures.jsonl").read_text()
+    return [json.loads(line)["of"][0] for line in lines.splitlines()]
+
+
+def parts(out: Path, shard: str) -> list[Path]:
+    """Return the parts of a shard, in any generation."""
+    return [*out.glob(f"parts/{shard}/part-*"), *out.glob(f"parts/*/{shard}/part-*")]
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Wait for the end of a process, and return its exit code and its stderr."""
+    _, stderr = process.communicate(timeout=120)
+    return process.returncode, stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_manifests")
+def test_zombie_of_another_shard_count_after_overwrite(start: Starter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A suspended shard of an earlier run, of another number of shards, commits nothing that the new run reads."""
+    out = tmp_path / "out"
+    zombie = start("run", "a.jsonl", "-o", out, "--shard", "1/2", *ENGINE, *SLOWLY)
+    until(lambda: parts(out, "shard-00001-of-00002"), zombie)
+    zombie.send_signal(signal.SIGSTOP)  # another item is still to be committed
+    died = voxbatch("run", "b.jsonl", "-o", out, "--overwrite", *ENGINE, "--engine-option", "die_after=1")
+    assert died.returncode == 1
+    for shard in range(3):
+        assert voxbatch("run", "b.jsonl", "-o", out, "--shard", f"{shard}/4", *ENGINE).returncode == 0
+    last = start("run", "b.jsonl", "-o", out, "--shard", "3/4", *ENGINE, *SLOWLY, "--engine-option", "load_s=3")
+    time.sleep(2)  # the last shard has read the parts, and loads its engine
+    zombie.send_signal(signal.SIGCONT)
+    code, stderr = finished(zombie)
+    assert (code, TAKEN in stderr, "Traceback" in stderr) == (1, True, False), stderr
+    assert "safe" not in stderr
+    assert finished(last)[0] == 0
+    assert owners(out) == ["b"] * ITEMS
+
+
+@pytest.mark.usefixtures("two_manifests")
+def test_an_out_inside_the_parts_of_another(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """An OUT in parts/ of a later OUT is not read; in parts/ or srt/ of an existing OUT it is refused."""
+    out = tmp_path / "out"
+    inner = voxbatch("run", "a.jsonl", "-o", out / "parts" / "inner", *ENGINE, "--engine-option", "die_after=3")
+    assert inner.returncode == 1
+    assert voxbatch("run", "b.jsonl", "-o", out, *ENGINE).returncode == 0
+    assert owners(out) == ["b"] * ITEMS
+    for folder in ("parts", "parts/inner", "parts/x/y", "srt"):
+        refused = voxbatch("run", "a.jsonl", "-o", out / folder, *ENGINE)
+        assert refused.returncode == 2
+        name = folder.split("/")[0]
+        assert f"-o {out}/{folder} lies in {name}/ of {out}, which holds the outputs of another run" in refused.stderr
+    assert not (out / "srt").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_manifests")
+def test_overwrite_during_another_runs_merge(start: Starter, tmp_path: Path) -> None:
+    """A run that is suspended during its merge replaces nothing of the run that took OUT over meanwhile, and what it
+    has created is replaced.
+    """
+    out = tmp_path / "out"
+    rows = [{"audio_filepath": "0.wav", "id": f"i{i}", "of": "a" * 10} for i in range(1500)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "b.jsonl").write_text((tmp_path / "a.jsonl").read_text().replace("a" * 10, "b" * 10))
+    many = ("--part-items", "500", "--formats", "srt")
+    merging = start("run", "a.jsonl", "-o", out, *ENGINE, *many)
+    until((out / "srt" / "i3.srt").exists, merging)
+    merging.send_signal(signal.SIGSTOP)
+    assert not (out / "transcripts.jsonl").exists()
+    slowly = ("--engine-option", "load_s=3")
+    owner = start("run", "b.jsonl", "-o", out, "--overwrite", *ENGINE, *many, *slowly)
+    until(lambda: "b" * 10 in (out / "run.json").read_text() or not (out / "srt" / "i3.srt").exists(), owner)
+    time.sleep(1)  # the files are erased, and the owner loads its engine
+    merging.send_signal(signal.SIGCONT)
+    code, stderr = finished(merging)
+    assert (code, TAKEN in stderr, "Traceback" in stderr) == (1, True, False), stderr
+    assert finished(owner)[0] == 0
+    assert owners(out) == ["b"] * 1500
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_manifests")
+def test_overwrite_twice_at_once(start: Starter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """If two runs take OUT over at the same time, one ends well and the other with a clear error; the outputs are those
+    of the owner.
+    """
+    for round_number in range(3):
+        out = tmp_path / f"out{round_number}"
+        assert voxbatch("run", "a.jsonl", "-o", out, *ENGINE, "--formats", "srt").returncode == 0
+        both = [
+            start("run", f"{name}.jsonl", "-o", out, "--overwrite", "--formats", "srt", *ENGINE, *SLOWLY)
+            for name in "ab"
+        ]
+        ends = [finished(process) for process in both]
+        codes = sorted(code for code, _ in ends)
+        assert codes == [0, 1], ends
+        assert all(TAKEN in stderr for code, stderr in ends if code == 1), ends
+        owner = "ab"[next(i for i, (code, _) in enumerate(ends) if code == 0)]
+        assert owners(out) == [owner] * ITEMS
+        assert voxbatch("run", f"{owner}.jsonl", "-o", out, *ENGINE, "--formats", "srt").returncode == 0
+        assert owners(out) == [owner] * ITEMS
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_manifests")
+def test_overwrite_that_was_killed_is_continued(start: Starter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """If --overwrite is killed after it took OUT over, the same command without it ends with its own outputs only."""
+    out = tmp_path / "out"
+    assert voxbatch("run", "a.jsonl", "-o", out, *ENGINE, "--formats", "srt,txt").returncode == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name != "run.json"}
+    slow = start("run", "b.jsonl", "-o", out, "--overwrite", *ENGINE, *SLOWLY, "--engine-option", "load_s=9")
+    until(lambda: "generation" in (out / "run.json").read_text(), slow)
+    slow.kill()
+    for path, content in before.items():  # as if it was killed before it deleted anything
+        path.write_bytes(content)
+    assert json.loads(voxbatch("status", out, "--json").stdout)["finished"] is False
+    assert voxbatch("run", "b.jsonl", "-o", out, *ENGINE, "--formats", "srt").returncode == 0
+    assert owners(out) == ["b"] * ITEMS
+    assert not list(out.glob("txt/*"))
+    assert len(list(out.glob("srt/*"))) == ITEMS
+    assert not list(out.glob("parts/shard-*/*"))
+
+
+@pytest.mark.usefixtures("two_manifests")
+def test_out_that_is_deleted_during_a_run(start: Starter, tmp_path: Path) -> None:
+    """A run whose OUT is deleted ends with a clear error."""
+    out = tmp_path / "out"
+    process = start("run", "a.jsonl", "-o", out, *ENGINE, *SLOWLY)
+    until(lambda: parts(out, "shard-00000-of-00001"), process)
+    (out / "run.json").unlink()
+    code, stderr = finished(process)
+    assert (code, f"{out}/run.json is gone: OUT was deleted or moved during the run" in stderr) == (1, True), stderr
+
+
+@pytest.mark.usefixtures("two_manifests")
+def test_takeover_ends_a_fleet(start: Starter, tmp_path: Path) -> None:
+    """If OUT has another owner, worker processes end, and the run ends with the clear error."""
+    out = tmp_path / "out"
+    fleet = start("run", "a.jsonl", "-o", out, *ENGINE, "--engine-option", "workers=2", *SLOWLY)
+    until((out / "run.json").exists, fleet)
+    owner = json.loads((out / "run.json").read_text()) | {"generation": "0123456789ab"}
+    (out / "run.json").write_text(json.dumps(owner))
+    code, stderr = finished(fleet)
+    assert (code, f"error: {out}: another run, " in stderr, TAKEN in stderr) == (1, True, True), stderr
+    assert not parts(out, "shard-00000-of-00001")
+
+
+@pytest.mark.usefixtures("two_manifests")
+def test_changed_outputs_are_noticed_by_a_second_run(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A second run names an output that was changed or cut off, and the command that it gives repairs OUT."""
+    out = tmp_path / "out"
+    command = ("run", "a.jsonl", "-o", out, *ENGINE)
+    assert voxbatch(*command).returncode == 0
+    whole = (out / "transcripts.jsonl").read_bytes()
+    for damaged in (whole[:-5], whole.replace(b"aaa", b"xyz"), b""):
+        (out / "transcripts.jsonl").write_bytes(damaged)
+        done = voxbatch(*command)
+        assert done.returncode == 1
+        assert f"{out}/transcripts.jsonl was changed or damaged after the run had finished" in done.stderr
+        assert (out / "transcripts.jsonl").read_bytes() == damaged
+        remedy = done.stderr.split("from the parts: ")[1].splitlines()[0]
+        subprocess.run(remedy, shell=True, check=True)
+        assert voxbatch(*command).returncode == 0
+        assert (out / "transcripts.jsonl").read_bytes() == whole
