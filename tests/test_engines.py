@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from voxbatch import engines
 from voxbatch.config import Config
 from voxbatch.engines import Feed
+from voxbatch.engines.failure_limit import GIVE_UP_AFTER, stop_if_all_fail
 from voxbatch.engines.faster_whisper import FasterWhisperEngine
 from voxbatch.engines.scripted_test_engine import WORD_SECONDS, ScriptedOptions, ScriptedTestEngine, count_words
 from voxbatch.errors import ConfigError, EngineError
@@ -235,9 +236,7 @@ def test_the_run_stops_if_the_first_chunks_all_fail() -> None:
     """Failures are held back until a chunk succeeds; if all of the first chunks fail, the run stops
     and records none.
     """
-    from voxbatch.engines.failure_limit import GIVE_UP_AFTER, stop_if_all_fail
-
-    failures = [ChunkFailure(0, i, "no", retryable=True) for i in range(GIVE_UP_AFTER)]
+    failures = [ChunkFailure(i // 4, i % 4, "no", retryable=True) for i in range(GIVE_UP_AFTER)]
     good = Hypothesis(0, 99, "yes")
     assert list(stop_if_all_fail([*failures[1:], good, *failures])) == [*failures[1:], good, *failures]
     assert list(stop_if_all_fail(failures[1:])) == failures[1:]
@@ -246,6 +245,18 @@ def test_the_run_stops_if_the_first_chunks_all_fail() -> None:
     assert list(stop_if_all_fail(unfit)) == unfit
     with pytest.raises(EngineError, match="the first 8 chunks all failed, the last with: no"):
         list(stop_if_all_fail(failures))
+
+
+def test_one_recording_does_not_stop_the_run() -> None:
+    """If all chunks of one recording fail, that recording fails, and the others are transcribed, also if it is the
+    first one or the only one.
+    """
+    failures = [ChunkFailure(7, i, "no", retryable=True) for i in range(2 * GIVE_UP_AFTER)]
+    good = [Hypothesis(8, i, "yes") for i in range(3)]
+    assert list(stop_if_all_fail([*failures, *good])) == [*failures, *good]
+    assert list(stop_if_all_fail(failures)) == failures
+    with pytest.raises(EngineError, match="the first 17 chunks all failed, the last with: no"):
+        list(stop_if_all_fail([*failures, ChunkFailure(8, 0, "no", retryable=True)]))
 
 
 def test_the_engine_cache_returns_the_same_engine() -> None:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,54 @@ def test_sigterm_to_every_process_fails_no_item(
         assert not [part for part in tmp_path.glob(f"{out}/parts/*/*.jsonl") if "AudioError" in part.read_text()]
         assert voxbatch("run", "m.jsonl", "-o", out, *SCRIPTED).returncode == 0
         assert outputs(tmp_path / out) == outputs(tmp_path / "peace")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "victims", [("ffmpeg",), ("decoder",), ("ffmpeg", "ffmpeg"), ("decoder", "ffmpeg"), ("ffmpeg", "decoder")]
+)
+def test_killed_decoders_never_shorten_an_item(
+    recording: Recorder, voxbatch: Voxbatch, start: Starter, tmp_path: Path, victims: tuple[str, ...]
+) -> None:
+    """If ffmpeg or its decoder is killed within a recording, the recording is retried and done with all its audio. If
+    the retry is killed, too, it is a retryable failure. The other item is done in both cases.
+    """
+    import psutil
+
+    def find(kind: str) -> list[psutil.Process]:
+        """Return the running ffmpegs, or the decoders that have one."""
+        found = []
+        for each in psutil.Process(running.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # or a ZombieProcess
+                if "pipe:1" in each.cmdline():
+                    found.append(each if kind == "ffmpeg" else each.parent())
+        return [each for each in found if each is not None and each not in killed]
+
+    killed = list[psutil.Process]()
+    long, short = tmp_path / "long.mka", recording("short.wav", 1)
+    subprocess.run([executable(), "-v", "error", "-i", recording("long.wav", 900), "-c", "copy", long], check=True)
+    rows = [json.dumps({"audio_filepath": path.name}) + "\n" for path in (long, short)]
+    (tmp_path / "m.jsonl").write_text("".join(rows))
+    assert voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED).returncode == 0
+    running = start("run", "m.jsonl", "-o", "out", *SCRIPTED, *SLOWLY)
+    while len(killed) < len(victims):
+        until(lambda: find(victims[len(killed)]))
+        time.sleep(0.3)
+        for found in find(victims[len(killed)]):  # none if it ended with the process that was killed before
+            found.kill()
+            killed.append(found)
+    _, err = running.communicate(timeout=60)
+    assert len(killed) == len(victims)
+    if len(victims) == 1:
+        assert running.returncode == 0, err
+        assert outputs(tmp_path / "out") == outputs(tmp_path / "peace")
+    else:
+        assert running.returncode == 3, err
+        (failure,) = map(json.loads, (tmp_path / "out" / "failures.jsonl").read_text().splitlines())
+        assert (failure["audio_filepath"], failure["retryable"]) == ("long.mka", True)
+        assert "killed by signal 9" in failure["message"]
+        (done,) = (tmp_path / "out" / "transcripts.jsonl").read_text().splitlines()
+        assert done in (tmp_path / "peace" / "transcripts.jsonl").read_text()
 
 
 def test_a_signal_while_the_manifest_is_read(start: Starter, tmp_path: Path) -> None:

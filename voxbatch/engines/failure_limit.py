@@ -12,7 +12,9 @@ from voxbatch.errors import EngineError
 from voxbatch.records import ChunkFailure, Hypothesis
 
 GIVE_UP_AFTER = 8
-"""Number of failed chunks, without any success, after which the engine counts as broken."""
+"""Number of failed chunks, of several recordings and without any success, after which the engine counts as broken. The
+chunks of one recording alone prove nothing: a resumed run may begin with the one recording that the engine cannot
+transcribe, and must come to the others."""
 
 Result = Hypothesis | ChunkFailure | EngineMessage
 
@@ -24,14 +26,15 @@ def stop_if_all_fail(results: Iterable[Result]) -> Iterator[Result]:
     success, the failures held back are yielded at the end.
 
     Raises:
-        EngineError: GIVE_UP_AFTER chunks failed with a retryable failure before any chunk succeeded.
+        EngineError: GIVE_UP_AFTER chunks, of at least two recordings, failed with a retryable failure before any chunk
+            succeeded.
     """
     failures: list[ChunkFailure] | None = []
     for result in results:
         if isinstance(result, ChunkFailure) and result.retryable and failures is not None:
             failures.append(result)
-            if len(failures) == GIVE_UP_AFTER:
-                raise EngineError(f"the first {GIVE_UP_AFTER} chunks all failed, the last with: {result.message}")
+            if len(failures) >= GIVE_UP_AFTER and result.item != failures[0].item:
+                raise EngineError(f"the first {len(failures)} chunks all failed, the last with: {result.message}")
             continue
         if isinstance(result, Hypothesis) and failures is not None:
             yield from failures
