@@ -702,18 +702,18 @@ def test_forced_cuts_without_word_times_repeat_no_word(voxbatch: Voxbatch, tmp_p
 def test_merge_refuses_transcripts_that_do_not_match_the_parts(
     voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
 ) -> None:
-    """merge refuses a transcripts.jsonl that was changed, and keeps it. The command that the error gives repairs OUT."""
+    """merge refuses a transcripts.jsonl that was changed, and keeps it. It is written again after its removal."""
     manifest(0.5, 0.5)
     voxbatch("run", "m.jsonl", *SCRIPTED)
     changed = tmp_path / "m.voxbatch" / "transcripts.jsonl"
     size = changed.stat().st_size
     changed.write_text("")
     done = voxbatch("merge", "m.voxbatch")
-    assert (done.returncode, done.stderr) == (
-        1,
+    assert done.returncode == 1
+    assert done.stderr == (
         f"Error: {changed} was changed or damaged after the run had finished: it has 0 bytes, and the run's file has "
         f"{size} and another checksum. Keep a copy if the change is yours; then remove the file and run again, so that "
-        f"it is written again from the parts: rm {changed}\n",
+        f"it is written again from the parts: rm {changed}\n"
     )
     changed.unlink()
     assert voxbatch("merge", "m.voxbatch").returncode == 0

@@ -181,7 +181,8 @@ def test_takeover_ends_a_fleet(start: Starter, tmp_path: Path) -> None:
     fleet = start("run", "a.jsonl", "-o", out, *ENGINE, "--engine-option", "workers=2", *SLOWLY)
     until((out / "run.json").exists, fleet)
     owner = json.loads((out / "run.json").read_text()) | {"generation": "0123456789ab"}
-    (out / "run.json").write_text(json.dumps(owner))
+    (out / "new.json").write_text(json.dumps(owner))
+    (out / "new.json").rename(out / "run.json")
     code, stderr = finished(fleet)
     assert (code, f"error: {out}: another run, " in stderr, TAKEN in stderr) == (1, True, True), stderr
     assert not parts(out, "shard-00000-of-00001")
