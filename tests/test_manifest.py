@@ -100,13 +100,13 @@ def test_each_key_is_stored_in_its_field() -> None:
     row = {"audio_filepath": "./a/../b.wav", "offset": 12.5, "duration": 5, "channel": 1, "text": "hi", "lang": "pt-BR"}
     row["speaker"] = {"name": "Ana"}
     item = parse(row)
-    assert item == Item(3, 7, "b.wav#12.5-5#ch1", "/base/b.wav", 12.5, 5.0, "hi", "pt-BR", 1, row)
+    assert item == Item(3, 7, "b.wav#12.5-5#ch1", "/base/b.wav", 12.5, 5.0, "hi", "pt-BR", 1, json.dumps(row).encode())
 
 
 def test_null_counts_as_absent() -> None:
     """An optional key that is null counts as absent; so does an empty `lang`."""
     row = dict.fromkeys(["offset", "duration", "channel", "text", "id"], None) | {"audio_filepath": "a.wav", "lang": ""}
-    assert parse(row) == Item(3, 7, "a.wav", "/base/a.wav", row=row)
+    assert parse(row) == Item(3, 7, "a.wav", "/base/a.wav", row=json.dumps(row).encode())
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,13 @@ def test_id_is_given_or_derived_from_the_path(row: dict[str, Any], item_id: str)
         (b'{"audio_filepath":"a.wav","mine":' + b"[" * 65 + b"]" * 65 + b"}", "nested too deep; at most 64"),
         (b"[" * 200_000, "nested too deep"),
         (b'{"audio_filepath":"a.wav","mine":"\\ud800"}', "holds \\ud800, half of a surrogate pair"),
-        (b'{"text":"' + b"a" * MAX_LINE_BYTES + b'"}', "longer than 10,000,000 bytes"),
+        (b'{"text":"' + b"a" * MAX_LINE_BYTES + b'"}', "has 10,000,011 bytes, at most 10,000,000 are allowed"),
+        (b'{"x":[' + b"[]," * 250_000 + b"0]}", "holds 500,002 commas and opening brackets, at most 500,000 are"),
+        (
+            {"audio_filepath": "a.wav", "text": "a" * 2_000_001},
+            "`text` has 2,000,001 characters, at most 2,000,000 are",
+        ),
+        ({"audio_filepath": "a.wav", "text": "\ufdfa" * 112_000}, "`text` has 2,016,000 characters"),
         ([1, 2], "is an array, [1, 2]; a line is a JSON object with `audio_filepath`"),
         ("x", "is a string, 'x'"),
         (4.2, "is a number, 4.2"),
@@ -226,7 +232,7 @@ def test_any_bytes_are_an_item_or_a_reason(text: bytes) -> None:
         item = parse(text)
     except LineError:
         return
-    json.dumps(item.row, ensure_ascii=False, allow_nan=False).encode()
+    json.dumps(json.loads(item.row), ensure_ascii=False, allow_nan=False).encode()
     assert item.audio.startswith("/base/")
     assert 1 <= len(item.id.encode()) <= 1024
 
@@ -466,7 +472,7 @@ def test_survey_and_items_read_the_same_rows(
     if bom:
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     found, seen = read(path), surveyed(path)
-    assert [item.row for item in found] == rows
+    assert [json.loads(item.row) for item in found] == rows
     assert [item.index for item in found] == list(range(len(rows)))
     assert [item.line for item in found] == [n for n, line in enumerate(lines, 1) if line.strip()]
     assert (seen.items, seen.fingerprint, seen.with_text) == (plain.items, plain.fingerprint, plain.with_text)
@@ -615,7 +621,7 @@ def test_long_line_is_not_kept_in_memory(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [line for line, _ in found] == [1, 2]
-    assert "longer than 10,000,000 bytes" in found[0][1]
+    assert "has 100,000,000 bytes, at most 10,000,000 are allowed" in found[0][1]
     assert peak < 30_000_000
 
 

@@ -75,7 +75,7 @@ def items(recording: Recorder) -> Callable[..., list[Item]]:
 
     def one(i: int, length: float) -> Item:
         path = recording(f"r{i}.wav", length) if length else Path(f"/nowhere/r{i}.wav")
-        return Item(i, i + 1, f"r{i}", str(path), row={"audio_filepath": path.name, "mine": i})
+        return Item(i, i + 1, f"r{i}", str(path), row=json.dumps({"audio_filepath": path.name, "mine": i}).encode())
 
     return make
 
@@ -419,3 +419,38 @@ def test_parts_are_committed_after_part_seconds(
     run.run(scripted(delay_s=0.1, concurrency=1), iter(items(*[0.5] * 6)))
     assert len(part_names(run.store)) >= 2
     assert len(run.lines()) == 6
+
+
+def long_rows(run: PipelineRun, items: Sequence[Item], num_bytes: int, seen: list[int]) -> Iterator[Item]:
+    """Yield the items with rows of `num_bytes`. Append to `seen` how many were given out and not finished at a time."""
+    for given, item in enumerate(items, 1):
+        yield dataclasses.replace(item, row=item.row[:-1] + b', "x": "%s"}' % (b"x" * (num_bytes - len(item.row) - 9)))
+        seen.append(given - run.progress.done - run.progress.failed)
+
+
+@pytest.mark.parametrize(("num_bytes", "most"), [(1000, 5), (5000, 2)])
+def test_bytes_of_the_rows_in_progress_are_bounded(
+    make_run: Callable[..., PipelineRun],
+    items: Callable[..., list[Item]],
+    monkeypatch: pytest.MonkeyPatch,
+    num_bytes: int,
+    most: int,
+) -> None:
+    """As many items are in progress as the limit of bytes allows, and one that the main thread finishes; a row that
+    exceeds the limit alone is in progress alone.
+    """
+    monkeypatch.setattr(pipeline_module, "MAX_ROW_BYTES", 4500)
+    run, seen = make_run(20), list[int]()
+    run.run(scripted(), long_rows(run, items(*[0.5] * 20), num_bytes, seen))
+    assert sorted(run.lines()) == list(range(20))
+    assert max(seen) <= most
+
+
+def test_parts_are_committed_after_a_number_of_bytes(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part is committed when its lines are large, even if they are few."""
+    monkeypatch.setattr(pipeline_module, "MAX_PART_BYTES", 2500)
+    run = make_run(8, part_items=1000)
+    run.run(scripted(), long_rows(run, items(*[0.5] * 8), 1300, []))
+    assert [header.items for header in read_headers(run.store, part_names(run.store))] == [2, 2, 2, 2]

@@ -19,6 +19,8 @@ from voxbatch.records import Chunk, Failure
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, redacted
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Refused, Unreachable
 
+NO_TASK_POLL_S = 0.05
+"""Seconds after which idle decoders ask again for a task."""
 EXIT_TIMEOUT_S = 5.0
 """Seconds for which a decoder that closed its connection may need to end, so that its exit code can be read."""
 MAX_KILLED_STARTS = 3
@@ -52,8 +54,14 @@ class DecoderPool:
         for decoder in self._decoders:
             warm_pool.release(decoder)
 
-    def run(self, tasks: Iterator[Task]) -> Iterator[Message]:
+    def is_idle(self) -> bool:
+        """Return whether no decoder has a task."""
+        return not any(decoder.tasks for decoder in self._decoders)
+
+    def run(self, tasks: Iterator[Task | None]) -> Iterator[Message]:
         """Decode all tasks and yield the messages of the decoders.
+
+        None in `tasks` means that the next task comes later: the pool asks again when it has read its messages.
 
         A caller that is slow to take a message holds the decoders back, which bounds memory. Unreachable recordings are
         retried once, when their place answers again. Each chunk is yielded once, also if its recording is retried.
@@ -77,21 +85,26 @@ class DecoderPool:
             yield message
         yield from self._breaker.finish()
 
-    def _messages(self, tasks: Iterator[Task]) -> Iterator[Message]:
+    def _messages(self, tasks: Iterator[Task | None]) -> Iterator[Message]:
         """Give out the tasks and the retries, and yield the messages of all decoders as they arrive."""
         tasks = iter(tasks)
         while True:
+            has_more = True
             while (decoder := min(self._decoders, key=lambda each: len(each.tasks))).has_capacity():
-                task = self._retries.popleft() if self._retries else next(tasks, None)
+                try:
+                    task = self._retries.popleft() if self._retries else next(tasks)
+                except StopIteration:
+                    has_more = False
+                    break
                 if task is None:
                     break
                 if not decoder.tasks and decoder.has_ended():  # it died while idle, and no task is to blame
                     decoder = self._replace(decoder)
                 decoder.send_task(task)
             busy = [decoder for decoder in self._decoders if decoder.tasks]
-            if not busy:
+            if not busy and not has_more:
                 return
-            ready = wait([decoder.connection for decoder in busy], timeout=1.0)
+            ready = wait([decoder.connection for decoder in busy], NO_TASK_POLL_S if not busy else 1.0)
             for decoder in busy:
                 if decoder.connection in ready:
                     yield from self._receive(decoder)

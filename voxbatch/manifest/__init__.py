@@ -23,6 +23,7 @@ import contextlib
 import hashlib
 import math
 import re
+import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -68,6 +69,11 @@ MAX_PATH_BYTES = 4096
 """Longest path that Linux opens (PATH_MAX)."""
 MAX_LANG_BYTES = 40
 """Longest language tag. The longest one in use has about 35 bytes (RFC 5646)."""
+MAX_TEXT_CHARACTERS = 2_000_000
+"""Longest reference: a day of fast speech has 1.5 million characters. Scoring takes up to 100 bytes of memory for each
+character."""
+NFKC_GROWTH = 18
+"""Largest number of characters that Unicode's NFKC, which scoring applies, makes of one."""
 MAX_CHANNEL = 65_534
 """Highest channel number. A WAV header counts channels in 16 bits."""
 MAX_ID_BYTES = 1024
@@ -178,6 +184,8 @@ def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy
         raise LineError(f"`channel` is {quote(channel)}; {allowed}")
     item_id, audio = _id(row, path, offset, duration, channel), policy.resolve(path, base)
     reference, lang = _string(row, "text"), _string(row, "lang") or None
+    if reference is not None and len(reference) > MAX_TEXT_CHARACTERS // NFKC_GROWTH:
+        _check_reference(reference)
     if lang is not None and len(lang.encode()) > MAX_LANG_BYTES:
         raise LineError(f"`lang` is {quote(lang)}; it must be a language tag such as en or pt-BR")
     return Item(
@@ -190,7 +198,7 @@ def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy
         text=reference,
         lang=lang,
         channel=channel,
-        row=row,
+        row=text,
     )
 
 
@@ -277,6 +285,18 @@ def _string(row: dict[str, Any], key: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise LineError(f"`{key}` is {quote(value)}; it must be a string or null")
+
+
+def _check_reference(text: str) -> None:
+    """Check the length of a long reference."""
+    count = len(text)
+    if count <= MAX_TEXT_CHARACTERS:
+        count = len(unicodedata.normalize("NFKC", text))
+    if count > MAX_TEXT_CHARACTERS:
+        raise LineError(
+            f"`text` has {count:,} characters, at most {MAX_TEXT_CHARACTERS:,} are allowed; split the recording with "
+            "`offset` and `duration`, or leave `text` out"
+        )
 
 
 def _id(row: dict[str, Any], path: str, offset: float | None, duration: float | None, channel: int | None) -> str:

@@ -12,7 +12,11 @@ from voxbatch.safe_text import mask_secrets, redact_secrets, shorten_masks
 
 AUDIO_KEY = "audio_filepath"
 MAX_LINE_BYTES = 10_000_000
-"""Longest line in bytes. A longer one belongs to a manifest that lost its line ends, or is not a manifest."""
+"""Longest line in bytes. A longer one belongs to a manifest that lost its line ends, or is not a manifest. The words of
+ten hours with their times take 8 MB."""
+MAX_VALUES = 500_000
+"""Most commas and opening brackets in a line: the words of ten hours with their times. A parsed value takes up to 200
+bytes of memory, however short it is in the line, so the length alone would not bound the memory."""
 
 MAX_DEPTH = 64
 """Levels of nesting in a line, far below the depth at which writing the row again would exhaust the stack."""
@@ -27,6 +31,13 @@ _JSON_TYPES: dict[type, str] = {
 }
 
 
+class LongLine(bytes):
+    """The first byte of a line that is longer than MAX_LINE_BYTES. The rest was read and dropped."""
+
+    num_bytes: int
+    """Length of the whole line."""
+
+
 class LineError(Exception):
     """One line cannot be used; the message is the reason. `survey` collects these errors into a ManifestError."""
 
@@ -35,11 +46,10 @@ def parse_json_line(text: bytes) -> dict[str, Any]:
     """Return the JSON object of one line.
 
     Raises:
-        LineError: the line is too long, not UTF-8, not a JSON object, nested too deep, or holds a value that cannot be
-            written again.
+        LineError: the line is too long, not UTF-8, not a JSON object, nested too deep, or holds too many values or one
+            that cannot be written again.
     """
-    if len(text) > MAX_LINE_BYTES:
-        raise LineError(f"longer than {MAX_LINE_BYTES:,} bytes; write one JSON object a line")
+    _check_size(text)
     try:
         decoded = text.decode()
     except UnicodeDecodeError as error:
@@ -67,6 +77,17 @@ def parse_json_line(text: bytes) -> dict[str, Any]:
             half = f"\\u{ord(error.object[error.start]):04x}"
             raise LineError(f"holds {half}, half of a surrogate pair and no character; write the text again") from error
     return row
+
+
+def _check_size(text: bytes) -> None:
+    size = text.num_bytes if isinstance(text, LongLine) else len(text)
+    if size > MAX_LINE_BYTES:
+        raise LineError(f"has {size:,} bytes, at most {MAX_LINE_BYTES:,} are allowed; write one JSON object a line")
+    if size > MAX_VALUES and (values := sum(map(text.count, (b",", b"[", b"{")))) > MAX_VALUES:
+        raise LineError(
+            f"holds {values:,} commas and opening brackets, at most {MAX_VALUES:,} are allowed; keep long lists in a "
+            "file of their own, and name the file in the line"
+        )
 
 
 def quote(value: object) -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from voxbatch.errors import BadLine, ConfigError, ManifestError
 from voxbatch.manifest.folder import RECORDING_SUFFIXES, folder_manifest
-from voxbatch.manifest.json_line import MAX_LINE_BYTES
+from voxbatch.manifest.json_line import MAX_LINE_BYTES, LongLine
 from voxbatch.manifest.prefix import prefix_manifest
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, open_remote, redacted
 from voxbatch.storage.address import folder_of, is_folder, normalized
@@ -85,7 +85,7 @@ class Source:
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield (1-based line number, bytes without line end and byte order mark) of each line that is not blank.
 
-        Only the first MAX_LINE_BYTES + 1 bytes of a longer line are given.
+        Of a line that is longer than MAX_LINE_BYTES, only the length is given, as a LongLine.
 
         Raises:
             ManifestError: the file changed, is UTF-16, or cannot be read to its end.
@@ -100,10 +100,7 @@ class Source:
                 if number == 1 and raw.startswith(_UTF16_BOMS):
                     raise _manifest_error(self.name, "is UTF-16; a manifest is UTF-8: save it again as UTF-8")
                 if len(raw) > MAX_LINE_BYTES:
-                    rest = raw
-                    while rest and not rest.endswith(b"\n"):
-                        rest = reader.readline(1 << 20)
-                    yield number, raw
+                    yield number, _long_line(raw, reader)
                 elif (line := raw.rstrip(b"\r\n").removeprefix(_BOM)) and not line.isspace():
                     yield number, line
         except (EOFError, zlib.error, OSError) as error:
@@ -241,6 +238,17 @@ def _open_file(name: str) -> BinaryIO:
         raise _manifest_error(
             name, f"cannot be opened: {error.strerror}; check its permissions and its path"
         ) from error
+
+
+def _long_line(begin: bytes, reader: io.BufferedReader[io.RawIOBase]) -> LongLine:
+    """Read the rest of a line that is too long, without keeping it."""
+    line = LongLine(begin[:1])
+    line.num_bytes, rest = len(begin), begin
+    while rest and not rest.endswith(b"\n"):
+        rest = reader.readline(1 << 20)
+        line.num_bytes += len(rest)
+    line.num_bytes -= rest.endswith(b"\n")
+    return line
 
 
 def _folder_source(name: str, lines: Iterable[str], include: Sequence[str]) -> Source:

@@ -26,7 +26,7 @@ def transcript_line(item: Item, transcript: Transcript, engine: str, model: str,
     """
     fields = transcript_dict(transcript)
     line = {
-        **item.row, **_language(lang), "id": item.id, "pred_text": fields["text"], "words": fields["words"],
+        **json.loads(item.row), **_language(lang), "id": item.id, "pred_text": fields["text"], "words": fields["words"],
         "segments": fields["segments"], "audio_duration": fields["audio_duration"], "engine": engine, "model": model,
     }  # fmt: skip
     if item.text is not None:
@@ -48,7 +48,7 @@ def _language(lang: str | None) -> dict[str, str]:
 def failure_line(item: Item, failure: Failure, lang: str | None) -> dict[str, Any]:
     """Return the line of an item that failed."""
     return {
-        **item.row, **_language(lang), "id": item.id, "line": item.line, "error": failure.error,
+        **json.loads(item.row), **_language(lang), "id": item.id, "line": item.line, "error": failure.error,
         "message": failure.message, "retryable": failure.retryable, "version": VERSION,
     }  # fmt: skip
 
@@ -68,6 +68,6 @@ def first_texts(store: Store, count: int) -> list[tuple[str, str]]:
         StorageError: OUT cannot be read.
     """
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        lines = [json.loads(line) for line in islice(store.lines(TRANSCRIPTS), count)]
+        lines = (json.loads(line) for line in islice(store.lines(TRANSCRIPTS), count))  # one parsed line at a time
         return [(line["id"], line["pred_text"]) for line in lines]
     return []

@@ -8,7 +8,7 @@ serve runs that start elsewhere.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,7 +147,8 @@ def _measure(surveyed: Survey, source: Source, config: Config) -> Workload:
     indexes = np.flatnonzero(unknown)
     in_sample = np.zeros(len(unknown), np.bool_)
     in_sample[indexes[:: max(1, len(indexes) // SAMPLE_SIZE)]] = True
-    sample = list(items(source, path_policy(config), config.limit, in_sample))
+    every = items(source, path_policy(config), config.limit, in_sample)
+    sample = [replace(item, row=b"", text=None) for item in every]  # rows of 10 MB each would fill the memory
 
     def read_header(item: Item) -> tuple[float | None, Report | None]:
         """Return the seconds of a recording, None if they cannot be read; and the report about its place."""

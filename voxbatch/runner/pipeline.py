@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,11 @@ POLL_INTERVAL_S = 0.2
 """Longest time in which a signal goes unnoticed."""
 GPU_MEMORY_INTERVAL_S = 1.0
 """Seconds between two readings of the GPU memory in use."""
+MAX_ROW_BYTES = 32 << 20
+"""Maximum bytes of the manifest lines, and of their references, that are in progress: 100,000 usual lines. When it is
+reached, no further item is started. One line alone may exceed it."""
+MAX_PART_BYTES = 32 << 20
+"""Bytes of finished lines that trigger a commit, so that `part_items` long lines do not fill the memory."""
 MAX_DECODERS = 16
 """Highest number of decoder processes, unless the config gives a number."""
 
@@ -71,6 +77,8 @@ class _PendingItem:
     """An item that is in progress."""
 
     item: Item
+    num_bytes: int
+    """Memory of the item's row and reference, in bytes."""
     results: dict[int, Hypothesis | ChunkFailure] = field(default_factory=dict)
     decoded: Decoded | None = None
     times: list[tuple[float, float]] = field(default_factory=list)
@@ -134,7 +142,12 @@ class Pipeline:
         self._num_samples: dict[tuple[int, int], int] = {}
         """Samples in the core of each chunk that has no result yet, by (item, chunk). The decode thread adds a chunk
         before its result can come; the main thread removes it."""
+        self._rows_read = 0
+        """Bytes of the rows and references of all items so far. The decode thread alone writes it."""
+        self._rows_done = 0
+        """The part of `_rows_read` that belongs to finished items. The main thread alone writes it."""
         self._uncommitted: list[PartEntry] = []
+        self._uncommitted_bytes = 0
         self._committed_at = progress.started_at
         self._latency = Latency()
         """Latencies of the items in `_uncommitted`."""
@@ -183,7 +196,7 @@ class Pipeline:
         try:
             options = self._options
             with DecoderPool(decoder_count(options.decoders), options.store_options, self._breaker) as pool:
-                for message in pool.run(self._tasks(items)):
+                for message in pool.run(self._tasks(items, pool)):
                     if not isinstance(message, Chunk):
                         is_running = self._send(message)
                     else:
@@ -201,7 +214,8 @@ class Pipeline:
         self._feed.close()
         self._send(_ThreadEnded(error))
 
-    def _tasks(self, items: Iterator[Item]) -> Iterator[Task]:
+    def _tasks(self, items: Iterator[Item], pool: DecoderPool) -> Iterator[Task | None]:
+        """Yield the tasks of the items. None means: no task while the rows of the items in progress fill the memory."""
         spec = self._engine.spec
         limit = spec.max_chunk_samples
         # Without word times, stitching cannot find the words that both chunks hold.
@@ -209,13 +223,26 @@ class Pipeline:
         for item in items:
             tag = item.lang or self._options.language
             lang = primary_subtag(tag) if tag else None
-            self._pending[item.index] = _PendingItem(item)
+            num_bytes = len(item.row) + sys.getsizeof(item.text or "")
+            while self._has_full_rows(num_bytes, pool):
+                yield None
+            self._rows_read += num_bytes
+            self._pending[item.index] = _PendingItem(item, num_bytes)
             if lang and (reason := language_refusal(spec, lang)):
                 failure = Failure(LanguageError.__name__, f"language {lang!r}: {reason}")
                 if not self._send(Undecodable(item.index, failure)):
                     return
             else:
                 yield Task(item.index, item.audio, item.offset, item.duration, item.channel, lang, limit, overlap)
+
+    def _has_full_rows(self, num_bytes: int, pool: DecoderPool) -> bool:
+        """Return whether another item must wait for the end of others.
+
+        If nothing is in progress, no end can come: the remaining items are held back until their place answers.
+        """
+        if self._is_over.is_set() or self._rows_read - self._rows_done + num_bytes <= MAX_ROW_BYTES:
+            return False
+        return not pool.is_idle() or bool(self._num_samples) or not self._events.empty()
 
     def _send(self, event: _ChunkResult | EngineMessage | Decoded | Undecodable | _ThreadEnded) -> bool:
         """Queue an event, and wait while the queue is full. Return False if the run is over; the event is then
@@ -278,7 +305,8 @@ class Pipeline:
                 self._commit()
                 raise StopRequested
             is_due = time.monotonic() - self._committed_at >= self._options.part_seconds
-            if is_due or len(self._uncommitted) >= self._options.part_items:
+            is_full = len(self._uncommitted) >= self._options.part_items or self._uncommitted_bytes >= MAX_PART_BYTES
+            if is_due or is_full:
                 self._commit()
         if self._pending:
             self._commit()
@@ -310,6 +338,7 @@ class Pipeline:
             return  # the stop may have killed a child process; the resumed run does the item
         item, spec = pending.item, self._engine.spec
         del self._pending[item.index]
+        self._rows_done += pending.num_bytes
         for taken_at, ended_at in pending.times:
             self._latency.chunk.add(ended_at - taken_at)
         if pending.times:
@@ -321,7 +350,9 @@ class Pipeline:
         else:
             kind, line = "transcript", transcript_line(item, outcome, spec.name, spec.model, lang)
             self._progress.done += 1
-        self._uncommitted.append(PartEntry(item.index, kind, encode_line(line)))
+        entry = PartEntry(item.index, kind, encode_line(line))
+        self._uncommitted.append(entry)
+        self._uncommitted_bytes += len(entry.line)
         self._on_progress(self._progress)
 
     def _commit(self) -> None:
@@ -333,7 +364,7 @@ class Pipeline:
         entries = self._checkpoint.commit(self._uncommitted, wall_s, self._latency, self._peak_gpu_bytes)
         self._progress.parts += bool(entries)
         self._progress.committed += len(self._uncommitted)
-        self._uncommitted, self._committed_at, self._latency = [], now, Latency()
+        self._uncommitted, self._uncommitted_bytes, self._committed_at, self._latency = [], 0, now, Latency()
 
 
 def _join_results(
