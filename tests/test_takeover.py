@@ -178,14 +178,15 @@ def test_out_that_is_deleted_during_a_run(start: Starter, tmp_path: Path) -> Non
 def test_takeover_ends_a_fleet(start: Starter, tmp_path: Path) -> None:
     """If OUT has another owner, worker processes end, and the run ends with the clear error."""
     out = tmp_path / "out"
-    fleet = start("run", "a.jsonl", "-o", out, *ENGINE, "--engine-option", "workers=2", *SLOWLY)
-    until((out / "run.json").exists, fleet)
+    slowly = ("--engine-option", "concurrency=1", "--engine-option", "delay_s=3")
+    fleet = start("run", "a.jsonl", "-o", out, *ENGINE, "--engine-option", "workers=2", *slowly)
+    until(lambda: parts(out, "shard-00000-of-00001"), fleet)
     owner = json.loads((out / "run.json").read_text()) | {"generation": "0123456789ab"}
     (out / "new.json").write_text(json.dumps(owner))
     (out / "new.json").rename(out / "run.json")
     code, stderr = finished(fleet)
     assert (code, f"error: {out}: another run, " in stderr, TAKEN in stderr) == (1, True, True), stderr
-    assert not parts(out, "shard-00000-of-00001")
+    assert len(parts(out, "shard-00000-of-00001")) < ITEMS
 
 
 @pytest.mark.usefixtures("two_manifests")
