@@ -1,5 +1,5 @@
-"""Tests for recordings whose file cannot be read: a read error is a failure that can be retried, never a shorter
-transcript.
+"""Tests for recordings whose file cannot be read, or changes while it is read: a failure that can be retried, never a
+shorter transcript or a mixture of two contents.
 
 strace makes the reads of one file fail with EIO, as a broken disk or a network file system does.
 """
@@ -7,9 +7,11 @@ strace makes the reads of one file fail with EIO, as a broken disk or a network 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,9 @@ import soundfile
 from conftest import Recorder, environment
 
 from voxbatch.audio.ffmpeg import executable
+from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable, warm_pool
+from voxbatch.errors import StorageError
+from voxbatch.records import Chunk
 
 pytestmark = pytest.mark.slow
 
@@ -118,3 +123,151 @@ def test_unreadable_recording_is_a_retryable_failure(tmp_path: Path, recording: 
         assert "nothing arrived from /" in done.stderr
         again = subprocess.run([*run, *options], env=environment(), capture_output=True, text=True)
         assert again.returncode == 0, again.stderr
+
+
+# ── recordings that change ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tasks(*paths: Path) -> Iterator[Task]:
+    """Yield a task for each recording."""
+    for i, path in enumerate(paths):
+        yield Task(i, str(path), 0.0, None, None, None, 15 * 16_000)
+
+
+def append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(bytes(32_000))
+
+
+def rewrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-32_000, os.SEEK_END)
+        file.write(bytes(32_000))
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "size"), [(append, "from 19,200,044 to"), (rewrite, ""), (truncate, "to 9,600,022")]
+)
+def test_changed_recording_is_a_retryable_failure(
+    recording: Recorder, change: Callable[[Path], None], size: str
+) -> None:
+    """A recording that is appended to, rewritten or truncated while it is decoded is not transcribed as a mixture. It
+    is not decoded again at once, because its chunks so far may be of the earlier content.
+    """
+    path = recording("a.wav", 600.0)
+    with DecoderPool(1) as pool:
+        messages = pool.run(tasks(path))
+        assert isinstance(next(messages), Chunk)
+        change(path)
+        *_, last = messages
+    assert isinstance(last, Undecodable)
+    assert last.failure.retryable
+    assert size in last.failure.message
+    assert last.failure.message.endswith("while it was read: let its writer finish, then run the item again")
+
+
+def test_recording_that_is_replaced_by_rename_is_decoded_whole(recording: Recorder) -> None:
+    """A recording that is replaced by another file while it is decoded gives the samples of the first file."""
+    path, other = recording("a.wav", 120.0), recording("b.wav", 60.0)
+    with DecoderPool(1) as pool:
+        messages = pool.run(tasks(path))
+        chunks = [next(messages)]
+        other.replace(path)
+        *more, last = messages
+    assert isinstance(last, Decoded)
+    assert last.spans[-1].core_end == 120 * 16_000
+    assert len(chunks) + len(more) == len(last.spans)
+
+
+# ── folders that disappear ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty folder"])
+def test_folder_that_disappears_stops_the_run(tmp_path: Path, recording: Recorder, left: str) -> None:
+    """If the folder of the recordings disappears in the middle of a run, or is empty as the mount point of a file
+    system that is not mounted, the run stops. The recordings do not fail.
+    """
+    folder = tmp_path / "calls"
+    paths = [recording(f"{i}.wav", 0.5, folder) for i in range(60)]
+
+    def vanishing() -> Iterator[Task]:
+        for task in tasks(*paths):
+            if task.item == 30:
+                folder.rename(tmp_path / "unmounted")
+                if left == "an empty folder":
+                    folder.mkdir()
+            yield task
+
+    messages: list[Message] = []
+    with DecoderPool(2) as pool, pytest.raises(StorageError, match="is its file system mounted"):
+        messages.extend(pool.run(vanishing()))
+    assert not messages or all(isinstance(each, Chunk | Decoded) for each in messages)
+
+
+def test_missing_folder_among_others_fails_its_recordings(tmp_path: Path, recording: Recorder) -> None:
+    """If a folder is missing and others can be read, its recordings fail, and a retry may succeed. A file that is
+    missing in a folder with other files fails permanently.
+    """
+    paths = [recording("a.wav", 0.5), tmp_path / "missing" / "b.wav", tmp_path / "c.wav"]
+    with DecoderPool(1) as pool:
+        failures = {each.item: each.failure for each in pool.run(tasks(*paths)) if isinstance(each, Undecodable)}
+    assert failures[1].retryable
+    assert failures[1].message == f"cannot open {paths[1]}: its folder is missing; is its file system mounted?"
+    assert not failures[2].retryable
+    assert failures[2].message == f"cannot open {paths[2]}: No such file or directory"
+
+
+def test_run_whose_folder_is_missing_stops(tmp_path: Path) -> None:
+    """A run whose recordings are all in a missing folder stops with one message; --fail-unreachable records them as
+    failures that can be retried.
+    """
+    (manifest := tmp_path / "m.jsonl").write_text(
+        "".join(json.dumps({"audio_filepath": f"calls/{i}.wav"}) + "\n" for i in range(40))
+    )
+    run = [sys.executable, "-m", "voxbatch", "run", str(manifest), "--engine", "scripted", "-o", str(tmp_path / "out")]
+    stopped = subprocess.run(run, env=environment(), capture_output=True, text=True)
+    assert stopped.returncode == 1
+    assert "its folder is missing; is its file system mounted?; nothing arrived from /" in stopped.stderr
+    failed = subprocess.run([*run, "--fail-unreachable"], env=environment(), capture_output=True, text=True)
+    assert failed.returncode == 3
+    rows = [json.loads(line) for line in (tmp_path / "out" / "failures.jsonl").read_text().splitlines()]
+    assert len(rows) == 40
+    assert all(row["retryable"] for row in rows)
+
+
+@pytest.fixture
+def few_files(tmp_path: Path) -> Iterator[Path]:
+    """Mount a file system that holds one file."""
+    (place := tmp_path / "disk").mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=2", "tmpfs", str(place)]
+    if os.geteuid() or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a file system with few inodes takes root and the right to mount")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_temporary_folder_without_inodes_stops_the_run(
+    few_files: Path, speech: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If no temporary file can be created, no recording fails: the run stops."""
+    path = speech.with_name("a.m4a")
+    subprocess.run([executable(), "-y", "-loglevel", "error", "-i", speech, path], check=True)
+    monkeypatch.setenv("TMPDIR", str(few_files))
+    monkeypatch.setattr(warm_pool, "is_enabled", True)
+    try:
+        with DecoderPool(1) as pool:
+            assert isinstance(list(pool.run(tasks(path)))[-1], Decoded)
+        (few_files / "last").touch()
+        messages: list[Message] = []
+        with (
+            DecoderPool(1) as pool,
+            pytest.raises(StorageError, match=f"cannot be stored in {few_files}: No space left"),
+        ):
+            messages.extend(pool.run(tasks(*[path] * 40)))
+        assert not messages
+    finally:
+        warm_pool.close()

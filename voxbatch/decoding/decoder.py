@@ -24,7 +24,15 @@ from voxbatch.child_process import handle_stop_signals
 from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable
 from voxbatch.errors import AudioError, ItemError, StorageError
 from voxbatch.records import Chunk, Failure, Samples, Span
-from voxbatch.storage import LocalReadError, Recording, StoreOptions, UnusableObject, open_recording, redacted
+from voxbatch.storage import (
+    LocalReadError,
+    Recording,
+    RecordingChangedError,
+    StoreOptions,
+    UnusableObject,
+    open_recording,
+    redacted,
+)
 from voxbatch.storage.circuit_breaker import Unreachable, UnusableRecording, report_error, report_success
 from voxbatch.storage.prefetch import Prefetch, Prefetcher
 
@@ -82,6 +90,7 @@ def _messages(task: Task, opened: AbstractContextManager[Recording]) -> Iterator
     """Yield the chunks of a task and its final message, which is the task's failure for any error."""
     spans: list[Span] = []
     warnings: list[str] = []
+    recording: Recording | None = None
     try:
         with opened as recording:
             began = time.process_time()
@@ -90,20 +99,20 @@ def _messages(task: Task, opened: AbstractContextManager[Recording]) -> Iterator
                 if index >= len(task.received):
                     yield Chunk(task.item, index, samples, span, task.lang)
                 elif span != task.received[index]:
-                    raise AudioError(f"cannot decode {redacted(task.audio)}: it was replaced meanwhile")
+                    raise RecordingChangedError(f"cannot decode {redacted(task.audio)}: it was replaced meanwhile")
                 spans.append(span)
             if len(spans) < len(task.received):
-                raise AudioError(f"cannot decode {redacted(task.audio)}: it was replaced meanwhile")
+                raise RecordingChangedError(f"cannot decode {redacted(task.audio)}: it was replaced meanwhile")
             cpu_s = time.process_time() - began
             report = report_success(task.audio, recording.last_arrival)
             yield Decoded(task.item, tuple(spans), tuple(dict.fromkeys(warnings)), cpu_s, report)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise  # the parent is gone
     except Exception as e:  # noqa: BLE001 a bug in a decoder fails only this item, with the error in its message
-        yield _failed(task, e, tuple(spans))
+        yield _failed(task, e, tuple(spans), recording)
 
 
-def _failed(task: Task, error: Exception, spans: tuple[Span, ...]) -> Undecodable:
+def _failed(task: Task, error: Exception, spans: tuple[Span, ...], recording: Recording | None) -> Undecodable:
     report = report_error(task.item, task.audio, error)
     match error:
         case ItemError():
@@ -118,8 +127,10 @@ def _failed(task: Task, error: Exception, spans: tuple[Span, ...]) -> Undecodabl
     retry = None
     if isinstance(report, Unreachable) and len(spans) <= len(task.received):  # no chunk was sent
         retry = task
-    elif isinstance(error, ItemError) and error.retryable and not task.is_retry:
-        retry = replace(task, is_retry=True, received=spans)
+    elif isinstance(error, ItemError) and error.retryable and not isinstance(error, RecordingChangedError):
+        retry = None if task.is_retry else replace(task, is_retry=True, received=spans)
+    if report is None and retry is None and recording is not None:  # a damaged recording proves that its place answers
+        report = report_success(task.audio, recording.last_arrival)
     return Undecodable(task.item, failure, report, retry)
 
 
@@ -128,6 +139,7 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
 
     Raises:
         AudioError, FFmpegKilledError: see audio.decode.
+        RecordingChangedError: the recording was changed while it was decoded.
         StorageError: the place that the recording is fetched from fails.
     """
     from voxbatch.audio import decode
@@ -143,7 +155,12 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
             channel=task.channel,
             warn=warnings.append,
         )
-        yield from cut_into_chunks(waveforms, task.limit, task.overlap)
+        try:
+            yield from cut_into_chunks(waveforms, task.limit, task.overlap)
+        except AudioError:
+            recording.verify_unchanged()  # a file that is still being written may look damaged
+            raise
+        recording.verify_unchanged()
     except UnusableObject as e:
         raise UnusableRecording(str(e)) from e
     except LocalReadError as e:
@@ -151,5 +168,4 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
     except UnusableRecording:
         raise
     except (AudioError, FFmpegKilledError) as e:
-        kind = FFmpegKilledError if isinstance(e, FFmpegKilledError) else AudioError
-        raise kind(f"cannot decode {redacted(task.audio)}: {e}") from e
+        raise type(e)(f"cannot decode {redacted(task.audio)}: {e}") from e

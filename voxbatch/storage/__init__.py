@@ -24,7 +24,7 @@ from voxbatch.storage.circuit_breaker import UnusableRecording
 from voxbatch.storage.local import LocalReadError, LocalStore, open_local_audio, read_at, verify_readable
 from voxbatch.storage.objects import ObjectNotFound, Stat, UnusableObject
 from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
-from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, fetch
+from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, RecordingChangedError, fetch
 from voxbatch.storage.request_pool import RequestPool
 from voxbatch.storage.retry import set_retry_deadline
 from voxbatch.storage.retrying_client import read_blocks
@@ -34,6 +34,7 @@ __all__ = [
     "DEFAULT_STORE_OPTIONS",
     "LocalReadError",
     "Recording",
+    "RecordingChangedError",
     "Store",
     "StoreOptions",
     "TemporaryFileError",
@@ -139,11 +140,11 @@ def open_recording(
         AudioError: the recording is missing, unreadable, or not a regular file.
         StorageError: its place does not answer or refuses access, so that nothing is known about the recording.
     """
-    if not is_remote(uri):
-        return FileRecording(open_local_audio(uri))
     try:
+        if not is_remote(uri):
+            return FileRecording(open_local_audio(uri))
         return fetch(*connect.reader(uri, store_options), block_bytes)
-    except (ObjectNotFound, UnusableObject) as e:
+    except (AudioError, ObjectNotFound, UnusableObject) as e:
         raise UnusableRecording(str(e)) from e
     except ValueError as e:
         raise AudioError(f"cannot open {redacted(uri)}: {e}") from e

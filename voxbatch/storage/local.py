@@ -13,11 +13,13 @@ import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from voxbatch.errors import AudioError, StorageError
+from voxbatch.storage.objects import TransientError
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free some space",
@@ -199,17 +201,41 @@ def open_local_audio(path: str) -> int:
 
     Raises:
         AudioError: the file is missing, unreadable, or not a regular file.
+        TransientError: the file's folder is missing or empty, or the file system fails.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except (OSError, ValueError) as e:
-        reason = e.strerror if isinstance(e, OSError) else str(e)
-        raise AudioError(f"cannot open {path}: {reason}") from e
+    except ValueError as e:
+        raise AudioError(f"cannot open {path}: {e}") from e
+    except OSError as e:
+        message = f"cannot open {path}: {e.strerror}"
+        if e.errno in _FILE_SYSTEM_ERRORS:
+            raise TransientError(message, since=time.monotonic()) from e
+        if e.errno in (errno.ENOENT, errno.EACCES) and (problem := _folder_problem(os.path.dirname(path))):
+            message = f"cannot open {path}: its folder {problem}; is its file system mounted?"
+            raise TransientError(message, since=time.monotonic()) from e
+        raise AudioError(message) from e
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         os.close(fd)
         raise AudioError(f"cannot read {path}: it is {_KIND.get(stat.S_IFMT(mode), 'no regular file')}")
     return fd
+
+
+_FILE_SYSTEM_ERRORS = (errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.EHOSTDOWN, errno.ETIMEDOUT)
+"""Errors of a disk or a network file system, which say nothing about a file."""
+
+
+def _folder_problem(folder: str) -> str:
+    """Return why a folder may belong to a file system that is not mounted or fails, or "". Where a file system is not
+    mounted, folders are missing or empty."""
+    try:
+        with os.scandir(folder) as entries:
+            return "is empty" if next(entries, None) is None else ""
+    except OSError as e:
+        if e.errno == errno.EACCES and os.access(folder, os.X_OK):  # it can be searched, only not listed
+            return ""
+        return "is missing" if e.errno == errno.ENOENT else f"cannot be read ({e.strerror})"
 
 
 class LocalReadError(StorageError):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from typing import Protocol, TypeVar
 
+from voxbatch.errors import AudioError
 from voxbatch.storage.local import read_at
 from voxbatch.storage.objects import Digest, RangeReply, Stat, TransientError, UnusableObject
 from voxbatch.storage.request_pool import BLOCK_THREADS, fetch_pool
@@ -29,6 +30,12 @@ WAITING_S = 10.0
 """Seconds between two calls of Recording.on_wait."""
 CACHED_BLOCKS = 6
 """Number of blocks in memory. Decoders mostly read forward; now and then they read at the start or the end."""
+
+
+class RecordingChangedError(AudioError):
+    """A recording that changed while it was decoded. It may be whole when its writer has finished."""
+
+    retryable = True
 
 
 class Recording(Protocol):
@@ -59,6 +66,13 @@ class Recording(Protocol):
             TransientError, UnusableObject: see `pread`.
         """
 
+    def verify_unchanged(self) -> None:
+        """Compare the recording with what it was when it was opened. Call this after its last byte was read.
+
+        Raises:
+            RecordingChangedError: the recording was changed meanwhile.
+        """
+
     def close(self) -> None:
         """Release the file or the connection."""
 
@@ -72,7 +86,8 @@ class FileRecording:
         self._fd = fd
         self.last_arrival = time.monotonic()
         self.on_wait = lambda: None
-        self.size = os.fstat(fd).st_size
+        self._opened = os.fstat(fd)
+        self.size = self._opened.st_size
 
     @classmethod
     def in_memory(cls, data: bytes) -> FileRecording:
@@ -94,6 +109,17 @@ class FileRecording:
     def fileno(self) -> int:
         """Return the descriptor of the file."""
         return self._fd
+
+    def verify_unchanged(self) -> None:
+        """See Recording.verify_unchanged. A file that was replaced by another (by rename) is still the same file here,
+        and its bytes belong together."""
+        now = os.fstat(self._fd)
+        if (now.st_size, now.st_mtime_ns) == (self.size, self._opened.st_mtime_ns):
+            return
+        sizes = f" from {self.size:,} to {now.st_size:,} bytes" if now.st_size != self.size else ""
+        raise RecordingChangedError(
+            f"it changed{sizes} while it was read: let its writer finish, then run the item again"
+        )
 
     def close(self) -> None:
         """Close the file."""
@@ -211,6 +237,9 @@ class _Ranged:
             )
             self._fd = self._result(copied)
         return self._fd
+
+    def verify_unchanged(self) -> None:
+        """See Recording.verify_unchanged. Every block was compared with the first one's revision when it arrived."""
 
     def _arrived(self) -> None:
         self.last_arrival = time.monotonic()

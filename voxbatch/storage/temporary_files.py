@@ -18,7 +18,10 @@ class TemporaryFileError(StorageError):
     """
 
     def __init__(self, what: str, error: OSError):
-        self.folder = tempfile.gettempdir()
+        try:
+            self.folder = tempfile.gettempdir()
+        except FileNotFoundError:  # no folder can be written; the message of `error` names those that were tried
+            self.folder = "TMPDIR"
         reason = error.strerror or error
         super().__init__(f"{what}: cannot be stored in {self.folder}: {reason}; free space there, or set TMPDIR")
 
