@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import random
 import threading
 import tracemalloc
 from pathlib import Path
@@ -594,7 +595,7 @@ def test_two_passes_can_run_at_the_same_time(tmp_path: Path) -> None:
 
 
 def test_manifest_that_changes_between_passes_is_refused(tmp_path: Path) -> None:
-    """A manifest that is written to between the passes is refused; a manifest that is replaced is read in its old
+    """A manifest that is rewritten between the passes is refused; a manifest that is replaced is read in its old
     version.
     """
     path = write(tmp_path, *LINES)
@@ -604,9 +605,61 @@ def test_manifest_that_changes_between_passes_is_refused(tmp_path: Path) -> None
         assert len(list(items(source))) == 2
     with open_source(path) as source:
         survey(source)
-        write(tmp_path, *LINES)
-        with pytest.raises(ManifestError, match="changed while it was being read; let its writer finish"):
+        write(tmp_path, *reversed(LINES))
+        assert source.has_changed()
+        with pytest.raises(ManifestError, match="changed while it was being read, after line 0; let its writer finish"):
             list(items(source))
+
+
+@pytest.mark.parametrize("is_gzip", [False, True])
+@pytest.mark.parametrize("change", ["rewritten", "truncated"])
+def test_no_line_of_a_changed_block_is_used(tmp_path: Path, is_gzip: bool, change: str) -> None:
+    """A manifest that is rewritten in place or truncated in the middle of a pass yields lines of its first version, and
+    then an error, also if its size and time stay the same.
+    """
+    rng = random.Random(0)
+    rows = [{"audio_filepath": f"{i}.wav", "note": rng.randbytes(500).hex()} for i in range(4_000)]
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    other = content.replace(b".wav", b".mp3")
+    if is_gzip:
+        content, other = gzip.compress(content, 1, mtime=0), gzip.compress(other, 1, mtime=0)
+    (path := tmp_path / "m.jsonl").write_bytes(content)
+    with open_source(path) as source:
+        assert survey(source).items == 4_000
+        passing, before = items(source), path.stat()
+        seen = [next(passing).audio for _ in range(1_000)]
+        if change == "truncated":
+            os.truncate(path, 1_500_000)
+        else:
+            with path.open("r+b") as file:
+                file.write(other[: len(content)])
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        with pytest.raises(ManifestError, match=r"changed while it was being read, after line [\d,]+; let its writer"):
+            seen.extend(item.audio for item in passing)
+    assert 1_000 <= len(seen) < 4_000
+    assert seen == [str(tmp_path / f"{i}.wav") for i in range(len(seen))]
+
+
+def test_lines_that_are_appended_after_the_survey_are_not_used(tmp_path: Path) -> None:
+    """A manifest that grows after the survey is used as it was, and the change can be noticed."""
+    path = write(tmp_path, *LINES)
+    with open_source(path) as source:
+        assert not source.has_changed()
+        count = survey(source).items
+        with path.open("a") as file:
+            file.write('{"audio_filepath": "late.wav"}\n')
+        assert len(list(items(source))) == count
+        assert source.has_changed()
+
+
+def test_manifest_that_grows_during_the_survey_is_refused(tmp_path: Path) -> None:
+    """A manifest whose writer has not finished is refused, also if it ends with a whole line."""
+    path = write(tmp_path, *LINES)
+    with open_source(path) as source:
+        with path.open("a") as file:
+            file.write('{"audio_filepath": "late.wav"}\n')
+        with pytest.raises(ManifestError, match="changed while it was being read; let its writer finish"):
+            survey(source)
 
 
 def test_long_line_is_not_kept_in_memory(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
-from conftest import Recorder, environment
+from conftest import Recorder, Starter, environment
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable, warm_pool
@@ -181,6 +182,42 @@ def test_recording_that_is_replaced_by_rename_is_decoded_whole(recording: Record
     assert isinstance(last, Decoded)
     assert last.spans[-1].core_end == 120 * 16_000
     assert len(chunks) + len(more) == len(last.spans)
+
+
+# ── manifests that change ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("engine_processes", [1, 2])
+def test_manifest_rewritten_during_a_run_stops_it(
+    tmp_path: Path, recording: Recorder, start: Starter, engine_processes: int
+) -> None:
+    """A run whose manifest is rewritten in place stops, with no line of the new content in OUT. When the manifest is
+    restored, the run continues and ends.
+    """
+    recording("a.wav", 0.3)
+    rows = [{"audio_filepath": "a.wav", "id": f"{i:03}", "note": "old", "filler": "x" * 4_000} for i in range(600)]
+    old = "".join(json.dumps(row) + "\n" for row in rows)
+    (manifest := tmp_path / "m.jsonl").write_text(old)
+    arguments = [manifest, "-o", tmp_path / "out", "--engine", "scripted", "--part-items", "5", "--log-format", "text"]
+    arguments += ["--engine-option", "max_chunk_s=15", "--engine-option", "concurrency=1"]
+    arguments += ["--engine-option", f"workers={engine_processes}"]
+    process = start("run", *arguments, "--engine-option", "delay_s=0.02")
+    while not (parts := list((tmp_path / "out").rglob("part-*.jsonl"))) and process.poll() is None:
+        time.sleep(0.02)
+    with manifest.open("r+") as file:
+        file.write(old.replace('"old"', '"new"'))
+    _, messages = process.communicate()
+    assert process.returncode == 1, messages
+    assert f"{manifest}: changed while it was being read, after line " in messages
+    parts = list((tmp_path / "out").rglob("part-*.jsonl"))
+    assert parts
+    assert all('"new"' not in path.read_text() for path in parts)
+    manifest.write_text(old)
+    process = start("run", *arguments)
+    _, messages = process.communicate()
+    assert process.returncode == 0, messages
+    lines = (tmp_path / "out" / "transcripts.jsonl").read_text().splitlines()
+    assert [json.loads(line)["note"] for line in lines] == ["old"] * 600
 
 
 # ── folders that disappear ────────────────────────────────────────────────────────────────────────────────────────────

@@ -532,6 +532,7 @@ def test_inherited_source_reads_the_same_bytes_or_fails(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     path.write_text('{"audio_filepath": "a.wav"}\n')
     with open_source(path) as source:
+        list(source.lines())
         inheritable = source.inheritable()
         with replace(inheritable, fd=os.dup(inheritable.fd)).open() as same:
             assert (list(same.lines()), same.base, same.name) == (list(source.lines()), source.base, source.name)

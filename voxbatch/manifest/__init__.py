@@ -41,7 +41,7 @@ from voxbatch.manifest.folder import folder_manifest
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
 from voxbatch.manifest.path_policy import DEFAULT_POLICY, PathPolicy, quote_path
 from voxbatch.manifest.prefix import prefix_manifest, upload_line, uploads_manifest
-from voxbatch.manifest.source import InheritableSource, Source, open_source
+from voxbatch.manifest.source import CHANGED_ADVICE, InheritableSource, Source, open_source
 from voxbatch.records import Item
 from voxbatch.storage import is_remote
 from voxbatch.storage.address import name_of
@@ -110,7 +110,7 @@ def survey(source: Source, policy: PathPolicy = DEFAULT_POLICY, limit: int | Non
 
     Raises:
         ManifestError: some lines are bad. The error holds the first ManifestError.LIMIT of them and their total number.
-            It is also raised for a manifest without items.
+            It is also raised for a manifest without items, and for one that is written to meanwhile.
     """
     bad, digest = _BadLines(), hashlib.sha256()
     durations, id_hashes = array("f"), array("q")
@@ -129,6 +129,8 @@ def survey(source: Source, policy: PathPolicy = DEFAULT_POLICY, limit: int | Non
         if (lang := item.lang) is not None:
             languages[lang if lang in languages or len(languages) < MAX_LANGUAGES else "…"] += 1
     bad += _duplicates(source, policy, limit, id_hashes)
+    if source.has_changed():  # it may have been read before its writer had finished
+        raise ManifestError(source.name, [BadLine(0, f"changed while it was being read; {CHANGED_ADVICE}")])
     if bad.total:
         raise ManifestError(source.name, bad.first, bad.total)
     if not durations:

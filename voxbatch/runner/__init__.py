@@ -83,4 +83,7 @@ def run(
                 usage = transcribe(
                     job, work, engine_cache, stop, on_progress, functools.partial(log_engine_message, log)
                 )
+            if source.has_changed():
+                text = "was written to during the run, which has used the lines that it had at the start"
+                log.warning("manifest_changed", text=f"{source.name} {text}")
         return RunResult(progress, finish(job, work), usage)
