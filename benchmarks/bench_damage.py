@@ -111,9 +111,9 @@ def features(samples: NDArray[np.float32]) -> NDArray[np.float32]:
     return loud
 
 
-def _windows(levels: NDArray[np.float32], step: int) -> NDArray[np.float32]:
-    """Return windows of WINDOW_S, each with mean 0 and norm 1. A window of silence is 0. Shape (windows, values)."""
-    length = round(WINDOW_S / FRAME_S)
+def _windows(levels: NDArray[np.float32], seconds: float, every_s: float) -> NDArray[np.float32]:
+    """Return windows of frames, each with mean 0 and norm 1. A window of silence is 0. Shape (windows, values)."""
+    length, step = round(seconds / FRAME_S), round(every_s / FRAME_S)
     levels = np.pad(levels, ((0, length - 1), (0, 0)), constant_values=-40)
     windows = np.lib.stride_tricks.sliding_window_view(levels, length, axis=0)[::step].reshape(-1, length * BANDS)
     windows = windows - windows.mean(axis=1, keepdims=True)
@@ -142,30 +142,31 @@ class Kept:
 
 
 def compare(original: NDArray[np.float32], decoded: NDArray[np.float32], slack_s: float) -> Kept:
-    """Look for each window of the original among those of the decoded audio.
+    """Look for each step of the original in the decoded audio.
 
-    A step is kept if a window that covers it is in place.
+    A step is kept if it is in place, and a window that covers it, too. The window tells it from a chance likeness.
     """
-    step, slack = round(STEP_S / FRAME_S), round(slack_s / FRAME_S)
-    wanted, found = _windows(features(original), step), _windows(features(decoded), 1)
-    alike = wanted @ found.T
-    covered, moved = np.zeros(len(wanted), bool), np.zeros(len(wanted), bool)
-    width = round(WINDOW_S / STEP_S)
-    shifts = (alike.argmax(axis=1) - np.arange(len(wanted)) * step) * FRAME_S
-    for n, row in enumerate(alike):
-        if row[max(0, n * step - slack) : n * step + slack + 1].max(initial=0.0) >= SAME:
-            covered[n : n + width] = True
-        elif row.max(initial=0.0) >= SURE and abs(shifts[n] - shifts[n - 1]) <= STEP_S / 2:  # not a chance likeness
-            moved[n : n + width] = True
-    moved &= ~covered
-    audible = np.zeros(len(wanted), bool)
-    for n in wanted.any(axis=1).nonzero()[0]:
-        audible[n : n + width] = True
+    step, width, slack = (round(seconds / FRAME_S) for seconds in (STEP_S, WINDOW_S, slack_s))
+    before, after = features(original), features(decoded)
+    steps = _windows(before, STEP_S, STEP_S)
+    step_alike = steps @ _windows(after, STEP_S, FRAME_S).T
+    alike = _windows(before, WINDOW_S, STEP_S) @ _windows(after, WINDOW_S, FRAME_S).T
+    shifts = (alike.argmax(axis=1) - np.arange(len(alike)) * step) * FRAME_S
+    same, near, moved = (np.zeros(len(steps), bool) for _ in range(3))
+    for n in range(len(steps)):
+        here, covered = slice(max(0, n * step - slack), n * step + slack + 1), slice(n, n + width // step)
+        same[n] = step_alike[n, here].max(initial=0.0) >= SAME
+        if alike[n, here].max(initial=0.0) >= SAME:
+            near[covered] = True
+        elif alike[n].max(initial=0.0) >= SURE and abs(shifts[n] - shifts[n - 1]) <= STEP_S / 2:
+            moved[covered] = True
+    moved &= ~near
+    audible = steps.any(axis=1)
     return Kept(
         seconds=len(decoded) / RATE,
         original_s=len(original) / RATE,
         wanted_s=float(audible.sum() * STEP_S),
-        in_place_s=float(covered.sum() * STEP_S),
+        in_place_s=float((audible & same & near).sum() * STEP_S),
         moved_s=float(moved.sum() * STEP_S),
         shift_s=float(np.median(shifts[moved])) if moved.any() else 0.0,
     )
