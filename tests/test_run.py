@@ -569,3 +569,67 @@ def test_the_versions_of_the_audio_libraries(manifest: ManifestWriter, voxbatch:
     done = voxbatch(*run)
     assert "ffmpeg 5.1.9 (system)" in done.stderr
     assert "texts may differ" in done.stderr
+
+
+UNREAD = """
+import voxbatch.display
+voxbatch.display.EVENT_S = 0.3  # seconds between two lines of progress
+from voxbatch.cli import main
+main()
+"""
+
+
+def fill(pipe: int) -> None:
+    """Fill a pipe to its end."""
+    os.set_blocking(pipe, False)
+    with suppress(BlockingIOError):
+        while os.write(pipe, b"." * 4096):
+            pass
+    with suppress(BlockingIOError):
+        while os.write(pipe, b"."):
+            pass
+    os.set_blocking(pipe, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_stop_while_nobody_reads_standard_error(manifest: ManifestWriter, tmp_path: Path, log_format: str) -> None:
+    """A run whose standard error is a full pipe waits for its reader. SIGTERM commits what is finished and ends it."""
+    read, write = os.pipe()
+    command = [sys.executable, "-c", UNREAD, "run", str(manifest(*[1.0] * 200)), "--engine", "scripted"]
+    options = ["--engine-option", "delay_s=0.1", "--engine-option", "concurrency=1", "--log-format", log_format]
+    running = subprocess.Popen([*command, *options], stderr=write, stdout=write, env=environment(), cwd=tmp_path)
+    try:
+        seen = b""
+        while b"progress" not in seen:
+            seen += os.read(read, 4096)
+        fill(write)
+        time.sleep(1.0)  # it finishes items, and then waits in its next line of progress
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 143
+    finally:
+        running.kill()
+        os.close(write)
+        os.close(read)
+    committed = [len(part.read_bytes().splitlines()) - 1 for part in tmp_path.glob("m.voxbatch/parts/*/part-*.jsonl")]
+    assert 1 <= sum(committed) < 200
+
+
+@pytest.mark.slow
+def test_stop_while_nobody_reads_standard_output(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """A finished run that cannot print its outcome waits for the reader. SIGTERM ends it."""
+    read, write = os.pipe()
+    fill(write)
+    command = [sys.executable, "-m", "voxbatch", "run", str(manifest(1.0)), *SCRIPTED]
+    running = subprocess.Popen(command, stdout=write, stderr=subprocess.DEVNULL, env=environment(), cwd=tmp_path)
+    try:
+        until((tmp_path / "m.voxbatch" / "summary.json").exists)
+        time.sleep(0.5)
+        assert running.poll() is None
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 143
+    finally:
+        running.kill()
+        os.close(write)
+        os.close(read)
+    assert counts(tmp_path / "m.voxbatch") == (1, 1, 0)

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from voxbatch import display, runner
+from voxbatch import display, runner, standard_streams
 from voxbatch.config import Config
 from voxbatch.errors import RunError, StorageError, TakenOverError, UsageError, VoxbatchError
 from voxbatch.log import Log
@@ -40,6 +40,8 @@ LEAVE_S = FINAL_COMMIT_TIMEOUT_S + 1.0
 
 It exits even if a call still blocks, for example a request to a silent store.
 """
+WRITE_TIMEOUT_S = 1.0
+"""Seconds that a process which was told to stop waits for the reader of its standard output and error."""
 
 
 def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_zero: bool = False) -> int:
@@ -124,6 +126,8 @@ def _safe(config: Config, latest: _Latest) -> str:
 def on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn]) -> None:
     """Stop the run softly on the first SIGINT or SIGTERM, and append its number to `received`.
 
+    From then on, no write to standard output or error waits long for its reader.
+
     A second signal has its default effect, unless it arrives within ECHO_S of the first. A process that still runs
     LEAVE_S after the first signal calls `give_up`.
     """
@@ -143,9 +147,11 @@ def on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn])
         for each in STOPPING:
             signal.signal(each, insist)
         set_retry_deadline(FINAL_COMMIT_TIMEOUT_S)
+        standard_streams.set_write_deadline(WRITE_TIMEOUT_S)
         signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
         stop.request()
 
+    standard_streams.install()
     signal.signal(signal.SIGALRM, lambda *_: give_up())
     for number in STOPPING:
         signal.signal(number, handle)

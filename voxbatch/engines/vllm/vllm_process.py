@@ -26,6 +26,7 @@ from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.families import Request
 from voxbatch.hang_detector import is_stopped
 from voxbatch.log import STDERR_LOCK
+from voxbatch.standard_streams import text_stream
 from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SWITCH, parent_watchdog
 
 HANG_S = 600.0
@@ -360,8 +361,8 @@ def _outputs_to(path: Path) -> Iterator[None]:
     code here, and of Python code in this thread. The output of other threads still reaches the user."""
     kept, python = (os.dup(1), os.dup(2)), sys.stderr
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(os.dup(2), "w", buffering=1, errors="replace") as user, path.open("a", buffering=1) as log:
-        split = _SplitByThread(log, user)
+    with os.fdopen(os.dup(2), "wb", 0) as user, path.open("a", buffering=1) as log:
+        split = _SplitByThread(log, text_stream(user.fileno()))
         with STDERR_LOCK:
             sys.stderr = split
             os.dup2(target, 1)
