@@ -7,6 +7,10 @@ killed.
 After each kill the benchmark counts lost work (finished items that are in no part, and chunks that the engine had), and
 looks for items in two parts and for processes that are left behind. Input and output are in a local folder, then in
 buckets of a Cloud Storage server and of an S3 server.
+
+In the last scenario, random signals (SIGTERM, SIGKILL, SIGSTOP and later SIGCONT) reach random processes of a run: the
+main process, a worker, a decoder, ffmpeg, or all of them. The run is resumed whenever it ended. The outputs must be the
+bytes of an undisturbed run, so that no signal becomes an item's failure.
 """
 
 from __future__ import annotations
@@ -16,11 +20,13 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,11 +34,14 @@ import psutil
 from common import TRACED, VOXBATCH, Bars, english_rows, machine, tree
 from stores import KINDS, Place, place
 
+from voxbatch.audio.ffmpeg import executable
 from voxbatch.output.checkpoint import part_names, read_part
 from voxbatch.storage import Store, parallel_map
 
 SHORT_S = (1.0, 6.0)
 """Range of durations of the recordings."""
+SIGNALLED = 210
+"""Number of recordings in the scenario of signals."""
 MISSING = 8
 """Rows whose file does not exist."""
 LEAST_WORK_S = 0.5
@@ -44,6 +53,18 @@ LOOK_S = 0.02
 """Seconds between two requests to a bucket."""
 ORPHANS_S = 10.0
 """Seconds that a decoder process may live after its run was killed."""
+HANG_S = 2.0
+"""Seconds after which a decoder hangs in the scenario of signals, so that processes are also stopped for longer. It
+holds for the decoders of the main process, and not for those of workers."""
+STOPPED_S = (0.1, 3.0)
+"""Range of the time between SIGSTOP and SIGCONT."""
+GAP_S = (0.1, 0.8)
+"""Range of the time between two signals."""
+SETTLED_S = 3.0
+"""Age from which a decoder is killed. A younger one may have the item of a decoder that was killed. An item whose
+decoder is killed twice fails, which tests/test_run.py checks."""
+END_S = 120.0
+"""Seconds in which a run must end after its last signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +285,130 @@ def _spread(counts: list[int]) -> str:
     return f"{sum(counts) / len(counts):.1f} on average, at most {max(counts)}"
 
 
+# ── signals ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+ROLES = {"worker": "runner.workers.worker", "decoder": "decoding.decoder", "ffmpeg": "pipe:1"}
+"""Roles of child processes, each with a part of its command line."""
+RESUMABLE = {1, 3, 128 + signal.SIGTERM, -signal.SIGTERM, -signal.SIGKILL}
+"""Exit codes that a run may have here."""
+
+
+@dataclass(slots=True)
+class Signals:
+    """Signals that were sent, and their effects."""
+
+    sent: Counter[str] = field(default_factory=Counter)
+    codes: Counter[int] = field(default_factory=Counter)
+    killed_sizes: set[int] = field(default_factory=set)
+    """Sizes of the recordings whose ffmpeg was killed in this round. None is killed twice: see SETTLED_S."""
+    twice: int = 0
+    orphans: int = 0
+    endless: int = 0
+
+    @property
+    def total(self) -> int:
+        """Return the number of signals."""
+        return sum(self.sent.values())
+
+
+def signalled(name: str, job: Job, folder: Path, wanted: int, dice: random.Random, bars: Bars) -> None:
+    """Perform the scenario: as many rounds as `wanted` signals need, each compared with an undisturbed run."""
+    calm, signals, rounds, differs = undisturbed(job, folder), Signals(), 0, ""
+    while signals.total < wanted:
+        rounds += 1
+        out = f"round-{rounds}"
+        signals.killed_sizes.clear()
+        while signal_until_end(job, out, wanted, dice, signals) != 3 and not signals.endless:
+            pass
+        differs = differs or difference(outputs(job.place.store(out)), calm.outputs)
+        print(f"round {rounds}: {signals.total} signals so far, {leftovers(job, out)} temporary files left in OUT")
+    print(f"{signals.total} signals: {', '.join(f'{n} {what}' for what, n in sorted(signals.sent.items()))}")
+    print(f"exit codes: {', '.join(f'{n} times {code}' for code, n in sorted(signals.codes.items()))}")
+    bars.holds(f"{name}: bytes equal to the undisturbed run's", not differs, differs)
+    bars.holds(f"{name}: every run can be resumed", signals.codes.keys() <= RESUMABLE)
+    bars.at_most(f"{name}: runs that do not end", signals.endless, 0)
+    bars.at_most(f"{name}: items in two parts", signals.twice, 0)
+    bars.at_most(f"{name}: processes left behind", signals.orphans, 0)
+
+
+def signal_until_end(job: Job, out: str, wanted: int, dice: random.Random, signals: Signals) -> int:
+    """Start a run, in one process or with two workers, and send it signals until it ends. Return its exit code."""
+    arguments = job.arguments(out, "--engine-option", f"workers={dice.choice((1, 2))}")
+    process = psutil.Popen(
+        [*TRACED, "--hang-s", str(HANG_S), *arguments],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    family: set[psutil.Process] = set()
+    while process.poll() is None and signals.total < wanted:
+        time.sleep(dice.uniform(*GAP_S))
+        family.update(tree(process.pid))
+        send_signal(process.pid, dice, signals)
+    family.update(tree(process.pid))
+    try:
+        code = process.wait(END_S)
+    except psutil.TimeoutExpired:
+        signals.endless += 1
+        for each in tree(process.pid):
+            each.kill()
+        code = process.wait()
+    _, alive = psutil.wait_procs(family - {process}, timeout=ORPHANS_S)
+    signals.orphans += sum(each.status() != psutil.STATUS_ZOMBIE for each in alive if each.is_running())
+    signals.codes[code] += 1
+    signals.twice += sum(n > 1 for n in committed(job.place.store(out)).values())
+    return int(code)
+
+
+def send_signal(run: int, dice: random.Random, signals: Signals) -> None:
+    """Send a random signal to a random process of a run, or to all; none if the run has no such process now."""
+    number = dice.choice((signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP))
+    role = dice.choice(("main", "all", "worker", *3 * ("decoder", "ffmpeg")))
+    victims = _victims(run, role, number, signals)
+    if role != "all":
+        victims = dice.sample(victims, min(1, len(victims)))
+    if not victims:
+        return
+    dice.shuffle(victims)
+    for victim in victims:
+        if role == "ffmpeg" and number != signal.SIGSTOP:
+            signals.killed_sizes.add(_recording_size(victim))
+        with suppress(psutil.NoSuchProcess):
+            victim.send_signal(number)
+    if number == signal.SIGSTOP:
+        time.sleep(dice.uniform(*STOPPED_S))
+        for victim in victims:
+            with suppress(psutil.NoSuchProcess):
+                victim.resume()
+    signals.sent[f"{signal.Signals(number).name} to {role}"] += 1
+
+
+def _victims(run: int, role: str, number: int, signals: Signals) -> list[psutil.Process]:
+    """Return the processes that the signal may reach. An ffmpeg lives for a tenth of a second, and is waited for."""
+    if role in ("main", "all"):
+        return tree(run)[: 1 if role == "main" else None]
+    limit, kills = time.monotonic() + 1.0, number == signal.SIGKILL or (number == signal.SIGTERM and role == "ffmpeg")
+    while time.monotonic() < limit:
+        found = []
+        for each in tree(run)[1:]:
+            with suppress(psutil.Error, OSError):
+                young = role == "decoder" and time.time() - each.create_time() < SETTLED_S
+                again = role == "ffmpeg" and _recording_size(each) in signals.killed_sizes
+                if ROLES[role] in " ".join(each.cmdline()) and not (kills and (young or again)):
+                    found.append(each)
+        if found or role != "ffmpeg":
+            return found
+        time.sleep(0.002)
+    return []
+
+
+def _recording_size(ffmpeg: psutil.Process) -> int:
+    """Return the size of the recording that an ffmpeg reads, by which the recordings of this benchmark differ."""
+    with suppress(psutil.Error, OSError, StopIteration):
+        name = next(each for each in ffmpeg.cmdline() if each.startswith("file:/dev/fd/"))
+        return os.stat(f"/proc/{ffmpeg.pid}/fd/{name.rpartition('/')[2]}").st_size
+    return 0
+
+
 # ── company ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -309,6 +454,18 @@ def rows(recordings: int, copies: int = 1) -> list[dict[str, object]]:
     return found
 
 
+def recoded(found: list[dict[str, object]], folder: Path) -> list[dict[str, object]]:
+    """Return rows of which two thirds name recordings that only ffmpeg decodes, m4a and mka, written into a folder."""
+    for n, row in enumerate(found):
+        kind, codec = ((None, ""), (".m4a", "aac"), (".mka", "flac"))[n % 3]
+        if kind and os.path.exists(str(row["audio_filepath"])):
+            path = folder / f"{n}{kind}"
+            command = [executable(), "-v", "error", "-i", str(row["audio_filepath"]), "-c:a", codec, str(path)]
+            subprocess.run(command, check=True)
+            row["audio_filepath"] = str(path)
+    return found
+
+
 def put(place: Place, name: str, found: list[dict[str, object]]) -> int:
     """Write the manifest and, into a bucket, its recordings; return the number of lines."""
     if place.kind != "local":
@@ -339,6 +496,7 @@ def main() -> None:
     parser.add_argument("--recordings", type=int, default=80)
     parser.add_argument("--kills", type=int, default=20, help="with the embedded engine")
     parser.add_argument("--scripted-kills", type=int, default=200)
+    parser.add_argument("--signals", type=int, default=200, help="on all stores together")
     parser.add_argument("--stores", nargs="+", choices=KINDS, default=["local", "gcs", "seaweedfs"])
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     given = parser.parse_args()
@@ -347,6 +505,7 @@ def main() -> None:
     print(f"seed {given.seed}")
     embedded = ("--engine", "faster-whisper", "--engine-option", "beam_size=1")
     slow = ("--engine", "scripted", "--engine-option", "delay_s=0.1", "--engine-option", "shuffle=true")
+    slower = ("--engine", "scripted", "--engine-option", "delay_s=0.4")
     for kind in given.stores:
         if given.kills:
             with place(kind) as real:
@@ -356,6 +515,15 @@ def main() -> None:
             with place(kind) as many:
                 lines = put(many, "many.jsonl", rows(100, copies=10))
                 scenario("stand-in", Job(many, "many.jsonl", lines, slow, 5), given.scripted_kills, given.seed, bars)
+    if given.signals:
+        with tempfile.TemporaryDirectory(prefix="voxbatch-kill-") as folder:
+            found = recoded(rows(SIGNALLED), Path(folder))
+            for n, kind in enumerate(given.stores):
+                wanted = given.signals * (n + 1) // len(given.stores) - given.signals * n // len(given.stores)
+                with place(kind) as mixed, tempfile.TemporaryDirectory(prefix="voxbatch-kill-") as traces:
+                    job = Job(mixed, "mixed.jsonl", put(mixed, "mixed.jsonl", found), slower, 5)
+                    print(f"\n== {kind}, signals: {job.lines} rows, a part every 5 items, {wanted} signals")
+                    signalled(f"{kind}, signals", job, Path(traces), wanted, random.Random(given.seed), bars)
     print(f"\nprocesses of this benchmark still alive: {len(tree(os.getpid())) - 1}")
     bars.leave()
 

@@ -1,8 +1,9 @@
-"""Run voxbatch's command line in this process and record it: `traced.py [--usage FILE] [--items FILE] ARGS…`.
+"""Run voxbatch's command line in this process and record it: `traced.py [OPTION VALUE]… ARGS…`.
 
     --usage FILE    at the end, one JSON object: the main process's CPU seconds, its children's, its peak memory in MB
     --items FILE    as they happen, lines "taken ITEM", "finished ITEM" and "merging" with a clock time; a SIGKILL loses
                     none of them
+    --hang-s S      a decoder of this process hangs after S seconds, and not after two minutes
 
 Recording does not change the work of voxbatch: it wraps three calls.
 """
@@ -19,10 +20,10 @@ from typing import Any
 
 
 def main() -> None:
-    """Parse the two options and run voxbatch with the rest."""
+    """Parse the options above and run voxbatch with the rest."""
     options: dict[str, str] = {}
     arguments = sys.argv[1:]
-    while arguments[0] in ("--usage", "--items"):
+    while arguments[0] in ("--usage", "--items", "--hang-s"):
         options[arguments[0]] = arguments[1]
         del arguments[:2]
     from voxbatch import cli
@@ -32,6 +33,10 @@ def main() -> None:
         _before(os, "_exit", lambda *_: _note_usage(options["--usage"]))
     if "--items" in options:
         _trace_items(options["--items"])
+    if "--hang-s" in options:
+        from voxbatch.decoding import process
+
+        process.HANG_TIMEOUT_S = float(options["--hang-s"])
     sys.argv = ["voxbatch", *arguments]
     try:
         cli.main()
