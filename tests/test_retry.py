@@ -166,6 +166,19 @@ def test_no_attempt_begins_after_the_total_time(clock: Clock) -> None:
     assert clock.now - 1000 <= STORE_REQUEST.total_s
 
 
+def test_a_request_of_a_suspended_process_is_retried(clock: Clock) -> None:
+    """A first attempt that outlasted the total time is retried, because its process may have been suspended."""
+
+    class Suspended(Script):
+        def next(self) -> None:
+            clock.now += 10 * STORE_REQUEST.total_s
+            super().next()
+
+    assert RetryingReader(Suspended(busy())).get("a", 0, 10).data == DATA[:10]
+    with pytest.raises(TransientError, match=r"\(2 attempts failed\)"):
+        RetryingReader(Suspended(*[busy()] * 20)).get("a", 0, 10)
+
+
 def test_retries_end_after_the_deadline(clock: Clock) -> None:
     """After a stop signal, waits are short, retries end after the given time, and the last error is raised."""
 

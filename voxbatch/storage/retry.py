@@ -44,7 +44,8 @@ class RetryPolicy:
     attempts: int
     """Most attempts, the first one included."""
     total_s: float
-    """Seconds after the call's start from which no attempt begins."""
+    """Seconds after the call's start from which no attempt begins, except the second one: this process may have been
+    suspended during the first attempt."""
     first_wait_s: float = 0.5
     longest_wait_s: float = 20.0
     """A wait is random between 0 and a bound. The bound begins at first_wait_s, doubles with each attempt, and ends at
@@ -108,7 +109,8 @@ class Attempts:
             retry_after_s = error.retry_after_s if isinstance(error, TransientError) else 0.0
             wait_s = min(retry_after_s, LONGEST_RETRY_AFTER_S) + random.uniform(0, bound)
         is_last = self.failed >= self._policy.attempts
-        is_late = now + wait_s >= min(self._began + self._policy.total_s, _deadline.at)
+        is_late = self.failed > 1 and now + wait_s >= self._began + self._policy.total_s
+        is_late |= now + wait_s >= _deadline.at
         return None if is_last or is_late else wait_s
 
     def middle(self) -> float:
