@@ -107,7 +107,12 @@ class QueueError(RunError):
 
 
 class CheckpointError(RunError):
-    """Parts that contradict each other or the manifest."""
+    """Parts that contradict each other or the manifest, or another file of OUT that is damaged."""
+
+    def __init__(self, message: str, reason: str = ""):
+        super().__init__(message)
+        self.reason = reason or message
+        """What was found, without the place and the remedy."""
 
 
 class TakenOverError(RunError):

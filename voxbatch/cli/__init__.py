@@ -14,6 +14,7 @@ import io
 import json
 import os
 import sys
+from dataclasses import asdict
 from typing import Any, NoReturn
 
 import click
@@ -37,7 +38,7 @@ from voxbatch.cli.options import (
 )
 from voxbatch.cli.submit_command import submit
 from voxbatch.config import FORMATS, Config, check_formats, load_profile
-from voxbatch.errors import VoxbatchError
+from voxbatch.errors import CheckpointError, VoxbatchError
 from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import announce, own_task, sagemaker, usd_per_hour
 from voxbatch.safe_text import escape_controls, redact_secrets
@@ -220,21 +221,46 @@ def merge(out: str, formats: tuple[str, ...], store_options: StoreOptions) -> No
 @cli.command()
 @click.argument("out", type=FolderOrAddress())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Read every part and every output, and show what is damaged, missing or of another run, with the commands "
+    "that repair it. The exit code is 1 if there is a problem.",
+)
 @store_options
-def status(out: str, as_json: bool, store_options: StoreOptions) -> None:
+def status(out: str, as_json: bool, verify: bool, store_options: StoreOptions) -> None:
     """Show the progress of the run in OUT."""
     from voxbatch.output.status import read_status
+    from voxbatch.output.verify import verify as verify_out
     from voxbatch.storage import open_store
 
-    found = read_status(open_store(out, store_options))
+    store = open_store(out, store_options)
+    problems = verify_out(store) if verify else []
+    found = None
+    try:
+        found = read_status(store)
+    except CheckpointError:
+        if not problems:  # otherwise the error is among them
+            raise
     if as_json:
-        click.echo(json.dumps(found.to_dict()))
-        return
-    state = "finished" if found.finished else "not finished"
-    click.echo(escape_controls(f"{out}: {found.committed:,} of {found.items:,} items committed, {state}"))
-    for shard in found.shards:
-        done = "complete" if shard.complete else "open"
-        click.echo(escape_controls(f"shard {shard.shard}: {shard.items:,} items in {shard.parts:,} parts, {done}"))
+        listed = {"problems": [asdict(problem) for problem in problems]} if verify else {}
+        click.echo(json.dumps({**(found.to_dict() if found else {}), **listed}))
+        sys.exit(1 if problems else 0)
+    lines = []
+    if found is not None:
+        state = "finished" if found.finished else "not finished"
+        lines.append(f"{out}: {found.committed:,} of {found.items:,} items committed, {state}")
+        for shard in found.shards:
+            done = "complete" if shard.complete else "open"
+            lines.append(f"shard {shard.shard}: {shard.items:,} items in {shard.parts:,} parts, {done}")
+    for problem in problems:
+        lines.append(f"problem: {problem.file}: {problem.problem}")
+        lines += [f"  repair: {step}" for step in problem.repair]
+    if verify and not problems:
+        lines.append("verified: no problem found")
+    for line in lines:
+        click.echo(escape_controls(line))
+    sys.exit(1 if problems else 0)
 
 
 @cli.command()

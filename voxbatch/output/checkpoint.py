@@ -201,10 +201,9 @@ def _parse_header(store: Store, name: str, line: bytes, run: RunKey | None) -> P
     if header is None:
         raise _damaged(store, name, f"another version of voxbatch wrote it: {line[:60]!r}")
     if run is not None and header.key != run:
-        raise CheckpointError(
-            f"{store.place}/{name}: belongs to run {header.key}, this is run {run}; remove this part and run "
-            f"again: {remove_command(store.place, name)}"
-        )
+        reason = f"belongs to run {header.key}, this is run {run}"
+        remedy = f"remove this part and run again: {remove_command(store.place, name)}"
+        raise CheckpointError(f"{store.place}/{name}: {reason}; {remedy}", reason)
     if name.rpartition("/")[0] != header.folder:
         raise _damaged(store, name, f"its header says that it belongs to {header.folder}/")
     return header
@@ -231,10 +230,8 @@ def _parse_entries(store: Store, name: str, header: PartHeader, lines: Iterator[
 
 def _damaged(store: Store, name: str, what: str) -> CheckpointError:
     """Return the error for a damaged part, with the remedy."""
-    return CheckpointError(
-        f"{store.place}/{name}: {what}; delete this part and run again, so that its items are transcribed again: "
-        f"{remove_command(store.place, name)}"
-    )
+    remedy = "delete this part and run again, so that its items are transcribed again"
+    return CheckpointError(f"{store.place}/{name}: {what}; {remedy}: {remove_command(store.place, name)}", what)
 
 
 class Checkpoint:
@@ -368,6 +365,6 @@ def check_complete(store: Store, name: str, run: RunKey) -> None:
             return
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    raise CheckpointError(
-        f"{store.place}/{name}: not written by run {run}; remove it and run again: {remove_command(store.place, name)}"
-    )
+    reason = f"not written by run {run}"
+    remedy = f"remove it and run again: {remove_command(store.place, name)}"
+    raise CheckpointError(f"{store.place}/{name}: {reason}; {remedy}", reason)

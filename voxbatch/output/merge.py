@@ -94,7 +94,7 @@ def merge(store: Store, run: RunFile, formats: Iterable[str]) -> Summary:
             owner.check()
             store.write(name, [content])
 
-    for _ in parallel_map(store.concurrency, put, _item_files(store, parts, run, list(formats), totals)):
+    for _ in parallel_map(store.concurrency, put, item_files(store, parts, run, list(formats), totals)):
         pass
     assert totals.done + totals.failed == run.items
     digests = {TRANSCRIPTS: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
@@ -182,7 +182,7 @@ def merge_again(store: Store, formats: tuple[str, ...] = ()) -> Summary:
     """
     run = run_file.read_existing(store)
     with run_file.takeover_explained(store, run.key):
-        return merge(store, run, formats or [name for name in run.formats if name in WRITERS])
+        return merge(store, run, formats or [name for name in run.facts.formats if name in WRITERS])
 
 
 def _raise_open_file_limit() -> None:
@@ -193,7 +193,7 @@ def _raise_open_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _item_files(
+def item_files(
     store: Store, parts: list[str], run: RunFile, formats: list[str], totals: Totals
 ) -> Iterator[tuple[str, bytes]]:
     """Add all entries to the totals, and yield (name, content) of each transcript in each format.
@@ -221,6 +221,5 @@ def _item_files(
                 yield item_file(line["id"], extension), text.encode("utf-8", "surrogateescape")
     missing += run.items - next_index
     if missing:
-        raise CheckpointError(
-            f"{store.place}: {missing:,} of {run.items:,} items are not done yet; run again (each shard) to finish them"
-        )
+        reason = f"{missing:,} of {run.items:,} items are not done yet"
+        raise CheckpointError(f"{store.place}: {reason}; run again (each shard) to finish them", reason)

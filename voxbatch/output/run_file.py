@@ -101,6 +101,11 @@ class RunFacts:
         versions = {"voxbatch": self.voxbatch, **self.engine.versions, **self.libraries}
         return ", ".join(f"{name} {version}" for name, version in versions.items())
 
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Formats of the files of single items."""
+        return tuple(map(str, self.config.get("formats") or ()))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as values for JSON."""
         return asdict(self)
@@ -115,6 +120,7 @@ class RunFacts:
         config = field(stored, "config", dict)
         if config.get("usd_per_hour") is not None:
             number(config, "usd_per_hour")
+        optional(config, "formats", list)
         return cls(
             engine=EngineFacts.from_dict(field(stored, "engine", dict)),
             voxbatch=field(stored, "voxbatch", str),
@@ -149,11 +155,6 @@ class RunFile:
     def key(self) -> RunKey:
         """The key that the files of the run carry."""
         return RunKey(self.run_id, self.generation)
-
-    @property
-    def formats(self) -> tuple[str, ...]:
-        """Formats of the files of single items, as the run was started."""
-        return tuple(map(str, self.facts.config.get("formats") or ()))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content as values for JSON."""

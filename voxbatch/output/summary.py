@@ -249,10 +249,9 @@ def read_summary(store: Store) -> Summary | None:
     try:
         return Summary.from_dict(json.loads(stored))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        raise CheckpointError(
-            f"{store.place}/{SUMMARY} is damaged; delete it and run again, so that it is written again from the parts: "
-            f"{remove_command(store.place, SUMMARY)}"
-        ) from e
+        remedy = "delete it and run again, so that it is written again from the parts"
+        command = remove_command(store.place, SUMMARY)
+        raise CheckpointError(f"{store.place}/{SUMMARY} is damaged; {remedy}: {command}", "damaged") from e
 
 
 def is_finished(store: Store) -> bool:

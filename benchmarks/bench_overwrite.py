@@ -1,0 +1,222 @@
+"""Let runs of two manifests take one OUT over from each other: it must hold the items of one run only.
+
+In each round several processes are started at random moments, each with one of two manifests. Most have `--overwrite`.
+While they run, random ones are suspended for a while (SIGSTOP and SIGCONT) or killed (SIGKILL), so that a process may
+continue at any moment of another run. The manifests have the same ids, other recordings, and other rows, so that every
+line and every subtitle shows which run it is of.
+
+When all processes have ended, the benchmark reads the files of the owner, the run in run.json. Then the owner's command
+runs once more without `--overwrite`, and the outputs must be the bytes of an undisturbed run, with `voxbatch status
+--verify` finding no problem.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+import wave
+from collections import Counter
+from dataclasses import dataclass, field
+
+from common import VOXBATCH, Bars, machine
+from stores import KINDS, Place, place
+
+from voxbatch.output import run_file
+from voxbatch.output.checkpoint import part_names, read_part
+from voxbatch.storage import Store
+
+ITEMS = 24
+STARTS = 5
+"""Processes in a round."""
+GAP_S = (0.0, 1.0)
+"""Range of seconds between two starts."""
+SUSPENDED_S = (0.05, 1.5)
+"""Range of seconds for which a process is suspended."""
+CLEAR = {
+    0: ("",),
+    1: ("took OUT over with --overwrite",),
+    2: ("holds another run",),
+    -signal.SIGKILL: ("",),
+}
+"""Exit codes, and for each the texts of which one must be in the last lines of the log."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """The results of all rounds in one place."""
+
+    ends: Counter[str] = field(default_factory=Counter)
+    unclear: list[str] = field(default_factory=list)
+    suspended: int = 0
+    mixed: list[str] = field(default_factory=list)
+    incomplete: int = 0
+    """Rounds in which the owner ended with 0, and an output was missing before it was started again."""
+    different: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def wav(seconds: float) -> bytes:
+    """Return a recording of noise."""
+    buffer, noise = io.BytesIO(), random.Random(round(seconds * 100))
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes(noise.randbytes(round(seconds * 16_000) * 2))
+    return buffer.getvalue()
+
+
+def put_manifests(where: Place) -> None:
+    """Write the recordings, and a.jsonl and b.jsonl. Every eighth item has no recording."""
+    where.put((f"{name}{i}.wav", wav(0.6 + i / 20 + (name == "b") * 2)) for name in "ab" for i in range(ITEMS) if i % 8)
+    for name in "ab":
+        rows = [{"audio_filepath": f"{name}{i}.wav", "id": f"item{i}", "of": name} for i in range(ITEMS)]
+        where.put(iter([(f"{name}.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows).encode())]))
+
+
+def start(where: Place, name: str, out: str, *extra: str) -> subprocess.Popen[str]:
+    """Start a run of a manifest."""
+    command = [
+        "run", where / f"{name}.jsonl", "-o", where / out, "--engine", "scripted", "--engine-option", "delay_s=0.1",
+        "--engine-option", "concurrency=2", "--decoders", "1", "--part-items", "4", "--formats", "srt", "--exit-zero",
+        "--log-format", "text", *extra,
+    ]  # fmt: skip
+    return subprocess.Popen(
+        [*VOXBATCH, *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def outputs(store: Store) -> dict[str, bytes]:
+    """Return the merged outputs and the subtitles, by name."""
+    found = {name: store.read(name) for name in ["transcripts.jsonl", "failures.jsonl", *store.names("srt")]}
+    return {name: data for name, data in found.items() if data is not None}
+
+
+def difference(found: dict[str, bytes], wanted: dict[str, bytes]) -> str:
+    """Return the names of the files that are missing, unexpected or different."""
+    return ", ".join(name for name in sorted(found.keys() | wanted.keys()) if found.get(name) != wanted.get(name))
+
+
+def race(where: Place, out: str, dice: random.Random, tally: Tally) -> dict[str, int]:
+    """Perform the processes of a round, and return the exit code of the last process with `--overwrite` of each
+    manifest."""
+    running: list[tuple[str, subprocess.Popen[str]]] = []
+    suspended: list[tuple[float, subprocess.Popen[str]]] = []
+    starts = [time.monotonic()]
+    for _ in range(STARTS - 1):
+        starts.append(starts[-1] + dice.uniform(*GAP_S))
+    codes: dict[str, int] = {}
+    while starts or any(process.poll() is None for _, process in running):
+        now = time.monotonic()
+        if starts and starts[0] <= now:
+            starts.pop(0)
+            name = dice.choice("ab")
+            overwrite = ("--overwrite",) if not running or dice.random() < 0.8 else ()
+            running.append((name, start(where, name, out, *overwrite)))
+        for until, process in list(suspended):
+            if until <= now:
+                process.send_signal(signal.SIGCONT)
+                suspended.remove((until, process))
+        asleep = {process.pid for _, process in suspended}
+        awake = [process for _, process in running if process.poll() is None and process.pid not in asleep]
+        if awake and dice.random() < 0.06:
+            victim = dice.choice(awake)
+            if dice.random() < 0.03:
+                victim.kill()
+            else:
+                victim.send_signal(signal.SIGSTOP)
+                suspended.append((now + dice.uniform(*SUSPENDED_S), victim))
+                tally.suspended += 1
+        time.sleep(0.02)
+    for name, process in running:
+        said = process.communicate()[1]
+        codes[name] = process.returncode
+        texts = CLEAR.get(process.returncode, ())
+        is_clear = "Traceback" not in said and any(text in said for text in texts)
+        tally.ends[f"exit {process.returncode}" if process.returncode >= 0 else "killed"] += 1
+        if not is_clear:
+            tally.unclear.append(f"{out}: exit {process.returncode}: {said[-600:]}")
+    return codes
+
+
+def foreign_lines(store: Store, owner: str) -> list[str]:
+    """Return what the outputs and the parts of the owner hold that is not of its manifest."""
+    found = []
+    for name in ("transcripts.jsonl", "failures.jsonl"):
+        lines = (store.read(name) or b"").splitlines()
+        foreign = sum(json.loads(line)["of"] != owner for line in lines)
+        found += [f"{foreign} of {len(lines)} lines of {name}"] if foreign else []
+    run = run_file.read_existing(store)
+    for name in part_names(store, run.generation):
+        foreign = sum(json.loads(entry.line)["of"] != owner for entry in read_part(store, name))
+        found += [f"{foreign} entries of {name}"] if foreign else []
+    return found
+
+
+def perform(where: Place, rounds: int, dice: random.Random) -> Tally:
+    """Perform all rounds in a place."""
+    tally, calm = Tally(), dict[str, dict[str, bytes]]()
+    put_manifests(where)
+    for name in "ab":
+        if start(where, name, f"calm-{name}").wait() != 0:
+            sys.exit(f"the undisturbed run of {name} failed")
+        calm[name] = outputs(where.store(f"calm-{name}"))
+    digests = {name: run_file.read_existing(where.store(f"calm-{name}")).run_id for name in "ab"}
+    for number in range(rounds):
+        out = f"round-{number}"
+        store = where.store(out)
+        codes = race(where, out, dice, tally)
+        owner = next(name for name in "ab" if digests[name] == run_file.read_existing(store).run_id)
+        if store.exists("summary.json") and (foreign := foreign_lines(store, owner)):
+            tally.mixed.append(f"{out}: {', '.join(foreign)}")
+        if codes.get(owner) == 0 and difference(outputs(store), calm[owner]):
+            tally.incomplete += 1
+        last = start(where, owner, out)
+        said = last.communicate()[1]
+        if last.returncode != 0:
+            tally.unclear.append(f"{out}: the last start: exit {last.returncode}: {said[-600:]}")
+        if differs := difference(outputs(store), calm[owner]):
+            tally.different.append(f"{out}: {differs}")
+        tally.mixed += [f"{out}: in the end: {each}" for each in foreign_lines(store, owner)]
+        verified = subprocess.run(
+            [*VOXBATCH, "status", where / out, "--verify"], capture_output=True, text=True, check=False
+        )
+        if verified.returncode:
+            tally.problems.append(f"{out}: {verified.stdout}{verified.stderr}")
+    return tally
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--stores", nargs="+", choices=KINDS, default=["local", "gcs", "seaweedfs"])
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    given = parser.parse_args()
+    bars = Bars()
+    print(machine())
+    print(f"seed {given.seed}")
+    for kind in given.stores:
+        began = time.monotonic()
+        with place(kind) as where:
+            tally = perform(where, given.rounds, random.Random(given.seed))
+        ends = ", ".join(f"{count} {end}" for end, count in sorted(tally.ends.items()))
+        print(f"\n== {kind}: {given.rounds} rounds of {STARTS} processes in {time.monotonic() - began:.0f} s: {ends}")
+        print(f"{tally.suspended} times a process was suspended")
+        for each in (*tally.mixed, *tally.different, *tally.unclear, *tally.problems):
+            print(f"   {each}")
+        print(f"owner ended with 0 and an output was missing or different until its next start: {tally.incomplete}")
+        bars.at_most(f"{kind}: mixed outputs", len(tally.mixed), 0)
+        bars.at_most(f"{kind}: outputs that differ from the undisturbed run's", len(tally.different), 0)
+        bars.at_most(f"{kind}: ends without a clear message", len(tally.unclear), 0)
+        bars.at_most(f"{kind}: OUTs with a problem in `status --verify`", len(tally.problems), 0)
+    bars.leave()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Verify an OUT: read every part and every output, and find what is damaged, missing, or of another run.
+
+The outputs of a finished run are compared with what its parts give. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from voxbatch.errors import CheckpointError
+from voxbatch.formats import WRITERS
+from voxbatch.output import run_file
+from voxbatch.output.checkpoint import check_complete, read_part
+from voxbatch.output.layout import FAILURES, PARTS, SUMMARY, TRANSCRIPTS, complete_names, part_names
+from voxbatch.output.merge import digest_of, item_files
+from voxbatch.output.run_file import RunFile
+from voxbatch.output.summary import Summary, Totals, read_summary
+from voxbatch.storage import Store, parallel_map, remove_command
+
+RUN_AGAIN = "run the same command again, without --overwrite"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A file, or a folder of files, that is not as the run wrote it."""
+
+    file: str
+    """Name in OUT."""
+    problem: str
+    """What is wrong."""
+    repair: tuple[str, ...]
+    """What to do, in this order: commands for a shell, and RUN_AGAIN."""
+
+
+def verify(store: Store) -> list[Problem]:
+    """Return all problems of an OUT; [] if there are none. The outputs are verified if all parts are sound and the run
+    is finished.
+
+    Raises:
+        ConfigError: no run was started there.
+        CheckpointError: run.json is damaged.
+        StorageError: OUT cannot be read.
+    """
+    run = run_file.read_existing(store)
+    problems = _problems_in_parts(store, run)
+    try:
+        summary = read_summary(store)
+    except CheckpointError as e:
+        return [*problems, Problem(SUMMARY, e.reason, _made_again(store, SUMMARY))]
+    if summary is not None and not summary.is_of(run.key):
+        text = f"run {summary.key} wrote it; OUT belongs to run {run.key}, which is not finished"
+        return [*problems, Problem(SUMMARY, text, (RUN_AGAIN,))]
+    if summary is None or problems:
+        return problems
+    return list(_problems_in_outputs(store, run, summary))
+
+
+def _problems_in_parts(store: Store, run: RunFile) -> list[Problem]:
+    """Return the problems of all parts, and of the records that shards are complete."""
+
+    def check(name: str) -> Problem | None:
+        problem = ""
+        try:
+            if not name.endswith(".jsonl"):
+                check_complete(store, name, run.key)
+            elif outside := [entry.index for entry in read_part(store, name, run.key) if entry.index >= run.items]:
+                problem = f"it has item {outside[0]} of a manifest of {run.items:,} items"
+        except CheckpointError as e:
+            problem = e.reason
+        return Problem(name, problem, (remove_command(store.place, name), RUN_AGAIN)) if problem else None
+
+    names = part_names(store, run.generation) + complete_names(store, run.generation)
+    return [found for found in parallel_map(store.concurrency, check, names) if found is not None]
+
+
+def _problems_in_outputs(store: Store, run: RunFile, summary: Summary) -> Iterator[Problem]:
+    """Yield the problems of the outputs of a finished run whose parts are sound."""
+    formats = [each for each in WRITERS if each in run.facts.formats or each in summary.facts.formats]
+    totals, damaged = Totals(), dict[str, list[str]]()
+
+    def is_equal(file: tuple[str, bytes]) -> tuple[str, bool]:
+        name, content = file
+        return name, store.read(name) == content
+
+    try:
+        files = item_files(store, part_names(store, run.generation), run, formats, totals)
+        for name, equal in parallel_map(store.concurrency, is_equal, files):
+            if not equal:
+                damaged.setdefault(name.partition("/")[0], []).append(name)
+    except CheckpointError as e:
+        yield Problem(PARTS, e.reason, (RUN_AGAIN,))
+        return
+    digests = {TRANSCRIPTS: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
+    for name, digest in digests.items():
+        if not store.exists(name):
+            yield Problem(name, "missing", (_merge_command(store),))
+        elif (found := digest_of(store, name)) != digest:
+            text = (
+                f"changed or damaged: {found.bytes:,} bytes, and the parts give {digest.bytes:,} and another checksum"
+            )
+            yield Problem(name, text, _made_again(store, name))
+    for extension, names in damaged.items():
+        text = f"{len(names):,} files are missing, changed or damaged; the first is {names[0]}"
+        yield Problem(f"{extension}/", text, (f"{_merge_command(store)} --formats {extension}",))
+    counts = (summary.items, summary.done, summary.failed)
+    if counts != (run.items, totals.done, totals.failed) or (summary.outputs and summary.outputs != digests):
+        yield Problem(SUMMARY, "its counts or checksums are not those of the parts", _made_again(store, SUMMARY))
+
+
+def _made_again(store: Store, name: str) -> tuple[str, ...]:
+    """Return the commands that make a merged output again from the parts."""
+    return remove_command(store.place, name), _merge_command(store)
+
+
+def _merge_command(store: Store) -> str:
+    return f"voxbatch merge {shlex.quote(store.place)}"
