@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
 
 import psutil
 import pytest
+import soundfile
 from conftest import Recorder, environment
 
 from voxbatch import hang_detector
@@ -482,3 +484,44 @@ def test_a_decoder_whose_messages_are_not_read_does_not_count_as_hung(
                 time.sleep(2.5)
             ended[message.item] = message
     assert all(isinstance(message, Decoded) for message in ended.values()), ended
+
+
+def test_too_long_recording_fails_before_any_chunk(recording: Recorder) -> None:
+    """A recording whose header and size prove that it is too long fails without a chunk, and permanently. A part of it
+    that is short enough is decoded.
+    """
+    path = str(recording("long.wav", 100))
+    given = [(0.0, None), (0.0, 20.0), (0.0, 21.0), (80.0, None), (79.0, None), (80.0, 90.0)]
+    parts = [
+        Task(i, path, offset, duration, None, None, LIMIT, max_samples=20 * 16_000)
+        for i, (offset, duration) in enumerate(given)
+    ]
+    with DecoderPool(1) as pool:
+        messages = list(pool.run(iter(parts)))
+    ended = ends(messages)
+    assert [isinstance(ended[i], Decoded) for i in range(6)] == [False, True, False, True, False, True]
+    assert {message.item for message in messages if isinstance(message, Chunk)} == {1, 3, 5}
+    failed = ended[0]
+    assert isinstance(failed, Undecodable)
+    assert (failed.failure.error, failed.failure.retryable, failed.retry) == ("AudioError", False, None)
+    assert failed.failure.message == (
+        f"cannot decode {path}: it has 0.03 hours of audio, and at most 0.005555555556 are allowed; raise --max-hours, "
+        "or split it with `offset` and `duration`"
+    )
+
+
+def test_decoded_hours_are_counted_if_the_header_does_not_prove_them(recording: Recorder, tmp_path: Path) -> None:
+    """Headers of MP3 files are not certain: such a recording fails when it reaches the limit."""
+    paths = [tmp_path / "long.mp3", tmp_path / "fitting.mp3"]
+    for path, seconds in zip(paths, (100, 39), strict=True):
+        samples, rate = soundfile.read(recording("speech.wav", seconds))
+        soundfile.write(path, samples, rate)
+    limited = (replace(task, max_samples=40 * 16_000) for task in tasks(paths))
+    with DecoderPool(1) as pool:
+        messages = list(pool.run(limited))
+    ended = ends(messages)
+    assert isinstance(ended[1], Decoded)
+    failed = ended[0]
+    assert isinstance(failed, Undecodable)
+    assert "it has more than 0.01111111111 hours of audio" in failed.failure.message
+    assert not failed.failure.retryable

@@ -601,7 +601,7 @@ def test_stop_while_nobody_reads_standard_error(manifest: ManifestWriter, tmp_pa
     running = subprocess.Popen([*command, *options], stderr=write, stdout=write, env=environment(), cwd=tmp_path)
     try:
         seen = b""
-        while b"progress" not in seen:
+        while not re.search(rb'done"?[:=] ?[1-9]', seen):
             seen += os.read(read, 4096)
         fill(write)
         time.sleep(1.0)  # it finishes items, and then waits in its next line of progress

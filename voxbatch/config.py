@@ -52,6 +52,8 @@ class RunOptions:
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS
     fail_unreachable: bool = False
     """Record a recording as failed if its server or bucket is unreachable or refuses access. Otherwise, stop."""
+    max_hours: float = 24.0
+    """Most hours of audio of one item. A longer item fails."""
     part_items: int = 200
     """Number of finished items that triggers a commit …"""
     part_seconds: float = 30.0
@@ -79,6 +81,7 @@ class RunOptions:
             ("limit", 1),
             ("part_items", 1),
             ("part_seconds", 0.01),
+            ("max_hours", 0.001),
             ("decoders", 0),
             ("workers", 0),
             ("expected_rtfx", 0.001),

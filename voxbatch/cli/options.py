@@ -247,6 +247,8 @@ _EFFORT = (
     run_option("--fail-unreachable", is_flag=True,
                help="Record recordings as failed if their store is down or denies access. Default: stop, so that the "
                "run can continue later."),
+    run_option("--max-hours", type=float, default=24.0, show_default=True, metavar="H",
+               help="Fail items with more than H hours of audio."),
     run_option("--part-items", type=int, default=200, show_default=True, metavar="K",
                help="Commit a part after K finished items …"),
     run_option("--part-seconds", type=float, default=30.0, show_default=True, metavar="T",

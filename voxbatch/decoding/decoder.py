@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import queue
 import signal
@@ -23,7 +24,7 @@ import numpy as np
 from voxbatch.child_process import handle_stop_signals
 from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable
 from voxbatch.errors import AudioError, ItemError, StorageError
-from voxbatch.records import Chunk, Failure, Samples, Span
+from voxbatch.records import SAMPLING_RATE, Chunk, Failure, Samples, Span, Waveform
 from voxbatch.storage import (
     LocalReadError,
     Recording,
@@ -40,6 +41,9 @@ MEMORY_LIMIT = 2 << 30
 """Bytes of private memory that a decoder may use. Blocks need a hundredth of it; a wrong header may demand more."""
 EXIT_TIMEOUT_S = 0.5
 """Seconds after the parent's end in which a decoder ends in order."""
+MIN_BYTES_PER_S = 1000
+"""Bytes of a second of audio in a file whose header is certain to tell its length. Lossless speech takes ten times as
+many; a header that claims more seconds than that may be wrong, and its file is decoded."""
 _EMPTY = np.zeros(0, np.float32)
 
 
@@ -147,6 +151,7 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
     from voxbatch.chunking import cut_into_chunks
 
     try:
+        _check_claimed_length(task, recording)
         waveforms = decode(
             recording,
             task.audio,
@@ -156,7 +161,7 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
             warn=warnings.append,
         )
         try:
-            yield from cut_into_chunks(waveforms, task.limit, task.overlap)
+            yield from cut_into_chunks(_limited(waveforms, task.max_samples), task.limit, task.overlap)
         except AudioError:
             recording.verify_unchanged()  # a file that is still being written may look damaged
             raise
@@ -169,3 +174,43 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
         raise
     except (AudioError, FFmpegKilledError) as e:
         raise type(e)(f"cannot decode {redacted(task.audio)}: {e}") from e
+
+
+def _check_claimed_length(task: Task, recording: Recording) -> None:
+    """Refuse a recording that is certainly too long before any chunk of it is sent.
+
+    Raises:
+        AudioError: the header claims more than the limit, and the file is large enough for that.
+    """
+    max_s = task.max_samples / SAMPLING_RATE
+    if recording.size < max_s * MIN_BYTES_PER_S or (task.duration is not None and task.duration <= max_s):
+        return
+    from voxbatch.audio import probe
+
+    claimed_s = probe(recording, certain=True)
+    if claimed_s is None or recording.size < claimed_s * MIN_BYTES_PER_S:
+        return
+    wanted_s = min(claimed_s - task.offset, math.inf if task.duration is None else task.duration)
+    if wanted_s > max_s:
+        raise _too_long(f"{wanted_s / 3600:,.2f}", task.max_samples)
+
+
+def _limited(waveforms: Iterator[Waveform], max_samples: int) -> Iterator[Waveform]:
+    """Yield the waveforms as long as they are not more than `max_samples`.
+
+    Raises:
+        AudioError: there is more audio.
+    """
+    num_samples = 0
+    for waveform in waveforms:
+        num_samples += len(waveform.samples)
+        if num_samples > max_samples:
+            raise _too_long(f"more than {max_samples / SAMPLING_RATE / 3600:,.10g}", max_samples)
+        yield waveform
+
+
+def _too_long(hours: str, max_samples: int) -> AudioError:
+    return AudioError(
+        f"it has {hours} hours of audio, and at most {max_samples / SAMPLING_RATE / 3600:,.10g} are allowed; raise "
+        "--max-hours, or split it with `offset` and `duration`"
+    )

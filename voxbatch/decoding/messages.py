@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from voxbatch.chunking import OVERLAP
@@ -22,6 +23,8 @@ class Task:
     lang: str | None
     limit: int
     """Length of the engine's longest chunk, in samples."""
+    max_samples: int = sys.maxsize
+    """Length of the longest recording, or part of one, that is decoded to its end, in samples."""
     overlap: int = OVERLAP
     """Samples by which both sides of a forced cut extend beyond the cut."""
     is_retry: bool = False

@@ -59,6 +59,7 @@ class PipelineOptions:
     """Number of decoder processes. 0 leaves the number to `decoder_count`."""
     part_items: int
     part_seconds: float
+    max_hours: float = 24.0
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS
 
 
@@ -217,7 +218,7 @@ class Pipeline:
     def _tasks(self, items: Iterator[Item], pool: DecoderPool) -> Iterator[Task | None]:
         """Yield the tasks of the items. None means: no task while the rows of the items in progress fill the memory."""
         spec = self._engine.spec
-        limit = spec.max_chunk_samples
+        limit, max_samples = spec.max_chunk_samples, round(3600 * SAMPLING_RATE * self._options.max_hours)
         # Without word times, stitching cannot find the words that both chunks hold.
         overlap = OVERLAP if spec.word_times else 0
         for item in items:
@@ -233,7 +234,17 @@ class Pipeline:
                 if not self._send(Undecodable(item.index, failure)):
                     return
             else:
-                yield Task(item.index, item.audio, item.offset, item.duration, item.channel, lang, limit, overlap)
+                yield Task(
+                    item.index,
+                    item.audio,
+                    item.offset,
+                    item.duration,
+                    item.channel,
+                    lang,
+                    limit,
+                    max_samples=max_samples,
+                    overlap=overlap,
+                )
 
     def _has_full_rows(self, num_bytes: int, pool: DecoderPool) -> bool:
         """Return whether another item must wait for the end of others.

@@ -158,6 +158,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
             decoders=config.decoders,
             part_items=config.part_items,
             part_seconds=config.part_seconds,
+            max_hours=config.max_hours,
             store_options=config.store_options,
         ),
         fail_unreachable=config.fail_unreachable,
