@@ -46,6 +46,8 @@ pytestmark = pytest.mark.slow
 HERE = StoreOptions(allow_private_addresses=True)
 BLOCK = 1000
 SECRET = "s3cr3t"
+THEN = "Mon, 01 Jan 2024 00:00:00 GMT"
+LATER = "Fri, 01 Jan 2100 00:00:00 GMT"
 BODY = bytes(itertools.islice(itertools.cycle(range(251)), 2 * BLOCK + 345))
 
 Answer = Callable[["Handler"], None]
@@ -276,7 +278,7 @@ def test_request_names_range_and_revision_only(site: Site) -> None:
     headers.
     """
     site.put("/a/b.wav", file(ETag='"1"'))
-    site.put("/dated", file(Last_Modified="Mon, 01 Jan 2024 00:00:00 GMT"))
+    site.put("/dated", file(Last_Modified=THEN))
     web = site.web()
     web.get("a/b.wav?x=%2F&y=é", 5, 9, web.get("a/b.wav", 0, 1).tag)
     web.stat("dated", web.stat("dated").tag)
@@ -287,22 +289,24 @@ def test_request_names_range_and_revision_only(site: Site) -> None:
     assert headers == {
         "Host": f"127.0.0.1:{site.port}", "Accept-Encoding": "identity", "Range": "bytes=5-8", "If-Match": '"1"',
     }  # fmt: skip
-    assert site.asked[3][1]["If-Unmodified-Since"] == "Mon, 01 Jan 2024 00:00:00 GMT"
+    assert site.asked[3][1]["If-Unmodified-Since"] == THEN
     assert {path.partition("?")[0] for path, _ in site.asked} == {"/a/b.wav", "/dated"}
 
 
 @pytest.mark.parametrize(
     ("headers", "tag"),
     [
-        ({"ETag": '"a"', "Last_Modified": "then"}, '"a"'),
-        ({"ETag": 'W/"a"', "Last_Modified": "then"}, "then"),
+        ({"ETag": '"a"', "Last_Modified": THEN}, '"a"'),
+        ({"ETag": 'W/"a"', "Last_Modified": THEN}, THEN),
         ({"ETag": 'W/"a"'}, ""),
-        ({"Last_Modified": "then"}, "then"),
+        ({"Last_Modified": THEN}, THEN),
+        ({"Last_Modified": LATER}, ""),
+        ({"Last_Modified": "then"}, ""),
         ({}, ""),
     ],
 )
 def test_strong_etag_or_date_pins_a_revision(site: Site, headers: dict[str, Any], tag: str) -> None:
-    """A strong ETag pins a revision, else the Last-Modified date does; a weak ETag pins nothing."""
+    """A strong ETag pins a revision, else the Last-Modified date does if it is past; a weak ETag pins nothing."""
     site.put("/x", file(**headers))
     web = site.web()
     assert web.get("x", 0, 5).tag == tag
@@ -426,9 +430,48 @@ def test_change_after_the_first_block_is_detected(site: Site, then: Answer) -> N
     url = site.put("/r.wav", file(ETag='"1"'), then)
     with pytest.raises(AudioError, match="changed while it was read"):
         open_recording(url, HERE)
-    url = site.put("/r.wav", file(), chunked(BODY))
-    with pytest.raises(AudioError, match="no longer reports its size"):
-        open_recording(url, HERE)
+
+
+@pytest.mark.parametrize("headers", [{}, {"ETag": 'W/"1"'}, {"Last_Modified": LATER}])
+def test_recording_without_a_revision_is_read_in_one_request(site: Site, headers: dict[str, Any]) -> None:
+    """Without an ETag or a date that tell two contents apart, a recording and a manifest are read in one request, and
+    never joined from two contents.
+    """
+    contents = [BODY, BODY[::-1], bytes(len(BODY)), b"x" * len(BODY)]
+    url = site.put("/r.wav", *(file(content, **headers) for content in contents))
+    assert whole(open_recording(url, HERE)) in contents
+    site.put("/r.wav", *(file(content, **headers) for content in contents))
+    assert remote(url) in contents
+
+
+def remote(url: str) -> bytes:
+    """Return all bytes of a remote file."""
+    with open_remote(url, HERE) as opened:
+        return opened.read()
+
+
+@pytest.mark.parametrize("kept", [300, 1_500])
+def test_chunks_that_break_off_are_read_again(site: Site, kept: int) -> None:
+    """A reply in chunks that breaks off is no shorter recording: it is requested again."""
+    broken, good = chunked(BODY[:kept], end=b""), chunked(BODY)
+    for answers in ([broken, good], [good, good, broken, good]):
+        url = site.put("/r.wav", *answers)
+        found = open_recording(url, HERE)
+        assert not found.warnings
+        assert whole(found) == BODY
+
+
+@pytest.mark.parametrize("kept", [300, 1_500])
+def test_recording_without_any_length_warns(site: Site, kept: int) -> None:
+    """A reply that ends with the connection may have broken off: a recording gets a warning, a manifest is refused."""
+    url = site.put("/r.wav", said(200, BODY[:kept], -1))
+    found = open_recording(url, HERE)
+    assert found.warnings == (
+        "its server gives no length: if the transfer broke off, the end of the recording is missing",
+    )
+    assert whole(found) == BODY[:kept]
+    with pytest.raises(UnusableObject, match="its server gives no length"):
+        remote(url)
 
 
 def test_weakened_etag_is_the_same_revision(site: Site) -> None:
@@ -506,7 +549,7 @@ def test_half_a_file_is_read_again_from_its_start(site: Site) -> None:
     twice.
     """
     half = said(200, BODY[: len(BODY) // 2], len(BODY), Connection="close")
-    url = site.put("/r.wav", file(ranges=False), file(ranges=False), file(ranges=False), half, file(ranges=False))
+    url = site.put("/r.wav", file(ranges=False), file(ranges=False), half, file(ranges=False))
     assert whole(open_recording(url, HERE)) == BODY
 
 

@@ -109,7 +109,9 @@ def _messages(task: Task, opened: AbstractContextManager[Recording]) -> Iterator
                 raise RecordingChangedError(f"cannot decode {redacted(task.audio)}: it was replaced meanwhile")
             cpu_s = time.process_time() - began
             report = report_success(task.audio, recording.last_arrival)
-            yield Decoded(task.item, tuple(spans), tuple(dict.fromkeys(warnings)), cpu_s, report)
+            yield Decoded(
+                task.item, tuple(spans), tuple(dict.fromkeys([*recording.warnings, *warnings])), cpu_s, report
+            )
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise  # the parent is gone
     except Exception as e:  # noqa: BLE001 a bug in a decoder fails only this item, with the error in its message

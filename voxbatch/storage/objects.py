@@ -49,7 +49,7 @@ class Stat:
     size: int
     """Bytes, as stored."""
     tag: str
-    """Identifies the revision: a generation or an ETag. Empty if the store (a web server) gives none."""
+    """Identifies the revision: a generation, an ETag or a date. Empty if the store (a web server) gives none."""
     checksum: str = ""
     """Checksum "crc32c:…" or "md5:…" in base64. Empty if the store gives none for the whole object."""
     created: float = 0.0
@@ -69,6 +69,8 @@ class RangeReply:
     """True if the object is stored with Content-Encoding gzip, so that these bytes are compressed."""
     is_whole_object: bool = False
     """True if a web server ignored the range: these are the first bytes of a reply that holds the whole object."""
+    has_length: bool = True
+    """False if a web server ends the reply by closing the connection, so that one that broke off looks complete."""
 
 
 class ObjectReader(Protocol):

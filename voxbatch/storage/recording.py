@@ -32,6 +32,10 @@ CACHED_BLOCKS = 6
 """Number of blocks in memory. Decoders mostly read forward; now and then they read at the start or the end."""
 
 
+NO_LENGTH = "its server gives no length: if the transfer broke off, the end of the recording is missing"
+"""Warning of a recording that a server sent without Content-Length and not in chunks (as in HTTP/1.0)."""
+
+
 class RecordingChangedError(AudioError):
     """A recording that changed while it was decoded. It may be whole when its writer has finished."""
 
@@ -49,6 +53,8 @@ class Recording(Protocol):
     """Time of the last arrival of bytes from its place (time.monotonic)."""
     on_wait: Callable[[], None]
     """Callback that a reader calls now and then while it waits for bytes."""
+    warnings: tuple[str, ...]
+    """Doubts about the recording's bytes, for the warnings of its item."""
 
     def pread(self, count: int, at: int) -> bytes:
         """Return `count` bytes from position `at`, fewer if the recording ends earlier.
@@ -82,21 +88,21 @@ class FileRecording:
 
     is_file = True
 
-    def __init__(self, fd: int):
-        self._fd = fd
+    def __init__(self, fd: int, warnings: tuple[str, ...] = ()):
+        self._fd, self.warnings = fd, warnings
         self.last_arrival = time.monotonic()
         self.on_wait = lambda: None
         self._opened = os.fstat(fd)
         self.size = self._opened.st_size
 
     @classmethod
-    def in_memory(cls, data: bytes) -> FileRecording:
+    def in_memory(cls, data: bytes, warnings: tuple[str, ...] = ()) -> FileRecording:
         """Return a recording whose bytes are in an unnamed file in memory."""
         fd = os.memfd_create("recording")
         with open(fd, "wb", closefd=False) as file:
             file.write(data)
         os.lseek(fd, 0, os.SEEK_SET)
-        return cls(fd)
+        return cls(fd, warnings)
 
     def pread(self, count: int, at: int) -> bytes:
         """Return `count` bytes from position `at`, fewer at the end of the file.
@@ -137,10 +143,12 @@ def fetch(reader: RetryingReader, key: str, block_bytes: int = BLOCK_BYTES) -> R
         raise UnusableObject(
             f"cannot read {reader.where(key)}: it is stored with Content-Encoding: gzip: store it uncompressed"
         )
+    warnings = () if first.has_length else (NO_LENGTH,)
     if len(first.data) < block_bytes:
-        return FileRecording.in_memory(first.data)
-    if first.is_whole_object:
-        return FileRecording(_spooled(reader, key, first.tag))
+        return FileRecording.in_memory(first.data, warnings)
+    if first.is_whole_object or not first.tag:  # without a tag, two requests may give bytes of two contents
+        with temporary_file(reader.where(key), reader.whole(key, first.tag)) as file:
+            return FileRecording(os.dup(file.fileno()), warnings)
     stat = reader.stat(key, first.tag)
     if stat.size < len(first.data):  # the size is -1 if a web server no longer reports it
         where = reader.where(key)
@@ -165,6 +173,7 @@ class _Ranged:
     fetch pool fetches."""
 
     is_file = False
+    warnings: tuple[str, ...] = ()
 
     def __init__(self, reader: RetryingReader, stat: Stat, first: RangeReply):
         self.last_arrival = time.monotonic()

@@ -169,13 +169,19 @@ class RetryingBucket(RetryingReader):
 
 def read_blocks(reader: RetryingReader, key: str, first: int, then: int, tag: str = "") -> Iterator[bytes]:
     """Yield an object's bytes from its start, in ranges of `first` bytes and then of `then` bytes, all of one revision,
-    and check the checksum at the end.
+    and check the checksum at the end. An object without a tag is read in one request.
 
     Raises:
+        UnusableObject: the server gives no length, so that a transfer that broke off would look complete.
         ObjectNotFound, UnusableObject, CredentialsExpired, TransientError, StorageError: see ObjectReader.get.
     """
     reply = reader.get(key, 0, first, tag)
-    if reply.is_whole_object and len(reply.data) == first:
+    if not reply.has_length:
+        raise UnusableObject(
+            f"cannot read {reader.where(key)}: its server gives no length, so that a transfer that broke off would "
+            "look complete: download it, and give the path of the file"
+        )
+    if (reply.is_whole_object or not reply.tag) and len(reply.data) == first:
         yield from reader.whole(key, reply.tag)
         return
     digest, tag, size, at = Digest(reply.checksum), reply.tag, first, 0

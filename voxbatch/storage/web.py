@@ -15,6 +15,7 @@ import functools
 import re
 import ssl
 from collections.abc import Iterator, Mapping
+from email.utils import mktime_tz, parsedate_tz
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
@@ -76,7 +77,11 @@ class WebServer:
                     f"cannot read {where}: its server first sent a range of it, and now sends only the whole file"
                 )
             return RangeReply(
-                data, _tag(reply), is_gzipped=_is_gzipped(where, reply), is_whole_object=reply.status == 200
+                data,
+                _tag(reply),
+                is_gzipped=_is_gzipped(where, reply),
+                is_whole_object=reply.status == 200,
+                has_length=reply.status == 206 or _size(reply) is not None or _is_chunked(reply),
             )
 
     def stat(self, key: str, tag: str = "") -> Stat:
@@ -262,15 +267,19 @@ def _read(reply: BaseHTTPResponse, count: int) -> bytes:
 
 
 def _tag(reply: BaseHTTPResponse, like: str = "") -> str:
-    """Return the value that identifies the revision: a strong ETag, otherwise a date.
+    """Return the value that identifies the revision: a strong ETag, otherwise a date. Return "" if there is neither.
 
+    A date counts if it is earlier than the reply (RFC 9110, 8.8.2.2): the object may change again within its second.
     With `like`, return the value of the same kind, because an ETag can become weak on the way.
     """
     etag: str = reply.headers.get("ETag", "").strip()
     date: str = reply.headers.get("Last-Modified", "").strip()
     if like:
         return etag.removeprefix("W/") if like.startswith('"') else date
-    return etag if etag.startswith('"') else date
+    if etag.startswith('"'):
+        return etag
+    sent_at, changed_at = parsedate_tz(reply.headers.get("Date", "")), parsedate_tz(date)
+    return date if sent_at and changed_at and mktime_tz(sent_at) > mktime_tz(changed_at) else ""
 
 
 def _is_gzipped(where: str, reply: BaseHTTPResponse) -> bool:
@@ -285,6 +294,10 @@ def _is_gzipped(where: str, reply: BaseHTTPResponse) -> bool:
 def _length(reply: BaseHTTPResponse) -> int | None:
     text = reply.headers.get("Content-Length", "").strip()
     return int(text) if _NUMBER.fullmatch(text) and not reply.headers.get("Transfer-Encoding") else None
+
+
+def _is_chunked(reply: BaseHTTPResponse) -> bool:
+    return "chunked" in reply.headers.get("Transfer-Encoding", "").lower()
 
 
 def _size(reply: BaseHTTPResponse) -> int | None:
