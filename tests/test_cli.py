@@ -409,6 +409,37 @@ def test_dry_run_prints_an_estimate_and_writes_nothing(
     assert not (tmp_path / "m.voxbatch").exists()
 
 
+def test_dry_run_says_that_durations_are_unknown(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """If no header tells a duration, a dry run gives neither a time nor a cost."""
+    for name in ("a.m4a", "b.m4a"):
+        (tmp_path / name).write_bytes(b"\0" * 1000)
+    rates = ("--expected-rtfx", "50", "--usd-per-hour", "3600")
+    done = voxbatch("run", ".", "-o", "out", "--engine", "scripted", "--dry-run", *rates)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[1:6] == [
+        "items    2",
+        "audio    2 items of unknown duration: the headers of a sample do not tell it",
+        "chunks   at least 2",
+        "time     unknown: give `duration` in the manifest",
+        "cost     unknown: give `duration` in the manifest",
+    ]
+
+
+def test_names_that_are_not_utf8_are_written_to_the_outputs(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
+) -> None:
+    """A manifest and an OUT whose names are not UTF-8 are recorded with the bytes escaped, and can be resumed."""
+    manifest(0.5)
+    name = os.fsdecode(b"m\xff.jsonl")
+    (tmp_path / "m.jsonl").rename(tmp_path / name)
+    for _ in range(2):
+        done = voxbatch("run", name, *SCRIPTED, "--quiet")
+        assert done.returncode == 0, done.stderr
+    out = tmp_path / os.fsdecode(b"m\xff.voxbatch")
+    for file in ("run.json", "summary.json"):
+        assert b'"source": "m\\udcff.jsonl"' in (out / file).read_bytes()
+
+
 def test_quiet_prints_nothing(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
     """--quiet prints nothing on either stream; the exit code shows whether items failed."""
     for seconds, code in (([0.5], 0), ([0.5, None], 3)):

@@ -611,16 +611,16 @@ def test_given_options_are_forwarded_to_the_job(
         source, "-o", OUT, *TO_CLOUD_RUN, "--profile", "cpu", "--formats", "srt, txt", "--engine-option", "beam_size=1",
         "--engine-option=threads=2", "--limit=1", "--exit-zero", "--workers", "auto", "--tasks", "1",
         "--only-under", f"gs://{calls.bucket}/", "--part-seconds", "5", "--dry-run", "--expected-rtfx", "3",
-        "--usd-per-hour", "2", "--env", "A=1", "-q",
+        "--usd-per-hour", "2", "--env", "A=1", "-q", "--no-prefill-encoder",
     )  # fmt: skip
     assert (done.code, done.said) == (0, "")
     (container,) = done.body["overrides"]["containerOverrides"]
     assert container["env"] == [{"name": "A", "value": "1"}]
     assert container["args"][:4] == ["run", source, "-o", OUT]
     assert container["args"][4:] == [
-        "--profile", "cpu", "--engine-option", "beam_size=1", "--engine-option", "threads=2", "--language", "en",
-        "--formats", "srt, txt", "--part-seconds", "5", "--workers", "auto", "--usd-per-hour", "2", "--quiet",
-        "--exit-zero", "--limit", "1", "--only-under", f"gs://{calls.bucket}/",
+        "--profile", "cpu", "--engine-option", "beam_size=1", "--engine-option", "threads=2",
+        "--no-prefill-encoder", "--language", "en", "--formats", "srt, txt", "--part-seconds", "5",
+        "--workers", "auto", "--usd-per-hour", "2", "--quiet", "--exit-zero", "--limit", "1", "--only-under", f"gs://{calls.bucket}/",
     ]  # fmt: skip
     understood(*container["args"])
     assert done.line("cost").endswith("at $2 an hour and task, and the start of each")

@@ -33,6 +33,21 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d}"
 
 
+def format_audio(audio_s: float, estimated_items: int, unknown_items: int) -> str:
+    """Return the expected amount of audio for people: "3:22, 3 of them by the headers of a sample".
+
+    Args:
+        audio_s: seconds of audio, without the `unknown_items`.
+        estimated_items: number of items whose duration the manifest does not give.
+        unknown_items: number of these items for which there is no estimate either.
+    """
+    amount = f"{audio_s / 3600:,.1f} hours" if audio_s >= 3600 else format_duration(audio_s)
+    if unknown_items:
+        known = f"{amount}, and " if audio_s else ""
+        return f"{known}{unknown_items:,} items of unknown duration: the headers of a sample do not tell it"
+    return f"{amount}, {estimated_items:,} of them by the headers of a sample" if estimated_items else amount
+
+
 def remaining_s(p: Progress) -> float | None:
     """Return the seconds left at the present speed, or None before anything is finished.
 

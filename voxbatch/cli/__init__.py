@@ -114,24 +114,26 @@ def run(
 
 
 def _print_plan(config: Config) -> None:
-    from voxbatch.display import format_duration
+    from voxbatch.display import format_audio, format_duration
     from voxbatch.runner.forecast import estimate_run
 
     p = estimate_run(config)
-    guessed = f", {p.estimated_items:,} of them by the headers of a sample" if p.estimated_items else ""
     speed = f" ({p.speed})" if p.speed else ""
+    no_audio = "unknown: give `duration` in the manifest"
     time = (
         f"about {format_duration(p.wall_s)} at RTFx {p.rtfx:g}{speed}"
         if p.wall_s is not None
-        else "unknown: give --expected-rtfx"
+        else (no_audio if p.unknown_items else "unknown: give --expected-rtfx")
     )
     cost = (
-        f"about ${p.usd:,.2f} at ${p.usd_per_hour:g} an hour" if p.usd is not None else "unknown: give --usd-per-hour"
+        f"about ${p.usd:,.2f} at ${p.usd_per_hour:g} an hour"
+        if p.usd is not None
+        else (no_audio if p.unknown_items else "unknown: give --usd-per-hour")
     )
     for name, value in (
         ("engine", f"{p.engine} (model {p.model})"),
         ("items", f"{p.items:,}"),
-        ("audio", f"{f'{p.audio_s / 3600:,.1f} hours' if p.audio_s >= 3600 else format_duration(p.audio_s)}{guessed}"),
+        ("audio", format_audio(p.audio_s, p.estimated_items, p.unknown_items)),
         ("chunks", f"at least {p.chunks:,}"),
         ("time", time),
         ("cost", cost),

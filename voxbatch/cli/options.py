@@ -57,7 +57,7 @@ class ForwardedOption(click.Option):
             return []
         name, text = max(self.opts, key=len), ctx.meta[f"voxbatch.text.{self.name}"]
         if self.is_flag:
-            return [name] if self.type_cast_value(ctx, text) else []
+            return [name] if self.type_cast_value(ctx, text) else self.secondary_opts[:1]
         return [part for each in (text if self.multiple else [text]) for part in (name, str(each))]
 
 

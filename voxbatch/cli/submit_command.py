@@ -188,19 +188,19 @@ def _platform(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target
 
 def _forecast_lines(forecast: Forecast) -> Iterator[str]:
     """Yield the expected size, time and cost of a run, for people."""
-    from voxbatch.display import format_duration
+    from voxbatch.display import format_audio, format_duration
 
     f = forecast
-    guessed = f", {f.estimated_items:,} of them by the headers of a sample" if f.estimated_items else ""
     yield f"items    {f.items:,}"
-    yield f"audio    {f'{f.audio_s / 3600:,.1f} hours' if f.audio_s >= 3600 else format_duration(f.audio_s)}{guessed}"
+    yield f"audio    {format_audio(f.audio_s, f.estimated_items, f.unknown_items)}"
     yield f"tasks    {f.tasks:,}"
+    missing = "`duration` in the manifest" if f.unknown_items else "--expected-rtfx"
     if f.wall_s is None:
-        yield "time     unknown: give --expected-rtfx"
+        yield f"time     unknown: give {missing}"
     else:
         speed = f" ({f.speed})" if f.speed else ""
         yield f"time     about {format_duration(f.wall_s)} at RTFx {f.rtfx:g}{speed}, and the start of a task"
     if f.usd is None:
-        yield f"cost     unknown: give {'--expected-rtfx' if f.wall_s is None else '--usd-per-hour'}"
+        yield f"cost     unknown: give {missing if f.wall_s is None else '--usd-per-hour'}"
     else:
         yield f"cost     about ${f.usd:,.2f} at ${f.usd_per_hour:g} an hour and task, and the start of each"

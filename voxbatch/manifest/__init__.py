@@ -74,6 +74,8 @@ MAX_TEXT_CHARACTERS = 2_000_000
 character."""
 NFKC_GROWTH = 18
 """Largest number of characters that Unicode's NFKC, which scoring applies, makes of one."""
+_NFKC_BLOCK = 10_000
+"""Characters that are normalised at a time, to stop at the limit."""
 MAX_CHANNEL = 65_534
 """Highest channel number. A WAV header counts channels in 16 bits."""
 MAX_ID_BYTES = 1024
@@ -290,14 +292,16 @@ def _string(row: dict[str, Any], key: str) -> str | None:
 
 
 def _check_reference(text: str) -> None:
-    """Check the length of a long reference."""
-    count = len(text)
-    if count <= MAX_TEXT_CHARACTERS:
-        count = len(unicodedata.normalize("NFKC", text))
-    if count > MAX_TEXT_CHARACTERS:
+    """Check the length of a long reference, as it is written and after NFKC."""
+    count, normalized = len(text), 0
+    for start in range(0, min(count, MAX_TEXT_CHARACTERS), _NFKC_BLOCK):
+        normalized += len(unicodedata.normalize("NFKC", text[start : start + _NFKC_BLOCK]))
+        if normalized > MAX_TEXT_CHARACTERS:
+            break
+    if max(count, normalized) > MAX_TEXT_CHARACTERS:
         raise LineError(
-            f"`text` has {count:,} characters, at most {MAX_TEXT_CHARACTERS:,} are allowed; split the recording with "
-            "`offset` and `duration`, or leave `text` out"
+            f"`text` has {max(count, normalized):,} characters or more after normalisation, at most "
+            f"{MAX_TEXT_CHARACTERS:,} are allowed; split the recording with `offset` and `duration`, or leave `text` out"
         )
 
 

@@ -30,7 +30,7 @@ from voxbatch.errors import CheckpointError
 from voxbatch.latency import Latency
 from voxbatch.output.layout import COMPLETE, VERSION, complete_names, part_names, shard_folder
 from voxbatch.output.run_file import Ownership, RunKey
-from voxbatch.output.stored_json import count, field, number, optional
+from voxbatch.output.stored_json import count, field, json_bytes, number, optional
 from voxbatch.storage import Store, parallel_map, remove_command
 
 __all__ = [
@@ -142,12 +142,8 @@ class PartHeader:
 
 
 def encode_line(value: Any) -> bytes:
-    """Return a value as one line of JSON, without a line end. Lone surrogates (from file names that are not UTF-8) are
-    escaped."""
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(", ", ": ")).encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(", ", ": ")).encode()
+    """Return a value as one line of JSON, without a line end."""
+    return json_bytes(value)
 
 
 def read_header(store: Store, name: str, run: RunKey | None = None) -> PartHeader:

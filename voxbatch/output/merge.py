@@ -25,6 +25,7 @@ from voxbatch.output.erase import erase, find_old_files
 from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS, item_file
 from voxbatch.output.lines import read_transcript
 from voxbatch.output.run_file import Ownership, RunFile, RunKey
+from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import FileDigest, Summary, Totals, read_summary, summarise
 from voxbatch.storage import Store, parallel_map, remove_command
 
@@ -157,7 +158,7 @@ def digest_of(store: Store, name: str) -> FileDigest:
 def _put_summary(store: Store, owner: Ownership, summary: Summary, recorded: Summary | None) -> Summary:
     """Create summary.json, or replace that of an earlier run or of parts that were removed. Return the stored summary,
     which another shard may have written first."""
-    content = [json.dumps(summary.to_dict(), indent=2, ensure_ascii=False).encode() + b"\n"]
+    content = [json_bytes(summary.to_dict(), indent=2) + b"\n"]
     stored = recorded
     if stored is None and not store.create(SUMMARY, content):
         stored = read_summary(store)

@@ -19,7 +19,7 @@ from typing import Any
 
 from voxbatch.errors import CheckpointError, ConfigError, RunError, StorageError, TakenOverError
 from voxbatch.output.layout import GENERATION, RUN_FILE, VERSION
-from voxbatch.output.stored_json import count, field, number, optional
+from voxbatch.output.stored_json import count, field, json_bytes, number, optional
 from voxbatch.storage import Store
 
 CHECK_INTERVAL_S = 0.2
@@ -194,7 +194,7 @@ class RunFile:
 
     def to_bytes(self) -> bytes:
         """Return the content of the file."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False).encode() + b"\n"
+        return json_bytes(self.to_dict(), indent=2) + b"\n"
 
 
 def read(store: Store) -> RunFile | None:

@@ -1,7 +1,8 @@
-"""Read fields of a JSON object that was stored in OUT, with a check of their types."""
+"""Write a JSON object for OUT, and read fields of one that was stored there, with a check of their types."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -10,6 +11,14 @@ _T = TypeVar("_T")
 
 MAX_COUNT = 10**15
 """Largest number that any count of items, parts or bytes can have."""
+
+
+def json_bytes(value: Any, indent: int | None = None) -> bytes:
+    """Return a value as JSON in UTF-8. Lone surrogates (from file names that are not UTF-8) are escaped."""
+    try:
+        return json.dumps(value, indent=indent, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=indent).encode()
 
 
 def field(stored: Mapping[str, Any], name: str, kind: type[_T]) -> _T:

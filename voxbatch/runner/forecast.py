@@ -49,6 +49,8 @@ class RunEstimate:
     """Seconds of audio, including the estimate for items without a known duration."""
     estimated_items: int
     """Number of items whose duration the manifest does not give."""
+    unknown_items: int
+    """Number of these items for which there is no estimate either. `audio_s` does not include them."""
     chunks: int
     """Minimum number of chunks. Cuts in pauses make somewhat more."""
     rtfx: float | None
@@ -59,12 +61,12 @@ class RunEstimate:
 
     @property
     def wall_s(self) -> float | None:
-        """Seconds that the run takes, or None if the speed is unknown."""
-        return self.audio_s / self.rtfx if self.rtfx else None
+        """Seconds that the run takes, or None if the speed or a duration is unknown."""
+        return self.audio_s / self.rtfx if self.rtfx and not self.unknown_items else None
 
     @property
     def usd(self) -> float | None:
-        """Cost of the run, or None if the speed or the price is unknown."""
+        """Cost of the run, or None if the speed, the price or a duration is unknown."""
         return (
             self.wall_s / 3600 * self.usd_per_hour
             if self.wall_s is not None and self.usd_per_hour is not None
@@ -77,9 +79,11 @@ class Workload:
     """The amount of audio in a config's shard."""
 
     durations: NDArray[np.float32]
-    """Seconds of each item of the shard, shape (items,)."""
+    """Seconds of each item of the shard, shape (items,). 0 for the `unknown_items`."""
     estimated_items: int
     """Number of items whose duration the manifest does not give."""
+    unknown_items: int
+    """Number of these items for which there is no estimate, because no header of the sample tells a duration."""
 
     @property
     def items(self) -> int:
@@ -118,7 +122,8 @@ def estimate_run(config: Config) -> RunEstimate:
         items=workload.items,
         audio_s=workload.audio_s,
         estimated_items=workload.estimated_items,
-        chunks=int(chunks.sum(dtype=np.float64)),
+        unknown_items=workload.unknown_items,
+        chunks=int(chunks.sum(dtype=np.float64)) + workload.unknown_items,
         rtfx=speed.rtfx if speed else known.rtfx,
         usd_per_hour=known.usd_per_hour,
         speed=speed,
@@ -171,7 +176,7 @@ def _measure(surveyed: Survey, source: Source, config: Config) -> Workload:
     if not len(known):
         breaker.finish()
     durations[unknown & np.isnan(durations)] = known.mean() if len(known) else 0.0
-    return Workload(durations[in_shard], int(unknown.sum()))
+    return Workload(durations[in_shard], int(unknown.sum()), 0 if len(known) else int(unknown.sum()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ class Forecast:
     audio_s: float
     estimated_items: int
     """Number of these items whose duration is an estimate."""
+    unknown_items: int
+    """Number of these items whose duration is unknown. `audio_s` does not include them."""
     tasks: int
     rtfx: float | None
     """Seconds of audio per second, of one task."""
@@ -38,7 +40,7 @@ class Forecast:
     @property
     def wall_s(self) -> float | None:
         """Seconds of a task, without its start."""
-        return self.audio_s / self.rtfx / self.tasks if self.rtfx else None
+        return self.audio_s / self.rtfx / self.tasks if self.rtfx and not self.unknown_items else None
 
     @property
     def usd(self) -> float | None:
@@ -90,8 +92,10 @@ def size_run(
     price = next((each for each in (usd_per_hour, listed, known.usd_per_hour) if each is not None), None)
     wall_s = workload.audio_s / rtfx / count if rtfx else None
     limit_s = target.limit_s(engine, hours, wall_s)
-    guessed = workload.estimated_items
-    forecast = Forecast(workload.items, workload.audio_s, guessed, count, rtfx, price, limit_s, speed)
+    forecast = Forecast(
+        workload.items, workload.audio_s, workload.estimated_items, workload.unknown_items, count, rtfx, price, limit_s,
+        speed,
+    )  # fmt: skip
     return replace(submission, tasks=count, limit_s=limit_s), forecast
 
 

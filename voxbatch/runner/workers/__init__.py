@@ -107,7 +107,8 @@ class _WorkerPool:
                     raise StorageError(error)
                 is_retry, count = True, min(len(self._available), 1 + num_items // MIN_ITEMS_PER_WORKER)
             names = ", ".join(map(str, list(self._available)[:count]))
-            text = f"{num_items:,} uncommitted items are reassigned to {'workers' if count > 1 else 'worker'} {names}"
+            what = "uncommitted items are" if num_items > 1 else "uncommitted item is"
+            text = f"{num_items:,} {what} reassigned to {'workers' if count > 1 else 'worker'} {names}"
             self._log.warning("items_dealt_anew", items=num_items, text=text)
 
     def shut_down(self) -> None:
