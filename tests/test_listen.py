@@ -431,6 +431,25 @@ def test_message_that_ends_every_worker_is_dead_lettered(setup: ListenSetup) -> 
 # ── messages that cannot be run ───────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_manifest_whose_out_lies_among_the_parts_of_another(setup: ListenSetup, alone: Alone) -> None:
+    """A manifest whose OUT lies in parts/ of another OUT adds nothing to that one, and is dead-lettered if that one was
+    there first.
+    """
+    setup.manifest("early", count=1, key="in/night/parts.jsonl")
+    setup.drained()
+    setup.manifest("night")
+    setup.manifest("day")
+    setup.drained()
+    setup.manifest("late", count=1, key="in/day/parts.jsonl")
+    setup.drained()
+    (dead,) = setup.pubsub.dead_letters()
+    assert f"lies in parts/ of {OUT}/day, which holds the outputs of another run" in dead.attributes["voxbatch_reason"]
+    for name in ("day", "night"):
+        prove(setup, name, alone)
+    assert setup.done("night/parts")
+    assert not setup.done("day/parts")
+
+
 def test_message_that_cannot_be_run_is_dead_lettered_once(setup: ListenSetup, alone: Alone) -> None:
     """A message that can never be run is dead-lettered once, unchanged and with its reason; the other messages are
     done. A different manifest with the name of a finished one is refused, and the finished outputs stay.

@@ -86,7 +86,7 @@ def test_an_out_inside_the_parts_of_another(voxbatch: Voxbatch, tmp_path: Path) 
     assert inner.returncode == 1
     assert voxbatch("run", "b.jsonl", "-o", out, *ENGINE).returncode == 0
     assert owners(out) == ["b"] * ITEMS
-    for folder in ("parts", "parts/inner", "parts/x/y", "srt"):
+    for folder in ("parts", "parts/inner", "parts/x/y", "srt", "run.json"):
         refused = voxbatch("run", "a.jsonl", "-o", out / folder, *ENGINE)
         assert refused.returncode == 2
         name = folder.split("/")[0]
@@ -200,7 +200,7 @@ def test_changed_outputs_are_noticed_by_a_second_run(voxbatch: Voxbatch, tmp_pat
         (out / "transcripts.jsonl").write_bytes(damaged)
         done = voxbatch(*command)
         assert done.returncode == 1
-        assert f"{out}/transcripts.jsonl was changed or damaged after the run had finished" in done.stderr
+        assert f"{out}/transcripts.jsonl was changed or damaged: it has " in done.stderr
         assert (out / "transcripts.jsonl").read_bytes() == damaged
         remedy = done.stderr.split("from the parts: ")[1].splitlines()[0]
         subprocess.run(remedy, shell=True, check=True)

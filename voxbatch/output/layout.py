@@ -82,16 +82,17 @@ def names_in_parts(store: Store) -> list[str]:
     return [name for name in store.names(PARTS) if _IN_PARTS.fullmatch(name)]
 
 
-def layout_folders_above(place: str) -> Iterator[tuple[str, str]]:
-    """Yield (folder, name) for each part of a path, or of an address, that has the name of a folder in an OUT.
+def layout_names_in(place: str) -> Iterator[tuple[str, str]]:
+    """Yield (folder, name) for each part of a path, or of an address, that has the name of a file or folder in an OUT.
 
         "gs://b/day/parts/x" → ("gs://b/day", "parts")
 
     If the folder is an OUT, the path leads into its files.
     """
+    names = {RUN_FILE, SUMMARY, TRANSCRIPTS, FAILURES, LEASE, PARTS, *WRITERS}
     steps = place.split("/")
     for i, step in enumerate(steps):
-        if i and step in (PARTS, *WRITERS):
+        if i and step in names:
             yield "/".join(steps[:i]) or "/", step
 
 

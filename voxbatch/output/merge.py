@@ -73,8 +73,8 @@ def merge(store: Store, run: RunFile, formats: Iterable[str]) -> Summary:
         The summary, as stored in summary.json.
 
     Raises:
-        CheckpointError: a shard is not finished, so items are missing; or a part is damaged; or somebody changed an
-            output after the run had finished.
+        CheckpointError: a shard is not finished, so items are missing; or a part is damaged; or somebody changed a
+            merged output.
         TakenOverError: OUT belongs to another run now.
     """
     _raise_open_file_limit()
@@ -102,7 +102,7 @@ def merge(store: Store, run: RunFile, formats: Iterable[str]) -> Summary:
     for name, kind in ((TRANSCRIPTS, "transcript"), (FAILURES, "failure")):
         if not store.exists(name) and store.create(name, _lines(store, run.key, parts, kind, owner)):
             continue
-        if _is_other_content(store, name, digests[name], recorded):
+        if _is_other_content(store, name, digests[name], run.key, recorded):
             store.write(name, _lines(store, run.key, parts, kind, owner))
     summary = summarise(totals, run, read_headers(store, parts, run.key), digests)
     return _put_summary(store, owner, summary, recorded)
@@ -123,26 +123,27 @@ def _lines(store: Store, run: RunKey, parts: list[str], kind: str, owner: Owners
     owner.check()
 
 
-def _is_other_content(store: Store, name: str, wanted: FileDigest, recorded: Summary | None) -> bool:
+def _is_other_content(store: Store, name: str, wanted: FileDigest, run: RunKey, recorded: Summary | None) -> bool:
     """Return whether a merged output has other content than this merge would write, and must be replaced.
 
-    If the run has not finished before, an earlier run wrote the file. If it has, and the file is as the run wrote it,
-    then parts were removed since, and their items were transcribed again.
+    Args:
+        recorded: the summary of this run, if the run has finished before.
 
     Raises:
-        CheckpointError: somebody changed the file after the run had finished.
+        CheckpointError: somebody changed the file: no run has written it.
     """
     found = digest_of(store, name)
     if found == wanted:
         return False
-    if recorded is not None and found != recorded.outputs.get(name):
-        raise CheckpointError(
-            f"{store.place}/{name} was changed or damaged after the run had finished: it has {found.bytes:,} bytes, "
-            f"and the run's file has {wanted.bytes:,} and another checksum. Keep a copy if the change is yours; then "
-            "remove the file and run again, so that it is written again from the parts: "
-            f"{remove_command(store.place, name)}"
-        )
-    return True
+    if recorded is None and run.generation:
+        return True  # a process of an earlier run wrote it late
+    if recorded is not None and found == recorded.outputs.get(name):
+        return True  # parts were removed since, and their items were transcribed again
+    raise CheckpointError(
+        f"{store.place}/{name} was changed or damaged: it has {found.bytes:,} bytes, and the run's file has "
+        f"{wanted.bytes:,} and another checksum. Keep a copy if the change is yours; then remove the file and run "
+        f"again, so that it is written again from the parts: {remove_command(store.place, name)}"
+    )
 
 
 def digest_of(store: Store, name: str) -> FileDigest:

@@ -9,7 +9,7 @@ from typing import Any
 from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError, StorageError
 from voxbatch.output import run_file
 from voxbatch.output.erase import erase, find_old_files
-from voxbatch.output.layout import RUN_FILE, foreign_outputs, layout_folders_above
+from voxbatch.output.layout import RUN_FILE, foreign_outputs, layout_names_in
 from voxbatch.output.run_file import RunFile
 from voxbatch.storage import Store, StoreOptions, open_store
 
@@ -79,13 +79,14 @@ def refuse_nested(place: str, store_options: StoreOptions) -> None:
     Raises:
         ConfigError: OUT lies there.
     """
-    for folder, name in layout_folders_above(place):
+    for folder, name in layout_names_in(place):
         outer = None
         with contextlib.suppress(CheckpointError, StorageError, ConfigError):  # no OUT, or not readable for this user
             outer = run_file.read(open_store(folder, store_options))
         if outer is not None:
             raise ConfigError(
-                f"-o {place} lies in {name}/ of {folder}, which holds the outputs of another run: choose another OUT"
+                f"-o {place} lies in {name}/ of {folder}, which holds the outputs of another run: choose another OUT "
+                "(another name for an upload)"
             )
 
 
