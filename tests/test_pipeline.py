@@ -454,3 +454,32 @@ def test_parts_are_committed_after_a_number_of_bytes(
     run = make_run(8, part_items=1000)
     run.run(scripted(), long_rows(run, items(*[0.5] * 8), 1300, []))
     assert [header.items for header in read_headers(run.store, part_names(run.store))] == [2, 2, 2, 2]
+
+
+class HungEngine(ScriptedTestEngine):
+    """Gives two results. Then it takes chunks and gives no result until the run is over."""
+
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
+        for _ in range(2):
+            chunk = feed.get()
+            assert chunk is not None
+            yield Hypothesis(chunk.item, chunk.index, "text")
+        feed.get()
+        while not feed.discarded:
+            time.sleep(0.05)
+
+
+def test_engine_without_results_ends_the_run(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person is warned of an engine that gives no results. After a long time the run ends, and can be resumed."""
+    monkeypatch.setattr(pipeline_module, "STALL_WARNING_S", 0.6)
+    monkeypatch.setattr(pipeline_module, "STALL_LIMIT_S", 2.0)
+    run, messages = make_run(4, part_items=1000), list[EngineMessage]()
+    engine = HungEngine(None, {})
+    pipeline = Pipeline(engine, run.checkpoint, run.settings, run.progress, lambda _: None, run.stop, messages.append)
+    with pytest.raises(EngineError, match=r"engine scripted has given no result for 0 minutes; it holds 1 chunks, the"):
+        pipeline.run(iter(items(*[0.5] * 4)))
+    assert messages
+    assert all(message.is_warning and "scripted has given no result for" in message.text for message in messages)
+    assert len(run.lines()) == 2

@@ -101,6 +101,16 @@ class Feed:
         with self._changed:
             return self._taken.pop((item, chunk))
 
+    def held_by_engine(self) -> tuple[int, float]:
+        """Return the number of chunks that the engine took and that have no result yet, and the time.monotonic() at
+        which it took the first of them; (0, 0.0) if there is none."""
+        with self._changed:
+            return len(self._taken), min(self._taken.values(), default=0.0)
+
+    def num_waiting(self) -> int:
+        """Return the number of chunks in the queue."""
+        return len(self._chunks)
+
     def _start_shortage(self) -> None:
         if self._short_since is None and self.started_at is not None and not self._closed:
             self._short_since = time.monotonic()

@@ -301,7 +301,7 @@ def _check_reference(text: str) -> None:
     if max(count, normalized) > MAX_TEXT_CHARACTERS:
         raise LineError(
             f"`text` has {max(count, normalized):,} characters or more after normalisation, at most "
-            f"{MAX_TEXT_CHARACTERS:,} are allowed; split the recording with `offset` and `duration`, or leave `text` out"
+            f"{MAX_TEXT_CHARACTERS:,} are allowed; split it with `offset` and `duration`, or leave `text` out"
         )
 
 

@@ -31,6 +31,7 @@ from voxbatch.output.lines import failure_line, transcript_line
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome, Span, Transcript
 from voxbatch.runner.progress import Progress, Usage
 from voxbatch.runner.stop import Stop, StopRequested
+from voxbatch.runner.watchdog import Watchdog
 from voxbatch.stitching import stitch
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 from voxbatch.storage.circuit_breaker import CircuitBreaker
@@ -41,6 +42,11 @@ POLL_INTERVAL_S = 0.2
 """Longest time in which a signal goes unnoticed."""
 GPU_MEMORY_INTERVAL_S = 1.0
 """Seconds between two readings of the GPU memory in use."""
+STALL_WARNING_S = 600.0
+"""Seconds without any event between two warnings that the engine gives no results. A large model on a CPU needs some
+minutes for a chunk."""
+STALL_LIMIT_S = 3600.0
+"""Seconds without any event after which an engine that holds chunks has failed."""
 MAX_ROW_BYTES = 32 << 20
 """Maximum bytes of the manifest lines, and of their references, that are in progress: 100,000 usual lines. When it is
 reached, no further item is started. One line alone may exceed it."""
@@ -154,6 +160,7 @@ class Pipeline:
         """Latencies of the items in `_uncommitted`."""
         self._peak_gpu_bytes: int | None = None
         """Highest GPU memory in use. The memory thread alone writes this value, and each commit reads it."""
+        self._watchdog = Watchdog(STALL_WARNING_S)
         self._decode_cpu_s = 0.0
         self._engine_ended_at = 0.0
 
@@ -302,6 +309,7 @@ class Pipeline:
                 event = self._events.get(timeout=POLL_INTERVAL_S)
             except queue.Empty:
                 event = None
+            self._check_engine(event is not None)
             if isinstance(event, _ThreadEnded):
                 threads -= 1
                 if event.error is not None:
@@ -322,6 +330,30 @@ class Pipeline:
         if self._pending:
             self._commit()
             raise EngineError(f"engine {self._engine.spec.name} ended without a result for {len(self._pending)} items")
+
+    def _check_engine(self, has_progress: bool) -> None:
+        """Warn about an engine that gives no result.
+
+        Raises:
+            EngineError: it has given none for a long time. The finished items are committed.
+        """
+        name = self._engine.spec.name
+        num_held, since = (0, 0.0) if has_progress else self._feed.held_by_engine()
+        num_waiting = 0 if has_progress else self._feed.num_waiting()
+        if not num_held and not num_waiting:
+            self._watchdog.reset()
+            return
+        is_due, minutes = self._watchdog.look(), f"{self._watchdog.silent_s / 60:.0f} minutes"
+        if num_held:
+            text = f"engine {name} has given no result for {minutes}; it holds {num_held:,} chunks, the first of them "
+            text += f"for {(time.monotonic() - since) / 60:.0f} minutes"
+        else:
+            text = f"engine {name} has taken no chunk for {minutes}, and {num_waiting:,} wait; it may still be loading"
+        if num_held and self._watchdog.silent_s >= STALL_LIMIT_S:
+            self._commit()
+            raise EngineError(f"{text}; it hangs, or this machine is too slow for the model")
+        if is_due:
+            self._on_engine_message(EngineMessage(text, is_warning=True))
 
     def _handle(self, event: _ChunkResult | Decoded | Undecodable) -> None:
         index = event.result.item if isinstance(event, _ChunkResult) else event.item
