@@ -439,9 +439,9 @@ def test_another_model_is_another_run(undisturbed: dict[str, bytes], voxbatch: V
     """Settings that change the text belong to the identity of a run; settings that change only the speed do not."""
     faster = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--decoders", "3", "--part-items", "7")
     assert faster.returncode == 3
-    other = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--model", "other", "--language", "en")
+    other = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--model", "other", "--audio-stream", "1")
     assert other.returncode == 2
-    assert "model was count, is other; language was None, is en. Choose" in other.stderr
+    assert "model was count, is other; audio_stream was None, is 1. Choose" in other.stderr
 
 
 @pytest.mark.slow

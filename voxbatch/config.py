@@ -52,6 +52,8 @@ class RunOptions:
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS
     fail_unreachable: bool = False
     """Record a recording as failed if its server or bucket is unreachable or refuses access. Otherwise, stop."""
+    audio_stream: int | None = None
+    """0-based audio stream to take of recordings that have several. None means the first one with sound."""
     max_hours: float = 24.0
     """Most hours of audio of one item. A longer item fails."""
     part_items: int = 200
@@ -83,6 +85,7 @@ class RunOptions:
             ("part_seconds", 0.01),
             ("max_hours", 0.001),
             ("decoders", 0),
+            ("audio_stream", 0),
             ("workers", 0),
             ("expected_rtfx", 0.001),
         ):

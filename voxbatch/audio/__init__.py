@@ -7,7 +7,8 @@ blocks are not audible. This package does not cut recordings and does not look f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 
 import numpy as np
 import soundfile
@@ -15,9 +16,11 @@ import soxr
 from numpy.typing import NDArray
 
 from voxbatch.audio import ffmpeg
+from voxbatch.audio.dropouts import Dropouts
 from voxbatch.audio.ffmpeg import FFmpegStream
-from voxbatch.audio.libsndfile import BLOCK_SECONDS, HeaderShortError, NativeBlock, SoundFileStream, is_chained_ogg
+from voxbatch.audio.libsndfile import BLOCK_SECONDS, HeaderShortError, NativeBlock, SoundFileStream
 from voxbatch.audio.mixdown import Mixdown
+from voxbatch.audio.structure import audio_bytes, is_chained_ogg, ogg_pages
 from voxbatch.errors import AudioError
 from voxbatch.records import SAMPLING_RATE, Samples, Waveform
 from voxbatch.storage import Recording
@@ -29,6 +32,8 @@ MAX_CHANNELS = 64
 """Largest number of channels: seventh-order ambisonics. Headers that claim more are broken."""
 
 Warn = Callable[[str], None]
+SILENCE_LEVEL = 1e-3
+"""Largest level of a silent audio stream: −60 dB of full scale. Noise of a sound card is below it."""
 _DURATION_SLACK_S = 0.25
 """Tolerance in seconds when a duration is compared. Codecs pad: the decoded length of an MP3 differs by up to 0.1 s
 from the length that other programs report."""
@@ -43,6 +48,7 @@ def decode(
     offset: float = 0.0,
     duration: float | None = None,
     channel: int | None = None,
+    audio_stream: int | None = None,
     warn: Warn = lambda message: None,
 ) -> Iterator[Waveform]:
     """Decode a recording to mono float32 at 16 kHz.
@@ -54,7 +60,8 @@ def decode(
         offset: seconds to skip.
         duration: seconds to take; None takes all.
         channel: 0-based channel to take; None mixes down (see Mixdown).
-        warn: called with one line for each repair and for each recording that ends early.
+        audio_stream: 0-based audio stream to take; None takes the first one with sound.
+        warn: called with one line for each repair, for each sign of lost audio, and for each recording that ends early.
 
     Yields:
         Waveforms that join without gaps or overlap. The first one starts at `offset` on the recording's clock.
@@ -64,7 +71,7 @@ def decode(
         FFmpegKilledError: ffmpeg was killed; a retry may succeed.
         StorageError: the place that the recording is fetched from fails.
     """
-    native = _open(recording, name, offset)
+    native = _open(recording, name, offset, audio_stream, warn)
     if not MIN_RATE <= native.rate <= MAX_RATE:
         raise AudioError(
             f"the header claims {native.rate} Hz; {MIN_RATE} to {MAX_RATE} Hz are allowed; convert the recording"
@@ -80,9 +87,7 @@ def decode(
     mono = Mixdown(native.rate, native.channels, channel)
     start, out = round(offset * SAMPLING_RATE), 0
     repaired = _SampleRepair(warn)
-    blocks = _limited(
-        _blocks_with_fallback(native, recording, name, offset, warn), limit, offset > 0, warn, native.rate
-    )
+    blocks = _limited(_checked_blocks(native, recording, name, offset, warn), limit, offset > 0, warn, native.rate)
     for samples in _resample(_mix_blocks((repaired(block) for block in blocks), mono), native.rate):
         yield Waveform(samples, start + out)
         out += len(samples)
@@ -95,22 +100,96 @@ def decode(
         warn(f"the recording ended {duration - out / SAMPLING_RATE:.2f} s before the manifest's {duration:g} s")
 
 
-def _open(recording: Recording, name: str, offset: float) -> SoundFileStream | FFmpegStream:
-    if is_chained_ogg(recording):
-        return FFmpegStream(recording.fileno(), name, offset, reason="a chained Ogg file", seek=False)
+def _open(
+    recording: Recording, name: str, offset: float, audio_stream: int | None, warn: Warn
+) -> SoundFileStream | FFmpegStream:
+    """Open a recording with libsndfile if it can read all of it, otherwise with ffmpeg."""
+    if reason := _ogg_problem(recording, offset, warn):
+        return _open_ffmpeg(recording, name, offset, audio_stream, reason, warn, seek=False)
+    found = audio_bytes(recording)
+    if found and found.is_stale and recording.pread(4, 0) == b"RIFF":
+        return FFmpegStream(recording, name, offset, reason="a stale header", stale=found)
     try:
-        return SoundFileStream(recording, offset)
+        native = SoundFileStream(recording, offset, found)
     except soundfile.LibsndfileError as unreadable:
-        return FFmpegStream(recording.fileno(), name, offset, reason=str(unreadable.error_string))
+        return _open_ffmpeg(recording, name, offset, audio_stream, str(unreadable.error_string), warn)
     except HeaderShortError as short:
-        return FFmpegStream(recording.fileno(), name, offset, reason=str(short), seek=False)
+        return _open_ffmpeg(recording, name, offset, audio_stream, str(short), warn, seek=False)
+    if native.format == "VOC":  # libsndfile reads on after the end of the audio
+        return _open_ffmpeg(recording, name, offset, audio_stream, "a VOC file", warn)
+    if audio_stream:
+        raise AudioError(f"audio stream {audio_stream} was asked for; the recording has audio stream 0 only")
+    return native
+
+
+def _ogg_problem(recording: Recording, offset: float, warn: Warn) -> str | None:
+    """Return the reason why libsndfile would not read all of an Ogg file; None if it would, or if it is no Ogg file."""
+    if offset:  # one of many parts: the checksums of the whole file would cost more than the part
+        return "a chained Ogg file" if is_chained_ogg(recording) else None
+    if (pages := ogg_pages(recording)) is None:
+        return None
+    if pages.is_cut:
+        warn("the file was cut off: it ends within a page")
+    is_plain = not (pages.is_damaged or pages.has_several_streams or pages.may_have_gap)
+    return None if is_plain else "an Ogg file that is damaged, or that has several streams or gaps"
+
+
+def _open_ffmpeg(
+    recording: Recording,
+    name: str,
+    offset: float,
+    audio_stream: int | None,
+    reason: str,
+    warn: Warn,
+    seek: bool = True,
+) -> FFmpegStream:
+    """Open an audio stream of a recording with ffmpeg: the one that was asked for, or the first one with sound."""
+    opened = FFmpegStream(recording, name, offset, reason, seek=seek, audio_stream=audio_stream or 0)
+    streams = opened.audio_streams
+    if audio_stream is not None or len(streams) < 2:
+        return opened
+    opened.close()
+    chosen = next((number for number in range(len(streams)) if _has_sound(recording, name, offset, number)), 0)
+    listed = "; ".join(f"{number}: {description}" for number, description in enumerate(streams))
+    warn(f"audio stream {chosen} was taken, the first with sound of {len(streams)} ({listed}); see --audio-stream")
+    return FFmpegStream(recording, name, offset, reason, seek=seek, audio_stream=chosen)
+
+
+def _has_sound(recording: Recording, name: str, offset: float, audio_stream: int) -> bool:
+    """Return whether an audio stream has sound. It is decoded up to the first sound."""
+    try:
+        with closing(FFmpegStream(recording, name, offset, reason="", audio_stream=audio_stream)) as stream:
+            return any(np.abs(block).max(initial=0.0) > SILENCE_LEVEL for block in stream.blocks())
+    except AudioError:
+        return False
+
+
+def _checked_blocks(
+    native: SoundFileStream | FFmpegStream, recording: Recording, name: str, offset: float, warn: Warn
+) -> Generator[NativeBlock]:
+    """Yield the blocks of a recording, then warn of all signs of lost audio.
+
+    If libsndfile gives up in the middle of the file, ffmpeg decodes the rest, because it resynchronises.
+    """
+    frames, is_complete = 0, False
+    dropouts = Dropouts(native.rate) if native.is_uncompressed else None
+    try:
+        for block in _blocks_with_fallback(native, recording, name, offset, warn):
+            frames += len(block)
+            if dropouts:
+                dropouts.add(block)
+            yield block
+        is_complete = True
+    finally:  # the reader may need only a part
+        for message in native.losses(frames if is_complete and not offset else None):
+            warn(message)
+        for start, end in dropouts.found if dropouts else ():
+            warn(f"every sample from {offset + start:.2f} to {offset + end:.2f} s is the same: audio may be lost there")
 
 
 def _blocks_with_fallback(
     native: SoundFileStream | FFmpegStream, recording: Recording, name: str, offset: float, warn: Warn
 ) -> Iterator[NativeBlock]:
-    """Yield the stream's blocks. If libsndfile gives up in the middle of the file, yield ffmpeg's blocks from that
-    frame on, because ffmpeg resynchronises."""
     frames = 0
     try:
         for block in native.blocks():
@@ -120,39 +199,41 @@ def _blocks_with_fallback(
     except (soundfile.LibsndfileError, AudioError) as broken:
         if frames == 0 and isinstance(native, FFmpegStream):
             raise
-        short = isinstance(broken, HeaderShortError)
-        note = f"{'' if short else 'damaged: '}{str(broken).strip(' .:')} after {offset + frames / native.rate:.2f} s"
+        is_short = isinstance(broken, HeaderShortError)
+        note = f"damaged: {str(broken).strip(' .:')} after {offset + frames / native.rate:.2f} s"
     if isinstance(native, FFmpegStream):
         warn(f"{note}; nothing after this position could be read")
         return
-    for block in _remaining_blocks(native, recording, name, offset, frames):
-        if len(block) and note:
+    for block in _remaining_blocks(native, recording, name, offset, frames, warn):
+        if len(block) and note and not is_short:
             warn(f"{note}; ffmpeg decodes the rest")
             note = ""
         yield block
-    if note and not short:
+    if note and not is_short:
         warn(f"{note}; nothing after this position could be read")
 
 
 def _remaining_blocks(
-    native: SoundFileStream, recording: Recording, name: str, offset: float, done: int
+    native: SoundFileStream, recording: Recording, name: str, offset: float, done: int, warn: Warn
 ) -> Iterator[NativeBlock]:
     """Yield the blocks that ffmpeg reads after the first `done` frames. ffmpeg decodes these frames again, because its
     seeking trusts damaged headers."""
     try:
-        rest = FFmpegStream(recording.fileno(), name, offset, reason="damaged", seek=False)
+        rest = FFmpegStream(recording, name, offset, reason="damaged", seek=False)
         if (rest.rate, rest.channels) != (native.rate, native.channels):
             rest.close()
             return
         for block in rest.blocks():
             yield block[done:]
             done = max(0, done - len(block))
+        for message in rest.silence():
+            warn(message)
     except AudioError:  # ffmpeg finds no more audio; the caller's warning says where the good audio ends
         return
 
 
 def _limited(
-    blocks: Iterator[NativeBlock], limit: int | None, is_part: bool, warn: Warn, rate: int
+    blocks: Generator[NativeBlock], limit: int | None, is_part: bool, warn: Warn, rate: int
 ) -> Iterator[NativeBlock]:
     """Yield at most `limit` frames; None yields all.
 
@@ -163,14 +244,15 @@ def _limited(
         yield from blocks
         return
     left = limit
-    for block in blocks:
-        if left > 0:
-            yield block[:left]
-        left -= len(block)
-        if left < 0:
-            if not is_part and -left > _DURATION_SLACK_S * rate:
-                warn(f"the recording continues after the manifest's duration of {limit / rate:g} s")
-            return
+    with closing(blocks):  # its last warnings come before the caller's
+        for block in blocks:
+            if left > 0:
+                yield block[:left]
+            left -= len(block)
+            if left < 0:
+                if not is_part and -left > _DURATION_SLACK_S * rate:
+                    warn(f"the recording continues after the manifest's duration of {limit / rate:g} s")
+                return
 
 
 def _mix_blocks(blocks: Iterator[NativeBlock], mono: Mixdown) -> Iterator[Samples]:

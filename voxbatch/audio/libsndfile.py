@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-import struct
 from collections.abc import Iterator
 
 import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
+from voxbatch.audio.mpeg_frames import FrameCounter
+from voxbatch.audio.structure import TOLERANCE_S, AudioBytes
 from voxbatch.errors import AudioError, VoxbatchError
 from voxbatch.storage import Recording, verify_readable
 
@@ -83,14 +84,19 @@ class SoundFileStream:
 
     Attributes: `rate` (Hz), `channels` and `format` (libsndfile's name, such as "WAV") come from the header.
 
+    Args:
+        recording: an open recording, which is not closed here.
+        offset: seconds to skip.
+        audio_bytes: position of the audio in the file, if it is known, for `losses`.
+
     Raises:
         soundfile.LibsndfileError: libsndfile does not know the content; or, from `blocks`, the file is damaged.
         AudioError: the offset is past the end (HeaderShortError for an MP3, whose header may claim too little).
         VoxbatchError: reading a remote recording failed.
     """
 
-    def __init__(self, recording: Recording, offset: float = 0.0):
-        self._recording = recording
+    def __init__(self, recording: Recording, offset: float = 0.0, audio_bytes: AudioBytes | None = None):
+        self._recording, self._audio_bytes = recording, audio_bytes
         self._remote = None if recording.is_file else _RemoteFile(recording)
         try:
             if self._remote is not None:
@@ -100,6 +106,7 @@ class SoundFileStream:
                 self._file = _UnseekableSoundFile(recording.fileno(), closefd=False)
             self.rate, self.channels = int(self._file.samplerate), int(self._file.channels)
             self.format = str(self._file.format)
+            self._claimed_frames = int(self._file.frames)
             if offset:
                 frame = round(offset * self.rate)
                 if frame >= self._file.frames:
@@ -107,6 +114,7 @@ class SoundFileStream:
                     seconds = self._file.frames / max(1, self.rate)
                     raise kind(f"offset {offset:g} s is past the recording's end ({seconds:.2f} s)")
                 self._file.seek(frame)
+            self._mpeg_frames = FrameCounter(self._recording) if self.format == "MP3" and not offset else None
         except soundfile.LibsndfileError:
             self._raise_read_error()
             raise
@@ -124,6 +132,11 @@ class SoundFileStream:
             frames = int(self._file.frames)
         return frames / self.rate if self.rate > 0 and 0 < frames < 1 << 40 else None
 
+    @property
+    def is_uncompressed(self) -> bool:
+        """True if each sample has bytes of its own in the file."""
+        return str(self._file.subtype).startswith(("PCM", "FLOAT", "DOUBLE", "ULAW", "ALAW"))
+
     def blocks(self) -> Iterator[NativeBlock]:
         """Yield blocks of shape (frames, channels), then close the file. The good blocks come before any error.
 
@@ -135,14 +148,40 @@ class SoundFileStream:
         with self._file:
             while len(block := self._read(size)):
                 yield block
-            if self._file.format == "MP3":
-                # MP3 files are sometimes appended to each other, and libsndfile stops at the length in the first file's
+                if self._mpeg_frames:
+                    self._mpeg_frames.count_to(self._position())
+            if self.format in ("MP3", "FLAC"):
+                # Files are sometimes appended to each other, and libsndfile stops at the length in the first file's
                 # header. Tags at the end of a file are smaller than this threshold. A tag with a picture exceeds it,
                 # which only costs a second decoding.
                 size = self._recording.size
-                at = self._remote.tell() if self._remote else os.lseek(self._recording.fileno(), 0, os.SEEK_CUR)
-                if size - at > min(0.05 * size, 1 << 16):
-                    raise HeaderShortError("several MP3 files in one")
+                if size - self._position() > min(0.05 * size, 1 << 16):
+                    raise HeaderShortError("the header claims too little")
+
+    def _position(self) -> int:
+        """Return the position in bytes up to which libsndfile has read the file."""
+        return self._remote.tell() if self._remote else os.lseek(self._recording.fileno(), 0, os.SEEK_CUR)
+
+    def losses(self, frames: int | None) -> Iterator[str]:
+        """Yield a message for each sign that the file holds more, or once held more, than was decoded.
+
+        Args:
+            frames: number of frames from the start of the file to its end, by `blocks`; None if only a part was
+                decoded, which tells nothing.
+        """
+        if frames is None:
+            return
+        seconds = frames / self.rate
+        if self._mpeg_frames:
+            yield from self._mpeg_frames.finish().losses()
+        elif self._audio_bytes:
+            yield from self._audio_bytes.losses(self._audio_bytes.present, seconds)
+        elif 0 < self._claimed_frames < 1 << 40:
+            claimed = self._claimed_frames / self.rate
+            if claimed > seconds + TOLERANCE_S:
+                yield f"the recording ends after {seconds:.2f} s, and its header claims {claimed:.2f} s"
+            elif seconds > claimed + TOLERANCE_S:
+                yield f"the header claims {claimed:.2f} s, and the file holds {seconds:.2f} s, all of which was read"
 
     def _read(self, size: int) -> NativeBlock:
         try:
@@ -153,26 +192,3 @@ class SoundFileStream:
         if self._remote is not None:
             self._raise_read_error()
         return block
-
-
-_OGG_PAGE = struct.Struct("<4sBB8s4s4s4sB")  # capture, version, flags, granule, serial, sequence, checksum, segments
-_OGG_FIRST_PAGE = 0x02
-
-
-def is_chained_ogg(recording: Recording) -> bool:
-    """Return whether an Ogg file holds several recordings one after the other; libsndfile plays only the first.
-
-    RFC 3533: the first page of a logical stream carries flag 0x02, and only at the start of the file may several such
-    pages follow each other.
-    """
-    at, begun = 0, False
-    while len(head := recording.pread(_OGG_PAGE.size + 255, at)) >= _OGG_PAGE.size:
-        capture, _, flags, *_, segments = _OGG_PAGE.unpack_from(head)
-        if capture != b"OggS":
-            return False
-        if not flags & _OGG_FIRST_PAGE:
-            begun = True
-        elif begun:
-            return True
-        at += _OGG_PAGE.size + segments + sum(head[_OGG_PAGE.size : _OGG_PAGE.size + segments])
-    return False

@@ -229,6 +229,9 @@ _ENGINE = (
                "with the versions of vLLM for which this is proven."),
     run_option("--language", metavar="LANG",
                help="Language of items that do not name one, e.g. en. Default: the engine decides."),
+    run_option("--audio-stream", type=int, metavar="N",
+               help="Audio stream to take, from 0, of recordings that have several, such as a film in two languages. "
+               "Default: the first one with sound."),
     run_option("--formats", default="", callback=comma, metavar="LIST",
                help=f"Write one file per item in each of these formats: {','.join(FORMATS)}."),
 )  # fmt: skip

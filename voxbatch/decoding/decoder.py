@@ -160,6 +160,7 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
             offset=task.offset,
             duration=task.duration,
             channel=task.channel,
+            audio_stream=task.audio_stream,
             warn=warnings.append,
         )
         try:

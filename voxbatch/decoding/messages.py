@@ -23,6 +23,7 @@ class Task:
     lang: str | None
     limit: int
     """Length of the engine's longest chunk, in samples."""
+    audio_stream: int | None = None
     max_samples: int = sys.maxsize
     """Length of the longest recording, or part of one, that is decoded to its end, in samples."""
     overlap: int = OVERLAP

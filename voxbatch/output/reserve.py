@@ -42,8 +42,8 @@ def reserve(store: Store, run: RunFile, overwrite: bool = False) -> RunFile:
     if recorded.run_id != run.run_id:
         differing = [
             f"{name} was {_shortened(before)}, is {_shortened(run.identity.get(name))}"
-            for name, before in recorded.identity.items()
-            if before != run.identity.get(name)
+            for name in {**recorded.identity, **run.identity}
+            if (before := recorded.identity.get(name)) != run.identity.get(name)
         ]
         raise RunMismatchError(
             f"{store.place} holds another run ({recorded.run_id}, this one is {run.run_id}): {'; '.join(differing)}. "

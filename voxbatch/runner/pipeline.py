@@ -65,6 +65,7 @@ class PipelineOptions:
     """Number of decoder processes. 0 leaves the number to `decoder_count`."""
     part_items: int
     part_seconds: float
+    audio_stream: int | None = None
     max_hours: float = 24.0
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS
 
@@ -249,6 +250,7 @@ class Pipeline:
                     item.channel,
                     lang,
                     limit,
+                    audio_stream=self._options.audio_stream,
                     max_samples=max_samples,
                     overlap=overlap,
                 )

@@ -111,13 +111,15 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         text = f"model {spec.model} recognises the language by itself: lang and --language only choose the scoring"
         log.info("language_unused", text=text)
     # All settings that decide the text of the transcripts. Runs with the same identity may share an OUT.
-    identity = {
+    identity: dict[str, Any] = {
         "manifest": surveyed.fingerprint,
         "engine": spec.name,
         "model": spec.model,
         "decoding": dict(spec.decoding),
         "language": config.language,
     }
+    if config.audio_stream is not None:  # an OUT of a version without this option can still be continued
+        identity["audio_stream"] = config.audio_stream
     environments = worker_environments(spec, config.workers)
     run = RunFile(
         run_id=digest(identity),
@@ -158,6 +160,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
             decoders=config.decoders,
             part_items=config.part_items,
             part_seconds=config.part_seconds,
+            audio_stream=config.audio_stream,
             max_hours=config.max_hours,
             store_options=config.store_options,
         ),
