@@ -159,7 +159,8 @@ def test_decoders_ignore_a_stop_signal(recording: Recorder, number: int) -> None
     """A signal to all processes of a run, even while the decoders start, ends no decoder: their parent decides."""
     earlier = set(children())  # of a test before, about to end
     with DecoderPool(2) as pool:
-        starting = set(children()) - earlier
+        while len(starting := set(children()) - earlier) < 2:  # a new process has its name a moment later
+            time.sleep(0.01)
         for decoder in starting:
             decoder.send_signal(number)
         messages = pool.run(tasks([recording(f"{i}.wav", 300) for i in range(4)]))
