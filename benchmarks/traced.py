@@ -34,9 +34,11 @@ def main() -> None:
     if "--items" in options:
         _trace_items(options["--items"])
     if "--hang-s" in options:
+        from voxbatch import hang_detector
         from voxbatch.decoding import process
 
         process.HANG_TIMEOUT_S = float(options["--hang-s"])
+        hang_detector.MIN_CPU_S = 0.1
     sys.argv = ["voxbatch", *arguments]
     try:
         cli.main()
