@@ -83,6 +83,8 @@ SAME, SURE = 0.6, 0.8
 """Correlations of two windows from which they hold the same audio, and from which that is certain."""
 MISPLACED_S = 0.1
 """Seconds that audio may be early or late."""
+MOVED_S = 2.0
+"""Seconds of audio at a wrong time from which a cell tells of it. Less may be a chance likeness."""
 CODEC_DELAY_S = 0.15
 """Seconds by which a codec may delay the undamaged audio: AAC's first 2,112 samples."""
 UNDAMAGED, READ_ERROR = "none", "read error"
@@ -265,7 +267,7 @@ class Case:
         if not self.loses():
             return "ok"
         if any(not warning.startswith(_ONLY_LEVELS) for warning in self.line["warnings"]):
-            return "moved" if self.kept and self.kept.moved_s > MISPLACED_S else "warned"
+            return "moved" if self.kept and self.kept.moved_s > MOVED_S else "warned"
         return "(lost)" if self.excuse else "LOST"
 
     def is_bad(self) -> bool:

@@ -166,8 +166,11 @@ CONTAINERS = {
     ".webm": "libvpx", ".ts": "mpeg2video", ".mpg": "mpeg1video", ".flv": "flv", ".wma": "wmv2",
 }  # fmt: skip
 """Extensions of the containers that hold video, too, and an encoder for it."""
-_WITHOUT_TIMES = (".avi",)
-_GAP_ONLY = (".ogg", ".opus")
+_WITHOUT_TIMES, _NO_GAPS = (".avi",), (".avi", ".mov")
+"""Containers that give the audio no times; and those in which ffmpeg closes a gap while it writes the file."""
+_GAP_ONLY = {".ogg": "-page_duration 1", ".opus": "-page_duration 1"}
+"""Other containers with times, and options. An Ogg page has only the time of its end, so that it must not hold packets
+from both sides of the gap."""
 _ONE_AUDIO_STREAM = (".flv",)
 
 
@@ -196,8 +199,10 @@ def variants(form: Format, sources: Path) -> dict[str, list[str]]:
         found["two"] = f"{source} {second} -map 0 -map 1"
     if extension in CONTAINERS and extension not in _WITHOUT_TIMES:
         found["late"] = f"{video} -itsoffset {LATE_S} {source} -map 0 -map 1 -c:v {CONTAINERS[extension]}"
-    if extension in {*CONTAINERS, *_GAP_ONLY} - {*_WITHOUT_TIMES}:
-        found["gap"] = rf"{source} -bsf:a noise=drop=between(pts*tb\,{GAP_S[0]}\,{GAP_S[1]})"
+    if extension in {*CONTAINERS, *_GAP_ONLY} - {*_NO_GAPS}:
+        found["gap"] = (
+            rf"{source} {_GAP_ONLY.get(extension, '')} -bsf:a noise=drop=between(pts*tb\,{GAP_S[0]}\,{GAP_S[1]})"
+        )
     return {name: f"{options} {form.options}".split() for name, options in found.items()}
 
 
