@@ -122,6 +122,12 @@ def test_bytes_after_the_audio_are_told(source: Path) -> None:
     )
 
 
+def test_second_chunk_of_audio_is_told(source: Path) -> None:
+    """Decoders read one chunk of audio. If there is another one, the warning says so."""
+    source.write_bytes(source.read_bytes() + b"data" + struct.pack("<I", 64_000) + bytes(64_000))
+    assert decoded(source)[1] == ["the file has 2 chunks of audio, of which one was read"]
+
+
 def test_wav_that_was_written_to_a_pipe_gives_no_warning(source: Path) -> None:
     """A header that cannot know the length claims nothing."""
     data = bytearray(source.read_bytes())

@@ -107,19 +107,27 @@ def _open(
     if reason := _ogg_problem(recording, offset, warn):
         return _open_ffmpeg(recording, name, offset, audio_stream, reason, warn, seek=False)
     found = audio_bytes(recording)
+    if found and audio_stream:
+        raise _no_such_stream(audio_stream)
     if found and found.is_stale and recording.pread(4, 0) == b"RIFF":
-        return FFmpegStream(recording, name, offset, reason="a stale header", stale=found)
+        return FFmpegStream(recording, name, offset, reason="a stale header", audio_bytes=found)
     try:
         native = SoundFileStream(recording, offset, found)
     except soundfile.LibsndfileError as unreadable:
+        if found:
+            return FFmpegStream(recording, name, offset, str(unreadable.error_string), audio_bytes=found)
         return _open_ffmpeg(recording, name, offset, audio_stream, str(unreadable.error_string), warn)
     except HeaderShortError as short:
         return _open_ffmpeg(recording, name, offset, audio_stream, str(short), warn, seek=False)
     if native.format == "VOC":  # libsndfile reads on after the end of the audio
         return _open_ffmpeg(recording, name, offset, audio_stream, "a VOC file", warn)
     if audio_stream:
-        raise AudioError(f"audio stream {audio_stream} was asked for; the recording has audio stream 0 only")
+        raise _no_such_stream(audio_stream)
     return native
+
+
+def _no_such_stream(audio_stream: int) -> AudioError:
+    return AudioError(f"audio stream {audio_stream} was asked for; the recording has audio stream 0 only")
 
 
 def _ogg_problem(recording: Recording, offset: float, warn: Warn) -> str | None:

@@ -187,7 +187,8 @@ class FFmpegStream:
         reason: the reason why ffmpeg is used, for the error if it gives none.
         seek: False decodes all audio before the offset and discards it.
         audio_stream: see `command`.
-        stale: audio of a WAV file whose header counts too little of it.
+        audio_bytes: position of the audio in an uncompressed file, if it is known, for `losses`. A WAV file with a stale
+            header is read to its end.
 
     Raises:
         LocalReadError: the file cannot be read.
@@ -205,14 +206,15 @@ class FFmpegStream:
         *,
         seek: bool = True,
         audio_stream: int = 0,
-        stale: AudioBytes | None = None,
+        audio_bytes: AudioBytes | None = None,
     ):
         self._recording, self._name, self._reason = recording, redacted(name, ""), reason
         self._skip_s = 0.0 if seek else offset
-        self._audio_stream, self._stale, self._log = audio_stream, stale, FFmpegLog()
-        self.is_uncompressed = stale is not None
+        self._audio_stream, self._audio_bytes, self._log = audio_stream, audio_bytes, FFmpegLog()
+        self._has_stale_header = audio_bytes is not None and audio_bytes.is_stale and recording.pread(4, 0) == b"RIFF"
+        self.is_uncompressed = self._has_stale_header
         self._process = subprocess.Popen(
-            command(recording, name, offset if seek else 0.0, audio_stream, stale is not None),
+            command(recording, name, offset if seek else 0.0, audio_stream, self._has_stale_header),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             pass_fds=(recording.fileno(),),
         )  # fmt: skip
@@ -277,7 +279,7 @@ class FFmpegStream:
                 decoded.
         """
         log = self._log
-        if log.damage and not self._stale:  # ffmpeg 5 calls the end of a file with a stale header damage
+        if log.damage and not self._has_stale_header:  # ffmpeg 5 calls the end of a file with a stale header damage
             yield f"damaged: {self._without_descriptor(log.damage)}"
         if log.closed_gaps_s:
             yield f"{log.closed_gaps_s:.2f} s without audio were left out, so that the times after them are too early"
@@ -285,8 +287,9 @@ class FFmpegStream:
         if frames is None:
             return
         seconds = frames / self.rate
-        if self._stale:
-            yield from self._stale.losses(self._stale.present + self._stale.unexplained, seconds)
+        if audio := self._audio_bytes:
+            read = audio.present + (audio.unexplained if self._has_stale_header else 0)
+            yield from audio.losses(read, seconds)
         elif log.format == "mp3":
             yield from FrameCounter(self._recording).finish().losses()
         else:

@@ -57,7 +57,7 @@ class FFmpegLog:
         """Samples of silence for gaps in the timestamps, without the silence before a late start of the audio."""
         self.closed_gaps_s = 0.0
         """Seconds of the gaps in the timestamps that ffmpeg closed."""
-        self._has_output = False
+        self._has_started = self._has_output = False
         self._line = b""
 
     @property
@@ -83,10 +83,13 @@ class FFmpegLog:
         self.feed(b"\n")
 
     def _read(self, line: str) -> None:
-        if match := _LINE.match(line):
-            level, text = match.groups()
-        else:  # not by ffmpeg's log: the system cannot start ffmpeg
-            level, text = "error" if line.strip() else "", line
+        match = _LINE.match(line)
+        if match is None:
+            if not self._has_started:  # the system says why it cannot start ffmpeg
+                self.first_error = self.first_error or line[:MAX_MESSAGE_LENGTH].strip() or None
+            return  # the second line of a message
+        self._has_started = True
+        level, text = match.groups()
         match level:
             case "error" | "fatal" | "panic":
                 text = text[:MAX_MESSAGE_LENGTH]

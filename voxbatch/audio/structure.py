@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from voxbatch.storage import Recording
 
@@ -36,12 +36,14 @@ class AudioBytes:
     """Number of bytes of the claim that the file holds."""
     unexplained: int
     """Number of bytes after the audio that are in no chunk: audio that the header does not count, or garbage."""
+    num_chunks: int = 1
+    """Number of chunks of audio. Decoders read one of them."""
 
     @property
     def is_stale(self) -> bool:
         """True if the header counts less than half of the audio. Its program ended before it could write the length, or
         the length did not fit into 32 bits."""
-        return self.claimed is not None and self.unexplained > self.claimed
+        return self.claimed is not None and self.unexplained > self.claimed and self.num_chunks == 1
 
     def losses(self, read: int, seconds: float) -> Iterator[str]:
         """Yield a message for each difference between the header and the file.
@@ -50,6 +52,9 @@ class AudioBytes:
             read: number of bytes that were decoded.
             seconds: their length.
         """
+        if self.num_chunks > 1:
+            yield f"the file has {self.num_chunks} chunks of audio, of which one was read"
+            return
         if not read or not self.claimed:  # 0 is also written by programs that cannot know the length
             return
         claimed_s, rest_s = self.claimed * seconds / read, (self.present + self.unexplained - read) * seconds / read
@@ -116,11 +121,11 @@ def _is_unknown(length: int) -> bool:
 def _in_chunks(recording: Recording, layout: _ChunkFormat) -> AudioBytes | None:
     found: tuple[int, int] | None = None  # start and length of the audio
     long_length = None  # RF64 keeps the length of the audio in the chunk ds64
-    at, end = layout.first, layout.first
+    at, end, num_chunks = layout.first, layout.first, 0
     for at, name, length, end in _chunks(recording, layout):
         if name == b"ds64" and found is None:
             long_length = int.from_bytes(recording.pread(8, at + 8), "little")
-        elif name == layout.audio and found is None:
+        elif name == layout.audio and (num_chunks := num_chunks + 1) == 1:
             if length == 0xFFFFFFFF and long_length is not None:
                 length, end = long_length, at + long_length
             found = at + layout.audio_offset, length - layout.audio_offset
@@ -130,7 +135,7 @@ def _in_chunks(recording: Recording, layout: _ChunkFormat) -> AudioBytes | None:
         return None
     start, length = found
     claimed = None if _is_unknown(length + layout.audio_offset) or length >= 1 << 63 else length
-    return _compared(recording.size, start, claimed, end)
+    return replace(_compared(recording.size, start, claimed, end), num_chunks=num_chunks)
 
 
 def _chunks(recording: Recording, layout: _ChunkFormat) -> Iterator[tuple[int, bytes, int, int]]:
