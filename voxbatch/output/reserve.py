@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,10 +41,11 @@ def reserve(store: Store, run: RunFile, overwrite: bool = False) -> RunFile:
     store.create(RUN_FILE, [run.to_bytes()])
     recorded = run_file.read(store) or run
     if recorded.run_id != run.run_id:
+        before, now = _flat(recorded.identity), _flat(run.identity)
         differing = [
-            f"{name} was {_shortened(before)}, is {_shortened(run.identity.get(name))}"
-            for name in {**recorded.identity, **run.identity}
-            if (before := recorded.identity.get(name)) != run.identity.get(name)
+            f"{name} was {_shortened(before.get(name))}, is {_shortened(now.get(name))}"
+            for name in {**before, **now}
+            if before.get(name) != now.get(name)
         ]
         raise RunMismatchError(
             f"{store.place} holds another run ({recorded.run_id}, this one is {run.run_id}): {'; '.join(differing)}. "
@@ -88,6 +90,16 @@ def refuse_nested(place: str, store_options: StoreOptions) -> None:
                 f"-o {place} lies in {name}/ of {folder}, which holds the outputs of another run: choose another OUT "
                 "(another name for an upload)"
             )
+
+
+def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an identity, those of the decoding by their own names: {"decoding beam_size": 5, …}."""
+    decoding = identity.get("decoding")
+    options = decoding if isinstance(decoding, dict) else {}
+    return {
+        **{name: value for name, value in identity.items() if value is not decoding},
+        **{f"decoding {name}": value for name, value in options.items()},
+    }
 
 
 def _shortened(value: Any) -> str:

@@ -181,10 +181,12 @@ def _warnings(plugin: prefill.Decision, settings: VllmSettings, on_cpu: bool) ->
 
 def _decoding(model: Model, settings: VllmSettings, family: Family) -> dict[str, Any]:
     random_weights = {"load_format": "dummy"} if settings.load_format == "dummy" else {}  # so no real text
+    files = {"model_files": model.fingerprint} if model.fingerprint else {}
     in_8_bits = {"fp8": fp8.parts_as_text(settings.fp8_parts)} if settings.fp8_parts else {}
     return {
         **random_weights,
         **in_8_bits,
+        **files,
         "family": model.family, "revision": model.revision, "dtype": settings.dtype, "watch": settings.watch,
         "max_model_len": settings.max_model_len, "quantization": settings.quantization, **family.decoding,
     }  # fmt: skip

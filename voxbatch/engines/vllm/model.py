@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from voxbatch.engines.model_files import fingerprint
 from voxbatch.engines.vllm import huggingface
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
@@ -37,6 +38,9 @@ SMALL_FILES = (
 """Patterns of all files that are read before the weights."""
 MISTRAL_WEIGHTS = "consolidated*.safetensors"
 HF_WEIGHTS = "model*.safetensors"
+MISTRAL_FILES = ("params.json", "tekken.json", MISTRAL_WEIGHTS)
+HF_FILES = (*(pattern for pattern in SMALL_FILES if pattern not in ("params.json", "README.md")), HF_WEIGHTS)
+"""Patterns of the files of each format that decide the texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,9 @@ class Model:
     revision: str | None = None
     """The commit that a hub name stood for, or the digest of a bucket's listing. None for a local folder."""
     license: str = "unknown"
+    fingerprint: str | None = None
+    """Fingerprint of the files in a local folder (see model_files). None for all other models, which have a
+    revision."""
 
     @property
     def is_translated(self) -> bool:
@@ -109,6 +116,8 @@ def locate(name: str | None, revision: str | None, store_options: StoreOptions =
         model = _described(name, downloaded.path, downloaded.revision)
     elif os.path.isdir(name):
         model = _described(name, Path(name).resolve(), None)
+        read = MISTRAL_FILES if model.is_mistral else HF_FILES
+        model = replace(model, fingerprint=fingerprint(model.path, read))
     elif name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise ConfigError(
             f"--model {name}: there is no such folder; give a folder, a hub name (owner/name) or an address (gs://, s3://)"

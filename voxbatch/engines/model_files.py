@@ -1,0 +1,57 @@
+"""Tell models in local folders apart by the content of their files.
+
+    fingerprint(Path("/models/whisper"), ["model.bin", "*.json"])  →  "9f2c…" (a SHA-256)
+
+The modification times are left out: every machine has its own copy of a model, with its own times, and a run may
+continue on another machine. Reading 9 GB of weights before each run would take seconds to minutes. Therefore a large
+file counts with its size and with samples of its bytes. Another model, another version, a fine-tuning or a conversion
+changes weights in all or many places, and is noticed. A change of a few bytes of a large file is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from voxbatch.errors import ConfigError
+
+WHOLE_FILE_BYTES = 32 << 20
+"""Largest file that is read as a whole, in bytes: configurations and tokenizers (Voxtral's has 15 MB)."""
+END_BYTES = 64 << 10
+"""Bytes that are read at the start of a large file, where safetensors names its tensors, and at its end."""
+SAMPLES, SAMPLE_BYTES = 128, 4 << 10
+"""Number and bytes of the samples at equal distances within a large file. If a fine-tuning changes a tenth of the
+weights, all samples miss it with a probability of 0.9^128 = 1e-6."""
+
+
+def fingerprint(folder: Path, patterns: Iterable[str]) -> str:
+    """Return the SHA-256 of the names, sizes and contents of the files in a folder that match a pattern.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}):
+        try:
+            with path.open("rb", buffering=0) as file:
+                size = path.stat().st_size
+                digest.update(f"{path.name}\0{size}\0".encode())
+                for data in _samples(file, size):
+                    digest.update(data)
+        except OSError as e:
+            raise ConfigError(f"{path} cannot be read: {e.strerror}; correct its permissions, or copy it again") from e
+    return digest.hexdigest()
+
+
+def _samples(file: BinaryIO, size: int) -> Iterator[bytes]:
+    if size <= WHOLE_FILE_BYTES:
+        yield file.read()
+        return
+    yield file.read(END_BYTES)
+    for number in range(SAMPLES):
+        file.seek((size - SAMPLE_BYTES) * number // SAMPLES)
+        yield file.read(SAMPLE_BYTES)
+    file.seek(size - END_BYTES)
+    yield file.read(END_BYTES)
