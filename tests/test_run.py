@@ -452,11 +452,13 @@ def test_foreign_and_damaged_parts(undisturbed: dict[str, bytes], voxbatch: Voxb
     part.write_bytes(part.read_bytes().replace(recorded.encode(), b"f" * 16))
     foreign = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED)
     assert foreign.returncode == 1
-    assert f"error: {part}: belongs to run {'f' * 16}, this is run {recorded}; move the part away" in foreign.stderr
+    remedy = f"remove this part and run again: rm {part}"
+    assert f"error: {part}: belongs to run {'f' * 16}, this is run {recorded}; {remedy}\n" in foreign.stderr
     part.write_bytes(b"\0" * 100)
     damaged = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED)
     assert damaged.returncode == 1
-    assert "delete this part and run again: its items are transcribed again" in damaged.stderr
+    remedy = "delete this part and run again, so that its items are transcribed again"
+    assert f"{remedy}: rm {part}\n" in damaged.stderr
     part.unlink()
     assert voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED).returncode == 3
     assert outputs(tmp_path / "peace") == undisturbed
