@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -19,7 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 import servers
-from conftest import ManifestWriter, Recorder, Starter, Voxbatch
+from conftest import ManifestWriter, Recorder, Starter, Voxbatch, environment
 
 from voxbatch import runner
 from voxbatch.config import Config
@@ -359,7 +360,7 @@ def test_unreachable_recording_of_one_worker_fails_by_itself(
         last = done.stderr
     stopped, again = warnings(last)
     assert stopped.startswith("warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) has stopped: cannot read gs://")
-    assert again == "warning: 1 uncommitted items are reassigned to worker 0"
+    assert again == "warning: 1 uncommitted item is reassigned to worker 0"
     assert outputs(tmp_path / "3") == outputs(tmp_path / "1")
 
 
@@ -542,3 +543,63 @@ def test_inherited_source_reads_the_same_bytes_or_fails(tmp_path: Path) -> None:
             pytest.raises(ManifestError, match="changed while"),
         ):
             list(other.lines())
+
+
+SILENCE = """
+import sys
+from voxbatch.runner import workers
+from voxbatch.runner.workers import process
+process.SILENCE_WARNING_S, workers.SILENCE_LIMIT_S = float(sys.argv.pop(1)), float(sys.argv.pop(1))
+from voxbatch.cli import main
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_continued", [True, False])
+def test_stopped_worker(manifest: ManifestWriter, tmp_path: Path, is_continued: bool) -> None:
+    """A person is warned of a stopped worker. If it is continued, nothing is lost; if not, the other worker does its
+    items when it has finished its own.
+    """
+    limits = ("6", "1000" if is_continued else "9")
+    command = [sys.executable, "-c", SILENCE, *limits, "run", str(manifest(*[1.0] * 16)), *SETTINGS]
+    extra = options(workers=2, concurrency=1, delay_s=0.5)
+    running = subprocess.Popen([*command, *extra], stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path)
+    try:
+        until(lambda: len(committed(tmp_path / "m.voxbatch")) >= 2)
+        children = psutil.Process(running.pid).children()
+        (stopped, *_) = [each for each in children if "voxbatch.runner.workers.worker" in " ".join(each.cmdline())]
+        stopped.suspend()
+        assert running.stderr is not None
+        seen = ""
+        while "has sent nothing" not in seen:
+            seen = running.stderr.readline()
+        assert f"a signal has stopped its process; kill -CONT {stopped.pid} continues it" in seen
+        if is_continued:
+            stopped.resume()
+        _, rest = running.communicate(timeout=100)
+    finally:
+        running.kill()
+    assert running.returncode == 0, rest
+    assert ("is lost: worker" in rest) == (not is_continued)
+    assert len(committed(tmp_path / "m.voxbatch")) == len(set(committed(tmp_path / "m.voxbatch"))) == 16
+
+
+@pytest.mark.slow
+def test_run_ends_if_all_workers_are_stopped(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """If no worker is at work any more, the run ends with exit code 1, and the same command finishes it."""
+    command = [sys.executable, "-c", SILENCE, "4", "6", "run", str(manifest(*[1.0] * 8)), *SETTINGS]
+    extra = options(workers=2, concurrency=1, delay_s=0.5)
+    running = subprocess.Popen([*command, *extra], stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path)
+    try:
+        until(lambda: len(committed(tmp_path / "m.voxbatch")) >= 2)
+        for child in psutil.Process(running.pid).children():
+            child.suspend()
+        _, err = running.communicate(timeout=100)
+    finally:
+        running.kill()
+    assert running.returncode == 1, err
+    assert "no worker is left" in err
+    again = subprocess.run([*command, *options(workers=1)], env=environment(), cwd=tmp_path, check=False)
+    assert again.returncode == 0
+    assert len(committed(tmp_path / "m.voxbatch")) == len(set(committed(tmp_path / "m.voxbatch"))) == 8

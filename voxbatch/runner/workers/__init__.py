@@ -7,6 +7,9 @@ may use another number.
 A worker that dies is lost, together with its GPU. When the other workers have finished, its uncommitted items are
 distributed among them. They keep their engines loaded for that.
 
+A worker that a signal has stopped, or that hangs, sends no heartbeats. A warning names it. If no worker is at work any
+more, the silent workers are killed, and are lost.
+
 A worker that stops because a place is unreachable is not lost, because its GPU is not to blame. When the other workers
 have finished, its uncommitted items are distributed once more, together with the reports of all workers about the
 places. So a recording that fails through its own fault ends as it would in one process, and only a place that is down
@@ -37,6 +40,9 @@ from voxbatch.storage.circuit_breaker import Report
 
 MIN_ITEMS_PER_WORKER = 100
 """Minimum items per additional worker of a retry, because often only one item is uncommitted."""
+SILENCE_LIMIT_S = 900.0
+"""Seconds without a message of any busy worker after which they are killed. A silent worker is left alone as long as
+another one is at work: a person may have stopped it on purpose."""
 SUMMED_FIELDS = ("done", "failed", "audio_s", "committed", "parts")
 """Fields of the workers' progress that add up to the fields of the run's progress."""
 
@@ -177,6 +183,16 @@ class _WorkerPool:
             if self._stop.requested.is_set() or any(_first_error(workers, kind) for kind in FATAL_ERRORS):
                 for worker in busy:
                     worker.stop()
+            self._check_silence(busy)
+
+    def _check_silence(self, busy: list[Worker]) -> None:
+        """Warn of workers that send nothing, and kill them if no other worker is at work."""
+        for worker in busy:
+            if worker.watchdog.look():
+                self._log.warning("worker_silent", worker=worker.number, text=worker.silence())
+        if all(worker.watchdog.silent_s >= SILENCE_LIMIT_S for worker in busy):
+            for worker in busy:
+                worker.kill_silent()
 
     def _record_result(self, worker: Worker) -> None:
         """Record the result of a worker's assignment and its reports about recordings' places.

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from voxbatch.child_process import ChildProcess
 from voxbatch.engines import EngineMessage
+from voxbatch.hang_detector import is_stopped
 from voxbatch.runner.progress import Progress
+from voxbatch.runner.watchdog import Watchdog
 from voxbatch.runner.workers.worker import (
     SHUTDOWN_TIMEOUT_S,
     Assignment,
@@ -18,6 +20,8 @@ from voxbatch.runner.workers.worker import (
 )
 from voxbatch.storage.circuit_breaker import Report
 
+SILENCE_WARNING_S = 120.0
+"""Seconds without a message, and a heartbeat is due every second, between two warnings."""
 KILL_AFTER_S = SHUTDOWN_TIMEOUT_S + 5.0
 """Seconds after which a worker that was told to stop is killed. The worker should have ended by itself before."""
 
@@ -37,12 +41,16 @@ class Worker(ChildProcess):
         """Reports of the worker about recordings' places. Empty until the assignment ends."""
         self.result: AssignmentResult | None = None
         """Result of the current assignment. None while the worker is busy with it."""
+        self.watchdog = Watchdog(SILENCE_WARNING_S)
+        """Counts the time in which the worker is busy and sends nothing."""
+        self._killed_because = ""
         self.stopped_at: float | None = None
         """Time of the first call of `stop` (time.monotonic), or None."""
 
     def assign(self, assignment: Assignment) -> None:
         """Send an assignment."""
         self.progress, self.reports, self.result = Progress(0), (), None
+        self.watchdog.reset()
         self.send(assignment)
 
     def receive(self) -> bool:
@@ -51,7 +59,10 @@ class Worker(ChildProcess):
             message: WorkerMessage = self.connection.recv()
         except (EOFError, OSError):
             return False
-        if isinstance(message, Progress):
+        self.watchdog.reset()
+        if message is None:
+            pass
+        elif isinstance(message, Progress):
             self.progress = message
         elif isinstance(message, EngineMessage):
             self.engine_messages.append(message)
@@ -60,6 +71,18 @@ class Worker(ChildProcess):
         else:
             self.result = message
         return True
+
+    def silence(self) -> str:
+        """Return, for people, for how long the worker has sent nothing, and the cause as far as it is known."""
+        seconds = f"worker {self.number} has sent nothing for {self.watchdog.silent_s:.0f} s"
+        if is_stopped(self.pid):
+            return f"{seconds}: a signal has stopped its process; kill -CONT {self.pid} continues it"
+        return f"{seconds}: it hangs, or this machine is overloaded"
+
+    def kill_silent(self) -> None:
+        """Kill the worker because it has sent nothing for too long."""
+        self._killed_because = self._killed_because or self.silence()
+        self.kill()
 
     def stop(self) -> None:
         """Tell the worker to commit its finished items and to end.
@@ -79,4 +102,4 @@ class Worker(ChildProcess):
             return self.result.reason
         if isinstance(self.result, AssignmentStopped):
             return "told to stop"
-        return self.exit_reason if self.result is None else ""
+        return self._killed_because or self.exit_reason if self.result is None else ""

@@ -36,6 +36,8 @@ from voxbatch.runner.transcribe import resume, transcribe
 from voxbatch.storage import set_retry_deadline
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Report
 
+HEARTBEAT_S = 1.0
+"""Seconds between two heartbeats of a worker that is busy."""
 PROGRESS_INTERVAL_S = 0.2
 """Minimum seconds between two progress messages."""
 SHUTDOWN_TIMEOUT_S = FINAL_COMMIT_TIMEOUT_S + 2.0
@@ -73,9 +75,9 @@ class AssignmentFailed:
 
 AssignmentResult = Usage | AssignmentStopped | AssignmentFailed
 """Last message of a worker for an assignment. Usage: all items are committed."""
-WorkerMessage = Progress | EngineMessage | tuple[Report, ...] | AssignmentResult
-"""Messages of a worker for each assignment: Progress and EngineMessage from time to time, the reports at the end, and
-then the AssignmentResult."""
+WorkerMessage = Progress | EngineMessage | tuple[Report, ...] | AssignmentResult | None
+"""Messages of a worker for each assignment: Progress, EngineMessage and None (a heartbeat) from time to time, the
+reports at the end, and then the AssignmentResult."""
 
 
 def stays_ready(result: AssignmentResult | None) -> bool:
@@ -88,6 +90,16 @@ class _Reporter:
 
     def __init__(self, connection: Connection):
         self._connection, self._sent_at = connection, 0.0
+        self._lock = threading.Lock()
+        """Held while a message is sent, because the heartbeats have a thread of their own."""
+        self.is_busy = threading.Event()
+        """Set while there is an assignment. At other times the parent reads no messages."""
+
+    def send_heartbeats(self) -> None:
+        """Prove until the end of the process that this process is not stopped."""
+        while self.is_busy.wait():
+            self.send(None)
+            time.sleep(HEARTBEAT_S)
 
     def send_progress(self, progress: Progress) -> None:
         if time.monotonic() - self._sent_at >= PROGRESS_INTERVAL_S:
@@ -95,8 +107,9 @@ class _Reporter:
 
     def send(self, message: WorkerMessage) -> None:
         """Send a message at once. No error is raised if the parent is gone: `_receive_assignments` notices that."""
-        self._sent_at = time.monotonic()
-        with contextlib.suppress(OSError):
+        if message is not None:
+            self._sent_at = time.monotonic()
+        with self._lock, contextlib.suppress(OSError):
             self._connection.send(message)
 
 
@@ -150,10 +163,13 @@ def main(connection: Connection) -> None:
 
     handle_stop_signals(handle_signal)
     threading.Thread(target=_receive_assignments, args=(connection, assignments), daemon=True, name="receive").start()
+    threading.Thread(target=reporter.send_heartbeats, daemon=True, name="heartbeat").start()
     result: AssignmentResult | None = None
     with contextlib.closing(EngineCache()) as engine_cache:
         while (assignment := assignments.get()) is not None:
+            reporter.is_busy.set()
             result = _execute(assignment, reporter, stop, engine_cache)
+            reporter.is_busy.clear()
             if not stays_ready(result):
                 break
             reporter.send(result)
