@@ -187,8 +187,8 @@ class FFmpegStream:
         reason: the reason why ffmpeg is used, for the error if it gives none.
         seek: False decodes all audio before the offset and discards it.
         audio_stream: see `command`.
-        audio_bytes: position of the audio in an uncompressed file, if it is known, for `losses`. A WAV file with a stale
-            header is read to its end.
+        audio_bytes: position of the audio in an uncompressed file, for `losses`; None if it is unknown. A WAV file with
+            a stale header is read to its end.
 
     Raises:
         LocalReadError: the file cannot be read.
