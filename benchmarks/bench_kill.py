@@ -63,6 +63,8 @@ GAP_S = (0.1, 0.8)
 SETTLED_S = 3.0
 """Age from which a decoder is killed. A younger one may have the item of a decoder that was killed. An item whose
 decoder is killed twice fails, which tests/test_run.py checks."""
+COMING_S = 5.0
+"""Seconds for which the scenario waits for a process to signal."""
 END_S = 120.0
 """Seconds in which a run must end after its last signal."""
 
@@ -334,7 +336,8 @@ def signalled(name: str, job: Job, folder: Path, wanted: int, dice: random.Rando
 
 def signal_until_end(job: Job, out: str, wanted: int, dice: random.Random, signals: Signals) -> int:
     """Start a run, in one process or with two workers, and send it signals until it ends. Return its exit code."""
-    arguments = job.arguments(out, "--engine-option", f"workers={dice.choice((1, 2))}")
+    workers = dice.choice((1, 2))
+    arguments = job.arguments(out, "--engine-option", f"workers={workers}")
     process = psutil.Popen(
         [*TRACED, "--hang-s", str(HANG_S), *arguments],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -343,7 +346,7 @@ def signal_until_end(job: Job, out: str, wanted: int, dice: random.Random, signa
     while process.poll() is None and signals.total < wanted:
         time.sleep(dice.uniform(*GAP_S))
         family.update(tree(process.pid))
-        send_signal(process.pid, dice, signals)
+        send_signal(process, dice, signals, [role for role in ROLES if role != "worker" or workers > 1])
     family.update(tree(process.pid))
     try:
         code = process.wait(END_S)
@@ -359,10 +362,14 @@ def signal_until_end(job: Job, out: str, wanted: int, dice: random.Random, signa
     return int(code)
 
 
-def send_signal(run: int, dice: random.Random, signals: Signals) -> None:
-    """Send a random signal to a random process of a run, or to all; none if the run has no such process now."""
+def send_signal(run: psutil.Popen, dice: random.Random, signals: Signals, roles: list[str]) -> None:
+    """Send a random signal to a random process of a run, or to all; none if such a process does not come.
+
+    Args:
+        roles: the roles of the child processes that the run has.
+    """
     number = dice.choice((signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP))
-    role = dice.choice(("main", "all", "worker", *3 * ("decoder", "ffmpeg")))
+    role = dice.choice(("main", "all", *2 * roles))
     victims = _victims(run, role, number, signals)
     if role != "all":
         victims = dice.sample(victims, min(1, len(victims)))
@@ -382,22 +389,24 @@ def send_signal(run: int, dice: random.Random, signals: Signals) -> None:
     signals.sent[f"{signal.Signals(number).name} to {role}"] += 1
 
 
-def _victims(run: int, role: str, number: int, signals: Signals) -> list[psutil.Process]:
-    """Return the processes that the signal may reach. An ffmpeg lives for a tenth of a second, and is waited for."""
+def _victims(run: psutil.Popen, role: str, number: int, signals: Signals) -> list[psutil.Process]:
+    """Return the processes that the signal may reach. A child process is waited for: an ffmpeg lives for a tenth of a
+    second."""
     if role in ("main", "all"):
-        return tree(run)[: 1 if role == "main" else None]
-    limit, kills = time.monotonic() + 1.0, number == signal.SIGKILL or (number == signal.SIGTERM and role == "ffmpeg")
-    while time.monotonic() < limit:
+        return tree(run.pid)[: 1 if role == "main" else None]
+    kills = number == signal.SIGKILL or (number == signal.SIGTERM and role == "ffmpeg")
+    limit = time.monotonic() + COMING_S
+    while time.monotonic() < limit and run.poll() is None:
         found = []
-        for each in tree(run)[1:]:
+        for each in tree(run.pid)[1:]:
             with suppress(psutil.Error, OSError):
                 young = role == "decoder" and time.time() - each.create_time() < SETTLED_S
                 again = role == "ffmpeg" and _recording_size(each) in signals.killed_sizes
                 if ROLES[role] in " ".join(each.cmdline()) and not (kills and (young or again)):
                     found.append(each)
-        if found or role != "ffmpeg":
+        if found:
             return found
-        time.sleep(0.002)
+        time.sleep(0.01)
     return []
 
 
