@@ -92,7 +92,7 @@ def merge(store: Store, run: RunFile, formats: Iterable[str]) -> Summary:
         owner.check_again()
         name, content = file
         if not store.create(name, [content], durable=False) and store.read(name) != content:
-            owner.check()
+            owner.check_again()
             store.write(name, [content])
 
     for _ in parallel_map(store.concurrency, put, item_files(store, parts, run, list(formats), totals)):
@@ -120,7 +120,7 @@ def _lines(store: Store, run: RunKey, parts: list[str], kind: str, owner: Owners
     for entry in read_entries(store, run, parts):
         if entry.kind == kind:
             yield entry.line + b"\n"
-    owner.check()
+    owner.check_again()
 
 
 def _is_other_content(store: Store, name: str, wanted: FileDigest, run: RunKey, recorded: Summary | None) -> bool:
@@ -166,9 +166,9 @@ def _put_summary(store: Store, owner: Ownership, summary: Summary, recorded: Sum
     if stored is not None and stored.is_of(summary.key) and stored.outputs in ({}, summary.outputs):
         summary = stored
     elif stored is not None:
-        owner.check()
+        owner.check_again()
         store.write(SUMMARY, content)
-    owner.check()  # another run may have deleted outputs meanwhile
+    owner.check_again()  # another run may have deleted outputs meanwhile
     return summary
 
 

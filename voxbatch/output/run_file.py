@@ -23,9 +23,10 @@ from voxbatch.output.stored_json import count, field, json_bytes, number, option
 from voxbatch.storage import Store
 
 CHECK_INTERVAL_S = 0.2
-"""Seconds in which many small files are written or deleted without another look at run.json.
+"""Seconds in which files are written or deleted without another look at run.json.
 
-A process that was suspended looks at once when it continues.
+A process that was suspended looks at once when it continues. In this time no other run can take OUT over, transcribe
+and merge.
 """
 
 
