@@ -163,12 +163,12 @@ def test_id_is_given_or_derived_from_the_path(row: dict[str, Any], item_id: str)
         (b'{"text":"' + b"a" * MAX_LINE_BYTES + b'"}', "has 10,000,011 bytes, at most 10,000,000 are allowed"),
         (b'{"x":[' + b"[]," * 250_000 + b"0]}", "holds 500,002 commas and opening brackets, at most 500,000 are"),
         (
-            {"audio_filepath": "a.wav", "text": "a" * 2_000_001},
-            "`text` has 2,000,001 characters or more after",
+            {"audio_filepath": "a.wav", "text": "a" * 1_500_001},
+            "`text` has 1,500,001 characters or more after",
         ),
         (
             {"audio_filepath": "a.wav", "text": "\ufdfa" * 112_000},
-            "or more after normalisation, at most 2,000,000 are allowed",
+            "or more after normalisation, at most 1,500,000 are allowed",
         ),
         ([1, 2], "is an array, [1, 2]; a line is a JSON object with `audio_filepath`"),
         ("x", "is a string, 'x'"),

@@ -69,7 +69,7 @@ MAX_PATH_BYTES = 4096
 """Longest path that Linux opens (PATH_MAX)."""
 MAX_LANG_BYTES = 40
 """Longest language tag. The longest one in use has about 35 bytes (RFC 5646)."""
-MAX_TEXT_CHARACTERS = 2_000_000
+MAX_TEXT_CHARACTERS = 1_500_000
 """Longest reference: a day of fast speech has 1.5 million characters. Scoring takes up to 100 bytes of memory for each
 character."""
 NFKC_GROWTH = 18
