@@ -234,8 +234,8 @@ class Case:
             return "no header gives a length"
         if self.damage in ("zeroed", "corrupted") and form.any_bytes:
             return "all bytes are valid samples"
-        if self.damage == "corrupted" and form.no_checksum:
-            return "wrong bytes are valid parameters"
+        if self.damage in ("zeroed", "corrupted") and form.no_checksum:
+            return "wrong bytes, and zeros, are valid parameters"
         if self.damage in ("garbage", "tail") and form.any_bytes and form.no_length:
             return "all bytes are valid samples, and no header gives a length"
         return ""
