@@ -162,7 +162,7 @@ def command(recording: Recording, name: str, offset: float, audio_stream: int, h
         *(["-ss", f"{begin:.6f}"] if begin else []),
         "-i", f"file:/dev/fd/{recording.fileno()}", *(["-ss", f"{offset - begin:.6f}"] if offset else []),
         "-map", f"0:a:{audio_stream}",
-        # WAV has no timestamps, and a large file of many channels has many short packets, for which the filters are slow.
+        # WAV has no timestamps, and a file of many channels has many short packets, for which the filters are slow.
         *([] if has_stale_header else ["-af", TIMESTAMPS_TO_SILENCE]),
         "-c:a", "pcm_f32be", "-f", "au", "pipe:1",
         # The clock of MPEG streams starts at the first packet that ffmpeg uses, so it must use the video, too.
