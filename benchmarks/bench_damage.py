@@ -127,7 +127,7 @@ def _windows(levels: NDArray[np.float32], seconds: float, every_s: float) -> NDA
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is left of a recording."""
+    """The audio that was found in a decoded recording."""
 
     seconds: float
     """Length of the decoded audio."""

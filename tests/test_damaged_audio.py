@@ -196,7 +196,7 @@ def with_two_streams(source: Path, name: str, first: str) -> Path:
 
 @pytest.mark.parametrize("name", ["two.mkv", "two.mp4"])
 def test_first_audio_stream_with_sound_is_taken(source: Path, name: str) -> None:
-    """Of several audio streams the first one with sound is taken, with a warning, unless a number is given."""
+    """The first of several audio streams that has sound is taken, with a warning, unless a number is given."""
     path = with_two_streams(source, name, "anullsrc=r=16000:d=24")
     samples, (warning,) = decoded(path)
     assert pitches(samples)[:20] == list(range(20))

@@ -239,7 +239,7 @@ def test_erase_keeps_foreign_files(store: Store) -> None:
 
 @pytest.mark.parametrize("run_json", [None, b"{}", b"mine", b'{"version": 1, "run": "run"}'])
 def test_overwrite_deletes_nothing_without_a_run_file_of_its_own(store: Store, run_json: bytes | None) -> None:
-    """Without a run.json, or with one of another program, --overwrite is refused, whatever the names of the files."""
+    """An OUT without a run.json, or with another program's, is not overwritten, whatever the names of its files."""
     commit(store, [[transcript(0), failure(1)]], 2)
     merged(store, 2, ["srt"])
     store.delete("run.json")

@@ -133,7 +133,7 @@ def changed(value: dict[str, Any], path: tuple[str, ...], wrong: Any) -> bytes:
 @pytest.mark.parametrize("name", ["run.json", "summary.json", "parts/shard-00000-of-00001/part-00000.jsonl",
                                   "parts/shard-00000-of-00001/complete.json"])  # fmt: skip
 def test_wrong_types_never_cause_another_exception(tmp_path: Path, name: str) -> None:
-    """Whatever value a field of a stored file has, status, verify and merge end well or with an error of voxbatch."""
+    """A wrong value in a field of a stored file ends status, verify and merge with an error of voxbatch, if at all."""
     store = open_store(str(tmp_path / "out"))
     key = owned(store)
     line = {"id": "a", "pred_text": "w0", "audio_duration": 1.5, "warnings": [], "words": [], "segments": []}

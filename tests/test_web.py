@@ -434,7 +434,7 @@ def test_change_after_the_first_block_is_detected(site: Site, then: Answer) -> N
 
 @pytest.mark.parametrize("headers", [{}, {"ETag": 'W/"1"'}, {"Last_Modified": LATER}])
 def test_recording_without_a_revision_is_read_in_one_request(site: Site, headers: dict[str, Any]) -> None:
-    """Without an ETag or a date that tell two contents apart, a recording and a manifest are read in one request, and
+    """A recording or a manifest without an ETag or a date that tells two contents apart is read in one request, and is
     never joined from two contents.
     """
     contents = [BODY, BODY[::-1], bytes(len(BODY)), b"x" * len(BODY)]

@@ -112,7 +112,7 @@ class CheckpointError(RunError):
     def __init__(self, message: str, reason: str = ""):
         super().__init__(message)
         self.reason = reason or message
-        """What was found, without the place and the remedy."""
+        """The finding, without the place and the remedy."""
 
 
 class TakenOverError(RunError):

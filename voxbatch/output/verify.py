@@ -29,9 +29,9 @@ class Problem:
     file: str
     """Name in OUT."""
     problem: str
-    """What is wrong."""
+    """The fault."""
     repair: tuple[str, ...]
-    """What to do, in this order: commands for a shell, and RUN_AGAIN."""
+    """The steps of the repair, in this order: commands for a shell, and RUN_AGAIN."""
 
 
 def verify(store: Store) -> list[Problem]:
