@@ -109,7 +109,7 @@ def _open(
     found = audio_bytes(recording)
     if found and audio_stream:
         raise _no_such_stream(audio_stream)
-    if found and found.is_stale and recording.pread(4, 0) == b"RIFF":
+    if found and found.is_stale:
         return FFmpegStream(recording, name, offset, reason="a stale header", audio_bytes=found)
     try:
         native = SoundFileStream(recording, offset, found)

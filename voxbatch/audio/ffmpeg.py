@@ -214,7 +214,7 @@ class FFmpegStream:
         self._recording, self._name, self._reason = recording, redacted(name, ""), reason
         self._skip_s = 0.0 if seek else offset
         self._audio_stream, self._audio_bytes, self._log = audio_stream, audio_bytes, FFmpegLog()
-        self._has_stale_header = audio_bytes is not None and audio_bytes.is_stale and recording.pread(4, 0) == b"RIFF"
+        self._has_stale_header = audio_bytes is not None and audio_bytes.is_stale
         self.is_uncompressed = self._has_stale_header
         self._process = subprocess.Popen(
             command(recording, name, offset if seek else 0.0, audio_stream, self._has_stale_header),

@@ -38,12 +38,15 @@ class AudioBytes:
     """Number of bytes after the audio that are in no chunk: audio that the header does not count, or garbage."""
     num_chunks: int = 1
     """Number of chunks of audio. Decoders read one of them."""
+    is_wav: bool = False
+    """True for WAV with lengths of 32 bits, the one format that ffmpeg can read without regard to its lengths."""
 
     @property
     def is_stale(self) -> bool:
-        """True if the header counts less than half of the audio. Its program ended before it could write the length, or
-        the length did not fit into 32 bits."""
-        return self.claimed is not None and self.unexplained > self.claimed and self.num_chunks == 1
+        """True if the header of a WAV file counts less than half of the audio: its program ended before it could write
+        the length, or the length did not fit into 32 bits."""
+        is_short = self.claimed is not None and self.unexplained > self.claimed
+        return self.is_wav and is_short and self.num_chunks == 1
 
     def losses(self, read: int, seconds: float) -> Iterator[str]:
         """Yield a message for each difference between the header and the file.
@@ -100,7 +103,10 @@ def audio_bytes(recording: Recording) -> AudioBytes | None:
     and for files without such a chunk."""
     head = recording.pread(16, 0)
     match head[:4], head[8:12]:
-        case b"RIFF" | b"RF64" | b"BW64", b"WAVE":
+        case b"RIFF", b"WAVE":
+            found = _in_chunks(recording, _RIFF)
+            return found and replace(found, is_wav=True)
+        case b"RF64" | b"BW64", b"WAVE":
             return _in_chunks(recording, _RIFF)
         case b"FORM", b"AIFF" | b"AIFC":
             return _in_chunks(recording, _AIFF)

@@ -10,7 +10,6 @@ streamed, so memory grows neither with the manifest nor with the number of parts
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import heapq
 import json
 import resource
@@ -26,7 +25,7 @@ from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS, item_file
 from voxbatch.output.lines import read_transcript
 from voxbatch.output.run_file import Ownership, RunFile, RunKey
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.output.summary import FileDigest, Summary, Totals, read_summary, summarise
+from voxbatch.output.summary import FileDigest, RunningDigest, Summary, Totals, read_summary, summarise
 from voxbatch.storage import Store, parallel_map, remove_command
 
 
@@ -148,12 +147,11 @@ def _is_other_content(store: Store, name: str, wanted: FileDigest, run: RunKey, 
 
 def digest_of(store: Store, name: str) -> FileDigest:
     """Return the digest of a file in OUT. A missing file has the digest of an empty one."""
-    sha256, size = hashlib.sha256(), 0
+    digest = RunningDigest()
     if store.exists(name):
         for line in store.lines(name):
-            sha256.update(line)
-            size += len(line)
-    return FileDigest(size, sha256.hexdigest())
+            digest.add(line)
+    return digest.digest()
 
 
 def _put_summary(store: Store, owner: Ownership, summary: Summary, recorded: Summary | None) -> Summary:
