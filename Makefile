@@ -26,7 +26,7 @@ SELF := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-bu
 UV := 0.13.8
 UV_COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --quiet --generate-hashes \
     --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(UPGRADE)
-CLOUDS := --extra gcs --extra s3 --extra pubsub --extra cloudrun
+CLOUDS := --extra gcs --extra s3 --extra pubsub --extra cloudrun --extra parquet
 
 # Tests of one file stay together and share their servers and models. `make test JOBS=1` runs all tests one by one.
 JOBS := 2
