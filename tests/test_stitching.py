@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
@@ -181,6 +181,17 @@ def test_no_speech_gives_an_empty_transcript() -> None:
     assert stitch([], []).text == ""
     empty = stitch([LEFT], [Hypothesis(0, 0, "")])
     assert (empty.text, empty.words, empty.segments, empty.audio_duration) == ("", (), (), 20.0)
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.sampled_from([None, "de", "en", "fr"])), min_size=1))
+def test_the_language_is_that_of_most_of_the_audio(chunks: list[tuple[int, str | None]]) -> None:
+    """The language with the longest sum of cores is the recording's; of equal ones, the first; without any, None."""
+    ends = list(accumulate(seconds for seconds, _ in chunks))
+    spans = [Span(0, 99 * SECOND, (b - s) * SECOND, b * SECOND) for b, (s, _) in zip(ends, chunks, strict=True)]
+    found = stitch(spans, [Hypothesis(0, i, "a", language=lang) for i, (_, lang) in enumerate(chunks)]).language
+    sums = {lang: sum(s for s, each in chunks if each == lang) for _, lang in chunks if lang}
+    longest = [lang for lang, seconds in sums.items() if seconds == max(sums.values())]
+    assert found == (longest[0] if longest else None)
 
 
 def test_segments_end_at_sentences_pauses_and_30_s() -> None:

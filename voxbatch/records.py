@@ -126,6 +126,9 @@ class Hypothesis:
     words: tuple[Word, ...] = ()
     """Words with times that count from the chunk's first sample. Empty if the engine gives no word times."""
     warnings: tuple[str, ...] = ()
+    language: str | None = None
+    """Primary subtag of the language that the engine was told, or that it detected with enough certainty. None if
+    neither is the case, or if the text is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,8 @@ class Transcript:
     audio_duration: float = 0.0
     """Seconds of audio that were transcribed."""
     warnings: tuple[str, ...] = ()
+    language: str | None = None
+    """Language of most of the audio that has one, by the chunks' Hypotheses. None if no chunk has a language."""
 
 
 @dataclass(frozen=True, slots=True)

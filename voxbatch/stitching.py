@@ -46,17 +46,27 @@ def stitch(spans: Sequence[Span], hypotheses: Sequence[Hypothesis], warnings: Se
         for span, hypothesis in zip(spans, timed, strict=True)
         for note in hypothesis.warnings
     )
+    language = _main_language(spans, hypotheses)
     duration = (spans[-1].core_end - spans[0].core_start) / SAMPLING_RATE if spans else 0.0
     if has_times:
         words = tuple(_joined_words(spans, [_on_recording_clock(s, h) for s, h in zip(spans, timed, strict=True)]))
-        return Transcript(_text(words), words, tuple(segments(words)), duration, notes)
+        return Transcript(_text(words), words, tuple(segments(words)), duration, notes, language)
     pieces = [h.text.strip() for h in timed]
     parts = tuple(
         Segment(piece, span.core_start / SAMPLING_RATE, span.core_end / SAMPLING_RATE)
         for piece, span in zip(pieces, spans, strict=True)
         if piece
     )
-    return Transcript(" ".join(part.text for part in parts), (), parts, duration, notes)
+    return Transcript(" ".join(part.text for part in parts), (), parts, duration, notes, language)
+
+
+def _main_language(spans: Sequence[Span], hypotheses: Sequence[Hypothesis]) -> str | None:
+    """Return the language of most samples of the cores. Of two with equally many, the one that comes first counts."""
+    samples: dict[str, int] = {}
+    for span, hypothesis in zip(spans, hypotheses, strict=True):
+        if hypothesis.language:
+            samples[hypothesis.language] = samples.get(hypothesis.language, 0) + span.core_end - span.core_start
+    return max(samples, key=lambda language: samples[language], default=None)
 
 
 def segments(words: Sequence[Word]) -> Iterator[Segment]:

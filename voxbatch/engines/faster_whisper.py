@@ -44,6 +44,9 @@ SPEECH_PROBABILITY = 0.4
 """Speech probability that at least one window of 32 ms must reach in Silero VAD; otherwise the chunk holds no voice. On
 460 chunks of real speech in five languages, with telephone speech and single digits among them, the highest window was
 never below 0.63. On white noise it was 0.25."""
+LANGUAGE_PROBABILITY = 0.5
+"""Probability from which a detected language is reported: no other language is as probable then. A language that was
+given has the probability 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,7 @@ class FasterWhisperEngine:
         try:
             # Whisper was trained on 16-bit samples only: its own loader decodes to s16le (openai/whisper, audio.py).
             samples = (np.rint(chunk.samples.clip(-1, 32_767 / 32_768) * 32_768) / 32_768).astype(np.float32)
-            segments, _ = model.transcribe(
+            segments, info = model.transcribe(
                 samples,
                 language=chunk.lang,
                 beam_size=self._options.beam_size,
@@ -157,7 +160,8 @@ class FasterWhisperEngine:
                     f"at most {speech:.2f})"
                 )
                 return Hypothesis(chunk.item, chunk.index, "", warnings=(warning,))
-            return Hypothesis(chunk.item, chunk.index, text, words)
+            language = info.language if words and info.language_probability >= LANGUAGE_PROBABILITY else None
+            return Hypothesis(chunk.item, chunk.index, text, words, language=language)
         except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
             return ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(e).__name__}: {e}", retryable=True)
 

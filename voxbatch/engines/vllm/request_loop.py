@@ -234,15 +234,25 @@ class RequestLoop:
         if pending.first_text is None:
             pending.suspicions = suspicions(pending.chunk.samples, text) if self._watched else []
             if not pending.suspicions:
-                return _hypothesis(pending.chunk, text)
+                return self._hypothesis(pending, text)
             pending.first_text, pending.texts = text, {}
             pending.pieces = recut(pending.pieces[0], self._family.max_chunk_samples)
             self._to_resubmit.appendleft(pending)  # first: until a suspect of a death has its result, others wait
             return None
         how = f"decoded again {'in two halves' if len(pending.pieces) > 1 else 'behind a little silence'}"
         if _weight(suspicions(pending.chunk.samples, text)) < _weight(pending.suspicions):
-            return _hypothesis(pending.chunk, text, f"{_why(pending)}: {how}, and the second text was kept")
-        return _hypothesis(pending.chunk, pending.first_text, f"{_why(pending)}: {how}, and the first text was kept")
+            return self._hypothesis(pending, text, f"{_why(pending)}: {how}, and the second text was kept")
+        return self._hypothesis(pending, pending.first_text, f"{_why(pending)}: {how}, and the first text was kept")
+
+    def _hypothesis(self, pending: _PendingChunk, text: PieceText, *warnings: str) -> Hypothesis:
+        """Return the result of a chunk. Its language is the one that the family used: given, or detected by it."""
+        after_eos = (
+            f"{characters} characters of text after the model said that it had ended, at {at:.1f} s"
+            for at, characters in text.text_after_eos
+        )
+        language = pending.pieces[0].lang if self._family.uses_language and text.text.strip() else None
+        chunk = pending.chunk
+        return Hypothesis(chunk.item, chunk.index, text.text, text.words, (*warnings, *after_eos), language)
 
     def _given_up(self, pending: _PendingChunk, message: str, retryable: bool = False) -> Hypothesis | ChunkFailure:
         """Return the result of a chunk that cannot be submitted (again).
@@ -254,7 +264,7 @@ class RequestLoop:
         if pending.first_text is None:
             return ChunkFailure(pending.chunk.item, pending.chunk.index, message, retryable)
         warning = f"{_why(pending)}: could not be decoded again ({message})"
-        return _hypothesis(pending.chunk, pending.first_text, warning)
+        return self._hypothesis(pending, pending.first_text, warning)
 
     # -- between two engines ------------------------------------------------------------------------------------------
 
@@ -350,11 +360,3 @@ def _why(pending: _PendingChunk) -> str:
 
 def _weight(found: list[Suspicion]) -> float:
     return sum(each.weight for each in found)
-
-
-def _hypothesis(chunk: Chunk, text: PieceText, *warnings: str) -> Hypothesis:
-    after_eos = (
-        f"{characters} characters of text after the model said that it had ended, at {at:.1f} s"
-        for at, characters in text.text_after_eos
-    )
-    return Hypothesis(chunk.item, chunk.index, text.text, text.words, (*warnings, *after_eos))
