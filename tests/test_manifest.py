@@ -11,6 +11,7 @@ import os
 import random
 import threading
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -766,12 +767,28 @@ def test_folder_is_listed_in_natural_order(tmp_path: Path) -> None:
     assert surveyed(tmp_path).items == 7
 
 
-def test_folder_and_its_manifest_have_one_fingerprint(tmp_path: Path) -> None:
-    """A folder and a manifest made of it, stored beside its recordings, have the same fingerprint."""
-    for name in ["b.wav", "a.wav", "data:1.wav"]:
-        (tmp_path / name).touch()
-    before = surveyed(tmp_path)
-    assert surveyed(write(tmp_path, *folder_manifest(tmp_path))).fingerprint == before.fingerprint
+def test_rows_of_a_folder_carry_the_state_of_each_recording(tmp_path: Path) -> None:
+    """A row of a folder has the size and the modification time of its recording, so that a changed recording has
+    another row; the printed manifest of the folder has neither, and a dangling link has none.
+    """
+    (tmp_path / "a.wav").write_bytes(b"12345")
+    os.utime(tmp_path / "a.wav", ns=(0, 1_700_000_000_000_417_999))
+    (tmp_path / "gone.wav").symlink_to("nowhere")
+    with open_source(tmp_path) as source:
+        assert source.grows
+        assert [json.loads(text) for _, text in source.lines()] == [
+            {"audio_filepath": "a.wav", "size": 5, "modified": "2023-11-14T22:13:20.000417Z"},
+            {"audio_filepath": "gone.wav"},
+        ]
+        with replace(source.inheritable(), fd=os.dup(source.inheritable().fd)).open() as inherited:
+            assert inherited.grows
+        before = survey(source).fingerprint
+    os.utime(tmp_path / "a.wav", ns=(0, 1_700_000_000_000_418_000))
+    assert surveyed(tmp_path).fingerprint != before
+    printed = list(folder_manifest(tmp_path))
+    assert printed[0] == '{"audio_filepath": "a.wav"}'
+    with open_source(write(tmp_path, *printed)) as source:
+        assert not source.grows
 
 
 @pytest.mark.parametrize(

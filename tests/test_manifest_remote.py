@@ -166,6 +166,21 @@ def test_prefix_gives_the_manifest_of_a_folder(bucket: Bucket, tmp_path: Path, p
         assert {item.id: item.text for item in items(source)}["b.FLAC"] == "café"
 
 
+def test_rows_of_a_prefix_carry_the_state_of_each_object(bucket: Bucket) -> None:
+    """A row of a prefix has the size and the generation of its object, so that a replaced object has another row; the
+    printed manifest of the prefix has neither.
+    """
+    found = []
+    for data in (b"123", b"456"):
+        bucket.put("day/a.wav", data)
+        with open_source(f"{bucket.uri}/day/") as source:
+            assert source.grows
+            found += [json.loads(text) for _, text in source.lines()]
+    assert [row.pop("size") for row in found] == [3, 3]
+    assert found[0].pop("generation") != found[1].pop("generation")
+    assert found == [{"audio_filepath": "a.wav"}] * 2 == rows(f"{bucket.uri}/day/") * 2
+
+
 def test_bucket_without_slash_is_a_whole_bucket(bucket: Bucket) -> None:
     """The name of a bucket without a slash is read as a whole bucket, because it cannot be a manifest."""
     bucket.put("a.wav")

@@ -13,6 +13,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any, BinaryIO
 
@@ -34,7 +35,7 @@ Probe = Callable[[str], float | None]
 
 
 def folder_manifest(
-    folder: str | os.PathLike[str], probe: Probe | None = None, include: Sequence[str] = ()
+    folder: str | os.PathLike[str], probe: Probe | None = None, include: Sequence[str] = (), with_state: bool = False
 ) -> Iterator[str]:
     """Yield the JSON lines, without line ends, of the manifest that describes a folder.
 
@@ -45,6 +46,7 @@ def folder_manifest(
         probe: reads the `duration` from a recording's header; None writes no durations.
         include: shell patterns, see `is_included`. Recordings that match no pattern are left out; no patterns include
             all.
+        with_state: write the state of each recording; see `file_state`.
 
     Raises:
         ManifestError: after the last line, with every reason: something could not be listed (a folder that cannot be
@@ -59,6 +61,8 @@ def folder_manifest(
         seconds = probe(os.path.join(os.path.abspath(root), path)) if probe else None
         if seconds is not None and math.isfinite(seconds) and seconds > 0:
             row["duration"] = round(seconds, 6)
+        if with_state:
+            row |= file_state(os.path.join(root, path))
         try:
             path.encode()
             if reference is not None:
@@ -71,6 +75,20 @@ def folder_manifest(
             problems.append(bad_reference(reference, error))
     if problems:
         raise ManifestError(root, problems[: ManifestError.LIMIT], len(problems))
+
+
+def file_state(path: str) -> dict[str, Any]:
+    """Return the state of a recording for its row: its `size` in bytes, and when it was `modified`, in UTC with
+    microseconds. So a changed recording has another row. {} if the file cannot be looked at, such as a dangling link.
+
+        {"size": 480044, "modified": "2026-11-23T09:15:02.000417Z"}
+    """
+    try:
+        found = os.stat(path)
+        modified = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=found.st_mtime_ns // 1000)
+    except (OSError, OverflowError):  # a file system may give a year that has no date
+        return {}
+    return {"size": found.st_size, "modified": modified.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
 
 
 def natural_key(name: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from posixpath import splitext
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.folder import (
@@ -30,16 +30,25 @@ from voxbatch.storage.temporary_files import temporary_file
 CONCURRENT_READS = 16
 """Number of references read at a time."""
 
-Row = dict[str, str]
+Row = dict[str, Any]
 
 
 def prefix_manifest(
-    uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS, include: Sequence[str] = ()
+    uri: str,
+    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    include: Sequence[str] = (),
+    with_state: bool = False,
 ) -> Iterator[str]:
     """Yield the JSON lines, without line ends, of the manifest that describes a prefix, in the order of the keys.
 
     Paths are relative to the prefix. A key that no relative path can express (one of its parts is empty) is written as
-    an address. Keys with a part that begins with a dot are left out. `include`: see folder.is_included.
+    an address. Keys with a part that begins with a dot are left out.
+
+    Args:
+        uri: address of the prefix.
+        store_options: credentials and settings of the stores.
+        include: see folder.is_included.
+        with_state: write the state of each recording: its `size` in bytes and the `generation` of the object.
 
     Raises:
         ManifestError: the address is not a prefix; or, after the last line and with every reason: some references could
@@ -48,7 +57,9 @@ def prefix_manifest(
     """
     prefix = _PrefixListing(_prefix_address(uri), store_options)
     with prefix.recordings(lambda name, _: is_included(name, include)) as names:
-        yield from prefix.lines(names, lambda name, _: {"audio_filepath": prefix.path(name)})
+        yield from prefix.lines(
+            names, lambda name, state: {"audio_filepath": prefix.path(name), **(state if with_state else {})}
+        )
 
 
 def uploads_manifest(
@@ -69,7 +80,10 @@ def uploads_manifest(
     """
     prefix = _PrefixListing(_prefix_address(uri), store_options)
     with prefix.recordings(lambda name, stat: since <= stat.created < until and is_included(name, include)) as names:
-        yield from prefix.lines(names, lambda name, tag: {"audio_filepath": prefix.address + name, "generation": tag})
+        yield from prefix.lines(
+            names,
+            lambda name, state: {"audio_filepath": prefix.address + name, "generation": state["generation"]},
+        )
 
 
 def upload_line(uri: str, tag: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> str:
@@ -91,6 +105,11 @@ def upload_line(uri: str, tag: str, store_options: StoreOptions = DEFAULT_STORE_
         except (ValueError, UnusableObject) as e:
             raise ManifestError(uri, [bad_reference(reference, e)]) from e
     return json.dumps(row, ensure_ascii=False)
+
+
+def object_state(stat: Stat) -> Row:
+    """Return the state of a recording in a bucket for its row; see folder.file_state."""
+    return {"size": stat.size, "generation": stat.tag}
 
 
 def _prefix_address(uri: str) -> str:
@@ -115,12 +134,12 @@ class _PrefixListing:
         self._store_options = store_options
 
     def recordings(self, is_wanted: Callable[[str, Stat], bool]) -> BinaryIO:
-        """Return a temporary file with the names of the recordings below the prefix and their revisions, as one JSON
-        array a line."""
+        """Return a temporary file with the names of the recordings below the prefix and their states, as one JSON array
+        a line."""
         found = self._recordings(is_wanted)
-        return temporary_file(self.address, ((json.dumps([name, tag]) + "\n").encode() for name, tag in found))
+        return temporary_file(self.address, ((json.dumps(each) + "\n").encode() for each in found))
 
-    def _recordings(self, is_wanted: Callable[[str, Stat], bool]) -> Iterator[tuple[str, str]]:
+    def _recordings(self, is_wanted: Callable[[str, Stat], bool]) -> Iterator[tuple[str, Row]]:
         start = len(self.address.split("/", 3)[3])
         for stat in list_objects(self.address, self._store_options):
             name = stat.key[start:]
@@ -132,9 +151,9 @@ class _PrefixListing:
                 if stat.size > MAX_REFERENCE_BYTES:
                     self._too_long.add(name)
             elif suffix.lower() in RECORDING_SUFFIXES and is_wanted(name, stat):
-                yield name, stat.tag
+                yield name, object_state(stat)
 
-    def lines(self, names: BinaryIO, row: Callable[[str, str], Row]) -> Iterator[str]:
+    def lines(self, names: BinaryIO, row: Callable[[str, Row], Row]) -> Iterator[str]:
         """Yield the lines of the manifest, with the texts of the references.
 
         Raises:

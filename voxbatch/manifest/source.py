@@ -75,16 +75,26 @@ class InheritableSource:
     """Bytes of the file when it was first opened."""
     digests: tuple[bytes, ...]
     """Digest of each block that was read so far."""
+    grows: bool = False
+    """See Source.grows."""
 
     def open(self) -> Source:
         """Return the Source, in a process that has inherited the descriptor."""
-        return Source(self.name, self.base, os.fdopen(self.fd, "rb"), self.size, self.digests)
+        return Source(self.name, self.base, os.fdopen(self.fd, "rb"), self.size, self.digests, self.grows)
 
 
 class Source:
     """Manifest lines that can be streamed any number of times. Close it, or use it as a context manager."""
 
-    def __init__(self, name: str, base: str, file: BinaryIO, size: int | None = None, digests: Iterable[bytes] = ()):
+    def __init__(
+        self,
+        name: str,
+        base: str,
+        file: BinaryIO,
+        size: int | None = None,
+        digests: Iterable[bytes] = (),
+        grows: bool = False,
+    ):
         """Wrap an open file.
 
         Args:
@@ -93,6 +103,8 @@ class Source:
             file: seekable file, which is closed together with the Source.
             size: number of bytes to read; None takes the file's current size.
             digests: digests of the blocks that another process has read; see InheritableSource.
+            grows: voxbatch lists the recordings itself at each start, so that another start may find more of them. The
+                rows then have the state of each recording.
         """
         self.name = name
         self.base = base if is_remote(base) else os.path.abspath(base)
@@ -100,10 +112,11 @@ class Source:
         self._opened = os.fstat(file.fileno())
         self.size = self._opened.st_size if size is None else size
         self._digests = list(digests)
+        self.grows = grows
 
     def inheritable(self) -> InheritableSource:
         """Return the form for a process that inherits the descriptor. The Source must stay open meanwhile."""
-        return InheritableSource(self.name, self.base, self._file.fileno(), self.size, tuple(self._digests))
+        return InheritableSource(self.name, self.base, self._file.fileno(), self.size, tuple(self._digests), self.grows)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield (1-based line number, bytes without line end and byte order mark) of each line that is not blank.
@@ -243,7 +256,7 @@ def open_source(
     if is_remote(name):
         return _remote_source(name, store_options, include)
     if name != "-" and os.path.isdir(name):
-        return _folder_source(name, folder_manifest(name, include=include), include)
+        return _folder_source(name, folder_manifest(name, include=include, with_state=True), include)
     _refuse_include(name, include)
     if name == "-":
         return _temporary_source("standard input", os.curdir, stdin or sys.stdin.buffer)
@@ -261,7 +274,7 @@ def _remote_source(spec: str, store_options: StoreOptions, include: Sequence[str
     except ValueError as error:
         raise _manifest_error(name, f"cannot be opened: {error}") from error
     if is_folder(uri):
-        return _folder_source(uri, prefix_manifest(uri, store_options, include), include)
+        return _folder_source(uri, prefix_manifest(uri, store_options, include, with_state=True), include)
     _refuse_include(name, include)
     _refuse_recording(redacted(uri, ""), name)
     try:
@@ -308,7 +321,7 @@ def _long_line(begin: bytes, reader: io.BufferedReader[io.RawIOBase]) -> LongLin
 
 
 def _folder_source(name: str, lines: Iterable[str], include: Sequence[str]) -> Source:
-    source = Source(name, name, temporary_file(name, ((line + "\n").encode() for line in lines)))
+    source = Source(name, name, temporary_file(name, ((line + "\n").encode() for line in lines)), grows=True)
     if source.size == 0:
         source.close()
         known = " ".join(sorted(RECORDING_SUFFIXES))
