@@ -215,7 +215,7 @@ def test_item_whose_ffmpeg_is_killed_is_retried(
 def warm() -> Iterator[None]:
     """Reuse decoder processes from pool to pool."""
     with closing(warm_pool):
-        warm_pool.is_enabled = True
+        warm_pool.open()
         yield
     assert not children()
 

@@ -1,3 +1,90 @@
-"""Batch transcription: a manifest of recordings goes in; transcripts, subtitles and a word error rate come out."""
+"""Batch transcription: recordings or a manifest go in; transcripts, subtitles and a word error rate come out.
+
+    import voxbatch
+
+    transcript = voxbatch.transcribe("talk.mp3")
+    summary = voxbatch.run("recordings/", "out")
+
+docs/python.md describes the Python interface. Importing this package imports nothing else: each name below is loaded
+when it is first used.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from voxbatch.api import BackgroundRun, Transcriber, read_results, run, score, start, transcribe
+    from voxbatch.errors import (
+        AudioError,
+        ConfigError,
+        EngineError,
+        ItemError,
+        ManifestError,
+        RunError,
+        StorageError,
+        UsageError,
+        VoxbatchError,
+    )
+    from voxbatch.output.results import Result
+    from voxbatch.output.summary import Summary
+    from voxbatch.records import Failure, Segment, Transcript, Word
+    from voxbatch.runner import Progress
+    from voxbatch.scoring import CorpusScore
+
+_MODULES = {
+    "voxbatch.api": ("BackgroundRun", "Transcriber", "read_results", "run", "score", "start", "transcribe"),
+    "voxbatch.errors": (
+        "AudioError", "ConfigError", "EngineError", "ItemError", "ManifestError", "RunError", "StorageError",
+        "UsageError", "VoxbatchError",
+    ),
+    "voxbatch.output.results": ("Result",),
+    "voxbatch.output.summary": ("Summary",),
+    "voxbatch.records": ("Failure", "Segment", "Transcript", "Word"),
+    "voxbatch.runner": ("Progress",),
+    "voxbatch.scoring": ("CorpusScore",),
+}  # fmt: skip
+"""Module of each name that this package offers."""
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "AudioError",
+    "BackgroundRun",
+    "ConfigError",
+    "CorpusScore",
+    "EngineError",
+    "Failure",
+    "ItemError",
+    "ManifestError",
+    "Progress",
+    "Result",
+    "RunError",
+    "Segment",
+    "StorageError",
+    "Summary",
+    "Transcriber",
+    "Transcript",
+    "UsageError",
+    "VoxbatchError",
+    "Word",
+    "__version__",
+    "read_results",
+    "run",
+    "score",
+    "start",
+    "transcribe",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name of the Python interface when it is first used (PEP 562)."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

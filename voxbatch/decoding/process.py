@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from dataclasses import replace
 
@@ -80,33 +81,46 @@ class DecoderProcess(ChildProcess):
 
 class WarmPool:
     """Warm pool of decoders that stay alive between two decoder pools. Reusing a decoder saves the second that starting
-    it takes."""
+    it takes. Any thread may use it."""
 
     def __init__(self) -> None:
-        self.is_enabled = False
-        """Set to True if several runs follow each other in one process; otherwise decoders are killed after a run."""
+        self._lock = threading.Lock()
+        self._num_users = 0
+        """Number of users with several runs after each other. If it is 0, decoders are killed after a run."""
         self._idle: list[DecoderProcess] = []
+
+    def open(self) -> None:
+        """Keep decoders until `close` is called as often as this method."""
+        with self._lock:
+            self._num_users += 1
 
     def acquire(self, store_options: StoreOptions) -> DecoderProcess:
         """Return an idle decoder with these store options, or start one. An idle decoder may have died meanwhile."""
-        fitting = next((decoder for decoder in self._idle if decoder.store_options == store_options), None)
-        if fitting is None:
-            return DecoderProcess(store_options)
-        self._idle.remove(fitting)
-        return fitting
+        with self._lock:
+            fitting = next((decoder for decoder in self._idle if decoder.store_options == store_options), None)
+            if fitting is not None:
+                self._idle.remove(fitting)
+                return fitting
+        return DecoderProcess(store_options)
 
     def release(self, decoder: DecoderProcess) -> None:
         """Keep a decoder for the next pool if that is wanted and the decoder is idle; otherwise kill it."""
-        if self.is_enabled and not decoder.tasks:
-            self._idle.append(decoder)
-        else:
+        with self._lock:
+            is_kept = self._num_users > 0 and not decoder.tasks
+            if is_kept:
+                self._idle.append(decoder)
+        if not is_kept:
             decoder.end()
 
     def close(self) -> None:
-        """Kill all idle decoders, and keep no more."""
-        self.is_enabled = False
-        while self._idle:
-            self._idle.pop().end()
+        """End one use. After the last one, kill all idle decoders and keep no more."""
+        with self._lock:
+            self._num_users -= 1
+            if self._num_users:
+                return
+            unused, self._idle = self._idle, []
+        for decoder in unused:
+            decoder.end()
 
 
 warm_pool = WarmPool()

@@ -61,6 +61,11 @@ def read_transcript(line: dict[str, Any]) -> Transcript:
     return Transcript(line["pred_text"], words, segments, line["audio_duration"], tuple(line["warnings"]))
 
 
+def read_failure(line: dict[str, Any]) -> Failure:
+    """Return the Failure of a line that `failure_line` wrote."""
+    return Failure(line["error"], line["message"], line["retryable"])
+
+
 def first_texts(store: Store, count: int) -> list[tuple[str, str]]:
     """Return (id, text) of the first transcripts in transcripts.jsonl; [] if they cannot be read.
 

@@ -75,6 +75,8 @@ def run(
                 done = f"{progress.resumed:,} of {progress.items:,} items were done before"
                 log.info("resumed", text=f"{done}; {progress.items - progress.resumed:,} to do")
             on_progress(progress)
+            if stop.requested.is_set():  # by a thread that cannot interrupt this one
+                raise StopRequested
             if not work.items.any():
                 pass
             elif len(job.worker_environments) > 1:

@@ -17,16 +17,16 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from voxbatch.chunking import OVERLAP
 from voxbatch.decoding import Decoded, DecoderPool, Task, Undecodable
 from voxbatch.engines import Engine, EngineMessage, Feed, language_refusal, primary_subtag
 from voxbatch.errors import EngineError, LanguageError, RunError, TranscriptionError
 from voxbatch.latency import Latency
-from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
+from voxbatch.output.checkpoint import PartEntry, encode_line
 from voxbatch.output.lines import failure_line, transcript_line
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome, Span, Transcript
 from voxbatch.runner.progress import Progress, Usage
@@ -52,8 +52,24 @@ MAX_ROW_BYTES = 32 << 20
 reached, no further item is started. One line alone may exceed it."""
 MAX_PART_BYTES = 32 << 20
 """Bytes of finished lines that trigger a commit, so that `part_items` long lines do not fill the memory."""
+ENGINE_END_TIMEOUT_S = 600.0
+"""Seconds for which a run that was stopped waits for the engine's thread, if the process goes on. A large model on a
+CPU needs some minutes for a chunk; an engine that hangs must not keep the run."""
 MAX_DECODERS = 16
 """Highest number of decoder processes, unless the config gives a number."""
+
+
+class PartWriter(Protocol):
+    """Takes the finished items: the checkpoint of a run, or a list in memory."""
+
+    def commit(
+        self,
+        entries: Iterable[PartEntry],
+        wall_s: float,
+        latency: Latency | None = None,
+        peak_gpu_bytes: int | None = None,
+    ) -> list[PartEntry]:
+        """Commit entries; see Checkpoint.commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +133,8 @@ class Pipeline:
 
     Args:
         engine: not yet loaded.
-        checkpoint: loaded. The items that it marks as done must not be among the items of `run`.
+        checkpoint: takes the finished items. A Checkpoint is loaded, and the items that it marks as done must not be
+            among the items of `run`.
         progress: updated in place by the main thread.
         on_progress: called from the main thread with the progress whenever it changes.
         stop: a request from any thread makes the run commit its finished items and raise StopRequested.
@@ -128,7 +145,7 @@ class Pipeline:
     def __init__(
         self,
         engine: Engine,
-        checkpoint: Checkpoint,
+        checkpoint: PartWriter,
         options: PipelineOptions,
         progress: Progress,
         on_progress: Callable[[Progress], None],
@@ -172,10 +189,8 @@ class Pipeline:
             StopRequested: `stop` was requested.
             RunError: the run cannot continue; what was committed is safe.
         """
-        threads = [
-            threading.Thread(target=self._decode, args=(items,), daemon=True, name="decode"),
-            threading.Thread(target=self._transcribe, daemon=True, name="engine"),
-        ]
+        engine_thread = threading.Thread(target=self._transcribe, daemon=True, name="engine")
+        threads = [threading.Thread(target=self._decode, args=(items,), daemon=True, name="decode"), engine_thread]
         self._stop.graceful = True
         for thread in threads:
             thread.start()
@@ -191,6 +206,8 @@ class Pipeline:
             self._is_over.set()
             self._feed.close(discard=True)
             self._stop.graceful = False
+            if not self._stop.ends_process:
+                engine_thread.join(ENGINE_END_TIMEOUT_S)
         if self._stop.requested.is_set():
             raise StopRequested
         started_at = self._feed.started_at or self._engine_ended_at

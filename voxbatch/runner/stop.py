@@ -18,9 +18,16 @@ class StopRequested(BaseException):
 
 class Stop:
     """A stop request. While items are transcribed, the stop is graceful: the finished items are committed first. At
-    other times it takes effect at once."""
+    other times it takes effect at once.
 
-    def __init__(self) -> None:
+    Args:
+        ends_process: True if the process ends after a run that was stopped or that failed. Otherwise the run first
+            waits for the engine's thread: another run may use the engine, which can have one stream only, and a normal
+            exit of Python must not find a thread in native code.
+    """
+
+    def __init__(self, ends_process: bool = True) -> None:
+        self.ends_process = ends_process
         self.requested = threading.Event()
         self.graceful = False
         """True while items are transcribed. The thread that handles signals sets and reads it."""

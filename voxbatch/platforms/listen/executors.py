@@ -83,7 +83,7 @@ class LocalExecutor:
                 text=f"{count} GPUs share each run, and load the model anew for it; for many small runs start a "
                 "listener for each GPU (--engine-option devices=0), or give --workers 1",
             )
-        warm_pool.is_enabled = True
+        warm_pool.open()
 
     def execute(self, request: RunRequest) -> None:
         """Perform a run; see Executor."""

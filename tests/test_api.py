@@ -1,0 +1,441 @@
+"""Tests for the Python interface: one recording, a whole run, its results while it runs, and scores."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import psutil
+import pytest
+import soundfile
+from conftest import ROOT, ManifestWriter, Recorder, Voxbatch, environment
+
+import voxbatch as vb
+from voxbatch.api.keywords import RunKeywords, TranscribeKeywords
+from voxbatch.config import RunOptions
+from voxbatch.storage import StoreOptions
+
+RECORDINGS = ROOT / "examples" / "recordings"
+
+
+def outputs(out: Path) -> dict[str, bytes]:
+    """Return the merged outputs of a run."""
+    return {name: (out / name).read_bytes() for name in ("transcripts.jsonl", "failures.jsonl")}
+
+
+def thread_names() -> list[str]:
+    """Return the names of the threads of this process."""
+    return [thread.name for thread in threading.enumerate()]
+
+
+def script(text: str, folder: Path, **settings: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program that a user wrote, in a folder of its own, and return the ended process."""
+    path = folder / "program.py"
+    path.write_text(textwrap.dedent(text))
+    return subprocess.run(
+        [sys.executable, path], cwd=folder, env=environment(), capture_output=True, text=True, timeout=240, **settings
+    )
+
+
+# ── one recording ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_a_recording_gives_the_transcript_of_a_run(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A file, and its samples as an array of any type, give the transcript that the command writes, and no file."""
+    source = RECORDINGS / "weather.flac"
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    (folder / source.name).symlink_to(source)
+    assert voxbatch("run", folder, "-o", "out").returncode == 0
+    (expected,) = vb.read_results(tmp_path / "out")
+    assert isinstance(expected.outcome, vb.Transcript)
+    before = sorted(tmp_path.rglob("*"))
+    samples, rate = soundfile.read(source, dtype="int16")
+    assert vb.transcribe(source) == expected.outcome
+    with vb.Transcriber(model=None) as transcriber:
+        assert transcriber.transcribe(os.path.relpath(source)) == expected.outcome
+        assert transcriber.transcribe(samples, sampling_rate=rate) == expected.outcome
+        floats = np.stack([samples, samples]).astype(np.float64) / 32_768
+        assert transcriber.transcribe(floats, sampling_rate=rate) == expected.outcome
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("dtype", ["int16", "int32", "float32", ">f4", "float64"])
+def test_an_array_is_decoded_without_a_loss(dtype: str, recording: Recorder) -> None:
+    """Each type of samples has the duration and channels of the array; a part and a channel can be taken."""
+    samples, rate = soundfile.read(recording("a.wav", 40.0), dtype="float32")
+    scale = {"int16": 32_767, "int32": 2**31 - 1}.get(dtype, 1)
+    array = (np.stack([samples, samples * 0]) * scale).astype(dtype)
+    with vb.Transcriber(engine="scripted", engine_options={"max_chunk_s": 15}) as transcriber:
+        whole = transcriber.transcribe(array, sampling_rate=rate)
+        assert (whole.audio_duration, whole.warnings) == (40.0, ())
+        part = transcriber.transcribe(array, sampling_rate=rate, offset=10, duration=5)
+        assert (part.audio_duration, part.words[0].start) == (5.0, 10.0)
+        assert transcriber.transcribe(array, sampling_rate=rate, channel=1).text == ""
+        one = transcriber.transcribe(array[0], sampling_rate=rate)
+        assert one == transcriber.transcribe(array, sampling_rate=rate, channel=0)
+
+
+@pytest.mark.parametrize(
+    ("audio", "rate", "reason"),
+    [
+        (np.zeros(100, np.float32), None, "sampling_rate is None; give the array's samples per second"),
+        (np.zeros((100, 2), np.float32), 16_000, "shape (100, 2); give (num_samples,) or (num_channels, num_samples)"),
+        (np.zeros((1, 2, 3), np.float32), 16_000, "the array has the shape (1, 2, 3)"),
+        (np.zeros(100, np.int64), 16_000, "the array is of type int64; give one of int16, int32, float32, float64"),
+        (np.full(100, 3e4, np.float32), 16_000, "the highest sample of the array is 30000; floats have the full scale"),
+        (np.full(100, np.nan, np.float32), 16_000, "the highest sample of the array is nan"),
+        (["a.wav", "b.wav"], None, "audio is of type list; give one path, address or array"),
+        ("a.wav", 16_000, "sampling_rate=16000 is for arrays"),
+    ],
+)
+def test_wrong_audio_is_refused(audio: Any, rate: int | None, reason: str) -> None:
+    """What is no recording is refused with what is allowed."""
+    with vb.Transcriber(engine="scripted") as transcriber, pytest.raises(vb.ConfigError, match=re.escape(reason)):
+        transcriber.transcribe(audio, sampling_rate=rate)
+
+
+def test_a_recording_that_fails_raises_its_failure(tmp_path: Path, recording: Recorder) -> None:
+    """The exception has the class and the message of the item's failure, and the next recording succeeds."""
+    text = tmp_path / "text.wav"
+    text.write_text("no audio")
+    options: dict[str, Any] = {"engine": "scripted", "engine_options": {"fail_items": "0"}}
+    with vb.Transcriber(engine="scripted") as transcriber:
+        with pytest.raises(vb.AudioError, match=r"cannot open .*/nope\.mp3: No such file or directory") as missing:
+            transcriber.transcribe(tmp_path / "nope.mp3")
+        assert (type(missing.value), missing.value.retryable) == (vb.AudioError, False)
+        with pytest.raises(vb.AudioError, match=r"cannot decode .*text\.wav"):
+            transcriber.transcribe(text)
+        with pytest.raises(vb.ConfigError, match="`offset` is -1; it must be seconds"):
+            transcriber.transcribe(text, offset=-1)
+        assert transcriber.transcribe(recording("a.wav", 2)).words
+    with pytest.raises(vb.ItemError, match="scripted to fail") as failed:
+        vb.transcribe(recording("a.wav", 2), **options)
+    assert failed.value.retryable
+    with pytest.raises(vb.UsageError, match="this Transcriber is closed"):
+        transcriber.transcribe(text)
+
+
+def test_threads_share_a_transcriber_and_its_decoder(recording: Recorder) -> None:
+    """Calls from several threads wait for each other; the decoder process stays, and ends with the transcriber."""
+    paths = [recording(f"{i}.wav", 2 + i) for i in range(4)]
+    durations = [0.0] * 4
+    with vb.Transcriber(engine="scripted") as transcriber:
+
+        def transcribe(index: int) -> None:
+            durations[index] = transcriber.transcribe(paths[index]).audio_duration
+
+        threads = [threading.Thread(target=transcribe, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(psutil.Process().children()) == 1
+    assert durations == [2.0, 3.0, 4.0, 5.0]
+    assert psutil.Process().children() == []
+
+
+def test_an_interrupt_stops_a_recording(recording: Recorder) -> None:
+    """Ctrl-C raises KeyboardInterrupt, ends the work, and leaves the transcriber usable."""
+    path = recording("a.wav", 60)
+
+    def interrupt() -> None:
+        while "engine" not in thread_names():
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with vb.Transcriber(engine="scripted", engine_options={"delay_s": 1, "max_chunk_s": 15}) as transcriber:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            transcriber.transcribe(path)
+        assert "engine" not in thread_names()
+        assert transcriber.transcribe(path, duration=2).audio_duration == 2
+
+
+# ── a run ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_writes_what_the_command_writes(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """`run` gives the outputs of the command, a summary, and the progress in the calling thread."""
+    path = manifest(1.5, 40, None, text="w0 w1")
+    command = voxbatch(
+        "run", path, "-o", "by_command", "--engine", "scripted", "--formats", "srt,txt", "--language", "en"
+    )
+    assert command.returncode == 3
+    seen: list[tuple[int, str]] = []
+    summary = vb.run(
+        path, tmp_path / "out", engine="scripted", formats=["srt", "txt"], language="en",
+        on_progress=lambda progress: seen.append((progress.committed, threading.current_thread().name)),
+    )  # fmt: skip
+    assert (summary.items, summary.done, summary.failed) == (3, 2, 1)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "by_command")
+    assert sorted(os.listdir(tmp_path / "out")) == sorted(os.listdir(tmp_path / "by_command"))
+    assert summary.score is not None
+    assert seen[-1] == (3, threading.current_thread().name)
+    again = vb.run(path, tmp_path / "out", engine="scripted", formats="srt,txt", language="en")
+    assert (again.done, again.to_dict()["outputs"]) == (2, summary.to_dict()["outputs"])
+
+
+def test_results_come_while_the_run_is_in_progress(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """The loop yields each item once, the first of them before the run ends; a second loop yields all of them again."""
+    path = manifest(*[1.0] * 30, None, mine="kept")
+    out = tmp_path / "out"
+    options: dict[str, Any] = {"engine": "scripted", "engine_options": {"delay_s": 0.05}, "part_items": 1}
+    first = 0
+    with vb.start(path, out, **options) as run:
+        seen = []
+        for result in run:
+            first = first or (run.progress.committed if run.progress else 0)
+            seen.append(result)
+        assert run.wait().done == 30
+        assert [result.id for result in run] == [result.id for result in seen]
+    assert first < 31
+    assert sorted(result.id for result in seen) == sorted(f"r{i}.wav" for i in range(31))
+    failures = [result for result in seen if isinstance(result.outcome, vb.Failure)]
+    assert [(each.id, each.line["mine"]) for each in failures] == [("r30.wav", "kept")]
+    assert sorted(vb.read_results(out), key=lambda each: each.id) == sorted(seen, key=lambda each: each.id)
+
+
+def test_leaving_the_loop_stops_the_run_and_the_next_continues(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """Breaking out of the loop commits the finished items; the next run yields these first and then the others."""
+    path = manifest(*[1.0] * 40)
+    out = tmp_path / "out"
+    options: dict[str, Any] = {"engine": "scripted", "engine_options": {"delay_s": 0.1}, "part_items": 2}
+    with vb.start(path, out, **options) as run:
+        for _ in run:
+            break
+    with pytest.raises(RuntimeError, match="was stopped; start it again to continue"):
+        run.wait()
+    assert "engine" not in thread_names()
+    committed = [result.id for result in vb.read_results(out)]
+    assert 2 <= len(committed) < 40
+    with vb.start(path, out, **options) as run:
+        ids = [result.id for result in run]
+        assert run.progress is not None
+        assert run.progress.resumed == len(committed)
+    assert sorted(ids[: len(committed)]) == sorted(committed)
+    assert sorted(ids) == sorted(f"r{i}.wav" for i in range(40))
+    whole = vb.run(path, tmp_path / "whole", **options)
+    assert outputs(out) == outputs(tmp_path / "whole")
+    assert whole.done == 40
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, ValueError])
+def test_an_exception_of_the_callback_stops_the_run(
+    kind: type[BaseException], manifest: ManifestWriter, tmp_path: Path
+) -> None:
+    """An exception of on_progress, and Ctrl-C, which raises one there too, pass through; the run can continue."""
+    path = manifest(*[1.0] * 20)
+
+    def interrupt(progress: vb.Progress) -> None:
+        if progress.done >= 3:
+            raise kind("enough")
+
+    options: dict[str, Any] = {"engine": "scripted", "engine_options": {"delay_s": 0.1, "concurrency": 1}}
+    with pytest.raises(kind, match="enough"):
+        vb.run(path, tmp_path / "out", on_progress=interrupt, **options)
+    assert len(list(vb.read_results(tmp_path / "out"))) >= 3, "the finished items are committed"
+    assert vb.run(path, tmp_path / "out", **options).done == 20
+
+
+def test_errors_are_those_of_the_command(manifest: ManifestWriter, recording: Recorder, tmp_path: Path) -> None:
+    """A wrong manifest, an OUT of another run and an engine that dies raise, also in a loop."""
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"path": "a.wav"}\n')
+    with pytest.raises(vb.ManifestError, match="rename `path` to `audio_filepath`"):
+        vb.run(bad, engine="scripted")
+    path, out = manifest(1.0, 2.0), tmp_path / "out"
+    options: dict[str, Any] = {"engine": "scripted", "engine_options": {"die_after": 1}}
+    with pytest.raises(vb.RunError, match="scripted to die after 1 results"):
+        vb.run(path, out, **options)
+    with pytest.raises(vb.EngineError, match="scripted to die"), vb.start(path, tmp_path / "other", **options) as run:
+        list(run)
+    with pytest.raises(vb.UsageError, match="another"):
+        vb.run(manifest(3.0), out, engine="scripted")
+    with pytest.raises(vb.UsageError, match="there is no run here"):
+        list(vb.read_results(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"modle": "tiny.en"}, "option modle: unknown; did you mean model?"),
+        ({"xyz": 1}, "option xyz: unknown; the options are "),
+        ({"limit": "10"}, "option limit is '10'; it must be a whole number or None"),
+        ({"limit": True}, "option limit is True; it must be a whole number or None"),
+        ({"formats": 3}, "option formats is 3; it must be a string or a list of strings"),
+        ({"formats": ["srt", "xyz"]}, "xyz"),
+        ({"engine_options": "beam_size=1"}, "option engine_options is 'beam_size=1'; it must be a dictionary"),
+        ({"limit": 0}, "limit is 0; it must be at least 1"),
+        ({"engine": "nope"}, "engine 'nope' is unknown"),
+        ({"engine_options": {"beam_siz": 1}}, "beam_siz"),
+        ({"profile": "nope"}, "profile 'nope' is unknown"),
+        ({"anonymous": True, "requester_pays": True}, "contradict each other"),
+        ({"shard": 1}, "option shard: unknown; the options are"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], reason: str, manifest: ManifestWriter) -> None:
+    """An unknown option, a value of another type and a value out of range are refused with what is allowed."""
+    with pytest.raises(vb.ConfigError, match=re.escape(reason)):
+        vb.run(manifest(1.0), **{"engine": "faster-whisper", **options})
+
+
+def test_the_keywords_are_the_options_of_a_run() -> None:
+    """Every option of a run and of the stores is a keyword, except those that divide a run between machines."""
+    names = {each.name for kind in (RunOptions, StoreOptions) for each in fields(kind)}
+    assert set(get_type_hints(RunKeywords)) == names - {"store_options", "shard", "shards"}
+    assert set(get_type_hints(TranscribeKeywords)) < set(get_type_hints(RunKeywords))
+
+
+def test_a_profile_gives_defaults(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """A profile's settings rank below the arguments, and its engine options are only for its engine."""
+    summary = vb.run(manifest(1.0), tmp_path / "out", profile="cpu", engine="scripted", part_items=7)
+    config = summary.facts.config
+    assert (config["profile"], config["engine"], config["part_items"]) == ("cpu", "scripted", 7)
+
+
+# ── in other programs ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_script_needs_no_main_guard_and_prints_nothing_else(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """A plain script runs once, prints only what it prints itself, and leaves its signal handlers alone."""
+    manifest(1.0, None)
+    done = script(
+        """
+        import signal, sys
+        import voxbatch
+        before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
+        print("begin")
+        print(voxbatch.transcribe("r0.wav", engine="scripted").text)
+        print(voxbatch.run("m.jsonl", "out", engine="scripted").failed)
+        print(before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)])
+        heavy = ("click", "rich", "vllm", "faster_whisper", "google.cloud", "boto3")
+        print([name for name in heavy if name in sys.modules])
+        """,
+        tmp_path,
+    )
+    assert (done.stdout.splitlines(), done.stderr, done.returncode) == (["begin", "w0 w1", "1", "True", "[]"], "", 0)
+
+
+def test_messages_of_a_run_go_to_logging(
+    manifest: ManifestWriter, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The events of a run are messages of the logger voxbatch, with their severities."""
+    caplog.set_level(logging.INFO, "voxbatch")
+    vb.run(manifest(1.0), tmp_path / "out", engine="scripted")
+    found = {(record.levelname, record.getMessage()) for record in caplog.records}
+    assert ("INFO", "engine scripted: asked for (model count, Apache-2.0)") in found
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_script_in_order(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """Ctrl-C in a script with a real engine raises KeyboardInterrupt after the finished items are committed, and
+    Python exits without a crash."""
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import voxbatch\n"
+        "def show(progress):\n"
+        "    print(progress.done, flush=True)\n"
+        f"voxbatch.run({str(RECORDINGS)!r}, 'out', on_progress=show, engine='faster-whisper')\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, path], cwd=tmp_path, env=environment(), text=True, stdout=-1, stderr=-1
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        for line in process.stdout:
+            if line.strip() == "2":
+                process.send_signal(signal.SIGINT)
+        stderr = process.stderr.read()
+    assert stderr.splitlines()[-1] == "KeyboardInterrupt"
+    assert process.returncode == -signal.SIGINT
+    assert 2 <= len(list(vb.read_results(tmp_path / "out"))) < 9
+
+
+def test_asyncio_and_other_threads(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """Two runs side by side in threads of an asyncio program both end well."""
+
+    async def both() -> list[vb.Summary]:
+        calls = [
+            asyncio.to_thread(vb.run, manifest(1.0, 2.0), tmp_path / name, engine="scripted") for name in ("a", "b")
+        ]
+        return await asyncio.gather(*calls)
+
+    assert [summary.done for summary in asyncio.run(both())] == [2, 2]
+    assert outputs(tmp_path / "a") == outputs(tmp_path / "b")
+
+
+# ── scores ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_score_of_texts() -> None:
+    """The score of two lists is the sum over the pairs, normalised by the rules of the language."""
+    score = vb.score(["Mr. Grey's colour", "a red ball"], ["mister gray is color", "a ball here"], language="en")
+    tally = score.total("word")
+    assert (tally.counts.errors, tally.counts.reference_length) == (2, 7)
+    assert score.wer == pytest.approx(2 / 7, abs=1e-6)
+    with pytest.raises(vb.UsageError, match="there are 2 references and 1 hypotheses"):
+        vb.score(["a", "b"], ["a"], language="en")
+    with pytest.raises(vb.UsageError, match="takes two lists of texts"):
+        vb.score("a", "a", language="en")
+
+
+# ── types ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_users_program_passes_mypy_strict(tmp_path: Path) -> None:
+    """A user's program has types: right use passes mypy --strict, and wrong use does not."""
+    program = tmp_path / "typed.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import numpy as np
+            from voxbatch import Failure, Transcriber, read_results, run, score, start, transcribe
+
+            text: str = transcribe("a.wav", model="tiny.en", offset=1.5).text
+            times: list[tuple[str, float, float | None]] = [
+                (word.text, word.end, word.confidence) for word in transcribe(np.zeros(9), sampling_rate=16_000).words
+            ]
+            with Transcriber(engine="faster-whisper", engine_options={"beam_size": 1}) as transcriber:
+                duration: float = transcriber.transcribe("a.wav", language="en").audio_duration
+            failed: int = run("m.jsonl", formats=["srt"], on_progress=lambda progress: print(progress.done)).failed
+            with start("m.jsonl", "out") as running:
+                for result in running:
+                    if isinstance(result.outcome, Failure):
+                        message: str = result.outcome.message
+                    else:
+                        warnings: tuple[str, ...] = result.outcome.warnings
+            ids: list[str] = [result.id for result in read_results("out", anonymous=True)]
+            wer: float | None = score(["a"], ["b"], language="en").wer
+            """
+        )
+    )
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text('from voxbatch import run\nrun("m.jsonl", formts="srt")\nrun("m.jsonl", limit="3")\n')
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={ROOT / '.mypy_cache'}"]
+    done = subprocess.run([*command, program], cwd=tmp_path, env=environment(MYPYPATH=str(ROOT)), capture_output=True)
+    assert done.stdout.decode() == "Success: no issues found in 1 source file\n"
+    done = subprocess.run([*command, wrong], cwd=tmp_path, env=environment(MYPYPATH=str(ROOT)), capture_output=True)
+    assert b'Unexpected keyword argument "formts"' in done.stdout
+    assert b'Argument "limit" to "run" has incompatible type "str"' in done.stdout
+
+
+def test_every_offered_name_loads() -> None:
+    """Each name of `__all__` exists, no other name loads anything, and `dir` lists them."""
+    assert {name for name in vb.__all__ if not hasattr(vb, name)} == set()
+    assert set(vb.__all__) <= set(dir(vb))
+    with pytest.raises(AttributeError, match="module 'voxbatch' has no attribute 'transcribes'"):
+        vb.transcribes  # noqa: B018

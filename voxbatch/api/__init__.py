@@ -1,0 +1,12 @@
+"""The Python interface: transcribe one recording, run a whole source, read its results, and score texts.
+
+`voxbatch/__init__` offers these names. A run made here has the guarantees of `voxbatch run`: it calls the same runner.
+No signal handler is installed, nothing is printed, and the process is never ended: the messages of a run go to the
+logger "voxbatch" of Python's `logging`.
+"""
+
+from voxbatch.api.background_run import BackgroundRun, read_results, run, start
+from voxbatch.api.scores import score
+from voxbatch.api.transcriber import Transcriber, transcribe
+
+__all__ = ["BackgroundRun", "Transcriber", "read_results", "run", "score", "start", "transcribe"]

@@ -1,0 +1,82 @@
+"""Give an array of samples to the decoder processes, as a WAV file without a name in TMPDIR."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from voxbatch.errors import ConfigError
+from voxbatch.storage.temporary_files import temporary_file
+
+WAV_FORMATS = {"int16": 1, "int32": 1, "float32": 3, "float64": 3}
+"""Format tag of a WAV file for each type of samples (WAVE_FORMAT_PCM, WAVE_FORMAT_IEEE_FLOAT). It loses nothing."""
+MAX_CHANNELS = 64
+"""Most channels of an array. An array with more has its axes the other way round."""
+MAX_DATA_BYTES = (1 << 32) - 64
+"""Most bytes of samples: a WAV header counts them in 32 bits."""
+MAX_PEAK = 100.0
+"""Highest sample of an array of floats. Higher ones are 16-bit samples that nobody divided by 32,768; resampling may
+exceed the full scale of 1 a little."""
+BLOCK_FRAMES = 1 << 20
+"""Samples per channel that are written at a time."""
+
+
+@contextlib.contextmanager
+def array_file(audio: ArrayLike, sampling_rate: int | None) -> Iterator[str]:
+    """Yield the path of a file with the samples of an array. The file has no name and vanishes with this context.
+
+    Args:
+        audio: shape (num_samples,) or (num_channels, num_samples); floats with full scale ±1, or int16 or int32.
+        sampling_rate: samples per second.
+
+    Raises:
+        ConfigError: the array has another shape or type, or the sampling rate is missing.
+        TemporaryFileError: the file cannot be written.
+    """
+    samples = np.atleast_2d(np.asarray(audio))
+    _check(samples, sampling_rate)
+    with temporary_file("the array", _wav_blocks(samples, int(sampling_rate or 0))) as file:
+        yield f"/proc/{os.getpid()}/fd/{file.fileno()}"  # the decoder processes are of the same user
+
+
+def _check(samples: NDArray[Any], sampling_rate: int | None) -> None:
+    if sampling_rate is None or sampling_rate != int(sampling_rate) or not 0 < sampling_rate < 1 << 31:
+        raise ConfigError(f"sampling_rate is {sampling_rate!r}; give the array's samples per second, such as 16000")
+    if samples.dtype.name not in WAV_FORMATS:
+        raise ConfigError(f"the array is of type {samples.dtype}; give one of {', '.join(WAV_FORMATS)}")
+    if samples.ndim != 2 or not 0 < len(samples) <= MAX_CHANNELS:
+        raise ConfigError(
+            f"the array has the shape {samples.shape}; give (num_samples,) or (num_channels, num_samples) with at most "
+            f"{MAX_CHANNELS} channels, such as array.T of what soundfile reads"
+        )
+    if samples.nbytes > MAX_DATA_BYTES:
+        raise ConfigError(f"the array has {samples.nbytes:,} bytes; at most {MAX_DATA_BYTES:,} are allowed: use a file")
+    if samples.dtype.kind == "f" and samples.size:
+        peak = float(np.abs(samples).max())
+        if not peak <= MAX_PEAK:
+            raise ConfigError(
+                f"the highest sample of the array is {peak:g}; floats have the full scale 1, so divide 16-bit samples "
+                "by 32768, or give them as int16"
+            )
+
+
+def _wav_blocks(samples: NDArray[Any], sampling_rate: int) -> Iterator[bytes]:
+    """Yield a WAV file: the header, then the interleaved samples.
+
+    Args:
+        samples: shape (num_channels, num_samples).
+        sampling_rate: samples per second.
+    """
+    channels, width, size = len(samples), samples.dtype.itemsize, samples.nbytes
+    layout = WAV_FORMATS[samples.dtype.name], channels, sampling_rate, sampling_rate * channels * width
+    yield struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, *layout, channels * width, 8 * width)
+    yield struct.pack("<4sI", b"data", size)
+    for start in range(0, samples.shape[1], BLOCK_FRAMES):
+        block = samples[:, start : start + BLOCK_FRAMES].T
+        yield np.ascontiguousarray(block, samples.dtype.newbyteorder("<")).tobytes()

@@ -1,0 +1,194 @@
+"""A run in a thread of its own, whose results and progress the calling thread reads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from types import TracebackType
+from typing import Self, Unpack
+
+from voxbatch import runner
+from voxbatch.api.keywords import RunKeywords, TranscribeKeywords, run_options
+from voxbatch.api.python_log import python_log
+from voxbatch.config import Config
+from voxbatch.errors import RunMismatchError
+from voxbatch.output import results, run_file
+from voxbatch.output.layout import default_out
+from voxbatch.output.results import Result, ResultReader
+from voxbatch.output.summary import Summary
+from voxbatch.runner import Progress, Stop, StopRequested
+from voxbatch.storage import open_store
+
+Source = str | os.PathLike[str]
+"""A manifest or a folder of recordings, or the address of one."""
+
+
+class BackgroundRun:
+    """A run in progress. `start` makes it; use it as a context manager.
+
+    Iterating yields the result of each item as soon as a part with it is committed, and first the results that earlier
+    runs committed. Only one part of the results is in memory at a time. Leaving the `with` block stops a run that is
+    still in progress: the finished items are committed, and the next run in the same OUT continues.
+
+    All methods are for any thread.
+    """
+
+    def __init__(self, config: Config):
+        """Start the run."""
+        self.out = config.out
+        """Folder of the outputs, a path or an address."""
+        self._config = config
+        self._stop = Stop(ends_process=False)
+        self._summary: Future[Summary] = Future()
+        self._changed = threading.Condition()
+        """Guards `_progress`. Notified when the progress changes, and when the run ends."""
+        self._progress: Progress | None = None
+        threading.Thread(target=self._run, daemon=True, name="voxbatch-run").start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop the run if it is still in progress."""
+        self.stop()
+        if kind is None and not isinstance(self._summary.exception(), StopRequested):
+            self._summary.result()
+
+    def __iter__(self) -> Iterator[Result]:
+        """Yield the results of the run; see the class.
+
+        Raises:
+            UsageError, RunError: see `run`.
+        """
+        reader, num_committed = None, -1
+        for progress in self.progress_changes():
+            if progress.committed != num_committed:
+                num_committed = progress.committed
+                reader = reader or self._reader()
+                yield from reader.new_results()
+        self.wait()
+
+    @property
+    def progress(self) -> Progress | None:
+        """The progress of the run. None until the manifest was read and OUT was reserved."""
+        with self._changed:
+            return self._progress
+
+    def progress_changes(self) -> Iterator[Progress]:
+        """Yield the progress when it has changed, until the run has ended. A slow reader misses some changes, and never
+        the last one."""
+        last: Progress | None = None
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._progress is not last or self._summary.done())  # noqa: B023
+                is_last, progress = self._summary.done(), self._progress
+            if progress is not None and progress is not last:
+                yield progress
+            last = progress
+            if is_last:
+                return
+
+    def wait(self) -> Summary:
+        """Wait for the end of the run, and return its summary.
+
+        Raises:
+            UsageError, RunError: see `run`.
+        """
+        try:
+            return self._summary.result()
+        except StopRequested:
+            raise RuntimeError(f"the run in {self.out} was stopped; start it again to continue") from None
+
+    def stop(self) -> None:
+        """Stop the run, and wait for its end. The finished items are committed."""
+        self._stop.requested.set()
+        with self._changed:
+            self._changed.wait_for(self._summary.done)
+
+    def _run(self) -> None:
+        try:
+            result = runner.run(self._config, python_log(), self._take_progress, self._stop)
+            assert result.summary is not None, "a run of one shard merges"
+            self._take_progress(result.progress)  # the last commit of a run is not reported
+            self._summary.set_result(result.summary)
+        except BaseException as e:  # noqa: BLE001 the threads that wait for the run raise it
+            self._summary.set_exception(e)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _take_progress(self, progress: Progress) -> None:
+        """Keep a copy of the progress, which the run goes on to change."""
+        with self._changed:
+            self._progress = replace(progress)
+            self._changed.notify_all()
+
+    def _reader(self) -> ResultReader:
+        store = open_store(self.out, self._config.store_options)
+        run = run_file.read(store)
+        if run is None:
+            raise RunMismatchError(f"{self.out}: run.json was deleted while the run was in progress")
+        return ResultReader(store, run.key)
+
+
+def start(source: Source, out: str | os.PathLike[str] | None = None, **options: Unpack[RunKeywords]) -> BackgroundRun:
+    """Start a run in a thread of its own, and return it at once. The arguments are those of `run`.
+
+        with voxbatch.start("recordings/", "out") as run:
+            for result in run:
+                print(result.id, result.outcome)
+
+    Raises:
+        ConfigError: an option is unknown or has a wrong value.
+    """
+    place = os.fspath(source)
+    given = run_options(options, RunKeywords)
+    return BackgroundRun(Config.of(given, place, default_out(place) if out is None else os.fspath(out)))
+
+
+def run(
+    source: Source,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    on_progress: Callable[[Progress], object] | None = None,
+    **options: Unpack[RunKeywords],
+) -> Summary:
+    """Transcribe all recordings of a source, as `voxbatch run` does, and return the summary of the run.
+
+    A run that was stopped or killed continues where it stopped when it is called again with the same arguments.
+    Ctrl-C, or an exception from `on_progress`, stops the run: the finished items are committed first.
+
+    Args:
+        source: a manifest, a folder of recordings, or the address of one of them.
+        out: folder of the outputs, a path or an address. Default: NAME.voxbatch next to the source.
+        on_progress: called from this thread with the progress of the run when it has changed.
+        options: see docs/python.md; the names are those of the command's options.
+
+    Raises:
+        UsageError: an option, the manifest or OUT is wrong; nothing was transcribed.
+        RunError: the run cannot continue. What is committed is safe, and the same call continues.
+    """
+    with start(source, out, **options) as started:
+        for progress in started.progress_changes():
+            if on_progress is not None:
+                on_progress(progress)
+        return started.wait()
+
+
+def read_results(out: str | os.PathLike[str], **options: Unpack[TranscribeKeywords]) -> Iterator[Result]:
+    """Yield the results of a run that are committed so far, in the order of the parts.
+
+    Args:
+        out: folder of the outputs, a path or an address.
+        options: those for access to a bucket, such as `anonymous`.
+
+    Raises:
+        UsageError: there is no run in OUT.
+        RunError: OUT cannot be read, or it is damaged.
+    """
+    store_options = run_options(options, TranscribeKeywords).store_options
+    return results.read_results(open_store(os.fspath(out), store_options))

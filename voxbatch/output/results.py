@@ -1,0 +1,71 @@
+"""Read the results of a run from its parts, also while the run is in progress."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from voxbatch.errors import UsageError
+from voxbatch.output import run_file
+from voxbatch.output.checkpoint import part_names, read_part
+from voxbatch.output.lines import read_failure, read_transcript
+from voxbatch.output.run_file import RunKey
+from voxbatch.records import Outcome
+from voxbatch.storage import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of one item of a run."""
+
+    id: str
+    """Identifier of the item, which is unique within the run."""
+    outcome: Outcome
+    """Transcript, or the Failure that says why there is none."""
+    line: Mapping[str, Any]
+    """The line of transcripts.jsonl or failures.jsonl: the manifest's line, with its unknown keys, and the outcome."""
+
+
+def outcome_of(kind: str, line: dict[str, Any]) -> Outcome:
+    """Return the outcome of an entry. Its kind decides, because a manifest may have keys of both kinds of lines."""
+    return read_transcript(line) if kind == "transcript" else read_failure(line)
+
+
+class ResultReader:
+    """Reads the committed items of a run in the order of the parts, each part once."""
+
+    def __init__(self, store: Store, run: RunKey):
+        self._store, self._run = store, run
+        self._read: set[str] = set()
+        """Names of the parts that were read."""
+
+    def new_results(self) -> Iterator[Result]:
+        """Yield the results in the parts that were committed since the last call. One entry is in memory at a time.
+
+        Raises:
+            CheckpointError: a part is damaged or belongs to another run.
+            StorageError: OUT cannot be read.
+        """
+        for name in part_names(self._store, self._run.generation):
+            if name in self._read:
+                continue
+            for entry in read_part(self._store, name, self._run):
+                line = json.loads(entry.line)
+                yield Result(line["id"], outcome_of(entry.kind, line), line)
+            self._read.add(name)
+
+
+def read_results(store: Store) -> Iterator[Result]:
+    """Yield the results of the run in OUT that are committed so far.
+
+    Raises:
+        UsageError: there is no run in OUT.
+        CheckpointError: run.json or a part is damaged.
+        StorageError: OUT cannot be read.
+    """
+    run = run_file.read(store)
+    if run is None:
+        raise UsageError(f"{store.place}: there is no run here; give the folder of the outputs of a run")
+    yield from ResultReader(store, run.key).new_results()
