@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,12 +23,15 @@ from voxbatch.latency import Latency, LatencyPercentiles, Percentiles
 from voxbatch.output import layout, merge, run_file
 from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
 from voxbatch.output.erase import erase, find_old_files
-from voxbatch.output.reserve import reserve
+from voxbatch.output.reserve import Listing, reserve
 from voxbatch.output.run_file import Ownership, RunFile
 from voxbatch.output.summary import Summary, Totals, summarise
 from voxbatch.scoring import CorpusScore
 from voxbatch.scoring.corpus import Tally
 from voxbatch.storage import Store, open_store
+
+LISTING = Listing(keys=np.arange(4, dtype=np.uint64).reshape(2, 2))
+"""The list of the two items of RUN."""
 
 
 def transcript(index: int, reference: str | None = None) -> PartEntry:
@@ -226,7 +230,7 @@ def test_concurrent_merges_give_the_outputs_of_one(store: Store, tmp_path: Path)
 
 def test_erase_keeps_foreign_files(store: Store) -> None:
     """`erase` keeps files of others, beside the outputs or in the folder of a format."""
-    reserve(store, RUN)
+    reserve(store, RUN, LISTING)
     commit(store, [[transcript(0), failure(1)]], 2)
     merged(store, 2, ["srt", "txt"])
     Checkpoint(store, RUN.key, 2).mark_complete(2)
@@ -247,13 +251,13 @@ def test_overwrite_deletes_nothing_without_a_run_file_of_its_own(store: Store, r
         store.write("run.json", [run_json])
     before = snapshot(store.place)
     with pytest.raises(ConfigError, match=r"voxbatch did not make these files|--overwrite deletes nothing here"):
-        reserve(store, RUN, overwrite=True)
+        reserve(store, RUN, LISTING, overwrite=True)
     assert snapshot(store.place) == before
 
 
 def test_erase_removes_files_of_items_in_damaged_parts(store: Store) -> None:
     """`erase` works with damaged parts, whose ids transcripts.jsonl has: --overwrite repairs a damaged OUT."""
-    reserve(store, RUN)
+    reserve(store, RUN, LISTING)
     commit(store, [[transcript(0)], [transcript(1)]], 2)
     merged(store, 2, ["srt"])
     Path(store.place, "parts/shard-00000-of-00001/part-00000.jsonl").write_bytes(b"\0")
@@ -263,7 +267,7 @@ def test_erase_removes_files_of_items_in_damaged_parts(store: Store) -> None:
 
 def test_erase_removes_files_of_items_in_readable_lines_of_damaged_parts(store: Store) -> None:
     """Also without transcripts.jsonl, `erase` removes the files of the items whose lines are intact."""
-    reserve(store, RUN)
+    reserve(store, RUN, LISTING)
     commit(store, [[transcript(0), transcript(1)]], 2)
     merged(store, 2, ["srt"])
     Path(store.place, "transcripts.jsonl").unlink()
@@ -285,10 +289,10 @@ def test_foreign_run_file_is_refused(store: Store, content: bytes) -> None:
 
 def test_first_run_file_stays(store: Store) -> None:
     """Two shards that start together use the record of the first."""
-    assert reserve(store, RUN) == RUN
-    assert reserve(store, replace(RUN, folder="/other")) == RUN
+    assert reserve(store, RUN, LISTING).run == RUN
+    assert reserve(store, replace(RUN, folder="/other"), LISTING).run == RUN
     with pytest.raises(RunMismatchError, match=r"holds another run \(run, this one is b\): model was count, is other"):
-        reserve(store, replace(RUN, run_id="b", identity={"model": "other"}))
+        reserve(store, replace(RUN, run_id="b", identity={"model": "other"}), LISTING)
     assert (Path(store.place) / "run.json").read_text() == json.dumps(RUN.to_dict(), indent=2) + "\n"
 
 

@@ -23,6 +23,7 @@ from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
 
 FORMATS = ("srt", "vtt", "txt", "ctm", "json")
 LOG_FORMATS = ("auto", "json", "text")
+RETRY_CHOICES = ("retryable", "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,10 @@ class RunOptions:
     shards: int = 1
     limit: int | None = None
     overwrite: bool = False
+    update: bool = False
+    """Continue OUT even if the manifest has changed: transcripts of unchanged lines are kept."""
+    retry_failed: str | None = None
+    """Failed items of OUT to do again: "retryable" (they may succeed with nothing changed), "all", or None."""
     allow_outside: bool = False
     only_under: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
@@ -79,6 +84,16 @@ class RunOptions:
                 f"--overwrite by one of {self.shards} shards or tasks would erase the work of the others; give all of "
                 "them another OUT, or erase OUT once by hand"
             )
+        taking = "--update" if self.update else "--retry-failed"
+        if (self.update or self.retry_failed) and self.shards > 1:
+            raise ConfigError(
+                f"{taking} by one of {self.shards} shards or tasks would end the others; run it once as one task "
+                "(--tasks none, without --shard)"
+            )
+        if (self.update or self.retry_failed) and self.overwrite:
+            raise ConfigError(f"--overwrite erases OUT, and {taking} continues it; leave out one of them")
+        if self.retry_failed not in (None, *RETRY_CHOICES):
+            raise ConfigError(f"--retry-failed {self.retry_failed!r}: known are {', '.join(RETRY_CHOICES)}")
         for name, least in (
             ("limit", 1),
             ("part_items", 1),
@@ -190,7 +205,7 @@ def load_profile(name: str) -> dict[str, Any]:
 
 
 _NO_PROFILES = {
-    "profile", "shard", "shards", "limit", "overwrite", "include", "store_options",
+    "profile", "shard", "shards", "limit", "overwrite", "update", "retry_failed", "include", "store_options",
     "s3_endpoint_url", "anonymous", "requester_pays", "allow_private_addresses",
 }  # fmt: skip
 """Settings that no profile may set: what the run covers, where its data is, who pays for access, and what a stranger's

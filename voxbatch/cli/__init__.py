@@ -24,6 +24,7 @@ from voxbatch.cli.listen_command import listen
 from voxbatch.cli.options import (
     FileOrAddress,
     FolderOrAddress,
+    OptionalValueCommand,
     comma,
     file_for_vllm,
     include_option,
@@ -57,7 +58,10 @@ def cli() -> None:
     """
 
 
-@cli.command(epilog="Each option can also be given as an environment variable: VOXBATCH_ENGINE, VOXBATCH_PART_ITEMS, …")
+@cli.command(
+    cls=OptionalValueCommand,
+    epilog="Each option can also be given as an environment variable: VOXBATCH_ENGINE, VOXBATCH_PART_ITEMS, …",
+)
 @click.argument("source")
 @run_options
 @manifest_options

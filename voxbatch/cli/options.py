@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from voxbatch.config import FORMATS, LOG_FORMATS, PROFILE_KEYS, RunOptions, check_include, load_profile
+from voxbatch.config import FORMATS, LOG_FORMATS, PROFILE_KEYS, RETRY_CHOICES, RunOptions, check_include, load_profile
 from voxbatch.errors import ConfigError
 from voxbatch.platforms import tasks
 from voxbatch.storage.options import StoreOptions
@@ -70,6 +70,20 @@ def forwarded(ctx: click.Context, omit: Iterable[str] = ()) -> tuple[str, ...]:
     """
     options = [each for each in ctx.command.params if isinstance(each, ForwardedOption) and each.name not in omit]
     return tuple(argument for each in options for argument in each.arguments(ctx))
+
+
+class OptionalValueCommand(click.Command):
+    """A command whose option --retry-failed may stand without a value, also before an argument. Click's own optional
+    values would take the argument for the value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give --retry-failed its value if the next word is not one, and parse."""
+        following = [*args[1:], ""]
+        parsed = [
+            f"{name}={RETRY_CHOICES[0]}" if name == "--retry-failed" and after not in RETRY_CHOICES else name
+            for name, after in zip(args, following, strict=True)
+        ]
+        return super().parse_args(ctx, parsed)
 
 
 def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
@@ -244,6 +258,12 @@ _TASK = (
            help=f"Platform that says which of several tasks this process is: {', '.join(tasks.PLATFORMS)}; auto: "
            "detect it; none: ignore the environment."),
     option("--resume/--overwrite", default=True, help="Continue the run in OUT (default), or erase its outputs first."),
+    option("--update", is_flag=True,
+           help="Continue the run in OUT even if the manifest has changed: keep the transcripts of unchanged lines. A "
+           "folder needs no --update."),
+    option("--retry-failed", type=click.Choice(RETRY_CHOICES), metavar="[retryable|all]",
+           help="Do the failed items of OUT again: those that may succeed with nothing changed (retryable, default), "
+           "or all."),
 )  # fmt: skip
 
 _EFFORT = (

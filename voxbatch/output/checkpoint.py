@@ -98,6 +98,14 @@ class PartHeader:
     sha256: str = ""
     """SHA-256 of the lines after the header, in hexadecimal digits. Empty in parts of versions that did not write
     it."""
+    carried_from: str = ""
+    """The shard of an earlier run that made the entries, and to which `wall_s`, `worker`, `latency` and
+    `peak_gpu_bytes` belong. Empty if this run made them."""
+
+    @property
+    def measured_shard(self) -> str:
+        """The shard that the measurements of the header belong to."""
+        return self.carried_from or self.shard
 
     @property
     def key(self) -> RunKey:
@@ -119,8 +127,9 @@ class PartHeader:
         """
         latency = optional(stored, "latency", dict)
         shard = field(stored, "shard", str)
-        if not _SHARD.fullmatch(shard):
-            raise ValueError(f"the shard of the header is {shard!r:.80}")
+        carried_from = optional(stored, "carried_from", str) or ""
+        if not _SHARD.fullmatch(shard) or not _SHARD.fullmatch(carried_from or shard):
+            raise ValueError(f"the shard of the header is {shard!r:.80}, {carried_from!r:.80}")
         return cls(
             run=field(stored, "run", str),
             shard=shard,
@@ -133,6 +142,7 @@ class PartHeader:
             peak_gpu_bytes=None if stored.get("peak_gpu_bytes") is None else count(stored, "peak_gpu_bytes"),
             generation=optional(stored, "generation", str) or "",
             sha256=optional(stored, "sha256", str) or "",
+            carried_from=carried_from,
         )
 
     def to_bytes(self) -> bytes:
@@ -286,11 +296,13 @@ class Checkpoint:
         wall_s: float,
         latency: Latency | None = None,
         peak_gpu_bytes: int | None = None,
+        carried: PartHeader | None = None,
     ) -> list[PartEntry]:
         """Commit entries as the next part. Entries that another process committed first are left out.
 
         Args:
             wall_s, latency, peak_gpu_bytes: see PartHeader.
+            carried: header of a part of the earlier run that made the entries. None if this run made them.
 
         Returns:
             The entries that this call committed: all of them, unless another process works on the same shard.
@@ -316,11 +328,12 @@ class Checkpoint:
                 first=pending[0].index,
                 last=pending[-1].index,
                 wall_s=round(wall_s, 3),
-                worker=self._worker,
+                worker=carried.worker if carried else self._worker,
                 latency=latency,
                 peak_gpu_bytes=peak_gpu_bytes,
                 generation=self._run.generation,
                 sha256=digest.hexdigest(),
+                carried_from=carried.measured_shard if carried else "",
             )
             if self._store.create(name, chain([header.to_bytes()], (entry.to_bytes() for entry in pending))):
                 self._mark_done({e.index: e.kind for e in pending}, name)

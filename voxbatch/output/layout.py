@@ -3,7 +3,9 @@
 run.json                                       the run that OUT belongs to: written first
 parts/shard-00003-of-00016/part-00007.jsonl    the checkpoint; see the module `checkpoint`
 parts/shard-00003-of-00016/complete.json
-parts/generation-0123456789ab/shard-…/…        the same of a run that was started with --overwrite
+parts/items.bin                                the keys of the run's items; see the module `items_file`
+parts/next.json                                the run that continues this run with another list of recordings
+parts/generation-0123456789ab/…                the same of a run that took OUT over from an earlier run
 transcripts.jsonl, failures.jsonl              the merged outputs
 srt/, vtt/, txt/, ctm/, json/                  one file for each item
 summary.json                                   written last
@@ -32,20 +34,37 @@ PARTS = "parts"
 COMPLETE = "complete.json"
 """File in a shard's folder that says that each item of the shard is in a part."""
 
+ITEMS = "items.bin"
+"""File in the folder of a generation with the keys of its items."""
+NEXT = "next.json"
+"""File in the folder of a generation with the run.json of the run that continues it. It is created before run.json is
+replaced, so that of several processes exactly one decides which run that is."""
+
 GENERATION = "[0-9a-f]{12}"
 """Pattern of the id of a generation."""
 _SHARD = r"/shard-\d{5}-of-\d{5}"
 _PART_FILE, _COMPLETE_FILE = r"/part-\d{5,9}\.jsonl", f"/{re.escape(COMPLETE)}"
-_IN_PARTS = re.compile(rf"{PARTS}(/generation-{GENERATION})?{_SHARD}({_PART_FILE}|{_COMPLETE_FILE})")
+_IN_GENERATION = rf"({_SHARD}({_PART_FILE}|{_COMPLETE_FILE})|/{re.escape(ITEMS)}|/{re.escape(NEXT)})"
+_IN_PARTS = re.compile(rf"{PARTS}(/generation-{GENERATION})?{_IN_GENERATION}")
 
 
 def generation_folder(generation: str) -> str:
     """Return the folder of the shards of a generation: "" → "parts", "0123456789ab" →
     "parts/generation-0123456789ab".
 
-    So a run with `--overwrite` never takes the name of a part that another process of an earlier run may still write.
+    So a run that takes OUT over never takes the name of a part that another process of an earlier run may still write.
     """
     return f"{PARTS}/generation-{generation}" if generation else PARTS
+
+
+def items_name(generation: str) -> str:
+    """Return the name of the file with the keys of a generation's items."""
+    return f"{generation_folder(generation)}/{ITEMS}"
+
+
+def next_name(generation: str) -> str:
+    """Return the name of the file that says which run continues a generation."""
+    return f"{generation_folder(generation)}/{NEXT}"
 
 
 def shard_folder(shard: int, shards: int, generation: str = "") -> str:
@@ -66,9 +85,14 @@ def complete_names(store: Store, generation: str = "") -> list[str]:
     return _matching(store, generation, _COMPLETE_FILE)
 
 
-def _matching(store: Store, generation: str, file: str) -> list[str]:
+def names_of_generation(store: Store, generation: str) -> list[str]:
+    """Return the names of all files of one generation, sorted."""
+    return _matching(store, generation, "", _IN_GENERATION)
+
+
+def _matching(store: Store, generation: str, file: str, below: str = _SHARD) -> list[str]:
     folder = generation_folder(generation)
-    pattern = re.compile(f"{folder}{_SHARD}{file}")
+    pattern = re.compile(f"{folder}{below}{file}")
     return [name for name in store.names(folder) if pattern.fullmatch(name)]
 
 

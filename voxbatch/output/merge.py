@@ -83,7 +83,7 @@ def merge(store: Store, run: RunFile, formats: Iterable[str]) -> Summary:
     if recorded is not None and not recorded.is_of(run.key):
         recorded = None  # an earlier run wrote it, and a killed --overwrite or a late process left it
     if recorded is None and run.generation:
-        _erase_leftovers(store, run.key, owner)
+        _erase_leftovers(store, run, owner)
     parts = part_names(store, run.generation)  # list once: a later part, from a run with other shards, adds no item
     totals = Totals()
 
@@ -107,11 +107,15 @@ def merge(store: Store, run: RunFile, formats: Iterable[str]) -> Summary:
     return _put_summary(store, owner, summary, recorded)
 
 
-def _erase_leftovers(store: Store, run: RunKey, owner: Ownership) -> None:
+def _erase_leftovers(store: Store, run: RunFile, owner: Ownership) -> None:
     """Delete what a killed `--overwrite`, or a late process of an earlier run, has left. Nothing reads these files, so
-    a store that does not permit to delete them is no obstacle."""
+    a store that does not permit to delete them is no obstacle. Parts that the run has still to take over stay."""
+    if any(part_names(store, each.key.generation) for each in run.continues):
+        return
     with contextlib.suppress(StorageError):
-        erase(store, find_old_files(store, keep=run.generation), owner)
+        old = find_old_files(store, keep=run.generation)
+        owner.check()  # after the listing, so that no file of a run that takes OUT over later is in the list
+        erase(store, old, owner)
 
 
 def _lines(store: Store, run: RunKey, parts: list[str], kind: str, owner: Ownership) -> Iterator[bytes]:

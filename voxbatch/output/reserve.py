@@ -1,35 +1,70 @@
-"""Reserve OUT for a run: create run.json, or check that OUT belongs to the run, or take OUT over (`--overwrite`)."""
+"""Reserve OUT for a run: create run.json, or check that OUT belongs to the run, or take OUT over.
+
+A run takes OUT over with `--overwrite`, or to continue the run of OUT with another list of recordings.
+
+A run that ends before its model gave a result, and before anything was committed, releases OUT again. A run.json that a
+killed process left without any part is not taken for free: the process may also be one that still loads its model, and
+a mistyped command must not end it. `--overwrite` takes such an OUT, and erases nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError, StorageError
 from voxbatch.output import run_file
+from voxbatch.output.checkpoint import part_names
+from voxbatch.output.continuation import ALL, Changes, carry_over, has_same_items, plan, take_over
 from voxbatch.output.erase import erase, find_old_files
-from voxbatch.output.layout import RUN_FILE, foreign_outputs, layout_names_in
-from voxbatch.output.run_file import RunFile
+from voxbatch.output.items_file import ItemKeys, write_items
+from voxbatch.output.layout import RUN_FILE, foreign_outputs, items_name, layout_names_in
+from voxbatch.output.run_file import Continued, RunFile
 from voxbatch.storage import Store, StoreOptions, open_store
 
 
-def reserve(store: Store, run: RunFile, overwrite: bool = False) -> RunFile:
-    """Reserve OUT for a run, or check that OUT already belongs to it.
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Listing:
+    """The list of recordings of a run, and how the run may continue another one."""
+
+    keys: ItemKeys
+    """See manifest.Survey."""
+    is_update: bool = False
+    """True if the run may continue a run with another list: the list is made anew at each start, or `--update`."""
+    retried: str | None = None
+    """Failures of the earlier run to do again: see Continued.retried."""
+    shards: int = 1
+    """Number of shards of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """An OUT that belongs to the run."""
+
+    run: RunFile
+    """The stored run.json, which another process may have written."""
+    before: RunFile
+    """The run that OUT belonged to when this process came. `run` continues it, or is the same."""
+    is_new: bool = False
+    """True if this process has written run.json for a run that continues no other."""
+    changes: Changes | None = None
+    """The effect of the present list, if this process has made another run the owner of OUT."""
+
+
+def reserve(store: Store, run: RunFile, listing: Listing, overwrite: bool = False) -> Reservation:
+    """Reserve OUT for a run, or check that OUT already belongs to it, or continue the run of OUT with another list.
 
     Args:
-        run: the content of run.json if none is stored yet.
+        run: the content of run.json if none is stored yet. `items` is the number of items in the list.
         overwrite: take OUT over with a new generation, and erase what earlier runs wrote.
-
-    Returns:
-        The stored run.json, which an earlier run or another process may have written.
 
     Raises:
         ConfigError: OUT holds merged outputs that no run of voxbatch made.
-        RunMismatchError: OUT belongs to another run.
-        TakenOverError: another run took OUT over while this one erased files.
-        CheckpointError: see `run_file.read`.
+        RunMismatchError: OUT belongs to another run, which this one does not continue.
+        TakenOverError: another run took OUT over meanwhile.
+        CheckpointError: see `run_file.read` and `continuation.carry_over`.
     """
     if foreign := foreign_outputs(store):
         raise ConfigError(
@@ -37,21 +72,90 @@ def reserve(store: Store, run: RunFile, overwrite: bool = False) -> RunFile:
             "does not replace them; choose another OUT with -o, or move them away"
         )
     if overwrite:
-        return _take_over(store, replace(run, generation=run_file.new_generation()))
-    store.create(RUN_FILE, [run.to_bytes()])
-    recorded = run_file.read(store) or run
-    if recorded.run_id != run.run_id:
-        before, now = _flat(recorded.identity), _flat(run.identity)
-        differing = [
-            f"{name} was {_shortened(before.get(name))}, is {_shortened(now.get(name))}"
-            for name in {**before, **now}
-            if before.get(name) != now.get(name)
-        ]
-        raise RunMismatchError(
-            f"{store.place} holds another run ({recorded.run_id}, this one is {run.run_id}): {'; '.join(differing)}. "
-            "Choose another OUT with -o (another name for an upload), or erase the old outputs with --overwrite"
-        )
-    return recorded
+        run = _take_over(store, replace(run, generation=run_file.new_generation()))
+        write_items(store, run.key, listing.keys)
+        return Reservation(run, run, is_new=True)
+    is_new = store.create(RUN_FILE, [run.to_bytes()])
+    before = owner = run_file.read(store) or run
+    changes, retried = None, listing.retried
+    while True:
+        is_carried, is_same = True, owner.run_id == run.run_id
+        if is_same and owner.items == run.items:
+            write_items(store, owner.key, listing.keys)
+        if is_same:
+            is_carried = carry_over(store, owner, run.items)
+        else:
+            _check_continues(store, owner, run, listing)
+        if is_same and is_carried and retried is None:
+            return Reservation(owner, before, is_new, changes)
+        if listing.shards > 1:
+            raise ConfigError(_needs_one_task(store, listing))
+        later = replace(run, continues=_continued(store, owner, retried))
+        planned = plan(store, listing.keys, later.continues)
+        if is_same and is_carried and not planned.changes.retried:
+            return Reservation(owner, before, is_new, changes)
+        owner = take_over(store, owner, later, planned)
+        if owner.continues == later.continues:
+            retried, changes = None, planned.changes
+
+
+def _continued(store: Store, owner: RunFile, retried: str | None) -> tuple[Continued, ...]:
+    """Return the generations that a run continues after the owner of OUT: the owner, and those that it has not yet
+    taken over completely."""
+    older = [each for each in owner.continues if part_names(store, each.key.generation)]
+    strongest = [ALL if ALL in (each.retried, retried) else each.retried or retried for each in older]
+    return (
+        Continued(owner.key, retried),
+        *(replace(each, retried=value) for each, value in zip(older, strongest, strict=True)),
+    )
+
+
+def _check_continues(store: Store, owner: RunFile, run: RunFile, listing: Listing) -> None:
+    """Check that a run may continue the owner of OUT: only the list differs, and it may differ.
+
+    A manifest that somebody wrote is fixed. But a run with `--limit` may be followed by one with more of its lines.
+
+    Raises:
+        RunMismatchError: the run may not.
+    """
+    before, now = _flat(owner.identity), _flat(run.identity)
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    if names == ["manifest"]:
+        has_limit = owner.facts.config.get("limit") is not None or run.facts.config.get("limit") is not None
+        if listing.is_update or (has_limit and has_same_items(store, owner, listing.keys)):
+            return
+    differing = [f"{name} was {_shortened(before.get(name))}, is {_shortened(now.get(name))}" for name in names]
+    update = (
+        "To continue it with the present manifest, which keeps the transcripts of unchanged lines, add --update. "
+        if names == ["manifest"]
+        else ""
+    )
+    raise RunMismatchError(
+        f"{store.place} holds another run ({owner.run_id}, this one is {run.run_id}): {'; '.join(differing)}. {update}"
+        "Choose another OUT with -o (another name for an upload), or erase the old outputs with --overwrite"
+    )
+
+
+def _needs_one_task(store: Store, listing: Listing) -> str:
+    """Return the message for several tasks that find another list, or a list that is not taken over completely."""
+    return (
+        f"{store.place} was started with another list of recordings, and {listing.shards} shards or tasks cannot "
+        "change the list together. Run the same command once as one task (--tasks none, without --shard), or give a "
+        "manifest, or give all tasks another OUT with -o"
+    )
+
+
+def release(store: Store, reserved: RunFile) -> None:
+    """Remove run.json again, after a run that could not load its model and has committed nothing, so that another
+    model may have OUT. Nothing is done if OUT has a part, or belongs to another run.
+
+    Raises:
+        StorageError: OUT cannot be read or written.
+    """
+    owner = run_file.read(store)
+    if owner is not None and owner.key == reserved.key and not part_names(store, reserved.generation):
+        store.delete(items_name(reserved.generation))
+        store.delete(RUN_FILE)
 
 
 def _take_over(store: Store, run: RunFile) -> RunFile:

@@ -1,8 +1,9 @@
 """The file run.json, which records the run that OUT belongs to.
 
-It is created before any output. Only `--overwrite` replaces it: the run in the file is the owner of OUT, and the last
-run that wrote the file is the owner. Each run with `--overwrite` has a new generation, so that it differs from all
-earlier runs in this OUT, also from those with the same identity. A process checks that its run is still the owner
+It is created before any output. A run that takes OUT over replaces it: with `--overwrite`, or to continue the earlier
+run with another list of recordings (see the module `continuation`). The run in the file is the owner of OUT, and the
+last run that wrote the file is the owner. Each run that takes OUT over has a new generation, so that it differs from
+all earlier runs in this OUT, also from those with the same identity. A process checks that its run is still the owner
 before it commits a part and before it writes or deletes any other file.
 """
 
@@ -37,7 +38,7 @@ class RunKey:
     run_id: str
     """Digest of the identity (manifest and config)."""
     generation: str = ""
-    """Random id of a run that was started with `--overwrite`. Empty for a run that was started without."""
+    """Random id of a run that took OUT over from an earlier run. Empty for the first run."""
 
     def __str__(self) -> str:
         return f"{self.run_id} (generation {self.generation})" if self.generation else self.run_id
@@ -46,6 +47,42 @@ class RunKey:
 def new_generation() -> str:
     """Return the id of a new generation: 12 hexadecimal digits."""
     return secrets.token_hex(6)
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """An earlier run of an OUT whose finished items a later run has taken over."""
+
+    key: RunKey
+    """The key of the earlier run."""
+    retried: str | None = None
+    """Failures that are not taken over, because the later run does their items again: "retryable" or "all"."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as values for JSON."""
+        return {"run": self.key.run_id, "generation": self.key.generation, "retried": self.retried}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Continued:
+        """Rebuild the record from JSON. Unknown keys are ignored.
+
+        Raises:
+            ValueError: a value is none that a run writes.
+            KeyError, TypeError: see EngineFacts.from_dict.
+        """
+        key = RunKey(field(stored, "run", str), _checked_generation(field(stored, "generation", str)))
+        return cls(key, optional(stored, "retried", str))
+
+
+def _checked_generation(generation: str) -> str:
+    """Return the id of a generation.
+
+    Raises:
+        ValueError: it is not such an id, and it would become the name of a folder.
+    """
+    if generation and not re.fullmatch(GENERATION, generation):
+        raise ValueError(f"generation is {generation!r:.80}")
+    return generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +188,8 @@ class RunFile:
     """How the run was started."""
     generation: str = ""
     """See RunKey."""
+    continues: tuple[Continued, ...] = ()
+    """The earlier runs whose finished items this run takes over, newest first."""
 
     @property
     def key(self) -> RunKey:
@@ -168,6 +207,7 @@ class RunFile:
             "language": self.language,
             "folder": self.folder,
             "facts": self.facts.to_dict(),
+            **({"continues": [each.to_dict() for each in self.continues]} if self.continues else {}),
         }
 
     @classmethod
@@ -180,9 +220,6 @@ class RunFile:
         """
         if field(stored, "version", int) != VERSION:
             raise ValueError(f"version {stored['version']!r} is not {VERSION}")
-        generation = optional(stored, "generation", str) or ""
-        if generation and not re.fullmatch(GENERATION, generation):  # it becomes the name of a folder
-            raise ValueError(f"generation is {generation!r:.80}")
         return cls(
             run_id=field(stored, "run", str),
             identity=field(stored, "identity", dict),
@@ -190,7 +227,8 @@ class RunFile:
             language=optional(stored, "language", str),
             folder=optional(stored, "folder", str),
             facts=RunFacts.from_dict(field(stored, "facts", dict)),
-            generation=generation,
+            generation=_checked_generation(optional(stored, "generation", str) or ""),
+            continues=tuple(map(Continued.from_dict, optional(stored, "continues", list) or [])),
         )
 
     def to_bytes(self) -> bytes:
@@ -199,18 +237,21 @@ class RunFile:
 
 
 def read(store: Store) -> RunFile | None:
-    """Return the content of run.json, or None if no run was started in this OUT.
+    """Return the content of run.json, or None if no run was started in this OUT. See `parse`."""
+    return None if (stored := store.read(RUN_FILE)) is None else parse(store, RUN_FILE, stored)
+
+
+def parse(store: Store, name: str, stored: bytes) -> RunFile:
+    """Return the content of run.json, or of another file with such a content.
 
     Raises:
-        CheckpointError: the file is not a run.json of this version of voxbatch.
+        CheckpointError: the content is not of this version of voxbatch.
     """
-    if (stored := store.read(RUN_FILE)) is None:
-        return None
     try:
         return RunFile.from_dict(json.loads(stored))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise CheckpointError(
-            f"{store.place}/{RUN_FILE} was not written by this version of voxbatch; choose another OUT with -o"
+            f"{store.place}/{name} was not written by this version of voxbatch; choose another OUT with -o"
         ) from e
 
 
@@ -246,7 +287,15 @@ class Ownership:
         """
         now, place = time.monotonic(), self._store.place
         if (owner := read(self._store)) is None:
-            raise TakenOverError(f"{place}/{RUN_FILE} is gone: OUT was deleted or moved during the run")
+            raise TakenOverError(
+                f"{place}/{RUN_FILE} is gone: OUT was deleted or moved during the run, or the process that started the "
+                "run ended before its model was loaded"
+            )
+        if owner.key != self._run and owner.continues:
+            raise TakenOverError(
+                f"{place}: another process continues this OUT with the present list of recordings, or does failed "
+                "recordings again, and has taken over the committed items; this process ends, and nothing is to be done"
+            )
         if owner.key != self._run:
             raise TakenOverError(
                 f"{place}: another run, {owner.key}, took OUT over with --overwrite; this run, {self._run}, ends, and "

@@ -197,7 +197,7 @@ def summarise(
     by_worker: dict[tuple[str, int], float] = {}
     latency, peak_gpu_bytes = Latency(), None
     for header in headers:
-        at = header.shard, header.worker
+        at = header.measured_shard, header.worker
         by_worker[at] = by_worker.get(at, 0.0) + header.wall_s
         if header.latency is not None:
             latency.update(header.latency)

@@ -20,7 +20,7 @@ from voxbatch.config import Config, RunOptions, digest
 from voxbatch.engines import EngineCache, EngineSpec
 from voxbatch.log import Log
 from voxbatch.manifest import InheritableSource, PathPolicy, Source, open_source, survey
-from voxbatch.output.reserve import refuse_nested, reserve
+from voxbatch.output.reserve import Listing, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, RunFacts, RunFile
 from voxbatch.runner.pipeline import PipelineOptions
 from voxbatch.storage import StoreOptions, open_store
@@ -35,6 +35,8 @@ class Job:
 
     run: RunFile
     """The record of the run, with this process's own facts. The record in OUT may have the facts of another process."""
+    is_new: bool
+    """True if this process has created the record in OUT, for a run that continues no other."""
     source: InheritableSource
     """The manifest. The process that prepared the job keeps it open."""
     path_policy: PathPolicy
@@ -42,7 +44,8 @@ class Job:
     limit: int | None
     """Number of items that are read from the manifest. None means all."""
     durations: NDArray[np.float32]
-    """Seconds of each item of the manifest, NaN if unknown, shape (num_items,)."""
+    """Seconds of each item of the run, NaN if unknown, shape (run.items,). Transcripts of earlier runs that are not in
+    the manifest follow its items; see output.continuation."""
     shard: int
     shards: int
     out: str
@@ -133,7 +136,18 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     refuse_nested(store.place, config.store_options)
     if unsafe := store.prepare():
         log.warning("unsafe_store", text=unsafe)
-    recorded = reserve(store, run, config.overwrite)
+    listing = Listing(
+        keys=surveyed.keys,
+        is_update=source.grows or config.update,
+        retried=config.retry_failed,
+        shards=config.shards,
+    )
+    reserved = reserve(store, run, listing, config.overwrite)
+    recorded, owner = reserved.before, reserved.run
+    if reserved.changes is not None:
+        log.info("continued", text=f"{config.out} continues with {surveyed.items:,} recordings: {reserved.changes}")
+    elif config.retry_failed:
+        log.info("retry_failed", text=f"no failure to retry in {config.out} (--retry-failed {config.retry_failed})")
     if recorded.folder not in (None, run.folder):
         started = f"this run was started with recordings in {recorded.folder} and continues with those in {run.folder}"
         log.warning("other_folder", text=f"{started}: voxbatch assumes that they are the same")
@@ -141,11 +155,12 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         started = f"this run was started with {recorded.facts.versions} and continues with {run.facts.versions}"
         log.warning("other_versions", text=f"{started}: texts may differ")
     return Job(
-        run=replace(run, generation=recorded.generation),
+        run=replace(run, generation=owner.generation, items=owner.items, continues=owner.continues),
+        is_new=reserved.is_new,
         source=source.inheritable(),
         path_policy=policy,
         limit=config.limit,
-        durations=surveyed.durations,
+        durations=np.pad(surveyed.durations, (0, owner.items - surveyed.items), constant_values=np.nan),
         shard=config.shard,
         shards=config.shards,
         out=config.out,

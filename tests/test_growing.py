@@ -1,0 +1,455 @@
+"""Tests for runs whose list of recordings grows, changes or shrinks, and for failures that are done again: exactly the
+new and changed recordings are transcribed, no transcript is lost, and a kill at any step changes no byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import servers
+from conftest import ROOT, ManifestWriter, Recorder, Starter, Voxbatch, environment
+
+from voxbatch import runner
+from voxbatch.config import Config
+from voxbatch.engines.feed import Feed
+from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
+from voxbatch.errors import ConfigError, RunMismatchError
+from voxbatch.log import Log
+from voxbatch.output.verify import verify
+from voxbatch.runner import RunResult
+from voxbatch.storage import Store, open_store
+
+SCRIPTED = ("--engine", "scripted", "--log-format", "text", "--decoders", "1")
+
+
+def lines(out: Path, name: str = "transcripts.jsonl") -> dict[str, dict[str, Any]]:
+    """Return the lines of a merged output by id. No id comes twice."""
+    rows = [json.loads(line) for line in (out / name).read_bytes().splitlines()]
+    assert len({row["id"] for row in rows}) == len(rows)
+    return {row["id"]: row for row in rows}
+
+
+def raw_lines(out: Path) -> dict[str, bytes]:
+    """Return the bytes of each transcript by id."""
+    return {json.loads(line)["id"]: line for line in (out / "transcripts.jsonl").read_bytes().splitlines()}
+
+
+def outputs(store: Store) -> dict[str, bytes]:
+    """Return the merged lines and the subtitles."""
+    names = ("transcripts.jsonl", "failures.jsonl", *store.names("srt"))
+    return {name: store.read(name) or b"" for name in names}
+
+
+@pytest.fixture
+def engine_items(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the index of the item of each chunk that the engine works on in this process."""
+    seen: list[int] = []
+
+    class Counting(ScriptedTestEngine):
+        def stream(self, feed: Feed) -> Iterator[Any]:
+            for result in super().stream(feed):
+                if hasattr(result, "item"):
+                    seen.append(result.item)
+                yield result
+
+    monkeypatch.setattr("voxbatch.engines.scripted_test_engine.ScriptedTestEngine", Counting)
+    return seen
+
+
+Run = Callable[..., RunResult]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a function that runs a source in this process: run("talks", said, update=True)."""
+
+    def begin(source: object, said: list[str] | None = None, **settings: Any) -> RunResult:
+        log = Log(quiet=True) if said is None else Log(write=said.append)
+        config = Config(source=str(tmp_path / str(source)), out=str(tmp_path / "out"), engine="scripted", **settings)
+        return runner.run(config, log)
+
+    return begin
+
+
+def test_ten_recordings_more(recording: Recorder, run: Run, engine_items: list[int], tmp_path: Path) -> None:
+    """A second run over a folder of 1,000 recordings, to which 10 were added, does exactly these 10, and leaves the
+    lines of the others as they are. A third run does nothing.
+    """
+    sample = recording("talks/day/0500.wav", 1.2)
+    for i in range(1000):
+        if i != 500:
+            os.link(sample, tmp_path / f"talks/day/{i:04d}.wav")
+    assert run("talks").progress.done == 1000
+    assert (len(engine_items), len(set(engine_items))) == (1000, 1000)
+    before = raw_lines(tmp_path / "out")
+    engine_items.clear()
+    for i in range(10):  # among the others, so that their indexes change
+        shutil.copy(sample, tmp_path / f"talks/day/{i * 100:04d}b.wav")
+    said: list[str] = []
+    result = run("talks", said)
+    assert len(engine_items) == len(set(engine_items)) == 10
+    assert (result.progress.resumed, result.progress.done) == (1000, 10)
+    assert result.summary
+    assert (result.summary.items, result.summary.done) == (1010, 1010)
+    assert any("10 new; 1,000 done before, kept as they are" in text for text in said), said
+    after = raw_lines(tmp_path / "out")
+    assert {item: after[item] for item in before} == before
+    assert len(after) == 1010
+    assert list(after) == sorted(after)
+    assert verify(open_store(str(tmp_path / "out"))) == []
+    assert run("talks").progress.resumed == 1010
+    assert len(engine_items) == 10
+
+
+def test_changed_removed_and_renamed(recording: Recorder, run: Run, engine_items: list[int], tmp_path: Path) -> None:
+    """A changed recording is transcribed again; the transcript of a removed one stays and is told; a renamed one is
+    both; the transcript returns to its place when the recording does.
+    """
+    for name, seconds in (("a", 1.1), ("b", 1.6), ("c", 2.1), ("d", 2.6), ("e", 3.1)):
+        recording(f"talks/{name}.wav", seconds)
+    (tmp_path / "talks/x.wav").write_bytes(b"no audio")
+    run("talks", formats=("srt",))
+    before, state = raw_lines(tmp_path / "out"), os.stat(tmp_path / "talks/b.wav")
+    assert list(lines(tmp_path / "out", "failures.jsonl")) == ["x.wav"]
+    engine_items.clear()
+    recording("talks/a.wav", 5.1)
+    shutil.move(tmp_path / "talks/b.wav", tmp_path / "b.wav")
+    (tmp_path / "talks/c.wav").rename(tmp_path / "talks/f.wav")
+    (tmp_path / "talks/x.wav").unlink()
+    said: list[str] = []
+    result = run("talks", said)
+    text = next(text for text in said if "continues" in text)
+    assert text.endswith(
+        "continues with 4 recordings: 1 new; 2 done before, kept as they are; 1 changed, transcribed again; 2 no "
+        "longer in the list, with transcripts that stay; 1 failed before and no longer in the list, left out"
+    )
+    assert len(engine_items) == 2
+    assert result.summary
+    assert (result.summary.items, result.summary.done, result.summary.failed) == (6, 6, 0)
+    after = raw_lines(tmp_path / "out")
+    assert list(after) == ["a.wav", "d.wav", "e.wav", "f.wav", "b.wav", "c.wav"]
+    assert {name: after[name] for name in before if name != "a.wav"} == {
+        name: before[name] for name in before if name != "a.wav"
+    }
+    assert lines(tmp_path / "out")["a.wav"]["audio_duration"] == 5.1
+    subtitles = sorted(path.name for path in (tmp_path / "out/srt").iterdir())
+    assert subtitles == [f"{name}.wav.srt" for name in "bcde"], "not those of the old a.wav; srt is not asked for now"
+    assert verify(open_store(str(tmp_path / "out"))) == []
+    shutil.move(tmp_path / "b.wav", tmp_path / "talks/b.wav")
+    assert os.stat(tmp_path / "talks/b.wav").st_mtime_ns == state.st_mtime_ns
+    run("talks", formats=("srt",))
+    assert len(engine_items) == 2
+    assert list(raw_lines(tmp_path / "out")) == ["a.wav", "b.wav", "d.wav", "e.wav", "f.wav", "c.wav"]
+    assert len(list((tmp_path / "out/srt").iterdir())) == 6
+
+
+def test_a_limit_and_then_the_whole(
+    recording: Recorder, manifest: ManifestWriter, run: Run, engine_items: list[int], tmp_path: Path
+) -> None:
+    """--limit 2 and then more of the same folder or manifest file just works. --limit 2 after the whole folder keeps
+    all transcripts; for a manifest file it is refused.
+    """
+    for name in "abcd":
+        recording(f"talks/{name}.wav", 1.1)
+    assert run("talks", limit=2).progress.done == 2
+    assert run("talks").progress.done == 2
+    whole = raw_lines(tmp_path / "out")
+    assert run("talks", limit=2).progress.done == 0
+    assert raw_lines(tmp_path / "out") == whole
+    assert run("talks").progress.done == 0
+    assert raw_lines(tmp_path / "out") == whole
+    shutil.rmtree(tmp_path / "out")
+    manifest(1.1, 1.6, 2.1, 2.6)
+    engine_items.clear()
+    for limit, done in ((2, 2), (3, 1), (None, 1)):
+        assert run("m.jsonl", limit=limit).progress.done == done
+    assert len(engine_items) == 4
+    before = (tmp_path / "out/transcripts.jsonl").read_bytes()
+    with pytest.raises(RunMismatchError, match="holds another run"):
+        run("m.jsonl", limit=2)
+    assert (tmp_path / "out/transcripts.jsonl").read_bytes() == before
+
+
+def test_a_manifest_file_takes_update(manifest: ManifestWriter, run: Run, tmp_path: Path) -> None:
+    """A changed manifest file is refused with a message that names --update; with it, unchanged lines are kept. Another
+    model is refused in any case.
+    """
+    manifest(1.1, 1.6, 2.1)
+    run("m.jsonl")
+    before = raw_lines(tmp_path / "out")
+    text = (tmp_path / "m.jsonl").read_text().splitlines()
+    row = {"audio_filepath": "r1.wav", "text": "w0 w1"}
+    (tmp_path / "m.jsonl").write_text("\n".join([text[2], json.dumps(row), text[0]]) + "\n")
+    with pytest.raises(RunMismatchError, match=r"manifest was .* add --update"):
+        run("m.jsonl")
+    with pytest.raises(RunMismatchError, match=r"engine|model"):
+        run("m.jsonl", update=True, model="other")
+    result = run("m.jsonl", update=True)
+    assert (result.progress.done, result.progress.resumed) == (1, 2)
+    after = raw_lines(tmp_path / "out")
+    assert list(after) == ["r2.wav", "r1.wav", "r0.wav"]
+    assert (after["r0.wav"], after["r2.wav"]) == (before["r0.wav"], before["r2.wav"])
+    assert lines(tmp_path / "out")["r1.wav"]["text"] == "w0 w1"
+    assert run("m.jsonl", update=True).progress.resumed == 3
+
+
+def test_retry_failed(recording: Recorder, run: Run, engine_items: list[int], tmp_path: Path) -> None:
+    """--retry-failed does the retryable failures again, all of them with `all`, and takes nothing over if there are
+    none. A repaired recording becomes a transcript whose line has no trace of the failure.
+    """
+    for i in range(4):
+        recording(f"r{i}.wav", 1.1 + i)
+    rows = [{"audio_filepath": f"r{i}.wav", "speaker": i} for i in (0, 1, 2, 3, 9)]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    failing = {"engine_options": {"fail_items": "1,2"}}
+    result = run("m.jsonl", **failing)
+    assert result.summary
+    assert (result.summary.done, result.summary.failed) == (2, 3)
+    before, summary = raw_lines(tmp_path / "out"), (tmp_path / "out/summary.json").read_bytes()
+    engine_items.clear()
+    result = run("m.jsonl", retry_failed="retryable")
+    assert sorted(engine_items) == [1, 2]
+    assert list(lines(tmp_path / "out", "failures.jsonl")) == ["r9.wav"]
+    after = raw_lines(tmp_path / "out")
+    assert list(after) == ["r0.wav", "r1.wav", "r2.wav", "r3.wav"]
+    assert (after["r0.wav"], after["r3.wav"]) == (before["r0.wav"], before["r3.wav"])
+    assert not {"error", "message", "retryable", "line"} & set(lines(tmp_path / "out")["r1.wav"])
+    summary, said = (tmp_path / "out/summary.json").read_bytes(), list[str]()
+    run("m.jsonl", said, retry_failed="retryable")
+    assert any("no failure to retry" in text for text in said)
+    assert (tmp_path / "out/summary.json").read_bytes() == summary
+    recording("r9.wav", 2.2)
+    assert run("m.jsonl").progress.resumed_failed == 1
+    engine_items.clear()
+    result = run("m.jsonl", retry_failed="all")
+    assert engine_items == [4]
+    assert result.summary
+    assert (result.summary.done, result.summary.failed) == (5, 0)
+    assert (tmp_path / "out/failures.jsonl").read_bytes() == b""
+    assert not {"error", "message", "retryable", "line"} & set(lines(tmp_path / "out")["r9.wav"])
+    assert verify(open_store(str(tmp_path / "out"))) == []
+
+
+def test_an_update_and_a_retry_at_once(recording: Recorder, run: Run, engine_items: list[int], tmp_path: Path) -> None:
+    """--retry-failed over a folder with new recordings does both."""
+    for name in "abc":
+        recording(f"talks/{name}.wav", 1.1)
+    run("talks", engine_options={"fail_items": "1"})
+    recording("talks/d.wav", 1.6)
+    engine_items.clear()
+    run("talks", retry_failed="retryable")
+    assert sorted(engine_items) == [1, 3]
+    assert list(lines(tmp_path / "out")) == ["a.wav", "b.wav", "c.wav", "d.wav"]
+
+
+def test_several_tasks_cannot_change_the_list(recording: Recorder, run: Run, tmp_path: Path) -> None:
+    """Shards of a run refuse another list, and --update and --retry-failed; one task changes it, and shards continue
+    with it.
+    """
+    for i in range(6):
+        recording(f"talks/{i}.wav", 1.1 + i / 2)
+    for shard in range(3):
+        run("talks", shard=shard, shards=3)
+    before = raw_lines(tmp_path / "out")
+    wall_s = json.loads((tmp_path / "out/summary.json").read_text())["process_s"]
+    for i in range(6, 9):
+        recording(f"talks/{i}.wav", 1.1)
+    with pytest.raises(ConfigError, match=r"3 shards or tasks cannot change the list together.*as one task"):
+        run("talks", shard=0, shards=3)
+    for settings in ({"update": True}, {"retry_failed": "all"}):
+        with pytest.raises(ConfigError, match="as one task"):
+            run("talks", shard=0, shards=3, **settings)
+    with pytest.raises(ConfigError, match="leave out one"):
+        run("talks", overwrite=True, update=True)
+    result = run("talks")
+    assert (result.progress.done, result.progress.resumed) == (3, 6)
+    after = raw_lines(tmp_path / "out")
+    assert {name: after[name] for name in before} == before
+    assert json.loads((tmp_path / "out/summary.json").read_text())["process_s"] > wall_s
+    for shard in range(2):
+        assert run("talks", shard=shard, shards=2).progress.done == 0
+
+
+def test_an_out_of_an_older_version(recording: Recorder, run: Run, tmp_path: Path) -> None:
+    """An OUT without the list of its items is completed by the next run, and then takes more recordings."""
+    for name in "ab":
+        recording(f"talks/{name}.wav", 1.1)
+    run("talks")
+    (tmp_path / "out/parts/items.bin").unlink()
+    assert run("talks").progress.resumed == 2
+    recording("talks/c.wav", 1.1)
+    assert run("talks").progress.done == 1
+
+
+@pytest.mark.slow
+def test_several_workers(recording: Recorder, run: Run, tmp_path: Path) -> None:
+    """A run with several worker processes does the new recordings only, and keeps the transcripts of removed ones."""
+    for i in range(8):
+        recording(f"talks/{i}.wav", 1.1 + i / 2)
+    workers = {"engine_options": {"workers": "2"}}
+    assert run("talks", **workers).progress.done == 8
+    before = raw_lines(tmp_path / "out")
+    (tmp_path / "talks/3.wav").unlink()
+    for i in range(8, 12):
+        recording(f"talks/{i}.wav", 1.1)
+    result = run("talks", **workers)
+    assert (result.progress.resumed, result.progress.done) == (8, 4)
+    after = raw_lines(tmp_path / "out")
+    assert {name: after[name] for name in before} == before
+    assert len(after) == 12
+
+
+def killed_at(number: int, *args: object, **settings: Any) -> int:
+    """Run the program, killed after so many changes of OUT, and return its exit code."""
+    command = [sys.executable, str(ROOT / "tests/support/killed_at.py"), str(number), *map(str, args)]
+    return subprocess.run(command, env=environment(), capture_output=True, timeout=120, **settings).returncode
+
+
+@pytest.fixture
+def grown(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> tuple[object, ...]:
+    """Make OUT `first` of a folder that changes afterwards in every way. Return the arguments of a run of it."""
+    for name, seconds in (("a", 1.1), ("b", 1.6), ("c", 2.1), ("d", 2.6)):
+        recording(f"talks/{name}.wav", seconds)
+    (tmp_path / "talks/x.wav").write_bytes(b"no audio")
+    command = ("run", "talks", *SCRIPTED, "--formats", "srt")
+    assert voxbatch(*command, "-o", "first", "--part-items", "2").returncode == 3
+    recording("talks/a.wav", 5.1)
+    (tmp_path / "talks/b.wav").unlink()
+    recording("talks/0.wav", 1.1)
+    recording("talks/e.wav", 3.1)
+    return command
+
+
+@pytest.mark.slow
+def test_killed_at_every_step_of_an_update(grown: tuple[object, ...], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """An update that is killed after any of its changes of OUT ends in the bytes of an undisturbed one; between two
+    kills, the merged outputs are those of before.
+    """
+    shutil.copytree(tmp_path / "first", tmp_path / "peace")
+    assert voxbatch(*grown, "-o", "peace").returncode == 3
+    wanted = outputs(open_store(str(tmp_path / "peace")))
+    assert len(json.loads(wanted["transcripts.jsonl"].splitlines()[0])["words"]) > 0
+    number, code = 0, -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        out = tmp_path / f"killed{number}"
+        shutil.copytree(tmp_path / "first", out)
+        code = killed_at(number, *grown, "-o", out, cwd=tmp_path)
+        assert (out / "transcripts.jsonl").read_bytes()
+        again = voxbatch(*grown, "-o", out)
+        assert again.returncode == 3, again.stderr
+        assert outputs(open_store(str(out))) == wanted, number
+        assert verify(open_store(str(out))) == []
+        shutil.rmtree(out)
+        number += 1
+    assert code == 3
+    assert number > 15
+
+
+@pytest.mark.slow
+def test_an_update_during_an_update(
+    grown: tuple[object, ...], recording: Recorder, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """If an update is killed at any step and the folder changes once more, the next run has all transcripts of all
+    generations.
+    """
+    kept = raw_lines(tmp_path / "first")
+    for number in range(1, 12, 2):
+        out = tmp_path / f"killed{number}"
+        shutil.copytree(tmp_path / "first", out)
+        assert killed_at(number, *grown, "-o", out, cwd=tmp_path) == -signal.SIGKILL
+        recording(f"talks/more{number}.wav", 1.6)
+        (tmp_path / "talks/c.wav").rename(tmp_path / "c.wav")
+        again = voxbatch(*grown, "-o", out)
+        assert again.returncode == 3, again.stderr
+        (tmp_path / "c.wav").rename(tmp_path / "talks/c.wav")
+        found = raw_lines(out)
+        assert {name: found[name] for name in ("b.wav", "c.wav", "d.wav")} == {
+            name: kept[name] for name in ("b.wav", "c.wav", "d.wav")
+        }
+        assert found.keys() >= {"a.wav", "0.wav", "e.wav", f"more{number}.wav"}
+        assert found["a.wav"] != kept["a.wav"]
+        assert verify(open_store(str(out))) == []
+
+
+@pytest.mark.slow
+def test_an_update_in_a_bucket(
+    google: servers.Server,
+    grown: tuple[object, ...],
+    voxbatch: Voxbatch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An update of an OUT in a bucket that is killed at any step ends in the bytes of one with files."""
+    assert voxbatch(*grown, "-o", "first").returncode == 3
+    wanted = outputs(open_store(str(tmp_path / "first")))
+    with servers.placed(google, monkeypatch):
+        for number in (1, 2, 3, 4, 5, 7, 9, 12):
+            bucket = f"grow-{number}-{os.getpid()}"
+            google.make(bucket)
+            out = f"gs://{bucket}/out"
+            for path in sorted((tmp_path / "talks").glob("[0ae].wav")):
+                path.rename(tmp_path / path.name)
+            assert voxbatch(*grown, "-o", out).returncode == 3
+            for name in "0ae":
+                (tmp_path / f"{name}.wav").rename(tmp_path / f"talks/{name}.wav")
+            assert killed_at(number, *grown, "-o", out, cwd=tmp_path) == -signal.SIGKILL
+            again = voxbatch(*grown, "-o", out)
+            assert again.returncode == 3, again.stderr
+            found = outputs(open_store(out))
+            assert {n: c for n, c in found.items() if n.startswith("srt/")}.keys() >= {"srt/0.wav.srt", "srt/a.wav.srt"}
+            assert set(found["transcripts.jsonl"].splitlines()) >= {
+                line for line in wanted["transcripts.jsonl"].splitlines() if b'"id": "b.wav"' not in line
+            }
+            assert verify(open_store(out)) == []
+
+
+@pytest.mark.slow
+def test_a_process_of_the_old_list(recording: Recorder, start: Starter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """While a run is at work, a second one with more recordings takes its committed items over. The first one ends with
+    a message that says so, and nothing is transcribed twice.
+    """
+    for i in range(8):
+        recording(f"talks/{i}.wav", 1.1)
+    slow = ("--part-items", "1", "--engine-option", "concurrency=1", "--engine-option", "delay_s=0.4")
+    first = start("run", "talks", "-o", "out", *SCRIPTED, *slow)
+    limit = time.monotonic() + 60
+    while len(list(tmp_path.glob("out/parts/*/part-*"))) < 2:
+        assert time.monotonic() < limit
+        assert first.poll() is None
+        time.sleep(0.02)
+    recording("talks/9.wav", 1.6)
+    second = voxbatch("run", "talks", "-o", "out", *SCRIPTED)
+    assert second.returncode == 0, second.stderr
+    _, stderr = first.communicate(timeout=120)
+    assert first.returncode == 1
+    assert "another process continues this OUT with the present list of recordings" in stderr
+    assert "--overwrite" not in stderr
+    assert "Traceback" not in stderr
+    assert len(lines(tmp_path / "out")) == 9
+    resumed = json.loads((tmp_path / "out/summary.json").read_text())
+    assert resumed["latency"]["chunk"]["count"] == 9
+
+
+def test_the_command_line(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """--retry-failed stands before SOURCE without a value, or with one; a wrong combination is refused."""
+    recording("talks/a.wav", 1.1)
+    (tmp_path / "talks/b.wav").write_bytes(b"no audio")
+    assert voxbatch("run", "talks", *SCRIPTED).returncode == 3
+    recording("talks/b.wav", 1.6)
+    update = voxbatch("run", "--retry-failed", "talks", *SCRIPTED)
+    assert (update.returncode, "1 changed, transcribed again" in update.stderr) == (0, True), update.stderr
+    done = voxbatch("run", "--retry-failed", "all", "talks", *SCRIPTED)
+    assert (done.returncode, "no failure to retry" in done.stderr) == (0, True), done.stderr
+    assert voxbatch("run", "talks", "--retry-failed=all", *SCRIPTED).returncode == 0
+    both = voxbatch("run", "talks", "--retry-failed", "--overwrite", *SCRIPTED)
+    assert (both.returncode, "leave out one of them" in both.stderr) == (2, True)

@@ -1,0 +1,75 @@
+"""The file items.bin: the keys of a run's items, by which a later run finds them in another list of recordings.
+
+    {"version": 1, "run": "…", "generation": "", "items": 3, "sha256": "…"}      a line of JSON
+    16 bytes for each item: the hash of its id and the hash of its line          see manifest.Survey.keys
+
+It is written before any part. The items of the manifest come first, in its order. The items that a run has kept from
+earlier runs, and that its manifest does not name, follow them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxbatch.errors import CheckpointError
+from voxbatch.output.layout import VERSION, items_name
+from voxbatch.output.run_file import RunKey
+from voxbatch.output.stored_json import count, field, json_bytes
+from voxbatch.storage import Store
+
+ItemKeys = NDArray[np.uint64]
+"""Keys of items, shape (num_items, 2): hash of the id, hash of the line."""
+_BYTES = 16
+"""Bytes of a key."""
+
+
+def write_items(store: Store, run: RunKey, keys: ItemKeys) -> None:
+    """Write the file of a run, unless it is there already.
+
+    Call this only if the run owns OUT, or if no other process knows its generation yet.
+    """
+    data, name = keys.astype("<u8", copy=False).tobytes(), items_name(run.generation)
+    fields = {
+        "version": VERSION, "run": run.run_id, "generation": run.generation, "items": len(keys),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }  # fmt: skip
+    header = json_bytes(fields) + b"\n"
+    if store.create(name, [header, data]):
+        return
+    with contextlib.closing(store.lines(name)) as lines:
+        if next(lines, b"") == header:
+            return
+    store.write(name, [header, data])  # of a run that never loaded its model, or whose run.json was removed
+
+
+def read_items(store: Store, run: RunKey) -> ItemKeys | None:
+    """Return the keys of a run's items, or None if there is no such file.
+
+    Raises:
+        CheckpointError: the file is damaged, or belongs to another run.
+    """
+    name = items_name(run.generation)
+    if (stored := store.read(name)) is None:
+        return None
+    line, _, data = stored.partition(b"\n")
+    try:
+        header = json.loads(line)
+        is_sound = field(header, "version", int) == VERSION and field(header, "run", str) == run.run_id
+        is_sound = is_sound and field(header, "generation", str) == run.generation
+        is_sound = is_sound and field(header, "sha256", str) == hashlib.sha256(data).hexdigest()
+        is_sound = is_sound and len(data) == _BYTES * count(header, "items")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        is_sound = False
+    if not is_sound:
+        reason = f"not the list of the items of run {run}, or damaged"
+        raise CheckpointError(
+            f"{store.place}/{name}: {reason}, so that OUT cannot be continued with another list of recordings; choose "
+            "another OUT with -o",
+            reason,
+        )
+    return np.frombuffer(data, "<u8").reshape(-1, 2)
