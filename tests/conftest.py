@@ -71,7 +71,10 @@ def environment(**extra: str) -> dict[str, str]:
     """Return an environment with this checkout first on PYTHONPATH, without the caller's VOXBATCH_* settings and the
     variables of a platform that runs the tests.
     """
-    own = ("VOXBATCH_", "CLOUD_RUN_", "SAGEMAKER_", "AWS_BATCH_", "JOB_COMPLETION", "SLURM_", "RANK")
+    own = (
+        "VOXBATCH_", "CLOUD_RUN_", "CLOUD_ML_", "K_SERVICE", "BATCH_TASK", "SAGEMAKER_", "AWS_BATCH_", "KUBERNETES_",
+        "JOB_COMPLETION", "SLURM_", "RANK",
+    )  # fmt: skip
     kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     return {**kept, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **extra}
 

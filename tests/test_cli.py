@@ -171,8 +171,8 @@ def test_status_names_a_damaged_part(
     assert done.stderr.count("\n") == 1
 
 
-def test_validate_reports_every_bad_line(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """validate reports all bad lines with number, value and rule, not only the first one."""
+def test_validate_reports_bad_lines(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """validate reports a few bad lines one by one, with number, value and rule."""
     (tmp_path / "bad.jsonl").write_text(
         '{"audio_filepath": "a.wav"}\nx\n\n{"audio_filepath": 5}\n{"audio_filepath": "a.wav"}\n'
     )
@@ -191,7 +191,7 @@ def test_messages_hold_no_secret_of_an_address(voxbatch: Voxbatch, tmp_path: Pat
     signed, login = f"https://h/a.wav?X-Goog-Signature={secret}", f"https://me:{secret}@h/a.wav"
     lines = [f'{{"audio_filepath": "{signed}', signed, login, f'["{signed}"]', f'{{"audio_filepath": "{login}"}}']
     (tmp_path / "bad.jsonl").write_text("\n".join([*lines, f'{{"audio_filepath": "{signed[:-9]}" {signed}']))
-    done = voxbatch("validate", "bad.jsonl")
+    done = voxbatch("validate", "bad.jsonl", "--all")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, len(lines) + 1)
     for log_format in ("text", "json"):
         done.stderr += voxbatch("run", "bad.jsonl", "--log-format", log_format, "--engine", "scripted").stderr
@@ -448,12 +448,25 @@ def test_quiet_prints_nothing(voxbatch: Voxbatch, manifest: ManifestWriter) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [(), ("--log-format", "json"), ("--engine-option", "die_after=1"), ("--engine", "x")])
-def test_each_log_line_is_a_json_event_without_a_terminal(
-    voxbatch: Voxbatch, manifest: ManifestWriter, extra: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("extra", "job"),
+    [
+        ((), "K_SERVICE"),
+        (("--log-format", "json"), ""),
+        (("--engine-option", "die_after=1"), "KUBERNETES_SERVICE_HOST"),
+        (("--engine", "x"), "BATCH_TASK_INDEX"),
+        (("--part-items", "0"), "CLOUD_RUN_JOB"),
+        (("--part-items", "0", "--log-format", "json"), ""),
+        (("--no-such-option",), "CLOUD_RUN_JOB"),
+    ],
+)
+def test_each_log_line_of_a_job_is_a_json_event(
+    voxbatch: Voxbatch, manifest: ManifestWriter, extra: tuple[str, ...], job: str
 ) -> None:
-    """If stderr is no terminal, each line is an event with severity, time and message; errors are events, too."""
-    done = voxbatch("run", manifest(0.5, None), "--engine", "scripted", *extra)
+    """In a job of a platform that reads JSON, and with --log-format json, each line is an event with severity, time and
+    message; errors are events, too.
+    """
+    done = voxbatch("run", manifest(0.5, None), "--engine", "scripted", *extra, env={job: "x"} if job else {})
     events = [json.loads(line) for line in done.stderr.splitlines()]
     assert all({"severity", "time", "message"} <= event.keys() for event in events)
     assert events
@@ -490,14 +503,49 @@ def test_last_event_has_the_figures_of_the_run(voxbatch: Voxbatch, manifest: Man
     assert again.items() >= {**expected, "wer": score["wer"], "engine_s": 0.0}.items()
 
 
-def test_each_bad_line_of_a_manifest_is_one_json_event(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Each bad line of a manifest is one event."""
-    (tmp_path / "bad.jsonl").write_text("x\ny\n")
-    done = voxbatch("run", "bad.jsonl", "--engine", "scripted", "--log-format", "json")
-    assert done.returncode == 2
-    assert [json.loads(line)["text"].split(": ")[:2] for line in done.stderr.splitlines()] == [
-        ["bad.jsonl", "line 1"], ["bad.jsonl", "line 2"],
+def test_the_log_in_a_pipe_is_text(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
+    """`voxbatch run … 2>&1 | tee log` shows text for people, without the figures for programs."""
+    done = voxbatch("run", manifest(0.5, None), "--engine", "scripted", "--usd-per-hour", "1")
+    assert done.returncode == 3
+    assert done.stderr == "engine scripted: asked for; model count (Apache-2.0)\n"
+
+
+def test_many_bad_lines_are_one_error_with_three_examples(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A manifest with thousands of bad lines gives a short error, and one event of a JSON log."""
+    (tmp_path / "bad.jsonl").write_text("x\n" * 5000)
+    done = voxbatch("run", "bad.jsonl", "--engine", "scripted")
+    assert (done.returncode, done.stdout) == (2, "")
+    bad = "not JSON: Expecting value at column 1, near 'x'; write one JSON object a line"
+    assert done.stderr.splitlines() == [
+        f"Error: bad.jsonl: line 1: {bad}", f"bad.jsonl: line 2: {bad}", f"bad.jsonl: line 3: {bad}",
+        "bad.jsonl: … and 4,997 more bad lines; voxbatch validate --all lists them",
     ]  # fmt: skip
+    done = voxbatch("run", "bad.jsonl", "--engine", "scripted", "--log-format", "json")
+    (event,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (event["severity"], event["text"].count("\n")) == ("ERROR", 3)
+
+
+@pytest.mark.parametrize("given", [("srt", "vtt"), ("SRT,vtt",), (".srt", ".VTT"), ("srt,", "vtt")])
+def test_formats_are_read_as_people_write_them(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path, given: tuple[str, ...]
+) -> None:
+    """Formats may be separated by spaces, written in capitals and with a dot, before and after SOURCE."""
+    manifest(0.6)
+    assert voxbatch("run", "--formats", *given, "m.jsonl", *SCRIPTED).returncode == 0
+    assert voxbatch("run", "m.jsonl", *SCRIPTED, "-o", "out", "--formats", *given).returncode == 0
+    for out in ("m.voxbatch", "out"):
+        assert {path.name for path in (tmp_path / out).iterdir()} >= {"srt", "vtt"}
+
+
+def test_commands_name_the_next_step(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
+    """A missing SOURCE, a missing command and a misspelt one say what to type."""
+    manifest(0.1)
+    assert "voxbatch run recordings/   a folder of recordings\n" in voxbatch("run").stderr
+    assert "To begin: voxbatch run FOLDER" in voxbatch().stderr
+    assert voxbatch("rum").stderr.endswith("Error: No such command 'rum'. Did you mean 'run'?\n")
+    assert voxbatch("r0.wav").stderr.endswith(
+        "Error: No such command 'r0.wav'. To transcribe it: voxbatch run r0.wav\n"
+    )
 
 
 @pytest.mark.slow
@@ -642,7 +690,7 @@ def test_ignored_entries_of_serving_properties_are_reported(
     command = ("run", manifest(0.1), "--serving-properties", "serving.properties", "--log-format", "text")
     told = voxbatch(*command, "--dry-run", env={"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}).stderr.splitlines()
     assert told[0] == "serving.properties: without effect here: engine"
-    assert told[1].startswith("warning: serving.properties:2: option.max_modl_len is unknown and has no effect; the ")
+    assert told[1].startswith("Warning: serving.properties:2: option.max_modl_len is unknown and has no effect; the ")
     file.write_text("option.max_model_len=long\n")
     done = voxbatch(*command)
     assert (done.returncode, done.stdout) == (2, "")

@@ -198,7 +198,7 @@ def test_a_damaged_model_ends_the_run(voxbatch: Voxbatch, recording: Recorder, t
     recording("in/a.wav", 1)
     done = voxbatch("run", "in", "--engine", "faster-whisper", "--model", "./model", "--log-format", "text")
     assert done.returncode == 1
-    assert "error: faster-whisper cannot load the model ./model: " in done.stderr
+    assert "Error: faster-whisper cannot load the model ./model: " in done.stderr
     assert done.stderr.endswith("0 of 1 items are safe in " + f"{tmp_path}/in.voxbatch; "
                                 "run the same command again to continue\n")  # fmt: skip
     assert "Traceback" not in done.stderr

@@ -34,8 +34,8 @@ def test_every_json_event_is_one_line(event: str, fields: dict[str, Any]) -> Non
     [
         ("info", {"items": 12, "part": "p"}, "part committed: items=12, part=p"),
         ("info", {}, "part committed"),
-        ("warning", {"text": "a sentence"}, "warning: a sentence"),
-        ("error", {"text": "a sentence"}, "error: a sentence"),
+        ("warning", {"text": "a sentence"}, "Warning: a sentence"),
+        ("error", {"text": "a sentence"}, "Error: a sentence"),
     ],
 )
 def test_text_event_shows_fields_or_its_sentence(severity: str, fields: dict[str, Any], line: str) -> None:
@@ -53,7 +53,7 @@ def test_text_event_escapes_control_characters() -> None:
     Log(write=lines.append).info("part_committed", part="a\x1b[2J\nb")
     Log(write=lines.append).error("failed", text="gs://b/\x1b]0;x\x07\x9bm\nthe next line")
     Log(as_json=True, write=lines.append).info("part_committed", part="a\x1b[2J\nb")
-    assert lines[:2] == [r"part committed: part=a\x1b[2J\nb", "error: gs://b/\\x1b]0;x\\x07\\x9bm\nthe next line"]
+    assert lines[:2] == [r"part committed: part=a\x1b[2J\nb", "Error: gs://b/\\x1b]0;x\\x07\\x9bm\nthe next line"]
     assert json.loads(lines[2])["part"] == "a\x1b[2J\nb"
 
 
@@ -64,7 +64,7 @@ def test_quiet_keeps_warnings_and_errors() -> None:
     log.info("a")
     log.warning("b")
     log.error("c")
-    assert lines == ["warning: b", "error: c"]
+    assert lines == ["Warning: b", "Error: c"]
 
 
 def test_threads_do_not_mix_their_lines(capfd: pytest.CaptureFixture[str]) -> None:

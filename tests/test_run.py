@@ -131,7 +131,7 @@ def test_an_engine_that_dies(undisturbed: dict[str, bytes], voxbatch: Voxbatch, 
     assert died.returncode == 1
     assert died.stdout == ""
     assert died.stderr.splitlines()[-2:] == [
-        "error: scripted to die after 5 results",
+        "Error: scripted to die after 5 results",
         f"{committed} of 8 items are safe in out; run the same command again to continue",
     ]
     assert 1 <= committed < 8
@@ -160,7 +160,7 @@ def test_a_signal_commits_what_is_in_hand(
     assert (running.returncode, out) == (code, "")
     assert 1 <= committed < 8
     assert last_line(err) == (
-        f"warning: interrupted; {committed} of 8 items are safe in out; run the same command again to continue"
+        f"Warning: interrupted; {committed} of 8 items are safe in out; run the same command again to continue"
     )
     assert voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED).returncode == 3
     assert outputs(tmp_path / "out") == undisturbed
@@ -252,7 +252,7 @@ def test_a_signal_while_the_manifest_is_read(start: Starter, tmp_path: Path) -> 
     err = running.stderr.read()
     assert running.wait(5) == 143
     assert err == (
-        "warning: interrupted; no item was started, and all committed items are safe; "
+        "Warning: interrupted; no item was started, and all committed items are safe; "
         "run the same command again to continue\n"
     )
     assert not (tmp_path / "stdin.voxbatch").exists()
@@ -267,7 +267,7 @@ def test_a_signal_before_anything_is_done(manifest: ManifestWriter, start: Start
     _, err = running.communicate(timeout=5)
     assert running.returncode == 143
     assert last_line(err) == (
-        f"warning: interrupted; 0 of 2 items are safe in {tmp_path}/m.voxbatch; run the same command again to continue"
+        f"Warning: interrupted; 0 of 2 items are safe in {tmp_path}/m.voxbatch; run the same command again to continue"
     )
 
 
@@ -357,7 +357,7 @@ def test_a_limit_on_file_sizes(undisturbed: dict[str, bytes], voxbatch: Voxbatch
     assert "Traceback" not in full.stderr
     part = f"{tmp_path}/out/parts/shard-00000-of-00001/part-00000.jsonl"
     assert full.stderr.splitlines()[-2:] == [
-        f"error: cannot write {part}: the file grew past the allowed size: raise the limit (ulimit -f)",
+        f"Error: cannot write {part}: the file grew past the allowed size: raise the limit (ulimit -f)",
         "0 of 8 items are safe in out; run the same command again to continue",
     ]
     assert voxbatch(*command).returncode == 3
@@ -418,7 +418,7 @@ def test_a_manifest_that_changes_between_runs_is_another_run(
     refused = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED)
     assert refused.returncode == 2
     assert refused.stderr.startswith(
-        f"engine scripted: asked for (model count, Apache-2.0)\nError: {tmp_path}/peace holds another run ("
+        f"engine scripted: asked for; model count (Apache-2.0)\nError: {tmp_path}/peace holds another run ("
         f"{recorded['run']}, this one is "
     )
     assert f"manifest was {recorded['identity']['manifest'][:12]}…, is " in refused.stderr
@@ -453,7 +453,7 @@ def test_foreign_and_damaged_parts(undisturbed: dict[str, bytes], voxbatch: Voxb
     foreign = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED)
     assert foreign.returncode == 1
     remedy = f"remove this part and run again: rm {part}"
-    assert f"error: {part}: belongs to run {'f' * 16}, this is run {recorded}; {remedy}\n" in foreign.stderr
+    assert f"Error: {part}: belongs to run {'f' * 16}, this is run {recorded}; {remedy}\n" in foreign.stderr
     part.write_bytes(b"\0" * 100)
     damaged = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED)
     assert damaged.returncode == 1
@@ -471,12 +471,12 @@ def test_an_out_that_cannot_be_written(manifest: ManifestWriter, voxbatch: Voxba
     (tmp_path / "file").write_text("")
     inside = voxbatch("run", path, "-o", "file/out", *SCRIPTED)
     assert (inside.returncode, inside.stderr.splitlines()[1:]) == (1, [
-        f"error: cannot create {tmp_path}/file/out: a file stands where a folder is needed: choose another OUT with -o",
+        f"Error: cannot create {tmp_path}/file/out: a file stands where a folder is needed: choose another OUT with -o",
         "no item was started, and all committed items are safe; run the same command again to continue",
     ])  # fmt: skip
     virtual = voxbatch("run", path, "-o", "/proc/out", *SCRIPTED)
     assert virtual.returncode == 1
-    assert "error: cannot create /proc/out: " in virtual.stderr
+    assert "Error: cannot create /proc/out: " in virtual.stderr
     assert "Traceback" not in inside.stderr + virtual.stderr
 
 
@@ -501,7 +501,7 @@ def test_another_folder_is_said(voxbatch: Voxbatch, manifest: ManifestWriter, tm
     assert voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED).returncode == 0
     done = voxbatch("run", "else/m.jsonl", "-o", "out", *SCRIPTED)
     warning = (
-        f"warning: this run was started with recordings in {tmp_path} and continues with those in {tmp_path}/else: "
+        f"Warning: this run was started with recordings in {tmp_path} and continues with those in {tmp_path}/else: "
         "voxbatch assumes that they are the same"
     )
     assert (done.returncode, warning in done.stderr.splitlines()) == (0, True), done.stderr
@@ -524,7 +524,7 @@ def test_an_engines_warnings(manifest: ManifestWriter, tmp_path: Path, monkeypat
     assert finished.summary
     assert finished.summary.facts.engine.warnings == ("it is slow",)
     assert merge_again(open_store(config.out)).facts.engine.warnings == ("it is slow",)
-    assert said.count("warning: it is slow") == 1
+    assert said.count("Warning: it is slow") == 1
     monkeypatch.undo()
     assert runner.run(config, Log(quiet=True)).progress.resumed == 1
 
@@ -603,7 +603,7 @@ def test_stop_while_nobody_reads_standard_error(manifest: ManifestWriter, tmp_pa
     running = subprocess.Popen([*command, *options], stderr=write, stdout=write, env=environment(), cwd=tmp_path)
     try:
         seen = b""
-        while not re.search(rb'done"?[:=] ?[1-9]', seen):
+        while not re.search(rb'done": [1-9]|[1-9] / 200 items', seen):
             seen += os.read(read, 4096)
         fill(write)
         time.sleep(1.0)  # it finishes items, and then waits in its next line of progress

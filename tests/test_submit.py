@@ -793,7 +793,7 @@ def test_too_few_tasks_for_the_time_limit_cause_a_warning(cloud_run: CloudRunApi
     command = (calls.manifest(*[3600] * 10), *TO_CLOUD_RUN, "--expected-rtfx", "2", "--tasks", "2")
     done = typed(*command)
     assert (done.code, done.line("time")) == (0, "about 2:30:00 at RTFx 2, and the start of a task")
-    assert done.said.startswith("warning: Cloud Run ends a task after 1:00:00. The work that is done by then is safe. ")
+    assert done.said.startswith("Warning: Cloud Run ends a task after 1:00:00. The work that is done by then is safe. ")
     cloud_run.endpoint.replies.append(google_refusal(403, "no"))
     assert typed(*command).code == 1
 

@@ -185,7 +185,7 @@ def test_takeover_ends_a_fleet(start: Starter, tmp_path: Path) -> None:
     (out / "new.json").write_text(json.dumps(owner))
     (out / "new.json").rename(out / "run.json")
     code, stderr = finished(fleet)
-    assert (code, f"error: {out}: another run, " in stderr, TAKEN in stderr) == (1, True, True), stderr
+    assert (code, f"Error: {out}: another run, " in stderr, TAKEN in stderr) == (1, True, True), stderr
     assert len(parts(out, "shard-00000-of-00001")) < ITEMS
 
 

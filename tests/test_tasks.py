@@ -386,7 +386,7 @@ def test_variable_that_makes_a_run_smaller_is_named(
     """A variable that a shell may have inherited causes one warning if it makes the run smaller, also with --quiet."""
     command = ("run", manifest(0.5, 0.5, 0.5), *FAST, "--quiet", "--log-format", "text")
     done = voxbatch(*command, env=environ)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"warning: {text}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"Warning: {text}\n")
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_validate_names_a_variable_that_limits_it(voxbatch: Voxbatch, manifest: 
     """The variable with a limit is named by `validate`, too, on standard error."""
     done = voxbatch("validate", manifest(0.1, 0.1), env={"VOXBATCH_LIMIT": "1"})
     assert "1 items, all valid" in done.stdout
-    assert done.stderr == "warning: VOXBATCH_LIMIT=1 limits this command to 1 items; unset it to take all items\n"
+    assert done.stderr == "Warning: VOXBATCH_LIMIT=1 limits this command to 1 items; unset it to take all items\n"
 
 
 @pytest.mark.slow
@@ -626,5 +626,5 @@ def test_unavailable_store_does_not_delay_the_end(
         time.sleep(0.02)
     code, said = told_to_leave(process)
     assert code == 143
-    assert f"warning: interrupted; {reason}" in said
+    assert f"Warning: interrupted; {reason}" in said
     assert f"0 of 2 items are safe in {bucket.uri}; run the same command again to continue" in said

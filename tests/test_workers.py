@@ -116,9 +116,9 @@ def test_remaining_workers_do_the_items_of_a_killed_worker(
     extra = (*options(workers=3, only_worker=1, kill_after=2), "--formats", "srt")
     done = voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, *extra)
     assert done.returncode == 3, done.stderr
-    warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("Warning: ")]
     assert warnings[0] == (
-        "warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) is lost: killed by signal 9; its committed items are safe"
+        "Warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) is lost: killed by signal 9; its committed items are safe"
     )
     assert warnings[1].endswith("uncommitted items are reassigned to workers 0, 2")
     assert len(warnings) == 2
@@ -147,7 +147,7 @@ def test_run_fails_if_all_workers_die(alone: dict[str, bytes], voxbatch: Voxbatc
     assert 1 <= safe < 16
     names = ", ".join(f"worker {i} (VOXBATCH_SCRIPTED_WORKER={i})" for i in range(3))
     assert dying.stderr.splitlines()[-2:] == [
-        f"error: no worker is left: {names}: scripted to die after 2 results",
+        f"Error: no worker is left: {names}: scripted to die after 2 results",
         f"{safe} of 16 items are safe in out; run the same command again to continue",
     ]
     again = voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, *options(workers=2), "--formats", "srt")
@@ -174,7 +174,7 @@ def test_signal_stops_all_workers_gracefully(
     safe = len(committed(tmp_path / "out"))
     assert 1 <= safe < 16
     assert err.splitlines()[-1] == (
-        f"warning: interrupted; {safe} of 16 items are safe in out; run the same command again to continue"
+        f"Warning: interrupted; {safe} of 16 items are safe in out; run the same command again to continue"
     )
     assert "is lost" not in err
     assert voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, "--formats", "srt").returncode == 3
@@ -337,7 +337,7 @@ def down(asked: servers.Asked) -> servers.Fault:
 
 
 def warnings(stderr: str) -> list[str]:
-    return [line for line in stderr.splitlines() if line.startswith("warning: ")]
+    return [line for line in stderr.splitlines() if line.startswith("Warning: ")]
 
 
 @pytest.mark.slow
@@ -359,8 +359,8 @@ def test_unreachable_recording_of_one_worker_fails_by_itself(
         assert (failure["audio_filepath"], failure["retryable"]) == ("1.wav", True)
         last = done.stderr
     stopped, again = warnings(last)
-    assert stopped.startswith("warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) has stopped: cannot read gs://")
-    assert again == "warning: 1 uncommitted item is reassigned to worker 0"
+    assert stopped.startswith("Warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) has stopped: cannot read gs://")
+    assert again == "Warning: 1 uncommitted item is reassigned to worker 0"
     assert outputs(tmp_path / "3") == outputs(tmp_path / "1")
 
 
@@ -374,7 +374,7 @@ def test_run_stops_if_the_place_of_all_recordings_is_down(bucket: Bucket, tmp_pa
     assert stopped.returncode == 1
     assert "is lost" not in stopped.stderr
     error, safe = stopped.stderr.splitlines()[-2:]
-    assert error.startswith("error: cannot read gs://")
+    assert error.startswith("Error: cannot read gs://")
     assert f"; nothing arrived from {bucket.root}/ in the meantime (" in error
     assert error.endswith(" tried; --fail-unreachable records such recordings as failed)")
     assert safe == "0 of 4 items are safe in out; run the same command again to continue"
@@ -395,8 +395,8 @@ def test_dead_worker_and_unreachable_recordings_in_one_run(bucket: Bucket, tmp_p
     said = sorted(warnings(done.stderr))
     assert len(said) == 3
     assert said[0].endswith("uncommitted items are reassigned to workers 1, 2")
-    assert said[1].startswith("warning: worker 0 (VOXBATCH_SCRIPTED_WORKER=0) is lost: killed by signal 9")
-    assert said[2].startswith("warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) has stopped: cannot read gs://")
+    assert said[1].startswith("Warning: worker 0 (VOXBATCH_SCRIPTED_WORKER=0) is lost: killed by signal 9")
+    assert said[2].startswith("Warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) has stopped: cannot read gs://")
     assert outputs(tmp_path / "out") == outputs(tmp_path / "alone")
     assert len(committed(tmp_path / "out")) == len(set(committed(tmp_path / "out"))) == 6
 
@@ -513,7 +513,7 @@ def test_items_are_retried_after_an_outage(
     progress = runner.run(recorded.config, Log(write=write), lambda progress: look()).progress
     assert (progress.done, progress.failed, progress.committed) == (4, 0, 4)
     assert len(pids) == 2
-    assert recorded.log[-1] == f"warning: 4 uncommitted items are reassigned to {who}"
+    assert recorded.log[-1] == f"Warning: 4 uncommitted items are reassigned to {who}"
 
 
 @pytest.mark.slow
@@ -523,7 +523,7 @@ def test_unwritable_output_stops_the_run_after_a_retry(manifest: ManifestWriter,
     recorded.on_progress = lambda: len(recorded.seen) == 1 and (tmp_path / "out" / "parts").write_text("in the way")
     with pytest.raises(StorageError, match="a file stands where a folder is needed"):
         recorded.run()
-    said = [line for line in recorded.log if line.startswith("warning: ")]
+    said = [line for line in recorded.log if line.startswith("Warning: ")]
     assert sum("has stopped" in line for line in said) == 3
     assert len(said) == 4
 

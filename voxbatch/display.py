@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 
 from voxbatch.config import Config
+from voxbatch.engines import known_details
 from voxbatch.log import Log
 from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress, RunResult, Usage
@@ -98,14 +100,35 @@ def live_progress(log: Log) -> Iterator[Observer]:
 
 
 @contextlib.contextmanager
+def counter(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how many of `total` things are done: yield a function of their number."""
+    if not sys.stderr.isatty():
+        yield lambda number: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        last = 0.0
+
+        def show(number: int) -> None:
+            """Update the line, at most every REFRESH_S."""
+            nonlocal last
+            if (now := time.monotonic()) - last >= REFRESH_S:
+                last = now
+                status.update(f"{number:,} of {total:,} {what}")
+
+        yield show
+
+
+@contextlib.contextmanager
 def progress_events(log: Log) -> Iterator[Observer]:
     """Log a `progress` event every EVENT_S seconds."""
 
     def tell(p: Progress) -> None:
         """Log one event."""
         log.info(
-            "progress", items=p.items, done=p.resumed + p.done, failed=p.failed, audio_s=round(p.audio_s, 1),
-            wall_s=round(p.wall_s, 1), rtfx=round(p.rtfx, 2), parts=p.parts,
+            "progress", text=progress_line(p), items=p.items, done=p.resumed + p.done, failed=p.failed,
+            audio_s=round(p.audio_s, 1), wall_s=round(p.wall_s, 1), rtfx=round(p.rtfx, 2), parts=p.parts,
         )  # fmt: skip
 
     yield _throttled(EVENT_S, tell)
@@ -154,7 +177,7 @@ def outcome_lines(summary: Summary, texts: list[tuple[str, str]], places: list[t
     if summary.usd is not None:
         yield f"cost about ${summary.usd:,.2f}, without the start of the machines"
     engine = summary.facts.engine
-    yield f"engine {engine.name}, model {engine.model} ({engine.license}; {engine.origin})"
+    yield f"engine {engine.name}, model {engine.model}{known_details(engine.license, engine.origin)}"
     width = max((len(description) for description, _ in places), default=0)
     yield from (f"{description:<{width}}  {place}" for description, place in places)
 
@@ -185,19 +208,21 @@ def _error_rates(score: CorpusScore) -> Iterator[str]:
 def log_result(config: Config, result: RunResult, log: Log) -> None:
     """Log the figures of a finished run, and whether other shards are still to come.
 
-    Among the figures, `items` is done + failed + resumed. A figure is None if it is unknown.
+    Among the figures, `items` is done + failed + resumed. A figure is None if it is unknown. The figures are for
+    programs: in a log of text there are none, because the outcome follows.
     """
     p, summary, usage = result.progress, result.summary, result.usage or Usage(0.0, 0.0, 0.0, 0.0)
     price, shard = config.usd_per_hour, f"{config.shard}/{config.shards}"
-    log.info(
-        "run_finished", shard=shard, items=p.items, done=p.done, failed=p.failed, resumed=p.resumed,
-        audio_s=round(p.audio_s, 1), audio_hours=round(p.audio_s / 3600, 4), wall_s=round(p.wall_s, 2),
-        rtfx=round(p.audio_s / p.wall_s, 2) if result.usage else None,
-        usd=None if price is None else round(p.wall_s / 3600 * price, 6),
-        wer=summary.score.wer if summary and summary.score else None,
-        decode_cpu_s=round(usage.decode_cpu_s, 2), engine_s=round(usage.engine_s, 2),
-        starved_s=round(usage.starved_s, 2), short_s=round(usage.short_s, 2),
-    )  # fmt: skip
+    if log.as_json:
+        log.info(
+            "run_finished", shard=shard, items=p.items, done=p.done, failed=p.failed, resumed=p.resumed,
+            audio_s=round(p.audio_s, 1), audio_hours=round(p.audio_s / 3600, 4), wall_s=round(p.wall_s, 2),
+            rtfx=round(p.audio_s / p.wall_s, 2) if result.usage else None,
+            usd=None if price is None else round(p.wall_s / 3600 * price, 6),
+            wer=summary.score.wer if summary and summary.score else None,
+            decode_cpu_s=round(usage.decode_cpu_s, 2), engine_s=round(usage.engine_s, 2),
+            starved_s=round(usage.starved_s, 2), short_s=round(usage.short_s, 2),
+        )  # fmt: skip
     if summary is None:
         failed = p.resumed_failed + p.failed
         counts = f"{p.items - failed:,} done + {failed:,} failed = {p.items:,} items"

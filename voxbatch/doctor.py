@@ -141,4 +141,4 @@ def _engine(faulty: Sequence[str]) -> Iterator[Finding]:
         yield Finding("engine", "failed", str(e))
         return
     yield Finding("engine", "ok", choice.reason)
-    yield Finding("model", "ok", f"{spec.model} ({spec.license}; {spec.origin})")
+    yield Finding("model", "ok", f"{spec.model}{engines.known_details(spec.license, spec.origin)}")

@@ -59,18 +59,23 @@ class BadLine:
 
 
 class ManifestError(UsageError):
-    """A manifest with bad lines. It carries all bad lines, or the first `LIMIT` and the total."""
+    """A manifest with bad lines. It carries all bad lines, or the first `LIMIT` and the total.
+
+    The message shows the first EXAMPLES of them.
+    """
 
     LIMIT = 1000
+    EXAMPLES = 3
 
     def __init__(self, source: str, bad_lines: Sequence[BadLine], total: int | None = None):
         """Build the error. `total` is the number of bad lines if `bad_lines` holds only the first of them."""
         self.source = source
         self.bad_lines = tuple(bad_lines)
         self.total = len(self.bad_lines) if total is None else total
-        lines = [f"{source}: {bad}" for bad in self.bad_lines]
-        if self.total > len(self.bad_lines):
-            lines.append(f"{source}: … and {self.total - len(self.bad_lines):,} more")
+        lines = [f"{source}: {bad}" for bad in self.bad_lines[: self.EXAMPLES]]
+        if self.total > self.EXAMPLES:
+            others = self.total - self.EXAMPLES
+            lines.append(f"{source}: … and {others:,} more bad lines; voxbatch validate --all lists them")
         super().__init__("\n".join(lines))
 
 

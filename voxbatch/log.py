@@ -1,6 +1,7 @@
 """Log events: each has a name and fields.
 
-A job logs JSON lines, because Cloud Logging reads `severity` and `message`. People get text.
+A job on a cloud platform logs JSON lines, because Cloud Logging reads `severity` and `message`. People get text, also
+through a pipe.
 """
 
 from __future__ import annotations
@@ -26,9 +27,14 @@ def _stderr(line: str) -> None:
     sys.stderr.flush()
 
 
-def is_json(log_format: str) -> bool:
-    """Return whether --log-format means JSON lines. `auto` means JSON if standard error is not a terminal."""
-    return log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
+def is_json(log_format: str, in_job: bool) -> bool:
+    """Return whether --log-format means JSON lines.
+
+    Args:
+        log_format: `auto` means JSON in a job, unless a person watches it on a terminal.
+        in_job: whether a platform started this process and collects what it writes.
+    """
+    return log_format == "json" or (log_format == "auto" and in_job and not sys.stderr.isatty())
 
 
 class Log:
@@ -85,6 +91,6 @@ class Log:
             details = ", ".join(f"{name}={escape_controls(f'{value}')}" for name, value in fields.items())
             text = fields.get("text", f"{event.replace('_', ' ')}{': ' if details else ''}{details}")
             shown = escape_controls(f"{text}", allowed="\n")
-            line = shown if severity == "INFO" else f"{severity.lower()}: {shown}"
+            line = shown if severity == "INFO" else f"{severity.capitalize()}: {shown}"
         with STDERR_LOCK:
             self.write(line)

@@ -10,23 +10,25 @@ job's ExitMessage.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, NoReturn
 
 import click
 
 from voxbatch import __version__
+from voxbatch.cli.commands import Commands, WithFormats, next_step, usage
 from voxbatch.cli.listen_command import listen
 from voxbatch.cli.options import (
+    LOG_FORMAT,
     FileOrAddress,
     FolderOrAddress,
     OptionalValueCommand,
-    comma,
     file_for_vllm,
+    format_names,
     include_option,
     is_given,
     limiting_variables,
@@ -38,21 +40,26 @@ from voxbatch.cli.options import (
     store_options,
 )
 from voxbatch.cli.submit_command import submit
+from voxbatch.cli.validate_command import validate
 from voxbatch.config import FORMATS, Config, check_formats, load_profile
 from voxbatch.errors import CheckpointError, VoxbatchError
 from voxbatch.log import Log, is_json
-from voxbatch.platforms.tasks import announce, own_task, sagemaker, usd_per_hour
-from voxbatch.safe_text import escape_controls, redact_secrets
+from voxbatch.platforms.tasks import announce, in_job, own_task, sagemaker, usd_per_hour
+from voxbatch.safe_text import escape_controls
 from voxbatch.storage.options import StoreOptions
 
 WIDTH = 100
 """Columns of the printed output."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH})
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH},
+    epilog="To begin: voxbatch run FOLDER. voxbatch COMMAND --help explains a command.",
+)
 @click.version_option(__version__, prog_name="voxbatch")
 def cli() -> None:
-    """Batch transcription: a manifest in; transcripts, subtitles and a word error rate out.
+    """Batch transcription: recordings in; transcripts, subtitles and a word error rate out.
 
     No item is lost or transcribed twice. Kill a run at any moment, and run the same command again to continue.
     """
@@ -60,6 +67,7 @@ def cli() -> None:
 
 @cli.command(
     cls=OptionalValueCommand,
+    short_help="Transcribe recordings: files, a folder, a manifest.",
     epilog="Each option can also be given as an environment variable: VOXBATCH_ENGINE, VOXBATCH_PART_ITEMS, …",
 )
 @click.argument("source")
@@ -97,7 +105,7 @@ def run(
         settings["usd_per_hour"] = price
     options = run_options_of(ctx, {**settings, "overwrite": not resume}, served)
     config = Config.of(options, source, out or default_out(source))
-    as_json = is_json(log_format)
+    as_json = is_json(log_format, in_job(os.environ))
     shard_fields = {"shard": f"{config.shard}/{config.shards}"} if task or config.shards > 1 else {}
     log = Log(as_json, quiet, fields={**shard_fields, **(task.log_fields() if task else {})})
     if task:
@@ -146,40 +154,7 @@ def _print_plan(config: Config) -> None:
         click.echo(escape_controls(f"{name:<8} {value}"))
 
 
-@cli.command()
-@click.argument("source")
-@manifest_options
-@store_options
-@click.pass_context
-def validate(
-    ctx: click.Context,
-    /,
-    source: str,
-    limit: int | None,
-    include: tuple[str, ...],
-    allow_outside: bool,
-    only_under: tuple[str, ...],
-    store_options: StoreOptions,
-) -> None:
-    """Check every line of SOURCE and report all bad lines. No recording is opened."""
-    from voxbatch.manifest import PathPolicy, open_source, survey
-    from voxbatch.storage import redacted
-
-    for text in limiting_variables(ctx):
-        click.echo(f"warning: {text}", err=True)
-    policy = PathPolicy.from_options(allow_outside, only_under)
-    with open_source(source, store_options=store_options, include=include) as opened:
-        found = survey(opened, policy, limit)
-    languages = ", ".join(f"{lang} {count:,}" for lang, count in found.languages.most_common(10))
-    click.echo(escape_controls(f"{redacted(source)}: {found.items:,} items, all valid"))
-    click.echo(
-        f"{found.known_hours:,.2f} hours in the items that give a duration; {found.with_text:,} with a reference"
-    )
-    if languages:
-        click.echo(escape_controls(f"languages: {languages}"))
-
-
-@cli.command()
+@cli.command(short_help="Print a manifest of a folder's recordings.")
 @click.argument("folder", type=FolderOrAddress())
 @include_option
 @store_options
@@ -202,12 +177,12 @@ def manifest(folder: str, include: tuple[str, ...], store_options: StoreOptions)
         click.echo(line)
 
 
-@cli.command()
+@cli.command(cls=WithFormats, short_help="Merge OUT by hand, or write more formats later.")
 @click.argument("out", type=FolderOrAddress())
 @option(
     "--formats",
     default="",
-    callback=comma,
+    callback=format_names,
     metavar="LIST",
     help=f"Write one file per item in each of these formats: {','.join(FORMATS)}.",
 )
@@ -269,7 +244,7 @@ def status(out: str, as_json: bool, verify: bool, store_options: StoreOptions) -
     sys.exit(1 if problems else 0)
 
 
-@cli.command()
+@cli.command(short_help="Score transcripts against references.")
 @click.argument("hyp", type=FileOrAddress())
 @click.option("--ref", type=FileOrAddress(), help="Reference texts by id. Default: the `text` of HYP's own lines.")
 @option("--language", metavar="LANG", help="Language of lines that do not name one.")
@@ -281,7 +256,7 @@ def score(hyp: str, ref: str | None, language: str | None, store_options: StoreO
     click.echo(json.dumps(score_files(hyp, ref, language, store_options), indent=2, ensure_ascii=False))
 
 
-@cli.command()
+@cli.command(short_help="List the profiles, or show one.")
 @click.argument("name", required=False)
 def profiles(name: str | None) -> None:
     """List the profiles, or print the settings of profile NAME and the arguments that vLLM would get."""
@@ -301,7 +276,7 @@ def profiles(name: str | None) -> None:
     click.echo(yaml.safe_dump(resolved, sort_keys=False, width=WIDTH), nl=False)
 
 
-@cli.command()
+@cli.command(short_help="Show what is installed and what is missing.")
 def doctor() -> None:
     """Show what is installed, which engine would run, and how to install what is missing."""
     from voxbatch.doctor import findings
@@ -312,6 +287,7 @@ def doctor() -> None:
     sys.exit(1 if any(each.name == "engine" and each.state != "ok" for each in found) else 0)
 
 
+cli.add_command(validate)
 cli.add_command(submit)
 cli.add_command(listen)
 
@@ -322,15 +298,16 @@ def main() -> NoReturn:
     Raises:
         Exception: an unexpected error (a bug) passes through, so that its traceback is shown.
     """
+    told: dict[str, str] = {}
     try:
-        cli(prog_name="voxbatch", standalone_mode=False)
+        cli(prog_name="voxbatch", standalone_mode=False, obj=told)
     except click.exceptions.Exit as e:
         sys.exit(e.exit_code)
+    except click.exceptions.NoArgsIsHelpError as e:
+        click.echo(e.format_message(), err=True)
+        sys.exit(e.exit_code)
     except click.ClickException as e:
-        _leave_message(e.format_message())
-        shown = io.StringIO()
-        e.show(shown)
-        _show(shown.getvalue().rstrip("\n"))
+        _show(f"{e.format_message()}{next_step(e)}", told, usage(e))
         sys.exit(e.exit_code)
     except click.Abort:
         try:
@@ -339,13 +316,11 @@ def main() -> NoReturn:
             _discard_output()
         sys.exit(130)
     except VoxbatchError as e:
-        _leave_message(str(e))
-        _show(f"Error: {e}")
+        _show(str(e), told)
         sys.exit(e.exit_code)
     except OSError as e:  # standard output is a closed pipe, or a file on a full disk
         if not isinstance(e, BrokenPipeError):
-            _leave_message(str(e))
-            _show(f"Error: {e}")
+            _show(str(e), told)
         _discard_output()
         sys.exit(1)
     except Exception as e:  # a bug: let Python print the traceback
@@ -354,8 +329,17 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-def _show(error: str) -> None:
-    click.echo(escape_controls(redact_secrets(error), allowed="\n"), err=True)
+def _show(error: str, told: Mapping[str, str], usage: str = "") -> None:
+    """Show the error that ends the command, in the format of its log. Text begins with the usage.
+
+    Args:
+        told: the format of the log under LOG_FORMAT, if the command line was read so far.
+    """
+    _leave_message(error)
+    log = Log(is_json(told.get(LOG_FORMAT, "auto"), in_job(os.environ)))
+    if usage and not log.as_json:
+        log.info("usage", text=usage)
+    log.error("failed", text=error)
 
 
 def _discard_output() -> None:

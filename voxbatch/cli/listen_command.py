@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from voxbatch.cli.commands import WithFormats
 from voxbatch.cli.options import (
     forwarded,
     include_option,
@@ -24,7 +25,7 @@ from voxbatch.cli.options import (
 from voxbatch.cli.submit_command import tasks_option
 from voxbatch.errors import RunError, UsageError
 from voxbatch.log import Log, is_json
-from voxbatch.platforms.tasks import find, sagemaker, usd_per_hour
+from voxbatch.platforms.tasks import find, in_job, sagemaker, usd_per_hour
 
 if TYPE_CHECKING:
     from voxbatch.platforms.listen import ListenerOptions
@@ -36,7 +37,11 @@ _OUR_OWN = ("include", "quiet", "log_format")
 """Options of `run` that, here, concern this command and not the runs that it starts elsewhere."""
 
 
-@click.command(epilog="Each option can also be given as an environment variable: VOXBATCH_OUT, …")
+@click.command(
+    cls=WithFormats,
+    short_help="Run what Pub/Sub messages name.",
+    epilog="Each option can also be given as an environment variable: VOXBATCH_OUT, …",
+)
 @option(
     "--subscription",
     required=True,
@@ -148,7 +153,7 @@ def listen(
     if task and asked_price is None and (price := usd_per_hour(task, os.environ)) is not None:
         settings["usd_per_hour"] = price
     run_options = run_options_of(ctx, settings)
-    log = Log(is_json(log_format), quiet)
+    log = Log(is_json(log_format, in_job(os.environ)), quiet)
     shared, stop = SharedOptions(run_options, include), Stop()
     executor: Executor
     try:

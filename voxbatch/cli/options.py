@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from voxbatch.cli.commands import WithFormats, format_name
 from voxbatch.config import FORMATS, LOG_FORMATS, PROFILE_KEYS, RETRY_CHOICES, RunOptions, check_include, load_profile
 from voxbatch.errors import ConfigError
 from voxbatch.platforms import tasks
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from voxbatch.engines.vllm.config_keys import FileSettings
 
 Command = Callable[..., Any]
+
+LOG_FORMAT = "voxbatch.log_format"
+"""Key of click's `obj`, which the console script reads: the value of --log-format."""
 
 _PROFILE_OPTIONS, _PROFILE_ENGINE = "voxbatch.profile_options", "voxbatch.profile_engine"
 """Keys of click's `meta`: the engine options and the engine of the profile that was given."""
@@ -72,7 +76,7 @@ def forwarded(ctx: click.Context, omit: Iterable[str] = ()) -> tuple[str, ...]:
     return tuple(argument for each in options for argument in each.arguments(ctx))
 
 
-class OptionalValueCommand(click.Command):
+class OptionalValueCommand(WithFormats):
     """A command whose option --retry-failed may stand without a value, also before an argument. Click's own optional
     values would take the argument for the value."""
 
@@ -115,6 +119,17 @@ def comma(_: click.Context, __: click.Parameter, value: Any) -> tuple[str, ...]:
     """Split a list at commas; drop empty parts."""
     parts = value.split(",") if isinstance(value, str) else value or ()
     return tuple(part.strip() for part in parts if part.strip())
+
+
+def format_names(ctx: click.Context, param: click.Parameter, value: Any) -> tuple[str, ...]:
+    """Split a list of formats at commas; ".SRT" is srt."""
+    return tuple(map(format_name, comma(ctx, param, value)))
+
+
+def log_format(ctx: click.Context, _: click.Parameter, value: str) -> str:
+    """Remember the format of the log for errors that end the command."""
+    ctx.ensure_object(dict)[LOG_FORMAT] = value
+    return value
 
 
 def name_value(_: click.Context, __: click.Parameter, values: Iterable[str]) -> dict[str, str]:
@@ -246,7 +261,7 @@ _ENGINE = (
     run_option("--audio-stream", type=int, metavar="N",
                help="Audio stream to take, from 0, of recordings that have several, such as a film in two languages. "
                "Default: the first one with sound."),
-    run_option("--formats", default="", callback=comma, metavar="LIST",
+    run_option("--formats", default="", callback=format_names, metavar="LIST",
                help=f"Write one file per item in each of these formats: {','.join(FORMATS)}."),
 )  # fmt: skip
 
@@ -298,8 +313,8 @@ _ENDING = (
     run_option("-q", "--quiet", is_flag=True, help="Print no progress and no transcripts, only warnings and errors."),
     run_option("--exit-zero", is_flag=True,
                help="Exit with 0 instead of 3 if items failed; failures.jsonl lists them."),
-    run_option("--log-format", type=click.Choice(LOG_FORMATS), default="auto",
-               help="auto: text on a terminal, JSON lines elsewhere."),
+    run_option("--log-format", type=click.Choice(LOG_FORMATS), default="auto", is_eager=True, callback=log_format,
+               help="auto: JSON lines in a job on a cloud platform or Kubernetes, text elsewhere."),
 )  # fmt: skip
 
 run_options = _options(

@@ -85,15 +85,14 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
 
 
 def refuse(error: UsageError, log: Log) -> int:
-    """Log one event for each bad line if the log is JSON, and return the exit code.
+    """Log one event if the log is JSON, and return the exit code.
 
     Raises:
         UsageError: the error itself if the log is text: the console script prints it, as for every other command.
     """
     if not log.as_json:
         raise error
-    for line in str(error).splitlines():
-        log.error("refused", text=line)
+    log.error("refused", text=str(error))
     return error.exit_code
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from voxbatch.cli.commands import WithFormats
 from voxbatch.cli.options import (
     forwarded,
     is_given,
@@ -49,7 +50,7 @@ tasks_option = option(
 )  # fmt: skip
 
 
-@click.command()
+@click.command(cls=WithFormats, short_help="Start a run on Cloud Run or SageMaker.")
 @click.argument("source")
 @option(
     "-o", "--out", metavar="OUT", help="Address of the outputs, gs:// or s3://. Default: NAME.voxbatch next to SOURCE."
@@ -134,7 +135,7 @@ def submit(
     submission = Submission(config.source, config.out, forwarded(ctx), environment=env)
     usd_per_hour = config.usd_per_hour if is_given(ctx, "usd_per_hour") else None
     for text in limiting_variables(ctx):
-        click.echo(f"warning: {text}", err=True)
+        click.echo(f"Warning: {text}", err=True)
     platform.request(submission)  # refuse an invalid request before the manifest is read
     submission, forecast = size_run(submission, config, platform, tasks, task_hours, usd_per_hour)
     request = platform.request(submission)
@@ -145,7 +146,7 @@ def submit(
         click.echo(json.dumps(redact_addresses(request.body), indent=2, ensure_ascii=False))
     if forecast.wall_s is not None and forecast.wall_s > forecast.limit_s:
         click.echo(
-            f"warning: {platform.title} ends a task after {format_duration(forecast.limit_s)}. The work that is done "
+            f"Warning: {platform.title} ends a task after {format_duration(forecast.limit_s)}. The work that is done "
             "by then is safe. It continues if the job retries the task, or if you submit the run again. Give "
             "more --tasks",
             err=True,

@@ -37,6 +37,7 @@ __all__ = [
     "create",
     "expected_speed",
     "install_command",
+    "known_details",
     "language_refusal",
     "primary_subtag",
     "require_language",
@@ -194,6 +195,12 @@ def choose(asked: str) -> EngineChoice:
     if install := install_command(asked):
         raise ConfigError(f"engine {asked} is not installed: {install}")
     return EngineChoice(asked, f"{asked}: asked for")
+
+
+def known_details(*details: str) -> str:
+    """Return the details of a model that are known, in brackets: ("MIT", "unknown") → " (MIT)"."""
+    known = [each for each in details if each != "unknown"]
+    return f" ({'; '.join(known)})" if known else ""
 
 
 def primary_subtag(lang: str) -> str:

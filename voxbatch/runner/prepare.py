@@ -107,7 +107,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     spec = engine.spec
     if config.language:
         engines.require_language(engine, config.language)
-    log.info("engine", text=f"engine {choice.reason} (model {spec.model}, {spec.license})")
+    log.info("engine", text=f"engine {choice.reason}; model {spec.model}{engines.known_details(spec.license)}")
     for warning in spec.warnings:
         log.warning("engine", text=warning)
     if (config.language or surveyed.languages) and not spec.uses_language:

@@ -21,6 +21,12 @@ from voxbatch.platforms.tasks import sagemaker
 from voxbatch.storage import is_remote
 
 AUTO, NONE = "auto", "none"
+_LOG_COLLECTORS = (
+    "CLOUD_RUN_JOB", "CLOUD_RUN_TASK_INDEX", "K_SERVICE", "BATCH_TASK_INDEX", "CLOUD_ML_JOB_ID", "AWS_BATCH_JOB_ID",
+    "AWS_BATCH_JOB_ARRAY_INDEX", "KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX",
+)  # fmt: skip
+"""Variables of platforms that collect the logs of a job and read them as JSON: Cloud Run, Google's Batch and Vertex AI,
+AWS Batch, Kubernetes. A person reads the log of a Slurm job or of torchrun as a file."""
 TASK_COUNT = "VOXBATCH_TASK_COUNT"
 """Variable with the number of tasks, for platforms that do not tell it."""
 MAX_TASKS = 99_999
@@ -140,6 +146,12 @@ def own_task(
     if task and task.platform == "sagemaker" and task.count > 1:
         sagemaker.refuse_sharded_input(source, root)
     return task, shard
+
+
+def in_job(environ: Mapping[str, str]) -> bool:
+    """Return whether a platform started this process that collects the logs of its jobs as JSON."""
+    root = sagemaker.root_folder(environ)
+    return any(map(environ.get, _LOG_COLLECTORS)) or sagemaker.resource_config(root).exists()
 
 
 def usd_per_hour(task: Task, environ: Mapping[str, str]) -> float | None:

@@ -1,0 +1,145 @@
+"""Check the recordings of a manifest without a run: local files by a look at the file system, or all by their headers.
+
+`survey` has checked the lines before. Nothing is decoded, except the first half second of a recording whose format
+libsndfile does not know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from voxbatch.audio import decode, probe
+from voxbatch.errors import AudioError, StorageError
+from voxbatch.manifest import PathPolicy, Source, items
+from voxbatch.records import Item
+from voxbatch.runner.forecast import MAX_UNREACHABLE, PROBE_BLOCK_BYTES, PROBE_THREADS
+from voxbatch.storage import StoreOptions, is_remote, open_recording, parallel_map, redacted
+from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Report, report_error, report_success
+
+TRIED_S = 0.5
+"""Seconds that are decoded of a recording whose header libsndfile does not read."""
+EXAMPLES = 3
+"""Number of examples of each kind of problem."""
+MAX_KINDS = 1000
+"""Number of kinds that are told apart. The rest are counted together."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedItem:
+    """The result for one item."""
+
+    line: int
+    audio: str
+    """Path or address, safe to show."""
+    problem: str | None = None
+    """Reason why the item would fail, without the path; None if none was found."""
+    seconds: float | None = None
+    """Duration by the header, if it was read and tells one."""
+    was_checked: bool = True
+    """False for a recording at an address whose header was not read."""
+
+
+@dataclass(slots=True)
+class Kind:
+    """Problems with the same reason, apart from their numbers and quoted values."""
+
+    reason: str
+    """Reason of the first one."""
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+
+
+class Kinds:
+    """Counts problems by their kinds, and keeps the first examples of each."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Kind] = {}
+
+    def add(self, reason: str, example: str) -> None:
+        """Count one problem."""
+        key = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*` |\d[\d.,]*", "#", reason)
+        if key not in self._kinds and len(self._kinds) >= MAX_KINDS:
+            key, reason = "", "other problems"
+        kind = self._kinds.setdefault(key, Kind(reason))
+        kind.count += 1
+        if len(kind.examples) < EXAMPLES:
+            kind.examples.append(example)
+
+    def by_count(self) -> list[Kind]:
+        """Return the kinds, the most frequent first."""
+        return sorted(self._kinds.values(), key=lambda kind: -kind.count)
+
+
+def check_recordings(
+    source: Source,
+    policy: PathPolicy,
+    limit: int | None,
+    store_options: StoreOptions,
+    read_headers: bool = False,
+) -> Iterator[CheckedItem]:
+    """Yield the result for each item of a surveyed manifest, in order.
+
+    Args:
+        source: the manifest.
+        policy: paths that the manifest may name.
+        limit: number of items to check; None checks all.
+        store_options: credentials and settings of the stores.
+        read_headers: open each recording, also remote ones, PROBE_THREADS at a time. Otherwise only the file system is
+            asked, about local recordings.
+
+    Raises:
+        ManifestError: a line is bad.
+        StorageError: a place is unreachable or refuses access.
+    """
+    wanted = (replace(item, row=b"", text=None) for item in items(source, policy, limit))
+    if not read_headers:
+        yield from map(_look_at, wanted)
+        return
+    breaker = CircuitBreaker[None](threshold=MAX_UNREACHABLE)
+    for result, report in parallel_map(PROBE_THREADS, lambda item: _read_header(item, store_options), wanted):
+        if isinstance(report, Reachable):
+            breaker.reachable(report)
+        elif report is not None:
+            breaker.unreachable(report, None)
+        yield result
+    breaker.finish()
+
+
+def _look_at(item: Item) -> CheckedItem:
+    """Check a local recording by the file system alone."""
+    if is_remote(item.audio):
+        return CheckedItem(item.line, redacted(item.audio), was_checked=False)
+    problem = None
+    try:
+        state = os.stat(item.audio)
+        if not stat.S_ISREG(state.st_mode):
+            problem = "it is a folder" if stat.S_ISDIR(state.st_mode) else "it is no regular file"
+        elif not state.st_size:
+            problem = "the file is empty"
+        elif not os.access(item.audio, os.R_OK):
+            problem = "Permission denied"
+    except (OSError, ValueError) as e:
+        problem = e.strerror or str(e) if isinstance(e, OSError) else str(e)
+    return CheckedItem(item.line, item.audio, problem)
+
+
+def _read_header(item: Item, store_options: StoreOptions) -> tuple[CheckedItem, Report | None]:
+    """Check a recording by its header; also return the report about its place."""
+    shown = redacted(item.audio)
+    try:
+        with contextlib.closing(open_recording(item.audio, store_options, PROBE_BLOCK_BYTES)) as recording:
+            seconds = probe(recording)
+            if seconds is None:
+                next(decode(recording, item.audio, duration=TRIED_S), None)
+            elif seconds <= item.offset and item.offset:
+                problem = f"`offset` is {item.offset:g}, and the recording ends at {seconds:.2f} s"
+                return CheckedItem(item.line, shown, problem, seconds), None
+            return CheckedItem(item.line, shown, seconds=seconds), report_success(item.audio, recording.last_arrival)
+    except (AudioError, StorageError) as e:
+        _, found, reason = str(e).rpartition(f"{shown}: ")
+        return CheckedItem(item.line, shown, reason if found else str(e)), report_error(item.index, item.audio, e)
