@@ -647,7 +647,9 @@ def test_manifest_of_a_folder_has_relative_paths_and_durations(
 def test_doctor_prints_one_line_per_finding(voxbatch: Voxbatch) -> None:
     """`doctor` prints one line per finding, with the default engine among them."""
     done = voxbatch("doctor")
-    found = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()}
+    *rows, _, verdict = done.stdout.splitlines()
+    found = {line.split()[1]: line.split()[0] for line in rows}
+    assert verdict.startswith("ready: " if done.returncode == 0 else "not ready: ")
     assert found.keys() >= {"voxbatch", "python", "cores", "numpy", "ffmpeg", "gpu", "cuda", "vllm", "engine"}
     assert done.returncode == (0 if found["engine"] == "ok" else 1)
     assert f"ok       ffmpeg                 {version()}: {executable()}\n" in done.stdout

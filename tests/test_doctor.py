@@ -134,6 +134,32 @@ def test_exit_code_is_1_only_if_the_engine_fails(monkeypatch: pytest.MonkeyPatch
         assert CliRunner().invoke(cli, ["doctor"]).exit_code == code
 
 
+def test_last_line_is_the_verdict() -> None:
+    """The verdict is that of the engine, with its remedy; other faults are named as limits."""
+    engine = Finding("engine", "ok", "faster-whisper")
+    assert doctor.verdict([engine]) == "ready: voxbatch run FOLDER transcribes a folder of recordings"
+    assert doctor.verdict([Finding("ffmpeg", "failed", "gone"), engine]).startswith("ready, with limits: see ffmpeg ab")
+    assert doctor.verdict([Finding("boto3", "missing", "for s3://"), engine]).startswith("ready: ")
+    failed = Finding("engine", "failed", "no engine is installed: pip install 'voxbatch[cpu]'")
+    assert doctor.verdict([failed]) == "not ready: no engine is installed: pip install 'voxbatch[cpu]'"
+
+
+def test_an_extra_is_listed_with_its_use(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A package that is missing stands beside its use and the command that installs it; that is no failure."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "from importlib import metadata\n"
+        "real = metadata.version\n"
+        "def version(name):\n"
+        "    if name == 'boto3':\n"
+        "        raise metadata.PackageNotFoundError(name)\n"
+        "    return real(name)\n"
+        "metadata.version = version\n"
+    )
+    done = voxbatch("doctor", env={"PYTHONPATH": machines.path(tmp_path)})
+    use = "for s3:// addresses and SageMaker: pip install 'voxbatch[s3]'"
+    assert f"missing  boto3                  {use}\n" in done.stdout
+
+
 def test_run_gives_the_same_message_as_doctor(tmp_path: Path, voxbatch: Voxbatch, recording: Recorder) -> None:
     """A run ends with 1 before a model is loaded, with the same message."""
     recording("a.wav", 0.5)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 
@@ -23,7 +25,19 @@ SHOWN_TRANSCRIPTS = 5
 SHOWN_CHARACTERS = 100
 """Maximum characters of each transcript that is shown."""
 
+MIN_COLUMN = 40
+"""Least width of a column of text that is wrapped."""
+
 Observer = Callable[[Progress], None]
+
+
+def aligned(label: str, text: str) -> str:
+    """Return a label and a text. On a terminal the text is a column beside the label; in a file it is one line."""
+    if not sys.stdout.isatty():
+        return label + text
+    width = max(MIN_COLUMN, shutil.get_terminal_size().columns - len(label))
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return label + f"\n{' ' * len(label)}".join(lines)
 
 
 def format_duration(seconds: float) -> str:

