@@ -224,10 +224,12 @@ def test_run_prints_its_outcome(voxbatch: Voxbatch, manifest: ManifestWriter, tm
     lines = done.stdout.splitlines()
     assert lines[:4] == ["r0.wav: w0 w1", "r1.wav: w0 w1", "", "2 done + 1 failed = 3 items (1 AudioError)"]
     assert lines[4] == "WER 33.33% (0 substitutions, 0 insertions, 2 deletions over 6 words; 1 without a transcript)"
-    assert re.fullmatch(r"latency of a chunk: P50 \d\.\d\d s, P90 \d\.\d\d s, P95 \d\.\d\d s", lines[6])
-    assert lines[7] == "engine scripted, model m (Apache-2.0; voxbatch)"
+    assert lines[5].startswith("texts compared by basic rules (Unicode ")
+    assert lines[6] == "und: no language is known; if it is English, give --language en to `voxbatch score`"
+    assert re.fullmatch(r"latency of a chunk: P50 \d\.\d\d s, P90 \d\.\d\d s, P95 \d\.\d\d s", lines[8])
+    assert lines[9] == "engine scripted, model m (Apache-2.0; voxbatch)"
     out = tmp_path / "m.voxbatch"
-    assert lines[8:] == [
+    assert lines[10:] == [
         f"transcripts  {out}/transcripts.jsonl", f"failures     {out}/failures.jsonl",
         f"summary      {out}/summary.json", f"srt          {out}/srt/",
     ]  # fmt: skip
@@ -799,6 +801,37 @@ def test_merge_refuses_transcripts_that_do_not_match_the_parts(
     changed.unlink()
     assert voxbatch("merge", "m.voxbatch").returncode == 0
     assert changed.stat().st_size == size
+
+
+@pytest.mark.parametrize("language", [(), ("--language", "en")])
+def test_score_of_a_run_is_its_own_score(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path, language: tuple[str, ...]
+) -> None:
+    """`score OUT` gives the figures of summary.json, with the failed item as deletions; a file with transcripts only
+    cannot know of it.
+    """
+    manifest(1.1, None, 2.2, text="w0, don't!")
+    assert voxbatch("run", "m.jsonl", *SCRIPTED, *language).returncode == 3
+    done = voxbatch("score", "m.voxbatch")
+    score = json.loads(done.stdout)
+    assert score == json.loads((tmp_path / "m.voxbatch" / "summary.json").read_text())["score"]
+    assert (score["items"], score["missing"]) == (2, 1)
+    assert "the run in m.voxbatch; 1 items of failures.jsonl count as deletions" in done.stderr
+    assert json.loads(voxbatch("score", "m.voxbatch/transcripts.jsonl").stdout)["missing"] == 0
+    assert json.loads(voxbatch("score", "m.voxbatch", "--ref", "m.jsonl").stdout)["missing"] == 1
+
+
+def test_score_says_what_is_missing(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """A run without references, a folder without a run, and lines without references say what to do."""
+    manifest(1.1)
+    voxbatch("run", "m.jsonl", *SCRIPTED)
+    for path, reason in (
+        ("m.voxbatch", "no item has a reference, so there is nothing to score; give --ref FILE, JSON lines with"),
+        ("m.voxbatch/transcripts.jsonl", "no line has a reference: give `text` in its lines, or --ref FILE with"),
+        (".", "no run was started"),
+    ):
+        done = voxbatch("score", path)
+        assert (done.returncode, reason in done.stderr) == (2, True), done.stderr
 
 
 def test_output_lines_have_the_language_of_the_run(

@@ -229,7 +229,7 @@ def test_results_do_not_depend_on_threads(voxbatch: Voxbatch, tmp_path: Path) ->
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     (failed,) = [json.loads(line) for line in (tmp_path / "one" / "failures.jsonl").read_text().splitlines()]
     assert (failed["error"], failed["line"]) == ("LanguageError", 4)
-    assert failed["message"] == "language 'cs': model tiny.en knows only en; choose another with --model"
+    assert failed["message"] == "language 'cs': model tiny.en knows only en; take --model base, which knows more"
     score = json.loads((tmp_path / "one" / "summary.json").read_text())["score"]["by_language"]
     assert score["en"]["wer"] < 0.15
     assert score["cs"]["missing"] == 1

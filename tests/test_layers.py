@@ -17,7 +17,7 @@ from voxbatch.cli import cli
 PACKAGE = ROOT / "voxbatch"
 
 LAYERS = (
-    ("errors", "records", "safe_text", "standard_streams", "__init__"),
+    ("errors", "languages", "records", "safe_text", "standard_streams", "__init__"),
     ("log",),
     ("child_process", "hang_detector", "storage", "vllm_plugin"),
     ("audio", "chunking", "config", "formats", "latency", "manifest", "prices", "scoring", "stitching"),

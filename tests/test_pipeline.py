@@ -19,9 +19,9 @@ from conftest import Recorder
 from outputs import owned
 
 from voxbatch.engines import Engine, EngineMessage, Feed, require_language
-from voxbatch.engines.languages import ISO_639_1
 from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.errors import ConfigError, EngineError, ManifestError, RunError, StorageError
+from voxbatch.languages import ISO_639_1
 from voxbatch.latency import Latency
 from voxbatch.output.checkpoint import Checkpoint, part_names, read_headers, read_part
 from voxbatch.records import Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome
@@ -166,7 +166,7 @@ def test_unknown_language_fails_its_item(
     assert [run.lines()[i][0] for i in range(3)] == ["transcript", "failure", "transcript"]
     failed = run.lines()[1][1]
     assert failed["error"] == "LanguageError"
-    assert failed["message"] == "language 'cs': model count knows only en; choose another with --model"
+    assert failed["message"] == "language 'cs': model count knows only en; take another --model"
 
 
 def latency_of(make_run: PipelineRun) -> Latency:
@@ -233,8 +233,9 @@ def test_nonexistent_language_code_fails_its_item(
     assert [run.lines()[i][0] for i in range(3)] == ["transcript", "failure", "failure"]
     takes = "model count takes the two-letter codes of ISO 639-1, such as en; correct the code or leave it out"
     assert run.lines()[1][1]["message"] == f"language 'eng': {takes}"
-    with pytest.raises(ConfigError, match="--language xx-YY: model count takes the two-letter codes of ISO 639-1"):
-        require_language(engine, "xx-YY")
+    assert run.lines()[2][1]["message"] == "language 'xx': no known language; give a code such as en, or a name"
+    with pytest.raises(ConfigError, match="--language eng-GB: model count takes the two-letter codes of ISO 639-1"):
+        require_language(engine, "eng-GB")
 
 
 def test_dead_engine_releases_a_waiting_decoder(

@@ -6,13 +6,22 @@ import json
 import time
 import unicodedata
 from dataclasses import FrozenInstanceError
+from importlib import metadata
 from random import Random
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from voxbatch.scoring import CorpusScore, ErrorCounts, count_errors, error_unit, normalizer, primary_subtag
+from voxbatch.scoring import (
+    CorpusScore,
+    ErrorCounts,
+    count_errors,
+    error_unit,
+    line_language,
+    normalizer,
+    scored_language,
+)
 
 TEXTS = st.text(max_size=60)
 LANGS = st.sampled_from(["en", "fr", "hi", "ja", "th", None])
@@ -99,7 +108,7 @@ def test_normalisers_are_built_once() -> None:
 )
 def test_language_is_the_primary_subtag(lang: str | None, subtag: str) -> None:
     """Regions and scripts do not make another language."""
-    assert primary_subtag(lang) == subtag
+    assert scored_language(lang) == subtag
 
 
 def test_error_unit_depends_on_the_script() -> None:
@@ -219,6 +228,7 @@ def test_a_missing_transcript_counts_as_deletions() -> None:
         "reference_words": 7,
         "items": 1,
         "missing": 1,
+        "normalizer": f"Whisper's English rules (whisper-normalizer {metadata.version('whisper-normalizer')})",
     }
 
 
@@ -246,6 +256,25 @@ def test_words_and_characters_are_never_added_together() -> None:
         "fr": 0.2,
         "zh": 0.5,
     }
+
+
+@pytest.mark.parametrize(
+    ("line", "language", "used"),
+    [
+        ({"lang": "de"}, "en", "de"),
+        ({"lang": "German"}, None, "de"),
+        ({}, "en", "en"),
+        ({"lang": "de", "detected_language": "de"}, "en", "en"),
+        ({"lang": "de", "detected_language": "de"}, None, "de"),
+        ({"lang": None}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_the_given_language_comes_before_the_detected_one(
+    line: dict[str, str], language: str | None, used: str | None
+) -> None:
+    """A line is scored by its own `lang`, else the language of the command, else the detected one."""
+    assert (line_language(line, language) or None) == used
 
 
 def test_an_empty_corpus_has_no_rates() -> None:

@@ -18,6 +18,7 @@ from importlib import resources
 from typing import Any
 
 from voxbatch.errors import ConfigError
+from voxbatch.languages import language_tag, unknown_language
 from voxbatch.storage.address import redacted
 from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
 
@@ -39,7 +40,8 @@ class RunOptions:
     """Name or place of the model. None means the engine's default."""
     engine_options: Mapping[str, str] = field(default_factory=dict)
     language: str | None = None
-    """Language of the items that do not name one. None leaves the choice to the engine."""
+    """Tag of the language of the items that do not name one. It may be given as a name, such as "English". None leaves
+    the choice to the engine."""
     formats: tuple[str, ...] = ()
     shard: int = 0
     shards: int = 1
@@ -77,6 +79,10 @@ class RunOptions:
     """Price of one task's machine; see the module `prices`."""
 
     def __post_init__(self) -> None:
+        if self.language is not None:
+            object.__setattr__(self, "language", language_tag(self.language))  # frozen, and this is its construction
+            if reason := unknown_language(self.language):
+                raise ConfigError(f"--language {self.language}: {reason}")
         check_formats(self.formats)
         check_include(self.include)
         if self.overwrite and self.shards > 1:

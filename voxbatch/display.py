@@ -14,7 +14,7 @@ from voxbatch.engines import known_details
 from voxbatch.log import Log
 from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress, RunResult, Usage
-from voxbatch.scoring import CorpusScore
+from voxbatch.scoring import UNDETERMINED, CorpusScore, normalizer_name
 
 REFRESH_S = 0.1
 """Seconds between two updates of the progress line."""
@@ -185,6 +185,7 @@ def outcome_lines(summary: Summary, texts: list[tuple[str, str]], places: list[t
     yield f"{counts}{f' ({failed})' if failed else ''}{warned}"
     if summary.score:
         yield from _error_rates(summary.score)
+        yield from _normalizers(summary.score)
     rtfx = f", RTFx {summary.rtfx:.1f}" if summary.rtfx else ""
     yield f"{format_duration(summary.audio_s)} of audio in {format_duration(summary.wall_s)}{rtfx}"
     yield from _latency(summary)
@@ -217,6 +218,19 @@ def _error_rates(score: CorpusScore) -> Iterator[str]:
             detail = f"{c.substitutions:,} substitutions, {c.insertions:,} insertions, {c.deletions:,} deletions"
             missing = f"; {tally.missing:,} without a transcript" if tally.missing else ""
             yield f"{name} {tally.rate:.2%} ({detail} over {c.reference_length:,} {unit}s{missing})"
+
+
+def _normalizers(score: CorpusScore) -> Iterator[str]:
+    """Yield the rate of each language if there are several, and the rules by which the texts were compared."""
+    tallies = sorted(score.by_language.items())
+    if len(tallies) > 1:
+        rates = ((lang, tally.rate) for lang, tally in tallies)
+        yield "by language: " + ", ".join(f"{lang} {rate:.2%}" for lang, rate in rates if rate is not None)
+    for name in sorted({normalizer_name(lang) for lang, _ in tallies}):
+        languages = ", ".join(lang for lang, _ in tallies if normalizer_name(lang) == name)
+        yield f"texts compared by {name}: {languages}"
+    if UNDETERMINED in score.by_language:
+        yield f"{UNDETERMINED}: no language is known; if it is English, give --language en to `voxbatch score`"
 
 
 def log_result(config: Config, result: RunResult, log: Log) -> None:

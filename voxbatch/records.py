@@ -40,7 +40,7 @@ class Item:
     text: str | None = None
     """The reference transcript, if there is one."""
     lang: str | None = None
-    """Language as the line gives it, e.g. "en" or "pt-BR". None means the language of the run."""
+    """Tag of the language that the line gives, e.g. "en" or "pt-BR". None means the language of the run."""
     channel: int | None = None
     """0-based channel to take. None means a mixdown of all channels."""
     row: bytes = b"{}"

@@ -27,10 +27,12 @@ from voxbatch.cli.options import (
     FileOrAddress,
     FolderOrAddress,
     OptionalValueCommand,
+    PathOrAddress,
     file_for_vllm,
     format_names,
     include_option,
     is_given,
+    language,
     limiting_variables,
     manifest_options,
     option,
@@ -245,15 +247,34 @@ def status(out: str, as_json: bool, verify: bool, store_options: StoreOptions) -
 
 
 @cli.command(short_help="Score transcripts against references.")
-@click.argument("hyp", type=FileOrAddress())
+@click.argument("hyp", type=PathOrAddress(exists=True))
 @click.option("--ref", type=FileOrAddress(), help="Reference texts by id. Default: the `text` of HYP's own lines.")
-@option("--language", metavar="LANG", help="Language of lines that do not name one.")
+@option("--language", metavar="LANG", callback=language, help="Language of lines that do not name one, e.g. en.")
 @store_options
 def score(hyp: str, ref: str | None, language: str | None, store_options: StoreOptions) -> None:
-    """Score HYP (a transcripts.jsonl, or any JSON lines with pred_text) and print the counts as JSON."""
-    from voxbatch.scoring.files import score_files
+    """Score HYP and print the counts as JSON. HYP is the OUT of a run, a transcripts.jsonl, or any JSON lines with
+    pred_text.
 
-    click.echo(json.dumps(score_files(hyp, ref, language, store_options), indent=2, ensure_ascii=False))
+    For an OUT, the figure is the run's own: items that failed count as deletions.
+    """
+    from voxbatch.output.layout import FAILURES, TRANSCRIPTS
+    from voxbatch.output.score import score_run
+    from voxbatch.scoring import UNDETERMINED
+    from voxbatch.scoring.files import score_files
+    from voxbatch.storage import is_remote, open_store
+
+    is_run = not hyp.endswith((".jsonl", ".json")) if is_remote(hyp) else os.path.isdir(hyp)
+    if is_run and not ref:
+        found = score_run(open_store(hyp, store_options), language)
+        missing = sum(each.missing for each in found.by_language.values())
+        click.echo(f"the run in {hyp}; {missing:,} items of {FAILURES} count as deletions", err=True)
+    else:
+        found = score_files(os.path.join(hyp, TRANSCRIPTS) if is_run else hyp, ref, language, store_options)
+    if unknown := found.by_language.get(UNDETERMINED):
+        count = unknown.items + unknown.missing
+        text = f"no language is known for {count:,} items; if they are English, give --language en"
+        click.echo(f"warning: {text}: the rules for English differ", err=True)
+    click.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
 
 
 @cli.command(short_help="List the profiles, or show one.")

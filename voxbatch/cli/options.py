@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from voxbatch.cli.commands import WithFormats, format_name
 from voxbatch.config import FORMATS, LOG_FORMATS, PROFILE_KEYS, RETRY_CHOICES, RunOptions, check_include, load_profile
 from voxbatch.errors import ConfigError
+from voxbatch.languages import language_tag, unknown_language
 from voxbatch.platforms import tasks
 from voxbatch.storage.options import StoreOptions
 
@@ -121,6 +122,20 @@ def comma(_: click.Context, __: click.Parameter, value: Any) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
+def language(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Return the tag of a language that is given as a tag or as a name.
+
+    Raises:
+        BadParameter: the language is unknown.
+    """
+    if value is None:
+        return None
+    tag = language_tag(value)
+    if reason := unknown_language(tag):
+        raise click.BadParameter(f"{value!r}: {reason}")
+    return tag
+
+
 def format_names(ctx: click.Context, param: click.Parameter, value: Any) -> tuple[str, ...]:
     """Split a list of formats at commas; ".SRT" is srt."""
     return tuple(map(format_name, comma(ctx, param, value)))
@@ -175,7 +190,7 @@ def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
     return decorate
 
 
-class _PathOrAddress(click.Path):
+class PathOrAddress(click.Path):
     """An existing local path, or an address."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -185,14 +200,14 @@ class _PathOrAddress(click.Path):
         return value if is_remote(str(value)) else super().convert(value, param, ctx)
 
 
-class FolderOrAddress(_PathOrAddress):
+class FolderOrAddress(PathOrAddress):
     """An existing local folder, or an address."""
 
     def __init__(self) -> None:
         super().__init__(exists=True, file_okay=False)
 
 
-class FileOrAddress(_PathOrAddress):
+class FileOrAddress(PathOrAddress):
     """An existing local file, or an address."""
 
     def __init__(self) -> None:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from voxbatch.engines.feed import Feed
-from voxbatch.engines.languages import ISO_639_1
 from voxbatch.engines.message import EngineMessage
 from voxbatch.errors import ConfigError, EngineError
+from voxbatch.languages import ISO_639_1, primary_subtag, unknown_language
 from voxbatch.records import SAMPLING_RATE, ChunkFailure, Hypothesis
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
@@ -39,7 +39,6 @@ __all__ = [
     "install_command",
     "known_details",
     "language_refusal",
-    "primary_subtag",
     "require_language",
 ]
 
@@ -59,6 +58,8 @@ class EngineSpec:
     languages: frozenset[str] | None = None
     """Primary language subtags that the engine knows, e.g. {"en"}. None means that the engine decides per chunk whether
     it knows a language."""
+    multilingual_model: str = ""
+    """Name of a model of the same engine that knows more languages, for messages. Empty if there is none to name."""
     uses_language: bool = True
     """True if the model is told the language of a chunk. Otherwise it recognises the language by itself."""
     word_times: bool = False
@@ -147,6 +148,8 @@ _ENGINES = {
         "voxbatch.engines.vllm.forecast:expected_speed",
     ),
 }  # fmt: skip
+MAX_LISTED_LANGUAGES = 10
+"""Largest number of languages that a message lists."""
 AUTO_ORDER = ("vllm", "faster-whisper")
 """Engines that `auto` tries, best first. It takes vllm only on a machine with a GPU."""
 
@@ -203,11 +206,6 @@ def known_details(*details: str) -> str:
     return f" ({'; '.join(known)})" if known else ""
 
 
-def primary_subtag(lang: str) -> str:
-    """Return the primary subtag of a language tag, because engines know only these: "pt-BR" → "pt"."""
-    return lang.replace("_", "-").split("-")[0].lower()
-
-
 def language_refusal(spec: EngineSpec, lang: str) -> str | None:
     """Return, as text for people, why an engine refuses a language, or None if the engine accepts it.
 
@@ -216,11 +214,16 @@ def language_refusal(spec: EngineSpec, lang: str) -> str | None:
     """
     if spec.languages is None or lang in spec.languages:
         return None
+    if unknown := unknown_language(lang):
+        return unknown
     if spec.languages == ISO_639_1:
         return (
             f"model {spec.model} takes the two-letter codes of ISO 639-1, such as en; correct the code or leave it out"
         )
-    return f"model {spec.model} knows only {', '.join(sorted(spec.languages))}; choose another with --model"
+    other = f"--model {spec.multilingual_model}, which knows more" if spec.multilingual_model else "another --model"
+    if len(spec.languages) > MAX_LISTED_LANGUAGES:
+        return f"it is not among the {len(spec.languages)} languages of model {spec.model}; correct it, or leave it out"
+    return f"model {spec.model} knows only {', '.join(sorted(spec.languages))}; take {other}"
 
 
 def require_language(engine: Engine, lang: str) -> None:

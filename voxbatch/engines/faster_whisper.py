@@ -77,6 +77,7 @@ class FasterWhisperEngine:
             max_chunk_samples=WINDOW_SECONDS * SAMPLING_RATE,
             concurrency=self._threads,
             languages=frozenset({"en"}) if _is_english_only(name) else None,
+            multilingual_model="base",
             word_times=True,
             license=license_,
             origin=origin,

@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.errors import BadLine, ManifestError
+from voxbatch.languages import language_tag
 from voxbatch.manifest.duplicates import earliest_duplicates, repeated_hashes
 from voxbatch.manifest.folder import folder_manifest
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
@@ -215,7 +216,7 @@ def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy
         offset=offset or 0.0,
         duration=duration,
         text=reference,
-        lang=lang,
+        lang=language_tag(lang) if lang else None,
         channel=channel,
         row=text,
     )

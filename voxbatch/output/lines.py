@@ -11,23 +11,30 @@ from itertools import islice
 from typing import Any
 
 from voxbatch.formats import transcript_dict
+from voxbatch.languages import primary_subtag
 from voxbatch.output.layout import TRANSCRIPTS, VERSION
 from voxbatch.records import Failure, Item, Segment, Transcript, Word
-from voxbatch.scoring import count_errors
+from voxbatch.scoring import DETECTED_LANGUAGE, count_errors
 from voxbatch.scoring.corpus import RATE_DIGITS
 from voxbatch.storage import Store
 
 
-def transcript_line(item: Item, transcript: Transcript, engine: str, model: str, lang: str | None) -> dict[str, Any]:
+def transcript_line(item: Item, transcript: Transcript, engine: str, model: str, given: str | None) -> dict[str, Any]:
     """Return the line of an item that was transcribed.
 
-    `lang` is the language of the item, or else of the run. It is written into the line, so that the line gets the same
-    score anywhere.
+    The line has the language by which it is scored as `lang`, so that it gets the same score anywhere, and also as
+    `detected_language` if only the engine names it.
+
+    Args:
+        given: the language of the item, or else of the run. None means the one that the engine detected.
     """
     fields = transcript_dict(transcript)
+    lang = given or transcript.language
+    detected = {DETECTED_LANGUAGE: lang} if lang and not given else {}
     line = {
-        **json.loads(item.row), **_language(lang), "id": item.id, "pred_text": fields["text"], "words": fields["words"],
-        "segments": fields["segments"], "audio_duration": fields["audio_duration"], "engine": engine, "model": model,
+        **_row(item), **_language(lang), **detected, "id": item.id, "pred_text": fields["text"],
+        "words": fields["words"], "segments": fields["segments"], "audio_duration": fields["audio_duration"],
+        "engine": engine, "model": model,
     }  # fmt: skip
     if item.text is not None:
         counts = count_errors(item.text, transcript.text, lang)
@@ -41,6 +48,11 @@ def transcript_line(item: Item, transcript: Transcript, engine: str, model: str,
     return {**line, "warnings": fields["warnings"], "version": VERSION}
 
 
+def _row(item: Item) -> dict[str, Any]:
+    """Return the manifest's row, without what another run detected, if the row is a line of its output."""
+    return {key: value for key, value in json.loads(item.row).items() if key != DETECTED_LANGUAGE}
+
+
 def _language(lang: str | None) -> dict[str, str]:
     return {"lang": lang} if lang else {}
 
@@ -48,7 +60,7 @@ def _language(lang: str | None) -> dict[str, str]:
 def failure_line(item: Item, failure: Failure, lang: str | None) -> dict[str, Any]:
     """Return the line of an item that failed."""
     return {
-        **json.loads(item.row), **_language(lang), "id": item.id, "line": item.line, "error": failure.error,
+        **_row(item), **_language(lang), "id": item.id, "line": item.line, "error": failure.error,
         "message": failure.message, "retryable": failure.retryable, "version": VERSION,
     }  # fmt: skip
 
@@ -58,7 +70,8 @@ def read_transcript(line: dict[str, Any]) -> Transcript:
     keeps them."""
     words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence")) for w in line["words"])
     segments = tuple(Segment(**segment) for segment in line["segments"])
-    return Transcript(line["pred_text"], words, segments, line["audio_duration"], tuple(line["warnings"]))
+    language = primary_subtag(line.get("lang") or "") or None
+    return Transcript(line["pred_text"], words, segments, line["audio_duration"], tuple(line["warnings"]), language)
 
 
 def read_failure(line: dict[str, Any]) -> Failure:

@@ -23,8 +23,9 @@ from typing import Any, Protocol
 
 from voxbatch.chunking import OVERLAP
 from voxbatch.decoding import Decoded, DecoderPool, Task, Undecodable
-from voxbatch.engines import Engine, EngineMessage, Feed, language_refusal, primary_subtag
+from voxbatch.engines import Engine, EngineMessage, Feed, language_refusal
 from voxbatch.errors import EngineError, LanguageError, RunError, TranscriptionError
+from voxbatch.languages import primary_subtag
 from voxbatch.latency import Latency
 from voxbatch.output.checkpoint import PartEntry, encode_line
 from voxbatch.output.lines import failure_line, transcript_line

@@ -8,8 +8,20 @@
 Only the module `files` reads files. Nothing here knows a manifest.
 """
 
-from voxbatch.scoring.corpus import CorpusScore, Tally
+from voxbatch.scoring.corpus import DETECTED_LANGUAGE, CorpusScore, Tally, line_language
 from voxbatch.scoring.counts import ErrorCounts, count_errors
-from voxbatch.scoring.normalize import error_unit, normalizer, primary_subtag
+from voxbatch.scoring.normalize import UNDETERMINED, error_unit, normalizer, normalizer_name, scored_language
 
-__all__ = ["CorpusScore", "ErrorCounts", "Tally", "count_errors", "error_unit", "normalizer", "primary_subtag"]
+__all__ = [
+    "DETECTED_LANGUAGE",
+    "UNDETERMINED",
+    "CorpusScore",
+    "ErrorCounts",
+    "Tally",
+    "count_errors",
+    "error_unit",
+    "line_language",
+    "normalizer",
+    "normalizer_name",
+    "scored_language",
+]

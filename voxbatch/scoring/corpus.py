@@ -10,11 +10,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from voxbatch.languages import language_tag
 from voxbatch.scoring.counts import ErrorCounts, count_errors
-from voxbatch.scoring.normalize import error_unit, primary_subtag
+from voxbatch.scoring.normalize import error_unit, normalizer_name, scored_language
 
 RATE_DIGITS = 6
 """Decimal places of a reported rate: one error in a million words still shows."""
+
+DETECTED_LANGUAGE = "detected_language"
+"""Key of an output line for the language that the engine detected. A line has it if nobody gave the language. Its
+`lang` is the same language then."""
+
+
+def line_language(line: Mapping[str, Any], language: str | None) -> str | None:
+    """Return the language by which a line is scored: the `lang` that was given, else `language`, else the detected one.
+
+    Args:
+        line: an output line, a line of a manifest, or any line with `lang`.
+        language: language of lines for which none was given.
+    """
+    lang = line.get("lang")
+    tag = language_tag(lang) if isinstance(lang, str) else ""
+    return (language or tag) if DETECTED_LANGUAGE in line else (tag or language)
 
 
 @dataclass(slots=True)
@@ -105,7 +122,7 @@ class CorpusScore:
         {"wer": 0.25, "cer": null, "items": 2, "missing": 0,
          "words": {"wer": 0.25, "errors": 2, …, "reference_words": 8, "items": 2, "missing": 0},
          "characters": {"cer": null, "errors": 0, …},
-         "by_language": {"en": {"wer": 0.25, …}}}
+         "by_language": {"en": {"wer": 0.25, …, "normalizer": "Whisper's English rules (…)"}}}
         """
         words = self.total("word").to_dict("word")
         characters = self.total("character").to_dict("character")
@@ -117,7 +134,8 @@ class CorpusScore:
             "words": words,
             "characters": characters,
             "by_language": {
-                lang: self.by_language[lang].to_dict(error_unit(lang)) for lang in sorted(self.by_language)
+                lang: {**self.by_language[lang].to_dict(error_unit(lang)), "normalizer": normalizer_name(lang)}
+                for lang in sorted(self.by_language)
             },
         }
 
@@ -131,4 +149,4 @@ class CorpusScore:
         return cls({lang: Tally.from_dict(each, error_unit(lang)) for lang, each in stored["by_language"].items()})
 
     def _tally(self, lang: str | None) -> Tally:
-        return self.by_language.setdefault(primary_subtag(lang), Tally())
+        return self.by_language.setdefault(scored_language(lang), Tally())

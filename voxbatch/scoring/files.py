@@ -8,7 +8,7 @@ from typing import Any
 
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.safe_text import redact_secrets
-from voxbatch.scoring.corpus import CorpusScore
+from voxbatch.scoring.corpus import CorpusScore, line_language
 from voxbatch.scoring.counts import count_errors
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, open_remote
 
@@ -18,8 +18,8 @@ def score_files(
     references: str | None,
     language: str | None = None,
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
-) -> dict[str, Any]:
-    """Return the error counts of the corpus (CorpusScore.to_dict).
+) -> CorpusScore:
+    """Return the score of the corpus.
 
     Args:
         hypotheses: a file or its address: JSON lines with `pred_text`, and with `text` or an `id` that `references`
@@ -39,7 +39,7 @@ def score_files(
         source = unmatched.pop(_match_key(row, hypotheses, line), None) if references else row
         if source is None or not isinstance(source.get("text"), str):
             continue
-        lang = _language(row) or _language(source) or language
+        lang = line_language(row, line_language(source, language))
         if not isinstance(row.get("pred_text"), str):
             raise ManifestError(
                 hypotheses, [BadLine(line, "has no `pred_text`; score takes a run's transcripts.jsonl")]
@@ -47,12 +47,13 @@ def score_files(
         score.add(lang, count_errors(source["text"], row["pred_text"], lang))
     for row in unmatched.values():
         if isinstance(row.get("text"), str):
-            score.add_missing(_language(row) or language, row["text"])
+            score.add_missing(line_language(row, language), row["text"])
     if not score.by_language:
         raise ManifestError(
-            hypotheses, [BadLine(0, "no line has a reference: give `text` in its lines, or --ref FILE")]
+            hypotheses,
+            [BadLine(0, "no line has a reference: give `text` in its lines, or --ref FILE with `id` and `text`")],
         )
-    return score.to_dict()
+    return score
 
 
 def _read_rows(path: str, store_options: StoreOptions) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -68,11 +69,6 @@ def _read_rows(path: str, store_options: StoreOptions) -> Iterator[tuple[int, di
                     reason = f"is not a JSON object: {seen}; write one JSON object a line"
                     raise ManifestError(path, [BadLine(number, reason)])
                 yield number, row
-
-
-def _language(row: dict[str, Any]) -> str | None:
-    lang = row.get("lang")
-    return lang if isinstance(lang, str) else None
 
 
 def _match_key(row: dict[str, Any], path: str, line: int) -> str:

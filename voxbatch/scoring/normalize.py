@@ -8,7 +8,10 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import metadata
 from typing import Literal
+
+from voxbatch import languages
 
 Normalizer = Callable[[str], str]
 """A function from a text to its normalised form."""
@@ -29,14 +32,18 @@ _VARIATION_SELECTORS = frozenset(map(chr, range(0xFE00, 0xFE10)))
 """Marks by category that choose a glyph (text or emoji) and spell nothing."""
 
 
-def primary_subtag(lang: str | None) -> str:
-    """Return the primary subtag in lower case: "pt-BR" → "pt", "EN_us" → "en", None or "" → "und" (undetermined)."""
-    return (lang or "").strip().replace("_", "-").partition("-")[0].lower() or "und"
+UNDETERMINED = "und"
+"""The code of ISO 639 for a language that is not known."""
+
+
+def scored_language(lang: str | None) -> str:
+    """Return the primary subtag of a language tag: "pt-BR" → "pt", None or "" → "und" (undetermined)."""
+    return languages.primary_subtag(lang or "") or UNDETERMINED
 
 
 def error_unit(lang: str | None) -> Literal["word", "character"]:
     """Return the unit of errors: characters if the language is written without spaces, else words."""
-    return "character" if primary_subtag(lang) in WITHOUT_SPACES else "word"
+    return "character" if scored_language(lang) in WITHOUT_SPACES else "word"
 
 
 def normalizer(lang: str | None) -> Normalizer:
@@ -45,7 +52,14 @@ def normalizer(lang: str | None) -> Normalizer:
     English gets Whisper's English rules, as on the Open ASR Leaderboard ("It's my colour, Mr. Grey" → "it is my color
     mister gray"). Every other language, and None, gets `normalize_unicode`.
     """
-    return _english() if primary_subtag(lang) in ENGLISH else normalize_unicode
+    return _english() if scored_language(lang) in ENGLISH else normalize_unicode
+
+
+def normalizer_name(lang: str | None) -> str:
+    """Return the name of the rules of `normalizer(lang)`, with the version of the library that they come from."""
+    if scored_language(lang) in ENGLISH:
+        return f"Whisper's English rules (whisper-normalizer {metadata.version('whisper-normalizer')})"
+    return f"basic rules (Unicode {unicodedata.unidata_version})"
 
 
 def normalize_unicode(text: str) -> str:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from voxbatch.engines.languages import ISO_639_1
 from voxbatch.engines.vllm.families import Piece, PieceText, Request, UnsupportedPiece
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.engines.vllm.tekken import Tekken, load_tekken, require_agreement
 from voxbatch.errors import ConfigError
+from voxbatch.languages import ISO_639_1
 from voxbatch.records import SAMPLING_RATE
 
 WINDOW_S = 30

@@ -1,0 +1,64 @@
+"""Tests with a real multilingual model: each recording gets its own language, its own rules and its own score."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Voxbatch
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+LANGUAGES = ("en", "de", "fr", "es")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
+    """Return a folder with a manifest of two recordings in each language, without `lang`, and a missing recording."""
+    place = tmp_path_factory.mktemp("mixed")
+    rows = [json.loads(line) for line in (corpus / "speech" / "manifest.jsonl").read_text().splitlines()]
+    lines = []
+    for spoken in LANGUAGES:
+        for row in [row for row in rows if row["lang"] == spoken and 5 < row["duration"] < 20][:2]:
+            path = str(corpus / "speech" / row["audio_filepath"])
+            lines.append({"audio_filepath": path, "text": row["text"], "spoken": spoken})
+    lines.append({"audio_filepath": "gone.wav", "text": "it's gone", "spoken": "en"})
+    (place / "m.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return place
+
+
+def results(out: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the lines of transcripts.jsonl, and the score of the summary."""
+    lines = [json.loads(line) for line in (out / "transcripts.jsonl").read_text().splitlines()]
+    return lines, json.loads((out / "summary.json").read_text())["score"]
+
+
+def test_each_recording_gets_its_own_language(voxbatch: Voxbatch, folder: Path, base_model: Path) -> None:
+    """The detected language chooses the rules, is in each line, and has a score of its own; `score` agrees. The
+    language of the recording that is missing stays unknown.
+    """
+    done = voxbatch("run", folder / "m.jsonl", "--model", base_model, "--allow-outside", "-o", folder / "out")
+    assert done.returncode == 3, done.stderr
+    lines, score = results(folder / "out")
+    assert [(line["lang"], line["detected_language"]) for line in lines] == [(line["spoken"],) * 2 for line in lines]
+    assert {lang: each["items"] for lang, each in score["by_language"].items()} == {
+        **dict.fromkeys(LANGUAGES, 2),
+        "und": 0,
+    }
+    assert score["by_language"]["und"]["missing"] == 1
+    assert all(score["by_language"][lang]["wer"] < 0.5 for lang in LANGUAGES), score
+    assert all(0 <= word["confidence"] <= 1 for line in lines for word in line["words"])
+    assert json.loads(voxbatch("score", folder / "out").stdout) == score
+    assert "by language: de " in done.stdout
+    assert "texts compared by basic rules" in done.stdout
+
+
+def test_a_given_language_is_not_called_detected(voxbatch: Voxbatch, folder: Path, base_model: Path) -> None:
+    """With --language, every line has that language, and none has a detected one, even if a row brings one along."""
+    first = {**json.loads((folder / "m.jsonl").read_text().splitlines()[0]), "detected_language": "cy"}
+    (folder / "one.jsonl").write_text(json.dumps(first))
+    command = ("--model", base_model, "--allow-outside", "-o", folder / "given", "--language", "English")
+    assert voxbatch("run", folder / "one.jsonl", *command).returncode == 0
+    ((line,), score) = results(folder / "given")
+    assert (line["lang"], "detected_language" in line, list(score["by_language"])) == ("en", False, ["en"])

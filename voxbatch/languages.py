@@ -1,0 +1,78 @@
+"""Language tags and the names of languages.
+
+language_tag("English")  →  "en"        language_tag("pt-BR")  →  "pt-BR"        language_tag("DE")  →  "de"
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+_NAMES = """
+    aa afar, ab abkhazian, ae avestan, af afrikaans, ak akan, am amharic, an aragonese, ar arabic, as assamese,
+    av avaric, ay aymara, az azerbaijani, ba bashkir, be belarusian, bg bulgarian, bi bislama, bm bambara, bn bengali,
+    bo tibetan, br breton, bs bosnian, ca catalan, ce chechen, ch chamorro, co corsican, cr cree, cs czech,
+    cu church slavonic, cv chuvash, cy welsh, da danish, de german, dv divehi, dz dzongkha, ee ewe, el greek,
+    en english, eo esperanto, es spanish, et estonian, eu basque, fa persian, ff fulah, fi finnish, fj fijian,
+    fo faroese, fr french, fy western frisian, ga irish, gd scottish gaelic, gl galician, gn guarani, gu gujarati,
+    gv manx, ha hausa, he hebrew, hi hindi, ho hiri motu, hr croatian, ht haitian creole, hu hungarian, hy armenian,
+    hz herero, ia interlingua, id indonesian, ie interlingue, ig igbo, ii sichuan yi, ik inupiaq, io ido, is icelandic,
+    it italian, iu inuktitut, ja japanese, jv javanese, ka georgian, kg kongo, ki kikuyu, kj kuanyama, kk kazakh,
+    kl kalaallisut, km khmer, kn kannada, ko korean, kr kanuri, ks kashmiri, ku kurdish, kv komi, kw cornish,
+    ky kyrgyz, la latin, lb luxembourgish, lg ganda, li limburgish, ln lingala, lo lao, lt lithuanian, lu luba-katanga,
+    lv latvian, mg malagasy, mh marshallese, mi maori, mk macedonian, ml malayalam, mn mongolian, mr marathi, ms malay,
+    mt maltese, my burmese, na nauru, nb norwegian bokmål, nd north ndebele, ne nepali, ng ndonga, nl dutch,
+    nn norwegian nynorsk, no norwegian, nr south ndebele, nv navajo, ny chichewa, oc occitan, oj ojibwa, om oromo,
+    or odia, os ossetian, pa punjabi, pi pali, pl polish, ps pashto, pt portuguese, qu quechua, rm romansh, rn rundi,
+    ro romanian, ru russian, rw kinyarwanda, sa sanskrit, sc sardinian, sd sindhi, se northern sami, sg sango,
+    sh serbo-croatian, si sinhala, sk slovak, sl slovenian, sm samoan, sn shona, so somali, sq albanian, sr serbian,
+    ss swati, st southern sotho, su sundanese, sv swedish, sw swahili, ta tamil, te telugu, tg tajik, th thai,
+    ti tigrinya, tk turkmen, tl tagalog, tn tswana, to tongan, tr turkish, ts tsonga, tt tatar, tw twi, ty tahitian,
+    ug uyghur, uk ukrainian, ur urdu, uz uzbek, ve venda, vi vietnamese, vo volapük, wa walloon, wo wolof, xh xhosa,
+    yi yiddish, yo yoruba, za zhuang, zh chinese, zu zulu
+"""
+NAMES = {entry.split()[0]: entry.strip().partition(" ")[2] for entry in _NAMES.split(",")}
+"""English names of the languages of ISO 639-1, by their two-letter codes. The standard has withdrawn "sh", but it is
+still in use. mistral-common accepts the same codes (TranscriptionRequest.language)."""
+ISO_639_1 = frozenset(NAMES)
+
+_OTHER_NAMES = {
+    "deutsch": "de", "español": "es", "castellano": "es", "français": "fr", "italiano": "it", "português": "pt",
+    "nederlands": "nl", "polski": "pl", "русский": "ru", "українська": "uk", "čeština": "cs", "svenska": "sv",
+    "dansk": "da", "norsk": "no", "suomi": "fi", "türkçe": "tr", "magyar": "hu", "ελληνικά": "el", "עברית": "he",
+    "العربية": "ar", "हिन्दी": "hi", "中文": "zh", "日本語": "ja", "한국어": "ko", "ไทย": "th", "mandarin": "zh",
+    "farsi": "fa", "cantonese": "yue", "hawaiian": "haw", "flemish": "nl", "filipino": "tl", "slovene": "sl",
+}  # fmt: skip
+"""Names that are often written instead of the English ones, first of all the languages' own names. Without these, the
+suggestion for "deutsch" would be "dutch"."""
+_CODE_OF = {name: code for code, name in NAMES.items()} | _OTHER_NAMES
+_SUGGESTION_CUTOFF = 0.75
+"""Similarity (difflib's ratio) from which a name is suggested: one or two wrong letters."""
+
+
+def primary_subtag(lang: str) -> str:
+    """Return the primary subtag of a language tag in lower case: "pt-BR" → "pt", "EN_us" → "en"."""
+    return re.split("[-_]", lang.strip(), maxsplit=1)[0].lower()
+
+
+def language_tag(text: str) -> str:
+    """Return the tag of a language that is given as a tag or as a name.
+
+    A name becomes its code, and the primary subtag of a tag becomes lower case.
+    """
+    tag = text.strip()
+    primary = re.split("[-_]", tag, maxsplit=1)[0]
+    return _CODE_OF.get(tag.casefold()) or primary.lower() + tag[len(primary) :]
+
+
+def unknown_language(lang: str) -> str | None:
+    """Return, as text for people, why a tag is no tag of a language, or None if it may be one.
+
+    Two letters must be a code of ISO 639-1. Three letters may be a code of ISO 639-3, and are not looked up.
+    """
+    primary = primary_subtag(lang)
+    if primary in ISO_639_1 or (len(primary) == 3 and primary.isascii() and primary.isalpha()):
+        return None
+    close = difflib.get_close_matches(lang.strip().casefold(), _CODE_OF, n=1, cutoff=_SUGGESTION_CUTOFF)
+    hint = f"did you mean {close[0]} ({_CODE_OF[close[0]]})?" if close else "give a code such as en, or a name"
+    return f"no known language; {hint}"
