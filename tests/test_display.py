@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch import display
+from voxbatch.cli.session import retry_command
 from voxbatch.latency import LatencyPercentiles, Percentiles
 from voxbatch.log import Log
+from voxbatch.output.failure_reasons import FailureReasons, read_reasons
 from voxbatch.output.run_file import EngineFacts, RunFacts
 from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress
 from voxbatch.scoring import CorpusScore, ErrorCounts
+from voxbatch.storage import open_store
 
 SUMMARY = Summary(
     items=1234,
@@ -158,3 +162,37 @@ def test_outcome_shows_error_rates_by_unit() -> None:
     assert "WER 0.60% (1 substitutions, 2 insertions, 3 deletions over 1,000 words)" in lines
     assert "CER 100.00% (0 substitutions, 0 insertions, 3 deletions over 3 characters; 1 without a transcript)" in lines
     assert lines[-1] == "engine e, model m (MIT; o)", "no place is shown if none can be read"
+
+
+def test_the_reasons_of_failures(tmp_path: Path) -> None:
+    """The last line of a run with failures counts the reasons, at most three, and gives the command that retries."""
+    messages = [
+        ("AudioError", "cannot open /404/a.wav: No such file or directory", False),
+        ("AudioError", "cannot open /404/b.wav: No such file or directory", False),
+        ("AudioError", "cannot decode /not found/c.wav: Error opening file: Format not recognised.", False),
+        ("AudioError", "cannot open d.wav: Permission denied", False),
+        ("TranscriptionError", "0.00 to 3.00 s: scripted to fail", True),
+    ]
+    rows = [{"error": error, "message": text, "retryable": retry} for error, text, retry in messages]
+    (tmp_path / "failures.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{\n")
+    reasons = read_reasons(open_store(str(tmp_path)))
+    some = replace(SUMMARY, failed=5)
+    assert list(display.outcome_lines(some, [], [], reasons, "voxbatch run day"))[-1] == (
+        "5 failed: 2 no such file, 1 damaged or not audio, 1 access denied, 1 for other reasons; retry with: "
+        "voxbatch run day --retry-failed"
+    )
+    certain = FailureReasons(reasons.counts[:1], 0)
+    assert list(display.outcome_lines(replace(SUMMARY, failed=2), [], [], certain, "voxbatch run day"))[-1] == (
+        "2 failed: 2 no such file; mend them, and retry with: voxbatch run day --retry-failed all"
+    )
+    assert list(display.outcome_lines(replace(SUMMARY, failed=2), [], [], certain))[-1] == "2 failed: 2 no such file"
+    assert not any("retry" in line for line in display.outcome_lines(replace(SUMMARY, failed=0), [], [], certain, "x"))
+
+
+def test_the_command_that_retries() -> None:
+    """The command is that of the run, quoted for a shell, without the options that exclude a retry."""
+    assert retry_command(["x", "run", "my talks", "--overwrite", "-q"]) == "voxbatch run 'my talks' -q"
+    assert retry_command(["x", "run", "--retry-failed", "all", "all"]) == "voxbatch run all"
+    assert retry_command(["x", "run", "--retry-failed", "day"]) == "voxbatch run day"
+    assert retry_command(["x", "run", "day", "--retry-failed=all"]) == "voxbatch run day"
+    assert retry_command(["x", "merge", "out"]) == ""

@@ -453,3 +453,66 @@ def test_the_command_line(recording: Recorder, voxbatch: Voxbatch, tmp_path: Pat
     assert voxbatch("run", "talks", "--retry-failed=all", *SCRIPTED).returncode == 0
     both = voxbatch("run", "talks", "--retry-failed", "--overwrite", *SCRIPTED)
     assert (both.returncode, "leave out one of them" in both.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_model_that_never_loaded(
+    manifest: ManifestWriter, start: Starter, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """A run whose model cannot be loaded, or that is stopped before its model is loaded, does not claim OUT, also if a
+    recording is missing. A run that has committed something does.
+    """
+    manifest(1.1, None)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for name in ("model.bin", "tokenizer.json", "vocabulary.txt", "config.json"):
+        (broken / name).write_bytes(b"{}")
+    wrong = voxbatch("run", "m.jsonl", "-o", "out", "--engine", "faster-whisper", "--model", "broken")
+    assert (wrong.returncode, "cannot load the model" in wrong.stderr) == (1, True), wrong.stderr
+    assert not (tmp_path / "out/run.json").exists(), wrong.stderr
+    assert not list(tmp_path.glob("out/parts/**/*.*"))
+    slow = ("--engine-option", "load_s=60", "--part-seconds", "0.01", "--part-items", "1")
+    stopped = start("run", "m.jsonl", "-o", "out", *SCRIPTED, *slow)
+    limit = time.monotonic() + 60
+    while not (tmp_path / "out/run.json").exists():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    time.sleep(2)  # the missing recording has failed
+    stopped.terminate()
+    stopped.communicate(timeout=60)
+    assert stopped.returncode == 143
+    assert not (tmp_path / "out/run.json").exists()
+    lost = voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED, "--engine-option", "workers=2", "--model", "x", *slow[2:])
+    assert lost.returncode == 3, lost.stderr
+    other = voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED)
+    assert (other.returncode, "model was x, is count" in other.stderr) == (2, True)
+
+
+def test_outputs_as_a_manifest(recording: Recorder, run: Run, tmp_path: Path) -> None:
+    """If an output of a run is the manifest of another run, the lines hold none of the old results. Keys of the user's
+    own that have such names pass through.
+    """
+    recording("a.wav", 1.1)
+    rows = [{"audio_filepath": "a.wav", "speaker": 1}, {"audio_filepath": "b.wav", "message": "mine", "text": "w0"}]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run("m.jsonl")
+    failure = lines(tmp_path / "out", "failures.jsonl")["b.wav"]
+    assert (failure["line"], failure["error"]) == (2, "AudioError")
+    shutil.copy(tmp_path / "out/failures.jsonl", tmp_path / "again.jsonl")
+    shutil.copy(tmp_path / "out/transcripts.jsonl", tmp_path / "transcribed.jsonl")
+    shutil.rmtree(tmp_path / "out")
+    recording("b.wav", 1.6)
+    run("again.jsonl")
+    done = lines(tmp_path / "out")["b.wav"]
+    assert not {"error", "message", "retryable", "line"} & set(done)
+    assert (done["text"], done["version"]) == ("w0", 1)
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "a.wav").unlink()
+    run("transcribed.jsonl")
+    failed = lines(tmp_path / "out", "failures.jsonl")["a.wav"]
+    assert failed.keys() == {"audio_filepath", "speaker", "id", "line", "error", "message", "retryable", "version"}
+    shutil.rmtree(tmp_path / "out")
+    mine = {"audio_filepath": "b.wav", "message": "mine", "line": 7, "words": ["w"], "engine": "V8"}
+    (tmp_path / "m.jsonl").write_text(json.dumps(mine) + "\n")
+    run("m.jsonl")
+    assert (lines(tmp_path / "out")["b.wav"]["message"], lines(tmp_path / "out")["b.wav"]["line"]) == ("mine", 7)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from voxbatch.config import Config
 from voxbatch.engines import known_details
 from voxbatch.log import Log
+from voxbatch.output.failure_reasons import FailureReasons
 from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress, RunResult, Usage
 from voxbatch.scoring import UNDETERMINED, CorpusScore, normalizer_name
@@ -22,6 +23,8 @@ EVENT_S = 10.0
 """Seconds between two progress events, without a terminal."""
 SHOWN_TRANSCRIPTS = 5
 """Number of transcripts that are shown at the end of a run."""
+SHOWN_REASONS = 3
+"""Number of reasons of failures that are shown at the end of a run."""
 SHOWN_CHARACTERS = 100
 """Maximum characters of each transcript that is shown."""
 
@@ -163,13 +166,21 @@ def _throttled(seconds: float, act: Observer) -> Observer:
     return observe
 
 
-def outcome_lines(summary: Summary, texts: list[tuple[str, str]], places: list[tuple[str, str]]) -> Iterator[str]:
+def outcome_lines(
+    summary: Summary,
+    texts: list[tuple[str, str]],
+    places: list[tuple[str, str]],
+    reasons: FailureReasons | None = None,
+    command: str = "",
+) -> Iterator[str]:
     """Yield the last lines of a run: the first transcripts, counts, error rates, speed, and the places of the outputs.
 
     Args:
         summary: the summary of all shards.
         texts: (id, text) of the first transcripts.
         places: (description, place) of each output.
+        reasons: the reasons of the failures, if there are failures and they can be read.
+        command: the command of the run, to which --retry-failed can be added. Empty if there is none.
     """
     for item_id, transcript in texts[:SHOWN_TRANSCRIPTS]:
         text = " ".join(transcript.split())  # a text with line breaks must still fill one line
@@ -195,6 +206,22 @@ def outcome_lines(summary: Summary, texts: list[tuple[str, str]], places: list[t
     yield f"engine {engine.name}, model {engine.model}{known_details(engine.license, engine.origin)}"
     width = max((len(description) for description, _ in places), default=0)
     yield from (f"{description:<{width}}  {place}" for description, place in places)
+    if summary.failed and reasons:
+        yield _failures(summary.failed, reasons, command)
+
+
+def _failures(failed: int, reasons: FailureReasons, command: str) -> str:
+    """Return the line with the reasons of failures and the next command: "3 failed: 2 no such file, 1 damaged or not
+    audio; …"."""
+    shown = reasons.counts[:SHOWN_REASONS]
+    others = failed - sum(count for _, count in shown)
+    counts = [f"{count:,} {reason}" for reason, count in shown] + ([f"{others:,} for other reasons"] if others else [])
+    line = f"{failed:,} failed: {', '.join(counts)}"
+    if not command:
+        return line
+    if reasons.retryable:
+        return f"{line}; retry with: {command} --retry-failed"
+    return f"{line}; mend them, and retry with: {command} --retry-failed all"
 
 
 def _latency(summary: Summary) -> Iterator[str]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
 import click
 
 from voxbatch import display, runner, standard_streams
-from voxbatch.config import Config
+from voxbatch.config import RETRY_CHOICES, Config
 from voxbatch.errors import RunError, StorageError, TakenOverError, UsageError, VoxbatchError
 from voxbatch.log import Log
+from voxbatch.output.failure_reasons import read_reasons
 from voxbatch.output.layout import FAILURES, existing_outputs
 from voxbatch.output.lines import first_texts
 from voxbatch.output.summary import Summary
@@ -164,7 +166,9 @@ def report(config: Config, result: RunResult, log: Log, quiet: bool, exit_zero: 
     else:
         failed = result.summary.failed
         if not quiet:
-            print_outcome(result.summary, config.out, config.store_options)
+            # Several tasks cannot retry: each would have to know what the others have done.
+            command = retry_command(sys.argv) if config.shards == 1 else ""
+            print_outcome(result.summary, config.out, config.store_options, command)
     if not failed or exit_zero:
         return 0
     # SageMaker treats exit code 3 as a failed job, too, so the job gets a reason.
@@ -173,15 +177,37 @@ def report(config: Config, result: RunResult, log: Log, quiet: bool, exit_zero: 
     return EXIT_SOME_FAILED
 
 
-def print_outcome(summary: Summary, out: str, store_options: StoreOptions) -> None:
-    """Print the outcome of a merged run. Outputs that cannot be read are left out: the run itself is finished."""
+def retry_command(argv: Sequence[str]) -> str:
+    """Return the command of a run without the options that --retry-failed excludes, or "" for another program."""
+    if len(argv) < 2 or argv[1] != "run":
+        return ""
+    words = [word for word in argv[2:] if word != "--overwrite" and not word.startswith("--retry-failed")]
+    if "--retry-failed" in argv:  # its value, if it stands there, is the word after it
+        at = argv.index("--retry-failed") + 1
+        if at < len(argv) and argv[at] in RETRY_CHOICES:
+            words.remove(argv[at])
+    return shlex.join(["voxbatch", "run", *words])
+
+
+def print_outcome(summary: Summary, out: str, store_options: StoreOptions, command: str = "") -> None:
+    """Print the outcome of a merged run. Outputs that cannot be read are left out: the run itself is finished.
+
+    Args:
+        summary: the summary of the run.
+        out: OUT.
+        store_options: access to OUT.
+        command: the command of the run, to which --retry-failed can be added. Empty if there is none.
+    """
     store = open_store(out, store_options)
     texts, places = list[tuple[str, str]](), list[tuple[str, str]]()
     with contextlib.suppress(StorageError):
         texts = first_texts(store, display.SHOWN_TRANSCRIPTS)
     with contextlib.suppress(StorageError):
         places = [(label, os.path.join(out, name)) for label, name in existing_outputs(store)]
-    for line in display.outcome_lines(summary, texts, places):
+    reasons = None
+    with contextlib.suppress(StorageError):
+        reasons = read_reasons(store) if summary.failed else None
+    for line in display.outcome_lines(summary, texts, places, reasons, command):
         click.echo(escape_controls(line))
 
 

@@ -18,6 +18,27 @@ from voxbatch.scoring import DETECTED_LANGUAGE, count_errors
 from voxbatch.scoring.corpus import RATE_DIGITS
 from voxbatch.storage import Store
 
+_FAILURE_KEYS = frozenset(("line", "error", "message", "retryable", "version"))
+"""Keys that each line of failures.jsonl has besides those of the manifest and `id`."""
+_TRANSCRIPT_KEYS = frozenset(
+    ("pred_text", "words", "segments", "audio_duration", "engine", "model", "warnings", "version")
+)
+"""Keys that each line of transcripts.jsonl has besides those of the manifest and `id`."""
+_SCORE_KEYS = frozenset(("wer", "substitutions", "insertions", "deletions", "reference_length"))
+"""Further keys that lines of transcripts.jsonl may have."""
+
+
+def _row(item: Item) -> dict[str, Any]:
+    """Return the keys of the manifest's row that pass through: all of them, but not the results of an earlier run if
+    the manifest is one of its outputs."""
+    row: dict[str, Any] = json.loads(item.row)
+    results = {DETECTED_LANGUAGE}
+    if row.keys() >= _FAILURE_KEYS:
+        results |= _FAILURE_KEYS
+    if row.keys() >= _TRANSCRIPT_KEYS:
+        results |= _TRANSCRIPT_KEYS | _SCORE_KEYS
+    return {name: value for name, value in row.items() if name not in results}
+
 
 def transcript_line(item: Item, transcript: Transcript, engine: str, model: str, given: str | None) -> dict[str, Any]:
     """Return the line of an item that was transcribed.
@@ -46,11 +67,6 @@ def transcript_line(item: Item, transcript: Transcript, engine: str, model: str,
             "reference_length": counts.reference_length,
         }
     return {**line, "warnings": fields["warnings"], "version": VERSION}
-
-
-def _row(item: Item) -> dict[str, Any]:
-    """Return the manifest's row, without what another run detected, if the row is a line of its output."""
-    return {key: value for key, value in json.loads(item.row).items() if key != DETECTED_LANGUAGE}
 
 
 def _language(lang: str | None) -> dict[str, str]:

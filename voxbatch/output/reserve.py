@@ -10,11 +10,11 @@ a mistyped command must not end it. `--overwrite` takes such an OUT, and erases 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError, StorageError
+from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError, StorageError, VoxbatchError
 from voxbatch.output import run_file
 from voxbatch.output.checkpoint import part_names
 from voxbatch.output.continuation import ALL, Changes, carry_over, has_same_items, plan, take_over
@@ -145,17 +145,23 @@ def _needs_one_task(store: Store, listing: Listing) -> str:
     )
 
 
-def release(store: Store, reserved: RunFile) -> None:
-    """Remove run.json again, after a run that could not load its model and has committed nothing, so that another
-    model may have OUT. Nothing is done if OUT has a part, or belongs to another run.
+@contextlib.contextmanager
+def released_if_empty(store: Store, run: RunFile) -> Iterator[None]:
+    """Remove run.json again if the context ends with an error before anything was committed, so that a run with another
+    model may have OUT: the model of this one may never have been loaded. A run.json of another run stays.
 
-    Raises:
-        StorageError: OUT cannot be read or written.
+    Args:
+        run: the run that this process has created in OUT.
     """
-    owner = run_file.read(store)
-    if owner is not None and owner.key == reserved.key and not part_names(store, reserved.generation):
-        store.delete(items_name(reserved.generation))
-        store.delete(RUN_FILE)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(VoxbatchError):
+            owner = run_file.read(store)
+            if owner is not None and owner.key == run.key and not part_names(store, run.generation):
+                store.delete(items_name(run.generation))
+                store.delete(RUN_FILE)
+        raise
 
 
 def _take_over(store: Store, run: RunFile) -> RunFile:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from voxbatch.config import Config
 from voxbatch.engines import EngineCache
 from voxbatch.log import Log
+from voxbatch.output.reserve import released_if_empty
 from voxbatch.output.run_file import takeover_explained
 from voxbatch.output.summary import Summary
 from voxbatch.runner import workers
@@ -68,7 +69,10 @@ def run(
             engine_cache = resources.enter_context(contextlib.closing(EngineCache()))
         with open_manifest(config) as source:
             job = prepare(config, source, engine_cache, log)
-            resources.enter_context(takeover_explained(open_store(job.out, job.store_options), job.run.key))
+            store = open_store(job.out, job.store_options)
+            if job.is_new and job.shards == 1:  # other shards may still load their models
+                resources.enter_context(released_if_empty(store, job.run))
+            resources.enter_context(takeover_explained(store, job.run.key))
             work = resume(job, members(job.durations, job.shard, job.shards), started_at)
             progress = work.progress
             if progress.resumed:

@@ -177,6 +177,8 @@ class Pipeline:
         self._committed_at = progress.started_at
         self._latency = Latency()
         """Latencies of the items in `_uncommitted`."""
+        self._has_loaded = False
+        """True if the engine has given a result, or has ended well. The main thread alone writes this value."""
         self._peak_gpu_bytes: int | None = None
         """Highest GPU memory in use. The memory thread alone writes this value, and each commit reads it."""
         self._watchdog = Watchdog(STALL_WARNING_S)
@@ -198,6 +200,7 @@ class Pipeline:
         threading.Thread(target=self._watch_gpu_memory, daemon=True, name="memory").start()
         try:
             self._collect_results(len(threads))
+            self._has_loaded = True  # or there was nothing to do for it
             self._commit()
         except RunError as e:
             if self._stop.requested.is_set():  # the time limit of the stop may have ended the commit
@@ -388,6 +391,7 @@ class Pipeline:
         if isinstance(event, Decoded):
             pending.decoded = event
         else:
+            self._has_loaded = self._has_loaded or event.times is not None
             pending.results[event.result.chunk] = event.result
             pending.times += [event.times] if event.times else []
         decoded = pending.decoded
@@ -419,8 +423,12 @@ class Pipeline:
         self._on_progress(self._progress)
 
     def _commit(self) -> None:
-        """Commit the finished items as the next part, if there are any."""
-        if not self._uncommitted:
+        """Commit the finished items as the next part, if there are any.
+
+        Before the first result of the engine, these are only recordings that cannot be read. They are not committed
+        yet, because OUT would then belong to a run whose model may never load.
+        """
+        if not self._uncommitted or not (self._has_loaded or self._uncommitted_bytes >= MAX_PART_BYTES):
             return
         now = time.monotonic()
         wall_s = now - self._committed_at
