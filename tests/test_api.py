@@ -337,7 +337,7 @@ def test_messages_of_a_run_go_to_logging(
     caplog.set_level(logging.INFO, "voxbatch")
     vb.run(manifest(1.0), tmp_path / "out", engine="scripted")
     found = {(record.levelname, record.getMessage()) for record in caplog.records}
-    assert ("INFO", "engine scripted: asked for (model count, Apache-2.0)") in found
+    assert any(level == "INFO" and text.startswith("engine scripted: asked for") for level, text in found)
 
 
 @pytest.mark.slow

@@ -41,6 +41,8 @@ class RunKeywords(TranscribeKeywords, total=False):
     formats: str | Collection[str]
     limit: int | None
     overwrite: bool
+    update: bool
+    retry_failed: str | None
     allow_outside: bool
     only_under: str | Collection[str]
     include: str | Collection[str]

@@ -1,0 +1,120 @@
+"""Tests that the Python interface works as its page and its notebook show it, with a real model."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, environment
+
+import voxbatch
+from voxbatch.api.keywords import RunKeywords
+
+pytestmark = pytest.mark.slow
+
+PAGE = (ROOT / "docs" / "python.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", PAGE, re.MULTILINE | re.DOTALL)
+"""The code of each block of the page, and the output that the page shows below it."""
+BETWEEN = "---\n"
+LIKE = 0.8
+"""Least likeness of two outputs. 8-bit arithmetic rounds differently on other processors, so that one word in fifty may
+differ."""
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    """Return a copy of the folder examples/."""
+    return Path(shutil.copytree(ROOT / "examples", tmp_path / "examples"))
+
+
+@pytest.mark.timeout(600)
+def test_the_page_shows_what_its_code_prints(examples: Path) -> None:
+    """Each block of the page runs after the ones before it, and prints what the page shows."""
+    program = examples / "page.py"
+    program.write_text(f"\nprint({BETWEEN!r}, end='')\n".join(code for code, _ in BLOCKS))
+    done = subprocess.run(
+        [sys.executable, program], cwd=examples, env=environment(), capture_output=True, text=True, timeout=500
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = done.stdout.split(BETWEEN)
+    assert len(printed) == len(BLOCKS)
+    for (code, shown), found in zip(BLOCKS, printed, strict=True):
+        if shown:
+            assert len(found.splitlines()) == len(shown.splitlines()), found
+            assert SequenceMatcher(None, found, shown).ratio() > LIKE, (code, found)
+
+
+def test_the_page_names_every_option_and_every_name() -> None:
+    """The page explains all keyword arguments and names all that the package offers."""
+    rows = "".join(line for line in PAGE.splitlines() if line.startswith("| `"))
+    assert {name for name in RunKeywords.__annotations__ if f"`{name}`" not in rows} == set()
+    missing = {name for name in voxbatch.__all__ if not re.search(rf"\b{name}\b", PAGE)}
+    assert missing == {
+        "__version__",
+        "BackgroundRun",
+        "CorpusScore",
+        "Progress",
+        "Result",
+        "Segment",
+        "Summary",
+        "Word",
+    }
+
+
+# ── the notebook ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def notebook_outputs(examples: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Run the notebook in a real kernel, and return the cells with their outputs."""
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    notebook = nbformat.read(examples / "transcribe.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "the file has no outputs"
+    resources = {"metadata": {"path": str(examples)}}
+    nbclient.NotebookClient(notebook, timeout=400, kernel_name="python3", resources=resources).execute()
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.mark.timeout(600)
+def test_the_notebook_runs_in_a_kernel(notebook_outputs: list[dict[str, Any]], examples: Path) -> None:
+    """Every cell of the notebook runs, and shows what it is about. voxbatch writes nothing to standard error."""
+    shown = []
+    for cell in notebook_outputs:
+        errors = [each["text"] for each in cell["outputs"] if each.get("name") == "stderr"]
+        rest = [each for each in cell["outputs"] if each.get("name") != "stderr"]
+        shown.append("".join(each.get("text") or each.get("data", {}).get("text/plain", "") for each in rest))
+        assert not [text for text in errors if "ipywidgets" not in text]  # tqdm asks for them when it is imported
+    assert shown[0].startswith("'Here is the weather for the north coast.")
+    assert shown[2].endswith("9 of 9 recordings")
+    assert shown[3].startswith("9 done, 0 failed, WER ")
+    assert len(shown[4].splitlines()) == 9
+    assert shown[7] == "9"
+    assert shown[8] == "0.4"
+    assert (examples / "notebook.voxbatch" / "summary.json").exists()
+
+
+@pytest.mark.timeout(600)
+def test_the_stop_button_of_a_notebook_stops_a_run(examples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt of the kernel ends the cell with KeyboardInterrupt, and the next cell continues the run."""
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    run = "voxbatch.run('recordings/', 'out', on_progress=show, engine='scripted', engine_options={'delay_s': 0.5})"
+    sources = [
+        "import os, voxbatch\ndef show(progress):\n    if progress.done == 1: os.kill(os.getpid(), 2)",
+        f"try:\n    {run}\nexcept KeyboardInterrupt:\n    print(len(list(voxbatch.read_results('out'))) < 9)",
+        f"def show(progress):\n    pass\nprint({run}.done)",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    resources = {"metadata": {"path": str(examples)}}
+    nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3", resources=resources).execute()
+    assert notebook.cells[1].outputs[0].text == "True\n"
+    assert notebook.cells[2].outputs[0].text == "9\n"
