@@ -387,10 +387,36 @@ def test_score_of_texts() -> None:
     tally = score.total("word")
     assert (tally.counts.errors, tally.counts.reference_length) == (2, 7)
     assert score.wer == pytest.approx(2 / 7, abs=1e-6)
-    with pytest.raises(vb.UsageError, match="there are 2 references and 1 hypotheses"):
-        vb.score(["a", "b"], ["a"], language="en")
-    with pytest.raises(vb.UsageError, match="takes two lists of texts"):
-        vb.score("a", "a", language="en")
+    assert vb.score(["Grün ist es."], ["grün ist das"], language="German").by_language.keys() == {"de"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "reason"),
+    [
+        ((["a", "b"], ["a"]), {"language": "en"}, "there are 2 references and 1 hypotheses; give as many of both"),
+        (("a", "a"), {"language": "en"}, "score takes two lists of texts; for one pair give score([reference]"),
+        ((["a"], ["a"]), {}, "score needs the language of the texts, such as language='en'"),
+        ((["a"],), {}, "score needs the hypotheses, too"),
+        ((["a"], ["a"]), {"language": "englsh"}, "language 'englsh': no known language; did you mean english (en)?"),
+        (("nothing",), {}, "No such file"),
+    ],
+)
+def test_wrong_texts_are_refused(arguments: tuple[Any, ...], options: dict[str, Any], reason: str) -> None:
+    """What cannot be scored is refused with what is allowed."""
+    with pytest.raises((vb.UsageError, OSError), match=re.escape(reason)):
+        vb.score(*arguments, **options)
+
+
+def test_score_of_a_run_and_of_a_file(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """The score of an OUT is the run's own; that of a file takes only its lines, and other references if given."""
+    out = tmp_path / "out"
+    summary = vb.run(manifest(1.5, None, text="w0 w1", lang="en"), out, engine="scripted")
+    assert vb.score(out) == summary.score
+    assert vb.score(str(out)).total("word").missing == 1
+    assert vb.score(out / "transcripts.jsonl").total("word").missing == 0
+    references = tmp_path / "references.jsonl"
+    references.write_text('{"id": "r0.wav", "text": "w0 w1 w2", "lang": "en"}\n')
+    assert vb.score(out, ref=references).wer == 0
 
 
 # ── types ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -420,16 +446,20 @@ def test_a_users_program_passes_mypy_strict(tmp_path: Path) -> None:
                         warnings: tuple[str, ...] = result.outcome.warnings
             ids: list[str] = [result.id for result in read_results("out", anonymous=True)]
             wer: float | None = score(["a"], ["b"], language="en").wer
+            same: float | None = score("out").wer
             """
         )
     )
     wrong = tmp_path / "wrong.py"
-    wrong.write_text('from voxbatch import run\nrun("m.jsonl", formts="srt")\nrun("m.jsonl", limit="3")\n')
+    wrong.write_text(
+        'from voxbatch import run, score\nrun("m", formts="srt")\nrun("m", limit="3")\nscore(["a"], ["b"])\n'
+    )
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={ROOT / '.mypy_cache'}"]
     done = subprocess.run([*command, program], cwd=tmp_path, env=environment(MYPYPATH=str(ROOT)), capture_output=True)
     assert done.stdout.decode() == "Success: no issues found in 1 source file\n"
     done = subprocess.run([*command, wrong], cwd=tmp_path, env=environment(MYPYPATH=str(ROOT)), capture_output=True)
     assert b'Unexpected keyword argument "formts"' in done.stdout
+    assert b'No overload variant of "score" matches' in done.stdout
     assert b'Argument "limit" to "run" has incompatible type "str"' in done.stdout
 
 

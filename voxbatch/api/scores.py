@@ -1,35 +1,68 @@
-"""Score texts in memory."""
+"""Score texts in memory, the outputs of a run, or files."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from typing import overload
 
-from voxbatch.errors import UsageError
+from voxbatch.errors import ConfigError
+from voxbatch.languages import language_tag, unknown_language
+from voxbatch.output.score import score_place
 from voxbatch.scoring import CorpusScore, count_errors
 
+Path = str | os.PathLike[str]
 
-def score(references: Iterable[str], hypotheses: Iterable[str], *, language: str | None) -> CorpusScore:
-    """Return the score of hypotheses, with the normalisation of a run.
 
-        voxbatch.score(["Mr. Grey's colour"], ["mister gray is color"], language="en").wer  →  0.0
+@overload
+def score(references: Iterable[str], hypotheses: Iterable[str], *, language: str) -> CorpusScore: ...
 
-    The word error rate of the corpus is the sum of the errors over the sum of the reference words.
+
+@overload
+def score(references: Path, *, ref: Path | None = None, language: str | None = None) -> CorpusScore: ...
+
+
+def score(
+    references: Path | Iterable[str],
+    hypotheses: Iterable[str] | None = None,
+    *,
+    ref: Path | None = None,
+    language: str | None = None,
+) -> CorpusScore:
+    """Return the score of two lists of texts; or of a run or a file, as `voxbatch score` does.
+
+        voxbatch.score(["Mr. Grey's colour"], ["mister gray is color"], language="en").wer   →  0.0
+        voxbatch.score("out").wer                                                            →  the run's own figure
+
+    The word error rate of a corpus is the sum of the errors over the sum of the reference words. The texts are
+    normalised by the rules of their language first.
 
     Args:
-        references: texts that are right.
+        references: texts that are right; or in place of both lists the OUT of a run, or a file of JSON lines with
+            `pred_text`, or the address of one.
         hypotheses: texts that were recognised, one for each reference.
-        language: language of the texts, such as "en". It decides the normalisation. None takes the rules for languages
-            without rules of their own.
+        ref: with a file: another file with the references, joined by `id`.
+        language: language of the texts, such as "en". Lists need it. With a run or a file it is for the lines that do
+            not name one.
 
     Raises:
-        UsageError: the two have different lengths, or one of them is a single string.
+        UsageError: an argument is missing or does not fit, or there is no reference.
     """
-    if isinstance(references, str) or isinstance(hypotheses, str):
-        raise UsageError("score takes two lists of texts; for one pair give score([reference], [hypothesis], …)")
+    tag = None if language is None else language_tag(language)
+    if tag is not None and (reason := unknown_language(tag)):
+        raise ConfigError(f"language {language!r}: {reason}")
+    if hypotheses is None:
+        if not isinstance(references, str | os.PathLike):
+            raise ConfigError("score needs the hypotheses, too: score(references, hypotheses, language=…)")
+        return score_place(os.fspath(references), None if ref is None else os.fspath(ref), tag)
+    if isinstance(references, str | os.PathLike) or isinstance(hypotheses, str):
+        raise ConfigError("score takes two lists of texts; for one pair give score([reference], [hypothesis], …)")
+    if tag is None:
+        raise ConfigError("score needs the language of the texts, such as language='en', which decides their rules")
     wanted, found = list(references), list(hypotheses)
     if len(wanted) != len(found):
-        raise UsageError(f"there are {len(wanted):,} references and {len(found):,} hypotheses; give as many of both")
+        raise ConfigError(f"there are {len(wanted):,} references and {len(found):,} hypotheses; give as many of both")
     corpus = CorpusScore()
     for reference, hypothesis in zip(wanted, found, strict=True):
-        corpus.add(language, count_errors(reference, hypothesis, language))
+        corpus.add(tag, count_errors(reference, hypothesis, tag))
     return corpus

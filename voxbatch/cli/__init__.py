@@ -257,19 +257,14 @@ def score(hyp: str, ref: str | None, language: str | None, store_options: StoreO
 
     For an OUT, the figure is the run's own: items that failed count as deletions.
     """
-    from voxbatch.output.layout import FAILURES, TRANSCRIPTS
-    from voxbatch.output.score import score_run
+    from voxbatch.output.layout import FAILURES
+    from voxbatch.output.score import is_run, score_place
     from voxbatch.scoring import UNDETERMINED
-    from voxbatch.scoring.files import score_files
-    from voxbatch.storage import is_remote, open_store
 
-    is_run = not hyp.endswith((".jsonl", ".json")) if is_remote(hyp) else os.path.isdir(hyp)
-    if is_run and not ref:
-        found = score_run(open_store(hyp, store_options), language)
+    found = score_place(hyp, ref, language, store_options)
+    if is_run(hyp) and not ref:
         missing = sum(each.missing for each in found.by_language.values())
         click.echo(f"the run in {hyp}; {missing:,} items of {FAILURES} count as deletions", err=True)
-    else:
-        found = score_files(os.path.join(hyp, TRANSCRIPTS) if is_run else hyp, ref, language, store_options)
     if unknown := found.by_language.get(UNDETERMINED):
         count = unknown.items + unknown.missing
         text = f"no language is known for {count:,} items; if they are English, give --language en"

@@ -1,14 +1,44 @@
-"""Score a finished run once more, from its merged outputs: the same pairs as in summary.json."""
+"""Score a finished run once more, from its merged outputs: the same pairs as in summary.json; or score a file."""
 
 from __future__ import annotations
 
 import json
+import os
 
 from voxbatch.errors import ConfigError
 from voxbatch.output import run_file
 from voxbatch.output.layout import FAILURES, TRANSCRIPTS
 from voxbatch.scoring import CorpusScore, count_errors, line_language
-from voxbatch.storage import Store
+from voxbatch.scoring.files import score_files
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote, open_store
+
+
+def is_run(place: str) -> bool:
+    """Return whether a place is the OUT of a run, and not a file."""
+    return not place.endswith((".jsonl", ".json")) if is_remote(place) else os.path.isdir(place)
+
+
+def score_place(
+    place: str,
+    references: str | None = None,
+    language: str | None = None,
+    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+) -> CorpusScore:
+    """Return the score of a run or of a file.
+
+    Args:
+        place: the OUT of a run, or JSON lines with `pred_text`; a path or an address.
+        references: a file with other references; see score_files.
+        language: language of lines that name none.
+
+    Raises:
+        UsageError: see score_run and score_files.
+    """
+    if not is_run(place):
+        return score_files(place, references, language, store_options)
+    if references:
+        return score_files(os.path.join(place, TRANSCRIPTS), references, language, store_options)
+    return score_run(open_store(place, store_options), language)
 
 
 def score_run(store: Store, language: str | None = None) -> CorpusScore:
