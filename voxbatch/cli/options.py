@@ -83,10 +83,9 @@ class OptionalValueCommand(WithFormats):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Give --retry-failed its value if the next word is not one, and parse."""
-        following = [*args[1:], ""]
         parsed = [
             f"{name}={RETRY_CHOICES[0]}" if name == "--retry-failed" and after not in RETRY_CHOICES else name
-            for name, after in zip(args, following, strict=True)
+            for name, after in zip(args, [*args, ""][1:], strict=True)
         ]
         return super().parse_args(ctx, parsed)
 
