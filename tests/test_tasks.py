@@ -293,12 +293,11 @@ def test_sharded_input_is_refused(tmp_path: Path) -> None:
         {"InputName": "other", "DatasetDefinition": {}},
     ]
     root = container(tmp_path, ProcessingInputs=inputs)
-    sagemaker.refuse_sharded_input("/in/all/m.jsonl", root)
-    sagemaker.refuse_sharded_input("s3://calls/m.jsonl", root)
-    sagemaker.refuse_sharded_input("/in/mine/m.jsonl", NOWHERE)
+    sagemaker.refuse_sharded_input(["/in/all/m.jsonl", "s3://calls/m.jsonl"], root)
+    sagemaker.refuse_sharded_input(["/in/mine/m.jsonl"], NOWHERE)
     for source in ("/in/mine", "/in/mine/m.jsonl"):
         with pytest.raises(ConfigError, match=r"lies in /in/mine, of which each host has a part of its own"):
-            sagemaker.refuse_sharded_input(source, root)
+            sagemaker.refuse_sharded_input(["talk.mp3", source], root)
 
 
 def test_exit_message_is_cut_to_1_kb(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ class RunOptions:
         settings: dict[str, Any] = {}
         for name, value in asdict(self).items():
             settings |= value if name == "store_options" else {name: value}
-        addresses = {name: value and redacted(value) for name, value in settings.items() if name in _ADDRESSES}
+        addresses = {name: _redacted(value) for name, value in settings.items() if name in _ADDRESSES}
         return {**settings, **addresses, "only_under": tuple(map(redacted, self.only_under))}
 
 
@@ -130,13 +130,13 @@ class RunOptions:
 class Config(RunOptions):
     """Settings of one run."""
 
-    source: str
-    """Manifest (.jsonl, .jsonl.gz, or - for standard input) or folder of recordings: a local path or an address."""
+    source: str | tuple[str, ...]
+    """What to transcribe, see manifest.opening: a manifest, or recordings; several names are a tuple."""
     out: str
     """Folder of the outputs (OUT): a local path or a bucket prefix."""
 
     @classmethod
-    def of(cls, options: RunOptions, source: str, out: str, **changes: Any) -> Config:
+    def of(cls, options: RunOptions, source: str | tuple[str, ...], out: str, **changes: Any) -> Config:
         """Return the settings of a run with these options.
 
         Args:
@@ -153,6 +153,10 @@ class Config(RunOptions):
         """Return the settings for people and for files, the input and OUT first."""
         settings = RunOptions.to_dict(self)
         return {"source": settings["source"], "out": settings["out"], **settings}
+
+
+def _redacted(value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+    return tuple(map(redacted, value)) if isinstance(value, tuple) else value and redacted(value)
 
 
 _ADDRESSES = ("source", "out", "model", "s3_endpoint_url")

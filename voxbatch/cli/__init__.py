@@ -39,6 +39,7 @@ from voxbatch.cli.options import (
     resolved_profile,
     run_options,
     run_options_of,
+    source_argument,
     store_options,
 )
 from voxbatch.cli.submit_command import submit
@@ -72,7 +73,7 @@ def cli() -> None:
     short_help="Transcribe recordings: files, a folder, a manifest.",
     epilog="Each option can also be given as an environment variable: VOXBATCH_ENGINE, VOXBATCH_PART_ITEMS, …",
 )
-@click.argument("source")
+@source_argument
 @run_options
 @manifest_options
 @store_options
@@ -80,7 +81,7 @@ def cli() -> None:
 def run(
     ctx: click.Context,
     /,
-    source: str,
+    source: str | tuple[str, ...],
     out: str | None,
     serving_properties: str | None,
     vllm_config: str | None,
@@ -93,16 +94,18 @@ def run(
     exit_zero: bool,
     **settings: Any,
 ) -> None:
-    """Transcribe SOURCE: a manifest (.jsonl, .jsonl.gz, - for standard input) or a folder of recordings.
+    """Transcribe SOURCE: recordings, folders of recordings, or a manifest.
 
-    A manifest may be at a gs://, s3:// or http(s):// address. A folder in a bucket is written gs://bucket/folder/, with
-    / at the end.
+    Give several files and folders, a pattern in quotes ('calls/*.wav'), or @list.txt, which has one path or address a
+    line. A manifest (.jsonl, .jsonl.gz, - for standard input) is given alone. All may be at gs://, s3:// or http(s)://
+    addresses. A folder in a bucket is written gs://bucket/folder/, with / at the end.
     """
     from voxbatch.cli.session import leave, transcribe
     from voxbatch.output.layout import default_out
 
     served = file_for_vllm(serving_properties, vllm_config)
-    task, (settings["shard"], settings["shards"]) = own_task(os.environ, tasks, shard, source)
+    sources = (source,) if isinstance(source, str) else source
+    task, (settings["shard"], settings["shards"]) = own_task(os.environ, tasks, shard, sources)
     if task and not is_given(ctx, "usd_per_hour") and (price := usd_per_hour(task, os.environ)) is not None:
         settings["usd_per_hour"] = price
     options = run_options_of(ctx, {**settings, "overwrite": not resume}, served)

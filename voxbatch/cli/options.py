@@ -213,6 +213,12 @@ class FileOrAddress(PathOrAddress):
         super().__init__(exists=True, dir_okay=False)
 
 
+def _one_or_several(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> str | tuple[str, ...]:
+    return names[0] if len(names) == 1 else names
+
+
+source_argument = click.argument("source", nargs=-1, required=True, callback=_one_or_several)
+
 include_option = run_option(
     "--include", multiple=True, callback=_patterns, metavar="GLOB",
     help="From a folder, take only recordings whose path or name matches GLOB, e.g. '*.flac'; * also matches /. "

@@ -20,6 +20,7 @@ from voxbatch.cli.options import (
     name_value,
     option,
     run_options_of,
+    source_argument,
     store_options,
 )
 from voxbatch.config import Config
@@ -51,7 +52,7 @@ tasks_option = option(
 
 
 @click.command(cls=WithFormats, short_help="Start a run on Cloud Run or SageMaker.")
-@click.argument("source")
+@source_argument
 @option(
     "-o", "--out", metavar="OUT", help="Address of the outputs, gs:// or s3://. Default: NAME.voxbatch next to SOURCE."
 )
@@ -109,7 +110,7 @@ tasks_option = option(
 def submit(
     ctx: click.Context,
     /,
-    source: str,
+    source: str | tuple[str, ...],
     out: str | None,
     target: str,
     tasks: int | None,

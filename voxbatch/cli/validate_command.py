@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from voxbatch.cli.options import limiting_variables, manifest_options, store_options
+from voxbatch.cli.options import limiting_variables, manifest_options, source_argument, store_options
 from voxbatch.errors import ManifestError, UsageError
 from voxbatch.safe_text import escape_controls
 from voxbatch.storage.options import StoreOptions
 
 if TYPE_CHECKING:
+    from voxbatch.manifest import Source
     from voxbatch.runner.validation import Kinds
 
 EXIT_SOME_UNUSABLE = 3
@@ -24,7 +25,7 @@ SHOWN_KINDS = 20
 
 
 @click.command(short_help="Check a manifest and its recordings.")
-@click.argument("source")
+@source_argument
 @click.option(
     "--check-audio",
     is_flag=True,
@@ -37,7 +38,7 @@ SHOWN_KINDS = 20
 def validate(
     ctx: click.Context,
     /,
-    source: str,
+    source: str | tuple[str, ...],
     check_audio: bool,
     list_all: bool,
     limit: int | None,
@@ -53,7 +54,6 @@ def validate(
     from voxbatch.display import counter
     from voxbatch.manifest import PathPolicy, open_source, survey
     from voxbatch.runner.validation import Kinds, check_recordings
-    from voxbatch.storage import redacted
 
     for text in limiting_variables(ctx):
         click.echo(f"Warning: {text}", err=True)
@@ -75,10 +75,7 @@ def validate(
                     kinds.add(each.problem, f"line {each.line}: {each.audio}")
                     if list_all:
                         click.echo(escape_controls(f"line {each.line}: {each.audio}: {each.problem}"))
-    name = redacted(source)
-    state = "no problem found" if unchecked else "all valid"
-    state = f"{problems:,} of them cannot be transcribed" if problems else state
-    click.echo(escape_controls(f"{name}: {found.items:,} items, {state}"))
+    click.echo("\n".join(map(escape_controls, _outcome(opened, found.items, problems, unchecked))))
     if not list_all:
         _print_kinds(kinds)
     if unchecked:
@@ -92,6 +89,14 @@ def validate(
     if languages := ", ".join(f"{lang} {count:,}" for lang, count in found.languages.most_common(10)):
         click.echo(escape_controls(f"languages: {languages}"))
     sys.exit(EXIT_SOME_UNUSABLE if problems else 0)
+
+
+def _outcome(source: Source, num_items: int, problems: int, unchecked: int) -> Iterable[str]:
+    if source.note:
+        yield source.note
+    state = "no problem found" if unchecked else "all valid"
+    state = f"{problems:,} of them cannot be transcribed" if problems else state
+    yield f"{source.name}: {num_items:,} items, {state}"
 
 
 def _bad_lines(error: ManifestError, list_all: bool) -> str:

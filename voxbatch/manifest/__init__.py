@@ -2,7 +2,7 @@
 number.
 
 Both passes stream: `survey` reads the whole manifest and keeps 20 bytes a line (28 until it has compared the ids), and
-`items` reads it again and builds the items that are wanted. Finding the lines is the job of source.py. This package
+`items` reads it again and builds the items that are wanted. Finding the lines is the job of opening.py. This package
 does not open recordings and does not check that they exist.
 
 A line is a JSON object with `audio_filepath`. These keys are optional and may be null: `offset` ≥ 0 and `duration` > 0
@@ -13,8 +13,8 @@ without leading "/" and "../". `#offset-duration` follows if `offset` is given, 
 
     {"audio_filepath": "./a.wav", "offset": 12.5, "duration": 5, "channel": 1}  →  a.wav#12.5-5#ch1
 
-The id of an address is the part after the scheme, without a query: gs://calls/a.wav → calls/a.wav. Two lines with one
-id are refused, because outputs are named after the id.
+The id of an address is the part after the scheme, without a query: gs://calls/a.wav → calls/a.wav. Control characters
+of a name are percent-encoded. Two lines with one id are refused, because outputs are named after the id.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from itertools import islice
 from posixpath import normpath
 from typing import Any
+from urllib.parse import quote as percent_encoded
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +39,12 @@ from numpy.typing import NDArray
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.languages import language_tag
 from voxbatch.manifest.duplicates import earliest_duplicates, repeated_hashes
-from voxbatch.manifest.folder import folder_manifest
+from voxbatch.manifest.folder import FILE_SCHEME, folder_manifest
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
+from voxbatch.manifest.opening import open_source
 from voxbatch.manifest.path_policy import DEFAULT_POLICY, PathPolicy, quote_path
 from voxbatch.manifest.prefix import prefix_manifest, upload_line, uploads_manifest
-from voxbatch.manifest.source import CHANGED_ADVICE, InheritableSource, Source, open_source
+from voxbatch.manifest.source import CHANGED_ADVICE, InheritableSource, Source
 from voxbatch.records import Item
 from voxbatch.storage import is_remote
 from voxbatch.storage.address import name_of
@@ -324,11 +326,7 @@ def _check_reference(text: str) -> None:
 def _id(row: dict[str, Any], path: str, offset: float | None, duration: float | None, channel: int | None) -> str:
     value = row.get("id")
     if value is None:
-        value = name_of(path) if ":" in path and is_remote(path) else normpath(path)
-        if value[0] in "./":
-            value = re.sub(r"^(?:\.\.(?:/|$)|/)+", "", value)
-            if value in ("", "."):
-                raise LineError(f"`{AUDIO_KEY}` {quote(path)} is a folder; name a recording")
+        value = _path_id(path)
         if offset is not None:
             value += f"#{_compact(offset)}" + (f"-{_compact(duration)}" if duration is not None else "")
         if channel is not None:
@@ -341,6 +339,18 @@ def _id(row: dict[str, Any], path: str, offset: float | None, duration: float | 
         raise LineError(f"`id` {quote(value)} holds control characters; give the line an `id` without them")
     if len(value) * 4 > MAX_ID_BYTES and len(value.encode()) > MAX_ID_BYTES:
         raise LineError(f"`id` {quote(value)} is longer than {MAX_ID_BYTES:,} bytes; give the line a shorter `id`")
+    return value
+
+
+def _path_id(path: str) -> str:
+    """Return the id of a recording whose line gives none."""
+    value = name_of(path) if ":" in path and is_remote(path) else normpath(path.removeprefix(FILE_SCHEME))
+    if value[0] in "./":
+        value = re.sub(r"^(?:\.\.(?:/|$)|/)+", "", value)
+        if value in ("", "."):
+            raise LineError(f"`{AUDIO_KEY}` {quote(path)} is a folder; name a recording")
+    if not value.isprintable():
+        value = _CONTROL_CHARACTERS.sub(lambda found: percent_encoded(found[0]), value)
     return value
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any, BinaryIO
+from urllib.parse import quote
 
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.json_line import MAX_LINE_BYTES
@@ -30,6 +31,8 @@ its rate."""
 MAX_REFERENCE_BYTES = MAX_LINE_BYTES // 2
 """Largest reference, in bytes."""
 REFERENCE_TOO_LONG = f"it is longer than {MAX_REFERENCE_BYTES:,} bytes"
+FILE_SCHEME = "file:"
+"""Begin of a path that is percent-encoded."""
 Probe = Callable[[str], float | None]
 """Function from an absolute path to a duration in seconds, or to None if the header gives no duration."""
 
@@ -54,27 +57,42 @@ def folder_manifest(
     """
     root = os.fspath(folder)
     problems: list[BadLine] = []
-    for path, reference in _walk(root, problems):
-        if not is_included(path, include):
-            continue
-        row: dict[str, Any] = {"audio_filepath": manifest_path(path)}
-        seconds = probe(os.path.join(os.path.abspath(root), path)) if probe else None
-        if seconds is not None and math.isfinite(seconds) and seconds > 0:
-            row["duration"] = round(seconds, 6)
-        if with_state:
-            row |= file_state(os.path.join(root, path))
-        try:
-            path.encode()
-            if reference is not None:
-                with open(os.path.join(root, reference), "rb") as file:
-                    row["text"] = read_reference(file)
-            yield json.dumps(row, ensure_ascii=False)
-        except UnicodeEncodeError:
-            problems.append(BadLine(0, f"{path!a}: the name is not UTF-8; rename the file"))
-        except (OSError, ValueError) as error:
-            problems.append(bad_reference(reference, error))
+    for path, reference in walk(root, problems):
+        if is_included(path, include):
+            line = file_line(root, path, reference, probe, with_state)
+            if isinstance(line, BadLine):
+                problems.append(line)
+            else:
+                yield line
     if problems:
         raise ManifestError(root, problems[: ManifestError.LIMIT], len(problems))
+
+
+def file_line(
+    root: str, path: str, reference: str | None, probe: Probe | None = None, with_state: bool = True
+) -> str | BadLine:
+    """Return the line of one recording, or the reason why there is none.
+
+    Args:
+        root: the manifest's folder.
+        path: path of the recording, absolute or relative to `root`.
+        reference: path of its reference, in the same form.
+        probe: see `folder_manifest`.
+        with_state: see `folder_manifest`.
+    """
+    row: dict[str, Any] = {"audio_filepath": manifest_path(path)}
+    seconds = probe(os.path.join(os.path.abspath(root), path)) if probe else None
+    if seconds is not None and math.isfinite(seconds) and seconds > 0:
+        row["duration"] = round(seconds, 6)
+    if with_state:
+        row |= file_state(os.path.join(root, path))
+    try:
+        if reference is not None:
+            with open(os.path.join(root, reference), "rb") as file:
+                row["text"] = read_reference(file)
+        return json.dumps(row, ensure_ascii=False)
+    except (OSError, ValueError) as error:
+        return bad_reference(reference, error)
 
 
 def file_state(path: str) -> dict[str, Any]:
@@ -113,8 +131,15 @@ def is_included(path: str, globs: Sequence[str]) -> bool:
 
 
 def manifest_path(name: str) -> str:
-    """Return a file's name in the form that a manifest uses. A leading "./" keeps "data:1.wav" from being read as a
-    protocol."""
+    """Return a file's name in the form that a manifest uses.
+
+    A leading "./" keeps "data:1.wav" from being read as a protocol. A name that is not UTF-8 is percent-encoded after
+    "file:", because JSON cannot hold it: the bytes "caf\\xe9.wav" → "file:caf%E9.wav".
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return FILE_SCHEME + quote(os.fsencode(name), safe="/ :")
     return "./" + name if ":" in name else name
 
 
@@ -135,7 +160,13 @@ def bad_reference(name: str | None, error: object) -> BadLine:
     return BadLine(0, f"{name!r}: the reference cannot be read as UTF-8 text: {error}; correct it")
 
 
-def _walk(root: str, problems: list[BadLine]) -> Iterator[tuple[str, str | None]]:
+def find_reference(path: str) -> str | None:
+    """Return the path of the reference beside a recording, NAME.txt or NAME.TXT; None if there is none."""
+    stem = os.path.splitext(path)[0]
+    return next((text for text in (stem + ".txt", stem + ".TXT") if os.path.isfile(text)), None)
+
+
+def walk(root: str, problems: list[BadLine]) -> Iterator[tuple[str, str | None]]:
     """Yield (recording, its reference or None), relative to root, in natural order. The walk is not recursive, because
     paths may be deep."""
     seen: set[tuple[int, int]] = set()

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from posixpath import normpath
+from urllib.parse import unquote_to_bytes
 
 from voxbatch.errors import ConfigError
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, quote
@@ -65,7 +66,10 @@ class PathPolicy:
         if ":" in path and is_remote(path):
             return self._admitted_address(path, path, base)
         if ":" in path and (match := _SCHEME.match(path)):
-            _refuse_scheme(path, match[1].lower(), bool(match[2]))
+            if match[1].lower() == "file":
+                path = _decoded(path, base)
+            else:
+                _refuse_scheme(path, match[1].lower(), bool(match[2]))
         if path[0] != "/" and is_remote(base):
             try:
                 address = join(base, path)
@@ -134,9 +138,16 @@ def _only_under_prefix(place: str) -> str:
     return found if found.endswith("/") else found + "/"
 
 
+def _decoded(uri: str, base: str) -> str:
+    """Return the path that a file: URI means. Its bytes need not be UTF-8, and it may be relative to a local folder."""
+    path = re.sub("^file:(//(localhost)?(?=/))?", "", uri, flags=re.IGNORECASE)
+    decoded = os.fsdecode(unquote_to_bytes(path))
+    if not decoded or "\0" in decoded or decoded.startswith("//") or (decoded[0] != "/" and is_remote(base)):
+        raise LineError(f"`{AUDIO_KEY}` {quote(uri)} names no file of this machine; write the plain path")
+    return decoded
+
+
 def _refuse_scheme(path: str, scheme: str, has_authority: bool) -> None:
-    if scheme == "file":
-        raise LineError(f"`{AUDIO_KEY}` {quote(path)} is a file: URI; write the plain path")
     if has_authority:
         raise LineError(
             f"`{AUDIO_KEY}` {scheme}://… is of an unsupported kind; give a path, gs://, s3:// or http(s)://"

@@ -8,6 +8,7 @@ after its recording. Only the names of the references are held in memory.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from posixpath import splitext
 from typing import Any, BinaryIO
@@ -38,6 +39,8 @@ def prefix_manifest(
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
     include: Sequence[str] = (),
     with_state: bool = False,
+    base: str | None = None,
+    pattern: re.Pattern[str] | None = None,
 ) -> Iterator[str]:
     """Yield the JSON lines, without line ends, of the manifest that describes a prefix, in the order of the keys.
 
@@ -49,6 +52,8 @@ def prefix_manifest(
         store_options: credentials and settings of the stores.
         include: see folder.is_included.
         with_state: write the state of each recording: its `size` in bytes and the `generation` of the object.
+        base: address of the folder that paths are relative to; None takes the prefix.
+        pattern: only recordings are listed whose names below the prefix match it as a whole.
 
     Raises:
         ManifestError: the address is not a prefix; or, after the last line and with every reason: some references could
@@ -56,10 +61,16 @@ def prefix_manifest(
         StorageError: the store cannot be read.
     """
     prefix = _PrefixListing(_prefix_address(uri), store_options)
-    with prefix.recordings(lambda name, _: is_included(name, include)) as names:
-        yield from prefix.lines(
-            names, lambda name, state: {"audio_filepath": prefix.path(name), **(state if with_state else {})}
-        )
+
+    def is_wanted(name: str, _: Stat) -> bool:
+        return is_included(name, include) and (pattern is None or bool(pattern.fullmatch(name)))
+
+    def row(name: str, state: Row) -> Row:
+        path = relative_address(base or prefix.address, prefix.address + name)
+        return {"audio_filepath": path, **(state if with_state else {})}
+
+    with prefix.recordings(is_wanted) as names:
+        yield from prefix.lines(names, row)
 
 
 def uploads_manifest(
@@ -87,13 +98,17 @@ def uploads_manifest(
 
 
 def upload_line(uri: str, tag: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> str:
-    """Return the line that uploads_manifest would give for one recording.
+    """Return the line that uploads_manifest would give for one recording; see `object_line`."""
+    return object_line(uri, {"audio_filepath": uri, "generation": tag}, store_options)
+
+
+def object_line(uri: str, row: Row, store_options: StoreOptions) -> str:
+    """Return the line of one recording in a bucket: its row, with the text of its reference.
 
     Raises:
         ManifestError: its reference, NAME.txt or NAME.TXT beside it, cannot be read.
         StorageError: the store cannot be read.
     """
-    row = {"audio_filepath": uri, "generation": tag}
     for suffix in (".txt", ".TXT"):
         reference = splitext(uri)[0] + suffix
         try:
@@ -110,6 +125,16 @@ def upload_line(uri: str, tag: str, store_options: StoreOptions = DEFAULT_STORE_
 def object_state(stat: Stat) -> Row:
     """Return the state of a recording in a bucket for its row; see folder.file_state."""
     return {"size": stat.size, "generation": stat.tag}
+
+
+def relative_address(base: str, address: str) -> str:
+    """Return the path of a recording relative to the address of a folder; the address itself if it is not below the
+    folder, or if no relative path gives it."""
+    if address.startswith(base):
+        path = manifest_path(address[len(base) :])
+        if join(base, path) == address:
+            return path
+    return address
 
 
 def _prefix_address(uri: str) -> str:
@@ -182,8 +207,3 @@ class _PrefixListing:
             except (ValueError, ObjectNotFound, UnusableObject) as e:
                 return bad_reference(reference, e)
         return json.dumps(row, ensure_ascii=False)
-
-    def path(self, name: str) -> str:
-        """Return the path relative to the prefix, or the address if no relative path gives it."""
-        path, address = manifest_path(name), self.address + name
-        return path if join(self.address, path) == address else address

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from voxbatch.formats import WRITERS, output_name
+from voxbatch.manifest.named import LIST_MARK, common_folder, is_list, is_pattern
 from voxbatch.manifest.source import without_suffix
 from voxbatch.storage import Store, is_remote
-from voxbatch.storage.address import is_bucket_address, name_of, scheme_of
+from voxbatch.storage.address import is_bucket_address, is_folder, name_of, scheme_of
 
 VERSION = 1
 """Version of all written files."""
@@ -127,23 +128,36 @@ def foreign_outputs(store: Store) -> list[str]:
     return [name for name in (TRANSCRIPTS, FAILURES, SUMMARY) if store.exists(name)]
 
 
-def default_out(source: str) -> str:
-    """Return the default OUT of a source: a folder beside the source.
+def default_out(source: str | Sequence[str]) -> str:
+    """Return the default OUT of a source: a folder beside the source, or in the common folder of several.
 
         "jobs/calls.jsonl.gz" → "jobs/calls.voxbatch"        "gs://b/day/" → "gs://b/day.voxbatch"
+        "calls/talk.mp3" → "calls/talk.voxbatch"             "calls/*.mp3" → "calls/calls.voxbatch"
 
     OUT is in the current directory if nothing can be written beside the source: "-" → "stdin.voxbatch", "gs://b/" →
     "b.voxbatch", and for web servers.
     """
-    if source == "-":
+    names = [source] if isinstance(source, str) else list(source)
+    if len(names) > 1 or is_pattern(names[0]):
+        folder = common_folder(names)
+        return _inside(folder, f"{os.path.basename(folder.rstrip('/')) or 'root'}.voxbatch")
+    name = names[0].removeprefix(LIST_MARK) if is_list(names[0]) else names[0]
+    if name == "-":
         return "stdin.voxbatch"
-    if is_remote(source):
-        *above, name = name_of(source).rstrip("/").split("/")
-        out = f"{without_suffix(name) or 'root'}.voxbatch"
-        return "/".join([f"{scheme_of(source)}:/", *above, out]) if above and is_bucket_address(source) else out
-    path = Path(os.path.abspath(source))
-    name = path.name if path.is_dir() else without_suffix(path.name)
-    return str(path.with_name(f"{name or 'root'}.voxbatch"))
+    if is_remote(name):
+        *above, last = name_of(name).rstrip("/").split("/")
+        out = f"{(last if is_folder(name) else without_suffix(last)) or 'root'}.voxbatch"
+        return "/".join([f"{scheme_of(name)}:/", *above, out]) if above and is_bucket_address(name) else out
+    path = Path(os.path.abspath(name))
+    stem = path.name if path.is_dir() else without_suffix(path.name)
+    return str(path.with_name(f"{stem or 'root'}.voxbatch"))
+
+
+def _inside(folder: str, name: str) -> str:
+    """Return a path in a folder, or in the current directory if nothing can be written in the folder."""
+    return (
+        name if folder == "/" or (is_remote(folder) and not is_bucket_address(folder)) else os.path.join(folder, name)
+    )
 
 
 def existing_outputs(store: Store) -> list[tuple[str, str]]:

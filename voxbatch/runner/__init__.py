@@ -68,6 +68,8 @@ def run(
         if engine_cache is None:
             engine_cache = resources.enter_context(contextlib.closing(EngineCache()))
         with open_manifest(config) as source:
+            if source.note:
+                log.info("source", text=source.note)
             job = prepare(config, source, engine_cache, log)
             store = open_store(job.out, job.store_options)
             if job.is_new and job.shards == 1:  # other shards may still load their models

@@ -203,22 +203,23 @@ def open_local_audio(path: str) -> int:
         AudioError: the file is missing, unreadable, or not a regular file.
         TransientError: the file's folder is missing or empty, or the file system fails.
     """
+    shown = path.encode(errors="surrogateescape").decode(errors="backslashreplace")  # it may not be UTF-8
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except ValueError as e:
-        raise AudioError(f"cannot open {path}: {e}") from e
+        raise AudioError(f"cannot open {shown}: {e}") from e
     except OSError as e:
-        message = f"cannot open {path}: {e.strerror}"
+        message = f"cannot open {shown}: {e.strerror}"
         if e.errno in _FILE_SYSTEM_ERRORS:
             raise TransientError(message, since=time.monotonic()) from e
         if e.errno in (errno.ENOENT, errno.EACCES) and (problem := _folder_problem(os.path.dirname(path))):
-            message = f"cannot open {path}: its folder {problem}; is its file system mounted?"
+            message = f"cannot open {shown}: its folder {problem}; is its file system mounted?"
             raise TransientError(message, since=time.monotonic()) from e
         raise AudioError(message) from e
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         os.close(fd)
-        raise AudioError(f"cannot read {path}: it is {_KIND.get(stat.S_IFMT(mode), 'no regular file')}")
+        raise AudioError(f"cannot read {shown}: it is {_KIND.get(stat.S_IFMT(mode), 'no regular file')}")
     return fd
 
 

@@ -23,8 +23,8 @@ class Submission:
         ConfigError: no machine of a platform could do the run.
     """
 
-    source: str
-    """SOURCE of `voxbatch run`: an address."""
+    source: str | tuple[str, ...]
+    """SOURCE of `voxbatch run`: an address, or several."""
     out: str
     """OUT of `voxbatch run`: gs:// or s3://."""
     options: tuple[str, ...] = ()
@@ -36,9 +36,11 @@ class Submission:
     """Variables of the job's container, in addition to its own. Everyone who may see the job can read them."""
 
     def __post_init__(self) -> None:
-        if not is_remote(self.source):
+        for name in self._sources:
+            if is_remote(name.removeprefix("@")):
+                continue
             raise ConfigError(
-                f"SOURCE {self.source} lies on this machine, where a job elsewhere cannot see it: upload it with its "
+                f"SOURCE {name} lies on this machine, where a job elsewhere cannot see it: upload it with its "
                 "recordings, and give its address: gs://, s3:// or https://"
             )
         if not is_bucket_address(self.out):
@@ -53,7 +55,11 @@ class Submission:
     @property
     def arguments(self) -> list[str]:
         """Arguments of the image's entry point, which is voxbatch."""
-        return ["run", self.source, "-o", self.out, *self.options]
+        return ["run", *self._sources, "-o", self.out, *self.options]
+
+    @property
+    def _sources(self) -> tuple[str, ...]:
+        return (self.source,) if isinstance(self.source, str) else self.source
 
     @property
     def digest(self) -> str:

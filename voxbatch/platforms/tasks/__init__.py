@@ -11,7 +11,7 @@ undone, with exit code 0.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,7 +127,7 @@ def shard_of(task: Task | None, asked: tuple[int, int] | None) -> tuple[int, int
 
 
 def own_task(
-    environ: Mapping[str, str], platform: str, asked: tuple[int, int] | None, source: str
+    environ: Mapping[str, str], platform: str, asked: tuple[int, int] | None, sources: Iterable[str]
 ) -> tuple[Task | None, tuple[int, int]]:
     """Return the task that this process is, if any, and (shard, number of shards).
 
@@ -135,7 +135,7 @@ def own_task(
         environ: the environment of this process.
         platform: see `find`.
         asked: --shard, if given.
-        source: SOURCE of the run.
+        sources: each SOURCE of the run.
 
     Raises:
         ConfigError: see `find` and `shard_of`; or each host of a SageMaker job has only a part of the source.
@@ -144,7 +144,7 @@ def own_task(
     task = find(environ, root, platform, asked and asked[1])
     shard = shard_of(task, asked)
     if task and task.platform == "sagemaker" and task.count > 1:
-        sagemaker.refuse_sharded_input(source, root)
+        sagemaker.refuse_sharded_input(sources, root)
     return task, shard
 
 

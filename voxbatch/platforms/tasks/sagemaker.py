@@ -10,10 +10,11 @@ Outside SageMaker, these files do not exist.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +73,18 @@ def instance_type(root: str) -> str | None:
     return None
 
 
-def refuse_sharded_input(source: str, root: str) -> None:
+def refuse_sharded_input(sources: Iterable[str], root: str) -> None:
     """Refuse a source of which each host has only a part.
 
     Raises:
-        ConfigError: SageMaker gave each host other files of the input that holds `source`, so no host can take a shard
+        ConfigError: SageMaker gave each host other files of an input that holds a source, so no host can take a shard
             of the whole input.
     """
     inputs = _job(root).get("ProcessingInputs")
     given = [each.get("S3Input") for each in inputs if isinstance(each, dict)] if isinstance(inputs, list) else []
     sharded = [each for each in given if isinstance(each, dict) and each.get(_DISTRIBUTION) == "ShardedByS3Key"]
-    for place in [str(each["LocalPath"]) for each in sharded if each.get("LocalPath")]:
+    places = [str(each["LocalPath"]) for each in sharded if each.get("LocalPath")]
+    for source, place in itertools.product(sources, places):
         if Path(os.path.abspath(source)).is_relative_to(place):
             raise ConfigError(
                 f"{source} lies in {place}, of which each host has a part of its own (ShardedByS3Key), and would "

@@ -1,0 +1,277 @@
+"""Describe the recordings that a person names as the lines of a manifest: files, addresses, folders, patterns, lists.
+
+    talk.mp3   calls/   'calls/*.wav'   gs://calls/day/   'gs://calls/day/*.flac'   https://host/talk.mp3   @list.txt
+
+Paths are relative to the common folder of all that is named, so that files of one name in different folders have
+different ids. `NAME.txt` beside a recording is its reference. A list has one path or address a line; its paths are
+relative to its own folder, and a line that begins with # is a comment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import BinaryIO
+
+from voxbatch.errors import BadLine, ManifestError
+from voxbatch.manifest.folder import RECORDING_SUFFIXES, file_line, find_reference, is_included, natural_key, walk
+from voxbatch.manifest.json_line import LongLine
+from voxbatch.manifest.prefix import object_line, object_state, prefix_manifest, relative_address
+from voxbatch.manifest.source import Source, manifest_error
+from voxbatch.storage import StoreOptions, is_remote, list_objects, open_remote, redacted, stat_object
+from voxbatch.storage.address import folder_of, is_bucket_address, is_folder, join, normalized, place_of
+from voxbatch.storage.objects import ObjectNotFound
+from voxbatch.storage.temporary_files import temporary_file
+
+LIST_MARK = "@"
+LISTED_NAMES = 100_000
+"""Names of a folder that are looked at for a message, at most."""
+_URI = re.compile(r"[a-z][a-z0-9+.-]*://|file:", re.IGNORECASE)
+
+
+def named_source(names: Sequence[str], store_options: StoreOptions, include: Sequence[str], stdin: BinaryIO) -> Source:
+    """Return the Source of the recordings of some names. It grows.
+
+    Args:
+        names: files, addresses, folders, patterns, and lists.
+        store_options: credentials and settings of the stores.
+        include: see folder.is_included; paths are relative to the common folder.
+        stdin: stream to read for the list "@-".
+
+    Raises:
+        ManifestError: something that is named does not exist or cannot be used, or there is no recording.
+        StorageError: a store cannot be read, or the temporary file cannot be written.
+    """
+    title = redacted(names[0]) + (f" and {len(names) - 1:,} more" if len(names) > 1 else "")
+    try:
+        names = list(dict.fromkeys(normalized(name) if is_remote(name) else name for name in names))
+    except ValueError as error:
+        raise manifest_error(title, f"cannot be opened: {error}") from error
+    recordings = _Recordings(names, title, common_folder(names), store_options, include, stdin)
+    file = temporary_file(title, ((line + "\n").encode() for line in recordings.lines()))
+    source = Source(title, recordings.base, file, grows=True, note=recordings.note())
+    if source.size == 0:
+        source.close()
+        which = f" that match --include {' '.join(include)}" if include else ""
+        raise manifest_error(title, f"holds no recordings{which}; {recordings.content()}")
+    return source
+
+
+def common_folder(names: Sequence[str]) -> str:
+    """Return the deepest folder, or address of a folder, that holds all that is named. Addresses count only if nothing
+    local is named. It is the current folder if the addresses have no bucket or server in common."""
+    places = [_folder_of_name(name) for name in names]
+    if local := [place for place in places if not is_remote(place)]:
+        return os.path.commonpath(local)
+    common = os.path.commonprefix(places).rpartition("/")[0] + "/"  # noqa: RUF071 -- commonpath drops empty parts
+    return common if common.startswith(place_of(places[0])) else os.getcwd()
+
+
+def is_list(name: str) -> bool:
+    """Return whether a name is that of a list, @list.txt, and not of a file."""
+    return name.startswith(LIST_MARK) and not os.path.lexists(name)
+
+
+def is_pattern(name: str) -> bool:
+    """Return whether a name is a shell pattern, and not that of a file. An address is one if it has a *."""
+    if is_remote(name):
+        return is_bucket_address(name) and "*" in name
+    return glob.has_magic(name) and not os.path.lexists(name)
+
+
+def is_recording(name: str) -> bool:
+    """Return whether the extension of a path, or of an address, is a recording's."""
+    return os.path.splitext(redacted(name, ""))[1].lower() in RECORDING_SUFFIXES
+
+
+def missing(name: str) -> str:
+    """Return the sentence about a file that does not exist, with the name that was perhaps meant."""
+    folder, base = os.path.split(name)
+    try:
+        with os.scandir(folder or os.curdir) as entries:
+            known = [entry.name for entry in islice(entries, LISTED_NAMES)]
+    except OSError:
+        return f"does not exist: there is no folder {folder}"
+    close = difflib.get_close_matches(base, known, 1)
+    meant = f"; did you mean {os.path.join(folder, close[0])}?" if close else ""
+    return f"does not exist in {folder or os.getcwd()}{meant}"
+
+
+@dataclass(slots=True)
+class _Recordings:
+    """Everything that is named."""
+
+    names: Sequence[str]
+    title: str
+    """Name of all of it, for messages."""
+    base: str
+    """Folder, or address of a folder, that the paths of the lines are relative to."""
+    store_options: StoreOptions
+    include: Sequence[str]
+    stdin: BinaryIO
+    problems: list[BadLine] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """Files among several without a recording's extension. References and other texts are not among them."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the manifest, without line ends. A comment of a list is an empty line, so that the other
+        lines keep their numbers.
+
+        Raises:
+            ManifestError: after the last line, with every reason: something cannot be used.
+            StorageError: a store cannot be read.
+        """
+        for name in self.names:
+            if is_list(name):
+                found = self._list(name.removeprefix(LIST_MARK))
+            elif is_remote(name):
+                found = self._remote(name)
+            elif is_pattern(name):
+                found = self._pattern(name)
+            else:
+                found = self._local(name, is_alone=len(self.names) == 1)
+            for line in found:
+                if isinstance(line, BadLine):
+                    self.problems.append(line)
+                else:
+                    yield line
+        if self.problems:
+            raise ManifestError(self.title, self.problems[: ManifestError.LIMIT], len(self.problems))
+
+    def note(self) -> str:
+        """Return the sentence about the files that were left out, or ""."""
+        shown = ", ".join(self.left_out[:3]) + (", …" if len(self.left_out) > 3 else "")
+        return (
+            f"left out {len(self.left_out):,} of the files, which have no recording's extension: {shown}"
+            if shown
+            else ""
+        )
+
+    def content(self) -> str:
+        """Return the sentence that says what is there in place of recordings."""
+        if self.left_out:
+            return self.note()
+        name = self.names[0]
+        if is_remote(name):
+            found = (stat.key for stat in list_objects(_folder_of_name(name), self.store_options))
+        elif os.path.isdir(name):
+            found = (file for _, _, files in os.walk(name) for file in files)
+        else:
+            return "name at least one"
+        counts = Counter(os.path.splitext(file)[1].lower() or "no extension" for file in islice(found, LISTED_NAMES))
+        listed = ", ".join(f"{count:,} with {suffix}" for suffix, count in counts.most_common(5))
+        return f"its files: {listed}{', …' if len(counts) > 5 else ''}" if counts else "it is empty"
+
+    def _local(self, name: str, is_alone: bool = False) -> Iterator[str | BadLine]:
+        """Yield the lines of a file or a folder. A file that is named alone may have any extension."""
+        below = os.path.relpath(name, self.base)
+        if os.path.isdir(name):
+            for path, reference in walk(name, self.problems):
+                inside = "" if below == os.curdir else below
+                yield from self._file(os.path.join(inside, path), reference and os.path.join(inside, reference))
+        elif not os.path.lexists(name):
+            yield BadLine(0, missing(name) if is_alone else f"{name} {missing(name)}")
+        elif is_alone or is_recording(name):
+            yield from self._file(below, find_reference(os.path.abspath(name)))
+        elif not name.lower().endswith(".txt"):
+            self.left_out.append(name)
+
+    def _file(self, path: str, reference: str | None) -> Iterator[str | BadLine]:
+        if is_included(path, self.include):
+            yield file_line(self.base, path, reference, with_state=True)
+
+    def _pattern(self, name: str) -> Iterator[str | BadLine]:
+        paths = sorted(glob.iglob(name, recursive=True), key=natural_key)
+        if not paths:
+            yield BadLine(0, "matches no file" if len(self.names) == 1 else f"{name} matches no file")
+        for path in paths:
+            yield from self._local(path)
+
+    def _remote(self, address: str) -> Iterator[str | BadLine]:
+        """Yield the lines of a prefix, of a pattern of objects, or of one recording."""
+        if is_folder(address) or is_pattern(address):
+            prefix = _folder_of_name(address)
+            pattern = _translated(address.removeprefix(prefix)) if address != prefix else None
+            yield from prefix_manifest(
+                prefix, self.store_options, self.include, with_state=True, base=self.base, pattern=pattern
+            )
+            return
+        row = {"audio_filepath": relative_address(self.base, address)}
+        if not is_included(row["audio_filepath"], self.include):
+            return
+        if not is_bucket_address(address):  # a web server may not answer a question about a file
+            yield json.dumps(row, ensure_ascii=False)
+            return
+        try:
+            state = object_state(stat_object(address, self.store_options))
+            yield object_line(address, {**row, **state}, self.store_options)
+        except ObjectNotFound:
+            yield BadLine(0, "does not exist" if len(self.names) == 1 else f"{address} does not exist")
+
+    def _list(self, place: str) -> Iterator[str | BadLine]:
+        """Yield one line for each line of a list."""
+        folder, written = _folder_of_name(LIST_MARK + place), 0
+        with self._open_list(place, folder) as source:
+            for number, line in source.lines():
+                if isinstance(line, LongLine):
+                    yield BadLine(number, f"has {line.num_bytes:,} bytes; write one path or address a line")
+                elif not line.lstrip().startswith(b"#"):
+                    yield from [""] * (number - 1 - written)
+                    written = number
+                    yield self._entry(os.fsdecode(line), folder)
+
+    def _open_list(self, place: str, folder: str) -> Source:
+        if place == "-":
+            stream = iter(lambda: self.stdin.read(1 << 20), b"")
+            return Source("standard input", folder, temporary_file("standard input", stream))
+        try:
+            return Source(
+                redacted(place),
+                folder,
+                open_remote(place, self.store_options) if is_remote(place) else open(place, "rb"),
+            )
+        except (FileNotFoundError, ObjectNotFound):
+            raise manifest_error(
+                self.title, f"the list {redacted(place)} {'does not exist' if is_remote(place) else missing(place)}"
+            ) from None
+        except OSError as error:
+            raise manifest_error(self.title, f"the list {place} cannot be opened: {error.strerror}") from error
+
+    def _entry(self, text: str, folder: str) -> str | BadLine:
+        """Return the line for an entry of a list. A file that does not exist is listed, so that its item fails."""
+        if _URI.match(text) or is_remote(folder):
+            path = text if _URI.match(text) or folder == self.base else join(folder, text)
+            return json.dumps({"audio_filepath": path}, ensure_ascii=False)
+        full = os.path.normpath(os.path.join(folder, text))
+        path = full.removeprefix(os.path.join(self.base, ""))
+        return file_line(self.base, path, find_reference(full), with_state=True)
+
+
+def _folder_of_name(name: str) -> str:
+    """Return the absolute folder, or the address of the folder, that holds what is named. A folder holds itself."""
+    if is_list(name):
+        place = name.removeprefix(LIST_MARK)
+        return folder_of(place) if is_remote(place) else os.path.dirname(os.path.abspath(place))
+    if is_pattern(name):
+        name = os.path.join(re.split(r"[*?[]", name, maxsplit=1)[0].rpartition("/")[0], "")
+        return name if is_remote(name) else os.path.abspath(name)
+    if is_remote(name):
+        return os.path.join(name, "") if is_folder(name) else folder_of(name)
+    path = os.path.abspath(name)
+    return path if os.path.isdir(path) else os.path.dirname(path)
+
+
+def _translated(pattern: str) -> re.Pattern[str]:
+    """Return the regular expression of a shell pattern, in which * does not match /, and ** does."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]/]+\])", pattern)
+    known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    odd = (known.get(part) or part.replace("[!", "[^", 1).replace("\\", "\\\\") for part in parts[1::2])
+    plain = (re.escape(part) for part in parts[::2])
+    return re.compile("".join(each for pair in zip(plain, [*odd, ""], strict=True) for each in pair), re.DOTALL)
