@@ -32,7 +32,7 @@ RECORDINGS = ROOT / "examples" / "recordings"
 
 def outputs(out: Path) -> dict[str, bytes]:
     """Return the merged outputs of a run."""
-    return {name: (out / name).read_bytes() for name in ("transcripts.jsonl", "failures.jsonl")}
+    return {path.name: path.read_bytes() for path in out.glob("*.jsonl")}
 
 
 def thread_names() -> list[str]:

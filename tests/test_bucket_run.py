@@ -90,10 +90,13 @@ class Job:
 
 
 def outputs(store: Store) -> dict[str, bytes]:
-    """Return the merged outputs and subtitles, without the error messages, which contain paths."""
+    """Return the merged outputs and subtitles, without the places of the recordings, which error messages contain,
+    too.
+    """
     found = {name: store.read(name) or b"" for name in (*OUTPUTS, *store.names("srt"))}
-    failures = [json.loads(line) for line in found["failures.jsonl"].splitlines()]
-    found["failures.jsonl"] = json.dumps([{**row, "message": "…"} for row in failures]).encode()
+    for name in OUTPUTS:
+        rows = [json.loads(line) for line in found[name].splitlines()]
+        found[name] = json.dumps([{**row, "audio_filepath": "…", "message": "…"} for row in rows]).encode()
     return found
 
 
@@ -120,7 +123,7 @@ def test_bucket_run_writes_the_bytes_of_a_local_run(job: Job) -> None:
     assert outputs(open_store(out)) == job.local()
     writes = [request.key for request in job.proxy.log if request.verb == "put"]
     assert writes[-1] == "out/summary.json"
-    assert job.server.look(job.bucket, "out/srt/audio/00.wav.srt")[1].startswith("application/x-subrip")
+    assert job.server.look(job.bucket, "out/srt/audio/00.srt")[1].startswith("application/x-subrip")
     job.proxy.forget()
     assert job.run(f"{job.root}/m.jsonl", out)[0] == 3
     assert not [request for request in job.proxy.log if request.verb == "get" and request.key.startswith("audio/")]

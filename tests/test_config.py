@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.cli import cli
-from voxbatch.config import PROFILE_KEYS, Config, RunOptions, digest, load_profile, profile_names
+from voxbatch.config import FORMATS, PROFILE_KEYS, Config, RunOptions, digest, load_profile, profile_names
 from voxbatch.engines.vllm.arguments_preview import preview_arguments
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
@@ -34,7 +34,7 @@ JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
         ({"workers": -1}, "workers is -1; it must be at least 0"),
         ({"expected_rtfx": 0.0}, "expected-rtfx is 0.0; it must be at least 0.001"),
         ({"include": ("*.wav", "")}, "--include '' matches nothing; give a pattern such as '*.flac'"),
-        ({"formats": ("srt", "doc", "x")}, "--formats doc,x: unknown; known are srt, vtt, txt, ctm, json"),
+        ({"formats": ("srt", "doc", "x")}, f"--formats doc,x: unknown; known are {', '.join(FORMATS)}"),
     ],
 )
 def test_invalid_settings_are_refused(setting: dict[str, Any], message: str) -> None:

@@ -478,7 +478,7 @@ def test_hosts_of_the_pipeline_give_the_bytes_of_one_process(
     """
     path = manifest(*[0.5 + i / 10 for i in range(7)], None, text="one two", lang="en")
     assert voxbatch("run", path, "-o", "alone", *FAST).returncode == 3
-    names = ("transcripts.jsonl", *(f"srt/r{i}.wav.srt" for i in range(7)))
+    names = ("transcripts.jsonl", *(f"srt/r{i}.srt" for i in range(7)))
     alone = {name: (tmp_path / "alone" / name).read_bytes() for name in names}
     client = Deployment(moto, "", None).client("s3")
     for bucket in ("calls-in", "calls-out"):

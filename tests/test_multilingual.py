@@ -61,4 +61,4 @@ def test_a_given_language_is_not_called_detected(voxbatch: Voxbatch, folder: Pat
     command = ("--model", base_model, "--allow-outside", "-o", folder / "given", "--language", "English")
     assert voxbatch("run", folder / "one.jsonl", *command).returncode == 0
     ((line,), score) = results(folder / "given")
-    assert (line["lang"], "detected_language" in line, list(score["by_language"])) == ("en", False, ["en"])
+    assert (line["lang"], line["detected_language"], list(score["by_language"])) == ("en", None, ["en"])

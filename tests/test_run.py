@@ -43,7 +43,7 @@ Out = Callable[[Path], dict[str, bytes]]
 
 def outputs(out: Path) -> dict[str, bytes]:
     """Return the merged lines and the subtitles, which must be the same for every course of a run."""
-    files = [out / "transcripts.jsonl", out / "failures.jsonl", *sorted(out.glob("srt/*")), *sorted(out.glob("txt/*"))]
+    files = [*sorted(out.glob("*.jsonl")), *sorted(out.glob("srt/*")), *sorted(out.glob("txt/*"))]
     return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
 
@@ -237,7 +237,7 @@ def test_killed_decoders_never_shorten_an_item(
     else:
         assert running.returncode == 3, err
         (failure,) = map(json.loads, (tmp_path / "out" / "failures.jsonl").read_text().splitlines())
-        assert (failure["audio_filepath"], failure["retryable"]) == ("long.mka", True)
+        assert (failure["audio_filepath"], failure["retryable"]) == (f"{tmp_path}/long.mka", True)
         assert "killed by signal 9" in failure["message"]
         (done,) = (tmp_path / "out" / "transcripts.jsonl").read_text().splitlines()
         assert done in (tmp_path / "peace" / "transcripts.jsonl").read_text()
@@ -429,7 +429,7 @@ def test_a_manifest_that_changes_between_runs_is_another_run(
     anew = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--overwrite")
     assert anew.returncode == 0, anew.stderr
     assert sorted(outputs(tmp_path / "peace")) == [
-        "failures.jsonl", "srt/r0.wav.srt", "transcripts.jsonl", "txt/mine.txt", "txt/r0.wav.txt",
+        "srt/r0.srt", "transcripts.jsonl", "txt/mine.txt", "txt/r0.txt",
     ]  # fmt: skip
     assert (tmp_path / "peace" / "notes.md").read_text() == "mine"
 

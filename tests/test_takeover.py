@@ -41,7 +41,7 @@ def until(condition: Callable[[], object], process: subprocess.Popen[str] | None
 
 def owners(out: Path) -> list[str]:
     """Return the value of `of` in each line of the merged outputs."""
-    lines = (out / "transcripts.jsonl").read_text() + (out / "failures.jsonl").read_text()
+    lines = "".join(path.read_text() for path in sorted(out.glob("*.jsonl"), reverse=True))
     return [json.loads(line)["of"][0] for line in lines.splitlines()]
 
 

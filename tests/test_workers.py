@@ -46,7 +46,7 @@ GLACIALLY = options(max_chunk_s=15, concurrency=1, delay_s=2)
 
 
 def outputs(out: Path) -> dict[str, bytes]:
-    files = [out / "transcripts.jsonl", out / "failures.jsonl", *sorted(out.glob("srt/*"))]
+    files = [*sorted(out.glob("*.jsonl")), *sorted(out.glob("srt/*"))]
     return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
 
@@ -356,7 +356,7 @@ def test_unreachable_recording_of_one_worker_fails_by_itself(
         assert done.returncode == 3, done.stderr
         assert "2 done + 1 failed = 3 items (1 AudioError)" in done.stdout
         (failure,) = map(json.loads, (tmp_path / limit / "failures.jsonl").read_text().splitlines())
-        assert (failure["audio_filepath"], failure["retryable"]) == ("1.wav", True)
+        assert (failure["id"], failure["retryable"]) == ("1.wav", True)
         last = done.stderr
     stopped, again = warnings(last)
     assert stopped.startswith("Warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) has stopped: cannot read gs://")

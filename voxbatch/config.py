@@ -22,7 +22,9 @@ from voxbatch.languages import language_tag, unknown_language
 from voxbatch.storage.address import redacted
 from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
 
-FORMATS = ("srt", "vtt", "txt", "ctm", "json")
+FORMATS = (
+    "srt", "vtt", "vtt-words", "ttml", "txt", "tsv", "ctm", "textgrid", "json", "whisperx-json", "openai-json",
+)  # fmt: skip
 LOG_FORMATS = ("auto", "json", "text")
 RETRY_CHOICES = ("retryable", "all")
 

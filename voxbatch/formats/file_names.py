@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 
-EXTENSIONS = ("srt", "vtt", "txt", "ctm", "json")
-"""The formats of formats.WRITERS."""
+EXTENSIONS = ("srt", "vtt", "ttml", "txt", "tsv", "ctm", "TextGrid", "json")
+"""The extensions of formats.WRITERS."""
 MAX_NAME_BYTES = 255
 """Longest path component on every common Linux file system."""
 MAX_PATH_BYTES = 768
@@ -20,7 +20,7 @@ _STEM_BYTES = MAX_NAME_BYTES - _SUFFIX_BYTES
 
 
 def output_name(item_id: str, extension: str) -> str:
-    """Return the relative POSIX path of an item's file: "a/b.wav", "srt" → "a/b.wav.srt".
+    """Return the relative POSIX path of an item's file: "a/b", "srt" → "a/b.srt".
 
     Different ids have different paths. `extension` is one of EXTENSIONS. The id is percent-encoded only where
     necessary, so that decoding restores it. Encoded are:

@@ -32,8 +32,9 @@ from voxbatch.formats import WRITERS
 from voxbatch.latency import Latency
 from voxbatch.output import run_file
 from voxbatch.output.checkpoint import Checkpoint, PartEntry, PartHeader, part_names, read_header, read_part
+from voxbatch.output.item_names import possible_files
 from voxbatch.output.items_file import ItemKeys, read_items, write_items
-from voxbatch.output.layout import RUN_FILE, item_file, items_name, names_of_generation, next_name
+from voxbatch.output.layout import RUN_FILE, items_name, names_of_generation, next_name
 from voxbatch.output.run_file import Continued, Ownership, RunFile
 from voxbatch.storage import Store, parallel_map
 
@@ -296,8 +297,8 @@ def _delete(store: Store, each: Continued, names: list[str], index: _Index, owne
                 if entry.kind == "transcript" and targets[entry.index] < 0:
                     item_id = str(json.loads(entry.line)["id"])
                     owner.check_again()
-                    for extension in formats:
-                        store.delete(item_file(item_id, extension))
+                    for file in possible_files(item_id, formats):
+                        store.delete(file)
         owner.check_again()
         store.delete(name)
 

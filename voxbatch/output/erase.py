@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from voxbatch.errors import CheckpointError, StorageError
 from voxbatch.formats import WRITERS
 from voxbatch.output.checkpoint import PartEntry, read_part, readable_entries
-from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS, generation_folder, item_file, names_in_parts
+from voxbatch.output.item_names import possible_files
+from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS, generation_folder, names_in_parts
 from voxbatch.output.run_file import Ownership
 from voxbatch.storage import Store, parallel_map
 
@@ -38,7 +39,7 @@ def find_old_files(store: Store, keep: str | None = None) -> OldFiles:
     if keep is not None:
         names = [name for name in names if not name.startswith(f"{generation_folder(keep)}/")]
     merged = (SUMMARY, TRANSCRIPTS, FAILURES) if keep is None else ()
-    formats = [extension for extension in WRITERS if names and store.exists(f"{extension}/")]
+    formats = [form for form in WRITERS if names and store.exists(f"{form}/")]
     return OldFiles(merged, tuple(names), tuple(formats))
 
 
@@ -54,7 +55,7 @@ def erase(store: Store, old: OldFiles, owner: Ownership) -> None:
         owner.check_again()
         store.delete(name)
 
-    item_files = (item_file(item_id, extension) for item_id in _item_ids(store, old) for extension in old.formats)
+    item_files = (name for item_id in _item_ids(store, old) for name in possible_files(item_id, old.formats))
     # First the file that says that a run is finished; last the files that are needed to find the others.
     for names in (old.merged[:1], item_files if old.formats else (), old.merged[1:], old.in_parts):
         for _ in parallel_map(store.concurrency, delete, names):

@@ -7,7 +7,7 @@ parts/items.bin                                the keys of the run's items; see 
 parts/next.json                                the run that continues this run with another list of recordings
 parts/generation-0123456789ab/…                the same of a run that took OUT over from an earlier run
 transcripts.jsonl, failures.jsonl              the merged outputs
-srt/, vtt/, txt/, ctm/, json/                  one file for each item
+srt/, vtt/, json/, …                           one folder for each format, with one file for each item
 summary.json                                   written last
 """
 
@@ -97,9 +97,9 @@ def _matching(store: Store, generation: str, file: str, below: str = _SHARD) -> 
     return [name for name in store.names(folder) if pattern.fullmatch(name)]
 
 
-def item_file(item_id: str, extension: str) -> str:
-    """Return the name of the file of one item: ("day1/talk.mp4", "srt") → "srt/day1/talk.mp4.srt"."""
-    return f"{extension}/{output_name(item_id, extension)}"
+def item_file(name: str, form: str) -> str:
+    """Return the file of one item, whose name ItemNames gives: ("day1/talk", "srt") → "srt/day1/talk.srt"."""
+    return f"{form}/{output_name(name, WRITERS[form].extension)}"
 
 
 def names_in_parts(store: Store) -> list[str]:
@@ -163,5 +163,5 @@ def _inside(folder: str, name: str) -> str:
 def existing_outputs(store: Store) -> list[tuple[str, str]]:
     """Return (label, name) of each merged output and each folder of a format that exists, in the order of display."""
     names = [("transcripts", TRANSCRIPTS), ("failures", FAILURES), ("summary", SUMMARY)]
-    names += [(extension, f"{extension}/") for extension in WRITERS]
+    names += [(form, f"{form}/") for form in WRITERS]
     return [(label, name) for label, name in names if store.exists(name)]

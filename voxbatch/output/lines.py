@@ -12,11 +12,16 @@ from typing import Any
 
 from voxbatch.formats import transcript_dict
 from voxbatch.languages import primary_subtag
+from voxbatch.manifest import LineError, PathPolicy
+from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.layout import TRANSCRIPTS, VERSION
 from voxbatch.records import Failure, Item, Segment, Transcript, Word
 from voxbatch.scoring import DETECTED_LANGUAGE, count_errors
 from voxbatch.scoring.corpus import RATE_DIGITS
-from voxbatch.storage import Store
+from voxbatch.storage import Store, is_remote
+
+_ANYWHERE = PathPolicy(allow_outside=True)
+"""A manifest's paths were checked when it was read."""
 
 _FAILURE_KEYS = frozenset(("line", "error", "message", "retryable", "version"))
 """Keys that each line of failures.jsonl has besides those of the manifest and `id`."""
@@ -28,57 +33,63 @@ _SCORE_KEYS = frozenset(("wer", "substitutions", "insertions", "deletions", "ref
 """Further keys that lines of transcripts.jsonl may have."""
 
 
-def _row(item: Item) -> dict[str, Any]:
-    """Return the keys of the manifest's row that pass through: all of them, but not the results of an earlier run if
-    the manifest is one of its outputs."""
-    row: dict[str, Any] = json.loads(item.row)
-    results = {DETECTED_LANGUAGE}
-    if row.keys() >= _FAILURE_KEYS:
-        results |= _FAILURE_KEYS
-    if row.keys() >= _TRANSCRIPT_KEYS:
-        results |= _TRANSCRIPT_KEYS | _SCORE_KEYS
-    return {name: value for name, value in row.items() if name not in results}
-
-
-def transcript_line(item: Item, transcript: Transcript, engine: str, model: str, given: str | None) -> dict[str, Any]:
-    """Return the line of an item that was transcribed.
+def transcript_line(
+    item: Item, transcript: Transcript, engine: str, model: str, given: str | None, folder: str | None
+) -> dict[str, Any]:
+    """Return the line of an item that was transcribed. Each line has the same keys, apart from those of its row.
 
     The line has the language by which it is scored as `lang`, so that it gets the same score anywhere, and also as
     `detected_language` if only the engine names it.
 
     Args:
         given: the language of the item, or else of the run. None means the one that the engine detected.
+        folder: place that relative paths of the manifest are resolved against.
     """
     fields = transcript_dict(transcript)
     lang = given or transcript.language
-    detected = {DETECTED_LANGUAGE: lang} if lang and not given else {}
-    line = {
-        **_row(item), **_language(lang), **detected, "id": item.id, "pred_text": fields["text"],
-        "words": fields["words"], "segments": fields["segments"], "audio_duration": fields["audio_duration"],
-        "engine": engine, "model": model,
-    }  # fmt: skip
-    if item.text is not None:
-        counts = count_errors(item.text, transcript.text, lang)
-        line |= {
-            "wer": None if counts.rate is None else round(counts.rate, RATE_DIGITS),
-            "substitutions": counts.substitutions,
-            "insertions": counts.insertions,
-            "deletions": counts.deletions,
-            "reference_length": counts.reference_length,
-        }
-    return {**line, "warnings": fields["warnings"], "version": VERSION}
-
-
-def _language(lang: str | None) -> dict[str, str]:
-    return {"lang": lang} if lang else {}
-
-
-def failure_line(item: Item, failure: Failure, lang: str | None) -> dict[str, Any]:
-    """Return the line of an item that failed."""
+    counts = count_errors(item.text, transcript.text, lang) if item.text is not None else None
     return {
-        **_row(item), **_language(lang), "id": item.id, "line": item.line, "error": failure.error,
+        **_row(item, folder), "lang": lang, DETECTED_LANGUAGE: None if given else lang, "id": item.id,
+        "pred_text": fields["text"], "words": fields["words"], "segments": fields["segments"],
+        "audio_duration": fields["audio_duration"], "engine": engine, "model": model,
+        "wer": None if counts is None or counts.rate is None else round(counts.rate, RATE_DIGITS),
+        "substitutions": counts and counts.substitutions,
+        "insertions": counts and counts.insertions,
+        "deletions": counts and counts.deletions,
+        "reference_length": counts and counts.reference_length,
+        "warnings": fields["warnings"], "version": VERSION,
+    }  # fmt: skip
+
+
+def failure_line(item: Item, failure: Failure, lang: str | None, folder: str | None) -> dict[str, Any]:
+    """Return the line of an item that failed. See `transcript_line`."""
+    return {
+        **_row(item, folder), "lang": lang, "id": item.id, "line": item.line, "error": failure.error,
         "message": failure.message, "retryable": failure.retryable, "version": VERSION,
     }  # fmt: skip
+
+
+def _row(item: Item, folder: str | None) -> dict[str, Any]:
+    """Return the keys of the manifest's row that pass through: all of them, but not the results of an earlier run if
+    the manifest is one of its outputs.
+
+    A relative path becomes absolute, because readers of the output resolve it against another folder than the
+    manifest's. `folder` is that of the run's first start, so that a run that continues with the recordings mounted
+    elsewhere writes the same bytes.
+    """
+    row: dict[str, Any] = json.loads(item.row)
+    results = {DETECTED_LANGUAGE}
+    if row.keys() >= _FAILURE_KEYS:
+        results |= _FAILURE_KEYS
+    if row.keys() >= _TRANSCRIPT_KEYS:
+        results |= _TRANSCRIPT_KEYS | _SCORE_KEYS
+    path = row[AUDIO_KEY]
+    if not is_remote(path) and not path.startswith("/"):
+        try:
+            row[AUDIO_KEY] = _ANYWHERE.resolve(path, folder) if folder else item.audio
+        except LineError:  # the first start was with a bucket, in which no object can have this name
+            row[AUDIO_KEY] = item.audio
+    return {name: value for name, value in row.items() if name not in results}
 
 
 def read_transcript(line: dict[str, Any]) -> Transcript:

@@ -1,5 +1,7 @@
 """Merge the parts of all shards: transcripts and failures in manifest order, one file per item, and a summary.
 
+If no item failed, there is no failures.jsonl.
+
 All outputs are built from committed bytes, and created if absent. An existing file with other bytes is replaced only
 while the run is the owner of OUT. So a process that merges late, twice, or at the same time as another changes nothing,
 and a process of an earlier run does not change the outputs of a later one. `summary.json` is written last: if it
@@ -17,10 +19,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from voxbatch.errors import CheckpointError, StorageError
-from voxbatch.formats import WRITERS
+from voxbatch.formats import WRITERS, Document
 from voxbatch.output import run_file
 from voxbatch.output.checkpoint import PartEntry, part_names, read_headers, read_part
 from voxbatch.output.erase import erase, find_old_files
+from voxbatch.output.item_names import ItemNames
 from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS, item_file
 from voxbatch.output.lines import read_transcript
 from voxbatch.output.run_file import Ownership, RunFile, RunKey
@@ -98,13 +101,36 @@ def merge(store: Store, run: RunFile, formats: Iterable[str]) -> Summary:
         pass
     assert totals.done + totals.failed == run.items
     digests = {TRANSCRIPTS: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
-    for name, kind in ((TRANSCRIPTS, "transcript"), (FAILURES, "failure")):
-        if not store.exists(name) and store.create(name, _lines(store, run.key, parts, kind, owner)):
-            continue
-        if _is_other_content(store, name, digests[name], run.key, recorded):
-            store.write(name, _lines(store, run.key, parts, kind, owner))
+    for name, digest in digests.items():
+        _put_merged(store, name, digest, run.key, parts, owner, recorded)
     summary = summarise(totals, run, read_headers(store, parts, run.key), digests)
     return _put_summary(store, owner, summary, recorded)
+
+
+def _put_merged(
+    store: Store,
+    name: str,
+    wanted: FileDigest,
+    run: RunKey,
+    parts: list[str],
+    owner: Ownership,
+    recorded: Summary | None,
+) -> None:
+    """Write a merged output, unless it exists with the wanted content. If no item failed, there is no failures.jsonl:
+    many readers of JSON lines refuse an empty file."""
+    kind, is_left_out = _KINDS[name], name == FAILURES and not wanted.bytes
+    if not is_left_out and not store.exists(name) and store.create(name, _lines(store, run, parts, kind, owner)):
+        return
+    if _is_other_content(store, name, wanted, run, recorded):
+        if is_left_out:
+            owner.check_again()
+            store.delete(name)
+        else:
+            store.write(name, _lines(store, run, parts, kind, owner))
+
+
+_KINDS = {TRANSCRIPTS: "transcript", FAILURES: "failure"}
+"""The kind of the entries of each merged output."""
 
 
 def _erase_leftovers(store: Store, run: RunFile, owner: Ownership) -> None:
@@ -205,6 +231,7 @@ def item_files(
     Raises:
         CheckpointError: items are missing. The error comes after the last entry.
     """
+    names = ItemNames(_ids(store, parts, run)) if formats else None
     missing, next_index = 0, 0
     for entry in read_entries(store, run.key, parts):
         if entry.index >= run.items:
@@ -218,12 +245,18 @@ def item_files(
             continue
         totals.add_transcript(line, run.language)
         totals.transcripts.add(entry.line + b"\n")
-        if formats:
-            transcript = read_transcript(line)
-            for extension in formats:
-                text = WRITERS[extension](line["id"], transcript)
-                yield item_file(line["id"], extension), text.encode("utf-8", "surrogateescape")
+        if names:
+            name = names.name(line["id"])
+            document = Document(line["id"], read_transcript(line), name)
+            for form in formats:
+                yield item_file(name, form), WRITERS[form].write(document).encode("utf-8", "surrogateescape")
     missing += run.items - next_index
     if missing:
         reason = f"{missing:,} of {run.items:,} items are not done yet"
         raise CheckpointError(f"{store.place}: {reason}; run again (each shard) to finish them", reason)
+
+
+def _ids(store: Store, parts: list[str], run: RunFile) -> Iterator[str]:
+    """Yield the ids of all items."""
+    for entry in read_entries(store, run.key, parts):
+        yield json.loads(entry.line)["id"]

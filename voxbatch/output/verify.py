@@ -6,7 +6,7 @@ The outputs of a finished run are compared with what its parts give. Nothing is 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from voxbatch.errors import CheckpointError
@@ -16,7 +16,7 @@ from voxbatch.output.checkpoint import check_complete, read_part
 from voxbatch.output.layout import FAILURES, PARTS, SUMMARY, TRANSCRIPTS, complete_names, part_names
 from voxbatch.output.merge import digest_of, item_files
 from voxbatch.output.run_file import RunFile
-from voxbatch.output.summary import Summary, Totals, read_summary
+from voxbatch.output.summary import FileDigest, Summary, Totals, read_summary
 from voxbatch.storage import Store, parallel_map, remove_command
 
 RUN_AGAIN = "run the same command again, without --overwrite"
@@ -93,20 +93,27 @@ def _problems_in_outputs(store: Store, run: RunFile, summary: Summary) -> Iterat
         yield Problem(PARTS, e.reason, (RUN_AGAIN,))
         return
     digests = {TRANSCRIPTS: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
-    for name, digest in digests.items():
-        if not store.exists(name):
-            yield Problem(name, "missing", (_merge_command(store),))
-        elif (found := digest_of(store, name)) != digest:
-            text = (
-                f"changed or damaged: {found.bytes:,} bytes, and the parts give {digest.bytes:,} and another checksum"
-            )
-            yield Problem(name, text, _made_again(store, name))
+    yield from _problems_in_merged(store, digests)
     for extension, names in damaged.items():
         text = f"{len(names):,} files are missing, changed or damaged; the first is {names[0]}"
         yield Problem(f"{extension}/", text, (f"{_merge_command(store)} --formats {extension}",))
     counts = (summary.items, summary.done, summary.failed)
     if counts != (run.items, totals.done, totals.failed) or (summary.outputs and summary.outputs != digests):
         yield Problem(SUMMARY, "its counts or checksums are not those of the parts", _made_again(store, SUMMARY))
+
+
+def _problems_in_merged(store: Store, digests: Mapping[str, FileDigest]) -> Iterator[Problem]:
+    """Yield the problems of the merged outputs, which should have these digests. If no item failed, failures.jsonl does
+    not exist."""
+    for name, digest in digests.items():
+        if not store.exists(name):
+            if name == TRANSCRIPTS or digest.bytes:
+                yield Problem(name, "missing", (_merge_command(store),))
+        elif (found := digest_of(store, name)) != digest:
+            text = (
+                f"changed or damaged: {found.bytes:,} bytes, and the parts give {digest.bytes:,} and another checksum"
+            )
+            yield Problem(name, text, _made_again(store, name))
 
 
 def _made_again(store: Store, name: str) -> tuple[str, ...]:

@@ -85,6 +85,9 @@ class PipelineOptions:
     audio_stream: int | None = None
     max_hours: float = 24.0
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS
+    folder: str | None = None
+    """Place that relative paths of the manifest become absolute with in the output lines. None takes the places of the
+    items."""
 
 
 def decoder_count(given: int, workers: int = 1) -> int:
@@ -412,10 +415,11 @@ class Pipeline:
             self._latency.item.add(time.monotonic() - min(taken_at for taken_at, _ in pending.times))
         lang = item.lang or self._options.language or spec.only_language
         if isinstance(outcome, Failure):
-            kind, line = "failure", failure_line(item, outcome, lang)
+            kind, line = "failure", failure_line(item, outcome, lang, self._options.folder)
             self._progress.failed += 1
         else:
-            kind, line = "transcript", transcript_line(item, outcome, spec.name, spec.model, lang)
+            kind = "transcript"
+            line = transcript_line(item, outcome, spec.name, spec.model, lang, self._options.folder)
             self._progress.done += 1
         entry = PartEntry(item.index, kind, encode_line(line))
         self._uncommitted.append(entry)

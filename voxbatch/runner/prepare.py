@@ -178,6 +178,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
             audio_stream=config.audio_stream,
             max_hours=config.max_hours,
             store_options=config.store_options,
+            folder=recorded.folder or run.folder,
         ),
         fail_unreachable=config.fail_unreachable,
         formats=config.formats,

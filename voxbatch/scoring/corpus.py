@@ -31,7 +31,7 @@ def line_language(line: Mapping[str, Any], language: str | None) -> str | None:
     """
     lang = line.get("lang")
     tag = language_tag(lang) if isinstance(lang, str) else ""
-    return (language or tag) if DETECTED_LANGUAGE in line else (tag or language)
+    return (language or tag) if line.get(DETECTED_LANGUAGE) else (tag or language)
 
 
 @dataclass(slots=True)

@@ -35,6 +35,9 @@ CONTENT_TYPES = {
     ".vtt": "text/vtt; charset=utf-8",
     ".txt": "text/plain; charset=utf-8",
     ".ctm": "text/plain; charset=utf-8",
+    ".TextGrid": "text/plain; charset=utf-8",
+    ".tsv": "text/tab-separated-values; charset=utf-8",
+    ".ttml": "application/ttml+xml",
     ".html": "text/html; charset=utf-8",
 }
 

@@ -1,0 +1,90 @@
+"""Write a transcript as JSON: our own, WhisperX's, and OpenAI's `verbose_json`.
+
+The fields of the other two that voxbatch does not know are left out; docs/outputs.md names them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from voxbatch.formats.document import Document
+from voxbatch.records import Segment, Transcript, Word
+
+
+def to_json(document: Document) -> str:
+    """Return one JSON object on one line: `version`, `id` and `transcript_dict`, with an id and the words in each
+    segment."""
+    transcript = document.transcript
+    segments = [
+        {"id": number, **_segment(segment), "words": [_word(word, "confidence") for word in words]}
+        for number, (segment, words) in enumerate(document.words_by_segment())
+    ]
+    content = {"version": 1, "id": document.item_id, **transcript_dict(transcript), "segments": segments}
+    return _line({**content, "language": transcript.language})
+
+
+def whisperx_json(document: Document) -> str:
+    """Return the object that WhisperX writes: `segments` with their `words`, `word_segments`, and `language`."""
+    segments = [
+        {**_span(segment), "text": segment.text.strip(), "words": [_word(word, "score") for word in words]}
+        for segment, words in document.words_by_segment()
+    ]
+    words = [_word(word, "score") for word in document.transcript.words]
+    return _line({"segments": segments, "word_segments": words, "language": document.transcript.language})
+
+
+def openai_json(document: Document) -> str:
+    """Return the object of OpenAI's `verbose_json`: `task`, `language`, `duration`, `text`, `words` and `segments`."""
+    transcript = document.transcript
+    content = {
+        "task": "transcribe",
+        "language": transcript.language,
+        "duration": _rounded(transcript.audio_duration),
+        "text": transcript.text,
+        "words": [{"word": word.text.strip(), **_span(word)} for word in transcript.words],
+        "segments": [
+            {"id": number, **_span(segment), "text": segment.text.strip()}
+            for number, segment in enumerate(document.segments)
+        ],
+    }
+    return _line(content)
+
+
+def transcript_dict(transcript: Transcript) -> dict[str, Any]:
+    """Return the transcript as values for JSON. Seconds and confidences have 3 decimals; words have no leading space.
+
+    {"text": "Hi.", "words": [{"word": "Hi.", "start": 0.5, "end": 0.8, "confidence": 0.93}],
+     "segments": [{"text": "Hi.", "start": 0.5, "end": 0.8}], "audio_duration": 1.0, "warnings": []}
+    """
+    return {
+        "text": transcript.text,
+        "words": [_word(word, "confidence") for word in transcript.words],
+        "segments": [_segment(segment) for segment in transcript.segments],
+        "audio_duration": _rounded(transcript.audio_duration),
+        "warnings": list(transcript.warnings),
+    }
+
+
+def _word(word: Word, confidence: str) -> dict[str, Any]:
+    found = {"word": word.text.strip(), **_span(word)}
+    return found if word.confidence is None else {**found, confidence: _rounded(word.confidence)}
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    return {"text": segment.text.strip(), **_span(segment)}
+
+
+def _span(timed: Word | Segment) -> dict[str, float]:
+    return {"start": _rounded(timed.start), "end": _rounded(timed.end)}
+
+
+def _rounded(value: float) -> float:
+    return round(float(value), 3)
+
+
+def _line(content: dict[str, Any]) -> str:
+    """Return an object on one line of UTF-8. Lone surrogates are escaped."""
+    text = json.dumps(content, ensure_ascii=False)
+    return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
