@@ -72,23 +72,54 @@ def test_format_duration_is_correct_to_the_second(seconds: float) -> None:
 def test_remaining_time_by_audio() -> None:
     """With all durations known, the remaining time goes by audio: 100 of 400 s took 10 s, so 30 s are left."""
     shown = display.progress_line(progress(done=1, failed=1, resumed=3, audio_s=100.0, known_audio_s=400.0))
-    assert shown == "1:40 / 6:40 audio · 5 / 10 items · RTFx 10.0 · 30.0 s left · 1 failed"
+    assert shown == "1:40 / 6:40 audio · 5 / 10 items (1 failed) · RTFx 10.0 · 30.0 s left"
 
 
-def test_remaining_time_by_items() -> None:
-    """With an unknown duration, the remaining time goes by items: 2 of 7 took 10 s, so 25 s are left."""
-    shown = display.progress_line(progress(done=2, resumed=3, audio_s=100.0, known_audio_s=400.0, unknown=1))
-    assert shown == "1:40 audio · 5 / 10 items · RTFx 10.0 · 25.0 s left"
+def test_total_is_estimated_from_headers_and_finished_items() -> None:
+    """Items without a duration count with the mean of the headers of others, or else of the finished items."""
+    p = progress(done=2, resumed=3, audio_s=100.0, unknown=7, measured=2, measured_s=100.0)
+    assert p.total_audio_s == 100.0 + 5 * 50.0
+    p.sample = {5: 30.0, 8: 50.0}
+    assert p.total_audio_s == 100.0 + 5 * 40.0
+    assert display.progress_line(p) == "1:40 / about 5:00 audio · 5 / 10 items · RTFx 10.0 · 20.0 s left"
+    p.done, p.measured, p.audio_s, p.measured_s = 7, 7, 250.0, 250.0
+    assert display.progress_line(p).startswith("4:10 / 4:10 audio · 10 / 10 items"), "the total is measured at the end"
 
 
-def test_progress_line_at_the_start() -> None:
-    """Progress at the start causes no division by zero."""
-    assert display.progress_line(progress()) == "0.0 s audio · 0 / 10 items · RTFx 0.0"
+def test_nothing_is_estimated_from_nothing() -> None:
+    """Without any header and any finished item there is no total and no remaining time."""
+    shown = display.progress_line(progress(resumed=3, unknown=7))
+    assert shown == "0.0 s audio · 3 / 10 items · RTFx 0.0"
+
+
+def test_time_of_loading_does_not_count_for_the_remaining_time() -> None:
+    """An engine that took its first chunk 2 s ago and has done 100 of 400 s needs 6 s more."""
+    p = progress(done=1, audio_s=100.0, known_audio_s=400.0, engine_started_at=time.monotonic() - 2)
+    assert display.progress_line(p).endswith("RTFx 10.0 · 6.0 s left")
+
+
+def test_bar_of_a_resumed_run_begins_with_the_items_that_are_done() -> None:
+    """The bar shows the whole run: 900 of 1,000 items done before, and half of the audio that is left."""
+    assert progress(items=1000, resumed=900, audio_s=50.0, known_audio_s=100.0).fraction == 0.95
+    assert progress(items=1000, resumed=1000).fraction == 1.0
+
+
+def test_cost_is_shown_if_the_price_is_known() -> None:
+    """With a price, the cost so far and the expected cost are shown: 10 s of 40 s at 360 dollars an hour."""
+    p = progress(done=1, audio_s=100.0, known_audio_s=400.0)
+    assert display.progress_line(p, 360.0).endswith("30.0 s left · $1.00 of about $4.00")
+    assert "$" not in display.progress_line(p)
+
+
+def test_progress_says_what_it_waits_for() -> None:
+    """A run that does not proceed says what it waits for."""
+    shown = display.progress_line(progress(waiting_for="the model to load"))
+    assert shown == "0.0 s audio · 0 / 10 items · RTFx 0.0 · waiting for the model to load"
 
 
 def test_remaining_time_is_never_negative() -> None:
     """The remaining time is never negative, even if the durations are wrong."""
-    assert display.remaining_s(progress(done=1, audio_s=500.0, known_audio_s=400.0)) == 0.0
+    assert progress(done=1, audio_s=500.0, known_audio_s=400.0).remaining_s == 0.0
 
 
 def test_progress_events_are_throttled(monkeypatch: pytest.MonkeyPatch) -> None:

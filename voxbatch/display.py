@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 import textwrap
@@ -16,9 +17,14 @@ from voxbatch.output.failure_reasons import FailureReasons
 from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress, RunResult, Usage
 from voxbatch.scoring import UNDETERMINED, CorpusScore, normalizer_name
+from voxbatch.storage import longest_wait
 
 REFRESH_S = 0.1
 """Seconds between two updates of the progress line."""
+BAR_WIDTH = 30
+"""Columns of the bar."""
+SHOWN_START_S = 2.0
+"""Seconds after which the progress says that the manifest is being read."""
 EVENT_S = 10.0
 """Seconds between two progress events, without a terminal."""
 SHOWN_TRANSCRIPTS = 5
@@ -67,51 +73,80 @@ def format_audio(audio_s: float, estimated_items: int, unknown_items: int) -> st
     return f"{amount}, {estimated_items:,} of them by the headers of a sample" if estimated_items else amount
 
 
-def remaining_s(p: Progress) -> float | None:
-    """Return the seconds left at the present speed, or None before anything is finished.
-
-    The estimate uses the audio if all durations are known, and the number of items otherwise.
-    """
-    finished, todo = p.done + p.failed, p.items - p.resumed
-    if p.unknown == 0 and p.known_audio_s and p.audio_s:
-        return max(0.0, p.known_audio_s - p.audio_s) / p.rtfx
-    return p.wall_s / finished * (todo - finished) if finished else None
-
-
-def progress_line(p: Progress) -> str:
-    """Return the progress as one line: audio, items, speed, time left and failures."""
-    total = f" / {format_duration(p.known_audio_s)}" if p.unknown == 0 and p.known_audio_s else ""
-    left = remaining_s(p)
-    parts = [
-        f"{format_duration(p.audio_s)}{total} audio",
-        f"{p.resumed + p.done + p.failed:,} / {p.items:,} items",
-        f"RTFx {p.rtfx:.1f}",
-        f"{format_duration(left)} left" if left is not None else "",
-        f"{p.failed:,} failed" if p.failed else "",
-    ]
+def progress_line(p: Progress, usd_per_hour: float | None = None) -> str:
+    """Return the progress as one line: audio, items, speed, time left, cost, failures, and what the run waits for."""
+    parts = [*_amounts(p), *_rest(p, usd_per_hour), f"waiting for {p.waiting_for}" if p.waiting_for else ""]
     return " · ".join(part for part in parts if part)
 
 
+def _amounts(p: Progress) -> list[str]:
+    """Return what was done: audio, items, failures and speed."""
+    total_s = p.total_audio_s
+    about = "about " if p.measured < p.unknown else ""
+    total = f" / {about}{format_duration(total_s)}" if total_s else ""
+    failed = f" ({p.resumed_failed + p.failed:,} failed)" if p.resumed_failed + p.failed else ""
+    items = f"{p.resumed + p.done + p.failed:,} / {p.items:,} items{failed}"
+    return [f"{format_duration(p.audio_s)}{total} audio", items, f"RTFx {p.rtfx:.1f}"]
+
+
+def _rest(p: Progress, usd_per_hour: float | None) -> list[str]:
+    """Return what is expected: the time left, and the cost so far and in total if the price is known."""
+    left_s = p.remaining_s
+    rest = [] if left_s is None else [f"{format_duration(left_s)} left"]
+    if usd_per_hour is not None:
+        total = "" if left_s is None else f" of about ${(p.wall_s + left_s) / 3600 * usd_per_hour:,.2f}"
+        rest.append(f"${p.wall_s / 3600 * usd_per_hour:,.2f}{total}")
+    return rest
+
+
+def can_animate() -> bool:
+    """Return whether standard error is a terminal that can redraw a line."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
 @contextlib.contextmanager
-def live_progress(log: Log) -> Iterator[Observer]:
-    """Show a progress line on a terminal. Log lines appear above it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
+def live_progress(log: Log, usd_per_hour: float | None = None) -> Iterator[Observer]:
+    """Show a bar and two or three lines below it on a terminal. Log lines appear above it.
+
+    The second line has what was done, and a third one what the run waits for. Lines that are wider than the terminal
+    are cut off.
+
+    Args:
+        log: its text lines are shown above the bar.
+        usd_per_hour: price of the machine; None if it is unknown.
+    """
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
 
     console = Console(stderr=True)
-    with Bar(BarColumn(30), TextColumn("{task.description}"), console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
+    latest: list[Progress] = []
+    started_at = time.monotonic()
+
+    def render() -> Group:
+        """Return the lines. The thread of Live calls this several times a second."""
+        lines: list[Table | Text] = []
+        waiting_for = ""
+        if latest:
+            p, grid = latest[0], Table.grid(padding=(0, 1))
+            rest = " · ".join([f"{p.fraction:.0%}", *_rest(p, usd_per_hour)])
+            grid.add_row(ProgressBar(1.0, p.fraction, width=BAR_WIDTH), Text(rest, no_wrap=True))
+            lines = [grid, Text(" · ".join(_amounts(p)), no_wrap=True, overflow="ellipsis")]
+            waiting_for = p.waiting_for
+        elif time.monotonic() - started_at >= SHOWN_START_S:
+            waiting_for = "the manifest to be read"
+        if wait := longest_wait():  # a request of this process: the manifest, OUT, a model
+            waiting_for = str(wait)
+        if waiting_for:
+            lines.append(Text(f"waiting for {waiting_for}", no_wrap=True, overflow="ellipsis"))
+        return Group(*lines)
+
+    with Live(get_renderable=render, console=console, refresh_per_second=1 / REFRESH_S, transient=True):
         write, log.write = log.write, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-        def show(p: Progress) -> None:
-            """Update the progress line."""
-            by_audio = p.unknown == 0 and p.known_audio_s > 0
-            done, total = (p.audio_s, p.known_audio_s) if by_audio else (p.done + p.failed, p.items - p.resumed)
-            bar.update(task, completed=done, total=total, description=progress_line(p))
-
         try:
-            yield _throttled(REFRESH_S, show)
+            yield lambda p: latest.__setitem__(slice(None), [p])
         finally:
             log.write = write
 
@@ -138,17 +173,27 @@ def counter(total: int, what: str) -> Iterator[Callable[[int], None]]:
 
 
 @contextlib.contextmanager
-def progress_events(log: Log) -> Iterator[Observer]:
-    """Log a `progress` event every EVENT_S seconds."""
+def progress_events(log: Log, usd_per_hour: float | None = None) -> Iterator[Observer]:
+    """Log a `progress` event every EVENT_S seconds.
+
+    Args:
+        log: receives the events.
+        usd_per_hour: price of the machine; None if it is unknown.
+    """
 
     def tell(p: Progress) -> None:
         """Log one event."""
         log.info(
-            "progress", text=progress_line(p), items=p.items, done=p.resumed + p.done, failed=p.failed,
+            "progress", text=progress_line(p, usd_per_hour), items=p.items, done=p.resumed + p.done, failed=p.failed,
             audio_s=round(p.audio_s, 1), wall_s=round(p.wall_s, 1), rtfx=round(p.rtfx, 2), parts=p.parts,
+            total_audio_s=_rounded(p.total_audio_s), remaining_s=_rounded(p.remaining_s), waiting_for=p.waiting_for,
         )  # fmt: skip
 
     yield _throttled(EVENT_S, tell)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
 
 
 def _throttled(seconds: float, act: Observer) -> Observer:

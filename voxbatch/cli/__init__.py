@@ -101,6 +101,7 @@ def run(
     addresses. A folder in a bucket is written gs://bucket/folder/, with / at the end.
     """
     from voxbatch.cli.session import leave, transcribe
+    from voxbatch.display import can_animate
     from voxbatch.output.layout import default_out
 
     served = file_for_vllm(serving_properties, vllm_config)
@@ -126,7 +127,7 @@ def run(
     if dry_run:
         _print_plan(config)
         return
-    show_progress = sys.stderr.isatty() and not as_json and not quiet
+    show_progress = can_animate() and not as_json and not quiet
     leave(transcribe(config, log, show_progress, quiet, exit_zero))
 
 

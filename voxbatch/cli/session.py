@@ -67,8 +67,9 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
 
     try:
         on_signals(stop, signals, lambda: leave(interrupted(f"the last commit took over {LEAVE_S:.0f} s")))
-        with (display.live_progress if show_progress else display.progress_events)(log) as observe:
-            finished = runner.run(config, log, latest.then(observe), stop)
+        shown = display.live_progress if show_progress else display.progress_events
+        with shown(log, config.usd_per_hour) as observe:
+            finished = runner.run(config, log, latest.then(observe), stop, estimate_durations=show_progress)
         return report(config, finished, log, quiet, exit_zero)
     except StopRequested as e:
         signal.setitimer(signal.ITIMER_REAL, 0)

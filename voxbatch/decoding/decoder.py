@@ -31,6 +31,7 @@ from voxbatch.storage import (
     RecordingChangedError,
     StoreOptions,
     UnusableObject,
+    longest_wait,
     open_recording,
     redacted,
 )
@@ -65,7 +66,11 @@ def main(connection: Connection) -> None:
     threading.Thread(
         target=_receive_tasks, args=(connection, prefetcher, received), daemon=True, name="receive"
     ).start()
-    heartbeat = functools.partial(connection.send, None)
+
+    def heartbeat() -> None:
+        """Say that this process waits for a store, and for which one if that is being retried."""
+        connection.send(longest_wait())
+
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
         while (next_task := received.get()) is not None:
             task, prefetch = next_task

@@ -1,4 +1,8 @@
-"""Messages between a pool and its decoders. In addition, a decoder sends None as a heartbeat."""
+"""Messages between a pool and its decoders.
+
+In addition, a decoder sends heartbeats while it waits for a recording: None, or the RetryWait of a store that does not
+answer.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import sys
 from dataclasses import dataclass
 
 from voxbatch.chunking import OVERLAP
-from voxbatch.records import Chunk, Failure, Span
+from voxbatch.records import SAMPLING_RATE, Chunk, Failure, Span
 from voxbatch.storage.circuit_breaker import Reachable, Report
 
 
@@ -45,6 +49,11 @@ class Decoded:
     """CPU seconds of decoding and cutting."""
     report: Reachable
     """Report that the recording's place answers."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of audio in the cores of all chunks."""
+        return sum(span.core_end - span.core_start for span in self.spans) / SAMPLING_RATE
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ killed, is retried once."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable
 from voxbatch.decoding.process import DecoderProcess, warm_pool
 from voxbatch.errors import AudioError, RunError
 from voxbatch.records import Chunk, Failure
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, redacted
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, RetryWait, StoreOptions, redacted
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Refused, Unreachable
 
 NO_TASK_POLL_S = 0.05
@@ -44,6 +45,8 @@ class DecoderPool:
         self._decoders = [warm_pool.acquire(store_options) for _ in range(decoders)]
         self.cpu_s = 0.0
         """CPU seconds that the decoders spent on decoding and cutting."""
+        self.retry: tuple[float, RetryWait] | None = None
+        """The last report of a store that does not answer, with its time.monotonic(). Another thread may read it."""
         self._retries: deque[Task] = deque()
         """Tasks of recordings whose ffmpeg was killed, or that were unreachable and whose place answers again."""
 
@@ -120,7 +123,9 @@ class DecoderPool:
             return
         if isinstance(message, Decoded):
             self.cpu_s += message.cpu_s
-        if message is not None:
+        if isinstance(message, RetryWait):
+            self.retry = time.monotonic(), message
+        elif message is not None:
             yield message
 
     def _replace(self, decoder: DecoderProcess) -> DecoderProcess:

@@ -12,7 +12,7 @@ from voxbatch.child_process import ChildProcess
 from voxbatch.decoding.messages import Message, Task
 from voxbatch.hang_detector import HangDetector
 from voxbatch.records import Chunk, Span
-from voxbatch.storage import StoreOptions
+from voxbatch.storage import RetryWait, StoreOptions
 
 MAX_TASKS = 12
 """Number of tasks that a decoder holds, so that it never waits for its next short recording: one that is decoded, as
@@ -53,14 +53,14 @@ class DecoderProcess(ChildProcess):
         self.tasks.append(task)
         self.send(task)
 
-    def receive(self) -> Message | None:
-        """Receive one message, with the samples of a Chunk; None is a heartbeat.
+    def receive(self) -> Message | RetryWait | None:
+        """Receive one message, with the samples of a Chunk; None and RetryWait are heartbeats.
 
         Raises:
             EOFError, OSError: the decoder has died.
         """
-        message: Message | None = self.connection.recv()
-        if message is None:
+        message: Message | RetryWait | None = self.connection.recv()
+        if message is None or isinstance(message, RetryWait):
             self.has_started = True
         elif isinstance(message, Chunk):
             message = replace(message, samples=np.frombuffer(self.connection.recv_bytes(), np.float32))

@@ -20,6 +20,7 @@ from voxbatch.output.reserve import released_if_empty
 from voxbatch.output.run_file import takeover_explained
 from voxbatch.output.summary import Summary
 from voxbatch.runner import workers
+from voxbatch.runner.duration_sample import sampling
 from voxbatch.runner.finish import finish
 from voxbatch.runner.prepare import open_manifest, prepare
 from voxbatch.runner.progress import Progress, Usage
@@ -49,6 +50,7 @@ def run(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     stop: Stop | None = None,
     engine_cache: EngineCache | None = None,
+    estimate_durations: bool = False,
 ) -> RunResult:
     """Transcribe one shard of a manifest. If it is the last shard to finish, merge.
 
@@ -57,6 +59,9 @@ def run(
         stop: a request, from a signal handler for example, commits the finished items and ends the run.
         engine_cache: holds the loaded engine after the run. Without a cache, the run unloads its engine. Worker
             processes have caches of their own.
+
+        estimate_durations: read the headers of a few recordings whose duration the manifest does not give, while the
+            run is in progress, so that the progress has a total soon.
 
     Raises:
         UsageError: the config, the manifest or OUT is wrong. No model was loaded, and no output was written.
@@ -83,6 +88,8 @@ def run(
             on_progress(progress)
             if stop.requested.is_set():  # by a thread that cannot interrupt this one
                 raise StopRequested
+            if estimate_durations and progress.unknown:
+                resources.enter_context(sampling(job, work.items, progress))
             if not work.items.any():
                 pass
             elif len(job.worker_environments) > 1:

@@ -48,6 +48,11 @@ STALL_WARNING_S = 600.0
 minutes for a chunk."""
 STALL_LIMIT_S = 3600.0
 """Seconds without any event after which an engine that holds chunks has failed."""
+SHOWN_STALL_S = 30.0
+"""Seconds without any event after which the progress says that it waits for the engine."""
+SHOWN_RETRY_S = 10.0
+"""Seconds for which the progress shows the last report of a store that does not answer. A decoder that waits for it
+sends one every few seconds."""
 MAX_ROW_BYTES = 32 << 20
 """Maximum bytes of the manifest lines, and of their references, that are in progress: 100,000 usual lines. When it is
 reached, no further item is started. One line alone may exceed it."""
@@ -185,6 +190,10 @@ class Pipeline:
         self._peak_gpu_bytes: int | None = None
         """Highest GPU memory in use. The memory thread alone writes this value, and each commit reads it."""
         self._watchdog = Watchdog(STALL_WARNING_S)
+        self._engine_text = "the model to load"
+        """The last message of the engine before it took a chunk."""
+        self._pool: DecoderPool | None = None
+        """The decoders, while they are at work. The decode thread sets it, and the main thread reads it."""
         self._decode_cpu_s = 0.0
         self._engine_ended_at = 0.0
 
@@ -229,6 +238,7 @@ class Pipeline:
         try:
             options = self._options
             with DecoderPool(decoder_count(options.decoders), options.store_options, self._breaker) as pool:
+                self._pool = pool
                 for message in pool.run(self._tasks(items, pool)):
                     if not isinstance(message, Chunk):
                         is_running = self._send(message)
@@ -343,9 +353,11 @@ class Pipeline:
                     # The signal may have killed the engine, too.
                     raise StopRequested if self._stop.requested.is_set() else event.error
             elif isinstance(event, EngineMessage):
+                self._engine_text = event.text
                 self._on_engine_message(event)
             elif event is not None:
                 self._handle(event)
+            self._show_waiting()
             if self._stop.requested.is_set():
                 self._commit()
                 raise StopRequested
@@ -356,6 +368,22 @@ class Pipeline:
         if self._pending:
             self._commit()
             raise EngineError(f"engine {self._engine.spec.name} ended without a result for {len(self._pending)} items")
+
+    def _show_waiting(self) -> None:
+        """Say in the progress what the run waits for."""
+        progress, waiting_for = self._progress, ""
+        progress.engine_started_at = self._feed.started_at
+        retry = self._pool.retry if self._pool else None
+        if retry is not None and time.monotonic() - retry[0] < SHOWN_RETRY_S:
+            waiting_for = str(retry[1])
+        elif self._feed.started_at is None and self._feed.num_waiting():
+            waiting_for = self._engine_text
+        elif self._watchdog.silent_s >= SHOWN_STALL_S:
+            name, silent_s = self._engine.spec.name, self._watchdog.silent_s
+            waiting_for = f"the engine {name}, which has given no result for {silent_s:.0f} s"
+        if waiting_for or progress.waiting_for:
+            progress.waiting_for = waiting_for
+            self._on_progress(progress)
 
     def _check_engine(self, has_progress: bool) -> None:
         """Warn about an engine that gives no result.
@@ -413,6 +441,10 @@ class Pipeline:
             self._latency.chunk.add(ended_at - taken_at)
         if pending.times:
             self._latency.item.add(time.monotonic() - min(taken_at for taken_at, _ in pending.times))
+        if item.duration is None:
+            self._progress.sample.pop(item.index, None)
+            self._progress.measured += 1
+            self._progress.measured_s += pending.decoded.seconds if pending.decoded else 0.0
         lang = item.lang or self._options.language or spec.only_language
         if isinstance(outcome, Failure):
             kind, line = "failure", failure_line(item, outcome, lang, self._options.folder)

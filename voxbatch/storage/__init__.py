@@ -26,7 +26,7 @@ from voxbatch.storage.objects import ObjectNotFound, Stat, UnusableObject
 from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
 from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, RecordingChangedError, fetch
 from voxbatch.storage.request_pool import RequestPool
-from voxbatch.storage.retry import set_retry_deadline
+from voxbatch.storage.retry import RetryWait, longest_wait, set_retry_deadline
 from voxbatch.storage.retrying_client import read_blocks
 from voxbatch.storage.temporary_files import TemporaryFileError, temporary_file
 
@@ -35,6 +35,7 @@ __all__ = [
     "LocalReadError",
     "Recording",
     "RecordingChangedError",
+    "RetryWait",
     "Store",
     "StoreOptions",
     "TemporaryFileError",
@@ -42,6 +43,7 @@ __all__ = [
     "UnusableRecording",
     "is_remote",
     "list_objects",
+    "longest_wait",
     "open_recording",
     "open_remote",
     "open_store",

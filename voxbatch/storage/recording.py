@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 BLOCK_BYTES = 4 << 20
 """Bytes of one request, and an upper limit for a small object: two minutes of 16 kHz WAV."""
-WAITING_S = 10.0
+WAITING_S = 3.0
 """Seconds between two calls of Recording.on_wait."""
 CACHED_BLOCKS = 6
 """Number of blocks in memory. Decoders mostly read forward; now and then they read at the start or the end."""

@@ -63,6 +63,34 @@ RUN_START = RetryPolicy(attempts=20, total_s=300.0)
 quotas are per minute. An attempt without an answer takes a minute or two itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class RetryWait:
+    """A call whose attempts have failed so far, and which is attempted again."""
+
+    place: str
+    """Name of the place that is asked."""
+    failed: int
+    """Number of failed attempts."""
+    attempts: int
+    """Most attempts."""
+    since: float
+    """Time of the first failure, on the clock that all processes of this host share (time.monotonic)."""
+
+    def __str__(self) -> str:
+        """Return, for example, "s3://calls/ (attempt 4 of 12, for 35 s)"."""
+        return f"{self.place} (attempt {self.failed + 1} of {self.attempts}, for {time.monotonic() - self.since:.0f} s)"
+
+
+_waits: dict[int, RetryWait] = {}
+"""The calls of this process that are attempted again, by the id of their Attempts. Each thread adds and removes its own
+calls; a single operation on a dict is thread-safe."""
+
+
+def longest_wait() -> RetryWait | None:
+    """Return the call of this process that has failed for the longest time, or None if none is being retried."""
+    return min(list(_waits.values()), key=lambda wait: wait.since, default=None)
+
+
 class _Deadline:
     """Deadline of all retries in this process."""
 
@@ -83,10 +111,11 @@ def set_retry_deadline(seconds: float) -> None:
 
 
 class Attempts:
-    """Failed attempts of one call. Create it before the first attempt."""
+    """Failed attempts of one call. Create it before the first attempt, and call `end` after the last one."""
 
-    def __init__(self, policy: RetryPolicy):
-        self._policy = policy
+    def __init__(self, policy: RetryPolicy, place: str = ""):
+        """Begin with no failure. `place` is the place that is asked; with it, `longest_wait` knows the call."""
+        self._policy, self._place = policy, place
         self._began = time.monotonic()
         self._first_failed_at = 0.0
         self.failed = 0
@@ -111,7 +140,15 @@ class Attempts:
         is_last = self.failed >= self._policy.attempts
         is_late = self.failed > 1 and now + wait_s >= self._began + self._policy.total_s
         is_late |= now + wait_s >= _deadline.at
-        return None if is_last or is_late else wait_s
+        if is_last or is_late:
+            return None
+        if self._place:
+            _waits[id(self)] = RetryWait(self._place, self.failed, self._policy.attempts, self._first_failed_at)
+        return wait_s
+
+    def end(self) -> None:
+        """Record that the call has ended, one way or the other."""
+        _waits.pop(id(self), None)
 
     def middle(self) -> float:
         """Return the middle of the failed attempts (time.monotonic), from the first failure until now."""

@@ -97,15 +97,18 @@ class RetryingReader:
         self._reader.renew()
 
     def _retry(self, call: Callable[[], _T]) -> _T:
-        attempts = Attempts(STORE_REQUEST)
-        while True:
-            try:
-                return self._with_renewal(call)
-            except TransientError as e:
-                wait_s = attempts.next_wait_s(e)
-                if wait_s is None:
-                    raise TransientError(f"{e} ({attempts.failed} attempts failed)", since=attempts.middle()) from e
-            sleep(wait_s)
+        attempts = Attempts(STORE_REQUEST, escape_controls(redacted(self.place)))
+        try:
+            while True:
+                try:
+                    return self._with_renewal(call)
+                except TransientError as e:
+                    wait_s = attempts.next_wait_s(e)
+                    if wait_s is None:
+                        raise TransientError(f"{e} ({attempts.failed} attempts failed)", since=attempts.middle()) from e
+                sleep(wait_s)
+        finally:
+            attempts.end()
 
     def _with_renewal(self, call: Callable[[], _T]) -> _T:
         seen = self._renewals

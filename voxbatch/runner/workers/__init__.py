@@ -43,7 +43,7 @@ MIN_ITEMS_PER_WORKER = 100
 SILENCE_LIMIT_S = 900.0
 """Seconds without a message of any busy worker after which they are killed. A silent worker is left alone as long as
 another one is at work: a person may have stopped it on purpose."""
-SUMMED_FIELDS = ("done", "failed", "audio_s", "committed", "parts")
+SUMMED_FIELDS = ("done", "failed", "audio_s", "measured", "measured_s", "committed", "parts")
 """Fields of the workers' progress that add up to the fields of the run's progress."""
 
 FATAL_ERRORS = (UsageError, TakenOverError)
@@ -179,6 +179,7 @@ class _WorkerPool:
                 for name in SUMMED_FIELDS:
                     total = getattr(before, name) + sum(getattr(worker.progress, name) for worker in workers)
                     setattr(self._progress, name, total)
+                self._progress.waiting_for = next(filter(None, (each.progress.waiting_for for each in busy)), "")
                 self._on_progress(self._progress)
             if self._stop.requested.is_set() or any(_first_error(workers, kind) for kind in FATAL_ERRORS):
                 for worker in busy:
@@ -225,7 +226,7 @@ class _WorkerPool:
         p.done = int(np.count_nonzero(done)) - p.failed
         p.committed = p.resumed + p.done + p.failed
         known_audio_s, p.unknown = known_audio(self._job.durations, uncommitted)
-        p.known_audio_s = p.audio_s + known_audio_s
+        p.known_audio_s, p.measured, p.measured_s = p.audio_s + known_audio_s, 0, 0.0
         self._on_progress(p)
         return uncommitted
 

@@ -1,0 +1,110 @@
+"""Tests that a run shows what it waits for: on a terminal, and in the events of a JSON log."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ManifestWriter, Starter, environment
+
+from voxbatch.errors import VoxbatchError
+from voxbatch.storage import StoreOptions, longest_wait, open_recording
+from voxbatch.storage.retry import RUN_START, Attempts
+
+NOBODY = "http://127.0.0.1:9"
+"""Address at which nobody listens: port 9 belongs to the discard protocol."""
+
+
+def dead_manifest(folder: Path) -> Path:
+    """Write a manifest of recordings on a host that refuses connections."""
+    path = folder / "m.jsonl"
+    path.write_text("".join(json.dumps({"audio_filepath": f"{NOBODY}/{i}.wav"}) + "\n" for i in range(3)))
+    return path
+
+
+def on_a_terminal(folder: Path, *arguments: str) -> Iterator[str]:
+    """Yield all that a run has written to a terminal of 80 columns so far, and end the run when no more is wanted."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "voxbatch", "run", *arguments, "--engine", "scripted"]
+    env = environment(TERM="xterm", COLUMNS="80")
+    with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=theirs) as running:
+        os.close(theirs)
+        seen = b""
+        try:
+            while data := os.read(ours, 4096):
+                seen += data
+                yield re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode(errors="replace"))
+        except OSError:  # EIO: the other end is closed
+            pass
+        finally:
+            running.kill()
+            os.close(ours)
+
+
+@pytest.mark.slow
+def test_terminal_shows_a_host_that_does_not_answer(tmp_path: Path) -> None:
+    """The place, the number of the attempt and the time are shown while the requests are retried."""
+    dead_manifest(tmp_path)
+    options = ("m.jsonl", "--allow-outside", "--allow-private-addresses")
+    expected = re.compile(rf"waiting for {NOBODY}/ \(attempt \d+ of 12, for \d+ s\)")
+    assert any(expected.search(seen) for seen in on_a_terminal(tmp_path, *options))
+
+
+@pytest.mark.slow
+def test_terminal_shows_that_the_model_is_loading(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """While the engine loads its model, the terminal says so."""
+    manifest(1.0)
+    options = ("m.jsonl", "--engine-option", "load_s=30")
+    assert any("waiting for the model to load" in seen for seen in on_a_terminal(tmp_path, *options))
+
+
+@pytest.mark.slow
+def test_terminal_shows_an_estimated_total_of_a_folder(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """The headers of a folder's recordings are read during the run, so that a total is shown before any is finished."""
+    manifest(*[2.0] * 20)
+    options = (".", "--engine-option", "load_s=30")
+    assert any("0.0 s / about 40.0 s audio · 0 / 20 items" in seen for seen in on_a_terminal(tmp_path, *options))
+
+
+@pytest.mark.slow
+def test_json_events_tell_what_the_run_waits_for(start: Starter, tmp_path: Path) -> None:
+    """The progress events name the host that does not answer."""
+    running = start(
+        "run", dead_manifest(tmp_path), "--allow-outside", "--allow-private-addresses", "--engine", "scripted",
+        "--log-format", "json",
+    )  # fmt: skip
+    assert running.stderr is not None
+    event = next(e for e in map(json.loads, running.stderr) if e["message"] == "progress" and e["waiting_for"])
+    assert event["waiting_for"].startswith(f"{NOBODY}/ (attempt ")
+    assert event["text"].endswith(f"waiting for {event['waiting_for']}")
+
+
+def test_a_call_that_is_retried_is_known_until_it_ends() -> None:
+    """The wait of a call is known after its first failure, the longest first, and forgotten at its end."""
+    first, second = Attempts(RUN_START, "gs://a/"), Attempts(RUN_START, "gs://b/")
+    assert longest_wait() is None
+    first.next_wait_s(VoxbatchError())
+    time.sleep(0.01)
+    second.next_wait_s(VoxbatchError())
+    second.next_wait_s(VoxbatchError())
+    assert str(longest_wait()).startswith("gs://a/ (attempt 2 of 20, for 0 s")
+    first.end()
+    assert str(longest_wait()).startswith("gs://b/ (attempt 3 of 20")
+    second.end()
+    assert longest_wait() is None
+
+
+def test_a_request_that_fails_for_good_leaves_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the last attempt, the request is no longer waited for."""
+    monkeypatch.setenv("VOXBATCH_NO_WAIT", "1")
+    with pytest.raises(VoxbatchError, match="12 attempts failed"):
+        open_recording(f"{NOBODY}/a.wav", StoreOptions(allow_private_addresses=True))
+    assert longest_wait() is None
