@@ -65,6 +65,12 @@ def language_tag(text: str) -> str:
     return _CODE_OF.get(tag.casefold()) or primary.lower() + tag[len(primary) :]
 
 
+def language_name(code: str) -> str:
+    """Return the English name of a language: "de" → "German", "yue" → "Cantonese"."""
+    others = {code: name for name, code in _OTHER_NAMES.items()}
+    return (NAMES.get(code) or others.get(code) or code).title()
+
+
 def unknown_language(lang: str) -> str | None:
     """Return, as text for people, why a tag is no tag of a language, or None if it may be one.
 

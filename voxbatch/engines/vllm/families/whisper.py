@@ -21,6 +21,8 @@ CONTEXT = 448
 ENCODER_POSITIONS = 1500
 """Number of encoder positions of a window (openai/whisper, n_audio_ctx). All are computed in one step, because vLLM
 does not split the input of an encoder."""
+ENGLISH_VOCABULARY = 51_864
+"""Number of tokens of an English-only Whisper (openai/whisper, tokenizer.py). Multilingual ones have more."""
 TEXT_TOKENS = CONTEXT // 2
 """Number of tokens allowed for the text of a window, as in openai/whisper (decoding.py: sample_len)."""
 
@@ -36,6 +38,8 @@ class Whisper:
 
     def __init__(self, model: Model, settings: VllmSettings):
         self.decoding: Mapping[str, Any] = {}
+        if model.shape().get("vocab_size") == ENGLISH_VOCABULARY:
+            self.languages = frozenset({"en"})
         if not TEXT_TOKENS < settings.max_model_len <= CONTEXT:
             raise ConfigError(
                 f"max_model_len is {settings.max_model_len}; a Whisper decoder takes {TEXT_TOKENS + 1} to {CONTEXT}"

@@ -1,0 +1,119 @@
+"""A server that speaks the hub's download protocol, for folders of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+BLOCK = 1 << 20
+
+
+class _Handler(BaseHTTPRequestHandler):
+    folders: dict[str, Path]
+    seconds_per_block: float
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        self.asked.append(f"{self.command} {path}")
+        if path.startswith("/api/models/"):
+            self._api(*path.removeprefix("/api/models/").split("/", 3))
+        else:
+            owner, name, _, _, file = path.lstrip("/").split("/", 4)
+            self._file(self.folders.get(f"{owner}/{name}", Path("/nowhere")) / file)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _api(self, owner: str, name: str, what: str = "", revision: str = "") -> None:
+        folder = self.folders.get(f"{owner}/{name}")
+        if folder is None:
+            self._error(401, "RepoNotFound")  # as the real hub answers strangers
+            return
+        files = [(path.name, path.stat().st_size) for path in sorted(folder.iterdir())]
+        siblings = [{"rfilename": file, "size": size} for file, size in files]
+        about = {"id": f"{owner}/{name}", "sha": COMMIT, "siblings": siblings}
+        tree = [{"type": "file", "path": file, "size": size, "oid": f"{size:040x}"} for file, size in files]
+        self._json(tree if what == "tree" else about)
+
+    def _file(self, path: Path) -> None:
+        if not path.is_file():
+            self._error(404, "EntryNotFound")
+            return
+        self.send_response(200)
+        etag = hashlib.sha256(str(path).encode()).hexdigest()[:40]
+        for name, value in {
+            "ETag": f'"{etag}"',
+            "X-Repo-Commit": COMMIT,
+            "Content-Length": path.stat().st_size,
+        }.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        if self.command == "GET":
+            with path.open("rb") as file, contextlib.suppress(ConnectionError):
+                while block := file.read(BLOCK):
+                    self.wfile.write(block)
+                    if len(block) == BLOCK:
+                        time.sleep(self.seconds_per_block)
+
+    def _json(self, content: Any) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    def _error(self, status: int, code: str) -> None:
+        self.send_response(status)
+        for name, value in {"X-Error-Code": code, "X-Error-Message": "no", "Content-Length": "0"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+class Hub:
+    """A running hub."""
+
+    def __init__(self, folders: dict[str, Path], home: Path, seconds_per_block: float = 0.0):
+        self.asked: list[str] = []
+        """Requests so far: method and path."""
+        settings = {"folders": folders, "seconds_per_block": seconds_per_block, "asked": self.asked}
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), settings))
+        self.environment = variables(f"http://127.0.0.1:{self._server.server_port}", home)
+        """Variables that make the hub's client use this hub."""
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Stop the server; its address refuses connections from now on."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def variables(endpoint: str, home: Path) -> dict[str, str]:
+    """Return the variables that make the hub's client use an endpoint, with its cache in `home`."""
+    return {
+        "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub"), "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1",
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def serving(folders: dict[str, Path], home: Path, seconds_per_block: float = 0.0) -> Iterator[Hub]:
+    """Serve folders as models of a hub, by their names (owner/name)."""
+    hub = Hub(folders, home, seconds_per_block)
+    try:
+        yield hub
+    finally:
+        hub.close()

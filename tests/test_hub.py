@@ -1,0 +1,127 @@
+"""Tests for models of the hub with faster-whisper: found, downloaded with a report, and refused with the reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import Recorder, Voxbatch
+from hub import COMMIT, serving, variables
+
+from voxbatch.engines.known_models import KNOWN_MODELS, LATER_LANGUAGES, bundled_folder, find
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+NOWHERE = "http://127.0.0.1:9"
+"""An address where no server listens."""
+
+
+@pytest.fixture
+def source(recording: Recorder, tmp_path: Path) -> Path:
+    """Return a folder with one short recording."""
+    recording("in/a.wav", 1)
+    return tmp_path / "in"
+
+
+def test_a_hub_model_is_downloaded_and_kept(voxbatch: Voxbatch, source: Path, base_model: Path, tmp_path: Path) -> None:
+    """`--model base` downloads the model, reports its bytes, and records its commit. Later it needs no hub: the same
+    run continues without one, and another run starts.
+    """
+    with serving({"Systran/faster-whisper-base": base_model}, tmp_path / "hf", seconds_per_block=0.05) as hub:
+        done = voxbatch("run", source, "--model", "base", "-o", "out", env=hub.environment)
+    assert done.returncode == 0, done.stderr
+    assert "downloading Systran/faster-whisper-base: 145 MB" in done.stderr
+    assert " of 145 MB" in done.stderr
+    assert "Fetching" not in done.stderr
+    facts = json.loads((tmp_path / "out" / "summary.json").read_text())["engine"]
+    assert (facts["model"], facts["license"], facts["decoding"]["revision"]) == ("base", "MIT", COMMIT)
+    for out in ("out", "other"):
+        for offline in ({}, {"HF_HUB_OFFLINE": "1"}):
+            again = voxbatch("run", source, "--model", "base", "-o", out, env={**hub.environment, **offline})
+            assert again.returncode == 0, again.stderr
+
+
+def test_bundled_weights_are_found_without_a_hub(voxbatch: Voxbatch, source: Path, tmp_path: Path) -> None:
+    """`--model tiny.en` is the bundled model: the same run as without --model, on a machine without network."""
+    env = variables(NOWHERE, tmp_path / "hf")
+    for model in ((), ("--model", "tiny.en")):
+        done = voxbatch("run", source, "-o", "out", *model, env=env)
+        assert done.returncode == 0, done.stderr
+
+
+def test_bundled_and_hub_weights_are_different_runs(voxbatch: Voxbatch, source: Path, tmp_path: Path) -> None:
+    """The weights of the hub have a revision, so that OUT of the bundled ones refuses them."""
+    bundled = bundled_folder()
+    assert bundled is not None
+    assert voxbatch("run", source, "-o", "out").returncode == 0
+    with serving({"Systran/faster-whisper-tiny.en": bundled}, tmp_path / "hf") as hub:
+        done = voxbatch("run", source, "-o", "out", "--model", "Systran/faster-whisper-tiny.en", env=hub.environment)
+    assert (done.returncode, "another" in done.stderr) == (2, True), done.stderr
+
+
+def test_a_wrong_name_and_an_unreachable_hub_are_told_apart(
+    voxbatch: Voxbatch, source: Path, base_model: Path, tmp_path: Path
+) -> None:
+    """A wrong name is exit code 2 with a suggestion; an unreachable hub is exit code 1, and says what is here. Neither
+    reserves OUT.
+    """
+    for_transformers = tmp_path / "transformers"
+    for_transformers.mkdir()
+    shutil.copy(base_model / "config.json", for_transformers)
+    with serving({"openai/whisper-base": for_transformers}, tmp_path / "hf") as hub:
+        here = hub.environment
+        nowhere = variables(NOWHERE, tmp_path / "hf")
+        for model, env, code, reason in (
+            ("bse", nowhere, 2, "no model of this name; did you mean base? `voxbatch models` lists the names"),
+            (
+                "owner/absent",
+                here,
+                2,
+                "there is no such folder here and no such model on the hub; if it is private, set",
+            ),
+            ("a b/c", here, 2, "there is no such folder here, and a hub name is owner/name"),
+            ("openai/whisper-base", here, 2, "has no model.bin, so it is not in CTranslate2's format"),
+            ("small", nowhere, 1, f"--model Systran/faster-whisper-small: the hub {NOWHERE} cannot be reached ("),
+            ("small", nowhere, 1, "the cache has openai/whisper-base; or copy the model into a folder"),
+            (
+                "small",
+                {**nowhere, "HF_HUB_OFFLINE": "1"},
+                2,
+                "HF_HUB_OFFLINE is set, and the model is not in the cache",
+            ),
+        ):
+            done = voxbatch("run", source, "-o", "out", "--model", model, "--log-format", "text", env=env)
+            assert (done.returncode, reason in done.stderr) == (code, True), done.stderr
+            assert "Traceback" not in done.stderr
+            assert not (tmp_path / "out").exists()
+
+
+def test_short_names_are_those_of_faster_whisper() -> None:
+    """Each short name of faster-whisper means the same model of the hub here, and Whisper's languages are the same."""
+    from faster_whisper.tokenizer import _LANGUAGE_CODES
+    from faster_whisper.utils import _MODELS
+
+    assert {name: (find(name, "faster-whisper") or KNOWN_MODELS[0]).hub for name in _MODELS} == _MODELS
+    assert set(LATER_LANGUAGES) ^ set(_LANGUAGE_CODES) == {"jv", "jw"}
+
+
+def test_models_lists_what_is_here(voxbatch: Voxbatch, base_model: Path, tmp_path: Path) -> None:
+    """`models` shows which models are bundled, cached or absent, in 80 columns; with a name, it explains one."""
+    env = {"HF_HUB_CACHE": str(tmp_path / "hub")}
+    snapshot = tmp_path / "hub" / "models--Systran--faster-whisper-base" / "snapshots" / COMMIT
+    snapshot.parent.mkdir(parents=True)
+    snapshot.symlink_to(base_model)
+    shown = voxbatch("models", env=env).stdout.splitlines()
+    places = {line.split()[0]: line.split()[-1] for line in shown if line.startswith("  ")}
+    assert {name: places[name] for name in ("tiny.en", "base", "small", "large-v3-turbo")} == {
+        "tiny.en": "bundled", "base": "cached", "small": "no", "large-v3-turbo": "no",
+    }  # fmt: skip
+    assert "mistralai/Voxtral-Mini-4B-Realtime-2602" in places
+    explained = [" ".join(voxbatch("models", name, env=env).stdout.split()) for name in ("base", "tiny.en", "turbo")]
+    assert f"yes, in {tmp_path}/hub" in explained[0]
+    assert "English only: for other languages take" in explained[1]
+    assert "hf download mobiuslabsgmbh/faster-whisper-large-v3-turbo" in explained[2]
+    assert all(len(line) < 80 for line in shown)
+    wrong = voxbatch("models", "smal")
+    assert (wrong.returncode, "did you mean small?" in wrong.stderr) == (2, True)

@@ -1,0 +1,178 @@
+"""Models of the Hugging Face hub: find and download them, and say plainly what is wrong.
+
+A wrong name is a ConfigError, because no retry helps. A hub that cannot be reached is an EngineError, because the same
+command may succeed later. The hub's client is imported only by the functions that need it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import NoReturn
+
+from voxbatch.engines.message import EngineMessage
+from voxbatch.errors import ConfigError, EngineError, VoxbatchError
+
+REPORT_S = 5.0
+"""Seconds between two messages about a download."""
+MAX_CACHED_NAMES = 5
+"""Largest number of cached models that a message lists."""
+
+
+def snapshot(name: str, revision: str | None, patterns: Iterable[str]) -> Path:
+    """Return the local folder of a model at one commit, with the files that match a pattern.
+
+    The name of the folder is the commit. If the hub cannot be reached, the folder of an earlier download is returned,
+    which may lack files.
+
+    Args:
+        name: owner/name.
+        revision: branch, tag or commit; None means the main branch.
+
+    Raises:
+        ConfigError: the hub does not have the model or does not give it to this user; or the hub is switched off by
+            HF_HUB_OFFLINE, and the model is not in the cache.
+        EngineError: the hub cannot be reached, and the model is not in the cache.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]  # no __all__ there
+
+    disable_progress_bars()  # see `download`
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
+    except Exception as e:  # noqa: BLE001 the hub's client raises other types in each major version
+        _refuse(name, revision, e)
+
+
+def file_sizes(name: str, revision: str, patterns: Iterable[str]) -> dict[str, int]:
+    """Return the sizes in bytes of the files of a model that match a pattern, by name. An unknown size is 0.
+
+    Raises:
+        ConfigError, EngineError: see `snapshot`.
+    """
+    from huggingface_hub import HfApi
+
+    try:
+        files = HfApi().model_info(name, revision=revision, files_metadata=True).siblings or []
+    except Exception as e:  # noqa: BLE001 see `snapshot`
+        _refuse(name, revision, e)
+    wanted = list(patterns)
+    return {
+        file.rfilename: file.size or 0 for file in files if any(fnmatch(file.rfilename, pattern) for pattern in wanted)
+    }
+
+
+def download(name: str, revision: str, patterns: Iterable[str]) -> Iterator[EngineMessage]:
+    """Download the files of a model that match a pattern. Yield its size, and every few seconds the bytes so far.
+
+    Raises:
+        ConfigError, EngineError: see `snapshot`.
+    """
+    wanted = list(patterns)
+    total = sum(file_sizes(name, revision, wanted).values())
+    of = f" of {total / 1e6:,.0f} MB" if total else " MB"
+    blobs = cache_folder() / f"models--{name.replace('/', '--')}" / "blobs"
+    before, errors = _bytes_below(blobs), list[VoxbatchError]()
+
+    def fetch() -> None:
+        try:
+            snapshot(name, revision, wanted)
+        except VoxbatchError as e:
+            errors.append(e)
+
+    yield EngineMessage(
+        f"downloading {name}: {f'{total / 1e6:,.0f} MB' if total else 'size unknown'}, to {blobs.parent}"
+    )
+    thread = threading.Thread(target=fetch, daemon=True, name="hub")
+    thread.start()
+    while thread.is_alive():
+        thread.join(REPORT_S)
+        if thread.is_alive():
+            yield EngineMessage(f"downloading {name}: {(_bytes_below(blobs) - before) / 1e6:,.0f}{of}")
+    if errors:
+        raise errors[0]
+
+
+def cache_folder() -> Path:
+    """Return the folder in which the hub's client keeps models."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    return Path(os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or home) / "hub")
+
+
+def is_cached(name: str, pattern: str) -> bool:
+    """Return whether files of a model that match a pattern are in the hub's cache, at any commit."""
+    return any(cache_folder().glob(f"models--{name.replace('/', '--')}/snapshots/*/{pattern}"))
+
+
+def license_of(folder: Path) -> str:
+    """Return the `license:` of a model's card, or "unknown" if there is none."""
+    card = folder / "README.md"
+    if card.is_file():
+        for line in card.read_text(errors="replace").splitlines()[:50]:
+            key, _, value = line.partition(":")
+            if key == "license":
+                return value.strip()
+    return "unknown"
+
+
+def _bytes_below(folder: Path) -> int:
+    """Return the bytes of all files in a folder, of unfinished ones, too."""
+    sizes = 0
+    for path in folder.glob("*"):
+        try:
+            sizes += path.stat().st_size
+        except FileNotFoundError:  # it has just been renamed: it is finished
+            continue
+    return sizes
+
+
+def _refuse(name: str, revision: str | None, error: Exception) -> NoReturn:
+    """Raise the project's error for an error of the hub's client."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    if isinstance(error, GatedRepoError):
+        raise ConfigError(
+            f"{name} is gated: accept its terms on its page of the hub, then set HF_TOKEN to a token of that account"
+        ) from error
+    if isinstance(error, RevisionNotFoundError):
+        raise ConfigError(f"{name} has no revision {revision!r}: give a branch, a tag or a commit of it") from error
+    if isinstance(error, RepositoryNotFoundError):
+        raise ConfigError(
+            f"--model {name}: there is no such folder here and no such model on the hub; if it is private, set HF_TOKEN"
+        ) from error
+    if isinstance(error, HFValidationError):
+        raise ConfigError(
+            f"--model {name}: there is no such folder here, and a hub name is owner/name ({first_line(error)})"
+        ) from error
+    remedy = f"{_cached_names()}; or copy the model into a folder, and give that as --model"
+    if constants.HF_HUB_OFFLINE:
+        raise ConfigError(
+            f"--model {name}: HF_HUB_OFFLINE is set, and the model is not in the cache {cache_folder()}: unset it, or "
+            f"take one that is here: {remedy}"
+        ) from error
+    raise EngineError(
+        f"--model {name}: the hub {constants.ENDPOINT} cannot be reached ({first_line(error)}), and the model is not "
+        f"in its cache {cache_folder()}. Check the network and HF_ENDPOINT, and run again; or take a model that is "
+        f"here: {remedy}"
+    ) from error
+
+
+def _cached_names() -> str:
+    """Return, as text for people, the models in the hub's cache."""
+    names = sorted(path.name.removeprefix("models--").replace("--", "/") for path in cache_folder().glob("models--*/"))
+    shown = ", ".join(names[:MAX_CACHED_NAMES]) + (", …" if len(names) > MAX_CACHED_NAMES else "")
+    return f"the cache has {shown}" if names else "the cache has none, and `voxbatch models` lists the bundled ones"
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, shortened."""
+    return str(error).strip().split("\n")[0][:200]

