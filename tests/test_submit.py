@@ -653,6 +653,19 @@ main()
         "request  POST https://run.googleapis.com/v2/projects/PROJECT/locations/REGION/jobs/voxbatch:run"
     )
     assert json.loads("\n".join(lines[6:]))["overrides"]["taskCount"] == 6
+    nowhere_to_read = ("gs://calls/m.jsonl", "-o", "gs://calls/out", "--target", "cloudrun", "--dry-run")
+    without = {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "gone.json"), "STORAGE_EMULATOR_HOST": ""}
+    command = [sys.executable, "-m", "voxbatch", "submit", *nowhere_to_read]
+    refused = subprocess.run(command, env=environment(**without), cwd=tmp_path, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("Error: cannot read gs://calls/: no usable credentials")
+    assert refused.stderr.endswith("With --tasks N it shows the request without them\n")
+    shown = subprocess.run(
+        [*command, "--tasks", "3"], env=environment(**without), cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith("items    unknown, because SOURCE cannot be read from here: cannot read gs://calls/")
+    assert '"taskCount": 3' in shown.stdout
     done = run(*TO_SAGEMAKER, "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()

@@ -14,6 +14,12 @@ from voxbatch.config import FORMATS
 
 ORDER = ("run", "status", "doctor", "models", "validate", "manifest", "score", "merge", "profiles", "submit", "listen")
 """Commands in the order of the help, the most used first. Others follow."""
+MEANT = {
+    "transcribe": "voxbatch run SOURCE transcribes",
+    "help": "Try voxbatch --help",
+    "version": "Try voxbatch --version",
+}
+"""Words that people type as commands, and the answer."""
 _MISSING_SOURCE = """
 
 Give one of these as SOURCE:
@@ -36,6 +42,8 @@ class Commands(click.Group):
         name = args[0]
         if name not in self.commands and (os.path.exists(name) or "://" in name):
             ctx.fail(f"No such command {name!r}. To transcribe it: voxbatch run {name}")
+        if name not in self.commands and name in MEANT:
+            ctx.fail(f"No such command {name!r}. {MEANT[name]}")
         return super().resolve_command(ctx, args)
 
 

@@ -325,8 +325,8 @@ _EXPECTED = (
            help="For estimates: seconds of audio per second of one machine. Default: the profile's value, or for "
            "Voxtral Realtime a calculation for the GPU."),
     run_option("--usd-per-hour", type=float, metavar="USD",
-               help="Price of one machine. Default: on Cloud Run and SageMaker the price known to voxbatch, else the "
-               "profile's."),
+               help="Price of one machine. Default: the price known to voxbatch on Cloud Run and SageMaker, elsewhere "
+               "none: no cost is shown."),
 )  # fmt: skip
 
 _ENDING = (

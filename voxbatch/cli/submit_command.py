@@ -24,7 +24,7 @@ from voxbatch.cli.options import (
     store_options,
 )
 from voxbatch.config import Config
-from voxbatch.errors import ConfigError
+from voxbatch.errors import ConfigError, StorageError
 from voxbatch.safe_text import escape_controls
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ tasks_option = option(
 @option(
     "--dry-run",
     is_flag=True,
-    help="Print items, hours, tasks, estimated time and cost, and the request; start nothing.",
+    help="Print items, hours, tasks, estimated time and cost, and the request; start nothing. This needs no "
+    "credentials, except to read SOURCE from a bucket.",
 )
 @job_options
 @manifest_options
@@ -125,9 +126,8 @@ def submit(
     Options of the run, given by flags or VOXBATCH_* variables, are passed to the job; --decoders and --workers only if
     given by flags. If a run with the same arguments is in progress, no second run is started.
     """
-    from voxbatch.display import format_duration
     from voxbatch.output.layout import default_out
-    from voxbatch.platforms.submit import Submission, redact_addresses, size_run, start
+    from voxbatch.platforms.submit import Submission, redact_addresses, size_run, size_without_source, start
 
     for name in ("quiet", "exit_zero", "log_format"):  # they concern only the run
         settings.pop(name)
@@ -138,20 +138,24 @@ def submit(
     for text in limiting_variables(ctx):
         click.echo(f"Warning: {text}", err=True)
     platform.request(submission)  # refuse an invalid request before the manifest is read
-    submission, forecast = size_run(submission, config, platform, tasks, task_hours, usd_per_hour)
+    forecast = None
+    try:
+        submission, forecast = size_run(submission, config, platform, tasks, task_hours, usd_per_hour)
+    except StorageError as e:
+        if not dry_run:
+            raise
+        if tasks is None:
+            needed = "--dry-run reads SOURCE to count its hours. With --tasks N it shows the request without them"
+            raise type(e)(f"{e}\n{needed}") from e
+        submission = size_without_source(submission, config, platform, tasks, task_hours)
+        click.echo(escape_controls(f"items    unknown, because SOURCE cannot be read from here: {e}"))
+        click.echo(f"tasks    {tasks:,}")
     request = platform.request(submission)
-    for line in _forecast_lines(forecast):
-        click.echo(line)
+    if forecast:
+        _print_forecast(forecast, platform)
     if dry_run:
         click.echo(escape_controls(f"request  {request.where}"))
         click.echo(json.dumps(redact_addresses(request.body), indent=2, ensure_ascii=False))
-    if forecast.wall_s is not None and forecast.wall_s > forecast.limit_s:
-        click.echo(
-            f"Warning: {platform.title} ends a task after {format_duration(forecast.limit_s)}. The work that is done "
-            "by then is safe. It continues if the job retries the task, or if you submit the run again. Give "
-            "more --tasks",
-            err=True,
-        )
     if dry_run:
         return
     started = start(submission, platform, again)
@@ -186,6 +190,21 @@ def _platform(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target
     if missing := [f"--{each}" for each in ("image", "role") if each not in own]:
         raise ConfigError(f"--target sagemaker needs {' and '.join(missing)}, because each run creates its own job")
     return SageMaker(**own, region=region)
+
+
+def _print_forecast(forecast: Forecast, platform: Target) -> None:
+    """Print the forecast; warn if the platform ends a task before its work is done."""
+    from voxbatch.display import format_duration
+
+    for line in _forecast_lines(forecast):
+        click.echo(line)
+    if forecast.wall_s is not None and forecast.wall_s > forecast.limit_s:
+        click.echo(
+            f"Warning: {platform.title} ends a task after {format_duration(forecast.limit_s)}. The work that is done "
+            "by then is safe. It continues if the job retries the task, or if you submit the run again. Give "
+            "more --tasks",
+            err=True,
+        )
 
 
 def _forecast_lines(forecast: Forecast) -> Iterator[str]:

@@ -193,15 +193,15 @@ DEFAULT_PROFILES = {"vllm": "ctx512-batch", "faster-whisper": "cpu"}
 
 
 def known_rates(config: RunOptions, engine: str) -> KnownRates:
-    """Return speed and price from the config, or else from the profile that this engine would run with."""
+    """Return the speed from the config, or else from the profile that this engine would run with; and the price.
+
+    The price is that of this machine: it was given, or the platform of the task has it. No profile knows it.
+    """
     name = config.profile or DEFAULT_PROFILES.get(engine)
     profile = load_profile(name) if name else {}
     if profile.get("engine") != engine:
         profile = {}
-    own = config.usd_per_hour
-    return KnownRates(
-        config.expected_rtfx or profile.get("expected_rtfx"), profile.get("usd_per_hour") if own is None else own
-    )
+    return KnownRates(config.expected_rtfx or profile.get("expected_rtfx"), config.usd_per_hour)
 
 
 def calculate_speed(

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from voxbatch.errors import BusyError
 from voxbatch.platforms.submit.cloudrun import CloudRun
 from voxbatch.platforms.submit.sagemaker import SageMaker
-from voxbatch.platforms.submit.sizing import Forecast, check_tasks, size_run, task_count
+from voxbatch.platforms.submit.sizing import Forecast, check_tasks, size_run, size_without_source, task_count
 from voxbatch.platforms.submit.submission import ApiRequest, StartedRun, Submission, Target, redact_addresses
 from voxbatch.storage.retry import RUN_START, Attempts, sleep
 
@@ -30,6 +30,7 @@ __all__ = [
     "check_tasks",
     "redact_addresses",
     "size_run",
+    "size_without_source",
     "start",
     "start_with_retries",
     "task_count",

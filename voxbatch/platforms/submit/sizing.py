@@ -70,7 +70,7 @@ def size_run(
         config: config of the run; its source is read from this machine.
         tasks: number of tasks, whatever the hours of audio; None: calculated from the audio.
         task_hours: hours that a task should take; None: the target's default.
-        usd_per_hour: price of one machine; None: the price table's, or else the profile's.
+        usd_per_hour: price of one machine; None: the price table's.
         tasks_if_unknown: number of tasks if no recording's duration is known; None: this is an error.
 
     Raises:
@@ -89,7 +89,7 @@ def size_run(
             raise ConfigError(f"the duration of none of {workload.items:,} recordings is known: give --tasks N")
         count = task_count(workload.audio_s, workload.items, rtfx or 0.0, hours, target.max_tasks)
     listed = prices.usd_per_hour(target.machine(engine))
-    price = next((each for each in (usd_per_hour, listed, known.usd_per_hour) if each is not None), None)
+    price = listed if usd_per_hour is None else usd_per_hour
     wall_s = workload.audio_s / rtfx / count if rtfx else None
     limit_s = target.limit_s(engine, hours, wall_s)
     forecast = Forecast(
@@ -97,6 +97,14 @@ def size_run(
         speed,
     )  # fmt: skip
     return replace(submission, tasks=count, limit_s=limit_s), forecast
+
+
+def size_without_source(
+    submission: Submission, config: RunOptions, target: Target, tasks: int, task_hours: float | None = None
+) -> Submission:
+    """Return the submission with a given number of tasks and their time limit, without a look at the source."""
+    engine = target.engine() if config.engine == "auto" else config.engine
+    return replace(submission, tasks=tasks, limit_s=target.limit_s(engine, task_hours or target.task_hours, None))
 
 
 def check_tasks(config: RunOptions, target: Target, tasks: int | None = None, task_hours: float | None = None) -> None:

@@ -1,0 +1,168 @@
+"""The commands that people type first, with the exit code and the first line of each.
+
+The tables are documentation, too. The commands of a table run one after the other in one folder, as real processes:
+
+    talk.mp3, talk2.wav        two recordings
+    recordings/                three recordings, and the references of two
+    calls.jsonl                a manifest of three recordings, one of which is missing
+    list.txt                   a list of two paths
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import soundfile
+from conftest import ROOT, Recorder, Voxbatch
+
+SPEECH = ROOT / "examples" / "recordings" / "platform-four.ogg"
+OUT, ERR = "stdout", "stderr"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A command and what it must do."""
+
+    command: str
+    """Arguments of voxbatch, separated by blanks. A command that begins with $ is one of the shell."""
+    code: int
+    stream: str = OUT
+    first_line: str = ""
+    """Pattern at the begin of the stream, after the usage. (?s).* skips lines."""
+
+
+def rows(table: str) -> list[Row]:
+    """Return the rows of a table: COMMAND | CODE | STREAM | PATTERN."""
+    parsed = []
+    for line in textwrap.dedent(table).strip().splitlines():
+        command, *rest = (part.strip() for part in line.split(" | ", 3))
+        parsed.append(Row(command, int(rest[0]), rest[1], rest[2]) if rest else Row(command, 0))
+    return parsed
+
+
+TABLES = {
+    "no source": r"""
+        --help                            | 0 | stdout | Usage: voxbatch \[OPTIONS\] COMMAND
+        (nothing)                         | 2 | stderr | (?s).*To begin: voxbatch run FOLDER
+        --version                         | 0 | stdout | voxbatch, version \d
+        run                               | 2 | stderr | Error: Missing argument 'SOURCE...'(?s:.*)voxbatch run talk.mp3
+        rum talk.mp3                      | 2 | stderr | Error: No such command 'rum'. Did you mean 'run'\?
+        transcribe talk.mp3               | 2 | stderr | Error: No such command 'transcribe'. voxbatch run SOURCE
+        talk.mp3                          | 2 | stderr | Error: No such command 'talk.mp3'. To transcribe it: voxb
+        help                              | 2 | stderr | Error: No such command 'help'. Try voxbatch --help
+        run --help                        | 0 | stdout | Usage: voxbatch run \[OPTIONS\] SOURCE
+        doctor                            | 0 | stdout | ok +voxbatch +\d(?s:.*)\nready: voxbatch run FOLDER
+        models                            | 0 | stdout | (?s).*tiny\.en
+        profiles                          | 0 | stdout | cpu +Whisper tiny.en
+    """,
+    "recordings": r"""
+        run talk.mp3                      | 0 | stdout | talk.mp3: w0 w1
+        run talk.mp3                      | 0 | stderr | (?s).*1 of 1 items were done before; 0 to do
+        run nope.mp3                      | 2 | stderr | Error: nope.mp3: does not exist
+        run talk.mp3 talk2.wav            | 0 | stdout | talk.mp3: w0 w1
+        run talk.mp3 nope.mp3             | 2 | stderr | Error: talk.mp3 and 1 more: nope.mp3 does not exist
+        run @list.txt                     | 0 | stdout | talk.mp3: w0 w1
+        run calls.jsonl                   | 3 | stdout | talk.mp3: w0 w1(?s:.*)2 done \+ 1 failed = 3 items
+        status calls.voxbatch             | 0 | stdout | calls.voxbatch: 3 of 3 items committed, finished
+        run calls.jsonl --retry-failed    | 3 | stdout | talk.mp3: w0 w1
+        validate calls.jsonl              | 3 | stdout | calls.jsonl: 3 items, 1 of them cannot be transcribed
+        validate nope.jsonl               | 2 | stderr | Error: nope.jsonl: does not exist
+        validate recordings --check-audio | 0 | stdout | recordings: 3 items, all valid
+        $ touch empty.jsonl
+        run empty.jsonl                   | 2 | stderr | Error: empty.jsonl: no items
+    """,
+    "a folder": r"""
+        run recordings --dry-run          | 0 | stdout | engine +scripted(?s:.*)items +3
+        run recordings --limit 2          | 0 | stdout | a.wav: w0 w1
+        run recordings                    | 0 | stderr | (?s).*2 of 3 items were done before; 1 to do
+        $ cp talk2.wav recordings/d.wav
+        run recordings                    | 0 | stderr | (?s).*3 of 4 items were done before; 1 to do
+        run recordings -o recordings/out  | 0 | stdout | a.wav: w0 w1
+        score recordings.voxbatch         | 0 | stdout | \{\n
+        merge recordings.voxbatch --formats json | 0 | stdout | a.wav: w0 w1
+        $ mkdir empty
+        run empty                         | 2 | stderr | Error: empty: holds no recordings
+        status nope                       | 2 | stderr | Error: Invalid value for 'OUT': Directory 'nope' does not exist
+        manifest recordings               | 0 | stdout | \{"audio_filepath": "a.wav"
+    """,
+    "options": r"""
+        run talk.mp3 --formats srt vtt -o a    | 0 | stdout | talk.mp3: w0 w1(?s:.*)\nvtt
+        run talk.mp3 --formats SRT -o b        | 0 | stdout | talk.mp3: w0 w1(?s:.*)\nsrt
+        run talk.mp3 --formats docx -o c       | 2 | stderr | Error: --formats docx: unknown; known are
+        run talk.mp3 --language english -o d   | 0 | stdout | talk.mp3: w0 w1
+        run talk.mp3 --language klingon -o e   | 2 | stderr | Error: --language klingon: no known language
+        run talk.mp3 --format srt              | 2 | stderr | Error: No such option '--format'. \(Did you mean
+        run talk.mp3 --engine whisper          | 2 | stderr | Error: engine 'whisper' is unknown; known are auto
+        run talk.mp3 --profile fast            | 2 | stderr | Error: profile 'fast' is unknown; known are cpu
+        run talk.mp3 --workers many            | 2 | stderr | Error: Invalid value for '--workers'
+        submit gs://calls/m.jsonl --target cloudrun --dry-run --engine vllm | 1 | stderr | Error: cannot read gs://
+        submit gs://calls/m.jsonl --target cloudrun --dry-run --tasks 2 | 0 | stdout | items +unknown, because SOURC
+        submit talk.mp3 --target cloudrun      | 2 | stderr | Error: SOURCE talk.mp3 lies on this machine
+    """,
+}
+REAL = r"""
+    run speech.ogg                        | 0 | stdout | speech.ogg: .*platform
+    run speech.ogg --model tiny.en -o b   | 0 | stdout | speech.ogg: .*platform
+    run speech.ogg --model nonexistent    | 2 | stderr | Error: --model nonexistent: there is no such folder
+    run speech.ogg --language de -o c     | 2 | stderr | Error: --language de: model tiny.en knows only en
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, recording: Recorder) -> Path:
+    """Return the folder in which the commands run."""
+    for name in ("talk2.wav", "recordings/a.wav", "recordings/b.wav", "recordings/c.wav"):
+        recording(name, 1.1)
+    for name in "ab":
+        (tmp_path / "recordings" / f"{name}.txt").write_text("w0 w1\n")
+    samples, rate = soundfile.read(recording("talk.wav", 1.5))
+    soundfile.write(tmp_path / "talk.mp3", samples, rate)
+    (tmp_path / "talk.wav").unlink()
+    shutil.copy(SPEECH, tmp_path / "speech.ogg")
+    names = ("talk.mp3", "talk2.wav", "gone.wav")
+    (tmp_path / "calls.jsonl").write_text("".join(json.dumps({"audio_filepath": name}) + "\n" for name in names))
+    (tmp_path / "list.txt").write_text("talk.mp3\ntalk2.wav\n")
+    return tmp_path
+
+
+def check(voxbatch: Voxbatch, folder: Path, table: str, env: dict[str, str]) -> None:
+    """Run the commands of a table, and compare each with its row."""
+    wrong = []
+    for row in rows(table):
+        if row.command.startswith("$ "):
+            assert os.system(f"cd {folder} && {row.command[2:]}") == 0
+            continue
+        arguments = [] if row.command == "(nothing)" else row.command.split()
+        done = voxbatch(*arguments, env=env)
+        shown = re.sub(r"\AUsage: .*\nTry .*\n\n", "", getattr(done, row.stream))
+        if done.returncode != row.code or not re.match(row.first_line, shown) or "Traceback" in done.stderr:
+            wrong.append(
+                f"{row.command}: {done.returncode}, expected {row.code} {row.first_line}\n{shown}{done.stderr}"
+            )
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLES)
+def test_first_commands(voxbatch: Voxbatch, folder: Path, name: str) -> None:
+    """Each command ends with its exit code, and says what is in the table first."""
+    nowhere = {"GOOGLE_APPLICATION_CREDENTIALS": str(folder / "no-key.json"), "GOOGLE_CLOUD_PROJECT": ""}
+    check(voxbatch, folder, TABLES[name], {"VOXBATCH_ENGINE": "scripted", **nowhere})
+
+
+@pytest.mark.slow
+def test_first_commands_with_real_weights(voxbatch: Voxbatch, folder: Path) -> None:
+    """The same with Whisper tiny.en, which hears the speech, without a network."""
+    check(voxbatch, folder, REAL, {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""})
+
+
+def test_there_are_at_least_thirty_first_commands() -> None:
+    """The tables hold the commands that a first evening brings."""
+    assert sum(len(rows(table)) for table in (*TABLES.values(), REAL)) >= 30
