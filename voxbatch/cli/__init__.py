@@ -98,8 +98,8 @@ def run(
     """Transcribe SOURCE: recordings, folders of recordings, or a manifest.
 
     Give several files and folders, a pattern in quotes ('calls/*.wav'), or @list.txt, which has one path or address a
-    line. A manifest (.jsonl, .jsonl.gz, - for standard input) is given alone. All may be at gs://, s3:// or http(s)://
-    addresses. A folder in a bucket is written gs://bucket/folder/, with / at the end.
+    line. A manifest (.jsonl, .csv, .tsv, .parquet, wav.scp, - for standard input) is given alone. All may be at gs://,
+    s3:// or http(s):// addresses. A folder in a bucket is written gs://bucket/folder/, with / at the end.
     """
     from voxbatch.cli.session import leave, transcribe
     from voxbatch.display import can_animate

@@ -34,7 +34,7 @@ _JSON_TYPES: dict[type, str] = {
 class LongLine(bytes):
     """The first byte of a line that is longer than MAX_LINE_BYTES. The rest was read and dropped."""
 
-    num_bytes: int
+    num_bytes = 0
     """Length of the whole line."""
 
 
