@@ -19,11 +19,12 @@ SECONDS = 0.1
 LINE = f'{{"id": "call-%07d", "audio_filepath": "short.wav", "duration": {SECONDS}, "lang": "en"}}\n'
 PEAK_MB = 300
 """Maximum peak memory of the main process."""
-GROWTH = 20
+GROWTH = 40
 """Maximum bytes of peak memory for one more line.
 
 A line needs a duration (4 bytes) and one byte each for done, failed, wanted and to do. While the manifest is checked,
-it needs the hash of its id as well (8 bytes). One million lines cost less than an idle Python process.
+it needs the hash of its id as well (8 bytes), and until OUT is reserved its key (16 bytes). One million lines cost less
+than an idle Python process.
 """
 
 

@@ -229,9 +229,11 @@ def test_run_prints_its_outcome(voxbatch: Voxbatch, manifest: ManifestWriter, tm
     assert re.fullmatch(r"latency of a chunk: P50 \d\.\d\d s, P90 \d\.\d\d s, P95 \d\.\d\d s", lines[8])
     assert lines[9] == "engine scripted, model m (Apache-2.0; voxbatch)"
     out = tmp_path / "m.voxbatch"
+    command = f"voxbatch run m.jsonl {' '.join(SCRIPTED)} --formats srt --model m"
     assert lines[10:] == [
         f"transcripts  {out}/transcripts.jsonl", f"failures     {out}/failures.jsonl",
         f"summary      {out}/summary.json", f"srt          {out}/srt/",
+        f"1 failed: 1 no such file; mend them, and retry with: {command} --retry-failed all",
     ]  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from voxbatch import runner
 from voxbatch.config import Config
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
-from voxbatch.errors import ConfigError, RunMismatchError
+from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError
 from voxbatch.log import Log
 from voxbatch.output.verify import verify
 from voxbatch.runner import RunResult
@@ -526,3 +526,61 @@ def test_outputs_as_a_manifest(recording: Recorder, run: Run, tmp_path: Path) ->
     (tmp_path / "m.jsonl").write_text(json.dumps(mine) + "\n")
     run("m.jsonl")
     assert (lines(tmp_path / "out")["b.wav"]["message"], lines(tmp_path / "out")["b.wav"]["line"]) == ("mine", 7)
+
+
+def test_a_changed_output_is_not_replaced(recording: Recorder, run: Run, tmp_path: Path) -> None:
+    """If somebody has corrected transcripts.jsonl, a run with more recordings is refused, and changes nothing."""
+    recording("talks/a.wav", 1.1)
+    run("talks")
+    transcripts = tmp_path / "out/transcripts.jsonl"
+    transcripts.write_bytes(transcripts.read_bytes().replace(b"w0", b"hello"))
+    corrected, before = transcripts.read_bytes(), sorted(tmp_path.glob("out/**/*"))
+    recording("talks/b.wav", 1.1)
+    with pytest.raises(CheckpointError, match=r"transcripts.jsonl was changed or damaged.*rm "):
+        run("talks")
+    assert transcripts.read_bytes() == corrected
+    assert sorted(tmp_path.glob("out/**/*")) == before
+    transcripts.unlink()
+    assert run("talks").progress.done == 1
+
+
+def test_a_damaged_list_of_items(recording: Recorder, run: Run, tmp_path: Path) -> None:
+    """verify names a damaged items.bin; after the repair, the run takes more recordings, and a transcript that stays
+    still does.
+    """
+    for name in "abc":
+        recording(f"talks/{name}.wav", 1.1)
+    run("talks")
+    (tmp_path / "talks/b.wav").unlink()
+    recording("talks/d.wav", 1.1)
+    run("talks")
+    before = raw_lines(tmp_path / "out")
+    items = next(tmp_path.glob("out/parts/*/items.bin"))
+    items.write_bytes(items.read_bytes()[:-3] + b"xyz")
+    found = verify(open_store(str(tmp_path / "out")))
+    assert [problem.file for problem in found] == [str(items.relative_to(tmp_path / "out"))]
+    subprocess.run(found[0].repair[0], shell=True, check=True)
+    assert run("talks").progress.resumed == 4
+    recording("talks/e.wav", 1.1)
+    assert run("talks").progress.done == 1
+    after = raw_lines(tmp_path / "out")
+    assert {name: after[name] for name in before} == before
+    assert verify(open_store(str(tmp_path / "out"))) == []
+
+
+@pytest.mark.slow
+def test_two_updates_at_once(recording: Recorder, start: Starter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """If two processes find the same new recordings at the same time, nothing is lost or transcribed twice."""
+    for i in range(4):
+        recording(f"talks/{i}.wav", 1.1)
+    for number in range(3):
+        assert voxbatch("run", "talks", "-o", "out", *SCRIPTED).returncode == 0
+        before = raw_lines(tmp_path / "out")
+        recording(f"talks/more{number}.wav", 1.1)
+        both = [start("run", "talks", "-o", "out", *SCRIPTED) for _ in range(2)]
+        said = [process.communicate(timeout=120)[1] for process in both]
+        assert sorted(process.returncode for process in both) in ([0, 0], [0, 1]), said
+        after = raw_lines(tmp_path / "out")
+        assert {name: after[name] for name in before} == before
+        assert len(after) == 5 + number
+        assert verify(open_store(str(tmp_path / "out"))) == []

@@ -73,7 +73,7 @@ def at_work(process: subprocess.Popen[str], workers: int) -> list[psutil.Process
         return len(seen) >= 2 * workers
 
     until(all_have_started)
-    time.sleep(3)
+    time.sleep(5)
     processes: list[psutil.Process] = parent.children(recursive=True)
     return processes
 
@@ -431,7 +431,8 @@ def test_progress_is_the_sum_over_the_workers(manifest: ManifestWriter) -> None:
     recorded = RecordedRun(manifest(*SECONDS), workers=3, delay_s=0.1, concurrency=1)
     finished = recorded.run()
     last = recorded.seen[-1]
-    assert (last.items, last.done, last.failed, last.committed, last.parts) == (16, 15, 1, 16, 16)
+    assert (last.items, last.done, last.failed, last.committed) == (16, 15, 1, 16)
+    assert last.parts in (15, 16), "the missing recording waits for the first result of its worker"
     assert last.audio_s == pytest.approx(sum(seconds or 0 for seconds in SECONDS), abs=0.1)
     assert len({p.done for p in recorded.seen}) > 4
     for name in ("done", "failed", "audio_s", "committed", "parts"):
@@ -519,8 +520,8 @@ def test_items_are_retried_after_an_outage(
 @pytest.mark.slow
 def test_unwritable_output_stops_the_run_after_a_retry(manifest: ManifestWriter, tmp_path: Path) -> None:
     """The error of the workers becomes the error of the run after a second try. No GPU is lost."""
-    recorded = RecordedRun(manifest(1, 1), workers=2)
-    recorded.on_progress = lambda: len(recorded.seen) == 1 and (tmp_path / "out" / "parts").write_text("in the way")
+    recorded, shard = RecordedRun(manifest(1, 1), workers=2), tmp_path / "out" / "parts" / "shard-00000-of-00001"
+    recorded.on_progress = lambda: len(recorded.seen) == 1 and shard.write_text("in the way")
     with pytest.raises(StorageError, match="a file stands where a folder is needed"):
         recorded.run()
     said = [line for line in recorded.log if line.startswith("Warning: ")]

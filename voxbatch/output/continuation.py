@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from voxbatch.errors import CheckpointError
 from voxbatch.formats import WRITERS
 from voxbatch.latency import Latency
+from voxbatch.manifest import item_key
 from voxbatch.output import run_file
 from voxbatch.output.checkpoint import Checkpoint, PartEntry, PartHeader, part_names, read_header, read_part
 from voxbatch.output.item_names import possible_files
@@ -175,12 +176,13 @@ def carry_over(store: Store, run: RunFile, num_listed: int) -> bool:
     earlier = [(each, names) for each in run.continues if (names := part_names(store, each.key.generation))]
     if not earlier and run.items == num_listed:
         return True
-    checkpoint, is_planned = Checkpoint(store, run.key, run.items), True
+    checkpoint = Checkpoint(store, run.key, run.items)
     checkpoint.load()
-    keys = read_items(store, run.key) if earlier else np.empty((0, 2), np.uint64)
-    if keys is None:
+    if not earlier:
+        return all(checkpoint.done[num_listed:])
+    if (keys := read_items(store, run.key)) is None:
         return False  # a merge of the earlier generation has deleted the file, before it noticed the takeover
-    index = _Index(keys)
+    index, is_planned = _Index(keys), True
     for each, names in earlier:
         if (old := read_items(store, each.key)) is not None:  # otherwise it was carried over before
             batch = _Batch(checkpoint)
@@ -191,6 +193,29 @@ def carry_over(store: Store, run: RunFile, num_listed: int) -> bool:
     for each, names in earlier:
         _delete(store, each, names, index, Ownership(store, run.key))
     return True
+
+
+def ensure_items(store: Store, run: RunFile, listed: ItemKeys) -> None:
+    """Write the keys of a run's items if the file is missing.
+
+    If it was removed because it was damaged, the lines of the transcripts that are not in the list are not known any
+    more. If such a recording comes back, it counts as changed.
+
+    Args:
+        listed: keys of the items of the run's list.
+    """
+    if run.items == len(listed):
+        write_items(store, run.key, listed)
+        return
+    if store.exists(items_name(run.generation)):
+        return
+    keys = np.zeros((run.items, 2), np.uint64)
+    keys[: len(listed)] = listed
+    for name in part_names(store, run.generation):
+        for entry in read_part(store, name, run.key):
+            if len(listed) <= entry.index < run.items:
+                keys[entry.index] = np.frombuffer(item_key(str(json.loads(entry.line)["id"]), b""), "<u8")
+    write_items(store, run.key, keys)
 
 
 def has_same_items(store: Store, earlier: RunFile, keys: ItemKeys) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ ItemKeys = NDArray[np.uint64]
 """Keys of items, shape (num_items, 2): hash of the id, hash of the line."""
 _BYTES = 16
 """Bytes of a key."""
+_BLOCK = 1 << 16
+"""Keys that are converted to bytes at a time. A copy of a million would take 16 MB."""
 
 
 def write_items(store: Store, run: RunKey, keys: ItemKeys) -> None:
@@ -33,18 +36,24 @@ def write_items(store: Store, run: RunKey, keys: ItemKeys) -> None:
 
     Call this only if the run owns OUT, or if no other process knows its generation yet.
     """
-    data, name = keys.astype("<u8", copy=False).tobytes(), items_name(run.generation)
+    rows, name = keys.astype("<u8", copy=False), items_name(run.generation)
+    blocks = [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(block.tobytes())
     fields = {
         "version": VERSION, "run": run.run_id, "generation": run.generation, "items": len(keys),
-        "sha256": hashlib.sha256(data).hexdigest(),
+        "sha256": digest.hexdigest(),
     }  # fmt: skip
     header = json_bytes(fields) + b"\n"
-    if store.create(name, [header, data]):
+    if store.create(name, chain([header], (block.tobytes() for block in blocks))):
         return
     with contextlib.closing(store.lines(name)) as lines:
         if next(lines, b"") == header:
             return
-    store.write(name, [header, data])  # of a run that never loaded its model, or whose run.json was removed
+    store.write(
+        name, chain([header], (block.tobytes() for block in blocks))
+    )  # of a run that never loaded its model, or whose run.json was removed
 
 
 def read_items(store: Store, run: RunKey) -> ItemKeys | None:

@@ -17,12 +17,14 @@ from typing import Any
 from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError, StorageError, VoxbatchError
 from voxbatch.output import run_file
 from voxbatch.output.checkpoint import part_names
-from voxbatch.output.continuation import ALL, Changes, carry_over, has_same_items, plan, take_over
+from voxbatch.output.continuation import ALL, Changes, carry_over, ensure_items, has_same_items, plan, take_over
 from voxbatch.output.erase import erase, find_old_files
 from voxbatch.output.items_file import ItemKeys, write_items
 from voxbatch.output.layout import RUN_FILE, foreign_outputs, items_name, layout_names_in
+from voxbatch.output.merge import digest_of
 from voxbatch.output.run_file import Continued, RunFile
-from voxbatch.storage import Store, StoreOptions, open_store
+from voxbatch.output.summary import read_summary
+from voxbatch.storage import Store, StoreOptions, open_store, remove_command
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -64,7 +66,8 @@ def reserve(store: Store, run: RunFile, listing: Listing, overwrite: bool = Fals
         ConfigError: OUT holds merged outputs that no run of voxbatch made.
         RunMismatchError: OUT belongs to another run, which this one does not continue.
         TakenOverError: another run took OUT over meanwhile.
-        CheckpointError: see `run_file.read` and `continuation.carry_over`.
+        CheckpointError: somebody changed a merged output, which the continued run would replace; or see `run_file.read`
+            and `continuation.carry_over`.
     """
     if foreign := foreign_outputs(store):
         raise ConfigError(
@@ -80,9 +83,8 @@ def reserve(store: Store, run: RunFile, listing: Listing, overwrite: bool = Fals
     changes, retried = None, listing.retried
     while True:
         is_carried, is_same = True, owner.run_id == run.run_id
-        if is_same and owner.items == run.items:
-            write_items(store, owner.key, listing.keys)
         if is_same:
+            ensure_items(store, owner, listing.keys)
             is_carried = carry_over(store, owner, run.items)
         else:
             _check_continues(store, owner, run, listing)
@@ -94,6 +96,7 @@ def reserve(store: Store, run: RunFile, listing: Listing, overwrite: bool = Fals
         planned = plan(store, listing.keys, later.continues)
         if is_same and is_carried and not planned.changes.retried:
             return Reservation(owner, before, is_new, changes)
+        _check_unchanged(store, owner)
         owner = take_over(store, owner, later, planned)
         if owner.continues == later.continues:
             retried, changes = None, planned.changes
@@ -125,15 +128,35 @@ def _check_continues(store: Store, owner: RunFile, run: RunFile, listing: Listin
         if listing.is_update or (has_limit and has_same_items(store, owner, listing.keys)):
             return
     differing = [f"{name} was {_shortened(before.get(name))}, is {_shortened(now.get(name))}" for name in names]
-    update = (
-        "To continue it with the present manifest, which keeps the transcripts of unchanged lines, add --update. "
-        if names == ["manifest"]
-        else ""
-    )
+    hint = ""
+    if names == ["manifest"]:
+        hint = (
+            "To continue it with the present manifest, which keeps the transcripts of unchanged lines, add --update. "
+        )
+    elif not part_names(store, owner.generation):
+        hint = "It has committed nothing yet: unless it is still at work, --overwrite loses nothing. "
     raise RunMismatchError(
-        f"{store.place} holds another run ({owner.run_id}, this one is {run.run_id}): {'; '.join(differing)}. {update}"
+        f"{store.place} holds another run ({owner.run_id}, this one is {run.run_id}): {'; '.join(differing)}. {hint}"
         "Choose another OUT with -o (another name for an upload), or erase the old outputs with --overwrite"
     )
+
+
+def _check_unchanged(store: Store, owner: RunFile) -> None:
+    """Check that the merged outputs of a finished run are as it wrote them, because the run that continues it will
+    replace them.
+
+    Raises:
+        CheckpointError: a file was changed.
+    """
+    summary = read_summary(store)
+    if summary is None or not summary.is_of(owner.key):
+        return
+    for name, written in summary.outputs.items():
+        if store.exists(name) and digest_of(store, name) != written:
+            raise CheckpointError(
+                f"{store.place}/{name} was changed or damaged, and would be replaced. Keep a copy if the change is "
+                f"yours; then remove the file and run again: {remove_command(store.place, name)}"
+            )
 
 
 def _needs_one_task(store: Store, listing: Listing) -> str:

@@ -13,7 +13,8 @@ from voxbatch.errors import CheckpointError
 from voxbatch.formats import WRITERS
 from voxbatch.output import run_file
 from voxbatch.output.checkpoint import check_complete, read_part
-from voxbatch.output.layout import FAILURES, PARTS, SUMMARY, TRANSCRIPTS, complete_names, part_names
+from voxbatch.output.items_file import read_items
+from voxbatch.output.layout import FAILURES, PARTS, SUMMARY, TRANSCRIPTS, complete_names, items_name, part_names
 from voxbatch.output.merge import digest_of, item_files
 from voxbatch.output.run_file import RunFile
 from voxbatch.output.summary import FileDigest, Summary, Totals, read_summary
@@ -58,7 +59,7 @@ def verify(store: Store) -> list[Problem]:
 
 
 def _problems_in_parts(store: Store, run: RunFile) -> list[Problem]:
-    """Return the problems of all parts, and of the records that shards are complete."""
+    """Return the problems of all parts, of the records that shards are complete, and of the list of the items."""
 
     def check(name: str) -> Problem | None:
         problem = ""
@@ -72,7 +73,13 @@ def _problems_in_parts(store: Store, run: RunFile) -> list[Problem]:
         return Problem(name, problem, (remove_command(store.place, name), RUN_AGAIN)) if problem else None
 
     names = part_names(store, run.generation) + complete_names(store, run.generation)
-    return [found for found in parallel_map(store.concurrency, check, names) if found is not None]
+    problems = [found for found in parallel_map(store.concurrency, check, names) if found is not None]
+    try:
+        read_items(store, run.key)
+    except CheckpointError as e:
+        name = items_name(run.generation)
+        problems.append(Problem(name, e.reason, (remove_command(store.place, name), RUN_AGAIN)))
+    return problems
 
 
 def _problems_in_outputs(store: Store, run: RunFile, summary: Summary) -> Iterator[Problem]:
