@@ -584,3 +584,34 @@ def test_two_updates_at_once(recording: Recorder, start: Starter, voxbatch: Voxb
         assert {name: after[name] for name in before} == before
         assert len(after) == 5 + number
         assert verify(open_store(str(tmp_path / "out"))) == []
+
+
+def test_a_stale_claim(recording: Recorder, run: Run, tmp_path: Path) -> None:
+    """A next.json that a run of another model has left is not taken for the run that continues this one."""
+    recording("talks/a.wav", 1.1)
+    run("talks", model="other")
+    stale = tmp_path / "out/parts/next.json"
+    shutil.copy(tmp_path / "out/run.json", stale)
+    shutil.rmtree(tmp_path / "out/parts/shard-00000-of-00001")
+    for name in ("run.json", "transcripts.jsonl", "summary.json"):
+        (tmp_path / "out" / name).unlink()
+    run("talks")
+    recording("talks/b.wav", 1.6)
+    assert run("talks").progress.done == 1
+    assert {row["model"] for row in lines(tmp_path / "out").values()} == {"count"}
+
+
+@pytest.mark.slow
+def test_a_growing_prefix(place: servers.Place, recording: Recorder, tmp_path: Path) -> None:
+    """A second run over a folder in a bucket does the objects that were added or replaced, and no other."""
+    for number in range(3):
+        place.put(f"talks/{number}.wav", recording(f"{number}.wav", 1.1 + number).read_bytes())
+    said: list[str] = []
+    config = Config(source=f"{place.uri}/talks/", out=f"{place.uri}/out", engine="scripted")
+    assert runner.run(config, Log(quiet=True)).progress.done == 3
+    assert runner.run(config, Log(quiet=True)).progress.resumed == 3
+    place.put("talks/3.wav", recording("3.wav", 1.6).read_bytes())
+    place.put("talks/1.wav", recording("1.wav", 5.1).read_bytes())
+    result = runner.run(config, Log(write=said.append))
+    assert (result.progress.done, result.progress.resumed) == (2, 2)
+    assert any("1 new; 2 done before, kept as they are; 1 changed, transcribed again" in text for text in said)

@@ -147,8 +147,12 @@ def take_over(store: Store, earlier: RunFile, run: RunFile, planned: Plan) -> Ru
     write_items(store, later.key, planned.keys)
     name = next_name(earlier.generation)
     if not store.create(name, [later.to_bytes()]):
-        store.delete(items_name(later.generation))
-        later = run_file.parse(store, name, store.read(name) or b"")
+        claimed = run_file.parse(store, name, store.read(name) or b"")
+        if claimed.continues and claimed.continues[0].key == earlier.key:
+            store.delete(items_name(later.generation))
+            later = claimed
+        else:  # a file of another run, from an OUT whose run.json was removed
+            store.write(name, [later.to_bytes()])
     # A process that was suspended here must not replace the run.json of a still later run.
     owner = run_file.read_existing(store)
     if owner.key != earlier.key:
