@@ -181,6 +181,13 @@ def test_rows_of_a_prefix_carry_the_state_of_each_object(bucket: Bucket) -> None
     assert found == [{"audio_filepath": "a.wav"}] * 2 == rows(f"{bucket.uri}/day/") * 2
 
 
+def test_typescript_in_a_prefix_is_no_recording(bucket: Bucket) -> None:
+    """Below a prefix, a .ts object is a recording if its size is a number of a transport stream's packets."""
+    for name, size in (("app.ts", 1000), ("video.ts", 188 * 7), ("camera.mts", 192 * 7), ("empty.ts", 0)):
+        bucket.put(name, bytes(size))
+    assert [row["audio_filepath"] for row in rows(f"{bucket.uri}/")] == ["camera.mts", "empty.ts", "video.ts"]
+
+
 def test_bucket_without_slash_is_a_whole_bucket(bucket: Bucket) -> None:
     """The name of a bucket without a slash is read as a whole bucket, because it cannot be a manifest."""
     bucket.put("a.wav")

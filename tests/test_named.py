@@ -169,8 +169,8 @@ def test_list_without_its_mark_is_refused_with_a_hint(tree: Path) -> None:
     """A text file with paths, given as a manifest, is refused with the way to give it as a list."""
     (tree / "list.txt").write_text("\nb/x.wav\n")
     assert refusal("list.txt") == (
-        "list.txt: line 2 is 'b/x.wav' and no JSON object; give a list of paths as @list.txt, and a manifest as JSON "
-        "lines"
+        "list.txt: line 2 is 'b/x.wav' and no JSON object; give a list of paths as @list.txt, a table as .csv or "
+        ".tsv, a manifest as JSON lines"
     )
 
 

@@ -32,8 +32,8 @@ from voxbatch.errors import AudioError, ConfigError, ItemError
 from voxbatch.storage import LocalReadError, Recording, redacted, verify_readable
 
 FORMATS = (
-    "aac,ac3,aiff,amr,amrnb,amrwb,ape,asf,au,avi,caf,dts,eac3,flac,flv,g722,gsm,m4a,matroska,mov,mp3,mp4,mpeg,mpegts,"
-    "ogg,rm,tak,tta,voc,w64,wav,webm,wv,xwma"
+    "aac,ac3,aiff,amr,amrnb,amrwb,ape,asf,au,avi,caf,dts,dv,eac3,flac,flv,g722,gsm,m4a,matroska,mov,mp3,mp4,mpc,mpc8,"
+    "mpeg,mpegts,mxf,ogg,rm,tak,tta,voc,w64,wav,webm,wv,xwma"
 )
 """Demuxers (ffmpeg -demuxers) that read audio from their own bytes alone."""
 FFMPEG_VARIABLE = "VOXBATCH_FFMPEG"

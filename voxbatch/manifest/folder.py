@@ -22,12 +22,18 @@ from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.json_line import MAX_LINE_BYTES
 
 _SUFFIXES = (
-    ".3gp .aac .ac3 .aif .aifc .aiff .amr .ape .au .avi .caf .flac .flv .g722 .gsm .m4a .m4b .mka .mkv .mov .mp2 .mp3"
-    " .mp4 .mpeg .mpg .mpga .oga .ogg .opus .rf64 .snd .spx .tta .w64 .wav .wave .webm .wma .wv"
+    ".3g2 .3gp .3gpp .aac .ac3 .adts .aif .aifc .aiff .amr .ape .asf .au .avi .awb .bwf .caf .divx .dts .dv .eac3"
+    " .ec3 .f4a .f4b .f4v .flac .flv .g722 .gsm .m2a .m2p .m2t .m2ts .m4a .m4b .m4r .m4v .mka .mkv .mov .mp1 .mp2"
+    " .mp3 .mp4 .mpa .mpc .mpe .mpeg .mpg .mpga .mts .mxf .nist .oga .ogg .ogm .ogv .ogx .opus .qt .ra .rf64 .rm"
+    " .rmvb .snd .sph .spx .tak .tod .ts .tta .vob .voc .w64 .wav .wave .weba .webm .wma .wmv .wv"
 )
 RECORDING_SUFFIXES = frozenset(_SUFFIXES.split())
 """Extensions that a folder walk lists, in lower case. Headerless PCM (.raw, .pcm) is not listed, because nothing gives
 its rate."""
+TRANSPORT_SUFFIXES = frozenset((".ts", ".mts"))
+"""Extensions of MPEG transport streams, which are also those of TypeScript."""
+TRANSPORT_PACKETS = (188, 192)
+"""Bytes of a packet of a transport stream, without and with a time before it."""
 MAX_REFERENCE_BYTES = MAX_LINE_BYTES // 2
 """Largest reference, in bytes."""
 REFERENCE_TOO_LONG = f"it is longer than {MAX_REFERENCE_BYTES:,} bytes"
@@ -107,6 +113,19 @@ def file_state(path: str) -> dict[str, Any]:
     except (OSError, OverflowError):  # a file system may give a year that has no date
         return {}
     return {"size": found.st_size, "modified": modified.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+
+
+def is_source_code(path: str) -> bool:
+    """Return whether a file with the extension of a transport stream is none, but a text such as TypeScript: the first
+    two packets do not begin with the byte 0x47. A file that cannot be read is a recording, so that its item fails."""
+    if os.path.splitext(path)[1].lower() not in TRANSPORT_SUFFIXES:
+        return False
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(TRANSPORT_PACKETS[1] + 5)
+    except OSError:
+        return False
+    return not any(begin[at : at + 1] == begin[at + size : at + size + 1] == b"G" for at, size in ((0, 188), (4, 192)))
 
 
 def natural_key(name: str) -> tuple[str, str]:
@@ -198,7 +217,7 @@ def _entries(root: str, path: str) -> list[tuple[str, str | None, bool]]:
         stem, suffix = os.path.splitext(name)
         if folders[name]:
             entries.append((os.path.join(path, name), None, True))
-        elif suffix.lower() in RECORDING_SUFFIXES:
+        elif suffix.lower() in RECORDING_SUFFIXES and not is_source_code(os.path.join(root, path, name)):
             reference = next((text for text in (stem + ".txt", stem + ".TXT") if folders.get(text) is False), None)
             entries.append((os.path.join(path, name), reference and os.path.join(path, reference), False))
     return entries

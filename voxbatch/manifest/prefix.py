@@ -18,6 +18,8 @@ from voxbatch.manifest.folder import (
     MAX_REFERENCE_BYTES,
     RECORDING_SUFFIXES,
     REFERENCE_TOO_LONG,
+    TRANSPORT_PACKETS,
+    TRANSPORT_SUFFIXES,
     bad_reference,
     is_included,
     manifest_path,
@@ -122,6 +124,12 @@ def object_line(uri: str, row: Row, store_options: StoreOptions) -> str:
     return json.dumps(row, ensure_ascii=False)
 
 
+def _is_source_code(stat: Stat) -> bool:
+    """Return whether an object with the extension of a transport stream is none: its size is no number of packets."""
+    is_transport = splitext(stat.key)[1].lower() in TRANSPORT_SUFFIXES
+    return is_transport and all(stat.size % packet for packet in TRANSPORT_PACKETS)
+
+
 def object_state(stat: Stat) -> Row:
     """Return the state of a recording in a bucket for its row; see folder.file_state."""
     return {"size": stat.size, "generation": stat.tag}
@@ -175,7 +183,7 @@ class _PrefixListing:
                 self.references.add(name)
                 if stat.size > MAX_REFERENCE_BYTES:
                     self._too_long.add(name)
-            elif suffix.lower() in RECORDING_SUFFIXES and is_wanted(name, stat):
+            elif suffix.lower() in RECORDING_SUFFIXES and is_wanted(name, stat) and not _is_source_code(stat):
                 yield name, object_state(stat)
 
     def lines(self, names: BinaryIO, row: Callable[[str, Row], Row]) -> Iterator[str]:
