@@ -113,8 +113,8 @@ def test_cost_is_shown_if_the_price_is_known() -> None:
 
 def test_progress_says_what_it_waits_for() -> None:
     """A run that does not proceed says what it waits for."""
-    shown = display.progress_line(progress(waiting_for="the model to load"))
-    assert shown == "0.0 s audio · 0 / 10 items · RTFx 0.0 · waiting for the model to load"
+    shown = display.progress_line(progress(waiting="the model is loading"))
+    assert shown == "0.0 s audio · 0 / 10 items · RTFx 0.0 · waiting: the model is loading"
 
 
 def test_remaining_time_is_never_negative() -> None:

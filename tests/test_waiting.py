@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ManifestWriter, Starter, environment
+from hub import serving
 
 from voxbatch.errors import VoxbatchError
 from voxbatch.storage import StoreOptions, longest_wait, open_recording
@@ -30,11 +31,11 @@ def dead_manifest(folder: Path) -> Path:
     return path
 
 
-def on_a_terminal(folder: Path, *arguments: str) -> Iterator[str]:
+def on_a_terminal(folder: Path, *arguments: str, **variables: str) -> Iterator[str]:
     """Yield all that a run has written to a terminal of 80 columns so far, and end the run when no more is wanted."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "voxbatch", "run", *arguments, "--engine", "scripted"]
-    env = environment(TERM="xterm", COLUMNS="80")
+    command = [sys.executable, "-m", "voxbatch", "run", *arguments]
+    env = environment(**{"TERM": "xterm", "COLUMNS": "80", "VOXBATCH_ENGINE": "scripted", **variables})
     with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=theirs) as running:
         os.close(theirs)
         seen = b""
@@ -54,7 +55,7 @@ def test_terminal_shows_a_host_that_does_not_answer(tmp_path: Path) -> None:
     """The place, the number of the attempt and the time are shown while the requests are retried."""
     dead_manifest(tmp_path)
     options = ("m.jsonl", "--allow-outside", "--allow-private-addresses")
-    expected = re.compile(rf"waiting for {NOBODY}/ \(attempt \d+ of 12, for \d+ s\)")
+    expected = re.compile(rf"waiting: {NOBODY}/ does not answer \(attempt \d+ of 12, for \d+ s\)")
     assert any(expected.search(seen) for seen in on_a_terminal(tmp_path, *options))
 
 
@@ -63,7 +64,20 @@ def test_terminal_shows_that_the_model_is_loading(manifest: ManifestWriter, tmp_
     """While the engine loads its model, the terminal says so."""
     manifest(1.0)
     options = ("m.jsonl", "--engine-option", "load_s=30")
-    assert any("waiting for the model to load" in seen for seen in on_a_terminal(tmp_path, *options))
+    assert any("waiting: the model is loading" in seen for seen in on_a_terminal(tmp_path, *options))
+
+
+@pytest.mark.slow
+def test_terminal_shows_the_bytes_of_a_download(manifest: ManifestWriter, base_model: Path, tmp_path: Path) -> None:
+    """The download of a model is shown with its bytes, in one line that changes."""
+    manifest(1.0)
+    variables = {"VOXBATCH_ENGINE": "faster-whisper", "CUDA_VISIBLE_DEVICES": ""}
+    with serving({"Systran/faster-whisper-base": base_model}, tmp_path / "hf", seconds_per_block=0.1) as hub:
+        shown = on_a_terminal(tmp_path, "m.jsonl", "--model", "base", **hub.environment, **variables)
+        expected = re.compile(r"waiting: downloading Systran/faster-whisper-base: [1-9]\d* of 145 MB")
+        seen = next(seen for seen in shown if expected.search(seen))
+    log = [line for line in seen.splitlines() if line.startswith("downloading ")]
+    assert len(log) <= 1
 
 
 @pytest.mark.slow
@@ -82,9 +96,9 @@ def test_json_events_tell_what_the_run_waits_for(start: Starter, tmp_path: Path)
         "--log-format", "json",
     )  # fmt: skip
     assert running.stderr is not None
-    event = next(e for e in map(json.loads, running.stderr) if e["message"] == "progress" and e["waiting_for"])
-    assert event["waiting_for"].startswith(f"{NOBODY}/ (attempt ")
-    assert event["text"].endswith(f"waiting for {event['waiting_for']}")
+    event = next(e for e in map(json.loads, running.stderr) if e["message"] == "progress" and e["waiting"])
+    assert event["waiting"].startswith(f"{NOBODY}/ does not answer (attempt ")
+    assert event["text"].endswith(f"waiting: {event['waiting']}")
 
 
 def test_a_call_that_is_retried_is_known_until_it_ends() -> None:
@@ -95,9 +109,9 @@ def test_a_call_that_is_retried_is_known_until_it_ends() -> None:
     time.sleep(0.01)
     second.next_wait_s(VoxbatchError())
     second.next_wait_s(VoxbatchError())
-    assert str(longest_wait()).startswith("gs://a/ (attempt 2 of 20, for 0 s")
+    assert str(longest_wait()).startswith("gs://a/ does not answer (attempt 2 of 20, for 0 s")
     first.end()
-    assert str(longest_wait()).startswith("gs://b/ (attempt 3 of 20")
+    assert str(longest_wait()).startswith("gs://b/ does not answer (attempt 3 of 20")
     second.end()
     assert longest_wait() is None
 

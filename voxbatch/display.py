@@ -75,7 +75,7 @@ def format_audio(audio_s: float, estimated_items: int, unknown_items: int) -> st
 
 def progress_line(p: Progress, usd_per_hour: float | None = None) -> str:
     """Return the progress as one line: audio, items, speed, time left, cost, failures, and what the run waits for."""
-    parts = [*_amounts(p), *_rest(p, usd_per_hour), f"waiting for {p.waiting_for}" if p.waiting_for else ""]
+    parts = [*_amounts(p), *_rest(p, usd_per_hour), f"waiting: {p.waiting}" if p.waiting else ""]
     return " · ".join(part for part in parts if part)
 
 
@@ -128,19 +128,19 @@ def live_progress(log: Log, usd_per_hour: float | None = None) -> Iterator[Obser
     def render() -> Group:
         """Return the lines. The thread of Live calls this several times a second."""
         lines: list[Table | Text] = []
-        waiting_for = ""
+        waiting = ""
         if latest:
             p, grid = latest[0], Table.grid(padding=(0, 1))
             rest = " · ".join([f"{p.fraction:.0%}", *_rest(p, usd_per_hour)])
             grid.add_row(ProgressBar(1.0, p.fraction, width=BAR_WIDTH), Text(rest, no_wrap=True))
             lines = [grid, Text(" · ".join(_amounts(p)), no_wrap=True, overflow="ellipsis")]
-            waiting_for = p.waiting_for
+            waiting = p.waiting
         elif time.monotonic() - started_at >= SHOWN_START_S:
-            waiting_for = "the manifest to be read"
+            waiting = "the manifest is being read"
         if wait := longest_wait():  # a request of this process: the manifest, OUT, a model
-            waiting_for = str(wait)
-        if waiting_for:
-            lines.append(Text(f"waiting for {waiting_for}", no_wrap=True, overflow="ellipsis"))
+            waiting = str(wait)
+        if waiting:
+            lines.append(Text(f"waiting: {waiting}", no_wrap=True, overflow="ellipsis"))
         return Group(*lines)
 
     with Live(get_renderable=render, console=console, refresh_per_second=1 / REFRESH_S, transient=True):
@@ -186,7 +186,7 @@ def progress_events(log: Log, usd_per_hour: float | None = None) -> Iterator[Obs
         log.info(
             "progress", text=progress_line(p, usd_per_hour), items=p.items, done=p.resumed + p.done, failed=p.failed,
             audio_s=round(p.audio_s, 1), wall_s=round(p.wall_s, 1), rtfx=round(p.rtfx, 2), parts=p.parts,
-            total_audio_s=_rounded(p.total_audio_s), remaining_s=_rounded(p.remaining_s), waiting_for=p.waiting_for,
+            total_audio_s=_rounded(p.total_audio_s), remaining_s=_rounded(p.remaining_s), waiting=p.waiting,
         )  # fmt: skip
 
     yield _throttled(EVENT_S, tell)

@@ -16,7 +16,7 @@ from typing import NoReturn
 from voxbatch.engines.message import EngineMessage
 from voxbatch.errors import ConfigError, EngineError, VoxbatchError
 
-REPORT_S = 5.0
+REPORT_S = 1.0
 """Seconds between two messages about a download."""
 MAX_CACHED_NAMES = 5
 """Largest number of cached models that a message lists."""
@@ -91,7 +91,8 @@ def download(name: str, revision: str, patterns: Iterable[str]) -> Iterator[Engi
     while thread.is_alive():
         thread.join(REPORT_S)
         if thread.is_alive():
-            yield EngineMessage(f"downloading {name}: {(_bytes_below(blobs) - before) / 1e6:,.0f}{of}")
+            text = f"downloading {name}: {(_bytes_below(blobs) - before) / 1e6:,.0f}{of}"
+            yield EngineMessage(text, is_progress=True)
     if errors:
         raise errors[0]
 

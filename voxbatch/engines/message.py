@@ -11,3 +11,6 @@ class EngineMessage:
 
     text: str
     is_warning: bool = False
+    is_progress: bool = False
+    """True for the state of a download, which the next message replaces: it is shown in the progress, not as a line of
+    the log."""

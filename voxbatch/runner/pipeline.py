@@ -190,8 +190,8 @@ class Pipeline:
         self._peak_gpu_bytes: int | None = None
         """Highest GPU memory in use. The memory thread alone writes this value, and each commit reads it."""
         self._watchdog = Watchdog(STALL_WARNING_S)
-        self._engine_text = "the model to load"
-        """The last message of the engine before it took a chunk."""
+        self._download = ""
+        """State of the engine's download, if it downloads its model."""
         self._pool: DecoderPool | None = None
         """The decoders, while they are at work. The decode thread sets it, and the main thread reads it."""
         self._decode_cpu_s = 0.0
@@ -353,8 +353,7 @@ class Pipeline:
                     # The signal may have killed the engine, too.
                     raise StopRequested if self._stop.requested.is_set() else event.error
             elif isinstance(event, EngineMessage):
-                self._engine_text = event.text
-                self._on_engine_message(event)
+                self._tell(event)
             elif event is not None:
                 self._handle(event)
             self._show_waiting()
@@ -369,20 +368,28 @@ class Pipeline:
             self._commit()
             raise EngineError(f"engine {self._engine.spec.name} ended without a result for {len(self._pending)} items")
 
+    def _tell(self, message: EngineMessage) -> None:
+        """Pass a message of the engine on, or keep it for the progress."""
+        self._download = message.text if message.is_progress else ""
+        if not message.is_progress:
+            self._on_engine_message(message)
+
     def _show_waiting(self) -> None:
         """Say in the progress what the run waits for."""
-        progress, waiting_for = self._progress, ""
+        progress, waiting = self._progress, ""
         progress.engine_started_at = self._feed.started_at
         retry = self._pool.retry if self._pool else None
         if retry is not None and time.monotonic() - retry[0] < SHOWN_RETRY_S:
-            waiting_for = str(retry[1])
+            waiting = str(retry[1])
+        elif self._download:
+            waiting = self._download
         elif self._feed.started_at is None and self._feed.num_waiting():
-            waiting_for = self._engine_text
+            waiting = "the model is loading"
         elif self._watchdog.silent_s >= SHOWN_STALL_S:
             name, silent_s = self._engine.spec.name, self._watchdog.silent_s
-            waiting_for = f"the engine {name}, which has given no result for {silent_s:.0f} s"
-        if waiting_for or progress.waiting_for:
-            progress.waiting_for = waiting_for
+            waiting = f"the engine {name} has given no result for {silent_s:.0f} s"
+        if waiting or progress.waiting:
+            progress.waiting = waiting
             self._on_progress(progress)
 
     def _check_engine(self, has_progress: bool) -> None:

@@ -45,8 +45,8 @@ class Progress:
     """Start of the run, by time.monotonic()."""
     engine_started_at: float | None = None
     """Time at which the engine took its first chunk, by time.monotonic(). None before that, or if it is not known."""
-    waiting_for: str = ""
-    """The thing that the run waits for, for people, if it does not proceed: the model, a store, the engine."""
+    waiting: str = ""
+    """The reason for which the run does not proceed, for people: the model, a store, the engine. Empty if it does."""
 
     @property
     def wall_s(self) -> float:

@@ -77,8 +77,9 @@ class RetryWait:
     """Time of the first failure, on the clock that all processes of this host share (time.monotonic)."""
 
     def __str__(self) -> str:
-        """Return, for example, "s3://calls/ (attempt 4 of 12, for 35 s)"."""
-        return f"{self.place} (attempt {self.failed + 1} of {self.attempts}, for {time.monotonic() - self.since:.0f} s)"
+        """Return, for example, "s3://calls/ does not answer (attempt 4 of 12, for 35 s)"."""
+        waited_s = time.monotonic() - self.since
+        return f"{self.place} does not answer (attempt {self.failed + 1} of {self.attempts}, for {waited_s:.0f} s)"
 
 
 _waits: dict[int, RetryWait] = {}

@@ -179,7 +179,7 @@ class _WorkerPool:
                 for name in SUMMED_FIELDS:
                     total = getattr(before, name) + sum(getattr(worker.progress, name) for worker in workers)
                     setattr(self._progress, name, total)
-                self._progress.waiting_for = next(filter(None, (each.progress.waiting_for for each in busy)), "")
+                self._progress.waiting = next(filter(None, (each.progress.waiting for each in busy)), "")
                 self._on_progress(self._progress)
             if self._stop.requested.is_set() or any(_first_error(workers, kind) for kind in FATAL_ERRORS):
                 for worker in busy:
