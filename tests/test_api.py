@@ -189,6 +189,18 @@ def test_a_run_writes_what_the_command_writes(manifest: ManifestWriter, voxbatch
     assert (again.done, again.to_dict()["outputs"]) == (2, summary.to_dict()["outputs"])
 
 
+def test_several_sources_are_one_run(recording: Recorder, tmp_path: Path) -> None:
+    """A list of recordings, a recording and a pattern are sources, as on the command line."""
+    paths = [recording(f"{name}.wav", 1.0) for name in "abc"]
+    several = vb.run(paths[:2], tmp_path / "several", engine="scripted")
+    assert (several.done, vb.run([str(paths[0])], tmp_path / "one", engine="scripted").done) == (2, 1)
+    assert vb.run(tmp_path / "*.wav", tmp_path / "pattern", engine="scripted").done == 3
+    assert vb.run(paths, engine="scripted").done == 3
+    assert (tmp_path / f"{tmp_path.name}.voxbatch" / "summary.json").exists()
+    with pytest.raises(vb.ConfigError, match="the list of sources is empty"):
+        vb.run([])
+
+
 def test_results_come_while_the_run_is_in_progress(manifest: ManifestWriter, tmp_path: Path) -> None:
     """The loop yields each item once, the first of them before the run ends; a second loop yields all of them again."""
     path = manifest(*[1.0] * 30, None, mine="kept")

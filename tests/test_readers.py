@@ -75,10 +75,10 @@ def test_recordings_on_a_computer(desk: Path) -> None:
 
 def test_a_bucket(google: servers.Server, tmp_path: Path) -> None:
     """The commands try a part of a bucket, estimate the whole, transcribe it, and show how far it is."""
-    for bucket in ("calls", "calls-out"):
+    for bucket in ("calls", "done"):
         google.make(bucket)
     for path in (ROOT / "examples" / "recordings").iterdir():
-        google.put("calls", f"2026-11-20/{path.name}", path.read_bytes())
+        google.put("calls", f"day1/{path.name}", path.read_bytes())
     variables = google.settings(f"http://127.0.0.1:{google.port}")
     shown = [
         run(voxbatch(*command), tmp_path, **variables)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
@@ -14,7 +14,7 @@ from voxbatch import runner
 from voxbatch.api.keywords import RunKeywords, TranscribeKeywords, run_options
 from voxbatch.api.python_log import python_log
 from voxbatch.config import Config
-from voxbatch.errors import RunMismatchError
+from voxbatch.errors import ConfigError, RunMismatchError
 from voxbatch.output import results, run_file
 from voxbatch.output.layout import default_out
 from voxbatch.output.results import Result, ResultReader
@@ -22,8 +22,8 @@ from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress, Stop, StopRequested
 from voxbatch.storage import open_store
 
-Source = str | os.PathLike[str]
-"""A manifest or a folder of recordings, or the address of one."""
+Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+"""A manifest, a folder, a recording, a pattern or an address; or several of them."""
 
 
 class BackgroundRun:
@@ -145,8 +145,11 @@ def start(source: Source, out: str | os.PathLike[str] | None = None, **options: 
     Raises:
         ConfigError: an option is unknown or has a wrong value.
     """
-    place = os.fspath(source)
+    names = [os.fspath(each) for each in ([source] if isinstance(source, str | os.PathLike) else source)]
+    if not names:
+        raise ConfigError("the list of sources is empty; name at least one recording, folder or manifest")
     given = run_options(options, RunKeywords)
+    place = names[0] if len(names) == 1 else tuple(names)
     return BackgroundRun(Config.of(given, place, default_out(place) if out is None else os.fspath(out)))
 
 
@@ -163,7 +166,7 @@ def run(
     Ctrl-C, or an exception from `on_progress`, stops the run: the finished items are committed first.
 
     Args:
-        source: a manifest, a folder of recordings, or the address of one of them.
+        source: a manifest, a folder, a recording, a pattern such as "*.mp3", or an address; or a list of them.
         out: folder of the outputs, a path or an address. Default: NAME.voxbatch next to the source.
         on_progress: called from this thread with the progress of the run when it has changed.
         options: see docs/python.md; the names are those of the command's options.
