@@ -615,3 +615,22 @@ def test_a_growing_prefix(place: servers.Place, recording: Recorder, tmp_path: P
     result = runner.run(config, Log(write=said.append))
     assert (result.progress.done, result.progress.resumed) == (2, 2)
     assert any("1 new; 2 done before, kept as they are; 1 changed, transcribed again" in text for text in said)
+
+
+def test_another_folder_needs_another_out(recording: Recorder, run: Run, tmp_path: Path) -> None:
+    """Recordings of another folder, which may have the same names, do not replace transcripts. --update says that the
+    folder has moved.
+    """
+    recording("monday/a.wav", 1.1)
+    run("monday")
+    before = (tmp_path / "out/transcripts.jsonl").read_bytes()
+    recording("tuesday/a.wav", 2.1)
+    with pytest.raises(RunMismatchError, match=r"recordings in .*monday, and this run those in .*tuesday.*--update"):
+        run("tuesday")
+    assert (tmp_path / "out/transcripts.jsonl").read_bytes() == before
+    shutil.rmtree(tmp_path / "tuesday")
+    shutil.move(tmp_path / "monday", tmp_path / "moved")
+    assert run("moved").progress.resumed == 1
+    recording("moved/b.wav", 2.1)
+    assert run("moved", update=True).progress.done == 1
+    assert run("moved").progress.resumed == 2

@@ -33,8 +33,10 @@ class Listing:
 
     keys: ItemKeys
     """See manifest.Survey."""
+    grows: bool = False
+    """See manifest.Source.grows. Such a run may continue a run with another list of the same place."""
     is_update: bool = False
-    """True if the run may continue a run with another list: the list is made anew at each start, or `--update`."""
+    """True with `--update`: the run may continue a run with any other list."""
     retried: str | None = None
     """Failures of the earlier run to do again: see Continued.retried."""
     shards: int = 1
@@ -117,6 +119,8 @@ def _check_continues(store: Store, owner: RunFile, run: RunFile, listing: Listin
     """Check that a run may continue the owner of OUT: only the list differs, and it may differ.
 
     A manifest that somebody wrote is fixed. But a run with `--limit` may be followed by one with more of its lines.
+    A list of another folder needs `--update`, because recordings of two folders often have the same names, and the one
+    would replace the transcripts of the other.
 
     Raises:
         RunMismatchError: the run may not.
@@ -125,11 +129,15 @@ def _check_continues(store: Store, owner: RunFile, run: RunFile, listing: Listin
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     if names == ["manifest"]:
         has_limit = owner.facts.config.get("limit") is not None or run.facts.config.get("limit") is not None
-        if listing.is_update or (has_limit and has_same_items(store, owner, listing.keys)):
+        is_same_place = listing.grows and owner.folder in (None, run.folder)
+        if listing.is_update or is_same_place or (has_limit and has_same_items(store, owner, listing.keys)):
             return
     differing = [f"{name} was {_shortened(before.get(name))}, is {_shortened(now.get(name))}" for name in names]
     hint = ""
-    if names == ["manifest"]:
+    if names == ["manifest"] and listing.grows:
+        differing = [f"it has recordings in {owner.folder}, and this run those in {run.folder}"]
+        hint = "If these are the same recordings in another place, and further ones, add --update. "
+    elif names == ["manifest"]:
         hint = (
             "To continue it with the present manifest, which keeps the transcripts of unchanged lines, add --update. "
         )

@@ -138,7 +138,8 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         log.warning("unsafe_store", text=unsafe)
     listing = Listing(
         keys=surveyed.keys,
-        is_update=source.grows or config.update,
+        grows=source.grows,
+        is_update=config.update,
         retried=config.retry_failed,
         shards=config.shards,
     )
