@@ -68,7 +68,11 @@ def peer(rows: Rows) -> Side:
     }
     began = time.monotonic()
     model = WhisperModel(
-        engine._path, compute_type=engine.spec.decoding["compute_type"], device="cpu", cpu_threads=1, num_workers=cores
+        str(engine._located.path),
+        compute_type=engine.spec.decoding["compute_type"],
+        device="cpu",
+        cpu_threads=1,
+        num_workers=cores,
     )
 
     def hear(row: dict[str, Any]) -> tuple[str, str]:

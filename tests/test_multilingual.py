@@ -62,3 +62,20 @@ def test_a_given_language_is_not_called_detected(voxbatch: Voxbatch, folder: Pat
     assert voxbatch("run", folder / "one.jsonl", *command).returncode == 0
     ((line,), score) = results(folder / "given")
     assert (line["lang"], line["detected_language"], list(score["by_language"])) == ("en", None, ["en"])
+
+
+def test_an_english_only_model_warns_of_other_languages(voxbatch: Voxbatch, folder: Path) -> None:
+    """tiny.en says at the start that it knows only English, marks the recordings in other languages as unsure, and does
+    not mark English ones. With a language, it refuses the others and names a model for them.
+    """
+    command = ("run", folder / "m.jsonl", "--allow-outside", "--model", "tiny.en")
+    done = voxbatch(*command, "-o", folder / "english")
+    assert done.returncode == 3
+    assert "model tiny.en knows only English: take another for other languages (--model base)" in done.stderr
+    lines, _ = results(folder / "english")
+    unsure = {(line["spoken"], any("knows English only" in each for each in line["warnings"])) for line in lines}
+    assert ("en", True) not in unsure
+    assert ("de", True) in unsure
+    refused = voxbatch(*command, "-o", folder / "german", "--language", "deutsch")
+    assert refused.returncode == 2
+    assert "--language de: model tiny.en knows only en; take --model base, which knows more" in refused.stderr

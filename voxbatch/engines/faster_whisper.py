@@ -57,6 +57,12 @@ SPEECH_PROBABILITY = 0.4
 """Speech probability that at least one window of 32 ms must reach in Silero VAD; otherwise the chunk holds no voice. On
 460 chunks of real speech in five languages, with telephone speech and single digits among them, the highest window was
 never below 0.63. On white noise it was 0.25."""
+ENGLISH_CONFIDENCE = 0.6
+"""Mean confidence of the words of a chunk below which an English-only model probably hears another language. With
+tiny.en on 64 English recordings of 3 to 30 s, telephone speech among them, it was never below 0.82; on 35 recordings in
+Czech, German, Spanish and French it was below 0.6 for 27."""
+MIN_WORDS = 5
+"""Fewest words of which the mean confidence is judged."""
 LANGUAGE_PROBABILITY = 0.5
 """Probability from which a detected language is reported: no other language is as probable then. A language that was
 given has the probability 1."""
@@ -179,14 +185,23 @@ class FasterWhisperEngine:
                     f"at most {speech:.2f})"
                 )
                 return Hypothesis(chunk.item, chunk.index, "", warnings=(warning,))
-            language = (
-                chunk.lang or _TAGS.get(info.language, info.language)
-                if words and info.language_probability >= LANGUAGE_PROBABILITY
-                else None
-            )
-            return Hypothesis(chunk.item, chunk.index, text, words, language=language)
+            certain = words and info.language_probability >= LANGUAGE_PROBABILITY
+            language = chunk.lang or _TAGS.get(info.language, info.language)
+            warnings = () if chunk.lang else self._doubts(words)
+            return Hypothesis(chunk.item, chunk.index, text, words, warnings, language if certain else None)
         except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
             return ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(e).__name__}: {e}", retryable=True)
+
+    def _doubts(self, words: tuple[Word, ...]) -> tuple[str, ...]:
+        """Return a warning if an English-only model seems to hear another language."""
+        confidence = sum(word.confidence or 0.0 for word in words) / len(words) if words else 1.0
+        if self.spec.only_language is None or len(words) < MIN_WORDS or confidence >= ENGLISH_CONFIDENCE:
+            return ()
+        warning = (
+            f"unsure words (mean confidence {confidence:.2f}): model {self.spec.model} knows English only; for another "
+            "language take --model base; if it is English, give --language en"
+        )
+        return (warning,)
 
 
 def _speech_probability(chunk: Chunk) -> float:

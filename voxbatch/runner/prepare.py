@@ -18,8 +18,9 @@ import voxbatch
 from voxbatch import audio, engines
 from voxbatch.config import Config, RunOptions, digest
 from voxbatch.engines import EngineCache, EngineSpec
+from voxbatch.languages import language_name
 from voxbatch.log import Log
-from voxbatch.manifest import InheritableSource, PathPolicy, Source, open_source, survey
+from voxbatch.manifest import InheritableSource, PathPolicy, Source, Survey, open_source, survey
 from voxbatch.output.reserve import Listing, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, RunFacts, RunFile
 from voxbatch.runner.pipeline import PipelineOptions
@@ -110,9 +111,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     log.info("engine", text=f"engine {choice.reason}; model {spec.model}{engines.known_details(spec.license)}")
     for warning in spec.warnings:
         log.warning("engine", text=warning)
-    if (config.language or surveyed.languages) and not spec.uses_language:
-        text = f"model {spec.model} recognises the language by itself: lang and --language only choose the scoring"
-        log.info("language_unused", text=text)
+    _log_languages(config, surveyed, spec, log)
     # All settings that decide the text of the transcripts. Runs with the same identity may share an OUT.
     identity: dict[str, Any] = {
         "manifest": surveyed.fingerprint,
@@ -184,6 +183,17 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         fail_unreachable=config.fail_unreachable,
         formats=config.formats,
     )
+
+
+def _log_languages(config: Config, surveyed: Survey, spec: EngineSpec, log: Log) -> None:
+    """Log what the model cannot do with the languages of the run, or without them."""
+    if spec.only_language and not config.language and surveyed.languages.total() < surveyed.items:
+        other = f" (--model {spec.multilingual_model})" if spec.multilingual_model else ""
+        text = f"model {spec.model} knows only {language_name(spec.only_language)}: take another for other languages"
+        log.info("one_language", text=f"{text}{other}")
+    if (config.language or surveyed.languages) and not spec.uses_language:
+        text = f"model {spec.model} recognises the language by itself: lang and --language only choose the scoring"
+        log.info("language_unused", text=text)
 
 
 def _facts(config: Config, spec: EngineSpec, workers: int) -> RunFacts:
