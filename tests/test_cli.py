@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 import soundfile
 import yaml
+from click.testing import CliRunner
 from conftest import ManifestWriter, Recorder, Voxbatch, environment
 
 import voxbatch as package
 from voxbatch.audio.ffmpeg import executable, version
+from voxbatch.cli import cli
 from voxbatch.config import load_profile, profile_names
 from voxbatch.output.layout import default_out
 
@@ -544,6 +546,15 @@ def test_formats_are_read_as_people_write_them(
     assert voxbatch("run", "m.jsonl", *SCRIPTED, "-o", "out", "--formats", *given).returncode == 0
     for out in ("m.voxbatch", "out"):
         assert {path.name for path in (tmp_path / out).iterdir()} >= {"srt", "vtt"}
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in sorted(cli.commands))], ids=lambda c: " ".join(c) or "-")
+def test_help_fits_into_80_columns(command: tuple[str, ...]) -> None:
+    """No line of a help text is wider than a usual terminal, and the list of commands is not cut off."""
+    done = CliRunner().invoke(cli, [*command, "--help"], terminal_width=80)
+    assert done.exit_code == 0
+    assert [line for line in done.output.splitlines() if len(line) > 80] == []
+    assert command or "..." not in done.output.replace("ARGS]...", "")
 
 
 def test_commands_name_the_next_step(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:

@@ -78,6 +78,18 @@ TABLES = {
         $ touch empty.jsonl
         run empty.jsonl                   | 2 | stderr | Error: empty.jsonl: no items
     """,
+    "tables": r"""
+        $ printf 'audio_filepath,text\ntalk.mp3,w0 w1\n' > t.csv
+        run t.csv                         | 0 | stdout | talk.mp3: w0 w1(?s:.*)\nWER \d
+        $ printf 'path\ttext\ntalk.mp3\tw0 w1\n' > t.tsv
+        run t.tsv                         | 0 | stdout | talk.mp3: w0 w1
+        $ mkdir k && cp talk.mp3 k && printf 'first talk.mp3\n' > k/wav.scp
+        run k/wav.scp                     | 0 | stdout | first: w0 w1
+        $ mkdir h && cp talk.mp3 h && printf 'file_name,transcription\ntalk.mp3,w0\n' > h/metadata.csv
+        run h/metadata.csv                | 0 | stdout | talk.mp3: w0 w1
+        $ printf 'a,b\n1,2\n' > numbers.csv
+        run numbers.csv                   | 2 | stderr | Error: numbers.csv: .*column
+    """,
     "a folder": r"""
         run recordings --dry-run          | 0 | stdout | engine +scripted(?s:.*)items +3
         run recordings --limit 2          | 0 | stdout | a.wav: w0 w1

@@ -32,7 +32,7 @@ SHOWN_TRANSCRIPTS = 5
 SHOWN_REASONS = 3
 """Number of reasons of failures that are shown at the end of a run."""
 SHOWN_CHARACTERS = 100
-"""Maximum characters of each transcript that is shown."""
+"""Maximum characters of each transcript that is shown, except on a terminal: there it fills one line."""
 
 MIN_COLUMN = 40
 """Least width of a column of text that is wrapped."""
@@ -229,7 +229,10 @@ def outcome_lines(
     """
     for item_id, transcript in texts[:SHOWN_TRANSCRIPTS]:
         text = " ".join(transcript.split())  # a text with line breaks must still fill one line
-        shown = text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
+        room = SHOWN_CHARACTERS
+        if sys.stdout.isatty():
+            room = max(MIN_COLUMN, shutil.get_terminal_size().columns - len(f"{item_id}: "))
+        shown = text if len(text) <= room else text[: room - 1] + "…"
         yield f"{item_id}: {shown or '(no speech)'}"
     more = summary.done - min(SHOWN_TRANSCRIPTS, len(texts))
     if more > 0:

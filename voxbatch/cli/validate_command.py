@@ -72,9 +72,10 @@ def validate(
                 known_s, unknown = known_s + (each.seconds or 0), unknown + (each.seconds is None)
                 if each.problem is not None:
                     problems += 1
-                    kinds.add(each.problem, f"line {each.line}: {each.audio}")
+                    example = each.audio if opened.grows else f"line {each.line}: {each.audio}"
+                    kinds.add(each.problem, example)
                     if list_all:
-                        click.echo(escape_controls(f"line {each.line}: {each.audio}: {each.problem}"))
+                        click.echo(escape_controls(f"{example}: {each.problem}"))
     click.echo("\n".join(map(escape_controls, _outcome(opened, found.items, problems, unchecked))))
     if not list_all:
         _print_kinds(kinds)
