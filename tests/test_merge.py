@@ -23,6 +23,7 @@ from voxbatch.latency import Latency, LatencyPercentiles, Percentiles
 from voxbatch.output import layout, merge, run_file
 from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
 from voxbatch.output.erase import erase, find_old_files
+from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.reserve import Listing, reserve
 from voxbatch.output.run_file import Ownership, RunFile
 from voxbatch.output.summary import Summary, Totals, summarise
@@ -61,7 +62,7 @@ def commit(
 
 def merged(store: Store, items: int, formats: Sequence[str] = ()) -> Summary:
     owned(store)
-    return merge.merge(store, replace(RUN, items=items), formats)
+    return merge.merge(store, replace(RUN, items=items), ItemFiles(tuple(formats)))
 
 
 def snapshot(place: str) -> dict[str, bytes]:
@@ -192,7 +193,7 @@ def test_merging_twice_changes_nothing(store: Store) -> None:
     """A second merge, even with other facts, returns the existing outputs unchanged."""
     commit(store, [[transcript(0), failure(1)]], 2)
     first, files = merged(store, 2, ["srt"]), snapshot(store.place)
-    again = merge.merge(store, replace(RUN, facts=replace(FACTS, workers=4)), ["srt"])
+    again = merge.merge(store, replace(RUN, facts=replace(FACTS, workers=4)), ItemFiles(("srt",)))
     assert again == first
     assert snapshot(store.place) == files
 
@@ -324,5 +325,5 @@ def test_cost_counts_each_machine_once(store: Store) -> None:
     commit(store, [[transcript(1)]], 3, 0, 2, worker=1)
     commit(store, [[transcript(2)]], 3, 1, 2)
     facts = replace(FACTS, config={"usd_per_hour": 1800.0})
-    summary = merge.merge(store, replace(RUN, items=3, facts=facts), ())
+    summary = merge.merge(store, replace(RUN, items=3, facts=facts), ItemFiles())
     assert (summary.process_s, summary.usd) == (6.0, 2.0)

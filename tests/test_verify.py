@@ -142,7 +142,7 @@ def test_wrong_types_never_cause_another_exception(tmp_path: Path, name: str) ->
     entries = [PartEntry(0, "transcript", encode_line(line)), PartEntry(1, "failure", encode_line(failed))]
     assert checkpoint.commit(entries, 1.0, Latency(), 5) == entries
     checkpoint.mark_complete(2)
-    merge_again(store, ("srt",))
+    merge_again(store, {"formats": ["srt"]})
     files = {each: store.read(each) or b"" for each in store.names("")}
     first, rest = files[name], b""
     if name.endswith(".jsonl"):

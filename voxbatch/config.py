@@ -45,6 +45,14 @@ class RunOptions:
     """Tag of the language of the items that do not name one. It may be given as a name, such as "English". None leaves
     the choice to the engine."""
     formats: tuple[str, ...] = ()
+    beside: bool = False
+    """Write each file of an item also beside its recording. Without formats, this is SubRip."""
+    max_line: int = 42
+    """Columns of a line of a subtitle; see formats.CueLimits."""
+    max_lines: int = 2
+    """Lines of a subtitle."""
+    max_cps: float = 20.0
+    """Columns per second that a reader of subtitles should not have to exceed."""
     shard: int = 0
     shards: int = 1
     limit: int | None = None
@@ -86,6 +94,9 @@ class RunOptions:
             if reason := unknown_language(self.language):
                 raise ConfigError(f"--language {self.language}: {reason}")
         check_formats(self.formats)
+        check_cues(self.max_line, self.max_lines, self.max_cps)
+        if self.beside:
+            check_beside(self.formats)
         check_include(self.include)
         if self.overwrite and self.shards > 1:
             raise ConfigError(
@@ -172,6 +183,34 @@ def check_formats(formats: Iterable[str]) -> None:
     """
     if unknown := sorted(set(formats) - set(FORMATS)):
         raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
+
+
+def check_cues(max_line: int | None, max_lines: int | None, max_cps: float | None) -> None:
+    """Check the limits of subtitles. None is any.
+
+    Raises:
+        ConfigError: a limit is out of range.
+    """
+    given = {"max-line": max_line, "max-lines": max_lines, "max-cps": max_cps}
+    for (name, value), (least, most) in zip(given.items(), ((10, 200), (1, 6), (4, 100)), strict=True):
+        if value is not None and not least <= value <= most:
+            raise ConfigError(f"--{name} is {value:g}; it must be from {least} to {most}")
+
+
+def check_beside(formats: Iterable[str]) -> None:
+    """Check the formats of files beside recordings.
+
+    Raises:
+        ConfigError: a file would be taken for a reference, or two formats have the same file.
+    """
+    if "txt" in formats:
+        raise ConfigError(
+            "--beside writes no txt: NAME.txt beside a recording is its reference for the next run; leave out txt, or "
+            "leave out --beside"
+        )
+    for group in ({"vtt", "vtt-words"}, {"json", "whisperx-json", "openai-json"}):
+        if len(both := sorted(group & set(formats))) > 1:
+            raise ConfigError(f"--beside: {' and '.join(both)} would have the same file beside a recording; give one")
 
 
 def check_include(patterns: Iterable[str]) -> None:

@@ -39,6 +39,10 @@ class RunKeywords(TranscribeKeywords, total=False):
     """Options of a run."""
 
     formats: str | Collection[str]
+    beside: bool
+    max_line: int
+    max_lines: int
+    max_cps: float
     limit: int | None
     overwrite: bool
     update: bool

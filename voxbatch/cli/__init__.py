@@ -45,7 +45,7 @@ from voxbatch.cli.options import (
 )
 from voxbatch.cli.submit_command import submit
 from voxbatch.cli.validate_command import validate
-from voxbatch.config import FORMATS, Config, check_formats, load_profile
+from voxbatch.config import FORMATS, Config, check_cues, check_formats, load_profile
 from voxbatch.errors import CheckpointError, VoxbatchError
 from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import announce, in_job, own_task, sagemaker, usd_per_hour
@@ -191,17 +191,35 @@ def manifest(folder: str, include: tuple[str, ...], store_options: StoreOptions)
     default="",
     callback=format_names,
     metavar="LIST",
-    help=f"Write one file per item in each of these formats: {','.join(FORMATS)}.",
+    help=f"Write one file per item in each of these formats: {','.join(FORMATS)}. Default: those of the last merge.",
 )
+@option("--beside/--no-beside", default=None, help="Write them also beside the recordings, or no longer.")
+@option("--max-line", type=int, metavar="N", help="Longest line of a subtitle in columns.")
+@option("--max-lines", type=int, metavar="N", help="Most lines of a subtitle.")
+@option("--max-cps", type=float, metavar="N", help="Columns per second that a reader can follow.")
 @store_options
-def merge(out: str, formats: tuple[str, ...], store_options: StoreOptions) -> None:
-    """Merge the parts in OUT by hand, or write more formats later. The last shard of a run merges by itself."""
+def merge(
+    out: str,
+    formats: tuple[str, ...],
+    beside: bool | None,
+    max_line: int | None,
+    max_lines: int | None,
+    max_cps: float | None,
+    store_options: StoreOptions,
+) -> None:
+    """Merge the parts in OUT by hand, or write more formats later. The last shard of a run merges by itself.
+
+    An option that is not given keeps the value of the last merge.
+    """
     from voxbatch.cli.session import EXIT_SOME_FAILED, print_outcome
     from voxbatch.output.merge import merge_again
     from voxbatch.storage import open_store
 
     check_formats(formats)
-    summary = merge_again(open_store(out, store_options), formats)
+    check_cues(max_line, max_lines, max_cps)
+    given = {"formats": formats or None, "beside": beside, "max_line": max_line, "max_lines": max_lines}
+    changes = {name: value for name, value in {**given, "max_cps": max_cps}.items() if value is not None}
+    summary = merge_again(open_store(out, store_options), changes, Log(), store_options)
     print_outcome(summary, out, store_options)
     sys.exit(EXIT_SOME_FAILED if summary.failed else 0)
 

@@ -266,6 +266,19 @@ _VLLM_CONFIG = option(
     help="The same as a YAML file in the format of vLLM's own --config.",
 )  # fmt: skip
 
+_ITEM_FILES = (
+    run_option("--formats", default="", callback=format_names, metavar="LIST",
+               help=f"Write one file per item in each of these formats: {','.join(FORMATS)}."),
+    run_option("--beside", is_flag=True,
+               help="Write them (srt by default) also beside the recordings: talk.srt next to talk.mp4. Files "
+               "of others stay."),
+    run_option("--max-line", type=int, default=42, show_default=True, metavar="N",
+               help="Longest line of a subtitle in columns. A Chinese or Japanese character takes two."),
+    run_option("--max-lines", type=int, default=2, show_default=True, metavar="N", help="Most lines of a subtitle."),
+    run_option("--max-cps", type=float, default=20.0, show_default=True, metavar="N",
+               help="Columns per second that a reader can follow: a subtitle is shown longer where there is room."),
+)  # fmt: skip
+
 _ENGINE = (
     run_option("--engine", default="auto", show_default=True, metavar="NAME",
                help="auto, vllm, faster-whisper or scripted."),
@@ -281,8 +294,7 @@ _ENGINE = (
     run_option("--audio-stream", type=int, metavar="N",
                help="Audio stream to take, from 0, of recordings that have several, such as a film in two languages. "
                "Default: the first one with sound."),
-    run_option("--formats", default="", callback=format_names, metavar="LIST",
-               help=f"Write one file per item in each of these formats: {','.join(FORMATS)}."),
+    *_ITEM_FILES,
 )  # fmt: skip
 
 _TASK = (

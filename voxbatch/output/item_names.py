@@ -40,8 +40,12 @@ class ItemNames:
         """Return the name of an item. Different items have different names: a short name is taken only if it is neither
         the id nor the short name of another item."""
         short = short_name(item_id)
-        at = int(np.searchsorted(self._repeated, value := _hash(short)))
-        return item_id if at < len(self._repeated) and self._repeated[at] == value else short
+        return item_id if self.is_repeated(short) else short
+
+    def is_repeated(self, name: str) -> bool:
+        """Return whether a name is the id or the short name of two items or more."""
+        at = int(np.searchsorted(self._repeated, value := _hash(name)))
+        return at < len(self._repeated) and bool(self._repeated[at] == value)
 
 
 def short_name(item_id: str) -> str:

@@ -16,20 +16,27 @@ import heapq
 import json
 import resource
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
+from voxbatch.config import check_beside
 from voxbatch.errors import CheckpointError, StorageError
 from voxbatch.formats import WRITERS, Document
+from voxbatch.log import Log
+from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
+from voxbatch.output.beside import Beside, place_beside
 from voxbatch.output.checkpoint import PartEntry, part_names, read_headers, read_part
 from voxbatch.output.erase import erase, find_old_files
+from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_names import ItemNames
 from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS, item_file
 from voxbatch.output.lines import read_transcript
 from voxbatch.output.run_file import Ownership, RunFile, RunKey
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import FileDigest, RunningDigest, Summary, Totals, read_summary, summarise
-from voxbatch.storage import Store, parallel_map, remove_command
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, parallel_map, remove_command
 
 
 def read_entries(store: Store, run: RunKey, parts: list[str] | None = None) -> Iterator[PartEntry]:
@@ -64,12 +71,20 @@ def _advance(heap: list[tuple[int, str, PartEntry, Iterator[PartEntry]]], name: 
         heapq.heappush(heap, (entry.index, name, entry, part))
 
 
-def merge(store: Store, run: RunFile, formats: Iterable[str]) -> Summary:
+def merge(
+    store: Store,
+    run: RunFile,
+    files: ItemFiles,
+    log: Log | None = None,
+    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+) -> Summary:
     """Write the merged outputs that do not exist yet, and replace those of earlier runs.
 
     Args:
         run: the run whose items are in the parts. Its facts become those of the summary.
-        formats: formats of the files of single items, from config.FORMATS.
+        files: the files of single items.
+        log: gets what was written beside the recordings, and what was not.
+        store_options: how the places of the recordings are accessed, to write beside them.
 
     Returns:
         The summary, as stored in summary.json.
@@ -88,23 +103,32 @@ def merge(store: Store, run: RunFile, formats: Iterable[str]) -> Summary:
     if recorded is None and run.generation:
         _erase_leftovers(store, run, owner)
     parts = part_names(store, run.generation)  # list once: a later part, from a run with other shards, adds no item
-    totals = Totals()
+    totals, beside = Totals(), Beside(store_options) if files.beside else None
 
-    def put(file: tuple[str, bytes]) -> None:
+    def put(file: ItemFile) -> None:
         owner.check_again()
-        name, content = file
+        name, content = file.name, file.content
+        if beside and file.beside:
+            beside.write(file.beside, content, store.read(name))
+        elif beside:
+            beside.leave_out(file.name)
         if not store.create(name, [content], durable=False) and store.read(name) != content:
             owner.check_again()
             store.write(name, [content])
 
-    for _ in parallel_map(store.concurrency, put, item_files(store, parts, run, list(formats), totals)):
+    for _ in parallel_map(store.concurrency, put, item_files(store, parts, run, files, totals)):
         pass
+    if beside:
+        beside.report(log or Log(quiet=True), store.place)
     assert totals.done + totals.failed == run.items
     digests = {TRANSCRIPTS: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
     for name, digest in digests.items():
         _put_merged(store, name, digest, run.key, parts, owner, recorded)
+    known = ItemFiles.of(recorded.facts.config).formats if recorded else ()
+    config = files.to_config(known)
+    run = replace(run, facts=replace(run.facts, config={**run.facts.config, **config}))
     summary = summarise(totals, run, read_headers(store, parts, run.key), digests)
-    return _put_summary(store, owner, summary, recorded)
+    return _put_summary(store, owner, summary, recorded, config)
 
 
 def _put_merged(
@@ -184,35 +208,52 @@ def digest_of(store: Store, name: str) -> FileDigest:
     return digest.digest()
 
 
-def _put_summary(store: Store, owner: Ownership, summary: Summary, recorded: Summary | None) -> Summary:
+def _put_summary(
+    store: Store, owner: Ownership, summary: Summary, recorded: Summary | None, config: Mapping[str, Any]
+) -> Summary:
     """Create summary.json, or replace that of an earlier run or of parts that were removed. Return the stored summary,
-    which another shard may have written first."""
-    content = [json_bytes(summary.to_dict(), indent=2) + b"\n"]
+    which another shard may have written first, with the settings of the files of single items in `config`."""
     stored = recorded
-    if stored is None and not store.create(SUMMARY, content):
+    if stored is None and not store.create(SUMMARY, [_summary_bytes(summary)]):
         stored = read_summary(store)
     if stored is not None and stored.is_of(summary.key) and stored.outputs in ({}, summary.outputs):
-        summary = stored
-    elif stored is not None:
+        summary = replace(stored, facts=replace(stored.facts, config={**stored.facts.config, **config}))
+    if stored is not None and summary != stored:
         owner.check_again()
-        store.write(SUMMARY, content)
+        store.write(SUMMARY, [_summary_bytes(summary)])
     owner.check_again()  # another run may have deleted outputs meanwhile
     return summary
 
 
-def merge_again(store: Store, formats: tuple[str, ...] = ()) -> Summary:
-    """Merge the parts of the run that is recorded in OUT, and write further formats.
+def _summary_bytes(summary: Summary) -> bytes:
+    return json_bytes(summary.to_dict(), indent=2) + b"\n"
+
+
+def merge_again(
+    store: Store,
+    changes: Mapping[str, Any] | None = None,
+    log: Log | None = None,
+    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+) -> Summary:
+    """Merge the parts of the run that is recorded in OUT, and write further files of single items.
 
     Args:
-        formats: formats of the files of single items. () means those of the run.
+        changes: settings of ItemFiles that differ from those of the latest merge, or else of the run, by their names in
+            a config.
+        log, store_options: see `merge`.
 
     Raises:
-        ConfigError: no run was started there.
+        ConfigError: no run was started there, or the formats cannot be beside recordings.
         CheckpointError, TakenOverError: see `merge`.
     """
     run = run_file.read_existing(store)
     with run_file.takeover_explained(store, run.key):
-        return merge(store, run, formats or [name for name in run.facts.formats if name in WRITERS])
+        summary = read_summary(store)
+        latest = summary if summary is not None and summary.is_of(run.key) else run
+        files = ItemFiles.of({**latest.facts.config, **(changes or {})})
+        if files.beside:
+            check_beside(files.formats)
+        return merge(store, run, files, log, store_options)
 
 
 def _raise_open_file_limit() -> None:
@@ -223,15 +264,25 @@ def _raise_open_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def item_files(
-    store: Store, parts: list[str], run: RunFile, formats: list[str], totals: Totals
-) -> Iterator[tuple[str, bytes]]:
-    """Add all entries to the totals, and yield (name, content) of each transcript in each format.
+@dataclass(frozen=True, slots=True)
+class ItemFile:
+    """A file of one item."""
+
+    name: str
+    """Name in OUT."""
+    content: bytes
+    beside: str | None
+    """Path or address beside the recording, if the file can be there."""
+
+
+def item_files(store: Store, parts: list[str], run: RunFile, files: ItemFiles, totals: Totals) -> Iterator[ItemFile]:
+    """Add all entries to the totals, and yield the file of each transcript in each format.
 
     Raises:
         CheckpointError: items are missing. The error comes after the last entry.
     """
-    names = ItemNames(_ids(store, parts, run)) if formats else None
+    names = ItemNames(_values(store, parts, run, "id")) if files.formats else None
+    recordings = ItemNames(_values(store, parts, run, AUDIO_KEY)) if files.beside else None
     missing, next_index = 0, 0
     for entry in read_entries(store, run.key, parts):
         if entry.index >= run.items:
@@ -247,16 +298,18 @@ def item_files(
         totals.transcripts.add(entry.line + b"\n")
         if names:
             name = names.name(line["id"])
-            document = Document(line["id"], read_transcript(line), name)
-            for form in formats:
-                yield item_file(name, form), WRITERS[form].write(document).encode("utf-8", "surrogateescape")
+            document = Document(line["id"], read_transcript(line), name, files.limits)
+            place = place_beside(line, recordings) if recordings else None
+            for form in files.formats:
+                content = WRITERS[form].write(document).encode("utf-8", "surrogateescape")
+                yield ItemFile(item_file(name, form), content, place and f"{place}.{WRITERS[form].extension}")
     missing += run.items - next_index
     if missing:
         reason = f"{missing:,} of {run.items:,} items are not done yet"
         raise CheckpointError(f"{store.place}: {reason}; run again (each shard) to finish them", reason)
 
 
-def _ids(store: Store, parts: list[str], run: RunFile) -> Iterator[str]:
-    """Yield the ids of all items."""
+def _values(store: Store, parts: list[str], run: RunFile, key: str) -> Iterator[str]:
+    """Yield a value of the lines of all items."""
     for entry in read_entries(store, run.key, parts):
-        yield json.loads(entry.line)["id"]
+        yield json.loads(entry.line)[key]

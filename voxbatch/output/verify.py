@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from voxbatch.errors import CheckpointError
 from voxbatch.formats import WRITERS
 from voxbatch.output import run_file
 from voxbatch.output.checkpoint import check_complete, read_part
+from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.items_file import read_items
 from voxbatch.output.layout import FAILURES, PARTS, SUMMARY, TRANSCRIPTS, complete_names, items_name, part_names
-from voxbatch.output.merge import digest_of, item_files
+from voxbatch.output.merge import ItemFile, digest_of, item_files
 from voxbatch.output.run_file import RunFile
 from voxbatch.output.summary import FileDigest, Summary, Totals, read_summary
 from voxbatch.storage import Store, parallel_map, remove_command
@@ -84,16 +85,17 @@ def _problems_in_parts(store: Store, run: RunFile) -> list[Problem]:
 
 def _problems_in_outputs(store: Store, run: RunFile, summary: Summary) -> Iterator[Problem]:
     """Yield the problems of the outputs of a finished run whose parts are sound."""
-    formats = [each for each in WRITERS if each in run.facts.formats or each in summary.facts.formats]
+    latest = ItemFiles.of(summary.facts.config)
+    formats = [each for each in WRITERS if each in {*latest.formats, *run.facts.formats}]
+    files = replace(latest, formats=tuple(formats), beside=False)
     totals, damaged = Totals(), dict[str, list[str]]()
 
-    def is_equal(file: tuple[str, bytes]) -> tuple[str, bool]:
-        name, content = file
-        return name, store.read(name) == content
+    def is_equal(file: ItemFile) -> tuple[str, bool]:
+        return file.name, store.read(file.name) == file.content
 
     try:
-        files = item_files(store, part_names(store, run.generation), run, formats, totals)
-        for name, equal in parallel_map(store.concurrency, is_equal, files):
+        found = item_files(store, part_names(store, run.generation), run, files, totals)
+        for name, equal in parallel_map(store.concurrency, is_equal, found):
             if not equal:
                 damaged.setdefault(name.partition("/")[0], []).append(name)
     except CheckpointError as e:

@@ -101,4 +101,4 @@ def run(
             if source.has_changed():
                 text = "was written to during the run, which has used the lines that it had at the start"
                 log.warning("manifest_changed", text=f"{source.name} {text}")
-        return RunResult(progress, finish(job, work), usage)
+        return RunResult(progress, finish(job, work, log), usage)

@@ -64,8 +64,6 @@ class Job:
     pipeline: PipelineOptions
     fail_unreachable: bool
     """Record unreachable recordings as failed. Otherwise the run stops when a place is down."""
-    formats: tuple[str, ...]
-    """Formats of the files of single items."""
 
 
 def open_manifest(config: Config) -> Source:
@@ -181,7 +179,6 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
             folder=recorded.folder or run.folder,
         ),
         fail_unreachable=config.fail_unreachable,
-        formats=config.formats,
     )
 
 

@@ -1,0 +1,192 @@
+"""Tests for files beside the recordings: written once, never over a file of somebody else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Recorder, Voxbatch
+from outputs import RUN, owned
+from servers import Place
+
+from voxbatch.config import Config
+from voxbatch.errors import ConfigError
+from voxbatch.formats import CueLimits
+from voxbatch.log import Log
+from voxbatch.output import merge
+from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
+from voxbatch.output.item_files import ItemFiles
+from voxbatch.storage import Store, open_store
+
+TEXT = "We went down to the harbour early in the morning."
+ENGINE = ("--engine", "scripted", "--log-format", "text")
+
+
+class Videos:
+    """A folder of videos, and a run that has transcribed them and has not merged."""
+
+    def __init__(self, folder: Path, paths: list[str], **row: Any):
+        self.folder, self.store = folder / "videos", open_store(str(folder / "out"))
+        self.run, self.said = replace(RUN, items=len(paths)), list[str]()
+        entries = []
+        for i, path in enumerate(paths):
+            place = self.folder / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
+            line: dict[str, Any] = {
+                "audio_filepath": str(place),
+                "id": f"{i}/{path}",
+                "lang": "en",
+                "pred_text": TEXT,
+                "words": [],
+            }
+            segments: list[dict[str, Any]] = [{"text": TEXT, "start": 0.0, "end": 4.0}]
+            line |= {"segments": segments, "audio_duration": 4.0, "warnings": [], **row}
+            entries.append(PartEntry(i, "transcript", encode_line(line)))
+        Checkpoint(self.store, owned(self.store, items=len(paths)), len(paths)).commit(entries, 1.0)
+
+    def merge(self, *formats: str, max_line: int = 42) -> None:
+        """Merge with files beside the videos, and keep what was logged."""
+        self.said.clear()
+        files = ItemFiles(formats or ("srt",), CueLimits(max_line), True)
+        merge.merge(self.store, self.run, files, Log(write=self.said.append))
+
+    def files(self) -> list[str]:
+        """Return the files among the videos that are not empty."""
+        found = [path for path in self.folder.rglob("*") if path.is_file() and path.stat().st_size]
+        return sorted(str(path.relative_to(self.folder)) for path in found)
+
+
+def test_files_are_named_after_the_recordings(tmp_path: Path) -> None:
+    """talk.mp4 gets talk.srt, whatever the item's id is; recordings with one stem keep their extensions."""
+    videos = Videos(tmp_path, ["talk.mp4", "a/both.mp4", "a/both.wav", "b/both.mp4"])
+    videos.merge("srt", "vtt-words")
+    assert videos.files() == [
+        f"{name}.{form}" for name in ("a/both.mp4", "a/both.wav", "b/both", "talk") for form in ("srt", "vtt")
+    ]
+    assert videos.folder.joinpath("talk.srt").read_bytes() == videos.store.read("srt/0/talk.srt")
+    assert videos.said == [f"files beside the recordings: 8, the first is {videos.folder}/talk.srt"]
+
+
+def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
+    """An existing file with other content is kept and told. A file that a person edited after the run is kept, too."""
+    videos = Videos(tmp_path, ["talk.mp4", "other.mp4"])
+    theirs = videos.folder / "talk.srt"
+    theirs.write_text("mine")
+    videos.merge()
+    assert theirs.read_text() == "mine"
+    assert "hold something else and stay as they are: 1, the first is" in videos.said[1]
+    assert f"{theirs}; remove them and run" in videos.said[1]
+    edited = videos.folder / "other.srt"
+    edited.write_text("corrected by hand")
+    videos.merge(max_line=20)
+    assert (theirs.read_text(), edited.read_text()) == ("mine", "corrected by hand")
+    theirs.unlink()
+    videos.merge(max_line=20)
+    assert theirs.read_bytes() == videos.store.read("srt/0/talk.srt")
+
+
+def test_changed_settings_replace_our_files(tmp_path: Path) -> None:
+    """Files that an earlier merge wrote get the new shape, also after a merge that was killed half-way."""
+    videos = Videos(tmp_path, ["talk.mp4", "other.mp4"])
+    videos.merge()
+    first = videos.folder.joinpath("talk.srt").read_bytes()
+    videos.merge(max_line=20)
+    assert videos.folder.joinpath("talk.srt").read_bytes() == videos.store.read("srt/0/talk.srt") != first
+    videos.merge(max_line=30)
+    files = {name: videos.folder.joinpath(name).read_bytes() for name in videos.files()}
+    videos.merge(max_line=20)
+    for name, content in list(files.items())[:1]:  # killed after the file beside was written, before the one in OUT
+        videos.folder.joinpath(name).write_bytes(content)
+    videos.merge(max_line=30)
+    assert {name: videos.folder.joinpath(name).read_bytes() for name in videos.files()} == files
+    assert len(videos.said) == 1
+
+
+@pytest.mark.parametrize("row", [{"offset": 1.5}, {"channel": 0}])
+def test_parts_of_recordings_have_no_file_beside(tmp_path: Path, row: dict[str, Any]) -> None:
+    """An item that is a part of its recording has its file in OUT only."""
+    videos = Videos(tmp_path, ["talk.mp4"], **row)
+    videos.merge()
+    assert videos.files() == []
+    assert "are a part of a recording or share it with another item: 1" in videos.said[0]
+
+
+def test_two_items_of_one_recording_have_no_file_beside(tmp_path: Path) -> None:
+    """Two items that name the same recording cannot both be named after it."""
+    videos = Videos(tmp_path, ["talk.mp4", "./talk.mp4"])
+    videos.merge()
+    assert videos.files() == []
+    assert videos.store.names("srt") == ["srt/0/talk.srt", "srt/1/%2E/talk.srt"]
+
+
+def test_places_that_cannot_be_written_are_a_warning(tmp_path: Path) -> None:
+    """A folder that is gone, and a web server, cost a warning with the count and the first reason, and no item."""
+    videos = Videos(tmp_path, ["gone/talk.mp4", "here.mp4"])
+    videos.folder.joinpath("gone/talk.mp4").unlink()
+    videos.folder.joinpath("gone").rmdir()
+    videos.merge()
+    assert videos.files() == ["here.srt"]
+    assert not videos.folder.joinpath("gone").exists()
+    assert "cannot be written beside their recordings: 1; they are in" in videos.said[1]
+    assert videos.said[1].endswith(f"The first reason: {videos.folder}/gone is missing")
+    web = Videos(tmp_path / "web", ["talk.mp4"], audio_filepath="https://host/talk.mp4")
+    web.merge()
+    assert "The first reason: -o https://host: a web server takes no outputs" in web.said[0]
+
+
+@pytest.mark.parametrize(
+    ("formats", "message"),
+    [(("srt", "txt"), "NAME.txt beside a recording is its reference"), (("json", "openai-json"), "give one")],
+)
+def test_formats_that_would_do_harm_are_refused(tmp_path: Path, formats: tuple[str, ...], message: str) -> None:
+    """txt beside a recording would be its reference in the next run, and two formats cannot have one file."""
+    with pytest.raises(ConfigError, match=message):
+        Config(source="in", out="out", beside=True, formats=formats)
+    videos = Videos(tmp_path, ["talk.mp4"])
+    with pytest.raises(ConfigError, match=message):
+        merge.merge_again(videos.store, {"beside": True, "formats": list(formats)})
+
+
+@pytest.mark.slow
+def test_one_command_writes_subtitles_beside(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """`run FOLDER --beside` writes SubRip; the same command again with other limits, and `merge`, rewrite it; --verify
+    compares with the latest settings.
+    """
+    recording("videos/a.wav", 12.2)
+    done = voxbatch("run", "videos", "--beside", *ENGINE)
+    assert done.returncode == 0, done.stderr
+    beside, copy = tmp_path / "videos/a.srt", tmp_path / "videos.voxbatch/srt/a.srt"
+    texts = [beside.read_text()]
+    for command in (
+        ("run", "videos", "--beside", "--max-line", "20", *ENGINE),
+        ("merge", "videos.voxbatch", "--max-line", "30", "--max-lines", "1"),
+        ("merge", "videos.voxbatch", "--max-cps", "5"),
+    ):
+        assert voxbatch(*command).returncode == 0
+        assert beside.read_text() == copy.read_text()
+        texts.append(beside.read_text())
+        assert voxbatch("status", "videos.voxbatch", "--verify").returncode == 0
+    assert len(set(texts[:3])) == 3
+    assert max(map(len, texts[2].splitlines())) <= 30
+    assert voxbatch("merge", "videos.voxbatch", "--formats", "txt").returncode == 2
+    assert voxbatch("merge", "videos.voxbatch", "--no-beside", "--formats", "txt").returncode == 0
+    assert not (tmp_path / "videos/a.txt").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["google", "amazon"], indirect=True)
+def test_a_bucket_is_written_beside(place: Place, tmp_path: Path) -> None:
+    """A recording in a bucket gets its file next to the object, and a file of somebody else stays there, too."""
+    bucket: Store = open_store(place.uri)
+    bucket.create("b/theirs.srt", [b"mine"])
+    ours, theirs = (
+        Videos(tmp_path / name, ["x.mp4"], audio_filepath=f"{place.uri}/b/{name}.mp4") for name in ("talk", "theirs")
+    )
+    ours.merge()
+    theirs.merge()
+    assert bucket.read("b/talk.srt") == ours.store.read("srt/0/x.srt")
+    assert bucket.read("b/theirs.srt") == b"mine"
+    assert "stay as they are: 1" in theirs.said[0]

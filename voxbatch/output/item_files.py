@@ -1,0 +1,37 @@
+"""Which files of single items a merge writes: the formats, the shape of the cues, and whether beside the recordings.
+
+The settings are a part of the config that run.json and summary.json hold, not of a run's identity: a later merge may
+have others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from voxbatch.formats import DEFAULT_LIMITS, WRITERS, CueLimits
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFiles:
+    """The files of single items."""
+
+    formats: tuple[str, ...] = ()
+    """Names from formats.WRITERS."""
+    limits: CueLimits = DEFAULT_LIMITS
+    beside: bool = False
+    """Write each file also beside the recording."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> ItemFiles:
+        """Return the settings in a config, of this version or an older one. `beside` without formats means srt."""
+        formats = tuple(name for name in config.get("formats") or () if name in WRITERS)
+        given = {name: config[name] for name in asdict(DEFAULT_LIMITS) if config.get(name) is not None}
+        beside = bool(config.get("beside"))
+        return cls(formats or (("srt",) if beside else ()), CueLimits(**given), beside)
+
+    def to_config(self, others: Iterable[str] = ()) -> dict[str, Any]:
+        """Return the settings as they stand in a config, with further formats that OUT has."""
+        formats = [name for name in WRITERS if name in {*self.formats, *others}]
+        return {"formats": formats, **asdict(self.limits), "beside": self.beside}
