@@ -143,6 +143,10 @@ def test_other_commands_accept_addresses(job: Job) -> None:
     for command in (["merge", out, "--formats", "vtt"], ["score", f"{out}/transcripts.jsonl"]):
         ran = subprocess.run([sys.executable, "-m", "voxbatch", *command], env=environment(), capture_output=True)
         assert ran.returncode in (0, 3), ran.stderr
+    own = json.loads(open_store(out).read("summary.json") or b"")["score"]
+    for address in (out, f"{out}/"):
+        scored = [sys.executable, "-m", "voxbatch", "score", address]
+        assert json.loads(subprocess.run(scored, env=environment(), capture_output=True, check=True).stdout) == own
     assert len(open_store(out).names("vtt")) == ITEMS - 1
     code, said = job.run(f"{job.root}/m.jsonl", out, "--language", "de")
     assert (code, "holds another run" in said) == (2, True)
