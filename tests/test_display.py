@@ -227,3 +227,5 @@ def test_the_command_that_retries() -> None:
     assert retry_command(["x", "run", "--retry-failed", "day"]) == "voxbatch run day"
     assert retry_command(["x", "run", "day", "--retry-failed=all"]) == "voxbatch run day"
     assert retry_command(["x", "merge", "out"]) == ""
+    for secret in ("https://host/m.jsonl?sig=ab12", "http://me:hush@host/", "--s3-endpoint-url=http://me:hush@host"):
+        assert retry_command(["x", "run", "m.jsonl", secret]) == "voxbatch run …"

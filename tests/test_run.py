@@ -149,9 +149,9 @@ def test_a_signal_commits_what_is_in_hand(
     """A signal commits the finished items within 5 s, even if no part was due; the last line is plain, and the run can
     be resumed.
     """
-    running = start("run", "m.jsonl", "-o", "out", *SCRIPTED, *SLOWLY, "--engine-option", "delay_s=0.3")
+    running = start("run", "m.jsonl", "-o", "out", *SCRIPTED, *SLOWLY, "--engine-option", "delay_s=1")
     until((tmp_path / "out" / "run.json").exists)
-    time.sleep(1.5)
+    time.sleep(4)  # the engine has given a result or two
     running.send_signal(number)
     asked = time.monotonic()
     out, err = running.communicate(timeout=20)

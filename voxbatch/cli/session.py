@@ -25,8 +25,8 @@ from voxbatch.output.summary import Summary
 from voxbatch.platforms.tasks import sagemaker
 from voxbatch.runner import Progress, RunResult, Stop, StopRequested
 from voxbatch.runner.stop import FINAL_COMMIT_TIMEOUT_S
-from voxbatch.safe_text import escape_controls
-from voxbatch.storage import StoreOptions, open_store, set_retry_deadline
+from voxbatch.safe_text import escape_controls, redact_secrets
+from voxbatch.storage import StoreOptions, is_remote, open_store, redacted, set_retry_deadline
 
 EXIT_SOME_FAILED = 3
 """Exit code of a run that finished with failed items."""
@@ -179,7 +179,10 @@ def report(config: Config, result: RunResult, log: Log, quiet: bool, exit_zero: 
 
 
 def retry_command(argv: Sequence[str]) -> str:
-    """Return the command of a run without the options that --retry-failed excludes, or "" for another program."""
+    """Return the command of a run without the options that --retry-failed excludes, or "" for another program.
+
+    The arguments are left out if one of them holds a secret.
+    """
     if len(argv) < 2 or argv[1] != "run":
         return ""
     words = [word for word in argv[2:] if word != "--overwrite" and not word.startswith("--retry-failed")]
@@ -187,6 +190,8 @@ def retry_command(argv: Sequence[str]) -> str:
         at = argv.index("--retry-failed") + 1
         if at < len(argv) and argv[at] in RETRY_CHOICES:
             words.remove(argv[at])
+    if any(redact_secrets(word) != word or (is_remote(word) and redacted(word) != word) for word in words):
+        return "voxbatch run …"
     return shlex.join(["voxbatch", "run", *words])
 
 

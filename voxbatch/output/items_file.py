@@ -46,14 +46,13 @@ def write_items(store: Store, run: RunKey, keys: ItemKeys) -> None:
         "sha256": digest.hexdigest(),
     }  # fmt: skip
     header = json_bytes(fields) + b"\n"
-    if store.create(name, chain([header], (block.tobytes() for block in blocks))):
+    if not store.exists(name) and store.create(name, chain([header], (block.tobytes() for block in blocks))):
         return
     with contextlib.closing(store.lines(name)) as lines:
         if next(lines, b"") == header:
             return
-    store.write(
-        name, chain([header], (block.tobytes() for block in blocks))
-    )  # of a run that never loaded its model, or whose run.json was removed
+    # The file is of a run whose run.json was removed.
+    store.write(name, chain([header], (block.tobytes() for block in blocks)))
 
 
 def read_items(store: Store, run: RunKey) -> ItemKeys | None:
