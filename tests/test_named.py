@@ -162,7 +162,7 @@ def test_list_names_files_beside_it(tree: Path) -> None:
 def test_list_and_its_repetitions(tree: Path) -> None:
     """A list may come from standard input; a path that it repeats is refused with both lines."""
     listed = io.BytesIO(b"talk.mp3\nb/x.wav\n./talk.mp3\n")
-    assert refusal("@-", stdin=listed).startswith("@-: line 3: id 'talk.mp3' is also line 1's")
+    assert refusal("@-", stdin=listed).startswith("@-: line 3: id 'talk.mp3' is also line 1's; name each recording")
 
 
 def test_list_without_its_mark_is_refused_with_a_hint(tree: Path) -> None:
@@ -194,6 +194,11 @@ def test_odd_names_become_items(voxbatch: Voxbatch, manifest: ManifestWriter, tm
     out = tmp_path / "calls.voxbatch"
     lines = [json.loads(line) for line in (out / "transcripts.jsonl").read_text().splitlines()]
     assert sorted(line["id"] for line in lines) == ["12:30 %E9%1B.wav", "caf%E9.wav", "line%0Abreak.wav"]
+    paths = {line["id"]: line["audio_filepath"] for line in lines}
+    assert paths["caf%E9.wav"] == f"file:{calls}/caf%E9.wav"  # JSON cannot hold the name itself
+    assert paths["line%0Abreak.wav"] == f"{calls}/line\nbreak.wav"
+    done = voxbatch("run", out / "transcripts.jsonl", *SCRIPTED, "--allow-outside", "-o", "from-outputs")
+    assert done.returncode == 0, done.stderr
     failed = [json.loads(line) for line in (out / "failures.jsonl").read_text().splitlines()]
     assert sorted(line["id"] for line in failed) == ["empty %FF.wav", "gone %FF.wav"]
     assert any(r"gone \xff.wav: No such file" in line["message"] for line in failed)

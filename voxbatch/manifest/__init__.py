@@ -257,7 +257,8 @@ def _duplicates(source: Source, policy: PathPolicy, limit: int | None, id_hashes
             continue
         first = first_line.setdefault(item.id, item.line)
         if first != item.line:
-            bad.add(item.line, f"id {quote(item.id)} is also line {first}'s; give each line its own `id`")
+            advice = "name each recording once" if source.grows else "give each line its own `id`"
+            bad.add(item.line, f"id {quote(item.id)} is also line {first}'s; {advice}")
     bad.total += others
     return bad
 

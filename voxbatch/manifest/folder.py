@@ -150,16 +150,20 @@ def is_included(path: str, globs: Sequence[str]) -> bool:
 
 
 def manifest_path(name: str) -> str:
-    """Return a file's name in the form that a manifest uses.
+    """Return a file's relative path in the form that a manifest uses; see `json_path`. A leading "./" keeps
+    "data:1.wav" from being read as a protocol."""
+    path = json_path(name)
+    return "./" + name if ":" in name and path == name else path
 
-    A leading "./" keeps "data:1.wav" from being read as a protocol. A name that is not UTF-8 is percent-encoded after
-    "file:", because JSON cannot hold it: the bytes "caf\\xe9.wav" → "file:caf%E9.wav".
-    """
+
+def json_path(path: str) -> str:
+    """Return a path as JSON can hold it. One that is not UTF-8 becomes a file: URI: the bytes "caf\\xe9.wav" →
+    "file:caf%E9.wav"."""
     try:
-        name.encode()
+        path.encode()
     except UnicodeEncodeError:
-        return FILE_SCHEME + quote(os.fsencode(name), safe="/ :")
-    return "./" + name if ":" in name else name
+        return FILE_SCHEME + quote(os.fsencode(path), safe="/ :")
+    return path
 
 
 def read_reference(file: BinaryIO) -> str:

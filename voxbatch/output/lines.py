@@ -13,6 +13,7 @@ from typing import Any
 from voxbatch.formats import transcript_dict
 from voxbatch.languages import primary_subtag
 from voxbatch.manifest import LineError, PathPolicy
+from voxbatch.manifest.folder import json_path
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.layout import TRANSCRIPTS, VERSION
 from voxbatch.records import Failure, Item, Segment, Transcript, Word
@@ -86,9 +87,9 @@ def _row(item: Item, folder: str | None) -> dict[str, Any]:
     path = row[AUDIO_KEY]
     if not is_remote(path) and not path.startswith("/"):
         try:
-            row[AUDIO_KEY] = _ANYWHERE.resolve(path, folder) if folder else item.audio
+            row[AUDIO_KEY] = json_path(_ANYWHERE.resolve(path, folder) if folder else item.audio)
         except LineError:  # the first start was with a bucket, in which no object can have this name
-            row[AUDIO_KEY] = item.audio
+            row[AUDIO_KEY] = json_path(item.audio)
     return {name: value for name, value in row.items() if name not in results}
 
 
