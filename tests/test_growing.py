@@ -420,7 +420,7 @@ def test_a_process_of_the_old_list(recording: Recorder, start: Starter, voxbatch
     """
     for i in range(8):
         recording(f"talks/{i}.wav", 1.1)
-    slow = ("--part-items", "1", "--engine-option", "concurrency=1", "--engine-option", "delay_s=0.4")
+    slow = ("--part-items", "1", "--engine-option", "concurrency=1", "--engine-option", "delay_s=3")
     first = start("run", "talks", "-o", "out", *SCRIPTED, *slow)
     limit = time.monotonic() + 60
     while len(list(tmp_path.glob("out/parts/*/part-*"))) < 2:
