@@ -132,7 +132,10 @@ def live_progress(log: Log, usd_per_hour: float | None = None) -> Iterator[Obser
         if latest:
             p, grid = latest[0], Table.grid(padding=(0, 1))
             rest = " · ".join([f"{p.fraction:.0%}", *_rest(p, usd_per_hour)])
-            grid.add_row(ProgressBar(1.0, p.fraction, width=BAR_WIDTH), Text(rest, no_wrap=True))
+            grid.add_row(
+                ProgressBar(1.0, p.fraction, BAR_WIDTH, complete_style="green", finished_style="green"),
+                Text(rest, no_wrap=True),
+            )
             lines = [grid, Text(" · ".join(_amounts(p)), no_wrap=True, overflow="ellipsis")]
             waiting = p.waiting
         elif time.monotonic() - started_at >= SHOWN_START_S:

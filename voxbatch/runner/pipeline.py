@@ -48,6 +48,8 @@ STALL_WARNING_S = 600.0
 minutes for a chunk."""
 STALL_LIMIT_S = 3600.0
 """Seconds without any event after which an engine that holds chunks has failed."""
+TELL_S = 5.0
+"""Most seconds between two calls of `on_progress`, because its time goes on while nothing is finished."""
 SHOWN_STALL_S = 30.0
 """Seconds without any event after which the progress says that it waits for the engine."""
 SHOWN_RETRY_S = 10.0
@@ -190,6 +192,8 @@ class Pipeline:
         self._peak_gpu_bytes: int | None = None
         """Highest GPU memory in use. The memory thread alone writes this value, and each commit reads it."""
         self._watchdog = Watchdog(STALL_WARNING_S)
+        self._told_at = progress.started_at
+        """time.monotonic() at which the progress was told although nothing was finished."""
         self._download = ""
         """State of the engine's download, if it downloads its model."""
         self._pool: DecoderPool | None = None
@@ -388,8 +392,8 @@ class Pipeline:
         elif self._watchdog.silent_s >= SHOWN_STALL_S:
             name, silent_s = self._engine.spec.name, self._watchdog.silent_s
             waiting = f"the engine {name} has given no result for {silent_s:.0f} s"
-        if waiting or progress.waiting:
-            progress.waiting = waiting
+        if waiting or progress.waiting or time.monotonic() - self._told_at >= TELL_S:
+            progress.waiting, self._told_at = waiting, time.monotonic()
             self._on_progress(progress)
 
     def _check_engine(self, has_progress: bool) -> None:
