@@ -324,6 +324,13 @@ def test_kaldi_commands_are_never_run(tmp_path: Path) -> None:
     ]
 
 
+def test_kaldi_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """A file of the directory that is not UTF-8 is refused with its line."""
+    (tmp_path / "wav.scp").write_text("a a.wav\n")
+    (tmp_path / "text").write_bytes(b"b ja\na caf\xe9\n")
+    assert refused(tmp_path).endswith("text: line 2: byte 0xE9 is not UTF-8; save the file again as UTF-8")
+
+
 def test_kaldi_paths_start_where_the_first_one_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Relative paths start at the folder of wav.scp, or as in Kaldi's scripts at the current one, if they lie there."""
     (tmp_path / "data").mkdir()

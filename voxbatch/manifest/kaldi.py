@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 from voxbatch.errors import BadLine
 from voxbatch.manifest.json_line import LongLine, quote
-from voxbatch.manifest.source import Source
+from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.manifest.tables import Rows
 from voxbatch.storage import is_remote
 from voxbatch.storage.temporary_files import TemporaryFileError
@@ -80,7 +80,13 @@ def recordings_folder(wav_scp: Source) -> str:
 def _pairs(source: Source) -> Iterator[tuple[int, str, str]]:
     """Yield (line number, first word, rest) of each line."""
     for number, line in source.lines():
-        text = "" if isinstance(line, LongLine) else line.decode(errors="replace")
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            reason = f"line {number}: byte 0x{line[error.start]:02X} is not UTF-8; save the file again as UTF-8"
+            raise manifest_error(source.name, reason) from error
+        if isinstance(line, LongLine):
+            raise manifest_error(source.name, f"line {number} has {line.num_bytes:,} bytes; write one entry a line")
         key, _, rest = text.replace("\t", " ").strip().partition(" ")
         yield number, key, rest.strip()
 
