@@ -275,8 +275,9 @@ def test_errors_are_those_of_the_command(manifest: ManifestWriter, recording: Re
         vb.run(path, out, **options)
     with pytest.raises(vb.EngineError, match="scripted to die"), vb.start(path, tmp_path / "other", **options) as run:
         list(run)
-    with pytest.raises(vb.UsageError, match="another"):
-        vb.run(manifest(3.0), out, engine="scripted")
+    vb.run(path, tmp_path / "done", engine="scripted")
+    with pytest.raises(vb.UsageError, match="done"):
+        vb.run(path, tmp_path / "done", engine="scripted", language="de")
     with pytest.raises(vb.UsageError, match="there is no run here"):
         list(vb.read_results(tmp_path / "nothing"))
 

@@ -107,14 +107,15 @@ def test_the_stop_button_of_a_notebook_stops_a_run(examples: Path, monkeypatch: 
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
-    run = "voxbatch.run('recordings/', 'out', on_progress=show, engine='scripted', engine_options={'delay_s': 0.5})"
+    run = "voxbatch.run('recordings/', 'out', on_progress=show, engine='scripted', engine_options=options)"
     sources = [
-        "import os, voxbatch\ndef show(progress):\n    if progress.done == 1: os.kill(os.getpid(), 2)",
+        "import os, voxbatch\noptions = {'delay_s': 1, 'concurrency': 1}",
+        "def show(progress):\n    if progress.done: os.kill(os.getpid(), 2)",
         f"try:\n    {run}\nexcept KeyboardInterrupt:\n    print(len(list(voxbatch.read_results('out'))) < 9)",
         f"def show(progress):\n    pass\nprint({run}.done)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
     resources = {"metadata": {"path": str(examples)}}
     nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3", resources=resources).execute()
-    assert notebook.cells[1].outputs[0].text == "True\n"
-    assert notebook.cells[2].outputs[0].text == "9\n"
+    assert notebook.cells[2].outputs[0].text == "True\n"
+    assert notebook.cells[3].outputs[0].text == "9\n"
