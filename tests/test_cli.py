@@ -357,7 +357,7 @@ def test_merge_status_and_score_agree(voxbatch: Voxbatch, manifest: ManifestWrit
         1, f"Error: {tmp_path}/out: 1 of 2 items are not done yet; run again (each shard) to finish them\n",
     )  # fmt: skip
     status = voxbatch("status", "out").stdout.splitlines()
-    assert status == ["out: 1 of 2 items committed, not finished", "shard 0/2: 1 items in 1 parts, complete"]
+    assert status == ["out: 1 of 2 items committed, not finished", "shard 0/2: 1 item in 1 part, complete"]
     voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED, "--shard", "1/2")
     found = json.loads(voxbatch("status", "out", "--json").stdout)
     assert (found["items"], found["committed"], found["finished"], len(found["shards"])) == (2, 2, True, 2)
@@ -645,7 +645,7 @@ def test_include_and_store_options_can_be_variables(voxbatch: Voxbatch, recordin
     for name in ("a.wav", "x/b.wav"):
         recording(f"calls/{name}", 0.1)
     done = voxbatch("validate", "calls", env={"VOXBATCH_INCLUDE": "b.* *.flac"})
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "calls: 1 items, all valid")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "calls: 1 item, all valid")
     done = voxbatch("validate", "none.jsonl", env={"VOXBATCH_MAX_HTTP_GB": "-1"})
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "Error: max-http-gb is -1.0; it must be more than 0, and finite\n"
@@ -787,7 +787,7 @@ def test_modules_in_the_current_folder_are_not_imported(
     entry = "from voxbatch.cli import main; main()"
     command = [sys.executable, "-P", "-c", entry, "run", "m.jsonl", *SCRIPTED]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
-    assert (done.returncode, "1 done + 0 failed = 1 items" in done.stdout) == (0, True), done.stderr
+    assert (done.returncode, "1 done + 0 failed = 1 item" in done.stdout) == (0, True), done.stderr
 
 
 def test_forced_cuts_without_word_times_repeat_no_word(voxbatch: Voxbatch, tmp_path: Path) -> None:
@@ -834,7 +834,7 @@ def test_score_of_a_run_is_its_own_score(
     score = json.loads(done.stdout)
     assert score == json.loads((tmp_path / "m.voxbatch" / "summary.json").read_text())["score"]
     assert (score["items"], score["missing"]) == (2, 1)
-    assert "the run in m.voxbatch; 1 items of failures.jsonl count as deletions" in done.stderr
+    assert "the run in m.voxbatch; 1 item of failures.jsonl count as deletions" in done.stderr
     assert json.loads(voxbatch("score", "m.voxbatch/transcripts.jsonl").stdout)["missing"] == 0
     assert json.loads(voxbatch("score", "m.voxbatch", "--ref", "m.jsonl").stdout)["missing"] == 1
 

@@ -498,6 +498,8 @@ def test_hosts_of_the_pipeline_give_the_bytes_of_one_process(
         said = [job.communicate(timeout=120)[1] for job in jobs]
         assert [job.returncode for job in jobs] == [0, 0, 0], said
         found = {name: client.get_object(Bucket="calls-out", Key=f"uploads/m/{name}")["Body"].read() for name in names}
+        name = names[0]  # only its `audio_filepath` depends on where the recordings are
+        found[name] = found[name].replace(b'"s3://calls-in/uploads/', f'"{tmp_path}/'.encode())
         assert found == alone
 
 
@@ -742,7 +744,7 @@ def test_slurm_tasks_requeue_themselves(array: Array, whole: dict[str, bytes | N
     again = [array.begin(index, restarts=1) for index in (0, 1)]
     assert {process.wait(120) for process in (tasks[2], *again)} <= {0, 3}
     assert outputs(open_store(str(tmp_path / "out"))) == whole
-    assert '"attempt": 1' in (tmp_path / "task-0.log").read_text()
+    assert "Slurm array, execution 17, attempt 1)" in (tmp_path / "task-0.log").read_text()
     assert list((tmp_path / "scratch").iterdir()) == []
 
 

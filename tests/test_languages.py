@@ -71,7 +71,7 @@ def test_score_takes_a_name(voxbatch: Voxbatch, manifest: ManifestWriter) -> Non
     path.write_text(json.dumps(pair))
     unknown, known = voxbatch("score", path), voxbatch("score", path, "--language", "English")
     assert json.loads(unknown.stdout)["wer"] == 0.666667
-    assert "no language is known for 1 items; if they are English, give --language en" in unknown.stderr
+    assert "no language is known for 1 item; if the texts are English, give --language en" in unknown.stderr
     assert (json.loads(known.stdout)["wer"], known.stderr) == (0.0, "")
     refused = voxbatch("score", path, "--language", "englsh")
     assert (refused.returncode, "did you mean english (en)?" in refused.stderr) == (2, True)

@@ -123,7 +123,7 @@ class ListenSetup:
         where: tuple[str, ...] = ("--subscription", "uploads", "--project", self.pubsub.project, "-o", OUT)
         where += () if "--recordings" in options else ("--prefix", f"{BUCKET}/in/")
         engine = () if "--engine" in options else SCRIPTED
-        env = {pubsub.HOST: self.pubsub.host, retry.NO_WAIT: "1", **variables}
+        env = {pubsub.HOST: self.pubsub.host, retry.NO_WAIT: "1", "VOXBATCH_LOG_FORMAT": "json", **variables}
         return Listening(self._start("listen", *where, *engine, *options, env=env))
 
     def drained(self, *options: str) -> Listening:

@@ -385,9 +385,9 @@ def test_commands_accept_addresses_and_storage_options(bucket: Bucket, voxbatch:
 
     done = voxbatch("validate", f"{bucket.uri}/day/m.jsonl", env=env)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"{bucket.uri}/day/m.jsonl: 2 items, all valid\n")
+    assert done.stdout.startswith(f"{bucket.uri}/day/m.jsonl: 2 items, no problem found\n")
     done = voxbatch("validate", f"{bucket.uri}/day/", "--include", "a.*", env=env)
-    assert done.stdout.startswith(f"{bucket.uri}/day/: 1 items, all valid\n")
+    assert done.stdout.startswith(f"{bucket.uri}/day/: 1 item, no problem found\n")
     done = voxbatch("validate", f"{bucket.uri}/day/m.jsonl", "--only-under", f"{bucket.uri}/other", env=env)
     assert done.returncode == 2
     assert f"'a.wav' is outside of {bucket.uri}/other/, and this manifest may name only recordings there" in done.stderr

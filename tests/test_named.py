@@ -279,7 +279,7 @@ def test_one_file_runs(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: P
     for _ in range(2):
         done = voxbatch("run", "r0.wav", "--engine", "scripted")
         assert done.returncode == 0, done.stderr
-        assert "1 done + 0 failed = 1 items" in done.stdout
+        assert "1 done + 0 failed = 1 item" in done.stdout
     assert (tmp_path / "r0.voxbatch" / "transcripts.jsonl").exists()
     several = voxbatch("run", "r0.wav", "r1.wav", "--engine", "scripted", "-o", "both")
     assert "2 done + 0 failed = 2 items" in several.stdout, several.stderr

@@ -325,7 +325,7 @@ def test_failed_job_writes_the_exit_message(voxbatch: Voxbatch, manifest: Manife
         (2, "engine 'x' is unknown", ("--engine", "x")),
         (2, "engine 'x' is unknown", ("--engine", "x", "--log-format", "text")),
         (1, "scripted to die after 1 results", (*FAST, "--engine-option", "die_after=1")),
-        (3, "finished, but 1 items failed: see failures.jsonl", FAST),
+        (3, "finished, but 1 item failed: see failures.jsonl", FAST),
     ):
         done = voxbatch("run", path, *options, env={"SAGEMAKER_BASE_DIR": base})
         assert done.returncode == code, done.stderr
@@ -409,8 +409,8 @@ def test_variable_without_effect_causes_no_warning(
 def test_validate_names_a_variable_that_limits_it(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
     """The variable with a limit is named by `validate`, too, on standard error."""
     done = voxbatch("validate", manifest(0.1, 0.1), env={"VOXBATCH_LIMIT": "1"})
-    assert "1 items, all valid" in done.stdout
-    assert done.stderr == "Warning: VOXBATCH_LIMIT=1 limits this command to 1 items; unset it to take all items\n"
+    assert "1 item, all valid" in done.stdout
+    assert done.stderr == "Warning: VOXBATCH_LIMIT=1 limits this command to 1 item; unset it to take all items\n"
 
 
 @pytest.mark.slow
@@ -618,7 +618,7 @@ def test_unavailable_store_does_not_delay_the_end(
     safe.
     """
     bucket.proxy.stall_s = 60
-    bucket.proxy.spoil = lambda request: fault if request.verb == "put" and "/parts/" in request.key else ""
+    bucket.proxy.spoil = lambda request: fault if request.verb == "put" and "/part-" in request.key else ""
     process = start("run", manifest(0.5, 0.5), "-o", bucket.uri, *FAST, "--part-items", "1", "--log-format", "text")
     while not bucket.proxy.spoilt:
         assert process.poll() is None, process.communicate()

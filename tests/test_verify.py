@@ -136,8 +136,10 @@ def test_wrong_types_never_cause_another_exception(tmp_path: Path, name: str) ->
     """A wrong value in a field of a stored file ends status, verify and merge with an error of voxbatch, if at all."""
     store = open_store(str(tmp_path / "out"))
     key = owned(store)
-    line = {"id": "a", "pred_text": "w0", "audio_duration": 1.5, "warnings": [], "words": [], "segments": []}
-    failed = {"id": "b", "line": 2, "error": "AudioError", "message": "no", "text": "x"}
+    words: dict[str, Any] = {"pred_text": "w0", "audio_duration": 1.5, "warnings": [], "words": [], "segments": []}
+    line = {"audio_filepath": f"{tmp_path}/a.wav", "id": "a", **words}
+    reason = {"line": 2, "error": "AudioError", "message": "no", "text": "x"}
+    failed = {"audio_filepath": f"{tmp_path}/b.wav", "id": "b", **reason}
     checkpoint = Checkpoint(store, key, 2)
     entries = [PartEntry(0, "transcript", encode_line(line)), PartEntry(1, "failure", encode_line(failed))]
     assert checkpoint.commit(entries, 1.0, Latency(), 5) == entries

@@ -185,7 +185,7 @@ def check_formats(formats: Iterable[str]) -> None:
         raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
 
 
-def check_cues(max_line: int | None, max_lines: int | None, max_cps: float | None) -> None:
+def check_cues(max_line: float | None, max_lines: float | None, max_cps: float | None) -> None:
     """Check the limits of subtitles. None is any.
 
     Raises:

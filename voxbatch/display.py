@@ -16,6 +16,7 @@ from voxbatch.log import Log
 from voxbatch.output.failure_reasons import FailureReasons
 from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress, RunResult, Usage
+from voxbatch.safe_text import counted
 from voxbatch.scoring import UNDETERMINED, CorpusScore, normalizer_name
 from voxbatch.storage import longest_wait
 
@@ -243,7 +244,7 @@ def outcome_lines(
     yield ""
     failed = ", ".join(f"{count:,} {name}" for name, count in summary.failures_by_error.items())
     warned = f", {summary.with_warnings:,} with warnings" if summary.with_warnings else ""
-    counts = f"{summary.done:,} done + {summary.failed:,} failed = {summary.items:,} items"
+    counts = f"{summary.done:,} done + {summary.failed:,} failed = {counted(summary.items, 'item')}"
     yield f"{counts}{f' ({failed})' if failed else ''}{warned}"
     if summary.score:
         yield from _error_rates(summary.score)
@@ -331,5 +332,5 @@ def log_result(config: Config, result: RunResult, log: Log) -> None:
         )  # fmt: skip
     if summary is None:
         failed = p.resumed_failed + p.failed
-        counts = f"{p.items - failed:,} done + {failed:,} failed = {p.items:,} items"
+        counts = f"{p.items - failed:,} done + {failed:,} failed = {counted(p.items, 'item')}"
         log.info("shard_done", text=f"shard {shard} is done: {counts}; the last shard to finish merges")

@@ -74,3 +74,8 @@ def escape_controls(text: str, allowed: str = "") -> str:
         allowed: control characters that stay, such as the line ends of a message of several lines.
     """
     return _CONTROL.sub(lambda match: match[0] if match[0] in allowed else repr(match[0])[1:-1], text)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: (1, "item") → "1 item", (2000, "item") → "2,000 items"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -49,7 +49,7 @@ from voxbatch.config import FORMATS, Config, check_cues, check_formats, load_pro
 from voxbatch.errors import CheckpointError, VoxbatchError
 from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import announce, in_job, own_task, sagemaker, usd_per_hour
-from voxbatch.safe_text import escape_controls
+from voxbatch.safe_text import counted, escape_controls
 from voxbatch.storage.options import StoreOptions
 
 WIDTH = 100
@@ -258,7 +258,8 @@ def status(out: str, as_json: bool, verify: bool, store_options: StoreOptions) -
         lines.append(f"{out}: {found.committed:,} of {found.items:,} items committed, {state}")
         for shard in found.shards:
             done = "complete" if shard.complete else "open"
-            lines.append(f"shard {shard.shard}: {shard.items:,} items in {shard.parts:,} parts, {done}")
+            sizes = f"{counted(shard.items, 'item')} in {counted(shard.parts, 'part')}"
+            lines.append(f"shard {shard.shard}: {sizes}, {done}")
     for problem in problems:
         lines.append(f"problem: {problem.file}: {problem.problem}")
         lines += [f"  repair: {step}" for step in problem.repair]
@@ -287,11 +288,11 @@ def score(hyp: str, ref: str | None, language: str | None, store_options: StoreO
     found = score_place(hyp, ref, language, store_options)
     if is_run(hyp) and not ref:
         missing = sum(each.missing for each in found.by_language.values())
-        click.echo(f"the run in {hyp}; {missing:,} items of {FAILURES} count as deletions", err=True)
+        click.echo(f"the run in {hyp}; {counted(missing, 'item')} of {FAILURES} count as deletions", err=True)
     if unknown := found.by_language.get(UNDETERMINED):
         count = unknown.items + unknown.missing
-        text = f"no language is known for {count:,} items; if they are English, give --language en"
-        click.echo(f"warning: {text}: the rules for English differ", err=True)
+        text = f"no language is known for {counted(count, 'item')}; if the texts are English, give --language en"
+        click.echo(f"Warning: {text}: the rules for English differ", err=True)
     click.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
 
 

@@ -19,6 +19,7 @@ from voxbatch.config import FORMATS, LOG_FORMATS, PROFILE_KEYS, RETRY_CHOICES, R
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, unknown_language
 from voxbatch.platforms import tasks
+from voxbatch.safe_text import counted
 from voxbatch.storage.options import StoreOptions
 
 if TYPE_CHECKING:
@@ -389,7 +390,7 @@ def limiting_variables(ctx: click.Context) -> list[str]:
     A shell may have inherited such a variable, so the command names it.
     """
     limit, shard = ctx.params.get("limit"), ctx.params.get("shard")
-    effects = [("limit", f"={limit} limits this command to {limit} items")] if limit else []
+    effects = [("limit", f"={limit} limits this command to {counted(limit, 'item')}")] if limit else []
     if shard and shard[1] > 1:
         effects.append(("shard", f"={shard[0]}/{shard[1]} limits this command to shard {shard[0]} of {shard[1]}"))
     return [

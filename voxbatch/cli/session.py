@@ -25,7 +25,7 @@ from voxbatch.output.summary import Summary
 from voxbatch.platforms.tasks import sagemaker
 from voxbatch.runner import Progress, RunResult, Stop, StopRequested
 from voxbatch.runner.stop import FINAL_COMMIT_TIMEOUT_S
-from voxbatch.safe_text import escape_controls, redact_secrets
+from voxbatch.safe_text import counted, escape_controls, redact_secrets
 from voxbatch.storage import StoreOptions, is_remote, open_store, redacted, set_retry_deadline
 
 EXIT_SOME_FAILED = 3
@@ -173,7 +173,7 @@ def report(config: Config, result: RunResult, log: Log, quiet: bool, exit_zero: 
     if not failed or exit_zero:
         return 0
     # SageMaker treats exit code 3 as a failed job, too, so the job gets a reason.
-    reason = f"finished, but {failed:,} items failed: see {FAILURES}; --exit-zero makes that exit code 0"
+    reason = f"finished, but {counted(failed, 'item')} failed: see {FAILURES}; --exit-zero makes that exit code 0"
     sagemaker.write_exit_message(reason, sagemaker.root_folder(os.environ))
     return EXIT_SOME_FAILED
 

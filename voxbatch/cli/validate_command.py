@@ -11,7 +11,7 @@ import click
 
 from voxbatch.cli.options import limiting_variables, manifest_options, source_argument, store_options
 from voxbatch.errors import ManifestError, UsageError
-from voxbatch.safe_text import escape_controls
+from voxbatch.safe_text import counted, escape_controls
 from voxbatch.storage.options import StoreOptions
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _outcome(source: Source, num_items: int, problems: int, unchecked: int) -> I
         yield source.note
     state = "no problem found" if unchecked else "all valid"
     state = f"{problems:,} of them cannot be transcribed" if problems else state
-    yield f"{source.name}: {num_items:,} items, {state}"
+    yield f"{source.name}: {counted(num_items, 'item')}, {state}"
 
 
 def _bad_lines(error: ManifestError, list_all: bool) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from voxbatch.config import check_cues
 from voxbatch.errors import CheckpointError, ConfigError, RunError, StorageError, TakenOverError
 from voxbatch.output.layout import GENERATION, RUN_FILE, VERSION
 from voxbatch.output.stored_json import count, field, json_bytes, number, optional
@@ -154,11 +155,18 @@ class RunFacts:
 
         Raises:
             KeyError, TypeError: see EngineFacts.from_dict.
+            ValueError: a limit of subtitles is out of range.
         """
         config = field(stored, "config", dict)
         if config.get("usd_per_hour") is not None:
             number(config, "usd_per_hour")
         optional(config, "formats", list)
+        optional(config, "beside", bool)
+        names = ("max_line", "max_lines", "max_cps")
+        try:
+            check_cues(*(None if config.get(name) is None else number(config, name) for name in names))
+        except ConfigError as e:
+            raise ValueError(str(e)) from e
         return cls(
             engine=EngineFacts.from_dict(field(stored, "engine", dict)),
             voxbatch=field(stored, "voxbatch", str),

@@ -32,8 +32,11 @@ def score_place(
         language: language of lines that name none.
 
     Raises:
-        UsageError: see score_run and score_files.
+        UsageError: there is no such file or folder; or see score_run and score_files.
     """
+    for each in (place, references):
+        if each and not is_remote(each) and not os.path.exists(each):
+            raise ConfigError(f"{each} does not exist; give the OUT of a run, or a file of JSON lines")
     if not is_run(place):
         return score_files(place, references, language, store_options)
     if references:
