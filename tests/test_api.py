@@ -413,7 +413,7 @@ def test_score_of_texts() -> None:
         ((["a"], ["a"]), {}, "score needs the language of the texts, such as language='en'"),
         ((["a"],), {}, "score needs the hypotheses, too"),
         ((["a"], ["a"]), {"language": "englsh"}, "language 'englsh': no known language; did you mean english (en)?"),
-        (("nothing",), {}, "No such file"),
+        (("nothing",), {}, "does not exist"),
     ],
 )
 def test_wrong_texts_are_refused(arguments: tuple[Any, ...], options: dict[str, Any], reason: str) -> None:
