@@ -103,7 +103,7 @@ def test_an_array_is_decoded_without_a_loss(dtype: str, recording: Recorder) -> 
     ],
 )
 def test_wrong_audio_is_refused(audio: Any, rate: int | None, reason: str) -> None:
-    """What is no recording is refused with what is allowed."""
+    """An argument that is no recording is refused with what is allowed."""
     with vb.Transcriber(engine="scripted") as transcriber, pytest.raises(vb.ConfigError, match=re.escape(reason)):
         transcriber.transcribe(audio, sampling_rate=rate)
 
@@ -417,7 +417,7 @@ def test_score_of_texts() -> None:
     ],
 )
 def test_wrong_texts_are_refused(arguments: tuple[Any, ...], options: dict[str, Any], reason: str) -> None:
-    """What cannot be scored is refused with what is allowed."""
+    """Arguments that cannot be scored are refused with what is allowed."""
     with pytest.raises((vb.UsageError, OSError), match=re.escape(reason)):
         vb.score(*arguments, **options)
 

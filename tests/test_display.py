@@ -87,7 +87,7 @@ def test_total_is_estimated_from_headers_and_finished_items() -> None:
 
 
 def test_nothing_is_estimated_from_nothing() -> None:
-    """Without any header and any finished item there is no total and no remaining time."""
+    """There is no total and no remaining time before a header was read or an item finished."""
     shown = display.progress_line(progress(resumed=3, unknown=7))
     assert shown == "0.0 s audio · 3 / 10 items · RTFx 0.0"
 

@@ -448,7 +448,7 @@ def test_vtt_words_match_a_hand_written_file() -> None:
 
 @given(transcripts())
 def test_vtt_words_have_the_text_of_vtt(transcript: Transcript) -> None:
-    """Without its tags, the file is the plain one, and the times inside a cue increase and stay inside it."""
+    """The file without its tags is the plain one, and the times inside a cue increase and stay inside it."""
     text = written("vtt-words", "x", transcript)
     for block in text.split("\n\n")[1:-1]:
         _, times, *lines = block.split("\n")

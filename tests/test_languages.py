@@ -65,7 +65,7 @@ def test_names_work_in_options_and_rows() -> None:
 
 
 def test_score_takes_a_name(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
-    """Without a language, `score` warns that the rules for English differ; with its name, they are used."""
+    """`score` without a language warns that the rules for English differ; with its name, they are used."""
     pair = {"audio_filepath": "a.wav", "text": "It's my colour, Mr. Grey", "pred_text": "it is my color mister gray"}
     path = manifest()
     path.write_text(json.dumps(pair))

@@ -91,7 +91,7 @@ def test_file_whose_name_looks_like_a_pattern_is_a_file(tree: Path) -> None:
 
 
 def test_files_without_a_recordings_extension_are_left_out(tree: Path) -> None:
-    """Of several files, those that are no recordings are left out with a note; a text beside a recording is no note."""
+    """Files among several that are no recordings are left out with a note; a text beside a recording is no note."""
     with open_source(["a/x.wav", "a/notes.pdf", "a/x.srt", "talk.txt"]) as source:
         assert survey(source).items == 1
         assert source.note == ("left out 2 of the files, which have no recording's extension: a/notes.pdf, a/x.srt")

@@ -279,7 +279,7 @@ def test_parquet_of_datasets_with_paths_is_read(tmp_path: Path) -> None:
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without pyarrow, a Parquet file is refused with the command that installs it."""
+    """A Parquet file is refused with the command that installs pyarrow if it is missing."""
     pd.DataFrame({"path": ["a.wav"]}).to_parquet(tmp_path / "m.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match=r"pyarrow is missing; pip install 'voxbatch\[parquet\]'"):

@@ -144,7 +144,7 @@ class Config(RunOptions):
     """Settings of one run."""
 
     source: str | tuple[str, ...]
-    """What to transcribe, see manifest.opening: a manifest, or recordings; several names are a tuple."""
+    """A manifest, or recordings; several names are a tuple. See manifest.opening."""
     out: str
     """Folder of the outputs (OUT): a local path or a bucket prefix."""
 
