@@ -231,8 +231,8 @@ def has_same_items(store: Store, earlier: RunFile, keys: ItemKeys) -> bool:
     old = read_items(store, earlier.key)
     if old is None:
         return False
-    where, has_id = _Index(keys).find(old)
-    return bool(np.all(has_id & (keys[where, 1] == old[:, 1])))
+    targets, _ = _Index(keys).targets(old)
+    return bool(np.all(targets >= 0))
 
 
 class _Index:
