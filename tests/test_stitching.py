@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from voxbatch.chunking import cut_into_chunks
 from voxbatch.engines.scripted_test_engine import WORD_SECONDS, count_words
-from voxbatch.records import SAMPLING_RATE, Chunk, Hypothesis, Span, Waveform, Word
+from voxbatch.records import LOST_SPEECH, REPETITION, SAMPLING_RATE, Chunk, Flag, Hypothesis, Span, Waveform, Word
 from voxbatch.stitching import segments, stitch
 
 SECOND = SAMPLING_RATE
@@ -222,3 +222,17 @@ def test_words_of_one_chunk_are_kept_around_the_cut() -> None:
     """If only one chunk has words around the cut, they are kept on either side of the cut."""
     assert joined(heard(LEFT, ("hello", 85.0)), heard(RIGHT, ("never", 99.1), ("more", 99.5))) == "hello never more"
     assert joined(heard(LEFT, ("never", 100.1), ("more", 100.5)), heard(RIGHT, ("again", 110.0))) == "never more again"
+
+
+def test_flags_move_to_the_clock_of_the_recording() -> None:
+    """A flag keeps its place on the recording's clock, ends with its chunk, and without a place covers the core."""
+    spans = [Span(0, 10 * SECOND, 0, 9 * SECOND), Span(8 * SECOND, 20 * SECOND, 9 * SECOND, 20 * SECOND)]
+    heard = [
+        Hypothesis(0, 0, "a", flags=(Flag(REPETITION, "loop"),)),
+        Hypothesis(0, 1, "b", flags=(Flag(LOST_SPEECH, "gap", 2.0, 13.5), Flag(LOST_SPEECH, "start", -1.0, 0.5))),
+    ]
+    assert stitch(spans, heard).flags == (
+        Flag(REPETITION, "loop", 0.0, 9.0),
+        Flag(LOST_SPEECH, "gap", 10.0, 20.0),
+        Flag(LOST_SPEECH, "start", 8.0, 8.5),
+    )

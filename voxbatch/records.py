@@ -116,6 +116,40 @@ class Segment:
     end: float
 
 
+LOST_SPEECH = "lost_speech"
+"""Kind of a Flag: no text over speech."""
+TEXT_OVER_SILENCE = "text_over_silence"
+"""Kind of a Flag: text where nobody speaks."""
+REPETITION = "repetition"
+"""Kind of a Flag: the text repeats itself."""
+SPEAKING_RATE = "speaking_rate"
+"""Kind of a Flag: more text, or less, than anybody speaks in this time."""
+CUT_OFF = "cut_off"
+"""Kind of a Flag: the text ended at the largest number of tokens."""
+LOW_CONFIDENCE = "low_confidence"
+"""Kind of a Flag: the model is unsure of its words."""
+OTHER_LANGUAGE = "other_language"
+"""Kind of a Flag: the text is probably in another language than the one asked for."""
+FLAG_KINDS = (
+    LOST_SPEECH, TEXT_OVER_SILENCE, REPETITION, SPEAKING_RATE, CUT_OFF, LOW_CONFIDENCE, OTHER_LANGUAGE,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One reason to distrust the text that was kept."""
+
+    kind: str
+    """One of FLAG_KINDS."""
+    reason: str
+    """The reason as text for people, e.g. "no text over 12.4 s of speech"."""
+    start: float | None = None
+    end: float | None = None
+    """Seconds of the stretch that the flag is about. In a Hypothesis they count from the chunk's first sample, in a
+    Transcript they are on the recording's clock. In a Hypothesis, None means the whole chunk; in a Transcript, the
+    whole recording."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
     """Text that an engine recognised in one Chunk."""
@@ -129,6 +163,8 @@ class Hypothesis:
     language: str | None = None
     """Primary subtag of the language that the engine was told, or that it detected with enough certainty. None if
     neither is the case, or if the text is empty."""
+    flags: tuple[Flag, ...] = ()
+    """Reasons to distrust the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +189,8 @@ class Transcript:
     warnings: tuple[str, ...] = ()
     language: str | None = None
     """Language of most of the audio that has one, by the chunks' Hypotheses. None if no chunk has a language."""
+    flags: tuple[Flag, ...] = ()
+    """Reasons to distrust the text, in the order of the chunks."""
 
 
 @dataclass(frozen=True, slots=True)

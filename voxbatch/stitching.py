@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
-from voxbatch.records import SAMPLING_RATE, Hypothesis, Segment, Span, Transcript, Word
+from voxbatch.records import SAMPLING_RATE, Flag, Hypothesis, Segment, Span, Transcript, Word
 
 PAUSE_SECONDS = 1.0
 """A segment ends at a pause of this length …"""
@@ -47,17 +47,18 @@ def stitch(spans: Sequence[Span], hypotheses: Sequence[Hypothesis], warnings: Se
         for note in hypothesis.warnings
     )
     language = _main_language(spans, hypotheses)
+    flags = tuple(chain.from_iterable(map(_flags_on_recording_clock, spans, hypotheses)))
     duration = (spans[-1].core_end - spans[0].core_start) / SAMPLING_RATE if spans else 0.0
     if has_times:
         words = tuple(_joined_words(spans, [_on_recording_clock(s, h) for s, h in zip(spans, timed, strict=True)]))
-        return Transcript(_text(words), words, tuple(segments(words)), duration, notes, language)
+        return Transcript(_text(words), words, tuple(segments(words)), duration, notes, language, flags)
     pieces = [h.text.strip() for h in timed]
     parts = tuple(
         Segment(piece, span.core_start / SAMPLING_RATE, span.core_end / SAMPLING_RATE)
         for piece, span in zip(pieces, spans, strict=True)
         if piece
     )
-    return Transcript(" ".join(part.text for part in parts), (), parts, duration, notes, language)
+    return Transcript(" ".join(part.text for part in parts), (), parts, duration, notes, language, flags)
 
 
 def _main_language(spans: Sequence[Span], hypotheses: Sequence[Hypothesis]) -> str | None:
@@ -114,6 +115,18 @@ def _on_recording_clock(span: Span, hypothesis: Hypothesis) -> list[Word]:
         moved.append(replace(word, start=round(start, 3), end=round(min(max(zero + word.end, start), end), 3)))
         earliest = start
     return moved
+
+
+def _flags_on_recording_clock(span: Span, hypothesis: Hypothesis) -> Iterator[Flag]:
+    """Yield the chunk's flags on the recording's clock, inside the chunk's audio.
+
+    A flag of the whole chunk gets the core of the chunk.
+    """
+    zero, end = span.start / SAMPLING_RATE, span.end / SAMPLING_RATE
+    for flag in hypothesis.flags:
+        first = span.core_start / SAMPLING_RATE if flag.start is None else min(max(zero + flag.start, zero), end)
+        last = span.core_end / SAMPLING_RATE if flag.end is None else min(max(zero + flag.end, first), end)
+        yield replace(flag, start=round(first, 3), end=round(last, 3))
 
 
 def _joined_words(spans: Sequence[Span], chunks: list[list[Word]]) -> Iterator[Word]:
