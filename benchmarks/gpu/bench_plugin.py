@@ -452,7 +452,7 @@ class Inside:
             engine.step()
 
     def _add(self, samples: np.ndarray) -> None:
-        from voxbatch.engines.vllm.families import Piece
+        from voxbatch.engines.pieces import Piece
 
         self._ids += 1
         self._bench.core.add(f"i{self._ids}", self._bench.made._family.request(Piece(samples)))
@@ -657,7 +657,7 @@ def _babble(seed: int, seconds: float) -> np.ndarray:
 
 def _said(inside: Inside, bench: Bench, samples: list[np.ndarray], together: bool) -> list[list[int]]:
     """Return the tokens of each chunk, transcribed together or one by one."""
-    from voxbatch.engines.vllm.families import Piece
+    from voxbatch.engines.pieces import Piece
 
     found: dict[str, list[int]] = {}
     how = "t" if together else "a"

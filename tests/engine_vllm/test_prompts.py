@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from voxbatch import engines
-from voxbatch.engines.vllm.families import Piece, PieceText, UnsupportedPiece
+from voxbatch.engines.pieces import Piece, PieceText
+from voxbatch.engines.vllm.families import UnsupportedPiece
 from voxbatch.engines.vllm.families.instruct import Instruct
 from voxbatch.engines.vllm.families.realtime import Realtime
 from voxbatch.engines.vllm.model import locate

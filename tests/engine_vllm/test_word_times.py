@@ -187,7 +187,7 @@ def test_read_gives_word_times_with_the_real_tokenizer(tmp_path: Path) -> None:
     pytest.importorskip("mistral_common")
     from checkpoints import write_tekken
 
-    from voxbatch.engines.vllm.families import Piece
+    from voxbatch.engines.pieces import Piece
     from voxbatch.engines.vllm.families.realtime import Realtime
     from voxbatch.engines.vllm.model import REALTIME, Model
     from voxbatch.engines.vllm.settings import VllmSettings

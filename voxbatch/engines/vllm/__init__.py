@@ -2,8 +2,8 @@
 
 All knowledge about vLLM's internals is in this package, above all in `vllm_process` (a running vLLM engine) and
 `compat` (versions of vLLM), and in `voxbatch.vllm_plugin` (code inside vLLM's processes). `families/` holds the
-differences between models. `request_loop` keeps vLLM busy and starts it again after it died. `suspect_text` looks for
-lost and invented text. `speed` calculates the speed to expect.
+differences between models. `request_loop` keeps vLLM busy and starts it again after it died. `speed` calculates the
+speed to expect.
 """
 
 from __future__ import annotations

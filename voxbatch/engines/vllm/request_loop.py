@@ -2,7 +2,7 @@
 
 The request loop submits more requests than the engine runs at a time, so that the engine always finds the next one
 waiting. Each request that finishes is replaced at once; no request waits for a batch. A chunk with a suspect text is
-decoded a second time, in two halves (`suspect_text`).
+decoded a second time, in two halves (`suspect_text`, `pieces`).
 
 When the engine dies, a new engine is started, and the unfinished chunks are submitted again. After each death only an
 eighth of the chunks that were in the engine are submitted at a time. So a chunk that kills the engine is soon alone in
@@ -14,20 +14,19 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
 
-from voxbatch.chunking import quietest_position
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.message import EngineMessage
-from voxbatch.engines.vllm.families import Family, Piece, PieceText, UnsupportedPiece
-from voxbatch.engines.vllm.realtime_limits import SAMPLES_PER_TOKEN
-from voxbatch.engines.vllm.suspect_text import Suspicion, suspicions
+from voxbatch.engines.pieces import Piece, PieceText, joined, recut
+from voxbatch.engines.suspect_text import Suspicion, flags, reasons, suspicions, weight
+from voxbatch.engines.vllm.families import Family, UnsupportedPiece
 from voxbatch.engines.vllm.vllm_process import EngineDied, FinishedRequest, VllmProcess
 from voxbatch.errors import EngineError
-from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
+from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis
 
 Result = Hypothesis | ChunkFailure | EngineMessage
 
@@ -37,13 +36,6 @@ replaces a finished request within the step.
 
 If the engine runs one request at a time, no request waits behind it, so that its latency is its own, as the published
 profile ctx512 measures it. The GPU then idles only while a request is made: some milliseconds every few seconds."""
-SPLIT_S = 8.0
-"""Length from which a suspect chunk is decoded again in two halves. A shorter chunk is decoded again behind a little
-silence."""
-SHIFT = 5 * SAMPLES_PER_TOKEN + SAMPLES_PER_TOKEN // 4
-"""Number of samples of silence in front of a short suspect chunk: 420 ms. The quarter of a token is one encoder frame,
-so each token of audio pools other encoder frames than in the first round. A shift by whole tokens would give each token
-the same frames again."""
 SHRINK = 8
 """Divisor of the number of chunks after a death: only one in SHRINK of the chunks that were in the engine is in the new
 engine at a time, until all of them have a result."""
@@ -231,28 +223,43 @@ class RequestLoop:
     def _judge(self, pending: _PendingChunk) -> Hypothesis | None:
         """Return the result of a chunk whose pieces all have a text, or None if a second round is needed."""
         text = joined(pending.pieces, [pending.texts[i] for i in range(len(pending.pieces))])
+        found = suspicions(pending.chunk.samples, text)
         if pending.first_text is None:
-            pending.suspicions = suspicions(pending.chunk.samples, text) if self._watched else []
-            if not pending.suspicions:
-                return self._hypothesis(pending, text)
-            pending.first_text, pending.texts = text, {}
+            if not found or not self._watched:
+                return self._hypothesis(pending, text, found)
+            pending.first_text, pending.texts, pending.suspicions = text, {}, found
             pending.pieces = recut(pending.pieces[0], self._family.max_chunk_samples)
             self._to_resubmit.appendleft(pending)  # first: until a suspect of a death has its result, others wait
             return None
         how = f"decoded again {'in two halves' if len(pending.pieces) > 1 else 'behind a little silence'}"
-        if _weight(suspicions(pending.chunk.samples, text)) < _weight(pending.suspicions):
-            return self._hypothesis(pending, text, f"{_why(pending)}: {how}, and the second text was kept")
-        return self._hypothesis(pending, pending.first_text, f"{_why(pending)}: {how}, and the first text was kept")
+        why = reasons(pending.suspicions)
+        if weight(found) < weight(pending.suspicions):
+            return self._hypothesis(pending, text, found, f"{why}: {how}, and the second text was kept")
+        return self._first_result(pending, f"{why}: {how}, and the first text was kept")
 
-    def _hypothesis(self, pending: _PendingChunk, text: PieceText, *warnings: str) -> Hypothesis:
-        """Return the result of a chunk. Its language is the one that the family used: given, or detected by it."""
+    def _first_result(self, pending: _PendingChunk, warning: str) -> Hypothesis:
+        """Return the result of a chunk that keeps the text of its first round."""
+        assert pending.first_text is not None
+        return self._hypothesis(pending, pending.first_text, pending.suspicions, warning)
+
+    def _hypothesis(
+        self, pending: _PendingChunk, text: PieceText, found: list[Suspicion], *warnings: str
+    ) -> Hypothesis:
+        """Return the result of a chunk. Its language is the one that the family used: given, or detected by it.
+
+        Args:
+            text: the text that is kept.
+            found: the suspicions that hold for this text.
+            warnings: warnings of the second round.
+        """
         after_eos = (
             f"{characters} characters of text after the model said that it had ended, at {at:.1f} s"
             for at, characters in text.text_after_eos
         )
         language = pending.pieces[0].lang if self._family.uses_language and text.text.strip() else None
         chunk = pending.chunk
-        return Hypothesis(chunk.item, chunk.index, text.text, text.words, (*warnings, *after_eos), language)
+        notes = (*warnings, *after_eos)
+        return Hypothesis(chunk.item, chunk.index, text.text, text.words, notes, language, flags(found))
 
     def _given_up(self, pending: _PendingChunk, message: str, retryable: bool = False) -> Hypothesis | ChunkFailure:
         """Return the result of a chunk that cannot be submitted (again).
@@ -263,8 +270,7 @@ class RequestLoop:
         self._in_flight = {name: each for name, each in self._in_flight.items() if each[0] is not pending}
         if pending.first_text is None:
             return ChunkFailure(pending.chunk.item, pending.chunk.index, message, retryable)
-        warning = f"{_why(pending)}: could not be decoded again ({message})"
-        return self._hypothesis(pending, pending.first_text, warning)
+        return self._first_result(pending, f"{reasons(pending.suspicions)}: could not be decoded again ({message})")
 
     # -- between two engines ------------------------------------------------------------------------------------------
 
@@ -307,56 +313,3 @@ class RequestLoop:
 def _as_text(error: Exception) -> str:
     kind = "" if isinstance(error, UnsupportedPiece | ValueError) else f"{type(error).__name__}: "
     return f"vllm: {kind}{error}"
-
-
-def joined(pieces: list[Piece], texts: list[PieceText]) -> PieceText:
-    """Join the texts of consecutive pieces into one, with times from the chunk's first sample."""
-    if len(texts) == 1 and not pieces[0].lead:
-        return texts[0]
-    offset, words = 0.0, list[Word]()
-    pauses, untranscribed = list[tuple[float, float]](), list[tuple[float, float]]()
-    text_after_eos = list[tuple[float, int]]()
-    for piece, each in zip(pieces, texts, strict=True):
-        zero = offset - piece.lead / SAMPLING_RATE
-        words += [replace(w, start=max(offset, w.start + zero), end=max(offset, w.end + zero)) for w in each.words]
-        if each.longest_pause:
-            start, end = (max(offset, place + zero) for place in each.longest_pause)
-            pauses.append((pauses.pop()[0] if pauses and pauses[-1][1] == start else start, end))
-        if each.untranscribed:
-            untranscribed.append((max(offset, each.untranscribed[0] + zero), each.untranscribed[1] + zero))
-        text_after_eos += [(max(offset, at + zero), characters) for at, characters in each.text_after_eos]
-        offset = zero + len(piece.samples) / SAMPLING_RATE
-    parts = filter(None, (each.text.strip() for each in texts))
-    text = "".join(word.text for word in words) if words else " ".join(parts)
-    truncated = any(each.truncated for each in texts)
-    return PieceText(text, tuple(words), _longest(pauses), _longest(untranscribed), truncated, tuple(text_after_eos))
-
-
-def _longest(stretches: list[tuple[float, float]]) -> tuple[float, float] | None:
-    return max(stretches, key=lambda stretch: stretch[1] - stretch[0], default=None)
-
-
-def recut(piece: Piece, limit: int) -> list[Piece]:
-    """Return the audio of a piece as the pieces of a second round.
-
-    From SPLIT_S on these are two halves, cut at the quietest place near the middle. Shorter audio is one piece, behind
-    a little silence.
-
-    Args:
-        limit: length of the longest piece that the model takes, in samples.
-    """
-    samples = piece.samples
-    if len(samples) >= SPLIT_S * SAMPLING_RATE:
-        middle = len(samples) // 2
-        at, _ = quietest_position(samples, middle - SAMPLING_RATE * 2, middle + SAMPLING_RATE * 2)
-        return [replace(piece, samples=samples[:at]), replace(piece, samples=samples[at:])]
-    lead = min(SHIFT, limit - len(samples))
-    return [replace(piece, samples=np.concatenate([np.zeros(lead, np.float32), samples]), lead=lead)]
-
-
-def _why(pending: _PendingChunk) -> str:
-    return "; ".join(each.what for each in pending.suspicions)
-
-
-def _weight(found: list[Suspicion]) -> float:
-    return sum(each.weight for each in found)

@@ -11,19 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from voxbatch.records import Samples, Word
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Piece:
-    """A part of a chunk's audio that becomes one request."""
-
-    samples: Samples
-    """Samples of shape (num_samples,), at most `max_chunk_samples` of the family."""
-    lang: str | None = None
-    """Primary subtag of the language. None means that the language is unknown."""
-    lead: int = 0
-    """Number of samples of silence at the front that are not part of the chunk."""
+from voxbatch.engines.pieces import Piece, PieceText
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +25,6 @@ class Request:
     allowed_token_ids: tuple[int, ...] = ()
     """The only tokens that the text may have. Empty means all tokens."""
     suppressed_token_ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PieceText:
-    """The text of one piece, and what is known about it."""
-
-    text: str
-    words: tuple[Word, ...] = ()
-    """Words with times from the first sample of the piece. Empty if the model gives no word times."""
-    longest_pause: tuple[float, float] | None = None
-    """Start and end of the longest stretch without text, in seconds from the first sample of the piece. None for models
-    that do not write text while they listen."""
-    untranscribed: tuple[float, float] | None = None
-    """Start and end of the audio after the point at which the model ended its text, in seconds from the first sample of
-    the piece. None if the model listened to the end, or does not write text while it listens."""
-    truncated: bool = False
-    """True if the text ended because no more tokens were allowed."""
-    text_after_eos: tuple[tuple[float, int], ...] = ()
-    """Points at which the model wrote EOS and then more text: seconds from the first sample of the piece, and number of
-    characters that follow. Each request gives at most one."""
 
 
 class UnsupportedPiece(Exception):

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from voxbatch.engines.pieces import Piece, PieceText
 from voxbatch.engines.vllm import realtime_limits
-from voxbatch.engines.vllm.families import Piece, PieceText, Request, UnsupportedPiece
+from voxbatch.engines.vllm.families import Request, UnsupportedPiece
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.engines.vllm.tekken import Tekken, load_tekken, require_agreement

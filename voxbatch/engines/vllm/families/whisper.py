@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from voxbatch.engines.vllm.families import Piece, PieceText, Request, UnsupportedPiece
+from voxbatch.engines.pieces import Piece, PieceText
+from voxbatch.engines.vllm.families import Request, UnsupportedPiece
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError

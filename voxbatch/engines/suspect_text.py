@@ -2,20 +2,21 @@
 
 Speech models fail in a few known ways. They write nothing over speech (Voxtral Realtime writes [STREAMING_PAD] for
 minutes), stop early, repeat themselves, or write more than anybody can speak. Each failure leaves a trace that costs
-almost nothing to check. `request_loop` decodes a suspect chunk a second time, cut differently, and keeps the better
-text. This module only judges a text.
+almost nothing to check. The engines decode a suspect chunk a second time, cut differently, and keep the better text.
+This module only judges a text.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from voxbatch.chunking import FRAME, is_silent, loudness
-from voxbatch.engines.vllm.families import PieceText
-from voxbatch.records import SAMPLING_RATE, Samples
+from voxbatch.engines.pieces import PieceText
+from voxbatch.records import CUT_OFF, LOST_SPEECH, REPETITION, SAMPLING_RATE, SPEAKING_RATE, Flag, Samples
 
 PAUSE_S = 10.0
 """Seconds without text from which a pause is checked for speech. If nobody speaks for so long, the level shows it."""
@@ -47,8 +48,8 @@ frames, and above SPEECH_ABOVE_DB."""
 class Suspicion:
     """One reason why a text is suspect."""
 
-    what: str
-    """The reason as text for people, e.g. "no text over 12.4 s of speech"."""
+    flag: Flag
+    """The kind, the reason as text for people, and the place in seconds from the first sample of the chunk."""
     weight: float
     """The weight of the reason. The text with the smaller sum of weights is the better one of two."""
 
@@ -63,25 +64,44 @@ def suspicions(samples: Samples, text: PieceText) -> list[Suspicion]:
     found: list[Suspicion] = []
     duration, speech = len(samples) / SAMPLING_RATE, _speech_seconds(samples)
     characters = len(text.text.strip())
+
+    def add(kind: str, weight: float, reason: str, start: float | None = None, end: float | None = None) -> None:
+        found.append(Suspicion(Flag(kind, reason, start, end), weight))
+
     if characters > MOST_CHARACTERS_A_SECOND * max(duration, 1.0):
-        found.append(Suspicion(f"{characters} characters in {duration:.1f} s, more than anybody speaks", 2))
+        add(SPEAKING_RATE, 2, f"{characters} characters in {duration:.1f} s, more than anybody speaks")
     if len(text.text) >= COMPRESSION_CHARACTERS and (ratio := _compression_ratio(text.text)) > COMPRESSION:
-        found.append(Suspicion(f"the text repeats itself (it compresses {ratio:.1f} times)", 2))
+        add(REPETITION, 2, f"the text repeats itself (it compresses {ratio:.1f} times)")
     if text.truncated:
-        found.append(Suspicion("the text was cut off at the maximum length", 1))
+        add(CUT_OFF, 1, "the text was cut off at the maximum length")
     if not characters:
         if speech >= EMPTY_S:
-            found.append(Suspicion(f"no text over {speech:.1f} s of speech", 3))
+            add(LOST_SPEECH, 3, f"no text over {speech:.1f} s of speech")
         return found
     if speech >= SLOW_S and characters < FEWEST_CHARACTERS_A_SECOND * speech:
-        found.append(Suspicion(f"only {characters} characters over {speech:.1f} s of speech", 2))
+        add(SPEAKING_RATE, 2, f"only {characters} characters over {speech:.1f} s of speech")
     start, end = text.longest_pause or (0.0, 0.0)
     if end - start >= PAUSE_S and (missed := _speech_seconds(samples, start, end)) >= PAUSE_SPEECH_S:
-        found.append(Suspicion(f"nothing said from {start:.1f} to {end:.1f} s, over {missed:.1f} s of speech", 2))
+        add(LOST_SPEECH, 2, f"nothing said from {start:.1f} to {end:.1f} s, over {missed:.1f} s of speech", start, end)
     start, end = text.untranscribed or (0.0, 0.0)
     if text.untranscribed and (missed := _speech_seconds(samples, start, end)) >= EMPTY_S:
-        found.append(Suspicion(f"ended at {start:.1f} s, before {missed:.1f} s of speech", 2))
+        add(LOST_SPEECH, 2, f"ended at {start:.1f} s, before {missed:.1f} s of speech", start, end)
     return found
+
+
+def weight(found: Sequence[Suspicion]) -> float:
+    """Return the sum of the weights."""
+    return sum(each.weight for each in found)
+
+
+def reasons(found: Sequence[Suspicion]) -> str:
+    """Return the reasons as one text for people."""
+    return "; ".join(each.flag.reason for each in found)
+
+
+def flags(found: Sequence[Suspicion]) -> tuple[Flag, ...]:
+    """Return the flags of a text that is kept with these suspicions."""
+    return tuple(each.flag for each in found)
 
 
 def _compression_ratio(text: str) -> float:
