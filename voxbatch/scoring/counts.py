@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from voxbatch.scoring.alignment import edit_blocks
 from voxbatch.scoring.normalize import error_unit, normalizer
 
 
@@ -44,16 +45,15 @@ class ErrorCounts:
 
 
 def count_errors(reference: str, hypothesis: str, lang: str | None) -> ErrorCounts:
-    """Return the Levenshtein distance between the normalised texts, in the language's unit.
+    """Return the errors of the best alignment of the normalised texts, in the language's unit.
 
-    An empty hypothesis counts as deletions only. Memory is linear and time is quadratic: 2,000 words (a quarter of an
-    hour) take about 30 ms, 10,000 words less than a second.
+    An empty hypothesis counts as deletions only. See `edit_blocks` for the time that long texts take.
     """
-    from kaldialign import edit_distance
-
-    wanted = tokens(reference, lang)
-    found = edit_distance(wanted, tokens(hypothesis, lang))
-    return ErrorCounts(int(found["sub"]), int(found["ins"]), int(found["del"]), len(wanted))
+    wanted, heard = tokens(reference, lang), tokens(hypothesis, lang)
+    found = {"equal": 0, "substitution": 0, "insertion": 0, "deletion": 0}
+    for kind, _, _, length in edit_blocks(wanted, heard):
+        found[kind] += length
+    return ErrorCounts(found["substitution"], found["insertion"], found["deletion"], len(wanted))
 
 
 def tokens(text: str, lang: str | None) -> list[str]:
