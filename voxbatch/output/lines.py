@@ -32,6 +32,8 @@ _TRANSCRIPT_KEYS = frozenset(
 """Keys that each line of transcripts.jsonl has besides those of the manifest and `id`."""
 _SCORE_KEYS = frozenset(("wer", "substitutions", "insertions", "deletions", "reference_length"))
 """Further keys that lines of transcripts.jsonl may have."""
+RESULT_KEYS = _FAILURE_KEYS | _TRANSCRIPT_KEYS | _SCORE_KEYS | {DETECTED_LANGUAGE}
+"""All keys of output lines that are results, and not the manifest's."""
 
 
 def transcript_line(

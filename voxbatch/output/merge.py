@@ -48,6 +48,7 @@ def read_entries(store: Store, run: RunKey, parts: list[str] | None = None) -> I
     Raises:
         CheckpointError: a part is damaged or belongs to another run.
     """
+    _raise_open_file_limit()
     names = part_names(store, run.generation) if parts is None else parts
     firsts = [header.first for header in read_headers(store, names, run)]
     waiting = deque(sorted(zip(firsts, names, strict=True)))
@@ -94,7 +95,6 @@ def merge(
             merged output.
         TakenOverError: OUT belongs to another run now.
     """
-    _raise_open_file_limit()
     owner = Ownership(store, run.key)
     owner.check()
     recorded = read_summary(store)

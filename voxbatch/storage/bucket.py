@@ -39,6 +39,8 @@ CONTENT_TYPES = {
     ".tsv": "text/tab-separated-values; charset=utf-8",
     ".ttml": "application/ttml+xml",
     ".html": "text/html; charset=utf-8",
+    ".csv": "text/csv; charset=utf-8",
+    ".parquet": "application/vnd.apache.parquet",
 }
 
 
