@@ -20,7 +20,7 @@ LAYERS = (
     ("errors", "languages", "records", "safe_text", "standard_streams", "__init__"),
     ("log",),
     ("child_process", "hang_detector", "storage", "vllm_plugin"),
-    ("audio", "chunking", "config", "formats", "latency", "manifest", "prices", "scoring", "stitching"),
+    ("audio", "chunking", "config", "formats", "item_flags", "latency", "manifest", "prices", "scoring", "stitching"),
     ("engines",),
     ("decoding", "output"),
     ("doctor", "runner"),

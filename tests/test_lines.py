@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from voxbatch.output.lines import failure_line, transcript_line
-from voxbatch.records import Failure, Item, Transcript
+from voxbatch.output.lines import failure_line, read_transcript, transcript_line
+from voxbatch.records import Failure, Flag, Item, Transcript, Word
 
 
 def item(path: str, audio: str, **row: Any) -> Item:
@@ -48,3 +48,39 @@ def test_each_line_has_the_same_keys() -> None:
     assert [key for key in with_all if key != "text"] == list(without)
     assert (without["lang"], without["wer"], without["reference_length"]) == (None, None, None)
     assert (with_all["lang"], with_all["wer"], with_all["reference_length"]) == ("en", 0.0, 1)
+
+
+def test_confidence_and_flags_survive_the_line() -> None:
+    """The line has the mean confidence, the flags of the chunks and those of the whole text; reading it gives the flags
+    back.
+    """
+    words = (Word(" Hi", 0.0, 0.4, 0.5), Word(" you.", 0.4, 1.0, 0.7255))
+    lost = Flag("lost_speech", "no text over 4.0 s of speech", 1.0, 5.0)
+    heard = Transcript("Hi you.", words, audio_duration=5.0, flags=(lost,))
+    line = json.loads(json.dumps(transcript_line(item("a", "/a"), heard, "scripted", "count", "en", "/day")))
+    unsure = "unsure words (mean confidence 0.61)"
+    assert line["confidence"] == 0.613
+    assert line["flags"] == [
+        {"kind": "lost_speech", "reason": "no text over 4.0 s of speech", "start": 1.0, "end": 5.0},
+        {"kind": "low_confidence", "reason": unsure, "start": None, "end": None},
+    ]
+    assert read_transcript(line).flags == (lost, Flag("low_confidence", unsure))
+
+
+def test_a_line_without_confidence_or_flags_is_read() -> None:
+    """Words without confidence give null; a line of an earlier version, which has neither key, is read as unflagged."""
+    line = transcribed(item("a", "/a"))
+    assert (line["confidence"], line["flags"]) == (None, [])
+    earlier = {key: value for key, value in line.items() if key not in ("confidence", "flags")}
+    assert read_transcript(earlier) == read_transcript(line)
+
+
+def test_the_results_of_an_earlier_run_do_not_pass_through() -> None:
+    """An output as the manifest of another run: its confidence and flags are not taken for those of the new text. They
+    pass through only from a manifest that is no output.
+    """
+    earlier = {**transcribed(item("a.wav", "/a.wav")), "confidence": 0.1, "flags": [{"kind": "cut_off"}]}
+    again = item("a.wav", "/a.wav", **{key: value for key, value in earlier.items() if key != "audio_filepath"})
+    assert failure_line(again, Failure("AudioError", "gone"), None, "/day").keys().isdisjoint({"confidence", "flags"})
+    own = item("a.wav", "/a.wav", flags=["mine"])
+    assert failure_line(own, Failure("AudioError", "gone"), None, "/day")["flags"] == ["mine"]

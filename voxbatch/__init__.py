@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from voxbatch.output.results import Result
     from voxbatch.output.summary import Summary
-    from voxbatch.records import Failure, Segment, Transcript, Word
+    from voxbatch.records import Failure, Flag, Segment, Transcript, Word
     from voxbatch.runner import Progress
     from voxbatch.scoring import CorpusScore
 
@@ -40,7 +40,7 @@ _MODULES = {
     ),
     "voxbatch.output.results": ("Result",),
     "voxbatch.output.summary": ("Summary",),
-    "voxbatch.records": ("Failure", "Segment", "Transcript", "Word"),
+    "voxbatch.records": ("Failure", "Flag", "Segment", "Transcript", "Word"),
     "voxbatch.runner": ("Progress",),
     "voxbatch.scoring": ("CorpusScore",),
 }  # fmt: skip
@@ -54,6 +54,7 @@ __all__ = [
     "CorpusScore",
     "EngineError",
     "Failure",
+    "Flag",
     "ItemError",
     "ManifestError",
     "Progress",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -221,6 +222,7 @@ def outcome_lines(
     places: list[tuple[str, str]],
     reasons: FailureReasons | None = None,
     command: str = "",
+    out: str = "",
 ) -> Iterator[str]:
     """Yield the last lines of a run: the first transcripts, counts, error rates, speed, and the places of the outputs.
 
@@ -230,6 +232,7 @@ def outcome_lines(
         places: (description, place) of each output.
         reasons: the reasons of the failures, if there are failures and they can be read.
         command: the command of the run, to which --retry-failed can be added. Empty if there is none.
+        out: OUT, for the command that lists the flagged items. Empty if no command is to be shown.
     """
     for item_id, transcript in texts[:SHOWN_TRANSCRIPTS]:
         text = " ".join(transcript.split())  # a text with line breaks must still fill one line
@@ -258,6 +261,9 @@ def outcome_lines(
     yield f"engine {engine.name}, model {engine.model}{known_details(engine.license, engine.origin)}"
     width = max((len(description) for description, _ in places), default=0)
     yield from (f"{description:<{width}}  {place}" for description, place in places)
+    if summary.flags and summary.flags.items:
+        listed = f"; list them, the worst first: voxbatch flags {shlex.quote(out)}" if out else ""
+        yield f"{counted(summary.flags.items, 'transcript')} flagged as doubtful{listed}"
     if summary.failed and reasons:
         yield _failures(summary.failed, reasons, command)
 

@@ -12,7 +12,10 @@ import click
 
 from voxbatch.config import FORMATS
 
-ORDER = ("run", "status", "doctor", "models", "validate", "manifest", "score", "merge", "profiles", "submit", "listen")
+ORDER = (
+    "run", "status", "doctor", "models", "validate", "manifest", "score", "flags", "merge", "profiles", "submit",
+    "listen",
+)  # fmt: skip
 """Commands in the order of the help, the most used first. Others follow."""
 MEANT = {
     "transcribe": "voxbatch run SOURCE transcribes",

@@ -213,7 +213,7 @@ def print_outcome(summary: Summary, out: str, store_options: StoreOptions, comma
     reasons = None
     with contextlib.suppress(StorageError):
         reasons = read_reasons(store) if summary.failed else None
-    for line in display.outcome_lines(summary, texts, places, reasons, command):
+    for line in display.outcome_lines(summary, texts, places, reasons, command, out):
         click.echo(escape_controls(line))
 
 

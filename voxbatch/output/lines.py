@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
 from voxbatch.formats import transcript_dict
+from voxbatch.item_flags import item_flags, mean_confidence
 from voxbatch.languages import primary_subtag
 from voxbatch.manifest import LineError, PathPolicy
 from voxbatch.manifest.folder import json_path
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.layout import TRANSCRIPTS, VERSION
-from voxbatch.records import Failure, Item, Segment, Transcript, Word
+from voxbatch.records import Failure, Flag, Item, Segment, Transcript, Word
 from voxbatch.scoring import DETECTED_LANGUAGE, count_errors
 from voxbatch.scoring.corpus import RATE_DIGITS
 from voxbatch.storage import Store, is_remote
@@ -31,8 +33,9 @@ _TRANSCRIPT_KEYS = frozenset(
 )
 """Keys that each line of transcripts.jsonl has besides those of the manifest and `id`."""
 _SCORE_KEYS = frozenset(("wer", "substitutions", "insertions", "deletions", "reference_length"))
-"""Further keys that lines of transcripts.jsonl may have."""
-RESULT_KEYS = _FAILURE_KEYS | _TRANSCRIPT_KEYS | _SCORE_KEYS | {DETECTED_LANGUAGE}
+_TRUST_KEYS = frozenset(("confidence", "flags"))
+"""Further keys that lines of transcripts.jsonl may have. Lines of an earlier version have none of _TRUST_KEYS."""
+RESULT_KEYS = _FAILURE_KEYS | _TRANSCRIPT_KEYS | _SCORE_KEYS | _TRUST_KEYS | {DETECTED_LANGUAGE}
 """All keys of output lines that are results, and not the manifest's."""
 
 
@@ -51,6 +54,7 @@ def transcript_line(
     fields = transcript_dict(transcript)
     lang = given or transcript.language
     counts = count_errors(item.text, transcript.text, lang) if item.text is not None else None
+    confidence = mean_confidence(transcript.words)
     return {
         **_row(item, folder), "lang": lang, DETECTED_LANGUAGE: None if given else lang, "id": item.id,
         "pred_text": fields["text"], "words": fields["words"], "segments": fields["segments"],
@@ -60,6 +64,8 @@ def transcript_line(
         "insertions": counts and counts.insertions,
         "deletions": counts and counts.deletions,
         "reference_length": counts and counts.reference_length,
+        "confidence": None if confidence is None else round(confidence, 3),
+        "flags": [asdict(flag) for flag in (*transcript.flags, *item_flags(transcript, given))],
         "warnings": fields["warnings"], "version": VERSION,
     }  # fmt: skip
 
@@ -85,7 +91,7 @@ def _row(item: Item, folder: str | None) -> dict[str, Any]:
     if row.keys() >= _FAILURE_KEYS:
         results |= _FAILURE_KEYS
     if row.keys() >= _TRANSCRIPT_KEYS:
-        results |= _TRANSCRIPT_KEYS | _SCORE_KEYS
+        results |= _TRANSCRIPT_KEYS | _SCORE_KEYS | _TRUST_KEYS
     path = row[AUDIO_KEY]
     if not is_remote(path) and not path.startswith("/"):
         try:
@@ -96,12 +102,14 @@ def _row(item: Item, folder: str | None) -> dict[str, Any]:
 
 
 def read_transcript(line: dict[str, Any]) -> Transcript:
-    """Return the Transcript of a line that `transcript_line` wrote. Its words have lost their leading spaces; its text
-    keeps them."""
+    """Return the Transcript of a line that `transcript_line` wrote, in this version or an earlier one. Its words have
+    lost their leading spaces; its text keeps them."""
     words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence")) for w in line["words"])
     segments = tuple(Segment(**segment) for segment in line["segments"])
     language = primary_subtag(line.get("lang") or "") or None
-    return Transcript(line["pred_text"], words, segments, line["audio_duration"], tuple(line["warnings"]), language)
+    flags = tuple(Flag(**flag) for flag in line.get("flags") or ())
+    duration, warnings = line["audio_duration"], tuple(line["warnings"])
+    return Transcript(line["pred_text"], words, segments, duration, warnings, language, flags)
 
 
 def read_failure(line: dict[str, Any]) -> Failure:

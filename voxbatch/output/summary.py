@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -47,12 +47,33 @@ class RunningDigest:
 
 
 @dataclass(slots=True)
+class FlagCounts:
+    """Numbers of transcripts that have flags."""
+
+    items: int = 0
+    """Number of transcripts with at least one flag."""
+    by_kind: dict[str, int] = field(default_factory=dict)
+    """Number of transcripts with a flag of each kind."""
+
+    def add(self, kinds: Set[str]) -> None:
+        """Add a transcript with flags of these kinds."""
+        self.items += bool(kinds)
+        for kind in kinds:
+            self.by_kind[kind] = self.by_kind.get(kind, 0) + 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers as values for JSON, sorted by kind."""
+        return {"items": self.items, "by_kind": dict(sorted(self.by_kind.items()))}
+
+
+@dataclass(slots=True)
 class Totals:
     """Sums over all entries, from one pass."""
 
     done: int = 0
     failed: int = 0
     with_warnings: int = 0
+    flags: FlagCounts = field(default_factory=FlagCounts)
     audio_s: float = 0.0
     score: CorpusScore = field(default_factory=CorpusScore)
     errors: dict[str, int] = field(default_factory=dict)
@@ -67,6 +88,7 @@ class Totals:
         self.done += 1
         self.audio_s += line["audio_duration"]
         self.with_warnings += bool(line["warnings"])
+        self.flags.add({flag["kind"] for flag in line.get("flags") or ()})  # an earlier version wrote no flags
         if line.get("text") is not None:
             counts = ErrorCounts(line["substitutions"], line["insertions"], line["deletions"], line["reference_length"])
             self.score.add(line.get("lang") or language, counts)
@@ -103,6 +125,8 @@ class Summary:
     """RunKey.run_id. Empty if an old version wrote the file, like the next two fields."""
     generation: str = ""
     """RunKey.generation."""
+    flags: FlagCounts | None = None
+    """None if an old version wrote the file."""
     outputs: Mapping[str, FileDigest] = field(default_factory=dict)
     """Size and checksum of transcripts.jsonl and failures.jsonl, by name."""
 
@@ -128,6 +152,7 @@ class Summary:
             "completion_rate": self.completion_rate,
             "failures_by_error": dict(self.failures_by_error),
             "with_warnings": self.with_warnings,
+            "flags": self.flags and self.flags.to_dict(),
             "audio_s": self.audio_s,
             "wall_s": self.wall_s,
             "process_s": self.process_s,
@@ -172,11 +197,20 @@ class Summary:
             facts=RunFacts.from_dict(stored),
             run=stored_json.optional(stored, "run", str) or "",
             generation=stored_json.optional(stored, "generation", str) or "",
+            flags=_flag_counts(stored),
             outputs={
                 name: FileDigest(stored_json.count(each, "bytes"), stored_json.field(each, "sha256", str))
                 for name, each in outputs.items()
             },
         )
+
+
+def _flag_counts(stored: Mapping[str, Any]) -> FlagCounts | None:
+    flags = stored_json.optional(stored, "flags", dict)
+    if flags is None:
+        return None
+    by_kind = stored_json.field(flags, "by_kind", dict)
+    return FlagCounts(stored_json.count(flags, "items"), {kind: stored_json.count(by_kind, kind) for kind in by_kind})
 
 
 def _optional_number(stored: Mapping[str, Any], name: str) -> float | None:
@@ -226,6 +260,7 @@ def summarise(
         facts=facts,
         run=run.run_id,
         generation=run.generation,
+        flags=totals.flags,
         outputs=outputs or {},
     )
 

@@ -1,0 +1,140 @@
+"""Tests for `voxbatch flags`, and for the flags in the summary and on the terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import ManifestWriter, Voxbatch
+from outputs import owned
+
+from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
+from voxbatch.output.flagged import SEVERITY, find_flagged
+from voxbatch.output.lines import transcript_line
+from voxbatch.output.merge import merge_again
+from voxbatch.records import FLAG_KINDS, Flag, Item, Transcript
+from voxbatch.storage import open_store
+
+LOST = Flag("lost_speech", "no text over 8.0 s of speech", 65.0, 73.0)
+LOOP = Flag("repetition", "the text repeats itself (it compresses 9.1 times)", 0.0, 30.0)
+UNSURE = Flag("low_confidence", "unsure words (mean confidence 0.41)")
+"""Severities: 3 × 8 s, 3 × 30 s, and 1 × the duration of the recording."""
+FLAGS = {"calm": (), "unsure": (UNSURE,), "lost": (LOST,), "looped": (LOOP, UNSURE), "silent": ()}
+DURATION = 40.0
+
+
+def entries() -> list[PartEntry]:
+    """Return an entry for each of FLAGS, in this order."""
+    made = []
+    for index, (name, flags) in enumerate(FLAGS.items()):
+        row = {"audio_filepath": f"/{name}.wav"}
+        given = Item(index, index + 1, name, f"/{name}.wav", row=json.dumps(row).encode())
+        heard = Transcript(f"the text of {name}", audio_duration=DURATION, flags=flags)
+        made.append(PartEntry(index, "transcript", encode_line(transcript_line(given, heard, "e", "m", None, None))))
+    return made
+
+
+def commit(out: Path, committed: list[PartEntry], items: int = len(FLAGS)) -> None:
+    """Make an OUT whose run has committed these entries."""
+    out.mkdir()
+    store = open_store(str(out))
+    run = owned(store, items=items)
+    Checkpoint(store, run, items).commit(committed, 1.0)
+
+
+def test_the_worst_come_first_also_during_a_run(tmp_path: Path) -> None:
+    """Items are ordered by severity, ties by their order in the manifest, without a merge; the counts are of all."""
+    commit(tmp_path / "out", entries(), items=9)
+    found = find_flagged(open_store(str(tmp_path / "out")), None)
+    assert [(item.id, item.severity) for item in found.worst] == [("looped", 130.0), ("unsure", 40.0), ("lost", 24.0)]
+    assert (found.items, found.transcripts) == (9, 5)
+    assert found.counts.to_dict() == {"items": 3, "by_kind": {"lost_speech": 1, "low_confidence": 2, "repetition": 1}}
+    (worst,) = find_flagged(open_store(str(tmp_path / "out")), 1).worst
+    assert worst == found.worst[0]
+    lost = find_flagged(open_store(str(tmp_path / "out")), 5, "low_confidence")
+    assert [(item.id, item.severity) for item in lost.worst] == [("unsure", 40.0), ("looped", 40.0)]
+    assert lost.counts.items == 2
+
+
+def test_every_kind_has_a_severity() -> None:
+    """No kind of flag is without a weight."""
+    assert set(SEVERITY) == set(FLAG_KINDS)
+
+
+def test_the_summary_counts_items_by_kind(tmp_path: Path) -> None:
+    """An item counts once for each of its kinds. Entries of an earlier version have no flags, and are merged, too."""
+    earlier = {key: value for key, value in json.loads(entries()[4].line).items() if key not in ("flags", "confidence")}
+    commit(tmp_path / "out", [*entries()[:4], PartEntry(4, "transcript", encode_line(earlier))])
+    summary = merge_again(open_store(str(tmp_path / "out")))
+    counts = {"items": 3, "by_kind": {"lost_speech": 1, "low_confidence": 2, "repetition": 1}}
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["flags"] == counts
+    assert summary.flags is not None
+    assert summary.flags.to_dict() == counts
+    assert merge_again(open_store(str(tmp_path / "out"))) == summary
+    assert find_flagged(open_store(str(tmp_path / "out")), None).without_flags_key == 1
+
+
+SHOWN = """\
+3 of 5 transcripts flagged: low_confidence 2, lost_speech 1, repetition 1
+
+looped
+  repetition at 0:00.0 to 0:30.0: the text repeats itself (it compresses 9.1
+    times)
+  low_confidence: unsure words (mean confidence 0.41)
+  “the text of looped”
+
+unsure
+  low_confidence: unsure words (mean confidence 0.41)
+  “the text of unsure”
+
+… and 1 more; --limit 3 lists all
+"""
+
+
+@pytest.mark.slow
+def test_the_command_shows_reasons_and_places(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The list fits into 80 columns and says how to see the others; JSON has all; the end of a merge names the
+    command.
+    """
+    commit(tmp_path / "out", entries())
+    done = voxbatch("flags", "out", "--limit", "2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, SHOWN, "")
+    found = json.loads(voxbatch("flags", "out", "--json").stdout)
+    assert [item["id"] for item in found["worst"]] == ["looped", "unsure", "lost"]
+    assert found["worst"][2]["flags"] == [
+        {"kind": "lost_speech", "reason": "no text over 8.0 s of speech", "start": 65.0, "end": 73.0}
+    ]
+    only = voxbatch("flags", "out", "--kind", "lost_speech").stdout
+    assert only.startswith("1 of 5 transcripts flagged: lost_speech 1\n\nlost\n  lost_speech at 1:05.0 to 1:13.0: no ")
+    merged = voxbatch("merge", "out")
+    assert merged.returncode == 0, merged.stderr
+    assert "3 transcripts flagged as doubtful; list them, the worst first: voxbatch flags out\n" in merged.stdout
+    assert voxbatch("flags", "out", "--limit", "2").stdout == SHOWN
+
+
+@pytest.mark.slow
+def test_a_run_without_flags_says_so(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
+    """The scripted engine flags nothing; the failed item is not forgotten."""
+    manifest(1.0, None)
+    assert voxbatch("run", "m.jsonl", "-o", "out", "--engine", "scripted").returncode == 3
+    done = voxbatch("flags", "out")
+    text = "0 of 1 transcript flagged\n1 item failed or not done yet; see: voxbatch status out\n"
+    assert (done.returncode, done.stdout) == (0, text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("missing",), "Directory 'missing' does not exist"),
+        ((".",), "no run was started there (it has no run.json)"),
+        ((".", "--kind", "bad"), "--kind 'bad' is no kind of flag; known are lost_speech, "),
+        ((".", "--limit", "-1"), "-1 is not in the range x>=0"),
+    ],
+)
+def test_a_place_without_a_run_is_refused(voxbatch: Voxbatch, arguments: tuple[str, ...], message: str) -> None:
+    """Wrong usage is exit code 2 with the reason."""
+    done = voxbatch("flags", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr

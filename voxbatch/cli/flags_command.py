@@ -1,0 +1,100 @@
+"""`voxbatch flags`: list the transcripts to distrust, the worst first."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from voxbatch.cli.options import FolderOrAddress, store_options
+from voxbatch.errors import ConfigError
+from voxbatch.safe_text import counted, escape_controls
+from voxbatch.storage.options import StoreOptions
+
+if TYPE_CHECKING:
+    from voxbatch.output.flagged import Flagged, FlaggedItem
+    from voxbatch.records import Flag
+
+WIDTH = 79
+"""Columns of the printed text: a terminal's usual 80, without the last one."""
+SHOWN_ITEMS = 20
+"""Number of items that are listed without --limit."""
+
+
+@click.command(short_help="List the transcripts to distrust, the worst first.")
+@click.argument("out", type=FolderOrAddress())
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"Items to list. Default: {SHOWN_ITEMS}.")
+@click.option("--kind", metavar="KIND", help="Only flags of this kind, e.g. lost_speech.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs, with all items.")
+@store_options
+def flags(out: str, limit: int | None, kind: str | None, as_json: bool, store_options: StoreOptions) -> None:
+    """List the transcripts of the run in OUT that have flags, the worst first, with the reason and the place.
+
+    The order is by severity: the weight of the kind times the seconds of the stretch. The run may still be in progress.
+    """
+    from voxbatch.output.flagged import find_flagged
+    from voxbatch.records import FLAG_KINDS
+    from voxbatch.storage import open_store
+
+    if kind not in (None, *FLAG_KINDS):
+        raise ConfigError(f"--kind {kind!r} is no kind of flag; known are {', '.join(FLAG_KINDS)}")
+    shown = SHOWN_ITEMS if limit is None and not as_json else limit
+    found = find_flagged(open_store(out, store_options), shown, kind)
+    if as_json:
+        heads = {"items": found.items, "transcripts": found.transcripts, "flags": found.counts.to_dict()}
+        listed = [item.to_dict() for item in found.worst]
+        click.echo(json.dumps({**heads, "worst": listed}))
+        return
+    for line in _lines(found, out):
+        click.echo(escape_controls(line))
+
+
+def _lines(found: Flagged, out: str) -> Iterator[str]:
+    """Yield the lines for people: how many items are flagged, the worst ones, and how to list the others."""
+    kinds = sorted(found.counts.by_kind.items(), key=lambda pair: -pair[1])
+    by_kind = f": {', '.join(f'{kind} {count:,}' for kind, count in kinds)}" if kinds else ""
+    yield from _wrapped(f"{found.counts.items:,} of {counted(found.transcripts, 'transcript')} flagged{by_kind}")
+    if found.transcripts < found.items:
+        without = counted(found.items - found.transcripts, "item")
+        yield f"{without} failed or not done yet; see: voxbatch status {shlex.quote(out)}"
+    if found.without_flags_key:
+        yield from _wrapped(
+            f"{counted(found.without_flags_key, 'transcript')} of an earlier version of voxbatch, which wrote no flags"
+        )
+    for item in found.worst:
+        yield ""
+        yield from _item(item)
+    if left := found.counts.items - len(found.worst):
+        yield ""
+        yield f"… and {left:,} more; --limit {found.counts.items} lists all"
+
+
+def _item(item: FlaggedItem) -> Iterator[str]:
+    yield item.id
+    for flag in item.flags:
+        yield from _wrapped(f"  {flag.kind}{_place(flag)}: {flag.reason}")
+    text = textwrap.shorten(item.text, WIDTH - 4, placeholder=" …")
+    yield f"  “{text}”" if text else "  (no text)"
+
+
+def _place(flag: Flag) -> str:
+    """Return the stretch of a flag for people: " at 1:02.5 to 1:15.0"; "" for the whole recording."""
+    if flag.start is None or flag.end is None:
+        return ""
+    return f" at {_clock(flag.start)} to {_clock(flag.end)}"
+
+
+def _clock(seconds: float) -> str:
+    """Return a position in a recording: 62.5 → "1:02.5", 3675 → "1:01:15.0"."""
+    minutes, rest = divmod(round(seconds * 10), 600)
+    hours, minutes = divmod(minutes, 60)
+    clock = f"{hours}:{minutes:02d}" if hours else f"{minutes}"
+    return f"{clock}:{rest // 10:02d}.{rest % 10}"
+
+
+def _wrapped(text: str) -> Iterator[str]:
+    yield from textwrap.wrap(text, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
