@@ -1,8 +1,7 @@
 """Whisper through faster-whisper (CTranslate2) on the CPU: the engine for machines without a GPU.
 
-Each chunk is one independent call, so the results do not depend on the other chunks. Whisper normally answers a bad
-decode with sampling at higher temperatures. This is off, because two runs would differ. Conditioning on the previous
-text is off for the same reason, and because it carries mistakes from chunk to chunk.
+Each chunk is decoded by itself, so the results do not depend on the other chunks or on the number of threads.
+`whisper_windows` decodes a chunk.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import os
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -32,12 +31,14 @@ from voxbatch.engines.known_models import (
 )
 from voxbatch.engines.model_files import fingerprint
 from voxbatch.engines.options import parse
+from voxbatch.engines.whisper_windows import DecodingOptions, Window, windows
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
-WINDOW_SECONDS = 30
-"""Length of the audio that Whisper's encoder always takes (openai/whisper, audio.py: CHUNK_LENGTH)."""
+SECTION_SECONDS = 120
+"""Length of the longest chunk. Inside a chunk, each window of Whisper follows the last one, and takes its text as
+context. The chunks of one recording are independent, so that a long recording uses all cores."""
 SMALL_FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "vocabulary.*", "README.md")
 WEIGHTS = "model.bin"
 MODEL_FILES = ("model.bin", "*.json", "vocabulary.*")
@@ -50,22 +51,12 @@ _MIN_SAMPLES = SAMPLING_RATE // 20
 """Length of the shortest chunk that is transcribed: 50 ms. Shorter audio holds no phoneme, and Whisper would only
 invent text."""
 
-INVENTED_WORDS = 8
-"""Number of words up to which the voice detector checks a chunk: Whisper answers noise and music with "you" or "Thank
-you.", seldom with more words."""
-SPEECH_PROBABILITY = 0.4
-"""Speech probability that at least one window of 32 ms must reach in Silero VAD; otherwise the chunk holds no voice. On
-460 chunks of real speech in five languages, with telephone speech and single digits among them, the highest window was
-never below 0.63. On white noise it was 0.25."""
 ENGLISH_CONFIDENCE = 0.6
 """Mean confidence of the words of a chunk below which an English-only model probably hears another language. With
 tiny.en on 64 English recordings of 3 to 30 s, telephone speech among them, it was never below 0.82; on 35 recordings in
 Czech, German, Spanish and French it was below 0.6 for 27."""
 MIN_WORDS = 5
 """Fewest words of which the mean confidence is judged."""
-LANGUAGE_PROBABILITY = 0.5
-"""Probability from which a detected language is reported: no other language is as probable then. A language that was
-given has the probability 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +83,7 @@ class FasterWhisperEngine:
         self.spec = EngineSpec(
             name="faster-whisper",
             model=located.name,
-            max_chunk_samples=WINDOW_SECONDS * SAMPLING_RATE,
+            max_chunk_samples=SECTION_SECONDS * SAMPLING_RATE,
             concurrency=self._threads,
             languages=frozenset(languages if languages == {"en"} else languages | _CODES.keys()),
             multilingual_model="base",
@@ -112,16 +103,17 @@ class FasterWhisperEngine:
         if self._model is None and self._located.repository and not (self._located.path / WEIGHTS).exists():
             yield from hub.download(self._located.repository, self._located.path.name, [WEIGHTS])
         model = self._model = self._model or self._load()
-        results: queue.SimpleQueue[Hypothesis | ChunkFailure | None] = queue.SimpleQueue()
+        results: queue.SimpleQueue[Hypothesis | ChunkFailure | EngineMessage | None] = queue.SimpleQueue()
 
         def transcribe_all() -> None:
             try:
                 while chunk := feed.get():
-                    results.put(self._result(model, chunk))
+                    for result in self._results(model, chunk, feed):
+                        results.put(result)
             finally:
                 results.put(None)
 
-        def gathered() -> Iterator[Hypothesis | ChunkFailure]:
+        def gathered() -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
             for _ in range(self._threads):  # each thread puts None when it ends
                 while (result := results.get()) is not None:
                     yield result
@@ -155,42 +147,35 @@ class FasterWhisperEngine:
                 "--model takes a CTranslate2 directory or a hub name"
             ) from e
 
-    def _result(self, model: Any, chunk: Chunk) -> Hypothesis | ChunkFailure:
+    def _results(self, model: Any, chunk: Chunk, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
         """Transcribe a chunk. Any error in it becomes its ChunkFailure.
 
-        Short texts without a voice in the audio are dropped, because Whisper invented them.
+        Yields:
+            An empty message after each window, as a sign of life; then the result. Nothing more once the run is being
+            stopped.
         """
         if len(chunk.samples) < _MIN_SAMPLES:
-            return Hypothesis(chunk.item, chunk.index, "")
+            yield Hypothesis(chunk.item, chunk.index, "")
+            return
         try:
             # Whisper was trained on 16-bit samples only: its own loader decodes to s16le (openai/whisper, audio.py).
             samples = (np.rint(chunk.samples.clip(-1, 32_767 / 32_768) * 32_768) / 32_768).astype(np.float32)
-            segments, info = model.transcribe(
-                samples,
-                language=_CODES.get(chunk.lang or "", chunk.lang),
-                beam_size=self._options.beam_size,
-                temperature=0.0,
-                condition_on_previous_text=False,
-                word_timestamps=True,
-            )
-            words = tuple(
-                Word(word.word, round(word.start, 3), round(word.end, 3), round(word.probability, 3))
-                for segment in segments
-                for word in segment.words or ()
-            )
+            language = _CODES.get(chunk.lang or "", chunk.lang)
+            found = []
+            for window in windows(model, samples, language, DecodingOptions(self._options.beam_size)):
+                if feed.discarded:
+                    return
+                found.append(window)
+                yield EngineMessage("", is_progress=True)
+            words = tuple(word for window in found for word in window.words)
             text = "".join(word.text for word in words)
-            if 0 < len(words) <= INVENTED_WORDS and (speech := _speech_probability(chunk)) < SPEECH_PROBABILITY:
-                warning = (
-                    f"dropped {text.strip()[:80]!r}: no voice in this chunk (Silero VAD gives a speech probability of "
-                    f"at most {speech:.2f})"
-                )
-                return Hypothesis(chunk.item, chunk.index, "", warnings=(warning,))
-            certain = words and info.language_probability >= LANGUAGE_PROBABILITY
-            language = chunk.lang or _TAGS.get(info.language, info.language)
-            warnings = () if chunk.lang else self._doubts(words)
-            return Hypothesis(chunk.item, chunk.index, text, words, warnings, language if certain else None)
+            warnings = tuple(warning for window in found for warning in window.warnings)
+            warnings += () if chunk.lang else self._doubts(words)
+            heard = _main_language(found)
+            tag = chunk.lang if heard and chunk.lang else _TAGS.get(heard or "", heard)
+            yield Hypothesis(chunk.item, chunk.index, text, words, warnings, tag)
         except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
-            return ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(e).__name__}: {e}", retryable=True)
+            yield ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(e).__name__}: {e}", retryable=True)
 
     def _doubts(self, words: tuple[Word, ...]) -> tuple[str, ...]:
         """Return a warning if an English-only model seems to hear another language."""
@@ -204,16 +189,13 @@ class FasterWhisperEngine:
         return (warning,)
 
 
-def _speech_probability(chunk: Chunk) -> float:
-    """Return the highest speech probability that Silero VAD gives to a window of 32 ms of the chunk.
-
-    Silero VAD is part of faster-whisper's wheel.
-    """
-    from faster_whisper.vad import get_vad_model
-
-    window = 512
-    padded = np.pad(chunk.samples, (0, -len(chunk.samples) % window))
-    return float(get_vad_model()(padded).max())
+def _main_language(found: Sequence[Window]) -> str | None:
+    """Return the language of most of the audio that has one."""
+    seconds: dict[str, float] = {}
+    for window in found:
+        if window.language and window.words:
+            seconds[window.language] = seconds.get(window.language, 0.0) + window.end - window.start
+    return max(seconds, key=lambda language: seconds[language], default=None)
 
 
 @dataclass(frozen=True, slots=True)
