@@ -91,7 +91,7 @@ REFUSED = [
     (("merge", "nope"), "Invalid value for 'OUT': Directory 'nope' does not exist."),
     (("profiles", "x"), "profile 'x' is unknown; known are cpu"),
     (("score", "m.jsonl"), "m.jsonl: line 1: has no `pred_text`; score takes a run's transcripts.jsonl"),
-    (("score", "r0.wav"), "r0.wav: line 1: not JSON: "),
+    (("score", "r0.wav"), "r0.wav: line 1: byte 0x"),
     (
         ("run", "m.jsonl", "--include", "*.wav"),
         "--include '*.wav' selects recordings of a folder, and m.jsonl is no",

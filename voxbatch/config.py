@@ -25,6 +25,8 @@ from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
 FORMATS = (
     "srt", "vtt", "vtt-words", "ttml", "txt", "tsv", "ctm", "textgrid", "json", "whisperx-json", "openai-json",
 )  # fmt: skip
+TEXT_KINDS = ("jsonl", "json", "csv", "tsv", "trn", "ctm", "stm", "kaldi", "lines")
+"""Kinds of files with texts that `score` reads; the package scoring.readers reads them."""
 LOG_FORMATS = ("auto", "json", "text")
 RETRY_CHOICES = ("retryable", "all")
 

@@ -54,7 +54,7 @@ def score(
     if hypotheses is None:
         if not isinstance(references, str | os.PathLike):
             raise ConfigError("score needs the hypotheses, too: score(references, hypotheses, language=…)")
-        return score_place(os.fspath(references), None if ref is None else os.fspath(ref), tag)
+        return score_place(os.fspath(references), None if ref is None else os.fspath(ref), tag).corpus
     if isinstance(references, str | os.PathLike) or isinstance(hypotheses, str):
         raise ConfigError("score takes two lists of texts; for one pair give score([reference], [hypothesis], …)")
     if tag is None:

@@ -26,7 +26,6 @@ from voxbatch.cli.listen_command import listen
 from voxbatch.cli.models_command import models
 from voxbatch.cli.options import (
     LOG_FORMAT,
-    FileOrAddress,
     FolderOrAddress,
     OptionalValueCommand,
     PathOrAddress,
@@ -46,7 +45,7 @@ from voxbatch.cli.options import (
 )
 from voxbatch.cli.submit_command import submit
 from voxbatch.cli.validate_command import validate
-from voxbatch.config import FORMATS, Config, check_cues, check_formats, load_profile
+from voxbatch.config import FORMATS, TEXT_KINDS, Config, check_cues, check_formats, load_profile
 from voxbatch.errors import CheckpointError, VoxbatchError
 from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import announce, in_job, own_task, sagemaker, usd_per_hour
@@ -273,24 +272,39 @@ def status(out: str, as_json: bool, verify: bool, store_options: StoreOptions) -
 
 @cli.command(short_help="Score transcripts against references.")
 @click.argument("hyp", type=PathOrAddress(exists=True))
-@click.option("--ref", type=FileOrAddress(), help="Reference texts by id. Default: the `text` of HYP's own lines.")
-@option("--language", metavar="LANG", callback=language, help="Language of lines that do not name one, e.g. en.")
+@click.option("--ref", type=PathOrAddress(exists=True), help="References: a file or a folder. Default: HYP's own.")
+@click.option("--language", metavar="LANG", callback=language, help="Language of lines that do not name one, e.g. en.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(TEXT_KINDS),
+    metavar="KIND",
+    help=f"Kind of files whose names do not tell it: {', '.join(TEXT_KINDS)}.",
+)
 @store_options
-def score(hyp: str, ref: str | None, language: str | None, store_options: StoreOptions) -> None:
-    """Score HYP and print the counts as JSON. HYP is the OUT of a run, a transcripts.jsonl, or any JSON lines with
-    pred_text.
+def score(hyp: str, ref: str | None, language: str | None, kind: str | None, store_options: StoreOptions) -> None:
+    """Score HYP and print the counts as JSON. HYP is the OUT of a run; or a file with transcripts of any program: JSON
+    lines with pred_text, CSV or TSV, NIST's trn, ctm or stm, Kaldi's text, the JSON of Whisper's programs, or plain
+    lines; or a folder with one file for each recording.
 
-    For an OUT, the figure is the run's own: items that failed count as deletions.
+    For an OUT, the figure is the run's own: items that failed count as deletions. With --ref, texts are matched by id,
+    else by the recording's path, else by its name without folder and extension. References without a hypothesis count
+    as deletions.
     """
     from voxbatch.output.layout import FAILURES
     from voxbatch.output.score import is_run, score_place
     from voxbatch.scoring import UNDETERMINED
+    from voxbatch.storage import redacted
 
-    found = score_place(hyp, ref, language, store_options)
+    found = score_place(hyp, ref, language, kind, store_options)
+    languages = found.corpus.by_language
     if is_run(hyp) and not ref:
-        missing = sum(each.missing for each in found.by_language.values())
+        missing = sum(each.missing for each in languages.values())
         click.echo(f"the run in {hyp}; {counted(missing, 'item')} of {FAILURES} count as deletions", err=True)
-    if unknown := found.by_language.get(UNDETERMINED):
+    if found.matching and ref:
+        for note in found.matching.notes(redacted(hyp), redacted(ref)):
+            click.echo(escape_controls(note), err=True)
+    if unknown := languages.get(UNDETERMINED):
         count = unknown.items + unknown.missing
         text = f"no language is known for {counted(count, 'item')}; if the texts are English, give --language en"
         click.echo(f"Warning: {text}: the rules for English differ", err=True)

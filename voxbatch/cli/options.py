@@ -207,13 +207,6 @@ class FolderOrAddress(PathOrAddress):
         super().__init__(exists=True, file_okay=False)
 
 
-class FileOrAddress(PathOrAddress):
-    """An existing local file, or an address."""
-
-    def __init__(self) -> None:
-        super().__init__(exists=True, dir_okay=False)
-
-
 def _one_or_several(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> str | tuple[str, ...]:
     return names[0] if len(names) == 1 else names
 

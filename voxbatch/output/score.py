@@ -4,44 +4,90 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
+from typing import Any
 
-from voxbatch.errors import ConfigError
+from voxbatch.config import TEXT_KINDS
+from voxbatch.errors import BadLine, ConfigError, ManifestError
 from voxbatch.output import run_file
-from voxbatch.output.layout import FAILURES, TRANSCRIPTS
+from voxbatch.output.layout import FAILURES, RUN_FILE, TRANSCRIPTS
 from voxbatch.scoring import CorpusScore, count_errors, line_language
-from voxbatch.scoring.files import score_files
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote, open_store
+from voxbatch.scoring.files import Matching, read_pairs
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote, open_store, redacted
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceScore:
+    """The score of a run or of files."""
+
+    corpus: CorpusScore
+    matching: Matching | None = None
+    """How hypotheses and references of two files were matched."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values for JSON: those of the corpus, and `matching` if there were two files."""
+        return self.corpus.to_dict() | ({"matching": self.matching.to_dict()} if self.matching else {})
 
 
 def is_run(place: str) -> bool:
-    """Return whether a place is the OUT of a run, and not a file."""
-    return not place.endswith((".jsonl", ".json")) if is_remote(place) else os.path.isdir(place)
+    """Return whether a place is the OUT of a run, and not a file or a folder of texts."""
+    if is_remote(place):
+        return not place.removesuffix(".gz").endswith(tuple(f".{kind}" for kind in (*TEXT_KINDS, "txt")))
+    return os.path.isfile(os.path.join(place, RUN_FILE))
 
 
 def score_place(
     place: str,
     references: str | None = None,
     language: str | None = None,
+    kind: str | None = None,
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
-) -> CorpusScore:
-    """Return the score of a run or of a file.
+) -> PlaceScore:
+    """Return the score of a run or of files.
 
     Args:
-        place: the OUT of a run, or JSON lines with `pred_text`; a path or an address.
-        references: a file with other references; see score_files.
+        place: the OUT of a run, or hypotheses; a path or an address.
+        references: other references than those of the run or the file; see read_pairs.
         language: language of lines that name none.
+        kind: kind of a file whose extension says nothing; see read_pairs.
+        store_options: credentials and settings of the stores.
 
     Raises:
-        UsageError: there is no such file or folder; or see score_run and score_files.
+        UsageError: there is no such file or folder; or see score_run and read_pairs.
     """
     for each in (place, references):
         if each and not is_remote(each) and not os.path.exists(each):
-            raise ConfigError(f"{each} does not exist; give the OUT of a run, or a file of JSON lines")
+            raise ConfigError(f"{each} does not exist; give the OUT of a run, or a file with transcripts")
     if not is_run(place):
-        return score_files(place, references, language, store_options)
+        return score_files(place, references, language, kind, store_options)
     if references:
-        return score_files(os.path.join(place, TRANSCRIPTS), references, language, store_options)
-    return score_run(open_store(place, store_options), language)
+        return score_files(os.path.join(place, TRANSCRIPTS), references, language, kind, store_options)
+    return PlaceScore(score_run(open_store(place, store_options), language))
+
+
+def score_files(
+    hypotheses: str,
+    references: str | None = None,
+    language: str | None = None,
+    kind: str | None = None,
+    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+) -> PlaceScore:
+    """Return the score of a file with both texts, or of two files. See read_pairs for the arguments.
+
+    Raises:
+        ManifestError: a file cannot be read, or there is no reference.
+    """
+    pairs, matching = read_pairs(hypotheses, references, language, kind, store_options)
+    corpus = CorpusScore()
+    for pair in pairs:
+        if pair.hypothesis is None:
+            corpus.add_missing(pair.lang, pair.reference)
+        else:
+            corpus.add(pair.lang, count_errors(pair.reference, pair.hypothesis, pair.lang))
+    if not corpus.by_language:
+        reason = "no line has a reference: give `text` in its lines, or --ref FILE with `id` and `text`"
+        raise ManifestError(redacted(hypotheses), [BadLine(0, reason)])
+    return PlaceScore(corpus, matching)
 
 
 def score_run(store: Store, language: str | None = None) -> CorpusScore:

@@ -1,86 +1,283 @@
-"""Score files of JSON lines: hypotheses as `pred_text`, references as `text` in the same lines or in another file."""
+"""Match the hypotheses of one file with the references of another, by id; or take both from the rows of one file.
+
+A hypothesis and a reference match if they have the same id or the same path of the recording. Those that are left match
+by name: the last part of the id or of the path, without the extension of a recording. Rows never match by position,
+except the lines of two files without ids (`lines`), which must have equally many. References are held in memory (about
+1 kB and their text each), hypotheses come as a stream.
+"""
 
 from __future__ import annotations
 
-import json
+import posixpath
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from voxbatch.errors import BadLine, ManifestError
-from voxbatch.safe_text import redact_secrets
-from voxbatch.scoring.corpus import CorpusScore, line_language
-from voxbatch.scoring.counts import count_errors
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, open_remote
+from voxbatch.errors import ManifestError
+from voxbatch.manifest.folder import RECORDING_SUFFIXES
+from voxbatch.manifest.json_line import quote
+from voxbatch.safe_text import counted
+from voxbatch.scoring.corpus import DETECTED_LANGUAGE, line_language
+from voxbatch.scoring.readers import Entry, Role, Texts, open_texts
+from voxbatch.scoring.readers.entry import bad_line
+from voxbatch.scoring.readers.kinds import LINES
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+
+LISTED = 1000
+"""Most ids of unmatched texts that are kept for a list. All of them are counted."""
+EXAMPLES = 3
+"""Ids that a message shows."""
+_SUFFIX = re.compile(rf"(?:{'|'.join(map(re.escape, sorted(RECORDING_SUFFIXES)))})(?=(?:#[^/]*)?$)", re.IGNORECASE)
+_AMBIGUOUS = -1
 
 
-def score_files(
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A reference and its hypothesis."""
+
+    id: str
+    reference: str
+    hypothesis: str | None
+    """None if there is no transcript, which counts as all deletions."""
+    lang: str | None
+    reference_entry: Entry
+    hypothesis_entry: Entry | None
+
+
+@dataclass(slots=True)
+class Unmatched:
+    """Texts of one file that have no counterpart in the other."""
+
+    count: int = 0
+    ids: list[str] = field(default_factory=list)
+    """The first LISTED of them."""
+
+    def add(self, entry: Entry) -> None:
+        """Count an entry."""
+        self.count += 1
+        if len(self.ids) < LISTED:
+            self.ids.append(entry.id)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values for JSON."""
+        return {"count": self.count, "ids": self.ids}
+
+
+@dataclass(slots=True)
+class Matching:
+    """How the texts of two files were matched, complete once all pairs were yielded."""
+
+    by_id: int = 0
+    by_name: int = 0
+    by_line: int = 0
+    without_hypothesis: Unmatched = field(default_factory=Unmatched)
+    """References without a hypothesis. Their words count as deleted."""
+    without_reference: Unmatched = field(default_factory=Unmatched)
+    """Hypotheses without a reference. They are not scored."""
+
+    def notes(self, hypotheses: str, references: str) -> Iterator[str]:
+        """Yield sentences for people about what did not match by id.
+
+        Args:
+            hypotheses: name of the file.
+            references: name of the file.
+        """
+        if self.by_line:
+            yield f"{hypotheses} and {references} have no ids: line N of one was matched with line N of the other"
+        if self.by_name:
+            yield f"{counted(self.by_name, 'text')} matched by name alone, without folder and extension"
+        for unmatched, one, other, effect in (
+            (self.without_hypothesis, references, hypotheses, "; all of their words count as deleted"),
+            (self.without_reference, hypotheses, references, "; they are not scored"),
+        ):
+            if unmatched.count:
+                more = ", …" if unmatched.count > EXAMPLES else ""
+                ids = ", ".join(map(quote, unmatched.ids[:EXAMPLES])) + more
+                yield f"Warning: no match in {other} for {counted(unmatched.count, 'text')} of {one}: {ids}{effect}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values for JSON."""
+        return {
+            "by_id": self.by_id,
+            "by_name": self.by_name,
+            "by_line": self.by_line,
+            "references_without_hypothesis": self.without_hypothesis.to_dict(),
+            "hypotheses_without_reference": self.without_reference.to_dict(),
+        }
+
+
+def read_pairs(
     hypotheses: str,
     references: str | None,
     language: str | None = None,
+    kind: str | None = None,
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
-) -> CorpusScore:
-    """Return the score of the corpus.
+) -> tuple[Iterator[Pair], Matching | None]:
+    """Return the pairs of a file with both texts, or of two files, and how those were matched.
 
     Args:
-        hypotheses: a file or its address: JSON lines with `pred_text`, and with `text` or an `id` that `references`
-            has.
-        references: JSON lines with `id` (or `audio_filepath`) and `text`. A reference without a hypothesis counts as
-            missing.
-        language: language of lines that do not name one.
+        hypotheses: a file, a folder with one file for each recording, or an address.
+        references: likewise; None takes the references from the rows of `hypotheses`.
+        language: language of texts that do not name one.
+        kind: kind of a file whose extension says nothing; see config.TEXT_KINDS.
+        store_options: credentials and settings of the stores.
 
     Raises:
-        ManifestError: a line is not a JSON object or lacks a key, or no line has a reference.
+        ManifestError: a file cannot be read, an id is given twice, or nothing matches. Iterating raises it.
     """
-    unmatched: dict[str, dict[str, Any]] = {}
-    if references:
-        unmatched = {_match_key(row, references, line): row for line, row in _read_rows(references, store_options)}
-    score = CorpusScore()
-    for line, row in _read_rows(hypotheses, store_options):
-        source = unmatched.pop(_match_key(row, hypotheses, line), None) if references else row
-        if source is None or not isinstance(source.get("text"), str):
+    matching = None if references is None else Matching()
+
+    def pairs() -> Iterator[Pair]:
+        with open_texts(hypotheses, kind, store_options) as found:
+            if references is None or matching is None:
+                yield from _own_pairs(found, language)
+                return
+            with open_texts(references, kind, store_options) as wanted:
+                yield from _matched_pairs(found, wanted, language, matching)
+
+    return pairs(), matching
+
+
+def _own_pairs(texts: Texts, language: str | None) -> Iterator[Pair]:
+    """Yield the rows that have a reference. Two rows may have one path, but not one `id`."""
+    lines: dict[str, int] = {}
+    for entry in texts.entries(Role.BOTH):
+        if entry.row.get("id") is not None and (first := lines.setdefault(entry.id, entry.line)) != entry.line:
+            raise _repeated(texts.name, entry, first)
+        if entry.reference is not None:
+            yield Pair(entry.id, entry.reference, entry.text, _language(entry, language), entry, entry)
+
+
+class _References:
+    """The references of a file, which are found by id, path or name."""
+
+    def __init__(self, texts: Texts):
+        self.entries: list[Entry] = []
+        self.name = texts.name
+        self._by_key: dict[str, int] = {}
+        self._by_name: dict[str, int] = {}
+        for entry in texts.entries(Role.REFERENCE):
+            if entry.id in self._by_key:
+                raise _repeated(texts.name, entry, self.entries[self._by_key[entry.id]].line)
+            self._by_key[entry.id] = len(self.entries)
+            # The values of a row take more memory than its text.
+            row = {key: entry.row[key] for key in (DETECTED_LANGUAGE,) if key in entry.row}
+            self.entries.append(replace(entry, row=row))
+        for number, entry in enumerate(self.entries):
+            if entry.path:
+                self._by_key.setdefault(entry.path, number)
+            for name in {_short_name(entry.id), _short_name(entry.path or entry.id)}:
+                if self._by_name.setdefault(name, number) != number:
+                    self._by_name[name] = _AMBIGUOUS
+        self.taken_by: list[Entry | None] = [None] * len(self.entries)
+        """The hypothesis of each reference, without its text."""
+
+    def take(self, hypothesis: Entry, texts: Texts) -> tuple[Entry, bool] | None:
+        """Return (the reference of a hypothesis, whether it was found by name alone), or None. Each is taken once.
+
+        Raises:
+            ManifestError: several references fit, or the reference was taken before.
+        """
+        found = self._find(hypothesis, texts)
+        if found is None:
+            return None
+        number, _ = found
+        reference, earlier = self.entries[number], self.taken_by[number]
+        if earlier is not None and earlier.id == hypothesis.id:
+            raise _repeated(texts.name, hypothesis, earlier.line)
+        if earlier is not None:
+            reason = f"ids {quote(earlier.id)} and {quote(hypothesis.id)} both fit the reference {quote(reference.id)}"
+            raise bad_line(texts.name, hypothesis.line, f"{reason}; give each hypothesis the `id` of its reference")
+        self.taken_by[number] = Entry(hypothesis.line, hypothesis.id, None)
+        return reference, found[1]
+
+    def _find(self, hypothesis: Entry, texts: Texts) -> tuple[int, bool] | None:
+        keys = [key for key in (hypothesis.id, hypothesis.path) if key is not None]
+        for key in keys:
+            if (number := self._by_key.get(key)) is not None:
+                return number, False
+        for key in keys:
+            if (number := self._by_name.get(_short_name(key))) is not None:
+                if number == _AMBIGUOUS:
+                    reason = f"id {quote(hypothesis.id)} fits several references of {self.name} by its name alone"
+                    raise bad_line(texts.name, hypothesis.line, f"{reason}; give both the same `id`")
+                return number, True
+        return None
+
+
+def _matched_pairs(hypotheses: Texts, references: Texts, language: str | None, matching: Matching) -> Iterator[Pair]:
+    known = _References(references)
+    by_line, num_hypotheses, example = hypotheses.kind == references.kind == LINES, 0, ""
+    for entry in hypotheses.entries(Role.HYPOTHESIS):
+        num_hypotheses += 1
+        found = known.take(entry, hypotheses)
+        if found is None:
+            example = example or entry.id
+            matching.without_reference.add(entry)
             continue
-        lang = line_language(row, line_language(source, language))
-        if not isinstance(row.get("pred_text"), str):
-            raise ManifestError(
-                hypotheses, [BadLine(line, "has no `pred_text`; score takes a run's transcripts.jsonl")]
-            )
-        score.add(lang, count_errors(source["text"], row["pred_text"], lang))
-    for row in unmatched.values():
-        if isinstance(row.get("text"), str):
-            score.add_missing(line_language(row, language), row["text"])
-    if not score.by_language:
-        raise ManifestError(
-            hypotheses,
-            [BadLine(0, "no line has a reference: give `text` in its lines, or --ref FILE with `id` and `text`")],
+        reference, by_name = found
+        matching.by_line += by_line
+        matching.by_name += by_name
+        matching.by_id += not by_line and not by_name
+        if reference.text is not None:
+            yield from _pairs(reference, entry, language)
+    _check_matching(hypotheses, references, known, num_hypotheses, example)
+    for reference, hypothesis in zip(known.entries, known.taken_by, strict=True):
+        if hypothesis is None:
+            matching.without_hypothesis.add(reference)
+            if reference.text is not None:
+                yield from _pairs(reference, None, language)
+
+
+def _check_matching(
+    hypotheses: Texts, references: Texts, known: _References, num_hypotheses: int, example: str
+) -> None:
+    """Refuse files without ids of which one has more lines, and files of which nothing matches."""
+    if hypotheses.kind == references.kind == LINES and num_hypotheses != len(known.entries):
+        seen = f"has {num_hypotheses:,} lines, and {references.name} has {len(known.entries):,}"
+        advice = "without ids, line N of one file belongs to line N of the other: correct the files, or write ids"
+        raise bad_line(hypotheses.name, 0, f"{seen}; {advice}")
+    if num_hypotheses and known.entries and not any(known.taken_by):
+        ids = f"read as {hypotheses.kind}, with ids such as {quote(example)}"
+        others = f"{references.name}, read as {references.kind}, with ids such as {quote(known.entries[0].id)}"
+        raise bad_line(
+            hypotheses.name, 0, f"{ids}, has no id of {others}; give both the same ids, or name the kind with --format"
         )
-    return score
 
 
-def _read_rows(path: str, store_options: StoreOptions) -> Iterator[tuple[int, dict[str, Any]]]:
-    with open_remote(path, store_options) if is_remote(path) else open(path, "rb") as file:
-        for number, text in enumerate(file, 1):
-            if text.strip():
-                try:
-                    row = json.loads(text)
-                except (ValueError, RecursionError) as e:
-                    raise ManifestError(path, [BadLine(number, f"not JSON: {e}")]) from e
-                if not isinstance(row, dict):
-                    seen = redact_secrets(repr(text[:4000]))[:43]
-                    reason = f"is not a JSON object: {seen}; write one JSON object a line"
-                    raise ManifestError(path, [BadLine(number, reason)])
-                yield number, row
+def _pairs(reference: Entry, hypothesis: Entry | None, language: str | None) -> Iterator[Pair]:
+    """Yield the pair of two entries; or one pair for each segment of the reference, if the hypothesis has word times.
+
+    A word belongs to the first segment that ends after the middle of the word, or else to the last segment, as in
+    NIST's sclite. The words of ignored segments are not scored.
+    """
+    lang = (
+        _language(reference, language) if hypothesis is None else _language(hypothesis, _language(reference, language))
+    )
+    if hypothesis is None or not hypothesis.words or not reference.segments:
+        text = None if hypothesis is None else hypothesis.text
+        yield Pair(reference.id, reference.text or "", text, lang, reference, hypothesis)
+        return
+    words, at = sorted(hypothesis.words, key=lambda word: word.start), 0
+    for number, segment in enumerate(reference.segments, 1):
+        begin, is_last = at, number == len(reference.segments)
+        while at < len(words) and (is_last or (words[at].start + words[at].end) / 2 < segment.end):
+            at += 1
+        if segment.scored:
+            text = " ".join(word.text for word in words[begin:at])
+            name = f"{reference.id}#{segment.start:g}-{segment.end:g}"
+            yield Pair(name, segment.text, text, lang, reference, hypothesis)
 
 
-def _match_key(row: dict[str, Any], path: str, line: int) -> str:
-    key = row.get("id", row.get("audio_filepath"))
-    if key is None:
-        raise ManifestError(
-            path,
-            [
-                BadLine(
-                    line,
-                    "has neither `id` nor `audio_filepath`, by which a hypothesis finds its reference; add one of them",
-                )
-            ],
-        )
-    return str(key)
+def _language(entry: Entry, language: str | None) -> str | None:
+    return line_language({"lang": entry.lang, DETECTED_LANGUAGE: entry.row.get(DETECTED_LANGUAGE)}, language)
+
+
+def _short_name(path: str) -> str:
+    """Return the last part of an id or a path without the extension of a recording: "x/a.wav#5-2" → "a#5-2"."""
+    return _SUFFIX.sub("", posixpath.basename(path.rstrip("/")), count=1) or path
+
+
+def _repeated(name: str, entry: Entry, first: int) -> ManifestError:
+    return bad_line(name, entry.line, f"id {quote(entry.id)} is also line {first}'s; give each text its own id")

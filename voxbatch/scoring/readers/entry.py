@@ -1,0 +1,79 @@
+"""The records that every reader yields, and the errors of a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from voxbatch.errors import BadLine, ManifestError
+from voxbatch.manifest.json_line import LongLine
+from voxbatch.manifest.source import Source
+
+
+class Role(Enum):
+    """The texts that are wanted of a file."""
+
+    REFERENCE = "reference"
+    HYPOTHESIS = "hypothesis"
+    BOTH = "both"
+    """Hypotheses, each with its reference in the same row."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedText:
+    """A word, or the text of a segment, with its times in seconds."""
+
+    text: str
+    start: float
+    end: float
+    speaker: str = ""
+    """The speaker, or "" where the file names none."""
+    scored: bool = True
+    """False for a segment of time that is left out of the score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One text of a file."""
+
+    line: int
+    """1-based line number, or 0 if the whole file is one text."""
+    id: str
+    text: str | None
+    """The text in the role that was asked for. None means that there is no transcript, or no reference."""
+    reference: str | None = None
+    """The reference of the same row, if both were asked for."""
+    path: str | None = None
+    """The recording's path as it is written."""
+    lang: str | None = None
+    words: tuple[TimedText, ...] = ()
+    """Words with their times, if the file has them."""
+    segments: tuple[TimedText, ...] = ()
+    """Segments with times or speakers, if the file has them."""
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """The row as it was read, for groups. Empty for kinds of files without further values."""
+
+
+def bad_line(name: str, line: int, reason: str) -> ManifestError:
+    """Return the error of one line. Line 0 means the file as a whole."""
+    return ManifestError(name, [BadLine(line, reason)])
+
+
+def text_lines(source: Source) -> Iterator[tuple[int, str]]:
+    """Yield (line number, line without its end) of each line, blank lines too.
+
+    Raises:
+        ManifestError: a line is not UTF-8 or too long; or see Source.pieces.
+    """
+    for number, raw in source.raw_lines():
+        if isinstance(raw, LongLine):
+            raise bad_line(source.name, number, f"has {raw.num_bytes:,} bytes; write one text a line")
+        try:
+            yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            reason = (
+                f"byte 0x{raw[error.start]:02X} is not UTF-8; convert the file: iconv -f LATIN1 -t UTF-8, for Latin-1"
+            )
+            raise bad_line(source.name, number, reason) from error
