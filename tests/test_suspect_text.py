@@ -18,8 +18,17 @@ from sounds import babble
 from voxbatch.decoding import Task
 from voxbatch.decoding.decoder import chunks
 from voxbatch.engines.pieces import PieceText
-from voxbatch.engines.suspect_text import reasons, suspicions
-from voxbatch.records import CUT_OFF, LOST_SPEECH, REPETITION, SAMPLING_RATE, SPEAKING_RATE, Samples
+from voxbatch.engines.suspect_text import VOICE_WINDOW, Voice, reasons, suspicions
+from voxbatch.records import (
+    CUT_OFF,
+    LOST_SPEECH,
+    REPETITION,
+    SAMPLING_RATE,
+    SPEAKING_RATE,
+    TEXT_OVER_SILENCE,
+    Samples,
+    Word,
+)
 from voxbatch.storage import open_recording
 
 SPEECH = babble(30.0, seed=1)
@@ -58,7 +67,7 @@ def test_an_ordinary_text_is_not_suspect() -> None:
             of(3),
             PieceText(text_of(106)),
             SPEAKING_RATE,
-            "106 characters in 3.0 s, more than anybody speaks",
+            "106 characters in 3.0 s of audio, more than anybody speaks",
             id="fast",
         ),
         pytest.param(
@@ -113,7 +122,7 @@ def test_each_check_fires_on_its_own_fault(samples: Samples, heard: PieceText, k
         pytest.param(np.zeros(30 * SAMPLING_RATE, np.float32), PieceText(""), id="silence"),
         pytest.param(np.zeros(0, np.float32), PieceText(""), id="nothing"),
         pytest.param(of(3), PieceText(text_of(105)), id="as fast as anybody speaks"),
-        pytest.param(of(0.2), PieceText(text_of(35)), id="short, whatever it says"),
+        pytest.param(of(0.2), PieceText(text_of(21)), id="short, and as fast as anybody speaks"),
         pytest.param(of(7.9), PieceText("a"), id="one letter over less than 8 s"),
         pytest.param(SPEECH, PieceText(text_of(200), longest_pause=(14.9, 24.8)), id="a pause under 10 s"),
         pytest.param(SPEECH, PieceText("no no no no no no no no no"), id="repeated, but short"),
@@ -124,6 +133,61 @@ def test_each_check_fires_on_its_own_fault(samples: Samples, heard: PieceText, k
 def test_no_check_fires_just_below_its_bound(samples: Samples, heard: PieceText) -> None:
     """No watchdog fires just below its bound."""
     assert said(samples, heard) == ""
+
+
+# -- with a voice detector ---------------------------------------------------------------------------------------------
+
+
+def voice_of(*stretches: tuple[float, float], duration: float = 30.0) -> Voice:
+    """Return the probabilities of a detector that is certain of these stretches, in seconds."""
+    voice = np.full(-(-round(duration * SAMPLING_RATE) // VOICE_WINDOW), 0.01, np.float32)
+    for start, end in stretches:
+        voice[round(start * SAMPLING_RATE / VOICE_WINDOW) : round(end * SAMPLING_RATE / VOICE_WINDOW)] = 0.99
+    return voice
+
+
+def words_of(start: float, end: float, count: int) -> tuple[Word, ...]:
+    """Return words at an even pace."""
+    edges = np.linspace(start, end, count + 1)
+    letters = text_of(2_000 + round(start)).replace(" ", "")
+    return tuple(Word(f" {letters[5 * i : 5 * i + 4]}", float(a), float(b)) for i, (a, b) in enumerate(pairwise(edges)))
+
+
+def heard_in(*stretches: tuple[float, float]) -> PieceText:
+    """Return a text with three words per second in each stretch."""
+    words = tuple(word for start, end in stretches for word in words_of(start, end, round(3 * (end - start))))
+    return PieceText("".join(word.text for word in words), words)
+
+
+@pytest.mark.parametrize(
+    ("voice", "heard", "found"),
+    [
+        pytest.param([(0, 30)], heard_in((0, 30)), [], id="a text over voice"),
+        pytest.param([(0, 10), (12, 30)], heard_in((0, 10), (12, 30)), [], id="a pause without voice"),
+        pytest.param([(0, 30)], heard_in((0, 10), (11.1, 30)), [], id="a gap of a second"),
+        pytest.param([(0, 30)], heard_in((0, 10), (12, 30)), [(LOST_SPEECH, 10, 12)], id="a gap of two seconds"),
+        pytest.param([(0, 30)], heard_in((2, 28)), [(LOST_SPEECH, 0, 2), (LOST_SPEECH, 28, 30)], id="both ends"),
+        pytest.param([(0, 1)], PieceText(""), [], id="a second without text"),
+        pytest.param([(0, 2)], PieceText(""), [(LOST_SPEECH, None, None)], id="two seconds without text"),
+        pytest.param([(0, 10)], heard_in((0, 10), (20, 20.6)), [], id="two words over silence"),
+        pytest.param([(0, 10)], heard_in((0, 10), (20, 21)), [(TEXT_OVER_SILENCE, 20, 21)], id="three words"),
+        pytest.param([(0, 1)], PieceText(text_of(44)), [], id="as fast as anybody speaks in a second of voice"),
+        pytest.param([(0, 1)], PieceText(text_of(48)), [(SPEAKING_RATE, None, None)], id="faster"),
+    ],
+)
+def test_voice_decides(voice: list[tuple[float, float]], heard: PieceText, found: list[Any]) -> None:
+    """With a voice detector, speech is where it hears a voice, and short gaps and a few words are judged."""
+    judged = suspicions(SPEECH, heard, voice_of(*voice))
+    assert [(each.flag.kind, each.flag.start, each.flag.end) for each in judged] == [
+        (kind, start if start is None else pytest.approx(start), end if end is None else pytest.approx(end))
+        for kind, start, end in found
+    ]
+
+
+def test_gaps_between_words_are_judged_without_a_voice_detector() -> None:
+    """A gap of ten seconds between two words is suspect if the audio is loud there."""
+    assert said(SPEECH, heard_in((0, 15), (24.5, 30))) == ""
+    assert said(SPEECH, heard_in((0, 15), (25.5, 30))).startswith("nothing said from 15.0 to 25.5 s, over ")
 
 
 def test_a_pause_without_speech_is_not_suspect() -> None:
