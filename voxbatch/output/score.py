@@ -77,7 +77,7 @@ def score_files(
     Raises:
         ManifestError: a file cannot be read, or there is no reference.
     """
-    pairs, matching = read_pairs(hypotheses, references, language, kind, store_options)
+    pairs, matching = read_pairs(hypotheses, references, language, kind, store_options=store_options)
     corpus = CorpusScore()
     for pair in pairs:
         if pair.hypothesis is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,6 +43,11 @@ class Pair:
     lang: str | None
     reference_entry: Entry
     hypothesis_entry: Entry | None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The values of both rows. Those of the reference come first where both have one."""
+        return {**(self.hypothesis_entry.row if self.hypothesis_entry else {}), **self.reference_entry.row}
 
 
 @dataclass(slots=True)
@@ -112,6 +117,7 @@ def read_pairs(
     references: str | None,
     language: str | None = None,
     kind: str | None = None,
+    keys: Iterable[str] = (),
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
 ) -> tuple[Iterator[Pair], Matching | None]:
     """Return the pairs of a file with both texts, or of two files, and how those were matched.
@@ -121,6 +127,7 @@ def read_pairs(
         references: likewise; None takes the references from the rows of `hypotheses`.
         language: language of texts that do not name one.
         kind: kind of a file whose extension says nothing; see config.TEXT_KINDS.
+        keys: keys whose values Pair.row must have. Other values of the references' rows are not held in memory.
         store_options: credentials and settings of the stores.
 
     Raises:
@@ -134,7 +141,7 @@ def read_pairs(
                 yield from _own_pairs(found, language)
                 return
             with open_texts(references, kind, store_options) as wanted:
-                yield from _matched_pairs(found, wanted, language, matching)
+                yield from _matched_pairs(found, _References(wanted, (DETECTED_LANGUAGE, *keys)), language, matching)
 
     return pairs(), matching
 
@@ -152,9 +159,9 @@ def _own_pairs(texts: Texts, language: str | None) -> Iterator[Pair]:
 class _References:
     """The references of a file, which are found by id, path or name."""
 
-    def __init__(self, texts: Texts):
+    def __init__(self, texts: Texts, keys: Sequence[str]):
         self.entries: list[Entry] = []
-        self.name = texts.name
+        self.name, self.kind = texts.name, texts.kind
         self._by_key: dict[str, int] = {}
         self._by_name: dict[str, int] = {}
         for entry in texts.entries(Role.REFERENCE):
@@ -162,7 +169,7 @@ class _References:
                 raise _repeated(texts.name, entry, self.entries[self._by_key[entry.id]].line)
             self._by_key[entry.id] = len(self.entries)
             # The values of a row take more memory than its text.
-            row = {key: entry.row[key] for key in (DETECTED_LANGUAGE,) if key in entry.row}
+            row = {key: entry.row[key] for key in keys if key in entry.row}
             self.entries.append(replace(entry, row=row))
         for number, entry in enumerate(self.entries):
             if entry.path:
@@ -206,9 +213,8 @@ class _References:
         return None
 
 
-def _matched_pairs(hypotheses: Texts, references: Texts, language: str | None, matching: Matching) -> Iterator[Pair]:
-    known = _References(references)
-    by_line, num_hypotheses, example = hypotheses.kind == references.kind == LINES, 0, ""
+def _matched_pairs(hypotheses: Texts, known: _References, language: str | None, matching: Matching) -> Iterator[Pair]:
+    by_line, num_hypotheses, example = hypotheses.kind == known.kind == LINES, 0, ""
     for entry in hypotheses.entries(Role.HYPOTHESIS):
         num_hypotheses += 1
         found = known.take(entry, hypotheses)
@@ -222,7 +228,7 @@ def _matched_pairs(hypotheses: Texts, references: Texts, language: str | None, m
         matching.by_id += not by_line and not by_name
         if reference.text is not None:
             yield from _pairs(reference, entry, language)
-    _check_matching(hypotheses, references, known, num_hypotheses, example)
+    _check_matching(hypotheses, known, num_hypotheses, example)
     for reference, hypothesis in zip(known.entries, known.taken_by, strict=True):
         if hypothesis is None:
             matching.without_hypothesis.add(reference)
@@ -230,17 +236,15 @@ def _matched_pairs(hypotheses: Texts, references: Texts, language: str | None, m
                 yield from _pairs(reference, None, language)
 
 
-def _check_matching(
-    hypotheses: Texts, references: Texts, known: _References, num_hypotheses: int, example: str
-) -> None:
+def _check_matching(hypotheses: Texts, known: _References, num_hypotheses: int, example: str) -> None:
     """Refuse files without ids of which one has more lines, and files of which nothing matches."""
-    if hypotheses.kind == references.kind == LINES and num_hypotheses != len(known.entries):
-        seen = f"has {num_hypotheses:,} lines, and {references.name} has {len(known.entries):,}"
+    if hypotheses.kind == known.kind == LINES and num_hypotheses != len(known.entries):
+        seen = f"has {num_hypotheses:,} lines, and {known.name} has {len(known.entries):,}"
         advice = "without ids, line N of one file belongs to line N of the other: correct the files, or write ids"
         raise bad_line(hypotheses.name, 0, f"{seen}; {advice}")
     if num_hypotheses and known.entries and not any(known.taken_by):
         ids = f"read as {hypotheses.kind}, with ids such as {quote(example)}"
-        others = f"{references.name}, read as {references.kind}, with ids such as {quote(known.entries[0].id)}"
+        others = f"{known.name}, read as {known.kind}, with ids such as {quote(known.entries[0].id)}"
         raise bad_line(
             hypotheses.name, 0, f"{ids}, has no id of {others}; give both the same ids, or name the kind with --format"
         )
