@@ -1,9 +1,13 @@
-"""Compare the word error rate of `voxbatch run` with faster-whisper called directly on each file.
+"""Compare the word error rate and the speed of `voxbatch run` with faster-whisper called directly on each file.
 
-The model, the decoding options, the normaliser and the counting are the same. faster-whisper receives each file's path
-and decodes the file itself (PyAV). It gets a recording of 14 minutes as a whole and moves its window by its own
-timestamps. voxbatch decodes, resamples and cuts the recording itself. Both use all cores, with one file or one chunk on
-each core.
+The peer is called as its README shows, with its own defaults: `model.transcribe(path, language="en")`. So it gives each
+window the text before as context, and samples again after a bad decode. The model, the number format, the normaliser
+and the counting are the same. faster-whisper decodes the file itself (PyAV) and takes a recording of 14 minutes as a
+whole. voxbatch decodes, resamples and cuts the recording itself. Both use all cores, with one file or one chunk on each
+core.
+
+`--baseline DIR` also runs an older checkout of voxbatch, in turn with this one, and compares the medians of the
+speeds. CPU seconds are shown beside wall seconds, because they suffer less from other work on the machine.
 """
 
 from __future__ import annotations
@@ -11,6 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +26,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import Bars, english_rows, is_long, machine, run, write_manifest
+from common import ROOT, Bars, english_rows, is_long, machine, write_manifest
 
 from voxbatch.engines.faster_whisper import FasterWhisperEngine
 from voxbatch.scoring import ErrorCounts, count_errors
 
 MARGIN_POINTS = 0.1
 """Maximum points of WER by which voxbatch may be worse."""
+MIN_SPEED = 0.9
+"""Smallest share of the baseline's speed that voxbatch must reach."""
+OURS, BASELINE, PEER = "voxbatch run", "baseline", "faster-whisper"
 Rows = list[dict[str, Any]]
 
 
@@ -36,37 +47,43 @@ class Side:
     """Texts by id; an item that failed is missing, and all its words count as deleted."""
     wall_s: float
     """Seconds, including the loading of the model."""
+    cpu_s: float
+    """CPU seconds of the process and its children."""
 
     def counts(self, row: dict[str, Any]) -> ErrorCounts:
         """Return the error counts of one row."""
         return count_errors(row["text"], self.texts.get(row["id"], ""), "en")
 
 
-def ours(rows: Rows, folder: Path) -> Side:
-    """Transcribe with `voxbatch run`."""
+def ours(rows: Rows, folder: Path, checkout: Path = ROOT) -> Side:
+    """Transcribe with `voxbatch run` of a checkout."""
     manifest, out = write_manifest(folder / "rows.jsonl", rows), folder / "out"
-    ran = run(
-        ["run", manifest, "-o", out, "--engine", "faster-whisper", "--allow-outside", "--log-format", "json"],
-        ok=(0, 3),
-    )
+    command = [sys.executable, "-m", "voxbatch", "run", manifest, "-o", out, "--engine", "faster-whisper"]
+    began, cpu_s = time.monotonic(), _children_cpu_s()
+    done = subprocess.run(
+        [*command, "--overwrite", "--allow-outside", "--log-format", "json"],
+        env={**os.environ, "PYTHONPATH": str(checkout)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    wall_s, cpu_s = time.monotonic() - began, _children_cpu_s() - cpu_s
+    if done.returncode not in (0, 3):
+        sys.exit(f"voxbatch of {checkout} ended with {done.returncode}:\n{done.stderr[-3000:]}")
     with open(out / "transcripts.jsonl", encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
-    return Side({line["id"]: line["pred_text"] for line in lines}, ran.wall_s)
+    return Side({line["id"]: line["pred_text"] for line in lines}, wall_s, cpu_s)
+
+
+def _children_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def peer(rows: Rows) -> Side:
-    """Transcribe with faster-whisper alone."""
+    """Transcribe with faster-whisper alone, at its own defaults."""
     from faster_whisper import WhisperModel
 
     engine = FasterWhisperEngine(None, {})
     cores = len(os.sched_getaffinity(0))
-    options = {
-        "beam_size": engine.spec.decoding["beam_size"],
-        "temperature": 0.0,
-        "condition_on_previous_text": False,
-        "word_timestamps": True,
-    }
-    began = time.monotonic()
+    began, cpu_s = time.monotonic(), time.process_time()
     model = WhisperModel(
         str(engine._located.path),
         compute_type=engine.spec.decoding["compute_type"],
@@ -76,13 +93,13 @@ def peer(rows: Rows) -> Side:
     )
 
     def hear(row: dict[str, Any]) -> tuple[str, str]:
-        segments, _ = model.transcribe(row["audio_filepath"], language=row["lang"], **options)
+        segments, _ = model.transcribe(row["audio_filepath"], language=row["lang"])
         return row["id"], "".join(segment.text for segment in segments).strip()
 
     longest_first = sorted(rows, key=lambda row: -row["duration"])
     with ThreadPoolExecutor(cores) as pool:
         texts = dict(pool.map(hear, longest_first))
-    return Side(texts, time.monotonic() - began)
+    return Side(texts, time.monotonic() - began, time.process_time() - cpu_s)
 
 
 def total(side: Side, rows: Rows) -> ErrorCounts:
@@ -108,8 +125,8 @@ def compare(what: str, rows: Rows, ours: Side, theirs: Side, bars: Bars | None) 
     """Print both sides, and check the margin."""
     seconds = sum(row["duration"] for row in rows)
     print(f"\n{what}: {len(rows)} recordings, {seconds / 60:.1f} min")
-    print_side("voxbatch run", ours, rows)
-    print_side("faster-whisper", theirs, rows)
+    print_side(OURS, ours, rows)
+    print_side(PEER, theirs, rows)
     if bars is not None:
         worse = points(ours, rows) - points(theirs, rows)
         bars.at_most(f"  {what}: voxbatch's WER less the peer's", worse, MARGIN_POINTS, "points")
@@ -131,27 +148,47 @@ def _short(counts: ErrorCounts) -> str:
     return f"{counts.substitutions}s {counts.insertions}i {counts.deletions}d of {counts.reference_length}"
 
 
+def compare_speed(rows: Rows, sides: dict[str, list[Side]], bars: Bars) -> None:
+    """Print the median speed of each side, and check ours against the baseline's."""
+    seconds = sum(row["duration"] for row in rows)
+    wall = {name: statistics.median(side.wall_s for side in runs) for name, runs in sides.items()}
+    cpu = {name: statistics.median(side.cpu_s for side in runs) for name, runs in sides.items()}
+    print("\nspeed, model load included")
+    for name, runs in sides.items():
+        shown = f"RTFx {seconds / wall[name]:5.1f}, {wall[name]:6.1f} s, {cpu[name]:6.1f} CPU s"
+        print(f"  {name:<15} {shown} (median of {len(runs)})")
+    if BASELINE in wall:
+        bars.at_least("  speed by CPU seconds, relative to the baseline", cpu[BASELINE] / cpu[OURS], MIN_SPEED)
+        print(f"  speed by wall seconds, relative to the baseline: {wall[BASELINE] / wall[OURS]:.3g}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only-long", action="store_true", help="longform/ only")
     parser.add_argument("--differences", type=int, default=16, metavar="N", help="recordings shown that differ most")
     parser.add_argument("--save", type=Path, metavar="FILE", help="both texts of every recording, as JSON lines")
+    parser.add_argument("--baseline", type=Path, metavar="DIR", help="an older checkout of voxbatch to compare with")
+    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="runs of each side, in turn")
     given = parser.parse_args()
     bars = Bars()
     print(machine())
     rows = [row for row in english_rows() if is_long(row) or not given.only_long]
-    with tempfile.TemporaryDirectory(prefix="voxbatch-truth-") as folder:
-        us = ours(rows, Path(folder))
-    them = peer(rows)
+    sides: dict[str, list[Side]] = {}
+    for _ in range(given.rounds):
+        with tempfile.TemporaryDirectory(prefix="voxbatch-truth-") as folder:
+            sides.setdefault(OURS, []).append(ours(rows, Path(folder)))
+            if given.baseline:
+                sides.setdefault(BASELINE, []).append(ours(rows, Path(folder), given.baseline.resolve()))
+        sides.setdefault(PEER, []).append(peer(rows))
+    us, them = sides[OURS][-1], sides[PEER][-1]
     if given.save:
         both = ({**row, "ours": us.texts.get(row["id"]), "peer": them.texts[row["id"]]} for row in rows)
         write_manifest(given.save, both)
-    seconds = sum(row["duration"] for row in rows)
-    print(f"RTFx, model load included: voxbatch {seconds / us.wall_s:.1f}, faster-whisper {seconds / them.wall_s:.1f}")
+    compare("long recordings (longform/)", [row for row in rows if is_long(row)], us, them, bars)
     if not given.only_long:
-        compare("English rows of speech/", rows, us, them, bars)
-        compare("of these, the short ones", [row for row in rows if not is_long(row)], us, them, None)
-    compare("longform/ alone", [row for row in rows if is_long(row)], us, them, bars)
+        compare("short recordings", [row for row in rows if not is_long(row)], us, them, bars)
+        compare("all", rows, us, them, None)
+    compare_speed(rows, sides, bars)
     print_differences(rows, us, them, given.differences)
     bars.leave()
 

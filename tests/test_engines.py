@@ -166,7 +166,7 @@ def test_auto_chooses_faster_whisper_without_a_gpu() -> None:
 def test_the_spec_needs_no_model() -> None:
     """The spec is known before the model is loaded."""
     spec = engines.create("faster-whisper", None, {}).spec
-    assert (spec.model, spec.max_chunk_samples, spec.languages) == ("tiny.en", 120 * SAMPLING_RATE, frozenset({"en"}))
+    assert (spec.model, spec.max_chunk_samples, spec.languages) == ("tiny.en", 300 * SAMPLING_RATE, frozenset({"en"}))
     assert (spec.license, spec.word_times) == ("MIT", True)
     assert spec.versions["faster-whisper"] == "1.2.1"
 

@@ -36,7 +36,7 @@ from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
-SECTION_SECONDS = 120
+SECTION_SECONDS = 300
 """Length of the longest chunk. Inside a chunk, each window of Whisper follows the last one, and takes its text as
 context. The chunks of one recording are independent, so that a long recording uses all cores."""
 SMALL_FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "vocabulary.*", "README.md")
@@ -85,6 +85,7 @@ class FasterWhisperEngine:
             model=located.name,
             max_chunk_samples=SECTION_SECONDS * SAMPLING_RATE,
             concurrency=self._threads,
+            prefetch=max(2, self._threads // 4),
             languages=frozenset(languages if languages == {"en"} else languages | _CODES.keys()),
             multilingual_model="base",
             word_times=True,

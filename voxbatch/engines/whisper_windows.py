@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from voxbatch.chunking import is_silent
 from voxbatch.records import SAMPLING_RATE, Samples, Word
@@ -23,6 +24,9 @@ FRAMES_PER_SECOND = 100
 """Frames of Whisper's spectrogram (openai/whisper, audio.py: FRAMES_PER_SECOND)."""
 WINDOW_FRAMES = 30 * FRAMES_PER_SECOND
 """Length of the audio that Whisper's encoder always takes (openai/whisper, audio.py: CHUNK_LENGTH)."""
+EDGE_FRAMES = 2
+"""Frames at the edge of a block whose spectrum the block's end distorts: a frame's spectrum is of 400 samples around
+its start, which is 200 samples, or 1.25 frames, beyond the edge."""
 MIN_STEP_FRAMES = FRAMES_PER_SECOND
 """Distance by which the window moves at least: 1 s. Without it, a text whose last timestamp is 0 would repeat the
 window for ever."""
@@ -78,7 +82,7 @@ class WindowDecoder:
 
     def __init__(self, model: Any, samples: Samples):
         self._model, self._samples = model, samples
-        self._features = model.feature_extractor(samples)
+        self._features = spectrogram(model, samples)
         self.num_frames: int = self._features.shape[-1] - 1
 
     def encode(self, start: int) -> Any:
@@ -139,19 +143,18 @@ class WindowDecoder:
         if result.no_speech_prob > NO_SPEECH_PROBABILITY and log_probability <= NO_SPEECH_LOG_PROBABILITY:
             return Window(start_s, start_s + size_s)
         segments, following, _ = model._split_segments_by_timestamps(tokenizer, tokens, start_s, size, size_s, start)
+        segments = [
+            each for each in segments if each["start"] != each["end"] and tokenizer.decode(each["tokens"]).strip()
+        ]
+        end_s = min(max(following, start + MIN_STEP_FRAMES), self.num_frames) / FRAMES_PER_SECOND
+        if not segments:
+            return Window(start_s, end_s)
         model.add_word_timestamps(
-            [segments],
-            tokenizer,
-            encoded,
-            size,
-            PUNCTUATION_BEFORE,
-            PUNCTUATION_AFTER,
-            speech_end,
+            [segments], tokenizer, encoded, size, PUNCTUATION_BEFORE, PUNCTUATION_AFTER, speech_end
         )
-        end = min(max(following, start + MIN_STEP_FRAMES), self.num_frames)
         return Window(
             start_s,
-            end / FRAMES_PER_SECOND,
+            end_s,
             language,
             tuple(
                 Word(word["word"], round(word["start"], 3), round(word["end"], 3), round(word["probability"], 3))
@@ -160,6 +163,28 @@ class WindowDecoder:
             ),
             tuple(token for segment in segments for token in segment["tokens"]),
         )
+
+
+def spectrogram(model: Any, samples: Samples) -> NDArray[np.float32]:
+    """Return the log-mel spectrogram that the model takes, of shape (mels, frames + 1).
+
+    It equals the result of the model's own feature extractor, which gets one block of 30 s after the other, because it
+    takes many times the memory of its result. The extractor raises all values to a floor: 2 below the maximum. The
+    floor of a block is never above that of the whole.
+    """
+    extractor, hop = model.feature_extractor, SAMPLING_RATE // FRAMES_PER_SECOND
+    num_frames = len(samples) // hop
+    blocks = []
+    for start in range(0, max(num_frames, 1), WINDOW_FRAMES):
+        begin, end = max(0, start - EDGE_FRAMES), start + WINDOW_FRAMES
+        if end < num_frames:
+            block = extractor(samples[begin * hop : (end + EDGE_FRAMES) * hop], padding=0)
+            blocks.append(block[:, start - begin : end - begin])
+        else:
+            blocks.append(extractor(samples[begin * hop :])[:, start - begin :])
+    features = np.concatenate(blocks, axis=1)
+    floored: NDArray[np.float32] = np.maximum(features, features.max() - 2)
+    return floored
 
 
 def windows(model: Any, samples: Samples, language: str | None, options: DecodingOptions) -> Iterator[Window]:
