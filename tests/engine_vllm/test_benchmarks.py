@@ -117,6 +117,25 @@ def test_latency(realtime: Path, tmp_path: Path) -> None:
     assert tables(tmp_path, lines).partition("### latency\n\n")[2] in said
 
 
+@pytest.mark.slow
+def test_confidence(realtime: Path, tmp_path: Path) -> None:
+    """The three parts find the kernel right and the tokens the same, and compare the speed with and without scores."""
+    options = ("enforce_eager=true", "max_num_batched_tokens=2048", "max_num_seqs=4", SHORT)
+    flags = [part for option in options for part in ("--option", option)]
+    said = ran(tmp_path, "bench_confidence.py", str(realtime), *flags, "--chunks", "5", "--pairs", "2")
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert [line for line in lines if "failed" in line or not line.get("right", True)] == []
+    by_part = {part: [line for line in lines if line["part"] == part] for part in ("kernel", "tokens", "speed")}
+    assert all(line["largest_error"] < 1e-4 and line["score_ms"] > 0 for line in by_part["kernel"])
+    [told] = by_part["tokens"]
+    assert told["same_tokens"]
+    assert told["distinct_tokens"] >= 12
+    assert told["scored"] == told["positions"]
+    _, *runs, last = by_part["speed"]
+    assert [line["scores"] for line in runs] == [False, True, True, False]
+    assert last["ratio"] > 0
+
+
 def test_lengths_follow_the_published_latencies(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lengths of any number of clips have the proportions of the published table."""
     monkeypatch.syspath_prepend(GPU)

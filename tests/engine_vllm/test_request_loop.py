@@ -23,7 +23,7 @@ from sounds import babble
 from voxbatch.engines import EngineMessage, Feed
 from voxbatch.engines.pieces import SHIFT, Piece, PieceText
 from voxbatch.engines.vllm import VllmEngine
-from voxbatch.engines.vllm.families import Request, UnsupportedPiece
+from voxbatch.engines.vllm.families import Request, TokenScores, UnsupportedPiece
 from voxbatch.engines.vllm.realtime_limits import SAMPLES_PER_TOKEN
 from voxbatch.engines.vllm.request_loop import AHEAD, EngineStarter, RequestLoop, Result
 from voxbatch.engines.vllm.settings import VllmSettings
@@ -79,7 +79,9 @@ class Ears:
             raise ValueError("no such prompt")
         return Request({"item": item}, max_tokens=1)
 
-    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> PieceText | Piece:
+    def read(
+        self, piece: Piece, token_ids: list[int], finish_reason: str, scores: TokenScores | None = None
+    ) -> PieceText | Piece:
         if self.asks_twice and piece.lang is None:
             return replace(piece, lang="en")
         return self.answers.pop(0) if self.answers else PieceText(str(token_ids[0]))
@@ -365,7 +367,9 @@ def test_any_exception_fails_only_its_chunk(monkeypatch: pytest.MonkeyPatch) -> 
     ears = Ears()
     read = ears.read
 
-    def falls_over(piece: Piece, token_ids: list[int], finish_reason: str) -> PieceText | Piece:
+    def falls_over(
+        piece: Piece, token_ids: list[int], finish_reason: str, scores: TokenScores | None
+    ) -> PieceText | Piece:
         if token_ids[0] == 3:
             raise KeyError("token 99")
         return read(piece, token_ids, finish_reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ from voxbatch.engines.vllm.word_times import (
     timed_words,
     token_groups,
     with_leading_space,
+    word_confidences,
 )
 from voxbatch.records import Word
 
@@ -45,9 +47,9 @@ def bytewise(ids: Sequence[int]) -> str:
 
 def test_token_groups_of_an_example() -> None:
     """[STREAMING_WORD] or a group's own first token opens the group, and any control token closes it."""
-    assert list(token_groups([P, W, A, B, P, W, C, W, A, P, B])) == [(1, [A, B]), (5, [C]), (7, [A]), (10, [B])]
-    assert list(token_groups([A, P])) == [(0, [A])]
-    assert list(token_groups([W, W, A])) == [(1, [A])]
+    assert list(token_groups([P, W, A, B, P, W, C, W, A, P, B])) == [(1, [2, 3]), (5, [6]), (7, [8]), (10, [10])]
+    assert list(token_groups([A, P])) == [(0, [0])]
+    assert list(token_groups([W, W, A])) == [(1, [2])]
     assert list(token_groups([P, W, P])) == list(token_groups([])) == []
 
 
@@ -55,9 +57,9 @@ def test_token_groups_of_an_example() -> None:
 def test_token_groups_keep_all_text(token_ids: list[int]) -> None:
     """Every text token is in one group, in order; groups open in order, each at its first token or just before it."""
     found = list(token_groups(token_ids))
-    assert [each for _, ids in found for each in ids] == [each for each in token_ids if each >= FIRST_TEXT_ID]
+    assert [k for _, group in found for k in group] == [k for k, id_ in enumerate(token_ids) if id_ >= FIRST_TEXT_ID]
     assert all(a < b for (a, _), (b, _) in pairwise(found))
-    assert all(ids[0] in token_ids[at : at + 2] for at, ids in found)
+    assert all(at <= group[0] <= at + 1 for at, group in found)
 
 
 def test_text_after_eos_is_counted() -> None:
@@ -144,13 +146,15 @@ def test_groups_that_share_a_character_become_one() -> None:
     one, dumpling, end = spelt(" one"), spelt(" 🥟"), spelt(" end")
     said = [P, W, *one, P, W, *dumpling[:3], P, W, *dumpling[3:], W, *end]
     late = said.index(W, said.index(dumpling[2]))
-    assert decode_groups(said, bytewise) == [(1, " one"), (late, " 🥟"), (len(said) - 5, " end")]
+    groups = decode_groups(said, bytewise)
+    assert [group[:2] for group in groups] == [(1, " one"), (late, " 🥟"), (len(said) - 5, " end")]
+    assert [said[k] for k in groups[1].tokens] == dumpling
 
 
 def test_invalid_bytes_do_not_delay_later_text() -> None:
     """Bytes that are no character do not delay the text after them."""
     said = [W, *spelt(" one"), FIRST_TEXT_ID + 0xFF, P, W, *spelt(" two")]
-    assert decode_groups(said, bytewise) == [(0, " one�"), (7, " two")]
+    assert [group[:2] for group in decode_groups(said, bytewise)] == [(0, " one�"), (7, " two")]
 
 
 @given(texts, st.lists(st.integers(0, 200), max_size=30))
@@ -159,7 +163,45 @@ def test_groups_decode_to_the_text(text: str, breaks: list[int]) -> None:
     said = spelt(text)
     for at in breaks:
         said.insert(min(at, len(said)), P)
-    assert "".join(piece for _, piece in decode_groups(said, bytewise)) == text
+    assert "".join(group.text for group in decode_groups(said, bytewise)) == text
+
+
+def confidences(said: list[int], probabilities: Sequence[float]) -> list[float | None]:
+    """Return the confidences of the words of these tokens."""
+    return list(word_confidences(decode_groups(said, bytewise), said, probabilities, bytewise))
+
+
+def test_confidence_is_the_mean_probability_of_a_words_tokens() -> None:
+    """Only the word's own text tokens count: no pad, no [STREAMING_WORD], no blank group, no other word of the group.
+
+    Bytes of a character that is not complete count for the word of that character, and the mean has three digits.
+    """
+    said = [P, W, *spelt(" a"), P, W, *spelt(" b cd"), W, *spelt(" "), P, W, *spelt(" 你")]
+    of_tokens = [0, 0, 0.5, 0.6667, 0, 0, 0.1, 0.3, 0.9, 0.9, 0.6, 0, 0, 0, 0, 1, 0.2, 0.3, 0.4]
+    assert confidences(said, of_tokens) == [0.583, 0.2, 0.8, 0.475]
+    pair = [W, *spelt(" 你 a")]
+    assert confidences(pair, [0, 0.4, 0.1, 0.2, 0.3, 0.5, 0.7]) == [0.25, 0.6]
+
+
+def test_words_without_a_probability_have_no_confidence() -> None:
+    """A word has no confidence if one of its tokens has no probability. Other words keep theirs."""
+    assert confidences([W, *spelt(" a b")], [0, 0.5, math.nan, 0.25, 0.75]) == [None, 0.5]
+
+
+@given(texts, st.lists(st.integers(0, 200), max_size=30), st.data())
+def test_each_word_has_a_confidence_between_its_probabilities(
+    text: str, breaks: list[int], data: st.DataObject
+) -> None:
+    """There is one confidence for each timed word, wherever the groups are split, and none leaves [0, 1]."""
+    said = spelt(text)
+    for at in breaks:
+        said.insert(min(at, len(said)), P)
+    probabilities = data.draw(st.lists(st.floats(0, 1), min_size=len(said), max_size=len(said)))
+    words = list(timed_words([group[:2] for group in decode_groups(said, bytewise)], 10.0))
+    found = confidences(said, probabilities)
+    assert len(found) == len(words)
+    assert all(each is not None and 0 <= each <= 1 for each in found)
+    assert set(confidences(said, [0.25] * len(said))) <= {0.25}
 
 
 def test_the_longest_pause_of_an_example() -> None:

@@ -21,7 +21,8 @@ this: vLLM calls `register` without arguments, and in some processes before it h
 | `patches/` | one module for each method of vLLM that is replaced |
 | `decode_attention`, `*_kernel` | attention of steps that only decode; CUDA kernels |
 | `loader`, `weights` | the load format |
-| `parent_watchdog`, `memory_usage` | used by the engine with the plugin or without it |
+| `token_scores`, `score_kernel` | log-probability of each sampled token, with the plugin or without it |
+| `parent_watchdog`, `worker_extension`, `memory_usage` | used by the engine with the plugin or without it |
 | `vllm_names` | every internal name of vLLM that the plugin uses |
 """
 
@@ -41,6 +42,8 @@ LOAD_FORMAT = "voxbatch_huggingface"
 """Name of the load format for Voxtral Realtime's weights in Hugging Face's format (see `loader`)."""
 ATTENTION_BACKEND = "CUSTOM"
 """vLLM's name for the attention backend that `register` adds (see `decode_attention`)."""
+SCORES = "voxbatch_scores"
+"""Key of a finished request's scores (see `token_scores`) in its kv_transfer_params: bytes of [tokens, 2], float32."""
 ENTRY_POINT_GROUP, ENTRY_POINT = "vllm.general_plugins", "voxbatch"
 """Group and name of the entry point, as in pyproject.toml."""
 GROUP_FRAMES = 8_192

@@ -73,7 +73,11 @@ NAMES = {
     ),
     "vllm.v1.sample.logits_processor:LogitBiasLogitsProcessor": "biases, empty while no request has any",
     "vllm.v1.sample.logits_processor:MinTokensLogitsProcessor": "min_toks, likewise",
-    "vllm.v1.outputs:SamplerOutput": "sampled_token_ids [requests, 1], int32; logprobs_tensors",
+    "vllm.v1.outputs:SamplerOutput": (
+        "sampled_token_ids [requests, 1], int32; logprobs_tensors, a dataclass. The runner calls logprobs_tensors' "
+        "to_cpu_nonblocking on its copy stream and tolists after it (without asynchronous scheduling tolists alone), "
+        "and puts the result into ModelRunnerOutput.logprobs"
+    ),
     # the classes that the schedulers in voxbatch.vllm_plugin.scheduler derive from and read
     "vllm.v1.core.sched.scheduler:Scheduler": (
         "schedule; _try_schedule_encoder_inputs(request, num_computed_tokens, num_new_tokens, encoder_compute_budget, "
@@ -106,7 +110,7 @@ NAMES = {
         "num_output_tokens; make_empty"
     ),
     "vllm.v1.outputs:ModelRunnerOutput": (
-        "sampled_token_ids, req_id_to_index, and those in fast_path_conditions.UNSUPPORTED_OUTPUTS"
+        "sampled_token_ids, req_id_to_index, logprobs, and those in fast_path_conditions.UNSUPPORTED_OUTPUTS"
     ),
     "vllm.v1.request:Request": (
         "request_id, status, sampling_params, mm_features, client_index, lora_request, resumable, max_tokens, "
@@ -115,7 +119,10 @@ NAMES = {
         "prompt_token_ids, skip_reading_prefix_cache; mm_features' mm_position.offset and data"
     ),
     "vllm.v1.request:RequestStatus": "RUNNING",
-    "vllm.v1.engine:EngineCoreOutputs": "outputs: request_id, new_token_ids (of any number), finished",
+    "vllm.v1.engine:EngineCoreOutputs": (
+        "outputs: request_id, new_token_ids (of any number), finished; kv_transfer_params, a dict that reaches "
+        "RequestOutput.kv_transfer_params unchanged"
+    ),
     "vllm.sampling_params:SamplingParams": (
         "output_kind, stop, repetition_detection, logprobs, prompt_logprobs, prompt_logprob_token_ids (0.32), "
         "stop_token_ids, eos_token_id"

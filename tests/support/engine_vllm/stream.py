@@ -3,8 +3,8 @@
     python stream.py MODEL_DIR CHUNKS.npz OUT.json [NAME=VALUE …]
 
 It is the counterpart of generate.py: all chunks are offered at once, and results come in any order. The JSON holds, by
-the chunk's name, "tokens" (a list for each request made for the chunk), "texts" and "failures". It also holds
-"notices".
+the chunk's name, "tokens" (a list for each request made for the chunk), "texts", "words" (text and confidence) and
+"failures"; and for each request with scores "logprobs" and "entropies". It also holds "notices".
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ def transcribe(model: str, waveforms: dict[str, np.ndarray], options: dict[str, 
     """Return the tokens, texts, failures and notices of a run over the waveforms."""
     engine: Any = create("vllm", model, options)
     names = list(waveforms)
-    tokens = _recorded(engine, {id(waveform): name for name, waveform in waveforms.items()})
     feed = Feed(100 * engine.spec.max_chunk_samples)
     threading.Thread(target=_fill, args=(feed, list(waveforms.values())), daemon=True).start()
-    found: dict[str, Any] = {"tokens": tokens, "texts": {}, "failures": {}, "notices": []}
+    found: dict[str, Any] = {name: defaultdict(list) for name in ("tokens", "logprobs", "entropies")}
+    found |= {"texts": {}, "words": {}, "failures": {}, "notices": []}
+    _record(engine, {id(waveform): name for name, waveform in waveforms.items()}, found)
     for result in engine.stream(feed):
         if isinstance(result, EngineMessage):
             found["notices"].append(result.text)
@@ -56,6 +57,7 @@ def transcribe(model: str, waveforms: dict[str, np.ndarray], options: dict[str, 
         else:
             assert names[result.item] not in found["texts"]
             found["texts"][names[result.item]] = result.text
+            found["words"][names[result.item]] = [(word.text, word.confidence) for word in result.words]
     engine.close()
     return found
 
@@ -66,17 +68,20 @@ def _fill(feed: Feed, waveforms: list[np.ndarray]) -> None:
     feed.close()
 
 
-def _recorded(engine: Any, names: dict[int, str]) -> dict[str, list[list[int]]]:
-    """Record the token ids that the engine's family reads from now on, by the chunk's name."""
-    tokens: dict[str, list[list[int]]] = defaultdict(list)
+def _record(engine: Any, names: dict[int, str], found: dict[str, Any]) -> None:
+    """Record the token ids that the engine's family reads from now on, and their scores, by the chunk's name."""
     read = engine._family.read
 
-    def recording(piece: Any, token_ids: list[int], finish_reason: str) -> Any:
-        tokens[names.get(id(piece.samples), "pieces")].append(token_ids)
-        return read(piece, token_ids, finish_reason)
+    def recording(piece: Any, token_ids: list[int], finish_reason: str, scores: Any) -> Any:
+        name = names.get(id(piece.samples), "pieces")
+        found["tokens"][name].append(token_ids)
+        if scores is not None:
+            found["logprobs"][name].append(scores.logprobs.tolist())
+        if scores is not None and scores.entropies is not None:
+            found["entropies"][name].append(scores.entropies.tolist())
+        return read(piece, token_ids, finish_reason, scores)
 
     engine._family.read = recording
-    return tokens
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ class VllmEngine:
         def start(requests: int) -> VllmProcess:
             with _write_errors_explained():
                 arguments = llm_arguments(model, self._settings, self._prefilled, folder, requests)
-                return VllmProcess(arguments, self._prefilled)
+                return VllmProcess(arguments, self._prefilled, self._settings.confidence)
 
         return EngineStarter(start, self.spec.concurrency, self._settings.restarts)
 
@@ -185,10 +185,13 @@ def _warnings(plugin: prefill.Decision, settings: VllmSettings, on_cpu: bool) ->
 def _decoding(model: Model, settings: VllmSettings, family: Family) -> dict[str, Any]:
     random_weights = {"load_format": "dummy"} if settings.load_format == "dummy" else {}  # so no real text
     files = {"model_files": model.fingerprint} if model.fingerprint else {}
+    # not given by default, so that a run of an earlier version, which knew no confidences, can be continued
+    without = {} if settings.confidence else {"confidence": False}
     in_8_bits = {"fp8": fp8.parts_as_text(settings.fp8_parts)} if settings.fp8_parts else {}
     return {
         **random_weights,
         **in_8_bits,
+        **without,
         **files,
         "family": model.family, "revision": model.revision, "dtype": settings.dtype, "watch": settings.watch,
         "max_model_len": settings.max_model_len, "quantization": settings.quantization, **family.decoding,

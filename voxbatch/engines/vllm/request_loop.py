@@ -204,7 +204,7 @@ class RequestLoop:
                 message = f"vllm ended the request with {output.finish_reason!r}"
                 result = self._given_up(pending, message, retryable=True)
             else:
-                answer = self._family.read(pending.pieces[index], output.token_ids, output.finish_reason)
+                answer = self._family.read(pending.pieces[index], output.token_ids, output.finish_reason, output.scores)
                 if isinstance(answer, Piece):
                     pending.pieces[index] = answer
                     self._submit(process, pending, index)

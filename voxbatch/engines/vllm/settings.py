@@ -85,6 +85,8 @@ class VllmSettings:
     """Continue to the end of the audio even if the model writes EOS before."""
     watch: bool = True
     """Decode a chunk with a suspect text a second time."""
+    confidence: bool = True
+    """Give each word of Voxtral Realtime a confidence, from the probabilities of its tokens."""
     tensor_parallel_size: int = 1
     """Number of GPUs that one engine uses. `resolve` replaces ALL_GPUS by that number."""
     devices: str = ""

@@ -22,12 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from voxbatch.engines.vllm import compat, gpu
-from voxbatch.engines.vllm.families import Request
+from voxbatch.engines.vllm.families import Request, TokenScores
 from voxbatch.hang_detector import is_stopped
 from voxbatch.log import STDERR_LOCK
 from voxbatch.standard_streams import text_stream
-from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SWITCH, parent_watchdog
+from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SCORES, SWITCH, parent_watchdog
 
 HANG_S = 600.0
 """Seconds without any output after which the engine counts as dead. A first step may compile kernels for minutes.
@@ -49,8 +51,8 @@ ENVIRONMENT = {
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The two names of the variable that configures PyTorch's allocator. The second is the older one, and it wins."""
 THREADS = "OMP_NUM_THREADS"
-USAGE = "voxbatch.vllm_plugin.memory_usage.MemoryUsage"
-"""The class that is mixed into vLLM's workers, for `VllmProcess.memory`."""
+EXTENSION = "voxbatch.vllm_plugin.worker_extension.WorkerExtension"
+"""The class that is mixed into vLLM's workers, for `VllmProcess.memory` and `VllmProcess.score_tokens`."""
 PREFILLED = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # the other was not read for it
 """Variables that are set if the encoder runs once per chunk, whatever the user has set."""
 
@@ -63,6 +65,8 @@ class FinishedRequest:
     token_ids: list[int]
     finish_reason: str
     """The reason that vLLM gives: "stop", "length", or another, which means that nothing was transcribed."""
+    scores: TokenScores | None = None
+    """The scores of `token_ids`. None if the engine gives none."""
 
 
 class EngineDied(Exception):
@@ -83,12 +87,13 @@ class VllmProcess:
     Args:
         arguments: the keyword arguments of vLLM's `LLM`.
         plugin: true if the encoder runs once per chunk (vllm_plugin), and not as in stock vLLM.
+        scores: true if each finished request shall have the scores of its tokens.
 
     Raises:
         EngineDied: the engine did not start.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], plugin: bool = False):
+    def __init__(self, arguments: Mapping[str, Any], plugin: bool = False, scores: bool = False):
         began = time.monotonic()
         self._log = _EngineLog()
         _set_environment(plugin, loader=arguments.get("load_format") == LOAD_FORMAT)
@@ -99,6 +104,9 @@ class VllmProcess:
         self._engine: Any = (engine := self._llm.llm_engine)
         self._plugin = plugin
         self._hang = _HangGuard(compat.processes(self._engine), lambda: compat.wake(engine))
+        # voxbatch's schedulers collect the scores of the runner; vLLM's own schedulers know only vLLM's logprobs
+        self._logprobs = 0 if scores and not arguments.get("scheduler_cls") else None
+        self._lacks_scores = scores and self._logprobs is None and not self.score_tokens(True)
         self._start_s = time.monotonic() - began
 
     def add(self, request_id: str, request: Request) -> None:
@@ -120,6 +128,7 @@ class VllmProcess:
                 logit_bias=dict.fromkeys(request.suppressed_token_ids, -100.0) or None,
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
+                logprobs=self._logprobs,
             )
             self._engine.add_request(request_id, dict(request.prompt), sampling)
 
@@ -132,10 +141,21 @@ class VllmProcess:
         with _errors_as_death(self._log, self._engine), self._hang:
             outputs = self._engine.step()
         return [
-            FinishedRequest(each.request_id, list(each.outputs[0].token_ids), str(each.outputs[0].finish_reason))
+            FinishedRequest(
+                each.request_id, list(each.outputs[0].token_ids), str(each.outputs[0].finish_reason), _scores(each)
+            )
             for each in outputs
             if each.finished
         ]
+
+    def score_tokens(self, on: bool) -> bool:
+        """Make the engine score its tokens from the next step on, or stop it. Return whether this vLLM can do so.
+
+        Raises:
+            EngineDied: the engine has ended.
+        """
+        with _errors_as_death(self._log, self._engine), self._hang:
+            return all(self._llm.collective_rpc("voxbatch_score_tokens", args=(on,)))
 
     def describe(self) -> str:
         """Return one line about the engine: seconds until it was ready, requests, K/V blocks and memory."""
@@ -147,9 +167,10 @@ class VllmProcess:
         fullest = max(gpus, key=lambda each: each["used"], default=None)
         plugin = ", encoder once a chunk" if self._plugin else ""
         used = f"; {fullest['used'] / 1e9:.1f} GB in use, {fullest['planned'] / 1e9:.1f} planned" if fullest else ""
+        lacks = "; words get no confidence, because vLLM's second model runner is in use" if self._lacks_scores else ""
         return (
             f"vLLM ready in {self._start_s:.0f} s: up to {requests:,} requests at a time in {blocks:,} K/V blocks"
-            f"{plugin}{used}"
+            f"{plugin}{used}{lacks}"
         )
 
     def memory(self) -> list[dict[str, int]]:
@@ -173,6 +194,22 @@ class VllmProcess:
                 process.join()
         self._parent.unneeded.set()
         self._log.remove()
+
+
+def _scores(output: Any) -> TokenScores | None:
+    """Return the scores of a finished request: those of voxbatch's schedulers, or vLLM's own log-probabilities.
+
+    Args:
+        output: vLLM's RequestOutput.
+    """
+    if found := (output.kv_transfer_params or {}).get(SCORES):
+        logprobs, entropies = np.frombuffer(found, np.float32).reshape(-1, 2).T
+        return TokenScores(logprobs, entropies)
+    said = output.outputs[0]
+    if not said.logprobs:
+        return None
+    pairs = zip(said.token_ids, said.logprobs, strict=True)
+    return TokenScores(np.array([choices[token].logprob for token, choices in pairs], np.float32))
 
 
 class _ParentThread(threading.Thread):
@@ -199,7 +236,7 @@ class _ParentThread(threading.Thread):
             ):
                 from vllm import LLM
 
-                llm = LLM(**self._arguments, worker_extension_cls=USAGE)
+                llm = LLM(**self._arguments, worker_extension_cls=EXTENSION)
             self.llm.set_result(llm)  # only now, after the environment and the outputs are restored
         except BaseException as e:  # noqa: BLE001 the thread that waits for the engine raises it again
             self.llm.set_exception(e)

@@ -5,6 +5,9 @@ a word to its end, and then the text of that word. The prompt holds the left pad
 the prompt has heard 80 × (delay + 1) ms of the audio. The k-th token of the text (from 0) therefore describes audio
 that ended 80 × (k + 1) ms after the first sample of the chunk: the delay is already subtracted. So the end of a word is
 known to about ±0.1 s. The start of a word is an estimate from its length.
+
+The confidence of a word is the mean probability of its text tokens. This is the definition of Whisper's word
+probabilities (openai/whisper, timing.py: find_alignment), so it is that of faster-whisper too.
 """
 
 from __future__ import annotations
@@ -12,7 +15,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import isnan
+from statistics import fmean
+from typing import NamedTuple
 
 from voxbatch.engines.vllm.realtime_limits import TOKEN_MS
 from voxbatch.records import Word
@@ -31,26 +37,36 @@ INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 """The character to which incomplete bytes of a character are decoded."""
 
 
+class Group(NamedTuple):
+    """Text that the model wrote without a control token in between: mostly one word."""
+
+    at: int
+    """Index of the token that opens the group; see `token_groups`."""
+    text: str
+    tokens: list[int]
+    """Indexes of the text tokens."""
+
+
 def token_groups(token_ids: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-    """Yield each group of consecutive text tokens, with the index of the token that opens the group.
+    """Yield the indexes of each group of consecutive text tokens, after the index of the token that opens the group.
 
     The opening token is [STREAMING_WORD]. If there is none before the group, it is the first text token of the group.
     """
-    opened, ids = 0, list[int]()
+    opened, group = 0, list[int]()
     for k, token in enumerate(token_ids):
         if token >= FIRST_TEXT_ID:
-            if not ids:
+            if not group:
                 opened = k - 1 if k and token_ids[k - 1] == STREAMING_WORD else k
-            ids.append(token)
-        elif ids:
-            yield opened, ids
-            ids = []
-    if ids:
-        yield opened, ids
+            group.append(k)
+        elif group:
+            yield opened, group
+            group = []
+    if group:
+        yield opened, group
 
 
-def decode_groups(token_ids: Sequence[int], decode: Callable[[list[int]], str]) -> list[tuple[int, str]]:
-    """Return the index of the opening token and the text of each group.
+def decode_groups(token_ids: Sequence[int], decode: Callable[[list[int]], str]) -> list[Group]:
+    """Return the groups of a text.
 
     If the bytes of one character are spread over several groups, these groups become one, with the opening index of the
     last of them. So the texts, joined, are the text of all ids.
@@ -59,16 +75,49 @@ def decode_groups(token_ids: Sequence[int], decode: Callable[[list[int]], str]) 
         token_ids: the tokens of a text.
         decode: function that returns the text of token ids.
     """
-    found: list[tuple[int, str]] = []
-    last: list[int] = []
-    for at, ids in token_groups(token_ids):
-        text = decode(ids)
-        if found and found[-1][1].endswith(INCOMPLETE) and (both := decode([*last, *ids])) != found[-1][1] + text:
-            found[-1], last = (at, both), [*last, *ids]
-        else:
-            found.append((at, text))
-            last = ids
+    found: list[Group] = []
+    for at, tokens in token_groups(token_ids):
+        text = decode([token_ids[k] for k in tokens])
+        if found and (last := found[-1]).text.endswith(INCOMPLETE):
+            joined = [*last.tokens, *tokens]
+            if (both := decode([token_ids[k] for k in joined])) != last.text + text:
+                found[-1] = Group(at, both, joined)
+                continue
+        found.append(Group(at, text, tokens))
     return found
+
+
+def word_confidences(
+    groups: Sequence[Group],
+    token_ids: Sequence[int],
+    probabilities: Sequence[float],
+    decode: Callable[[list[int]], str],
+) -> Iterator[float | None]:
+    """Yield the confidence of each word that `timed_words` yields for the same groups: the mean probability of its text
+    tokens, rounded to three digits, or None if a token has no probability.
+
+    If a group has several words, a token counts for each word that it has characters of. A token that completes no
+    character counts for the word with the next character.
+
+    Args:
+        groups: the result of `decode_groups`.
+        token_ids: the tokens of the text.
+        probabilities: the probability of each token, or NaN.
+        decode: function that returns the text of token ids.
+    """
+    for group in groups:
+        words = split_words(group.text)
+        if not words:
+            continue
+        starts = [0] * len(group.tokens)
+        if len(words) > 1:
+            ids = [token_ids[k] for k in group.tokens]
+            starts = [len(decode(ids[:i]).rstrip(INCOMPLETE)) for i in range(len(ids))]
+        ends = [max(start + 1, end) for start, end in zip(starts, [*starts[1:], len(group.text)], strict=True)]
+        for begin, end in pairwise([0, *accumulate(map(len, words))]):
+            own = [k for k, first, last in zip(group.tokens, starts, ends, strict=True) if first < end and last > begin]
+            mean = fmean(probabilities[k] for k in own)
+            yield None if isnan(mean) else round(mean, 3)
 
 
 def timed_words(pieces: Sequence[tuple[int, str]], duration: float) -> Iterator[Word]:
@@ -78,7 +127,7 @@ def timed_words(pieces: Sequence[tuple[int, str]], duration: float) -> Iterator[
     their lengths. A text of white space only is put before the next word.
 
     Args:
-        pieces: (index of the opening token, text); see `decode_groups`.
+        pieces: (index of the opening token, text) of each group; see `decode_groups`.
         duration: seconds of audio.
     """
     free_from, blank, last = 0.0, "", int(duration * 1000) / 1000
@@ -97,12 +146,12 @@ def timed_words(pieces: Sequence[tuple[int, str]], duration: float) -> Iterator[
         free_from = end
 
 
-def text_after_end(token_ids: Sequence[int], pieces: Sequence[tuple[int, str]]) -> tuple[int, int] | None:
+def text_after_end(token_ids: Sequence[int], groups: Sequence[Group]) -> tuple[int, int] | None:
     """Return the index of the first EOS and the number of characters of text after it.
 
     Args:
         token_ids: the tokens of a text.
-        pieces: the result of `decode_groups` for the same tokens.
+        groups: the groups of the same tokens.
 
     Returns:
         None if no text follows an EOS.
@@ -110,7 +159,7 @@ def text_after_end(token_ids: Sequence[int], pieces: Sequence[tuple[int, str]]) 
     if EOS not in token_ids:
         return None
     end = token_ids.index(EOS)
-    characters = len("".join(text for at, text in pieces if at > end).strip())
+    characters = len("".join(group.text for group in groups if group.at > end).strip())
     return (end, characters) if characters else None
 
 

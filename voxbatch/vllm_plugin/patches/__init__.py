@@ -8,6 +8,7 @@
 | `compute_prev_positions` | `_compute_prev_positions` | the class GPUModelRunner |
 | `prepare_input_ids` | `_prepare_input_ids` | the class GPUModelRunner |
 | `sample` | `_sample` | the class GPUModelRunner |
+| `sample_scores` | `_sample`, once more | the class GPUModelRunner, if words shall have a confidence |
 | `bookkeeping_sync` | `_bookkeeping_sync` | the class GPUModelRunner |
 | `allocate_slots` | `allocate_slots` | the scheduler's KVCacheManager |
 | `get_computed_blocks` | `get_computed_blocks` | the scheduler's KVCacheManager |
@@ -15,6 +16,7 @@
 vLLM's setting worker_cls cannot replace the patches of the runner: a worker creates the runner by a name that its
 init_device imports (0.26 to 0.32), so a derived worker would have to patch the same class, and each platform has its
 own worker class. `model` calls `patch_runner` in exactly those processes that hold a model.
+`sample_scores` is added by the engine (`worker_extension`), with any model.
 """
 
 from __future__ import annotations

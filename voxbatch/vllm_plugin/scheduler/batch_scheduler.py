@@ -21,7 +21,9 @@ from voxbatch import vllm_plugin
 from voxbatch.vllm_plugin.patches import allocate_slots, get_computed_blocks
 from voxbatch.vllm_plugin.scheduler.admission import Reservations, burst_size
 from voxbatch.vllm_plugin.scheduler.fast_path import FastPathScheduler
+from voxbatch.vllm_plugin.scheduler.score_table import ScoreTable
 from voxbatch.vllm_plugin.scheduler.shared_prefix import SharedPrefix, shared_prefix
+from voxbatch.vllm_plugin.token_scores import StepScores
 
 
 class _BatchScheduling:
@@ -55,6 +57,8 @@ class _BatchScheduling:
         self._num_lists = 0
         """Number of lists that vLLM's _try_schedule_encoder_inputs returns after a list, the number of tokens and the
         budget. 0 before the first call, and always 0 without the plugin."""
+        self._scores: ScoreTable | None = None
+        """The scores of the requests' tokens. None until a step has scores."""
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Schedule a step, with the number of requests limited to what `_max_running` returns."""
@@ -105,6 +109,33 @@ class _BatchScheduling:
         )
         self._num_lists = len(found) - 3 if self._encodes_once else 0
         return found
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """Update the requests with the model's output, and return the outputs for the front end.
+
+        The scores of the step's tokens are kept here. A request that has finished gets all its scores, as bytes in its
+        kv_transfer_params: vLLM passes this dict to the front end unchanged, and uses it for nothing else here.
+        """
+        scheduler: Any = self
+        found, scores = model_runner_output.logprobs, None
+        if isinstance(found, StepScores):
+            model_runner_output.logprobs, scores = None, found.scores.numpy()
+            self._scores = self._scores or ScoreTable(scheduler.max_model_len)
+        if self._scores is None:
+            return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        step = scheduler_output.num_scheduled_tokens
+        requests = [scheduler.requests[name] for name in step if name in scheduler.requests]
+        live = scheduler.requests.keys() | step.keys()
+        outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        self._scores.add(requests, model_runner_output.req_id_to_index, scores, live)
+        for message in outputs.values():
+            for each in message.outputs:
+                if each.finished and (request_scores := self._scores.pop(each.request_id)) is not None:
+                    each.kv_transfer_params = {
+                        **(each.kv_transfer_params or {}),
+                        vllm_plugin.SCORES: request_scores.tobytes(),
+                    }
+        return outputs
 
 
 def _remove_unreferenced(cache: Any) -> None:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from voxbatch.engines.pieces import Piece, PieceText
 
 
@@ -25,6 +28,22 @@ class Request:
     allowed_token_ids: tuple[int, ...] = ()
     """The only tokens that the text may have. Empty means all tokens."""
     suppressed_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenScores:
+    """The scores of the tokens of one text, by the model's own distribution. A token without a score has NaN."""
+
+    logprobs: NDArray[np.float32]
+    """Shape (num_tokens,): the natural logarithm of the probability of each token."""
+    entropies: NDArray[np.float32] | None = None
+    """Shape (num_tokens,): the entropy of the distribution from which each token was taken, in nats. None if vLLM's own
+    log-probabilities were taken."""
+
+    def probabilities(self) -> list[float]:
+        """Return the probability of each token."""
+        found: list[float] = np.exp(self.logprobs).tolist()
+        return found
 
 
 class UnsupportedPiece(Exception):
@@ -64,13 +83,16 @@ class Family(Protocol):
             UnsupportedPiece: the model cannot take the piece.
         """
 
-    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> PieceText | Piece:
+    def read(
+        self, piece: Piece, token_ids: list[int], finish_reason: str, scores: TokenScores | None = None
+    ) -> PieceText | Piece:
         """Return the text of the tokens that the model wrote for a piece.
 
         Args:
             piece: the audio of the request.
             token_ids: the tokens of the text.
             finish_reason: vLLM's "stop" or "length".
+            scores: the scores of the tokens, if the engine gives them.
 
         Returns:
             The text; or a Piece if another request is needed: the same piece with its language, for example.

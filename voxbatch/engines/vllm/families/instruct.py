@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from voxbatch.engines.pieces import Piece, PieceText
-from voxbatch.engines.vllm.families import Request, UnsupportedPiece
+from voxbatch.engines.vllm.families import Request, TokenScores, UnsupportedPiece
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.engines.vllm.tekken import Tekken, load_tekken, require_agreement
@@ -93,6 +93,8 @@ class Instruct:
         begin = [*self._tekken.start, instruct.BEGIN_INST, encoder.begin_audio_token]
         return [*begin, *audio, instruct.END_INST, *said, instruct.TRANSCRIBE]
 
-    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> PieceText:
+    def read(
+        self, piece: Piece, token_ids: list[int], finish_reason: str, scores: TokenScores | None = None
+    ) -> PieceText:
         """Return the text, without times; see `Family.read`."""
         return PieceText(self._tekken.decode(token_ids), truncated=finish_reason == "length")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from voxbatch.engines.pieces import Piece, PieceText
 from voxbatch.engines.vllm import realtime_limits
-from voxbatch.engines.vllm.families import Request, UnsupportedPiece
+from voxbatch.engines.vllm.families import Request, TokenScores, UnsupportedPiece
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.engines.vllm.tekken import Tekken, load_tekken, require_agreement
@@ -21,6 +22,7 @@ from voxbatch.engines.vllm.word_times import (
     text_after_end,
     timed_words,
     with_leading_space,
+    word_confidences,
 )
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE
@@ -84,14 +86,20 @@ class Realtime:
             ignore_eos=self._settings.ignore_eos,
         )
 
-    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> PieceText:
-        """Return the text with word times, pauses and early ends; see `Family.read`."""
+    def read(
+        self, piece: Piece, token_ids: list[int], finish_reason: str, scores: TokenScores | None = None
+    ) -> PieceText:
+        """Return the text with word times, confidences, pauses and early ends; see `Family.read`."""
         duration = len(piece.samples) / SAMPLING_RATE
-        pieces = decode_groups(token_ids, self._tekken.decode)
+        groups = decode_groups(token_ids, self._tekken.decode)
+        pieces = [(group.at, group.text) for group in groups]
         words = tuple(timed_words(with_leading_space(pieces), duration))
-        text = "".join(text for _, text in pieces)
+        if scores is not None:
+            confidences = word_confidences(groups, token_ids, scores.probabilities(), self._tekken.decode)
+            words = tuple(replace(word, confidence=each) for word, each in zip(words, confidences, strict=True))
+        text = "".join(group.text for group in groups)
         ended_at = len(token_ids) * TOKEN_S
         untranscribed = (ended_at, duration) if finish_reason == "stop" and ended_at < duration else None
-        went_on = text_after_end(token_ids, pieces)
+        went_on = text_after_end(token_ids, groups)
         after_end = ((min((went_on[0] + 1) * TOKEN_S, duration), went_on[1]),) if went_on else ()
         return PieceText(text, words, longest_pause(token_ids, duration), untranscribed, text_after_eos=after_end)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch.engines.pieces import Piece, PieceText
-from voxbatch.engines.vllm.families import Request, UnsupportedPiece
+from voxbatch.engines.vllm.families import Request, TokenScores, UnsupportedPiece
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError
@@ -80,7 +80,9 @@ class Whisper:
             known = ", ".join(sorted(token.strip("<|>") for token in self._languages))
             raise UnsupportedPiece(f"this Whisper does not know the language {lang!r}; it knows {known}") from None
 
-    def read(self, piece: Piece, token_ids: list[int], finish_reason: str) -> PieceText | Piece:
+    def read(
+        self, piece: Piece, token_ids: list[int], finish_reason: str, scores: TokenScores | None = None
+    ) -> PieceText | Piece:
         """Return the text; or the piece with its language, if the request asked for the language."""
         if self._languages and piece.lang is None:
             tokens = {token_id: token for token, token_id in self._languages.items()}

@@ -1,0 +1,77 @@
+"""Scores of the tokens of all unfinished requests, and of each request in one piece when it has finished.
+
+The sampler's scores of a step (see voxbatch.vllm_plugin.token_scores) come in the order of the model's batch. With a
+thousand requests, a list for each of them would take more time than the scheduler has. So they are rows of one array,
+and a step is written by one indexed assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+class ScoreTable:
+    """The scores of unfinished requests.
+
+    The number of a token within its request decides its place. So preemptions, steps that run ahead and steps without
+    scores put no score in a wrong place; a token without a score has NaN.
+    """
+
+    def __init__(self, max_tokens: int):
+        """Make an empty table.
+
+        Args:
+            max_tokens: maximum number of tokens of a request.
+        """
+        self._scores = np.empty((0, max_tokens, 2), np.float32)
+        self._counts = np.empty(0, np.int64)
+        """Number of tokens of the request of each row."""
+        self._rows: dict[str, int] = {}
+        self._free: list[int] = []
+
+    def add(
+        self, requests: Sequence[Any], batch_rows: Mapping[str, int], scores: np.ndarray | None, live: Collection[str]
+    ) -> None:
+        """Store the scores of a step.
+
+        Args:
+            requests: vLLM's requests of the step, after the step's tokens were appended to them.
+            batch_rows: row of each request in the batch, by id.
+            scores: [batch, 2], or None for a step without scores.
+            live: ids of all requests that are unfinished or finish in this step.
+        """
+        names = [request.request_id for request in requests]
+        if missing := [name for name in names if name not in self._rows]:
+            self._add_rows(missing, live)
+        rows = np.fromiter((self._rows[name] for name in names), np.int64, len(names))
+        counts = np.fromiter((len(request._output_token_ids) for request in requests), np.int64, len(names))
+        has_new = counts > self._counts[rows]
+        self._counts[rows] = counts
+        if scores is not None:
+            batch = np.fromiter((batch_rows[name] for name in names), np.int64, len(names))
+            self._scores[rows[has_new], counts[has_new] - 1] = scores[batch[has_new]]
+
+    def pop(self, name: str) -> np.ndarray | None:
+        """Return the scores of a finished request, [tokens, 2], and forget it. None for a request without scores."""
+        if (row := self._rows.pop(name, None)) is None:
+            return None
+        self._free.append(row)
+        return self._scores[row, : self._counts[row]].copy()
+
+    def _add_rows(self, names: list[str], live: Collection[str]) -> None:
+        """Give each of these requests a row. First take back the rows of requests that were aborted."""
+        if len(self._free) < len(names):
+            for gone in [name for name in self._rows if name not in live]:
+                self._free.append(self._rows.pop(gone))
+        if (lacking := len(names) - len(self._free)) > 0:
+            used = len(self._scores)
+            more = max(lacking, used)
+            self._scores = np.concatenate([self._scores, np.empty((more, *self._scores.shape[1:]), np.float32)])
+            self._counts = np.concatenate([self._counts, np.zeros(more, np.int64)])
+            self._free += range(used, used + more)
+        for name in names:
+            row = self._rows[name] = self._free.pop()
+            self._scores[row], self._counts[row] = np.nan, 0

@@ -1,0 +1,35 @@
+"""Extra methods of vLLM's worker class, which the engine calls in every process that holds a model.
+
+The engine adds `WorkerExtension` by vLLM's own setting (worker_extension_cls), with the plugin or without it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from voxbatch.vllm_plugin.memory_usage import MemoryUsage
+from voxbatch.vllm_plugin.patches import sample_scores
+from voxbatch.vllm_plugin.token_scores import score
+
+
+class WorkerExtension(MemoryUsage):
+    """Extra methods of vLLM's worker class."""
+
+    model_runner: Any
+
+    def voxbatch_score_tokens(self, switch_on: bool) -> bool:
+        """Score each sampled token from the next step on, or stop it (see `token_scores`).
+
+        Returns:
+            False if the model runner of this worker is not known. Then nothing is changed.
+        """
+        runner = self.model_runner
+        if not sample_scores.switch(runner, switch_on):
+            return False
+        if switch_on:  # compiles the kernel now, and not while requests wait
+            config = runner.model_config
+            logits = torch.zeros((2, config.get_vocab_size()), dtype=config.dtype, device=runner.device)
+            score(logits, torch.zeros((2, 1), dtype=torch.int32, device=runner.device))
+        return True
