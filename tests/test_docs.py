@@ -183,7 +183,8 @@ def fields(value: Any) -> Iterator[str]:
 
 def test_the_outputs_page_names_every_field(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """docs/outputs.md explains every field of transcripts, failures, the summary and the last log line."""
-    path = manifest(1.5, None, text="one two", lang="en")
+    words = [{"word": "w0", "start": 0.1, "end": 0.4}]
+    path = manifest(1.5, None, text="one two", lang="en", words=words)
     done = voxbatch("run", path, "-o", "out", "--engine", "scripted", "--log-format", "json", "--formats", "json")
     assert done.returncode == 3, done.stderr
     out = tmp_path / "out"

@@ -21,6 +21,7 @@ from voxbatch.output.layout import TRANSCRIPTS, VERSION
 from voxbatch.records import Failure, Flag, Item, Segment, Transcript, Word
 from voxbatch.scoring import DETECTED_LANGUAGE, count_errors
 from voxbatch.scoring.corpus import RATE_DIGITS
+from voxbatch.scoring.word_times import REFERENCE_WORDS_KEY
 from voxbatch.storage import Store, is_remote
 
 _ANYWHERE = PathPolicy(allow_outside=True)
@@ -80,7 +81,8 @@ def failure_line(item: Item, failure: Failure, lang: str | None, folder: str | N
 
 def _row(item: Item, folder: str | None) -> dict[str, Any]:
     """Return the keys of the manifest's row that pass through: all of them, but not the results of an earlier run if
-    the manifest is one of its outputs.
+    the manifest is one of its outputs. The manifest's `words` are those of the reference; a line has them under another
+    key than those of the transcript.
 
     A relative path becomes absolute, because readers of the output resolve it against another folder than the
     manifest's. `folder` is that of the run's first start, so that a run that continues with the recordings mounted
@@ -92,6 +94,8 @@ def _row(item: Item, folder: str | None) -> dict[str, Any]:
         results |= _FAILURE_KEYS
     if row.keys() >= _TRANSCRIPT_KEYS:
         results |= _TRANSCRIPT_KEYS | _SCORE_KEYS | _TRUST_KEYS
+    elif "words" in row:
+        row[REFERENCE_WORDS_KEY] = row.pop("words")
     path = row[AUDIO_KEY]
     if not is_remote(path) and not path.startswith("/"):
         try:

@@ -13,6 +13,7 @@ from voxbatch.output import run_file
 from voxbatch.output.layout import FAILURES, RUN_FILE, TRANSCRIPTS
 from voxbatch.scoring import CorpusScore, count_errors, line_language
 from voxbatch.scoring.files import Matching, read_pairs
+from voxbatch.scoring.word_times import REFERENCE_WORDS_KEY, TimeAccuracy, WordTimes, timed_words
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote, open_store, redacted
 
 
@@ -23,10 +24,14 @@ class PlaceScore:
     corpus: CorpusScore
     matching: Matching | None = None
     """How hypotheses and references of two files were matched."""
+    word_times: TimeAccuracy | None = None
+    """None if no reference has word times."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values for JSON: those of the corpus, and `matching` if there were two files."""
-        return self.corpus.to_dict() | ({"matching": self.matching.to_dict()} if self.matching else {})
+        """Return the values for JSON: those of the corpus, `matching` if there were two files, and `word_times` if
+        references have them."""
+        more = {"word_times": self.word_times, "matching": self.matching}
+        return self.corpus.to_dict() | {key: each.to_dict() for key, each in more.items() if each}
 
 
 def is_run(place: str) -> bool:
@@ -62,7 +67,7 @@ def score_place(
         return score_files(place, references, language, kind, store_options)
     if references:
         return score_files(os.path.join(place, TRANSCRIPTS), references, language, kind, store_options)
-    return PlaceScore(score_run(open_store(place, store_options), language))
+    return score_run(open_store(place, store_options), language)
 
 
 def score_files(
@@ -78,8 +83,9 @@ def score_files(
         ManifestError: a file cannot be read, or there is no reference.
     """
     pairs, matching = read_pairs(hypotheses, references, language, kind, store_options=store_options)
-    corpus = CorpusScore()
+    corpus, times = CorpusScore(), WordTimes()
     for pair in pairs:
+        pair.add_word_times(times)
         if pair.hypothesis is None:
             corpus.add_missing(pair.lang, pair.reference)
         else:
@@ -87,10 +93,10 @@ def score_files(
     if not corpus.by_language:
         reason = "no line has a reference: give `text` in its lines, or --ref FILE with `id` and `text`"
         raise ManifestError(redacted(hypotheses), [BadLine(0, reason)])
-    return PlaceScore(corpus, matching)
+    return PlaceScore(corpus, matching, times.accuracy())
 
 
-def score_run(store: Store, language: str | None = None) -> CorpusScore:
+def score_run(store: Store, language: str | None = None) -> PlaceScore:
     """Return the score of the run in OUT. The words of an item that failed count as deleted.
 
     Args:
@@ -104,19 +110,22 @@ def score_run(store: Store, language: str | None = None) -> CorpusScore:
         raise ConfigError(
             f"{store.place} has no {TRANSCRIPTS} yet: the run is not finished; run the same command again"
         )
-    language, score = language or run.language, CorpusScore()
+    language, score, times = language or run.language, CorpusScore(), WordTimes()
     for text in store.lines(TRANSCRIPTS):
         line = json.loads(text)
+        lang = line_language(line, language)
+        times.add(timed_words(line.get(REFERENCE_WORDS_KEY)), timed_words(line["words"]), lang)
         if line.get("text") is not None:
-            lang = line_language(line, language)
             score.add(lang, count_errors(line["text"], line["pred_text"], lang))
     for text in store.lines(FAILURES) if store.exists(FAILURES) else ():
         line = json.loads(text)
+        lang = line_language(line, language)
+        times.add(timed_words(line.get(REFERENCE_WORDS_KEY)), (), lang)
         if line.get("text") is not None:
-            score.add_missing(line_language(line, language), line["text"])
+            score.add_missing(lang, line["text"])
     if not score.by_language:
         raise ConfigError(
             f"{store.place}: no item has a reference, so there is nothing to score; give --ref FILE, JSON lines with "
             "`id` and `text`"
         )
-    return score
+    return PlaceScore(score, word_times=times.accuracy())

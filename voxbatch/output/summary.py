@@ -18,6 +18,7 @@ from voxbatch.output.checkpoint import PartHeader
 from voxbatch.output.layout import SUMMARY, VERSION
 from voxbatch.output.run_file import RunFacts, RunFile, RunKey
 from voxbatch.scoring import CorpusScore, ErrorCounts
+from voxbatch.scoring.word_times import REFERENCE_WORDS_KEY, TimeAccuracy, WordTimes, timed_words
 from voxbatch.storage import Store, remove_command
 
 
@@ -76,6 +77,7 @@ class Totals:
     flags: FlagCounts = field(default_factory=FlagCounts)
     audio_s: float = 0.0
     score: CorpusScore = field(default_factory=CorpusScore)
+    word_times: WordTimes = field(default_factory=WordTimes)
     errors: dict[str, int] = field(default_factory=dict)
     """Number of failures by class name."""
     transcripts: RunningDigest = field(default_factory=RunningDigest)
@@ -92,6 +94,8 @@ class Totals:
         if line.get("text") is not None:
             counts = ErrorCounts(line["substitutions"], line["insertions"], line["deletions"], line["reference_length"])
             self.score.add(line.get("lang") or language, counts)
+        reference_words, lang = timed_words(line.get(REFERENCE_WORDS_KEY)), line.get("lang") or language
+        self.word_times.add(reference_words, timed_words(line["words"]) if reference_words else (), lang)
 
     def add_failure(self, line: Mapping[str, Any], language: str | None) -> None:
         """Add the output line of a failure. `language` is the language of a line that names none."""
@@ -99,6 +103,7 @@ class Totals:
         self.errors[line["error"]] = self.errors.get(line["error"], 0) + 1
         if line.get("text") is not None:
             self.score.add_missing(line.get("lang") or language, line["text"])
+        self.word_times.add(timed_words(line.get(REFERENCE_WORDS_KEY)), (), line.get("lang") or language)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,8 @@ class Summary:
     """RunKey.generation."""
     flags: FlagCounts | None = None
     """None if an old version wrote the file."""
+    word_times: TimeAccuracy | None = None
+    """None if no row of the manifest has word times."""
     outputs: Mapping[str, FileDigest] = field(default_factory=dict)
     """Size and checksum of transcripts.jsonl and failures.jsonl, by name."""
 
@@ -161,6 +168,7 @@ class Summary:
             "peak_gpu_bytes": self.peak_gpu_bytes,
             "usd": self.usd,
             "score": self.score and self.score.to_dict(),
+            "word_times": self.word_times and self.word_times.to_dict(),
             **self.facts.to_dict(),
         }
 
@@ -198,6 +206,7 @@ class Summary:
             run=stored_json.optional(stored, "run", str) or "",
             generation=stored_json.optional(stored, "generation", str) or "",
             flags=_flag_counts(stored),
+            word_times=None if stored.get("word_times") is None else TimeAccuracy.from_dict(stored["word_times"]),
             outputs={
                 name: FileDigest(stored_json.count(each, "bytes"), stored_json.field(each, "sha256", str))
                 for name, each in outputs.items()
@@ -261,6 +270,7 @@ def summarise(
         run=run.run_id,
         generation=run.generation,
         flags=totals.flags,
+        word_times=totals.word_times.accuracy(),
         outputs=outputs or {},
     )
 

@@ -22,6 +22,7 @@ from voxbatch.scoring.corpus import DETECTED_LANGUAGE, line_language
 from voxbatch.scoring.readers import Entry, Role, Texts, open_texts
 from voxbatch.scoring.readers.entry import bad_line
 from voxbatch.scoring.readers.kinds import LINES
+from voxbatch.scoring.word_times import WordTimes
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 LISTED = 1000
@@ -43,6 +44,13 @@ class Pair:
     lang: str | None
     reference_entry: Entry
     hypothesis_entry: Entry | None
+
+    def add_word_times(self, times: WordTimes) -> None:
+        """Add the pair to the comparison of word times, if its reference has them."""
+        found = self.hypothesis_entry
+        wanted = self.reference_entry.reference_words if found is self.reference_entry else self.reference_entry.words
+        if wanted:
+            times.add(wanted, found.words if found else (), self.lang)
 
     @property
     def row(self) -> dict[str, Any]:

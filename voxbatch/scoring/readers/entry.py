@@ -10,6 +10,7 @@ from typing import Any
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.json_line import LongLine
 from voxbatch.manifest.source import Source
+from voxbatch.scoring.word_times import TimedWord
 
 
 class Role(Enum):
@@ -23,7 +24,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TimedText:
-    """A word, or the text of a segment, with its times in seconds."""
+    """The text of a segment, with its times in seconds."""
 
     text: str
     start: float
@@ -48,8 +49,10 @@ class Entry:
     path: str | None = None
     """The recording's path as it is written."""
     lang: str | None = None
-    words: tuple[TimedText, ...] = ()
+    words: tuple[TimedWord, ...] = ()
     """Words with their times, if the file has them."""
+    reference_words: tuple[TimedWord, ...] = ()
+    """Words of the reference of the same row, if both were asked for."""
     segments: tuple[TimedText, ...] = ()
     """Segments with times or speakers, if the file has them."""
     row: Mapping[str, Any] = field(default_factory=dict)

@@ -14,14 +14,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from typing import TypeVar
 
 from voxbatch.manifest.json_line import quote
 from voxbatch.manifest.source import Source
 from voxbatch.scoring.readers.entry import Entry, TimedText, bad_line, text_lines
+from voxbatch.scoring.word_times import TimedWord
 
 IGNORED_SEGMENT = "ignore_time_segment_in_scoring"
 """Text of a segment of an stm that is left out of the score, in any case of letters."""
 _COMMENT = ";;"
+_T = TypeVar("_T")
 _TRN = re.compile(r"(.*?)\s*\(([^()\s]+)\)\s*")
 _LABELS = re.compile(r"<[^<>\s]*>")
 _ALTERNATIVES = re.compile(r"\{[^{}]*/[^{}]*\}|<ALT", re.IGNORECASE)
@@ -46,7 +49,7 @@ def kaldi_entries(source: Source) -> Iterator[Entry]:
 
 def ctm_entries(source: Source) -> Iterator[Entry]:
     """Yield one entry for each channel of each file of a ctm. Its words are in the order of their starts."""
-    channels: dict[tuple[str, str], tuple[int, list[TimedText]]] = {}
+    channels: dict[tuple[str, str], tuple[int, list[TimedWord]]] = {}
     for number, line in _content(source):
         fields = line.split()
         if len(fields) < 5:
@@ -55,7 +58,7 @@ def ctm_entries(source: Source) -> Iterator[Entry]:
         word = _plain(source, number, fields[4])
         start, duration = _seconds(source, number, fields[2]), _seconds(source, number, fields[3])
         _, words = channels.setdefault((fields[0], fields[1]), (number, []))
-        words.append(TimedText(word, start, start + duration))
+        words.append(TimedWord(word, start, start + duration))
     for name, (number, words) in _named(channels).items():
         words.sort(key=lambda word: word.start)
         yield Entry(number, name, " ".join(word.text for word in words), words=tuple(words))
@@ -105,9 +108,7 @@ def _seconds(source: Source, number: int, field: str) -> float:
     return value
 
 
-def _named(
-    channels: dict[tuple[str, str], tuple[int, list[TimedText]]],
-) -> dict[str, tuple[int, list[TimedText]]]:
+def _named(channels: dict[tuple[str, str], tuple[int, list[_T]]]) -> dict[str, tuple[int, list[_T]]]:
     """Return the channels by id: the file's name, with the channel if the file has several."""
     several: dict[str, int] = {}
     for file, _ in channels:

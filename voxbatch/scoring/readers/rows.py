@@ -16,6 +16,7 @@ from typing import Any
 from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, parse_json_line, quote
 from voxbatch.manifest.source import Source
 from voxbatch.scoring.readers.entry import Entry, Role, TimedText, bad_line, text_lines
+from voxbatch.scoring.word_times import REFERENCE_WORDS_KEY, TimedWord, timed_words
 
 ID_KEYS = ("id", "utt_id", "utterance_id", "uttid", "key")
 PATH_KEYS = (AUDIO_KEY, "path", "file_name", "filename", "file", "audio_path", "audio_file", "audio", "wav", "url")
@@ -142,7 +143,8 @@ def row_entry(number: int, row: Mapping[str, Any], role: Role) -> Entry:
         reference=_text(row, reference_key) if both and reference_key else None,
         path=row[path_key] if path_key and isinstance(row[path_key], str) else None,
         lang=lang if isinstance(lang, str) and lang else None,
-        words=timed_words(row.get("words")),
+        words=_words(row, role),
+        reference_words=tuple(timed_words(row.get(REFERENCE_WORDS_KEY))) if both else (),
         row=row,
     )
 
@@ -161,6 +163,13 @@ def _row_id(row: Mapping[str, Any], number: int, role: Role) -> str:
     if role is Role.BOTH:
         return f"line {number}"
     raise LineError("has neither `id` nor `audio_filepath`, by which a hypothesis finds its reference; add one of them")
+
+
+def _words(row: Mapping[str, Any], role: Role) -> tuple[TimedWord, ...]:
+    """Return the words of a row in a role. The `words` of a row with `pred_text` are those of the hypothesis."""
+    is_output = HYPOTHESIS_KEYS[0] in row
+    key = REFERENCE_WORDS_KEY if role is Role.REFERENCE and is_output else "words"
+    return tuple(timed_words(row.get(key)))
 
 
 def _text(row: Mapping[str, Any], key: str) -> str | None:
@@ -206,21 +215,7 @@ def _transcript(name: str, document: Mapping[str, Any], file_id: str) -> Entry:
         for each in segments
         if isinstance(each.get("speaker"), str)
     )
-    return Entry(0, file_id, text, lang=lang if isinstance(lang, str) else None, words=words, segments=speakers)
-
-
-def timed_words(value: object) -> tuple[TimedText, ...]:
-    """Return the words of a list of objects with `word`, `start` and `end`. Words without times are left out; anything
-    else gives none."""
-    if not isinstance(value, list):
-        return ()
-    words = []
-    for each in value:
-        if isinstance(each, dict) and isinstance(text := each.get("word", each.get("text")), str):
-            start, end = _number(each.get("start")), _number(each.get("end"))
-            if not math.isnan(start) and not math.isnan(end):
-                words.append(TimedText(text.strip(), start, end))
-    return tuple(words)
+    return Entry(0, file_id, text, lang=lang if isinstance(lang, str) else None, words=tuple(words), segments=speakers)
 
 
 def _number(value: object) -> float:

@@ -1,0 +1,144 @@
+"""Measure how far the times of recognised words are from those of a reference.
+
+The words of both texts are aligned. The times of words that are equal are compared; times of a word that was not
+recognised, or that the reference does not have, say nothing. Each word is normalised alone, by the rules of the
+language: "three" and "3" are equal in English, but "twenty" "one" and "21" are not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from voxbatch.scoring.alignment import align
+from voxbatch.scoring.normalize import normalizer
+
+REFERENCE_WORDS_KEY = "text_words"
+"""Key of an output line for the words of `text`, which are `words` in the manifest. The `words` of the line are those
+of the transcript."""
+_PERCENTILES = {"median": 0.5, "p95": 0.95}
+
+
+class TimedWord(NamedTuple):
+    """A word and its times in seconds."""
+
+    text: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Absolute differences in seconds."""
+
+    mean: float
+    median: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAccuracy:
+    """Differences between the word times of a corpus and those of its reference."""
+
+    reference_words: int
+    """Number of reference words with times."""
+    matched: int
+    """Number of them that were recognised. Only their times are compared."""
+    start: Differences | None
+    """None if no word matched."""
+    end: Differences | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values for JSON. `matched_share` is `matched` / `reference_words`.
+
+        {"reference_words": 4, "matched": 3, "matched_share": 0.75, "start": {"mean": 0.02, …}, "end": {…}}
+        """
+        return {
+            "reference_words": self.reference_words,
+            "matched": self.matched,
+            "matched_share": round(self.matched / self.reference_words, 6),
+            "start": self.start and asdict(self.start),
+            "end": self.end and asdict(self.end),
+        }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> TimeAccuracy:
+        """Rebuild the record from the result of `to_dict`.
+
+        Raises:
+            KeyError, TypeError: `to_dict` did not write this value.
+        """
+        start, end = (None if stored[key] is None else Differences(**stored[key]) for key in ("start", "end"))
+        return cls(stored["reference_words"], stored["matched"], start, end)
+
+
+@dataclass(slots=True)
+class WordTimes:
+    """Sum over the items that have word times in the reference. Differences are counted by the millisecond, so memory
+    does not grow with the number of words."""
+
+    reference_words: int = 0
+    starts: Counter[int] = field(default_factory=Counter)
+    """Number of matched words by the difference of their starts, in milliseconds."""
+    ends: Counter[int] = field(default_factory=Counter)
+
+    def add(self, reference: Sequence[TimedWord], hypothesis: Sequence[TimedWord], lang: str | None) -> None:
+        """Add the words of an item. An item that was not transcribed has no words in the hypothesis."""
+        if not reference:
+            return
+        wanted, heard = _comparable(reference, lang), _comparable(hypothesis, lang)
+        self.reference_words += len(wanted)
+        for edit in align([text for text, _ in wanted], [text for text, _ in heard]):
+            if edit.kind == "equal" and edit.reference is not None and edit.hypothesis is not None:
+                ours, theirs = wanted[edit.reference][1], heard[edit.hypothesis][1]
+                self.starts[round(abs(ours.start - theirs.start) * 1000)] += 1
+                self.ends[round(abs(ours.end - theirs.end) * 1000)] += 1
+
+    def accuracy(self) -> TimeAccuracy | None:
+        """Return the figures. None if no reference has word times."""
+        if not self.reference_words:
+            return None
+        matched = self.starts.total()
+        return TimeAccuracy(self.reference_words, matched, _differences(self.starts), _differences(self.ends))
+
+
+def timed_words(value: object) -> list[TimedWord]:
+    """Return the words of a list of objects with `word`, `start` and `end`, as the rows of manifests and outputs have
+    them. Entries without times are left out; a value of another kind has no words."""
+    words = []
+    for each in value if isinstance(value, list) else ():
+        if isinstance(each, dict) and isinstance(text := each.get("word", each.get("text")), str):
+            start, end = each.get("start"), each.get("end")
+            if isinstance(start, int | float) and isinstance(end, int | float):
+                words.append(TimedWord(text.strip(), float(start), float(end)))
+    return words
+
+
+def _comparable(words: Iterable[TimedWord], lang: str | None) -> list[tuple[str, TimedWord]]:
+    """Return each word with its normalised text. Words of which nothing is left, such as punctuation, are left out."""
+    return [(text, word) for word in words if (text := _normalized(word.text, lang))]
+
+
+@lru_cache(maxsize=1 << 16)
+def _normalized(word: str, lang: str | None) -> str:
+    return normalizer(lang)(word)
+
+
+def _differences(counts: Counter[int]) -> Differences | None:
+    total = counts.total()
+    if not total:
+        return None
+    values = sorted(counts)
+    percentiles = {}
+    for name, part in _PERCENTILES.items():
+        below = 0
+        for value in values:
+            below += counts[value]
+            if below >= part * total:
+                percentiles[name] = value / 1000
+                break
+    mean = sum(value * count for value, count in counts.items()) / total / 1000
+    return Differences(round(mean, 6), **percentiles)
