@@ -19,7 +19,7 @@ from typing import Any
 
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, unknown_language
-from voxbatch.storage.address import redacted
+from voxbatch.storage.address import is_remote, redacted
 from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
 
 FORMATS = (
@@ -49,6 +49,8 @@ class RunOptions:
     formats: tuple[str, ...] = ()
     beside: bool = False
     """Write each file of an item also beside its recording. Without formats, this is SubRip."""
+    report: bool | None = None
+    """Write report.html at the end. None means where OUT is a local folder."""
     max_line: int = 42
     """Columns of a line of a subtitle; see formats.CueLimits."""
     max_lines: int = 2
@@ -149,6 +151,11 @@ class Config(RunOptions):
     """A manifest, or recordings; several names are a tuple. See manifest.opening."""
     out: str
     """Folder of the outputs (OUT): a local path or a bucket prefix."""
+
+    def __post_init__(self) -> None:
+        RunOptions.__post_init__(self)
+        if self.report is None:
+            object.__setattr__(self, "report", not is_remote(self.out))  # frozen, and this is its construction
 
     @classmethod
     def of(cls, options: RunOptions, source: str | tuple[str, ...], out: str, **changes: Any) -> Config:

@@ -40,6 +40,7 @@ class RunKeywords(TranscribeKeywords, total=False):
 
     formats: str | Collection[str]
     beside: bool
+    report: bool | None
     max_line: int
     max_lines: int
     max_cps: float

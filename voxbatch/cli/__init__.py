@@ -43,6 +43,7 @@ from voxbatch.cli.options import (
     source_argument,
     store_options,
 )
+from voxbatch.cli.report_command import report
 from voxbatch.cli.submit_command import submit
 from voxbatch.cli.validate_command import validate
 from voxbatch.config import FORMATS, TEXT_KINDS, Config, check_cues, check_formats, load_profile
@@ -194,6 +195,7 @@ def manifest(folder: str, include: tuple[str, ...], store_options: StoreOptions)
     help=f"Write one file per item in each of these formats: {','.join(FORMATS)}. Default: those of the last merge.",
 )
 @option("--beside/--no-beside", default=None, help="Write them also beside the recordings, or no longer.")
+@option("--report/--no-report", default=None, help="Write report.html, or no longer.")
 @option("--max-line", type=int, metavar="N", help="Longest line of a subtitle in columns.")
 @option("--max-lines", type=int, metavar="N", help="Most lines of a subtitle.")
 @option("--max-cps", type=float, metavar="N", help="Columns per second that a reader can follow.")
@@ -202,6 +204,7 @@ def merge(
     out: str,
     formats: tuple[str, ...],
     beside: bool | None,
+    report: bool | None,
     max_line: int | None,
     max_lines: int | None,
     max_cps: float | None,
@@ -217,7 +220,13 @@ def merge(
 
     check_formats(formats)
     check_cues(max_line, max_lines, max_cps)
-    given = {"formats": formats or None, "beside": beside, "max_line": max_line, "max_lines": max_lines}
+    given = {
+        "formats": formats or None,
+        "beside": beside,
+        "report": report,
+        "max_line": max_line,
+        "max_lines": max_lines,
+    }
     changes = {name: value for name, value in {**given, "max_cps": max_cps}.items() if value is not None}
     summary = merge_again(open_store(out, store_options), changes, Log(), store_options)
     print_outcome(summary, out, store_options)
@@ -349,6 +358,7 @@ def doctor() -> None:
 
 cli.add_command(flags)
 cli.add_command(models)
+cli.add_command(report)
 cli.add_command(validate)
 cli.add_command(submit)
 cli.add_command(listen)

@@ -266,6 +266,9 @@ _ITEM_FILES = (
     run_option("--beside", is_flag=True,
                help="Write them (srt by default) also beside the recordings: talk.srt next to talk.mp4. Files "
                "of others stay."),
+    run_option("--report/--no-report", default=None,
+               help="Write report.html, a page with the error rates and with each item's text and audio. Default: if "
+               "OUT is a local folder."),
     run_option("--max-line", type=int, default=42, show_default=True, metavar="N",
                help="Longest line of a subtitle in columns. A Chinese or Japanese character takes two."),
     run_option("--max-lines", type=int, default=2, show_default=True, metavar="N", help="Most lines of a subtitle."),

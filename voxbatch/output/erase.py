@@ -11,7 +11,7 @@ from voxbatch.errors import CheckpointError, StorageError
 from voxbatch.formats import WRITERS
 from voxbatch.output.checkpoint import PartEntry, read_part, readable_entries
 from voxbatch.output.item_names import possible_files
-from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS, generation_folder, names_in_parts
+from voxbatch.output.layout import FAILURES, REPORT, SUMMARY, TRANSCRIPTS, generation_folder, names_in_parts
 from voxbatch.output.run_file import Ownership
 from voxbatch.storage import Store, parallel_map
 
@@ -38,7 +38,7 @@ def find_old_files(store: Store, keep: str | None = None) -> OldFiles:
     names = names_in_parts(store)
     if keep is not None:
         names = [name for name in names if not name.startswith(f"{generation_folder(keep)}/")]
-    merged = (SUMMARY, TRANSCRIPTS, FAILURES) if keep is None else ()
+    merged = (SUMMARY, TRANSCRIPTS, FAILURES, REPORT) if keep is None else ()
     formats = [form for form in WRITERS if names and store.exists(f"{form}/")]
     return OldFiles(merged, tuple(names), tuple(formats))
 

@@ -56,12 +56,13 @@ def read_reasons(store: Store) -> FailureReasons:
         for line in islice(lines, MAX_LINES):
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 row = json.loads(line)
-                counts[_reason(str(row["error"]), str(row["message"]))] += 1
+                counts[reason_of(str(row["error"]), str(row["message"]))] += 1
                 retryable += row.get("retryable") is True
     return FailureReasons(tuple(counts.most_common()), retryable)
 
 
-def _reason(error: str, message: str) -> str:
+def reason_of(error: str, message: str) -> str:
+    """Return the short reason of a failure."""
     without_places = re.sub(r"\S*/\S*", "", message)
     found = next((reason for pattern, reason in _BY_MESSAGE if pattern.search(without_places)), None)
     return found if found and error == AudioError.__name__ else _BY_ERROR.get(error, error)

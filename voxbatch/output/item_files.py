@@ -1,4 +1,4 @@
-"""Which files of single items a merge writes: the formats, the shape of the cues, and whether beside the recordings.
+"""Which files a merge writes besides the merged outputs: those of single items, and the report.
 
 The settings are a part of the config that run.json and summary.json hold, not of a run's identity: a later merge may
 have others.
@@ -15,13 +15,15 @@ from voxbatch.formats import DEFAULT_LIMITS, WRITERS, CueLimits
 
 @dataclass(frozen=True, slots=True)
 class ItemFiles:
-    """The files of single items."""
+    """The files of single items: the formats, the shape of the cues, and whether beside the recordings; the report."""
 
     formats: tuple[str, ...] = ()
     """Names from formats.WRITERS."""
     limits: CueLimits = DEFAULT_LIMITS
     beside: bool = False
     """Write each file also beside the recording."""
+    report: bool = False
+    """Write report.html."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> ItemFiles:
@@ -29,9 +31,9 @@ class ItemFiles:
         formats = tuple(name for name in config.get("formats") or () if name in WRITERS)
         given = {name: config[name] for name in asdict(DEFAULT_LIMITS) if config.get(name) is not None}
         beside = bool(config.get("beside"))
-        return cls(formats or (("srt",) if beside else ()), CueLimits(**given), beside)
+        return cls(formats or (("srt",) if beside else ()), CueLimits(**given), beside, bool(config.get("report")))
 
     def to_config(self, others: Iterable[str] = ()) -> dict[str, Any]:
         """Return the settings as they stand in a config, with further formats that OUT has."""
         formats = [name for name in WRITERS if name in {*self.formats, *others}]
-        return {"formats": formats, **asdict(self.limits), "beside": self.beside}
+        return {"formats": formats, **asdict(self.limits), "beside": self.beside, "report": self.report}

@@ -8,6 +8,7 @@ parts/next.json                                the run that continues this run w
 parts/generation-0123456789ab/…                the same of a run that took OUT over from an earlier run
 transcripts.jsonl, failures.jsonl              the merged outputs
 srt/, vtt/, json/, …                           one folder for each format, with one file for each item
+report.html                                    the report; see the module `report`
 summary.json                                   written last
 """
 
@@ -28,6 +29,7 @@ VERSION = 1
 """Version of all written files."""
 RUN_FILE, SUMMARY = "run.json", "summary.json"
 TRANSCRIPTS, FAILURES = "transcripts.jsonl", "failures.jsonl"
+REPORT = "report.html"
 LEASE = "claim.json"
 """Lease of a listener that works on the run. It is there only during the work; see the module `lease`."""
 PARTS = "parts"
@@ -114,7 +116,7 @@ def layout_names_in(place: str) -> Iterator[tuple[str, str]]:
 
     If the folder is an OUT, the path leads into its files.
     """
-    names = {RUN_FILE, SUMMARY, TRANSCRIPTS, FAILURES, LEASE, PARTS, *WRITERS}
+    names = {RUN_FILE, SUMMARY, TRANSCRIPTS, FAILURES, REPORT, LEASE, PARTS, *WRITERS}
     steps = place.split("/")
     for i, step in enumerate(steps):
         if i and step in names:
@@ -125,7 +127,7 @@ def foreign_outputs(store: Store) -> list[str]:
     """Return the names of merged outputs in an OUT without run.json. A merge would take these files for its own."""
     if store.exists(RUN_FILE):
         return []
-    return [name for name in (TRANSCRIPTS, FAILURES, SUMMARY) if store.exists(name)]
+    return [name for name in (TRANSCRIPTS, FAILURES, REPORT, SUMMARY) if store.exists(name)]
 
 
 def default_out(source: str | Sequence[str]) -> str:
@@ -162,6 +164,6 @@ def _inside(folder: str, name: str) -> str:
 
 def existing_outputs(store: Store) -> list[tuple[str, str]]:
     """Return (label, name) of each merged output and each folder of a format that exists, in the order of display."""
-    names = [("transcripts", TRANSCRIPTS), ("failures", FAILURES), ("summary", SUMMARY)]
+    names = [("transcripts", TRANSCRIPTS), ("failures", FAILURES), ("summary", SUMMARY), ("report", REPORT)]
     names += [(form, f"{form}/") for form in WRITERS]
     return [(label, name) for label, name in names if store.exists(name)]

@@ -15,6 +15,7 @@ import contextlib
 import heapq
 import json
 import resource
+import shlex
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -31,12 +32,13 @@ from voxbatch.output.checkpoint import PartEntry, part_names, read_headers, read
 from voxbatch.output.erase import erase, find_old_files
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_names import ItemNames
-from voxbatch.output.layout import FAILURES, SUMMARY, TRANSCRIPTS, item_file
+from voxbatch.output.layout import FAILURES, REPORT, SUMMARY, TRANSCRIPTS, item_file
 from voxbatch.output.lines import read_transcript
+from voxbatch.output.report import is_report_of, render_report
 from voxbatch.output.run_file import Ownership, RunFile, RunKey
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import FileDigest, RunningDigest, Summary, Totals, read_summary, summarise
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, parallel_map, remove_command
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote, parallel_map, remove_command
 
 
 def read_entries(store: Store, run: RunKey, parts: list[str] | None = None) -> Iterator[PartEntry]:
@@ -95,7 +97,7 @@ def merge(
             merged output.
         TakenOverError: OUT belongs to another run now.
     """
-    owner = Ownership(store, run.key)
+    owner, log = Ownership(store, run.key), log or Log(quiet=True)
     owner.check()
     recorded = read_summary(store)
     if recorded is not None and not recorded.is_of(run.key):
@@ -119,7 +121,7 @@ def merge(
     for _ in parallel_map(store.concurrency, put, item_files(store, parts, run, files, totals)):
         pass
     if beside:
-        beside.report(log or Log(quiet=True), store.place)
+        beside.report(log, store.place)
     assert totals.done + totals.failed == run.items
     digests = {TRANSCRIPTS: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
     for name, digest in digests.items():
@@ -128,7 +130,35 @@ def merge(
     config = files.to_config(known)
     run = replace(run, facts=replace(run.facts, config={**run.facts.config, **config}))
     summary = summarise(totals, run, read_headers(store, parts, run.key), digests)
+    _put_report(store, run, files, parts, summary, recorded, owner, log)
     return _put_summary(store, owner, summary, recorded, config)
+
+
+def _put_report(
+    store: Store,
+    run: RunFile,
+    files: ItemFiles,
+    parts: list[str],
+    summary: Summary,
+    recorded: Summary | None,
+    owner: Ownership,
+    log: Log,
+) -> None:
+    """Write the report if it is wanted, unless nothing has changed since it was written. A run whose report cannot be
+    drawn is finished all the same."""
+    is_unchanged = recorded is not None and recorded.outputs == summary.outputs
+    if not files.report or (is_unchanged and is_report_of(store, run.key)):
+        return
+    try:
+        page = render_report(store, run, parts, summary)
+    except (ArithmeticError, AttributeError, ImportError, LookupError, RecursionError, TypeError, ValueError) as e:
+        command = f"voxbatch report {shlex.quote(store.place)}"
+        log.warning("report", text=f"{REPORT} is not written: {type(e).__name__}: {e}; to try again: {command}")
+        return
+    owner.check_again()
+    if not store.create(REPORT, [page], durable=False):
+        owner.check()
+        store.write(REPORT, [page])
 
 
 def _put_merged(
@@ -250,7 +280,8 @@ def merge_again(
     with run_file.takeover_explained(store, run.key):
         summary = read_summary(store)
         latest = summary if summary is not None and summary.is_of(run.key) else run
-        files = ItemFiles.of({**latest.facts.config, **(changes or {})})
+        by_default = {"report": not is_remote(store.place)}  # a run of an older version did not know it
+        files = ItemFiles.of({**by_default, **latest.facts.config, **(changes or {})})
         if files.beside:
             check_beside(files.formats)
         return merge(store, run, files, log, store_options)

@@ -162,6 +162,7 @@ class RunFacts:
             number(config, "usd_per_hour")
         optional(config, "formats", list)
         optional(config, "beside", bool)
+        optional(config, "report", bool)
         names = ("max_line", "max_lines", "max_cps")
         try:
             check_cues(*(None if config.get(name) is None else number(config, name) for name in names))

@@ -15,8 +15,9 @@ from voxbatch.output import run_file
 from voxbatch.output.checkpoint import check_complete, read_part
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.items_file import read_items
-from voxbatch.output.layout import FAILURES, PARTS, SUMMARY, TRANSCRIPTS, complete_names, items_name, part_names
+from voxbatch.output.layout import FAILURES, PARTS, REPORT, SUMMARY, TRANSCRIPTS, complete_names, items_name, part_names
 from voxbatch.output.merge import ItemFile, digest_of, item_files
+from voxbatch.output.report import is_report_of
 from voxbatch.output.run_file import RunFile
 from voxbatch.output.summary import FileDigest, Summary, Totals, read_summary
 from voxbatch.storage import Store, parallel_map, remove_command
@@ -103,6 +104,8 @@ def _problems_in_outputs(store: Store, run: RunFile, summary: Summary) -> Iterat
         return
     digests = {TRANSCRIPTS: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
     yield from _problems_in_merged(store, digests)
+    if latest.report and not is_report_of(store, run.key):
+        yield Problem(REPORT, "missing, damaged, or of another run", (f"voxbatch report {shlex.quote(store.place)}",))
     for extension, names in damaged.items():
         text = f"{len(names):,} files are missing, changed or damaged; the first is {names[0]}"
         yield Problem(f"{extension}/", text, (f"{_merge_command(store)} --formats {extension}",))

@@ -1,0 +1,120 @@
+"""Turn an output line into a row of the table, and into the texts that an opened row shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from voxbatch.report.cells import align_written, encode, written_words
+from voxbatch.report.selection import Row
+from voxbatch.scoring import ErrorCounts, error_unit
+from voxbatch.storage.address import is_remote, redacted
+
+MAX_WORDS = 10_000
+"""Most words of a text that an opened row shows: an hour and a half of speech."""
+MAX_WORD_CHARACTERS = 2_000
+"""Most characters of one word that are shown."""
+MAX_NOTE_CHARACTERS, MAX_NOTES = 500, 50
+"""Most characters of an id, a place, a message, a warning or a reason; most warnings, and most flags."""
+
+
+def row_of(
+    index: int, line: Mapping[str, Any], lang: str | None, counts: ErrorCounts | None, failure: str | None
+) -> Row:
+    """Return the row of an item.
+
+    Args:
+        index: Item.index.
+        line: its output line.
+        lang: language by which it is scored.
+        counts: its errors; None without a reference.
+        failure: error and message of an item that failed.
+    """
+    audio, offset = str(line.get("audio_filepath", "")), line.get("offset")
+    return Row(
+        index=index,
+        id=_cut(str(line["id"])),
+        # Passwords and signatures of addresses stay out of a page that people pass on.
+        audio=_cut(redacted(audio) if is_remote(audio) else audio, 4_000),
+        lang=lang,
+        duration=None if failure else round(line["audio_duration"], 2),
+        offset=round(offset, 2) if isinstance(offset, int | float) else 0.0,
+        counts=None
+        if counts is None
+        else (counts.substitutions, counts.deletions, counts.insertions, counts.reference_length),
+        is_cer=error_unit(lang) == "character",
+        confidence=None if failure else mean_confidence(line),
+        flags=() if failure else tuple(dict.fromkeys(str(flag["kind"]) for flag in line.get("flags") or ())),
+        warnings=0 if failure else len(line["warnings"]),
+        failure=failure and _cut(failure),
+    )
+
+
+def mean_confidence(line: Mapping[str, Any]) -> float | None:
+    """Return the mean confidence of a transcript's words. Lines of older versions do not have it as a key."""
+    if "confidence" in line:
+        return cast(float | None, line["confidence"])
+    found = [word["confidence"] for word in line["words"] if word.get("confidence") is not None]
+    return round(sum(found) / len(found), 3) if found else None
+
+
+def table_columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """Return the rows as columns, which compress better than objects."""
+    return {
+        "id": [row.id for row in rows],
+        "audio": [row.audio for row in rows],
+        "lang": [row.lang for row in rows],
+        "duration": [row.duration for row in rows],
+        "offset": [row.offset for row in rows],
+        "counts": [row.counts for row in rows],
+        "cer": [int(row.is_cer) for row in rows],
+        "confidence": [row.confidence for row in rows],
+        "flags": [row.flags for row in rows],
+        "warnings": [row.warnings for row in rows],
+        "failure": [row.failure for row in rows],
+    }
+
+
+def encode_texts(line: Mapping[str, Any], lang: str | None) -> str:
+    """Return what an opened row shows of a transcript, as JSON.
+
+    It is the list [words, times, confidences, reference, cells, warnings, flags, is_cut].
+    Times are pairs of hundredths of a second: from the end of the word before to the start, and from the start to the
+    end. Confidences are hundredths. Both are empty without word times. The cells (see `cells`) and the reference's
+    words are empty without a reference.
+    """
+    timed = line["words"]
+    words = [str(word["word"]) for word in timed] or written_words(line["pred_text"], lang)
+    reference = written_words(line["text"], lang) if line.get("text") is not None else []
+    is_cut = len(words) > MAX_WORDS or len(reference) > MAX_WORDS
+    words, reference, timed = words[:MAX_WORDS], reference[:MAX_WORDS], timed[:MAX_WORDS]
+    cells = ""
+    if line.get("text") is not None:
+        errors = line["substitutions"] + line["insertions"] + line["deletions"]
+        cells = encode(align_written(reference, words, lang, equal=not errors))
+    times, before = list[int](), 0
+    for word in timed:
+        start, end = round(word["start"] * 100), round(word["end"] * 100)
+        times += [start - before, end - start]
+        before = end
+    confidences = [-1 if (each := word.get("confidence")) is None else round(each * 100) for word in timed]
+    flags = [
+        [str(flag["kind"]), _cut(str(flag["reason"])), flag.get("start"), flag.get("end")]
+        for flag in (line.get("flags") or ())[:MAX_NOTES]
+    ]
+    texts = [
+        [_cut(word, MAX_WORD_CHARACTERS) for word in words],
+        times,
+        [] if set(confidences) <= {-1} else confidences,
+        [_cut(word, MAX_WORD_CHARACTERS) for word in reference],
+        cells,
+        [_cut(str(warning)) for warning in line["warnings"][:MAX_NOTES]],
+        flags,
+        int(is_cut),
+    ]
+    return json.dumps(texts, separators=(",", ":"))
+
+
+def _cut(text: str, most: int = MAX_NOTE_CHARACTERS) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,0 +1,338 @@
+// The table of the items. Every text of a manifest or a transcript is set as textContent, never as markup.
+"use strict";
+
+const PAGE_ROWS = 50;
+const KINDS = { S: "substitution", D: "deletion", I: "insertion" };
+const USUAL = { "=": [1, 1], S: [1, 1], D: [1, 0], I: [0, 1], ".": [0, 1] };
+
+const byId = (id) => document.getElementById(id);
+
+// Return an element: attributes by name, listeners by "onclick" and the like, and children that are elements or texts.
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null) made.setAttribute(name, value);
+  }
+  made.append(...children.filter((child) => child !== null).map((child) => (child instanceof Node ? child : String(child))));
+  return made;
+}
+
+async function readItems() {
+  const packed = Uint8Array.from(atob(byId("data").textContent), (char) => char.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+const percent = (rate) => `${(100 * rate).toFixed(1)}%`;
+const seconds = (time) => (time < 100 ? `${time.toFixed(2)} s` : `${Math.floor(time / 60)} min ${Math.round(time % 60)} s`);
+const kindName = (kind) => kind.replaceAll("_", " ");
+
+// Return one object for each row, made from the columns.
+function rowsOf(items) {
+  const { columns, texts } = items;
+  return columns.id.map((id, at) => {
+    const counts = columns.counts[at];
+    const errors = counts ? counts[0] + counts[1] + counts[2] : null;
+    return {
+      at, id, counts, errors, texts: texts[at],
+      rate: counts && counts[3] ? errors / counts[3] : null,
+      unit: columns.cer[at] ? "CER" : "WER",
+      audio: columns.audio[at], lang: columns.lang[at], duration: columns.duration[at], offset: columns.offset[at],
+      confidence: columns.confidence[at], flags: columns.flags[at], warnings: columns.warnings[at],
+      failure: columns.failure[at],
+    };
+  });
+}
+
+// Return the text that the search looks through.
+function searchable(row) {
+  const [words, , , reference] = row.texts || [[], [], [], []];
+  const flags = row.flags.map(kindName);
+  return [row.id, row.audio, row.lang, ...flags, row.failure, words.join(" "), reference.join(" ")].join("\n").toLowerCase();
+}
+
+const FILTERS = {
+  all: () => true,
+  errors: (row) => row.errors > 0,
+  flags: (row) => row.flags.length > 0,
+  warnings: (row) => row.warnings > 0,
+  failed: (row) => row.failure !== null,
+};
+
+// The columns of the table: title, value to sort by, cell, and whether a narrow screen leaves the column out.
+function columnsOf(rows) {
+  const has = (name) => rows.some((row) => row[name] !== null);
+  const number = (value, show) => (value === null ? "–" : show(value));
+  return [
+    { name: "Item", sort: (row) => row.id, first: 1 },
+    { name: "Language", sort: (row) => row.lang, cell: (row) => row.lang ?? "–", wide: true, first: 1, shown: has("lang") },
+    { name: "Duration", sort: (row) => row.duration, cell: (row) => number(row.duration, seconds), wide: true, number: true },
+    { name: "Errors", sort: (row) => row.errors, cell: (row) => number(row.errors, String), number: true, shown: has("counts") },
+    { name: "Error rate", sort: (row) => row.rate, cell: (row) => number(row.rate, percent), number: true, shown: has("counts") },
+    { name: "Confidence", sort: (row) => row.confidence, cell: (row) => number(row.confidence, (value) => value.toFixed(2)),
+      wide: has("counts"), number: true, first: 1, shown: has("confidence") },
+    { name: "State", sort: (row) => (row.failure !== null ? 1000 : 0) + row.flags.length + row.warnings / 1000, cell: stateOf },
+  ].filter((column) => column.shown !== false);
+}
+
+function stateOf(row) {
+  if (row.failure !== null) return element("span", { class: "tag failed" }, "failed");
+  const tags = row.flags.flatMap((kind) => [element("span", { class: "tag" }, kindName(kind)), " "]);
+  const warnings = row.warnings ? `${row.warnings} warning${row.warnings > 1 ? "s" : ""}` : "";
+  return element("span", {}, ...tags, warnings);
+}
+
+// Return where the recording may be reached from this page, the likeliest place first.
+function placesOf(path, folder) {
+  if (/^https?:\/\//i.test(path)) return path.includes("…") ? [] : [path];
+  if (!path.startsWith("/")) return [];
+  const places = location.protocol === "file:" ? [`file://${encodePath(path)}`] : [];
+  if (folder) {
+    const from = folder.split("/").filter(Boolean);
+    const to = path.split("/").filter(Boolean);
+    while (from.length && to.length > 1 && from[0] === to[0]) { from.shift(); to.shift(); }
+    places.push("../".repeat(from.length) + encodePath(to.join("/")));
+  }
+  return places;
+}
+
+// Percent-encode a path. The surrogates DC80 to DCFF stand for the bytes of a name that is not UTF-8.
+function encodePath(path) {
+  const encode = (char) => {
+    const code = char.codePointAt(0);
+    if (code >= 0xdc80 && code <= 0xdcff) return `%${(code & 0xff).toString(16)}`;
+    return code >= 0xd800 && code <= 0xdfff ? "%EF%BF%BD" : encodeURIComponent(char);
+  };
+  return [...path].map((char) => (char === "/" ? char : encode(char))).join("");
+}
+
+// Return the player of an item, or the reason why there is none.
+function playerOf(row, folder) {
+  const places = placesOf(row.audio, folder);
+  const name = element("bdi", {}, row.audio);
+  if (!places.length) {
+    const reason = /^\w+:\/\//.test(row.audio) ? "A browser cannot reach this address: " : "The recording cannot be reached from here: ";
+    return { audio: null, view: element("p", { class: "player" }, element("span", {}, reason, name)) };
+  }
+  const note = element("span", {}, name);
+  const audio = element("audio", { controls: true, preload: "none", "aria-label": "Recording" });
+  audio.addEventListener("error", () => {
+    places.shift();
+    if (places.length) {
+      const [wasAt, wasPlaying] = [audio.currentTime, !audio.paused];
+      audio.src = places[0];
+      if (wasPlaying) playFrom(audio, wasAt);
+    } else {
+      note.replaceChildren("The recording cannot be reached from this page: ", name);
+    }
+  });
+  audio.src = places[0];
+  return { audio, view: element("div", { class: "player" }, audio, note) };
+}
+
+function playFrom(audio, time) {
+  if (audio.readyState === 0) audio.addEventListener("loadedmetadata", () => { audio.currentTime = time; }, { once: true });
+  audio.currentTime = time;
+  audio.play().catch(() => {});
+}
+
+// Return the words of the transcript as buttons that play, or as plain texts without times or without a player.
+function wordsOf(row, audio) {
+  const [words, times, confidences] = row.texts;
+  let end = 0;
+  return words.map((word, at) => {
+    const confidence = confidences.length && confidences[at] >= 0 ? confidences[at] / 100 : null;
+    const shade = confidence === null || confidence >= 0.9 ? "" : confidence >= 0.7 ? " c1" : confidence >= 0.5 ? " c2" : " c3";
+    const start = times.length ? (end + times[2 * at]) / 100 : null;
+    if (start !== null) end += times[2 * at] + times[2 * at + 1];
+    const parts = [start === null ? "" : `${start.toFixed(2)} to ${(end / 100).toFixed(2)} s`,
+      confidence === null ? "" : `confidence ${confidence.toFixed(2)}`];
+    const title = parts.filter(Boolean).join(", ") || null;
+    if (start === null || !audio) return element("span", { class: `w${shade}`, title }, word);
+    const button = element("button", { type: "button", class: `w${shade}`, title, tabindex: "-1", "data-start": start, "data-end": end / 100 }, word);
+    button.addEventListener("click", () => playFrom(audio, start));
+    return button;
+  });
+}
+
+// Return the transcript with the reference where they differ.
+function textOf(row, words) {
+  const [, , , reference, cells] = row.texts;
+  const parts = [];
+  let [wanted, found] = [0, 0];
+  const spaced = (nodes) => nodes.flatMap((node, at) => (at ? [" ", node] : [node]));
+  for (const [, run, kind, more, fewer] of cells.matchAll(/(\d*)([=SDI.])(?:(\d+):(\d+);)?/g)) {
+    const [fromReference, fromWords] = more === undefined ? USUAL[kind] : [Number(more), Number(fewer)];
+    for (let left = Number(run || 1); left > 0; left -= 1) {
+      const missed = reference.slice(wanted, wanted + fromReference).join(" ");
+      const written = words.slice(found, found + fromWords);
+      [wanted, found] = [wanted + fromReference, found + fromWords];
+      if (kind in KINDS) {
+        const struck = missed && element("del", {}, missed);
+        const shown = written.length ? element("ins", {}, ...spaced(written)) : null;
+        const mark = element("b", { title: KINDS[kind] }, kind);
+        parts.push(element("span", { class: `cell ${kind.toLowerCase()}` }, struck || null, shown, mark));
+      } else {
+        parts.push(...spaced(written));
+      }
+      if (kind in KINDS || written.length) parts.push(" ");
+    }
+  }
+  return cells ? parts : spaced(words);
+}
+
+// Let the arrow keys move among the words, as in one control with one tab stop.
+function addArrowKeys(box) {
+  const buttons = [...box.querySelectorAll("button.w")];
+  if (!buttons.length) return;
+  buttons[0].tabIndex = 0;
+  let at = 0;
+  const focus = (next) => {
+    buttons[at].tabIndex = -1;
+    at = Math.max(0, Math.min(buttons.length - 1, next));
+    buttons[at].tabIndex = 0;
+    buttons[at].focus();
+  };
+  box.addEventListener("focusin", (event) => {
+    const found = buttons.indexOf(event.target);
+    if (found >= 0 && found !== at) { buttons[at].tabIndex = -1; at = found; buttons[at].tabIndex = 0; }
+  });
+  box.addEventListener("keydown", (event) => {
+    const next = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: buttons.length - 1 }[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
+    focus(next);
+  });
+}
+
+// Mark the word that is being heard.
+function followAudio(audio, box) {
+  const buttons = [...box.querySelectorAll("button.w")];
+  let now = null;
+  audio.addEventListener("timeupdate", () => {
+    const heard = audio.currentTime;
+    const next = buttons.find((button) => button.dataset.start <= heard && heard < button.dataset.end) ?? null;
+    if (next === now) return;
+    now?.classList.remove("now");
+    next?.classList.add("now");
+    now = next;
+  });
+}
+
+function list(texts) {
+  return texts.length ? element("ul", { class: "notes" }, ...texts.map((text) => element("li", { dir: "auto" }, text))) : null;
+}
+
+// Return what an opened row shows.
+function detailOf(row, folder) {
+  const box = element("div");
+  if (row.failure !== null) {
+    box.append(element("p", { dir: "auto" }, row.failure), element("p", { class: "facts" }, element("bdi", {}, row.audio)));
+    return box;
+  }
+  const { audio, view } = playerOf(row, folder);
+  const facts = row.counts
+    ? `${row.counts[0]} substituted, ${row.counts[1]} deleted, ${row.counts[2]} inserted; reference of ${row.counts[3]}${row.unit === "CER" ? " characters" : " words"}. `
+    : "";
+  box.append(element("p", { class: "facts" }, facts, row.duration === null ? "" : `Audio: ${seconds(row.duration)}.`), view);
+  if (!row.texts) {
+    box.append(element("p", { class: "facts" }, "The text of this item had no room in the page; transcripts.jsonl has it."));
+    return box;
+  }
+  const [, , , reference, , warnings, flags, isCut] = row.texts;
+  const text = element("div", { class: "text", dir: "auto", role: "group", "aria-label": "Transcript" }, ...textOf(row, wordsOf(row, audio)));
+  if (!text.textContent) text.append(element("em", {}, "no text"));
+  box.append(text);
+  addArrowKeys(text);
+  if (audio) followAudio(audio, text);
+  if (reference.length) box.append(element("p", { class: "reference", dir: "auto" }, "Reference: ", element("bdi", {}, reference.join(" "))));
+  if (isCut) box.append(element("p", { class: "facts" }, "Only the begin of the text is shown; transcripts.jsonl has all of it."));
+  const reasons = flags.map(([kind, reason, start, end]) => {
+    const span = start === null ? "" : ` (${seconds(start)}${end === null ? "" : ` to ${seconds(end)}`})`;
+    return `Flag, ${kindName(kind)}: ${reason}${span}`;
+  });
+  const notes = list([...reasons, ...warnings.map((warning) => `Warning: ${warning}`)]);
+  if (notes) box.append(notes);
+  return box;
+}
+
+function show(items) {
+  const rows = rowsOf(items);
+  const columns = columnsOf(rows);
+  const texts = new Map();
+  const preferred = ["Errors", "State", "Item"].map((name) => columns.find((column) => column.name === name)).find(Boolean);
+  let sorted = { column: preferred, sign: -1 };
+  let page = 0;
+
+  const compare = (a, b) => {
+    const [x, y] = [sorted.column.sort(a), sorted.column.sort(b)];
+    if (x === y) return a.at - b.at;
+    if (x === null || y === null) return x === null ? 1 : -1; // without a value: last in both directions
+    return (x < y ? -1 : 1) * sorted.sign;
+  };
+  const textOfRow = (row) => {
+    if (!texts.has(row.at)) texts.set(row.at, searchable(row));
+    return texts.get(row.at);
+  };
+
+  function headOf(column) {
+    const sort = column === sorted.column ? (sorted.sign > 0 ? "ascending" : "descending") : "none";
+    const button = element("button", { type: "button" }, column.name);
+    button.addEventListener("click", () => {
+      sorted = { column, sign: column === sorted.column ? -sorted.sign : (column.first ?? -1) };
+      page = 0;
+      draw();
+      for (const each of byId("table").querySelectorAll("thead button")) if (each.textContent === column.name) each.focus();
+    });
+    return element("th", { scope: "col", "aria-sort": sort, class: classOf(column) }, button);
+  }
+
+  const classOf = (column) => [column.wide ? "wide" : "", column.number ? "n" : ""].join(" ").trim() || null;
+
+  function bodyOf(row) {
+    const detailId = `item-${row.at}`;
+    const open = element("button", { type: "button", class: "open", "aria-expanded": "false", "aria-controls": detailId }, element("bdi", {}, row.id));
+    const cells = columns.slice(1).map((column) => element("td", { class: classOf(column) }, column.cell(row)));
+    const line = element("tr", { class: "item" }, element("th", { scope: "row" }, open), ...cells);
+    const detail = element("tr", { id: detailId, hidden: true });
+    const toggle = () => {
+      detail.hidden = !detail.hidden;
+      open.setAttribute("aria-expanded", String(!detail.hidden));
+      if (detail.hidden) for (const audio of detail.querySelectorAll("audio")) audio.pause();
+      else if (!detail.firstChild) detail.append(element("td", { class: "detail-cell", colspan: columns.length }, detailOf(row, items.folder)));
+    };
+    line.addEventListener("click", () => { if (!String(getSelection())) toggle(); });
+    return [line, detail];
+  }
+
+  function draw() {
+    const query = byId("search").value.trim().toLowerCase();
+    const filter = FILTERS[byId("filter").value];
+    const found = rows.filter((row) => filter(row) && (!query || textOfRow(row).includes(query))).sort(compare);
+    const pages = Math.max(1, Math.ceil(found.length / PAGE_ROWS));
+    page = Math.min(page, pages - 1);
+    const onPage = found.slice(page * PAGE_ROWS, (page + 1) * PAGE_ROWS);
+    const head = element("thead", {}, element("tr", {}, ...columns.map(headOf)));
+    const table = element("table", { class: "rows" }, element("caption", { class: "hidden" }, "Items"), head, element("tbody", {}, ...onPage.flatMap(bodyOf)));
+    byId("table").replaceChildren(table);
+    byId("count").textContent = `${found.length.toLocaleString("en")} item${found.length === 1 ? "" : "s"}`;
+    byId("pages").hidden = pages === 1;
+    byId("page").textContent = `Page ${page + 1} of ${pages}`;
+    byId("previous").disabled = page === 0;
+    byId("next").disabled = page === pages - 1;
+  }
+
+  const again = () => { page = 0; draw(); };
+  byId("search").addEventListener("input", again);
+  byId("filter").addEventListener("change", again);
+  byId("previous").addEventListener("click", () => { page -= 1; draw(); });
+  byId("next").addEventListener("click", () => { page += 1; draw(); });
+  byId("tools").hidden = false;
+  draw();
+}
+
+readItems().then(show, () => {
+  byId("table").textContent = "This browser cannot unpack the items: it needs DecompressionStream (Chrome 80, Firefox 113, Safari 16.4).";
+});
