@@ -839,6 +839,32 @@ def test_score_of_a_run_is_its_own_score(
     assert json.loads(voxbatch("score", "m.voxbatch", "--ref", "m.jsonl").stdout)["missing"] == 1
 
 
+def test_score_takes_rules_and_groups(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """`score` compares by the rules that were asked for, and scores each value of each key; a wrong key is an error."""
+    rows = [
+        {"id": n, "text": "OK, Mr. Grey", "pred_text": "okay mister grey", "lang": "en", "speaker": "AB"[n % 2]}
+        for n in range(4)
+    ]
+    (tmp_path / "h.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "words.tsv").write_text("ok\tokay\n")
+    as_they_are = json.loads(voxbatch("score", "h.jsonl", "--normalizer", "none").stdout)
+    assert as_they_are["words"]["substitutions"] == 12
+    done = voxbatch("score", "h.jsonl", "--replace", "words.tsv", "--by", "speaker,id", "--cluster", "speaker")
+    found = json.loads(done.stdout)
+    assert (found["wer"], found["interval_by"]) == (0.0, "speaker")
+    assert {key: list(values) for key, values in found["by"].items()} == {"speaker": ["A", "B"], "id": list("0123")}
+    assert "replacements of words.tsv" in found["by_language"]["en"]["normalizer"]
+    for options, reason in (
+        (("--by", "speeker"), "no item with a reference has the key 'speeker'"),
+        (("--cluster", "town"), "no item with a reference has the key 'town'"),
+        (("--normalizer", "english", "--case"), "--normalizer english cannot be combined with --case"),
+        (("--replace", "h.jsonl"), "h.jsonl: line 2: not JSON: Extra data"),
+    ):
+        refused = voxbatch("score", "h.jsonl", *options)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert reason in refused.stderr
+
+
 def test_score_says_what_is_missing(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
     """A run without references, a folder without a run, and lines without references say what to do."""
     manifest(1.1)

@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -24,6 +25,7 @@ from voxbatch import errors
 from voxbatch.cli import cli
 from voxbatch.engines.faster_whisper import Options
 from voxbatch.engines.vllm.settings import VllmSettings
+from voxbatch.scoring import normalizer
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -106,6 +108,16 @@ def test_every_voxbatch_command_in_a_page_parses(command: str) -> None:
 def test_the_table_of_commands_has_all_of_them() -> None:
     """docs/index.md names exactly the commands of the program."""
     assert set(re.findall(r"^\| `voxbatch (\w+)", (DOCS / "index.md").read_text(), re.MULTILINE)) == set(cli.commands)
+
+
+NORMALISED = re.findall(r"^\| `(\w\w)` \| `(.+?)` \| `(.+?)` \|$", (DOCS / "scoring.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(("lang", "written", "compared"), NORMALISED)
+def test_texts_are_normalised_as_the_page_shows(lang: str, written: str, compared: str) -> None:
+    """Each example of docs/scoring.md is what the default rules make of it."""
+    assert normalizer(lang)(written) == unicodedata.normalize("NFKC", compared)
+    assert len(NORMALISED) >= 6
 
 
 TARGETS = {

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import unicodedata
 from dataclasses import FrozenInstanceError
 from importlib import metadata
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from whisper_normalizer.english import EnglishNumberNormalizer, EnglishTextNormalizer
 
+from voxbatch.errors import ConfigError
 from voxbatch.scoring import (
     CorpusScore,
     ErrorCounts,
+    Rules,
+    ScoreOptions,
     count_errors,
     error_unit,
     line_language,
     normalizer,
+    normalizer_name,
     scored_language,
 )
+from voxbatch.scoring.bootstrap import rate_interval
+from voxbatch.scoring.english import without_brackets
+from voxbatch.scoring.normalize import normalize_unicode
+from voxbatch.scoring.replacements import read_replacements
 
 TEXTS = st.text(max_size=60)
 LANGS = st.sampled_from(["en", "fr", "hi", "ja", "th", None])
@@ -119,6 +131,49 @@ def test_error_unit_depends_on_the_script() -> None:
     assert {error_unit(lang) for lang in ["en", "ko", "vi", "hi", "ar", None, ""]} == {"word"}
 
 
+PACKAGE = EnglishTextNormalizer()
+
+
+def library_rules(text: str) -> str:
+    """Return what the package makes of a text, or our own rules where the package fails."""
+    try:
+        return " ".join(PACKAGE(" ".join(text.split())).split())
+    except (AssertionError, ValueError, ArithmeticError):
+        return normalize_unicode(text)
+
+
+NUMBERS = sorted(EnglishNumberNormalizer().words)
+ENGLISH_TEXT = """
+    the cat mr. st she's he'd been gone done got it's can't um uh uh's colour half a and th s nd well-known twenty-one
+    half-past 'tis (laughs) [x] <unk> i'm y'all no. etc.. o'clock one's two-thirds 1st 21st, five, été 5 20 1,000 3.5
+    1960s $5 20% $ % - -- ½ x² it’s naïve "yes" “so so,” been. One. Um, Uh! ’s d’une 1.5.2 [ ( ) >
+"""
+"""Words that the English rules treat in every way."""
+ENGLISH_WORDS = ENGLISH_TEXT.split()
+
+
+@settings(max_examples=500)
+@given(st.lists(st.one_of(st.sampled_from(ENGLISH_WORDS), st.sampled_from(NUMBERS)), max_size=14).map(" ".join))
+@example("she's been one and a half minus um five dollars and seven cents")
+def test_english_rules_are_those_of_the_package(text: str) -> None:
+    """Remembering words and numbers changes nothing: the result is what the package makes of the whole text."""
+    assert normalizer("en")(text) == library_rules(text)
+
+
+@given(st.text("()[]<>ab ", max_size=30))
+def test_brackets_are_removed_as_in_the_package(text: str) -> None:
+    """Unclosed, nested and empty brackets are treated as the package's expressions treat them."""
+    expected = re.sub(r"\(([^)]+?)\)", "", re.sub(r"[<\[][^>\]]*[>\]]", "", text))
+    assert without_brackets(text) == expected.translate(str.maketrans("<[(", ";;;"))
+
+
+@pytest.mark.parametrize("lang", ["en", "fr"])
+@pytest.mark.timeout(60)
+def test_a_megabyte_of_brackets_is_normalised(lang: str) -> None:
+    """Text that is only brackets costs linear time; the package's expressions would take hours."""
+    assert normalizer(lang)("(" * 1_000_000) == normalizer(lang)("[<" * 500_000) == ""
+
+
 # --- counts
 
 
@@ -135,6 +190,13 @@ def test_error_unit_depends_on_the_script() -> None:
         ("en", "", "", ErrorCounts(0, 0, 0, 0)),
         ("zh", "今天 天气好。", "今天气很好", ErrorCounts(2, 0, 0, 5)),
         ("ja", "カタカナ", "カタカタ", ErrorCounts(1, 0, 0, 4)),
+        ("zh", "ＡＢ型血。", "AB型", ErrorCounts(0, 0, 1, 4)),
+        ("th", "ไทย ดี", "ไทยดี่", ErrorCounts(0, 1, 0, 5)),
+        ("hi", "मैं घर जा रहा हूँ", "में घर जा रहा हूँ", ErrorCounts(1, 0, 0, 5)),
+        ("ko", "나는 학교에 간다", "나는 학교 에 간다", ErrorCounts(1, 1, 0, 3)),
+        ("en", "yes", "oh yes I think so yes indeed", ErrorCounts(0, 6, 0, 1)),
+        ("en", "[laughter] so, uh, <unk> twenty one people", "so 21 people (laughs)", ErrorCounts(0, 0, 0, 3)),
+        ("de", "[Gelächter] also, <unk> ja", "also ja (lacht) 【Musik】", ErrorCounts(0, 0, 0, 2)),
     ],
 )
 def test_counts_match_hand_counted_errors(lang: str, reference: str, hypothesis: str, counts: ErrorCounts) -> None:
@@ -203,6 +265,90 @@ def test_long_and_repeated_transcripts_are_counted_quickly() -> None:
     assert time.perf_counter() - started < 5
 
 
+def test_korean_is_counted_in_words_and_in_characters() -> None:
+    """A wrong space costs two words of three, and no character of seven."""
+    score = CorpusScore()
+    score.add_pair("ko", "나는 학교에 간다", "나는 학교 에 간다")
+    score.add_missing("ko-KR", "네")
+    summary = score.to_dict()
+    assert (summary["wer"], summary["cer"], summary["items"], summary["missing"]) == (3 / 4, 1 / 8, 1, 1)
+    assert summary["by_language"]["ko"]["characters"]["reference_characters"] == 8
+    assert CorpusScore.from_dict(summary).to_dict() == summary
+
+
+@pytest.mark.parametrize(
+    ("rules", "lang", "written", "normal"),
+    [
+        (Rules(case=True), "en", "Mr. Grey's colour, um", "Mr Grey s colour um"),
+        (Rules(punctuation=True), "en", "Yes, Mr. Grey [coughs]!", "yes, mr. grey !"),
+        (Rules(case=True, punctuation=True), "fr", "L’été,  oui.", "L’été, oui."),
+        (Rules("none"), "en", " Yes,  <unk> Sir. ", "Yes, <unk> Sir."),
+        (Rules("basic"), "en", "It's 5 o'clock", "it s 5 o clock"),
+        (Rules("english"), "fr", "It's colour", "it is color"),
+        (Rules("whisper-basic"), "hi", "हिन्दी", "ह न द"),
+    ],
+)
+def test_rules_can_be_chosen(rules: Rules, lang: str, written: str, normal: str) -> None:
+    """Each normaliser and switch does what its name says, and its name is in the result."""
+    assert normalizer(lang, rules)(written).strip() == normal
+
+
+def test_names_of_rules_have_the_version() -> None:
+    """The name of the rules says which library or Unicode version they come from, and what was switched on."""
+    version = metadata.version("whisper-normalizer")
+    assert normalizer_name("en") == f"Whisper's English rules (whisper-normalizer {version})"
+    assert normalizer_name("en", Rules(case=True)) == f"basic rules (Unicode {unicodedata.unidata_version}), case kept"
+    assert normalizer_name("en", Rules("none")) == "no rules: words are separated by spaces"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"normalizer": "whisper"}, "normalizer 'whisper': allowed are auto, english, basic, whisper-basic, none"),
+        ({"normalizer": "english", "case": True}, "these rules remove both; give them with --normalizer basic"),
+        ({"normalizer": "none", "punctuation": True}, "the texts are compared as they are"),
+    ],
+)
+def test_rules_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+    """An unknown normaliser, or one that cannot keep what shall be kept, is an error."""
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Rules(**settings)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"O.K.": "okay", "ok then": "well", "uh": "", "cat": "dog"}', "O.K.\tokay\r\nok then\twell\ncat\tdog\n"]
+)
+def test_words_of_a_file_are_replaced_after_the_rules(text: str, tmp_path: Path) -> None:
+    """Whole words are replaced once, the longest first, and both columns are normalised like the texts."""
+    (tmp_path / "words.txt").write_text(text)
+    rules = Rules(replacements=read_replacements(str(tmp_path / "words.txt")))
+    assert normalizer("en", rules)("OK then, a CAT; o.k.? cats um") == "well a dog okay cats"
+    assert normalizer("fr", rules)("OK then, dog, cat") == "well dog dog"
+    assert normalizer("zh", rules)("cat") == "dog"
+    assert "replacements of words.txt (SHA-256 " in normalizer_name("en", rules)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"a\tb\nonly one\n", "line 2: 'only one' does not have two columns; write the words that are replaced, a tab"),
+        (b"a\tb\tc\n", "line 1: 'a\\tb\\tc' does not have two columns"),
+        (b"a\tb\n\tc\n", "line 2: '\\tc' does not have two columns"),
+        (b"a\tb\na\tc\n", "line 2: 'a' is in two lines; keep one of them"),
+        (b"a\tb\n\xe9\tc\n", "line 2: is not UTF-8; save the file as UTF-8"),
+        (b'{"a": "b",\n "c" "d"}', "line 2: not JSON: "),
+        (b'["a"]', "line 1: is not a JSON object"),
+        (b'{"a": 1}', "'a': 1 is not a replacement"),
+        (b"\n\n", "holds no replacement"),
+    ],
+)
+def test_a_bad_file_of_replacements_is_an_error(data: bytes, message: str, tmp_path: Path) -> None:
+    """The error names the file, the line, what is wrong and what to write."""
+    (tmp_path / "words.tsv").write_bytes(data)
+    with pytest.raises(ConfigError, match=re.escape(f"words.tsv: {message}")):
+        read_replacements(str(tmp_path / "words.tsv"))
+
+
 # --- sums
 
 
@@ -221,6 +367,8 @@ def test_a_missing_transcript_counts_as_deletions() -> None:
     assert score.add_missing("en", "It's gone.") == ErrorCounts(0, 0, 3, 3)
     assert score.to_dict()["by_language"]["en"] == {
         "wer": round(3 / 7, 6),
+        "interval": [0.0, 1.0],
+        "match_error_rate": round(3 / 7, 6),
         "errors": 3,
         "substitutions": 0,
         "insertions": 0,
@@ -228,6 +376,8 @@ def test_a_missing_transcript_counts_as_deletions() -> None:
         "reference_words": 7,
         "items": 1,
         "missing": 1,
+        "empty_references": 0,
+        "empty_hypotheses": 0,
         "normalizer": f"Whisper's English rules (whisper-normalizer {metadata.version('whisper-normalizer')})",
     }
 
@@ -275,6 +425,62 @@ def test_the_given_language_comes_before_the_detected_one(
 ) -> None:
     """A line is scored by its own `lang`, else the language of the command, else the detected one."""
     assert (line_language(line, language) or None) == used
+
+
+def test_each_key_has_a_table_of_its_own() -> None:
+    """The items are grouped by each key; an item without the key is in a group of its own."""
+    score = CorpusScore(options=ScoreOptions(by=("speaker", "take")))
+    score.add("en", ErrorCounts(1, 0, 0, 10), {"speaker": "A", "take": 1})
+    score.add("zh", ErrorCounts(0, 0, 2, 10), {"speaker": "A", "take": 2})
+    score.add("en", ErrorCounts(0, 0, 0, 10), {"speaker": "B", "take": None})
+    score.add_missing("en", "red dog", {"speaker": "B"})
+    by = score.to_dict()["by"]
+    assert {key: list(values) for key, values in by.items()} == {"speaker": ["A", "B"], "take": ["(none)", "1", "2"]}
+    assert [(by["speaker"][who]["wer"], by["speaker"][who]["cer"]) for who in "AB"] == [
+        (0.1, 0.2),
+        (round(2 / 12, 6), None),
+    ]
+    assert by["speaker"]["B"]["missing"] == by["take"]["(none)"]["missing"] == 1
+
+
+def test_empty_texts_are_counted_apart() -> None:
+    """An empty reference, an empty transcript and a missing one are three different things."""
+    score = CorpusScore()
+    score.add_pair("en", "[noise]", "hello there")
+    score.add_pair("en", "one day", " - ")
+    score.add_pair("en", "", "")
+    score.add_missing("en", "red dog")
+    words = score.to_dict()["words"]
+    seen = {name: words[name] for name in ("items", "missing", "empty_references", "empty_hypotheses", "wer")}
+    assert seen == {"items": 3, "missing": 1, "empty_references": 2, "empty_hypotheses": 2, "wer": 6 / 4}
+    assert words["match_error_rate"] == 1.0
+
+
+def test_the_interval_is_that_of_the_items_or_of_the_clusters() -> None:
+    """The corpus, each language and each group have an interval; with clusters, items of one count as one."""
+    by_item, by_speaker = CorpusScore(), CorpusScore(options=ScoreOptions(cluster_by="speaker"))
+    for n in range(200):
+        counts = ErrorCounts(n % 20 // 10 * 2, 0, 0, 10)
+        by_item.add("en", counts)
+        by_speaker.add("en", counts, {"speaker": n % 20})
+    one, other = by_item.total("word").interval, by_speaker.total("word").interval
+    assert one == rate_interval({(0, 10): 100, (2, 10): 100})
+    assert other == rate_interval({(0, 100): 10, (20, 100): 10})
+    assert by_item.to_dict()["by_language"]["en"]["interval"] == list(one or ())
+    assert (by_item.to_dict()["interval_by"], by_speaker.to_dict()["interval_by"]) == ("item", "speaker")
+
+
+def test_a_stored_score_is_read_with_its_intervals() -> None:
+    """What to_dict wrote is read again, to the same values; a score of an old version has no interval."""
+    score = CorpusScore()
+    for n in range(50):
+        score.add("en" if n % 2 else "zh", ErrorCounts(n % 3, 0, 0, 10))
+    stored = json.loads(json.dumps(score.to_dict()))
+    assert CorpusScore.from_dict(stored).to_dict() == stored
+    old = {"substitutions": 1, "insertions": 0, "deletions": 0, "items": 1, "missing": 0}
+    words, characters = old | {"reference_words": 4}, old | {"reference_characters": 0}
+    read = CorpusScore.from_dict({"words": words, "characters": characters, "by_language": {"en": words}})
+    assert (read.wer, read.total("word").interval) == (0.25, None)
 
 
 def test_an_empty_corpus_has_no_rates() -> None:

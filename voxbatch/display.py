@@ -18,7 +18,7 @@ from voxbatch.output.failure_reasons import FailureReasons
 from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress, RunResult, Usage
 from voxbatch.safe_text import counted
-from voxbatch.scoring import UNDETERMINED, CorpusScore, normalizer_name
+from voxbatch.scoring import UNDETERMINED, CorpusScore, Unit
 from voxbatch.storage import longest_wait
 
 REFRESH_S = 0.1
@@ -296,13 +296,15 @@ def _latency(summary: Summary) -> Iterator[str]:
 
 def _error_rates(score: CorpusScore) -> Iterator[str]:
     """Yield the error rate of words and that of characters, each if there are references in such languages."""
-    for unit, name in (("word", "WER"), ("character", "CER")):
+    units: tuple[tuple[Unit, str], ...] = (("word", "WER"), ("character", "CER"))
+    for unit, name in units:
         tally = score.total(unit)
         if tally.rate is not None:
             c = tally.counts
             detail = f"{c.substitutions:,} substitutions, {c.insertions:,} insertions, {c.deletions:,} deletions"
             missing = f"; {tally.missing:,} without a transcript" if tally.missing else ""
-            yield f"{name} {tally.rate:.2%} ({detail} over {c.reference_length:,} {unit}s{missing})"
+            interval = f", 95 % interval {ends[0]:.2%} to {ends[1]:.2%}" if (ends := tally.interval) else ""
+            yield f"{name} {tally.rate:.2%}{interval} ({detail} over {c.reference_length:,} {unit}s{missing})"
 
 
 def _normalizers(score: CorpusScore) -> Iterator[str]:
@@ -311,8 +313,8 @@ def _normalizers(score: CorpusScore) -> Iterator[str]:
     if len(tallies) > 1:
         rates = ((lang, tally.rate) for lang, tally in tallies)
         yield "by language: " + ", ".join(f"{lang} {rate:.2%}" for lang, rate in rates if rate is not None)
-    for name in sorted({normalizer_name(lang) for lang, _ in tallies}):
-        languages = ", ".join(lang for lang, _ in tallies if normalizer_name(lang) == name)
+    for name in sorted({score.normalizer(lang) for lang, _ in tallies}):
+        languages = ", ".join(lang for lang, _ in tallies if score.normalizer(lang) == name)
         yield f"texts compared by {name}: {languages}"
     if UNDETERMINED in score.by_language:
         yield f"{UNDETERMINED}: no language is known; if it is English, give --language en to `voxbatch score`"

@@ -9,17 +9,38 @@ from typing import overload
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, unknown_language
 from voxbatch.output.score import score_place
-from voxbatch.scoring import CorpusScore, count_errors
+from voxbatch.scoring import CorpusScore, Rules, ScoreOptions
+from voxbatch.scoring.replacements import read_replacements
 
 Path = str | os.PathLike[str]
 
 
 @overload
-def score(references: Iterable[str], hypotheses: Iterable[str], *, language: str) -> CorpusScore: ...
+def score(
+    references: Iterable[str],
+    hypotheses: Iterable[str],
+    *,
+    language: str,
+    normalizer: str = "auto",
+    case: bool = False,
+    punctuation: bool = False,
+    replace: Path | None = None,
+) -> CorpusScore: ...
 
 
 @overload
-def score(references: Path, *, ref: Path | None = None, language: str | None = None) -> CorpusScore: ...
+def score(
+    references: Path,
+    *,
+    ref: Path | None = None,
+    language: str | None = None,
+    normalizer: str = "auto",
+    case: bool = False,
+    punctuation: bool = False,
+    replace: Path | None = None,
+    by: Iterable[str] = (),
+    cluster: str | None = None,
+) -> CorpusScore: ...
 
 
 def score(
@@ -28,6 +49,12 @@ def score(
     *,
     ref: Path | None = None,
     language: str | None = None,
+    normalizer: str = "auto",
+    case: bool = False,
+    punctuation: bool = False,
+    replace: Path | None = None,
+    by: Iterable[str] = (),
+    cluster: str | None = None,
 ) -> CorpusScore:
     """Return the score of two lists of texts; or of a run or a file, as `voxbatch score` does.
 
@@ -44,6 +71,12 @@ def score(
         ref: with a file: another file with the references, joined by `id`.
         language: language of the texts, such as "en". Lists need it. With a run or a file it is for the lines that do
             not name one.
+        normalizer: rules for the texts: "auto", "english", "basic", "whisper-basic" or "none".
+        case: upper and lower case differ.
+        punctuation: punctuation counts.
+        replace: a file of words to replace after the normaliser.
+        by: with a run or a file: keys of its rows by which the score is also grouped.
+        cluster: with a run or a file: the key whose values are resampled for the intervals, instead of items.
 
     Raises:
         UsageError: an argument is missing or does not fit, or there is no reference.
@@ -51,18 +84,23 @@ def score(
     tag = None if language is None else language_tag(language)
     if tag is not None and (reason := unknown_language(tag)):
         raise ConfigError(f"language {language!r}: {reason}")
+    rules = Rules(normalizer, case, punctuation, None if replace is None else read_replacements(os.fspath(replace)))
+    options = ScoreOptions(rules, (by,) if isinstance(by, str) else tuple(by), cluster)
     if hypotheses is None:
         if not isinstance(references, str | os.PathLike):
             raise ConfigError("score needs the hypotheses, too: score(references, hypotheses, language=…)")
-        return score_place(os.fspath(references), None if ref is None else os.fspath(ref), tag).corpus
+        other = None if ref is None else os.fspath(ref)
+        return score_place(os.fspath(references), other, tag, options=options).corpus
     if isinstance(references, str | os.PathLike) or isinstance(hypotheses, str):
         raise ConfigError("score takes two lists of texts; for one pair give score([reference], [hypothesis], …)")
+    if options.keys:
+        raise ConfigError("two lists of texts have no keys: give `by` and `cluster` with a run or a file")
     if tag is None:
         raise ConfigError("score needs the language of the texts, such as language='en', which decides their rules")
     wanted, found = list(references), list(hypotheses)
     if len(wanted) != len(found):
         raise ConfigError(f"there are {len(wanted):,} references and {len(found):,} hypotheses; give as many of both")
-    corpus = CorpusScore()
+    corpus = CorpusScore(options=options)
     for reference, hypothesis in zip(wanted, found, strict=True):
-        corpus.add(tag, count_errors(reference, hypothesis, tag))
+        corpus.add_pair(tag, reference, hypothesis)
     return corpus

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -44,6 +44,7 @@ from voxbatch.cli.options import (
     store_options,
 )
 from voxbatch.cli.report_command import report
+from voxbatch.cli.score_options import score_options
 from voxbatch.cli.submit_command import submit
 from voxbatch.cli.validate_command import validate
 from voxbatch.config import FORMATS, TEXT_KINDS, Config, check_cues, check_formats, load_profile
@@ -52,6 +53,9 @@ from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import announce, in_job, own_task, sagemaker, usd_per_hour
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.storage.options import StoreOptions
+
+if TYPE_CHECKING:
+    from voxbatch.scoring import ScoreOptions
 
 WIDTH = 100
 """Columns of the printed output."""
@@ -290,8 +294,16 @@ def status(out: str, as_json: bool, verify: bool, store_options: StoreOptions) -
     metavar="KIND",
     help=f"Kind of files whose names do not tell it: {', '.join(TEXT_KINDS)}.",
 )
+@score_options
 @store_options
-def score(hyp: str, ref: str | None, language: str | None, kind: str | None, store_options: StoreOptions) -> None:
+def score(
+    hyp: str,
+    ref: str | None,
+    language: str | None,
+    kind: str | None,
+    options: ScoreOptions,
+    store_options: StoreOptions,
+) -> None:
     """Score HYP and print the counts as JSON. HYP is the OUT of a run; or a file with transcripts of any program: JSON
     lines with pred_text, CSV or TSV, NIST's trn, ctm or stm, Kaldi's text, the JSON of Whisper's programs, or plain
     lines; or a folder with one file for each recording.
@@ -305,7 +317,7 @@ def score(hyp: str, ref: str | None, language: str | None, kind: str | None, sto
     from voxbatch.scoring import UNDETERMINED
     from voxbatch.storage import redacted
 
-    found = score_place(hyp, ref, language, kind, store_options)
+    found = score_place(hyp, ref, language, kind, store_options, options)
     languages = found.corpus.by_language
     if is_run(hyp) and not ref:
         missing = sum(each.missing for each in languages.values())

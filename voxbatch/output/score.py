@@ -11,7 +11,7 @@ from voxbatch.config import TEXT_KINDS
 from voxbatch.errors import BadLine, ConfigError, ManifestError
 from voxbatch.output import run_file
 from voxbatch.output.layout import FAILURES, RUN_FILE, TRANSCRIPTS
-from voxbatch.scoring import CorpusScore, count_errors, line_language
+from voxbatch.scoring import DEFAULT_OPTIONS, NO_VALUE, CorpusScore, ScoreOptions, line_language
 from voxbatch.scoring.files import Matching, read_pairs
 from voxbatch.scoring.word_times import REFERENCE_WORDS_KEY, TimeAccuracy, WordTimes, timed_words
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote, open_store, redacted
@@ -47,6 +47,7 @@ def score_place(
     language: str | None = None,
     kind: str | None = None,
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    options: ScoreOptions = DEFAULT_OPTIONS,
 ) -> PlaceScore:
     """Return the score of a run or of files.
 
@@ -56,6 +57,7 @@ def score_place(
         language: language of lines that name none.
         kind: kind of a file whose extension says nothing; see read_pairs.
         store_options: credentials and settings of the stores.
+        options: how texts are compared and items are grouped.
 
     Raises:
         UsageError: there is no such file or folder; or see score_run and read_pairs.
@@ -64,10 +66,10 @@ def score_place(
         if each and not is_remote(each) and not os.path.exists(each):
             raise ConfigError(f"{each} does not exist; give the OUT of a run, or a file with transcripts")
     if not is_run(place):
-        return score_files(place, references, language, kind, store_options)
+        return score_files(place, references, language, kind, store_options, options)
     if references:
-        return score_files(os.path.join(place, TRANSCRIPTS), references, language, kind, store_options)
-    return score_run(open_store(place, store_options), language)
+        return score_files(os.path.join(place, TRANSCRIPTS), references, language, kind, store_options, options)
+    return score_run(open_store(place, store_options), language, options)
 
 
 def score_files(
@@ -76,31 +78,35 @@ def score_files(
     language: str | None = None,
     kind: str | None = None,
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    options: ScoreOptions = DEFAULT_OPTIONS,
 ) -> PlaceScore:
     """Return the score of a file with both texts, or of two files. See read_pairs for the arguments.
 
     Raises:
         ManifestError: a file cannot be read, or there is no reference.
     """
-    pairs, matching = read_pairs(hypotheses, references, language, kind, store_options=store_options)
-    corpus, times = CorpusScore(), WordTimes()
+    pairs, matching = read_pairs(hypotheses, references, language, kind, options.keys, store_options)
+    corpus, times = CorpusScore(options=options), WordTimes()
     for pair in pairs:
         pair.add_word_times(times)
         if pair.hypothesis is None:
-            corpus.add_missing(pair.lang, pair.reference)
+            corpus.add_missing(pair.lang, pair.reference, pair.row)
         else:
-            corpus.add(pair.lang, count_errors(pair.reference, pair.hypothesis, pair.lang))
+            corpus.add_pair(pair.lang, pair.reference, pair.hypothesis, pair.row)
     if not corpus.by_language:
         reason = "no line has a reference: give `text` in its lines, or --ref FILE with `id` and `text`"
         raise ManifestError(redacted(hypotheses), [BadLine(0, reason)])
+    _check_keys(corpus, redacted(hypotheses))
     return PlaceScore(corpus, matching, times.accuracy())
 
 
-def score_run(store: Store, language: str | None = None) -> PlaceScore:
+def score_run(store: Store, language: str | None = None, options: ScoreOptions = DEFAULT_OPTIONS) -> PlaceScore:
     """Return the score of the run in OUT. The words of an item that failed count as deleted.
 
     Args:
+        store: OUT.
         language: language of the items for which neither the manifest nor the run gave one.
+        options: how texts are compared and items are grouped.
 
     Raises:
         ConfigError: OUT holds no run, or a run that is not finished, or no item has a reference.
@@ -110,22 +116,33 @@ def score_run(store: Store, language: str | None = None) -> PlaceScore:
         raise ConfigError(
             f"{store.place} has no {TRANSCRIPTS} yet: the run is not finished; run the same command again"
         )
-    language, score, times = language or run.language, CorpusScore(), WordTimes()
+    language, times = language or run.language, WordTimes()
+    score = CorpusScore(options=options)
     for text in store.lines(TRANSCRIPTS):
         line = json.loads(text)
         lang = line_language(line, language)
         times.add(timed_words(line.get(REFERENCE_WORDS_KEY)), timed_words(line["words"]), lang)
         if line.get("text") is not None:
-            score.add(lang, count_errors(line["text"], line["pred_text"], lang))
+            score.add_pair(lang, line["text"], line["pred_text"], line)
     for text in store.lines(FAILURES) if store.exists(FAILURES) else ():
         line = json.loads(text)
         lang = line_language(line, language)
         times.add(timed_words(line.get(REFERENCE_WORDS_KEY)), (), lang)
         if line.get("text") is not None:
-            score.add_missing(lang, line["text"])
+            score.add_missing(lang, line["text"], line)
     if not score.by_language:
         raise ConfigError(
             f"{store.place}: no item has a reference, so there is nothing to score; give --ref FILE, JSON lines with "
             "`id` and `text`"
         )
+    _check_keys(score, store.place)
     return PlaceScore(score, word_times=times.accuracy())
+
+
+def _check_keys(score: CorpusScore, place: str) -> None:
+    """Raise ConfigError if no item has one of the keys by which the items are grouped."""
+    for key in score.options.keys:
+        if score.values(key) <= {NO_VALUE}:
+            raise ConfigError(
+                f"{place}: no item with a reference has the key {key!r}; give a key of the manifest's rows"
+            )

@@ -17,7 +17,7 @@ from voxbatch.output import run_file, stored_json
 from voxbatch.output.checkpoint import PartHeader
 from voxbatch.output.layout import SUMMARY, VERSION
 from voxbatch.output.run_file import RunFacts, RunFile, RunKey
-from voxbatch.scoring import CorpusScore, ErrorCounts
+from voxbatch.scoring import CorpusScore, ErrorCounts, count_characters
 from voxbatch.scoring.word_times import REFERENCE_WORDS_KEY, TimeAccuracy, WordTimes, timed_words
 from voxbatch.storage import Store, remove_command
 
@@ -91,10 +91,11 @@ class Totals:
         self.audio_s += line["audio_duration"]
         self.with_warnings += bool(line["warnings"])
         self.flags.add({flag["kind"] for flag in line.get("flags") or ()})  # an earlier version wrote no flags
+        lang = line.get("lang") or language
         if line.get("text") is not None:
             counts = ErrorCounts(line["substitutions"], line["insertions"], line["deletions"], line["reference_length"])
-            self.score.add(line.get("lang") or language, counts)
-        reference_words, lang = timed_words(line.get(REFERENCE_WORDS_KEY)), line.get("lang") or language
+            self.score.add(lang, counts, characters=count_characters(line["text"], line["pred_text"], lang))
+        reference_words = timed_words(line.get(REFERENCE_WORDS_KEY))
         self.word_times.add(reference_words, timed_words(line["words"]) if reference_words else (), lang)
 
     def add_failure(self, line: Mapping[str, Any], language: str | None) -> None:

@@ -8,16 +8,42 @@
 Only the module `files` reads files. Nothing here knows a manifest.
 """
 
-from voxbatch.scoring.corpus import DETECTED_LANGUAGE, CorpusScore, Tally, line_language
-from voxbatch.scoring.counts import ErrorCounts, count_errors
-from voxbatch.scoring.normalize import UNDETERMINED, error_unit, normalizer, normalizer_name, scored_language
+from voxbatch.scoring.corpus import (
+    DEFAULT_OPTIONS,
+    DETECTED_LANGUAGE,
+    NO_VALUE,
+    CorpusScore,
+    ScoreOptions,
+    Tally,
+    line_language,
+)
+from voxbatch.scoring.counts import ErrorCounts, count_characters, count_errors
+from voxbatch.scoring.normalize import (
+    DEFAULT_RULES,
+    NORMALIZERS,
+    UNDETERMINED,
+    Rules,
+    Unit,
+    error_unit,
+    normalizer,
+    normalizer_name,
+    scored_language,
+)
 
 __all__ = [
+    "DEFAULT_OPTIONS",
+    "DEFAULT_RULES",
     "DETECTED_LANGUAGE",
+    "NORMALIZERS",
+    "NO_VALUE",
     "UNDETERMINED",
     "CorpusScore",
     "ErrorCounts",
+    "Rules",
+    "ScoreOptions",
     "Tally",
+    "Unit",
+    "count_characters",
     "count_errors",
     "error_unit",
     "line_language",

@@ -6,10 +6,18 @@ says nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from voxbatch.scoring.alignment import edit_blocks
-from voxbatch.scoring.normalize import error_unit, normalizer
+from voxbatch.scoring.normalize import (
+    DEFAULT_RULES,
+    WORDS_AND_CHARACTERS,
+    Rules,
+    error_unit,
+    normalizer,
+    scored_language,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,18 @@ class ErrorCounts:
         """
         return self.errors / self.reference_length if self.reference_length else None
 
+    @property
+    def hypothesis_length(self) -> int:
+        """Number of words or characters of the hypothesis."""
+        return self.reference_length - self.deletions + self.insertions
+
+    @property
+    def match_error_rate(self) -> float | None:
+        """The ratio errors / (errors + equal tokens), which never exceeds 1 (Morris et al., "From WER and RIL to MER
+        and WIL", 2004). None if both texts are empty."""
+        aligned = self.reference_length + self.insertions
+        return self.errors / aligned if aligned else None
+
     def __add__(self, other: ErrorCounts) -> ErrorCounts:
         return ErrorCounts(
             self.substitutions + other.substitutions,
@@ -44,19 +64,32 @@ class ErrorCounts:
         )
 
 
-def count_errors(reference: str, hypothesis: str, lang: str | None) -> ErrorCounts:
+def count_errors(reference: str, hypothesis: str, lang: str | None, rules: Rules = DEFAULT_RULES) -> ErrorCounts:
     """Return the errors of the best alignment of the normalised texts, in the language's unit.
 
     An empty hypothesis counts as deletions only. See `edit_blocks` for the time that long texts take.
     """
-    wanted, heard = tokens(reference, lang), tokens(hypothesis, lang)
+    return _count(tokens(reference, lang, rules), tokens(hypothesis, lang, rules))
+
+
+def count_characters(
+    reference: str, hypothesis: str, lang: str | None, rules: Rules = DEFAULT_RULES
+) -> ErrorCounts | None:
+    """Return the errors in characters of a language that is counted in both units; None for all other languages."""
+    if scored_language(lang) not in WORDS_AND_CHARACTERS:
+        return None
+    wanted, heard = ("".join(tokens(text, lang, rules)) for text in (reference, hypothesis))
+    return _count(list(wanted), list(heard))
+
+
+def _count(wanted: Sequence[str], heard: Sequence[str]) -> ErrorCounts:
     found = {"equal": 0, "substitution": 0, "insertion": 0, "deletion": 0}
     for kind, _, _, length in edit_blocks(wanted, heard):
         found[kind] += length
     return ErrorCounts(found["substitution"], found["insertion"], found["deletion"], len(wanted))
 
 
-def tokens(text: str, lang: str | None) -> list[str]:
+def tokens(text: str, lang: str | None, rules: Rules = DEFAULT_RULES) -> list[str]:
     """Return the units that are compared: the words of the normalised text, or its characters without white space."""
-    words = normalizer(lang)(text).split()
+    words = normalizer(lang, rules)(text).split()
     return list("".join(words)) if error_unit(lang) == "character" else words

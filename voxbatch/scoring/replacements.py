@@ -1,0 +1,101 @@
+"""Replace words of normalised texts by those of a file, such as "okay" for "ok": a user's own addition to the rules.
+
+The file is a JSON object, {"ok": "okay", "uh": ""}, or has two columns in each line, separated by a tab.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from voxbatch.errors import ConfigError
+
+_REMEDY = "write the words that are replaced, a tab, and the words that replace them (or nothing)"
+
+
+@dataclass(frozen=True, slots=True)
+class Replacements:
+    """Words and what replaces them."""
+
+    name: str
+    """Name and digest of the file, for results."""
+    pairs: tuple[tuple[str, str], ...]
+
+    def after(self, normalize: Callable[[str], str], unit: str) -> Callable[[str], str]:
+        """Return the function that normalises a text and then replaces words in it, the longest first, each once.
+
+        Both columns are normalised by the same rules, so that "O.K." matches whatever the rules make of it. In a
+        language that is counted in words, whole words are replaced.
+
+        Args:
+            normalize: the rules that come first.
+            unit: "word" or "character".
+        """
+
+        def spelled(text: str) -> str:
+            words = normalize(text).split()
+            return " ".join(words) if unit == "word" else "".join(words)
+
+        # Words that the rules remove anyway cannot be found.
+        table = {spelled(old): spelled(new) for old, new in self.pairs if spelled(old)}
+        if not table:
+            return normalize
+        longest_first = "|".join(re.escape(old) for old in sorted(table, key=len, reverse=True))
+        found = re.compile(rf"(?<!\S)(?:{longest_first})(?!\S)" if unit == "word" else longest_first)
+        return lambda text: " ".join(found.sub(lambda match: table[match[0]], spelled(text)).split())
+
+
+def read_replacements(path: str) -> Replacements:
+    """Return the replacements of a file.
+
+    Raises:
+        ConfigError: the file cannot be read, or a line of it is not a replacement.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as e:
+        raise ConfigError(f"{path}: {e.strerror}; give a JSON object or a table of two columns") from e
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        line = data.count(b"\n", 0, e.start) + 1
+        raise ConfigError(f"{path}: line {line}: is not UTF-8; save the file as UTF-8") from e
+    pairs = _json_pairs(path, text) if text.lstrip().startswith(("{", "[")) else _table_pairs(path, text)
+    if not pairs:
+        raise ConfigError(f"{path}: holds no replacement; {_REMEDY}")
+    digest = hashlib.sha256(data).hexdigest()[:8]
+    return Replacements(f"replacements of {os.path.basename(path)} (SHA-256 {digest}…)", tuple(pairs.items()))
+
+
+def _json_pairs(path: str, text: str) -> dict[str, str]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as e:
+        raise ConfigError(f'{path}: line {e.lineno}: not JSON: {e.msg}; write {{"ok": "okay"}}') from e
+    except (RecursionError, ValueError) as e:
+        raise ConfigError(f'{path}: not JSON: {e}; write {{"ok": "okay"}}') from e
+    if not isinstance(found, dict):
+        raise ConfigError(f'{path}: line 1: is not a JSON object; write {{"ok": "okay"}}')
+    for old, new in found.items():
+        if not old.strip() or not isinstance(new, str):
+            raise ConfigError(f"{path}: {old!r}: {new!r} is not a replacement; both must be texts, the first not empty")
+    return found
+
+
+def _table_pairs(path: str, text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        columns = line.rstrip("\r").split("\t")
+        old = columns[0].strip()
+        if len(columns) != 2 or not old:
+            raise ConfigError(f"{path}: line {number}: {line[:40]!r} does not have two columns; {_REMEDY}")
+        if found.setdefault(old, columns[1].strip()) != columns[1].strip():
+            raise ConfigError(f"{path}: line {number}: {old!r} is in two lines; keep one of them")
+    return found
