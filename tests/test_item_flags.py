@@ -40,8 +40,9 @@ def test_few_words_and_words_without_confidence_are_not_judged(confidences: tupl
 
 def test_the_mean_ignores_words_without_confidence() -> None:
     """Words that got no confidence, for example words with estimated times, do not count."""
-    assert mean_confidence(transcript(0.5, None, 1.0).words) == 0.75
-    assert mean_confidence(transcript(None).words) is None
+    assert mean_confidence(transcript(0.5, None, 1.0)) == 0.75
+    assert mean_confidence(transcript(None)) is None
+    assert mean_confidence(Transcript("one", confidence=0.25)) == 0.25
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,15 @@ _SCRIPTS: dict[str, frozenset[str]] = {
 not in the table is not judged."""
 
 
-def mean_confidence(words: Sequence[Word]) -> float | None:
-    """Return the mean of the words' confidences, each with the same weight; None if no word has one."""
+def mean_confidence(transcript: Transcript) -> float | None:
+    """Return the mean of the words' confidences, each with the same weight; None if no word has one.
+
+    Without words it is the confidence that the engine gives to the text.
+    """
+    return _mean(transcript.words) if transcript.words else transcript.confidence
+
+
+def _mean(words: Sequence[Word]) -> float | None:
     known = [word.confidence for word in words if word.confidence is not None]
     return sum(known) / len(known) if known else None
 
@@ -82,14 +89,14 @@ def item_flags(transcript: Transcript, asked: str | None) -> tuple[Flag, ...]:
 
 def _low_confidence(transcript: Transcript) -> Iterator[Flag]:
     """Yield one flag for a transcript whose words have a low mean confidence, else one for each such sentence."""
-    mean = mean_confidence(transcript.words)
+    mean = mean_confidence(transcript)
     if mean is not None and mean < LOW_MEAN:
         yield Flag(LOW_CONFIDENCE, f"unsure words (mean confidence {mean:.2f})")
         return
     starts = [word.start for word in transcript.words]
     for segment in transcript.segments if mean is not None else ():
         inside = transcript.words[bisect_left(starts, segment.start) : bisect_left(starts, segment.end)]
-        mean = mean_confidence(inside)
+        mean = _mean(inside)
         if mean is not None and mean < LOW_MEAN and len(inside) >= MIN_WORDS:
             reason = f"{len(inside)} unsure words (mean confidence {mean:.2f})"
             yield Flag(LOW_CONFIDENCE, reason, segment.start, segment.end)

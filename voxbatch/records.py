@@ -165,6 +165,9 @@ class Hypothesis:
     neither is the case, or if the text is empty."""
     flags: tuple[Flag, ...] = ()
     """Reasons to distrust the text."""
+    confidence: float | None = None
+    """0 to 1: the mean probability of the text's tokens, for an engine without word times. Otherwise None: the words
+    have their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,9 @@ class Transcript:
     """Language of most of the audio that has one, by the chunks' Hypotheses. None if no chunk has a language."""
     flags: tuple[Flag, ...] = ()
     """Reasons to distrust the text, in the order of the chunks."""
+    confidence: float | None = None
+    """0 to 1: the mean of the chunks with text, for an engine without word times. Otherwise None: the words have their
+    own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,9 @@ def stitch(spans: Sequence[Span], hypotheses: Sequence[Hypothesis], warnings: Se
         for piece, span in zip(pieces, spans, strict=True)
         if piece
     )
-    return Transcript(" ".join(part.text for part in parts), (), parts, duration, notes, language, flags)
+    sure = [h.confidence for h in timed if h.confidence is not None]
+    confidence = sum(sure) / len(sure) if sure else None
+    return Transcript(" ".join(part.text for part in parts), (), parts, duration, notes, language, flags, confidence)
 
 
 def _main_language(spans: Sequence[Span], hypotheses: Sequence[Hypothesis]) -> str | None:

@@ -81,3 +81,22 @@ def test_scores_of_realtime_equal_those_of_vllm(realtime: Path, few: dict[str, n
     assert found["tokens"] == {name: [each] for name, each in stock["tokens"].items()}
     assert not found["logprobs"]
     assert {confidence for words in found["words"].values() for _, confidence in words} == {None}
+
+
+def test_scores_of_the_instruct_model_equal_those_of_vllm(
+    voxtral: Path, voxtral_spoken: Spoken, tmp_path: Path
+) -> None:
+    """Scores equal vLLM's for a model without word times too, and the text has the mean probability of its tokens."""
+    from engine_runs import FLOAT32, streamed
+
+    from voxbatch.engines.vllm.word_times import FIRST_TEXT_ID
+
+    few = dict([*voxtral_spoken.waveforms.items()][:2])
+    stock = reference(voxtral, few, tmp_path)
+    options = [option for option in FLOAT32 if not option.startswith("delay_ms")]
+    found = streamed(voxtral, few, tmp_path, *options, "max_num_seqs=2", "max_model_len=1024")
+    check_scores(found, stock)
+    for name, tokens in stock["tokens"].items():
+        pairs = zip(tokens, stock["logprobs"][name], strict=True)
+        said = [float(np.exp(logprob)) for token, logprob in pairs if token >= FIRST_TEXT_ID]
+        assert found["confidences"][name] == pytest.approx(np.mean(said), abs=TOLERANCE)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
+import modelless
+import numpy as np
 import pytest
 from conftest import environment
+from modelless import Side, arrivals, request, some_of
 
-pytest.importorskip("torch", reason="PyTorch is not installed")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+pytestmark = pytest.mark.filterwarnings("default")  # importing vLLM warns
 
 KERNEL = """
 import math, torch
@@ -72,3 +79,88 @@ def test_kernel_compiles_for_the_supported_gpus() -> None:
         [sys.executable, "-c", COMPILED], env=environment(), capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+class Scoring(modelless.Model):
+    """A model whose scores name their place: the request's number, and the number of the token."""
+
+    def answer(self, step: Any) -> Any:
+        from voxbatch.vllm_plugin.token_scores import StepScores
+
+        found = super().answer(step)
+        rows = [[int(name), self._known[name][2]] for name in found.req_ids]
+        found.logprobs = StepScores(torch.tensor(rows, dtype=torch.float32).reshape(-1, 2))
+        return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_each_finished_request_has_the_scores_of_its_tokens(seed: int) -> None:
+    """Each score arrives with its token, on the fast path and without it.
+
+    Requests come, end, are aborted, and are preempted for lack of blocks; steps run ahead of the model's answers.
+    """
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    from voxbatch import vllm_plugin
+    from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
+
+    rng = np.random.default_rng(seed)
+    kind: type[Any] = modelless.stock() if seed % 2 else AsyncBatchScheduler
+    crowded = seed % 4 > 1
+    side = Side(kind, lambda name, number: 7, requests=12, blocks=24 if crowded else 500, crowded=crowded)
+    side.model = Scoring(lambda name, number: 7)
+    asked = 0
+    for step in range(120):
+        for _ in range(arrivals(rng, step, 0)):
+            side.scheduler.add_request(request(str(asked), int(rng.integers(1, 60)), int(rng.integers(1, 60))))
+            asked += 1
+        if rng.random() < 0.05 and side.scheduler.requests:
+            side.abort(some_of(rng, list(side.scheduler.requests)))
+        if side.scheduler.has_requests():
+            side.schedule()
+        while side.under_way > 1:
+            side.update()
+    while side.update():
+        pass
+    assert len(side.ends) > 5
+    assert bool(side.preempted) == crowded
+    for name in side.ends:
+        scores = np.frombuffer(side.scores[name][vllm_plugin.SCORES], np.float32).reshape(-1, 2)
+        assert scores[:, 0].tolist() == [int(name)] * len(side.texts[name])
+        assert scores[:, 1].tolist() == list(range(len(side.texts[name])))
+
+
+def step_of(*requests: tuple[str, int]) -> list[Any]:
+    """Return requests with an id and a number of tokens."""
+    return [SimpleNamespace(request_id=name, _output_token_ids=[7] * count) for name, count in requests]
+
+
+def test_a_token_without_a_score_has_none() -> None:
+    """A step without scores leaves NaN, and a step in which a request gets no token leaves its scores as they are."""
+    from voxbatch.vllm_plugin.scheduler.score_table import ScoreTable
+
+    table, rows = ScoreTable(10), {"a": 1, "b": 0}
+    table.add(step_of(("a", 1), ("b", 0)), rows, np.array([[5, 5], [1, 2]], np.float32), {"a", "b"})
+    table.add(step_of(("a", 2)), rows, None, {"a", "b"})
+    table.add(step_of(("a", 2), ("b", 1)), rows, np.array([[3, 4], [5, 5]], np.float32), {"a", "b"})
+    a, b = table.pop("a"), table.pop("b")
+    assert a is not None
+    assert b is not None
+    np.testing.assert_array_equal(a, [[1, 2], [np.nan, np.nan]])
+    np.testing.assert_array_equal(b, [[3, 4]])
+    assert table.pop("a") is None
+
+
+def test_aborted_requests_leave_their_rows_to_others() -> None:
+    """A thousand requests of which each is aborted take no more memory than those that run together."""
+    from voxbatch.vllm_plugin.scheduler.score_table import ScoreTable
+
+    table = ScoreTable(10)
+    for number in range(0, 1_000, 2):
+        names = str(number), str(number + 1)
+        scores = np.full((2, 2), number, np.float32)
+        table.add(step_of(*((name, 1) for name in names)), dict(zip(names, (0, 1), strict=True)), scores, set(names))
+    assert len(table._scores) <= 4
+    found = table.pop("999")
+    assert found is not None
+    assert found.tolist() == [[998, 998]]

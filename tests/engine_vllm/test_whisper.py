@@ -133,7 +133,7 @@ def test_the_language_is_heard_where_nobody_says_it(
     voxbatch: Voxbatch, whisper: Path, corpus: Path, tmp_path: Path
 ) -> None:
     """The model detects the language of a row without `lang`, such as French and German; an unknown language fails its
-    item."""
+    item. Each text has a confidence, although its words have no times."""
     picked = [
         next(r for r in _speech(corpus) if r["lang"] == lang and r["duration"] > 5) for lang in ("fr", "de", "en")
     ]
@@ -152,3 +152,4 @@ def test_the_language_is_heard_where_nobody_says_it(
         rate = count_errors(row["text"], row["pred_text"], lang).rate
         assert rate is not None
         assert rate < 0.6
+        assert 0.4 < row["confidence"] < 1

@@ -7,6 +7,7 @@ and `joined` makes one text of their texts.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 
@@ -52,6 +53,9 @@ class PieceText:
     text_after_eos: tuple[tuple[float, int], ...] = ()
     """Points at which the model wrote EOS and then more text: seconds from the first sample of the piece, and number of
     characters that follow. Each request gives at most one."""
+    confidence: float | None = None
+    """Mean probability of the text's tokens, for a model without word times. None if it is unknown, or if there is no
+    text."""
 
 
 def joined(pieces: list[Piece], texts: list[PieceText]) -> PieceText:
@@ -74,7 +78,11 @@ def joined(pieces: list[Piece], texts: list[PieceText]) -> PieceText:
     parts = filter(None, (each.text.strip() for each in texts))
     text = "".join(word.text for word in words) if words else " ".join(parts)
     truncated = any(each.truncated for each in texts)
-    return PieceText(text, tuple(words), _longest(pauses), _longest(untranscribed), truncated, tuple(text_after_eos))
+    sure = [each.confidence for each in texts if each.confidence is not None]
+    return PieceText(
+        text, tuple(words), _longest(pauses), _longest(untranscribed), truncated, tuple(text_after_eos),
+        fmean(sure) if sure else None,
+    )  # fmt: skip
 
 
 def _longest(stretches: list[tuple[float, float]]) -> tuple[float, float] | None:

@@ -55,7 +55,7 @@ def transcript_line(
     fields = transcript_dict(transcript)
     lang = given or transcript.language
     counts = count_errors(item.text, transcript.text, lang) if item.text is not None else None
-    confidence = mean_confidence(transcript.words)
+    confidence = mean_confidence(transcript)
     return {
         **_row(item, folder), "lang": lang, DETECTED_LANGUAGE: None if given else lang, "id": item.id,
         "pred_text": fields["text"], "words": fields["words"], "segments": fields["segments"],
@@ -113,7 +113,8 @@ def read_transcript(line: dict[str, Any]) -> Transcript:
     language = primary_subtag(line.get("lang") or "") or None
     flags = tuple(Flag(**flag) for flag in line.get("flags") or ())
     duration, warnings = line["audio_duration"], tuple(line["warnings"])
-    return Transcript(line["pred_text"], words, segments, duration, warnings, language, flags)
+    confidence = None if words else line.get("confidence")
+    return Transcript(line["pred_text"], words, segments, duration, warnings, language, flags, confidence)
 
 
 def read_failure(line: dict[str, Any]) -> Failure:

@@ -189,6 +189,8 @@ class Side:
         self.scheduler = scheduler(kind, **limits)
         self.model, self._under_way = Model(say), deque[tuple[Any, Any]]()
         self.texts, self.ends = defaultdict[str, list[int]](list), dict[str, Any]()
+        self.scores = dict[str, Any]()
+        """What each finished request has in its kv_transfer_params."""
         self.messages = self.preempted = 0
 
     def schedule(self) -> Any:
@@ -209,6 +211,7 @@ class Side:
                 self.texts[each.request_id] += each.new_token_ids
                 if each.finished:
                     self.ends[each.request_id] = each.finish_reason, each.stop_reason
+                    self.scores[each.request_id] = each.kv_transfer_params
         return True
 
     def abort(self, names: list[str]) -> None:

@@ -3,8 +3,8 @@
     python stream.py MODEL_DIR CHUNKS.npz OUT.json [NAME=VALUE …]
 
 It is the counterpart of generate.py: all chunks are offered at once, and results come in any order. The JSON holds, by
-the chunk's name, "tokens" (a list for each request made for the chunk), "texts", "words" (text and confidence) and
-"failures"; and for each request with scores "logprobs" and "entropies". It also holds "notices".
+the chunk's name, "tokens" (a list for each request made for the chunk), "texts", "confidences", "words" (text and
+confidence) and "failures"; and for each request with scores "logprobs" and "entropies". It also holds "notices".
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def transcribe(model: str, waveforms: dict[str, np.ndarray], options: dict[str, 
     feed = Feed(100 * engine.spec.max_chunk_samples)
     threading.Thread(target=_fill, args=(feed, list(waveforms.values())), daemon=True).start()
     found: dict[str, Any] = {name: defaultdict(list) for name in ("tokens", "logprobs", "entropies")}
-    found |= {"texts": {}, "words": {}, "failures": {}, "notices": []}
+    found |= {"texts": {}, "confidences": {}, "words": {}, "failures": {}, "notices": []}
     _record(engine, {id(waveform): name for name, waveform in waveforms.items()}, found)
     for result in engine.stream(feed):
         if isinstance(result, EngineMessage):
@@ -57,6 +57,7 @@ def transcribe(model: str, waveforms: dict[str, np.ndarray], options: dict[str, 
         else:
             assert names[result.item] not in found["texts"]
             found["texts"][names[result.item]] = result.text
+            found["confidences"][names[result.item]] = result.confidence
             found["words"][names[result.item]] = [(word.text, word.confidence) for word in result.words]
     engine.close()
     return found

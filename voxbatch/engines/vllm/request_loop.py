@@ -259,7 +259,9 @@ class RequestLoop:
         language = pending.pieces[0].lang if self._family.uses_language and text.text.strip() else None
         chunk = pending.chunk
         notes = (*warnings, *after_eos)
-        return Hypothesis(chunk.item, chunk.index, text.text, text.words, notes, language, flags(found))
+        return Hypothesis(
+            chunk.item, chunk.index, text.text, text.words, notes, language, flags(found), text.confidence
+        )
 
     def _given_up(self, pending: _PendingChunk, message: str, retryable: bool = False) -> Hypothesis | ChunkFailure:
         """Return the result of a chunk that cannot be submitted (again).

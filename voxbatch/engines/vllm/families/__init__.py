@@ -6,9 +6,11 @@ engine starts. Scheduling, memory and faults are handled elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan, nan
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,6 +46,18 @@ class TokenScores:
         """Return the probability of each token."""
         found: list[float] = np.exp(self.logprobs).tolist()
         return found
+
+    def confidence(self, token_ids: Sequence[int], controls: Collection[int]) -> float | None:
+        """Return the mean probability of the text's tokens. None if there are none, or if one has no probability.
+
+        Args:
+            token_ids: the tokens.
+            controls: ids of control tokens, which are no text.
+        """
+        pairs = zip(token_ids, self.probabilities(), strict=True)
+        found = [probability for token, probability in pairs if token not in controls]
+        mean = fmean(found) if found else nan
+        return None if isnan(mean) else mean
 
 
 class UnsupportedPiece(Exception):

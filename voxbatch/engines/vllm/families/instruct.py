@@ -13,6 +13,7 @@ from voxbatch.engines.vllm.families import Request, TokenScores, UnsupportedPiec
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.engines.vllm.tekken import Tekken, load_tekken, require_agreement
+from voxbatch.engines.vllm.word_times import FIRST_TEXT_ID
 from voxbatch.errors import ConfigError
 from voxbatch.languages import ISO_639_1
 from voxbatch.records import SAMPLING_RATE
@@ -96,5 +97,6 @@ class Instruct:
     def read(
         self, piece: Piece, token_ids: list[int], finish_reason: str, scores: TokenScores | None = None
     ) -> PieceText:
-        """Return the text, without times; see `Family.read`."""
-        return PieceText(self._tekken.decode(token_ids), truncated=finish_reason == "length")
+        """Return the text and its confidence, without times; see `Family.read`."""
+        confidence = scores.confidence(token_ids, range(FIRST_TEXT_ID)) if scores else None
+        return PieceText(self._tekken.decode(token_ids), truncated=finish_reason == "length", confidence=confidence)

@@ -52,6 +52,7 @@ class Whisper:
 
         generation = json.loads((folder / "generation_config.json").read_text())
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
+        self._controls = frozenset(self._tokenizer.all_special_ids)
         self._start = json.loads((folder / "config.json").read_text())["decoder_start_token_id"]
         self._languages: dict[str, int] = generation.get("lang_to_id", {})
         """Ids of the language tokens, e.g. {"<|en|>": 50259}. Empty for an English-only model."""
@@ -83,12 +84,13 @@ class Whisper:
     def read(
         self, piece: Piece, token_ids: list[int], finish_reason: str, scores: TokenScores | None = None
     ) -> PieceText | Piece:
-        """Return the text; or the piece with its language, if the request asked for the language."""
+        """Return the text and its confidence; or the piece with its language, if the request asked for the language."""
         if self._languages and piece.lang is None:
             tokens = {token_id: token for token, token_id in self._languages.items()}
             return replace(piece, lang=tokens[token_ids[0]].strip("<|>"))
         text = self._tokenizer.decode(token_ids, skip_special_tokens=True)
-        return PieceText(text, truncated=finish_reason == "length")
+        confidence = scores.confidence(token_ids, self._controls) if scores else None
+        return PieceText(text, truncated=finish_reason == "length", confidence=confidence)
 
 
 def _prompt(piece: Piece, decoder: list[int]) -> dict[str, Any]:
