@@ -100,8 +100,8 @@ def test_every_voxbatch_command_in_a_page_parses(command: str) -> None:
         ]
     if name == "report":
         arguments[0] = arguments[0] if "://" in arguments[0] else str(ROOT)
-    if name in ("flags", "merge", "status", "manifest"):
-        arguments = [each if re.match(r"-|gs:|s3:|vtt|lost_speech|\d+$", each) else str(ROOT) for each in arguments]
+    if name in ("compare", "flags", "merge", "status", "manifest"):
+        arguments = [each if re.match(r"-|gs:|s3:|vtt|lost_speech|[\d.]+$", each) else str(ROOT) for each in arguments]
     understood(name, *arguments)
 
 

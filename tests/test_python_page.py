@@ -58,6 +58,9 @@ def test_the_page_names_every_option_and_every_name() -> None:
     assert missing == {
         "__version__",
         "BackgroundRun",
+        "ChangedItem",
+        "Compared",
+        "Comparison",
         "CorpusScore",
         "Progress",
         "Result",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from voxbatch.api import BackgroundRun, Transcriber, read_results, run, score, start, transcribe
+    from voxbatch.api import BackgroundRun, Transcriber, compare, read_results, run, score, start, transcribe
     from voxbatch.errors import (
         AudioError,
         ConfigError,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         UsageError,
         VoxbatchError,
     )
+    from voxbatch.output.compare import ChangedItem, Compared, Comparison
     from voxbatch.output.results import Result
     from voxbatch.output.summary import Summary
     from voxbatch.records import Failure, Flag, Segment, Transcript, Word
@@ -33,11 +34,12 @@ if TYPE_CHECKING:
     from voxbatch.scoring import CorpusScore
 
 _MODULES = {
-    "voxbatch.api": ("BackgroundRun", "Transcriber", "read_results", "run", "score", "start", "transcribe"),
+    "voxbatch.api": ("BackgroundRun", "Transcriber", "compare", "read_results", "run", "score", "start", "transcribe"),
     "voxbatch.errors": (
         "AudioError", "ConfigError", "EngineError", "ItemError", "ManifestError", "RunError", "StorageError",
         "UsageError", "VoxbatchError",
     ),
+    "voxbatch.output.compare": ("ChangedItem", "Compared", "Comparison"),
     "voxbatch.output.results": ("Result",),
     "voxbatch.output.summary": ("Summary",),
     "voxbatch.records": ("Failure", "Flag", "Segment", "Transcript", "Word"),
@@ -50,6 +52,9 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = [
     "AudioError",
     "BackgroundRun",
+    "ChangedItem",
+    "Compared",
+    "Comparison",
     "ConfigError",
     "CorpusScore",
     "EngineError",
@@ -69,6 +74,7 @@ __all__ = [
     "VoxbatchError",
     "Word",
     "__version__",
+    "compare",
     "read_results",
     "run",
     "score",

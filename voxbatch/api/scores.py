@@ -1,4 +1,4 @@
-"""Score texts in memory, the outputs of a run, or files."""
+"""Score texts in memory, the outputs of a run, or files; and compare two runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import overload
 
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, unknown_language
+from voxbatch.output.compare import Comparison, compare_places
 from voxbatch.output.score import score_place
 from voxbatch.scoring import CorpusScore, Rules, ScoreOptions
 from voxbatch.scoring.replacements import read_replacements
@@ -81,9 +82,7 @@ def score(
     Raises:
         UsageError: an argument is missing or does not fit, or there is no reference.
     """
-    tag = None if language is None else language_tag(language)
-    if tag is not None and (reason := unknown_language(tag)):
-        raise ConfigError(f"language {language!r}: {reason}")
+    tag = _tag(language)
     rules = Rules(normalizer, case, punctuation, None if replace is None else read_replacements(os.fspath(replace)))
     options = ScoreOptions(rules, (by,) if isinstance(by, str) else tuple(by), cluster)
     if hypotheses is None:
@@ -104,3 +103,31 @@ def score(
     for reference, hypothesis in zip(wanted, found, strict=True):
         corpus.add_pair(tag, reference, hypothesis)
     return corpus
+
+
+def compare(
+    a: Path, b: Path, *, language: str | None = None, cluster: str | None = None, limit: int = 10
+) -> Comparison:
+    """Return how B differs from A on the items that both have, as `voxbatch compare` does.
+
+        voxbatch.compare("out-tiny", "out-base").words.difference   →  -0.0147: B has 1.47 points less
+
+    Args:
+        a: the OUT of a finished run, or a file with transcripts and references; a path or an address.
+        b: likewise.
+        language: language of the items that name none, such as "en".
+        cluster: key of the lines, such as "speaker". Items with the same value are resampled together for the
+            interval.
+        limit: number of changed items in the result.
+
+    Raises:
+        UsageError: there is no such run or file, or the two have no item with a reference in common.
+    """
+    return compare_places(os.fspath(a), os.fspath(b), _tag(language), cluster, limit)
+
+
+def _tag(language: str | None) -> str | None:
+    tag = None if language is None else language_tag(language)
+    if tag is not None and (reason := unknown_language(tag)):
+        raise ConfigError(f"language {language!r}: {reason}")
+    return tag

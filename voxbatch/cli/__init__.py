@@ -21,6 +21,7 @@ import click
 
 from voxbatch import __version__
 from voxbatch.cli.commands import Commands, WithFormats, next_step, usage
+from voxbatch.cli.compare_command import compare
 from voxbatch.cli.flags_command import flags
 from voxbatch.cli.listen_command import listen
 from voxbatch.cli.models_command import models
@@ -368,6 +369,7 @@ def doctor() -> None:
     sys.exit(1 if any(each.name == "engine" and each.state != "ok" for each in found) else 0)
 
 
+cli.add_command(compare)
 cli.add_command(flags)
 cli.add_command(models)
 cli.add_command(report)

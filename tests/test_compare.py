@@ -1,0 +1,359 @@
+"""Tests for the comparison of two runs: real runs, changed in ways whose effect is known."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jiwer
+import pytest
+import servers
+from conftest import ManifestWriter, Voxbatch
+
+import voxbatch as api
+from voxbatch.cli.side_by_side import side_by_side
+from voxbatch.errors import ConfigError, ManifestError
+from voxbatch.output.compare import compare_places
+from voxbatch.scoring import ErrorCounts
+
+Rows = list[dict[str, Any]]
+Write = Callable[[str, Rows], str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Return a function that writes rows as JSON lines and returns the path."""
+
+    def write_rows(name: str, rows: Rows) -> str:
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(path)
+
+    return write_rows
+
+
+def row(name: str, text: str | None, found: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "text": text, "pred_text": found, "lang": "de", **more}
+
+
+ONES = [row("a", "eins zwei drei vier", "eins zwei drei vier"), row("b", "fünf sechs", "fünf")]
+TWOS = [row("b", "fünf sechs", "fünf sechs"), row("a", "eins zwei drei vier", "eins drei vier acht neun")]
+
+
+def test_differences_by_hand(write: Write) -> None:
+    """Items match by id in any order: A has 1 error in 6 words, and B has 3."""
+    found = compare_places(write("a.jsonl", ONES), write("b.jsonl", TWOS))
+    assert found.a.words == ErrorCounts(deletions=1, reference_length=6)
+    assert found.b.words == ErrorCounts(deletions=1, insertions=2, reference_length=6)
+    assert (found.a.wer, found.b.wer) == (0.166667, 0.5)
+    assert found.words is not None
+    assert found.words.difference == pytest.approx(2 / 6)
+    assert found.characters is None
+    assert (found.common, found.only_a, found.only_b) == (2, 0, 0)
+    assert [(item.id, item.errors_a, item.errors_b, item.reference_length) for item in found.changed] == [
+        ("a", 0, 3, 4),
+        ("b", 1, 0, 2),
+    ]
+    assert found.changed[1].text_b == "fünf sechs"
+    turned = compare_places(write("a.jsonl", TWOS), write("b.jsonl", ONES))
+    assert turned.words is not None
+    assert turned.words.difference == -found.words.difference
+
+
+def test_only_common_items_count(write: Write) -> None:
+    """Items of one side alone are counted and left out of the rates."""
+    more = row("x", "noch ein wort", "")
+    found = compare_places(write("a.jsonl", [*ONES, more]), write("b.jsonl", [*TWOS, {**more, "id": "y"}]))
+    assert (found.common, found.only_a, found.only_b) == (2, 1, 1)
+    assert (found.a.items, found.a.words.reference_length) == (3, 6)
+    with pytest.raises(ConfigError, match="no item in common: ids such as 'x' and 'y'"):
+        compare_places(write("a.jsonl", [more]), write("b.jsonl", [{**more, "id": "y"}]))
+
+
+def test_items_match_by_path_where_the_ids_differ(write: Write) -> None:
+    """Items without a common id match by `audio_filepath`, if no other item has that path."""
+    left = [row("l1", "eins", "eins", audio_filepath="1.wav"), row("l2", "zwei", "zwei", audio_filepath="2.wav")]
+    right = [{**each, "id": f"r{i}"} for i, each in enumerate(left)]
+    del right[0]["id"]
+    right += [row("r3", "drei", "drei", audio_filepath="2.wav")]
+    found = compare_places(write("a.jsonl", left), write("b.jsonl", right))
+    assert (found.common, found.only_a, found.only_b) == (1, 1, 2)
+
+
+def test_both_are_scored_against_one_reference(write: Write) -> None:
+    """Where the references differ, that of B counts for both; where one has none, the other's."""
+    left = [row("a", "rot", "blau"), row("b", None, "grün"), row("c", "gelb", "gelb"), row("d", None, "grau")]
+    right = [row("a", "blau", "blau"), row("b", "grün", "grün"), row("c", None, "lila"), row("d", None, "grau")]
+    found = compare_places(write("a.jsonl", left), write("b.jsonl", right))
+    assert (found.other_references, found.without_reference) == (1, 1)
+    assert (found.a.words.errors, found.b.words.errors, found.a.words.reference_length) == (0, 1, 3)
+
+
+def test_both_are_scored_by_the_rules_of_one_language(write: Write) -> None:
+    """A language that somebody gave counts for both, before one that an engine detected."""
+    left = [row("a", "It's red", "it is red", lang="en")]
+    right = [row("a", "It's red", "it is red", lang="nl", detected_language="nl")]
+    for first, second in ((left, right), (right, left)):
+        found = compare_places(write("a.jsonl", first), write("b.jsonl", second))
+        assert (found.other_languages, list(found.normalizers)) == (1, ["en"])
+        assert found.a.words == found.b.words == ErrorCounts(reference_length=3)
+
+
+def test_words_and_characters_are_apart(write: Write) -> None:
+    """Languages without spaces have a difference of their own."""
+    zh = row("zh", "今天天气", "今天天气", lang="zh")
+    found = compare_places(write("a.jsonl", [*ONES, zh]), write("b.jsonl", [*TWOS, {**zh, "pred_text": "今天"}]))
+    assert found.characters is not None
+    assert (found.characters.difference, found.characters.interval) == (0.5, None)
+    assert (found.a.cer, found.b.cer) == (0.0, 0.5)
+    assert found.b.words.reference_length == 6
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ('{"text": "a", "pred_text": "a"}\n', "neither `id` nor `audio_filepath`"),
+        ('{"id": "a", "text": "a"}\n', "has no `pred_text`"),
+        ('{"id": "a", "pred_text": "a"}\n{"id": "a", "pred_text": "a"}\n', "id 'a' is given twice"),
+        ('{"id": "a", "pred_', "line 1"),
+        ("[1]\n", "line 1"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, write: Write, lines: str, reason: str) -> None:
+    """A line that cannot be used ends the comparison with its file and the reason."""
+    (tmp_path / "bad.jsonl").write_text(lines)
+    with pytest.raises(ManifestError, match=reason) as error:
+        compare_places(write("a.jsonl", ONES), str(tmp_path / "bad.jsonl"))
+    assert "bad.jsonl" in str(error.value)
+
+
+def test_what_cannot_be_compared_says_what_to_do(write: Write, tmp_path: Path) -> None:
+    """A missing place, no references and an unknown key of clusters are errors with a remedy."""
+    left = write("a.jsonl", [row("a", None, "eins")])
+    with pytest.raises(ConfigError, match=r"no item in common has a reference.*add `text`"):
+        compare_places(left, left)
+    with pytest.raises(ConfigError, match="does not exist; give"):
+        compare_places(left, str(tmp_path / "gone"))
+    left = write("a.jsonl", ONES)
+    with pytest.raises(ConfigError, match=r"has 'speaker'.*a key of the manifest"):
+        compare_places(left, left, cluster="speaker")
+
+
+def test_clusters_widen_the_interval(write: Write) -> None:
+    """Items of one speaker are resampled together, so that speakers that differ give a wider interval."""
+    left = [row(f"{i}", "eins zwei drei", "eins zwei drei", speaker=i // 20) for i in range(100)]
+    right = [{**each, "pred_text": "eins zwei" if each["speaker"] < 2 else each["text"]} for each in left]
+    names = write("a.jsonl", left), write("b.jsonl", right)
+    alone, together = compare_places(*names).words, compare_places(*names, cluster="speaker").words
+    assert alone is not None
+    assert together is not None
+    assert alone.interval is not None
+    assert together.interval is not None
+    assert alone.difference == together.difference
+    assert together.interval[1] - together.interval[0] > 2 * (alone.interval[1] - alone.interval[0])
+
+
+# ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def run(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> Path:
+    """Return the OUT of a run of four items, of which one fails."""
+    path = manifest(1.5, 2.5, 3.5, None, text="w0 w1 w2 w3", lang="en")
+    assert voxbatch("run", path, "-o", "out", "--engine", "scripted").returncode == 3
+    return tmp_path / "out"
+
+
+def test_a_run_has_the_counts_of_its_summary(run: Path, tmp_path: Path) -> None:
+    """A run compared with itself has its own rate on both sides, and nothing is scored again."""
+    found = compare_places(str(run), str(run))
+    score = json.loads((run / "summary.json").read_text())["score"]
+    assert found.a == found.b
+    assert (found.a.wer, found.a.words.errors, found.a.missing) == (score["wer"], score["words"]["errors"], 1)
+    assert (found.a.rescored, found.a.engine) == (0, "scripted")
+    assert found.changed == ()
+    lines = compare_places(str(run), str(run / "transcripts.jsonl"))
+    assert (lines.common, lines.only_a, lines.b.rescored) == (3, 1, 3)
+    assert lines.a.words == lines.b.words
+
+
+def test_changed_texts_are_scored_again(run: Path, tmp_path: Path) -> None:
+    """The counts in the lines are not taken if somebody changed a text, or if other rules made them."""
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    text = (other / "transcripts.jsonl").read_text()
+    (other / "transcripts.jsonl").write_text(text.replace('"pred_text": "w0 w1', '"pred_text": "w0 w7'))
+    assert (other / "transcripts.jsonl").read_text() != text
+    found = compare_places(str(run), str(other))
+    assert (found.a.rescored, found.b.rescored) == (0, 3)
+    assert found.b.words.errors == found.a.words.errors + 3
+    summary = (run / "summary.json").read_text()
+    (run / "summary.json").write_text(summary.replace("whisper-normalizer 0", "whisper-normalizer 0.0"))
+    assert compare_places(str(run), str(other)).a == dataclasses.replace(found.a, rescored=3)
+
+
+def test_an_unfinished_run_is_refused(run: Path) -> None:
+    """A run without a summary is not compared."""
+    (run / "summary.json").unlink()
+    with pytest.raises(ConfigError, match="not finished; run the same command again"):
+        compare_places(str(run), str(run))
+
+
+def test_the_command_prints_both_sides(run: Path, voxbatch: Voxbatch, write: Write) -> None:
+    """The text fits a terminal of 80 columns, and JSON has the same figures."""
+    rows = [json.loads(line) for line in (run / "transcripts.jsonl").read_text().splitlines()]
+    rows[0]["pred_text"] = "w0 \x1b[2J zwei zwei " + "x" * 500
+    other = write("other.jsonl", rows)
+    done = voxbatch("compare", run, other)
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "\x1b" not in done.stdout
+    assert "WER of B − WER of A: +" in done.stdout
+    assert "3 items in common, 1 only in A, 0 only in B" in done.stdout
+    found = json.loads(voxbatch("compare", run, other, "--json", "--limit", "0").stdout)
+    assert found["b"]["wer"] > found["a"]["wer"]
+    assert found["words"]["interval"][0] <= found["words"]["difference"]
+    assert found["changed"] == []
+
+
+def test_fail_if_worse(voxbatch: Voxbatch, write: Write) -> None:
+    """The exit code is 1 if B is worse by more than the points that are allowed, exactly."""
+    words = " ".join(f"w{i}" for i in range(1000))
+    good = write("good.jsonl", [row("a", words, words)])
+    worse = write("worse.jsonl", [row("a", words, words.removesuffix(" w998 w999"))])  # 0.2 points
+    assert voxbatch("compare", good, worse, "--fail-if-worse", "0.2").returncode == 0
+    assert voxbatch("compare", worse, good, "--fail-if-worse", "0").returncode == 0
+    done = voxbatch("compare", good, worse, "--fail-if-worse", "0.19", "--json")
+    assert (done.returncode, json.loads(done.stdout)["b"]["wer"]) == (1, 0.002)
+    assert "RUN_B is worse by more than --fail-if-worse 0.19 points" in done.stderr
+    for wrong in ("nan", "-1", "inf"):
+        assert voxbatch("compare", good, worse, "--fail-if-worse", wrong).returncode == 2
+
+
+@pytest.mark.slow
+def test_runs_in_buckets_compare(run: Path, place: servers.Place, voxbatch: Voxbatch) -> None:
+    """A run in a bucket compares with a local one, and a file in a bucket does."""
+    for name in ("run.json", "summary.json", "transcripts.jsonl", "failures.jsonl"):
+        place.put(name, (run / name).read_bytes())
+    local = compare_places(str(run), str(run))
+    assert dataclasses.replace(compare_places(place.uri, str(run)).a, place="") == dataclasses.replace(
+        local.a, place=""
+    )
+    assert compare_places(f"{place.uri}/transcripts.jsonl", str(run)).common == 3
+
+
+# ── real transcripts ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def real_run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Transcribe 200 seconds of English with Whisper tiny.en: about 500 words."""
+    pytest.importorskip("faster_whisper")
+    folder = tmp_path_factory.mktemp("real")
+    rows, seconds = [], 0.0
+    for line in (corpus / "speech" / "manifest.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        is_taken = entry["audio_filepath"].startswith(("asterisk_en/", "ljspeech_wav/"))
+        if is_taken and seconds + entry["duration"] <= 200:
+            seconds += entry["duration"]
+            rows.append({**entry, "audio_filepath": str(corpus / "speech" / entry["audio_filepath"])})
+    (folder / "m.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    api.run(folder / "m.jsonl", folder / "out", engine="faster-whisper", allow_outside=True)
+    return folder / "out"
+
+
+@pytest.mark.slow
+def test_a_run_does_not_differ_from_itself(real_run: Path) -> None:
+    """The interval of a run's difference from itself covers zero."""
+    found = api.compare(real_run, real_run)
+    assert found.words is not None
+    assert found.words.interval is not None
+    assert found.words.difference == 0
+    assert found.words.interval[0] <= 0 <= found.words.interval[1]
+    assert found.words.probability_b_better == 0.5
+    assert not found.is_worse_by_more_than(0)
+
+
+@pytest.mark.slow
+def test_a_planted_regression_is_found(real_run: Path, write: Write, voxbatch: Voxbatch) -> None:
+    """One word in a hundred is changed in real transcripts: the difference is about 1 point, the interval excludes
+    zero, and the guard of a CI fails. jiwer counts the same difference.
+    """
+    rows = [json.loads(line) for line in (real_run / "transcripts.jsonl").read_text().splitlines()]
+    number = 0
+    for each in rows:
+        words = each["pred_text"].split()
+        for i in range(len(words)):
+            number += 1
+            if number % 100 == 0:
+                words[i] = "regression"
+        each["pred_text"] = " ".join(words)
+    changed = write("changed.jsonl", rows)
+    found = api.compare(real_run, changed)
+    assert found.words is not None
+    assert found.words.interval is not None
+    assert found.words.probability_b_better is not None
+    assert 0.005 < found.words.difference < 0.015
+    assert found.words.interval[0] > 0
+    assert found.words.probability_b_better < 0.05
+    done = voxbatch("compare", real_run, changed, "--fail-if-worse", "0.2")
+    assert (done.returncode, done.stdout.count("[regression]")) == (1, number // 100)
+    assert voxbatch("compare", changed, real_run, "--fail-if-worse", "0.2").returncode == 0
+    from voxbatch.scoring.counts import tokens
+
+    before = [json.loads(line) for line in (real_run / "transcripts.jsonl").read_text().splitlines()]
+    references = [" ".join(tokens(each["text"], "en")) for each in before]
+    rates = [
+        jiwer.wer(references, [" ".join(tokens(each["pred_text"], "en")) for each in lines]) for lines in (before, rows)
+    ]
+    assert found.words.difference == pytest.approx(rates[1] - rates[0], abs=1e-9)
+
+
+# ── aligned texts ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def shown(reference: str, a: str | None, b: str | None, lang: str = "de", width: int = 79) -> list[str]:
+    return list(side_by_side(reference, {"A": a, "B": b}, lang, width, 6))
+
+
+def test_errors_stand_below_their_words() -> None:
+    """Wrong, missing and added words are in brackets below the reference's words."""
+    assert shown("eins zwei drei vier", "eins drei vier", "eins zwo drei und vier") == [
+        "REF  eins zwei  drei       vier",
+        "A    eins [-]   drei       vier",
+        "B    eins [zwo] drei [und] vier",
+    ]
+
+
+def test_wide_and_combining_characters_keep_the_columns() -> None:
+    """Chinese characters have two columns, and marks of Hindi none."""
+    assert shown("天气", "天气", "大气", "zh") == ["REF  天   气", "A    天   气", "B    [大] 气"]
+    assert shown("मैं हूँ ना", "मैं हूँ ना", "मैं ना", "hi")[2] == "B    मैं [-] ना"
+
+
+def test_long_texts_show_what_differs() -> None:
+    """Of 10,000 words, those near the differences are shown, in at most six groups of lines."""
+    words = [f"w{i}" for i in range(10_000)]
+    other = [*words[:5000], "x", *words[5001:]]
+    lines = shown(" ".join(words), " ".join(words), " ".join(other))
+    assert lines[2] == "B    … w4996 w4997 w4998 w4999 [x]   w5001 w5002 w5003 w5004 …"
+    lines = shown(" ".join(words), " ".join(words), "nothing")
+    assert lines[-1] == "     …"
+    assert len(lines) < 30
+    assert max(map(len, lines)) <= 79
+
+
+def test_a_missing_transcript_is_named() -> None:
+    """A text that does not exist has a line that says so."""
+    assert shown("eins", None, "eins") == ["REF  eins", "B    eins", "A    (no transcript)"]
+    assert shown("eins", None, None)[-2:] == ["A    (no transcript)", "B    (no transcript)"]
+
+
+def test_words_cannot_turn_the_line_around() -> None:
+    """Characters that change the direction of text, and control characters, do not reach the terminal."""
+    lines = "".join(shown("eins", "a\u202eb\x07", "\u2066c"))
+    assert not set(lines) & {"\u202e", "\u2066", "\x07"}

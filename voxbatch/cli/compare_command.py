@@ -1,0 +1,199 @@
+"""The command `compare`: two runs side by side, and which of them is better."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from voxbatch.cli.options import PathOrAddress, language, store_options
+from voxbatch.safe_text import counted, escape_controls
+from voxbatch.storage.options import StoreOptions
+
+if TYPE_CHECKING:
+    from voxbatch.output.compare import ChangedItem, Comparison
+    from voxbatch.scoring.bootstrap import PairedDifference
+    from voxbatch.scoring.counts import ErrorCounts
+
+WIDTH = 79
+"""Columns of the printed text: a terminal's usual 80, without the last one."""
+MAX_BLOCKS = 6
+"""Most groups of lines for the texts of one item."""
+EXIT_WORSE = 1
+"""Exit code if B is worse by more than --fail-if-worse allows."""
+
+
+def _points(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value >= 0):
+        raise click.BadParameter(f"{value} is no number of points, such as 0.2; give 0 or more")
+    return value
+
+
+@click.command(short_help="Compare two runs: which is better, and where.")
+@click.argument("run_a", type=PathOrAddress(exists=True))
+@click.argument("run_b", type=PathOrAddress(exists=True))
+@click.option(
+    "--fail-if-worse",
+    type=float,
+    callback=_points,
+    metavar="POINTS",
+    help="Exit with code 1 if the WER or the CER of RUN_B is higher by more than so many percentage points, e.g. 0.2.",
+)
+@click.option(
+    "--cluster",
+    metavar="KEY",
+    help="For the interval, resample items with the same value of this key together, e.g. speaker.",
+)
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help="Show N changed items."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@click.option("--language", metavar="LANG", callback=language, help="Language of items that name none, e.g. en.")
+@store_options
+def compare(
+    run_a: str,
+    run_b: str,
+    fail_if_worse: float | None,
+    cluster: str | None,
+    limit: int,
+    as_json: bool,
+    language: str | None,
+    store_options: StoreOptions,
+) -> None:
+    """Compare RUN_B with RUN_A on the items that both have. Each is the OUT of a run, or a file as `score` takes it.
+
+    Items match by id, else by audio_filepath. An item without a transcript counts as deletions. Both are scored by the
+    same rules against the same references. A difference of less than 0 means that RUN_B is better.
+    """
+    from voxbatch.output.compare import compare_places
+
+    found = compare_places(run_a, run_b, language, cluster, limit, store_options)
+    for text in _warnings(found):
+        click.echo(f"Warning: {text}", err=True)
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        for line in _report(found, cluster):
+            click.echo(line)
+    if fail_if_worse is not None and found.is_worse_by_more_than(fail_if_worse):
+        click.echo(f"RUN_B is worse by more than --fail-if-worse {fail_if_worse:g} points", err=True)
+        sys.exit(EXIT_WORSE)
+
+
+def _warnings(found: Comparison) -> Iterator[str]:
+    if found.other_references:
+        count = counted(found.other_references, "item")
+        yield f"references that differ between A and B: {count}; both are scored against the reference of B"
+    if found.other_languages:
+        count = counted(found.other_languages, "item")
+        yield f"languages that differ between A and B: {count}; both are scored by the rules of one language"
+    for name, side in (("A", found.a), ("B", found.b)):
+        if side.missing:
+            yield f"no transcript in {name}: {counted(side.missing, 'item')} in common; their words count as deleted"
+
+
+def _report(found: Comparison, cluster: str | None) -> Iterator[str]:
+    yield from _table(found)
+    yield ""
+    common = f"{counted(found.common, 'item')} in common, {found.only_a:,} only in A, {found.only_b:,} only in B"
+    yield f"{common}; {found.without_reference:,} without a reference" if found.without_reference else common
+    for lang, name in found.normalizers.items():
+        yield from textwrap.wrap(escape_controls(f"rules for {lang}: {name}"), WIDTH, subsequent_indent="  ")
+    for name, difference in (("WER", found.words), ("CER", found.characters)):
+        if difference is not None:
+            yield ""
+            yield from _verdict(name, difference, cluster)
+    if found.changed:
+        yield ""
+        yield f"Items that changed most, with errors in brackets ({len(found.changed)}):"
+        for item in found.changed:
+            yield ""
+            yield from _changed(item)
+
+
+def _table(found: Comparison) -> Iterator[str]:
+    from voxbatch.display import format_duration
+
+    def percent(counts: ErrorCounts) -> str:
+        return "" if counts.rate is None else f"{counts.rate:.2%}"
+
+    def errors(counts: ErrorCounts) -> str:
+        return f"{counts.errors:,} of {counts.reference_length:,}" if counts.reference_length else ""
+
+    def kinds(counts: ErrorCounts) -> str:
+        return f"{counts.substitutions:,} / {counts.deletions:,} / {counts.insertions:,}"
+
+    sides = found.a, found.b
+    rows = [
+        ("", ["A", "B"]),
+        ("run", [side.place for side in sides]),
+        ("model", [side.model or "" for side in sides]),
+        ("engine", [side.engine or "" for side in sides]),
+        ("items", [f"{side.items:,}" for side in sides]),
+    ]
+    if found.words:
+        rows += [
+            ("WER", [percent(side.words) for side in sides]),
+            ("word errors", [errors(side.words) for side in sides]),
+            ("  sub/del/ins", [kinds(side.words) for side in sides]),
+        ]
+    if found.characters:
+        rows += [
+            ("CER", [percent(side.characters) for side in sides]),
+            ("char. errors", [errors(side.characters) for side in sides]),
+            ("  sub/del/ins", [kinds(side.characters) for side in sides]),
+        ]
+    rows += [
+        ("speed (RTFx)", ["" if side.rtfx is None else f"{side.rtfx:,.1f}" for side in sides]),
+        ("wall time", ["" if side.wall_s is None else format_duration(side.wall_s) for side in sides]),
+        ("cost", ["" if side.usd is None else f"${side.usd:,.2f}" for side in sides]),
+    ]
+    column = (WIDTH - 15) // 2
+    for label, values in rows:
+        if any(values):
+            cells = [_end(escape_controls(value), column - 2) for value in values]
+            yield f"{label:<15}{cells[0]:<{column}}{cells[1]}".rstrip()
+
+
+def _end(text: str, width: int) -> str:
+    """Return the end of a text, which tells paths apart."""
+    return text if len(text) <= width else f"…{text[1 - width :]}"
+
+
+def _verdict(name: str, difference: PairedDifference, cluster: str | None) -> Iterator[str]:
+    """Yield the difference in words, and whether other recordings would show it, too."""
+    line = f"{name} of B − {name} of A: {100 * difference.difference:+.2f} points"
+    if difference.interval is None or difference.probability_b_better is None:
+        yield f"{line}; more items are needed for an interval"
+        return
+    low, high = difference.interval
+    yield f"{line}, 95 % interval {100 * low:+.2f} to {100 * high:+.2f}"
+    probability = difference.probability_b_better
+    shown = "> 99.9 %" if probability > 0.999 else "< 0.1 %" if probability < 0.001 else f"{probability:.1%}"
+    from voxbatch.scoring.bootstrap import RESAMPLES
+
+    units = "items" if cluster is None else escape_controls(f"groups of {cluster}")
+    if high < 0:
+        verdict = "B is better"
+    elif low > 0:
+        verdict = "A is better"
+    elif low == high == 0:
+        verdict = "no difference"
+    else:
+        verdict = "no certain difference: the interval includes 0, so it may be chance"
+    yield f"probability that B is better: {shown} ({RESAMPLES:,} resamples of {units})"
+    yield f"→ {verdict}"
+
+
+def _changed(item: ChangedItem) -> Iterator[str]:
+    from voxbatch.cli.side_by_side import side_by_side
+
+    counts = f"{item.errors_a:,} → {item.errors_b:,} errors of {item.reference_length:,}"
+    yield f"{_end(escape_controls(item.id), WIDTH - len(counts) - 2)}: {counts}"
+    texts = {"A": item.text_a, "B": item.text_b}
+    yield from side_by_side(item.reference, texts, item.lang, WIDTH, MAX_BLOCKS)
