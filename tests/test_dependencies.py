@@ -81,7 +81,9 @@ def foreign() -> set[str]:
 
 def test_every_import_is_declared() -> None:
     """Each third-party module that voxbatch imports belongs to a declared distribution, or is required by one."""
-    declared = {each.name for each in requirements("cpu", "vllm", "gcs", "s3", "pubsub", "cloudrun", "parquet")}
+    declared = {
+        each.name for each in requirements("cpu", "vllm", "gcs", "s3", "pubsub", "cloudrun", "parquet", "score")
+    }
     wanted = {name: BROUGHT[name][1] if name in BROUGHT else DISTRIBUTIONS.get(name, name) for name in foreign()}
     assert {name: of for name, of in wanted.items() if of not in declared} == {}
     assert set(DISTRIBUTIONS) | set(BROUGHT) <= set(wanted), "an entry whose module nothing imports any more"

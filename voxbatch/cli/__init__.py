@@ -326,6 +326,8 @@ def score(
     if found.matching and ref:
         for note in found.matching.notes(redacted(hyp), redacted(ref)):
             click.echo(escape_controls(note), err=True)
+    for note in found.notes:
+        click.echo(escape_controls(note), err=True)
     if unknown := languages.get(UNDETERMINED):
         count = unknown.items + unknown.missing
         text = f"no language is known for {counted(count, 'item')}; if the texts are English, give --language en"

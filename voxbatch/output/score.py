@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from voxbatch.output import run_file
 from voxbatch.output.layout import FAILURES, RUN_FILE, TRANSCRIPTS
 from voxbatch.scoring import DEFAULT_OPTIONS, NO_VALUE, CorpusScore, ScoreOptions, line_language
 from voxbatch.scoring.files import Matching, read_pairs
+from voxbatch.scoring.speakers import SpeakerScore, SpeakersNotScored
 from voxbatch.scoring.word_times import REFERENCE_WORDS_KEY, TimeAccuracy, WordTimes, timed_words
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote, open_store, redacted
 
@@ -26,12 +28,20 @@ class PlaceScore:
     """How hypotheses and references of two files were matched."""
     word_times: TimeAccuracy | None = None
     """None if no reference has word times."""
+    speakers: Mapping[str, Any] | None = None
+    """cpWER and its counts, see SpeakerScore.to_dict. None if the texts name no speakers."""
+    notes: tuple[str, ...] = ()
+    """Sentences for people."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values for JSON: those of the corpus, `matching` if there were two files, and `word_times` if
-        references have them."""
-        more = {"word_times": self.word_times, "matching": self.matching}
-        return self.corpus.to_dict() | {key: each.to_dict() for key, each in more.items() if each}
+        """Return the values for JSON: those of the corpus, `matching` if there were two files, and `word_times` and
+        `speakers` if the texts have them."""
+        more = {
+            "word_times": self.word_times and self.word_times.to_dict(),
+            "speakers": self.speakers,
+            "matching": self.matching and self.matching.to_dict(),
+        }
+        return self.corpus.to_dict() | {key: each for key, each in more.items() if each}
 
 
 def is_run(place: str) -> bool:
@@ -86,9 +96,10 @@ def score_files(
         ManifestError: a file cannot be read, or there is no reference.
     """
     pairs, matching = read_pairs(hypotheses, references, language, kind, options.keys, store_options)
-    corpus, times = CorpusScore(options=options), WordTimes()
+    corpus, times, speakers = CorpusScore(options=options), WordTimes(options.rules), SpeakerScore(options.rules)
     for pair in pairs:
         pair.add_word_times(times)
+        speakers.add(pair.reference_entry, pair.hypothesis_entry, pair.lang)
         if pair.hypothesis is None:
             corpus.add_missing(pair.lang, pair.reference, pair.row)
         else:
@@ -97,7 +108,10 @@ def score_files(
         reason = "no line has a reference: give `text` in its lines, or --ref FILE with `id` and `text`"
         raise ManifestError(redacted(hypotheses), [BadLine(0, reason)])
     _check_keys(corpus, redacted(hypotheses))
-    return PlaceScore(corpus, matching, times.accuracy())
+    try:
+        return PlaceScore(corpus, matching, times.accuracy(), speakers.to_dict())
+    except SpeakersNotScored as error:
+        return PlaceScore(corpus, matching, times.accuracy(), notes=(f"Warning: {error}",))
 
 
 def score_run(store: Store, language: str | None = None, options: ScoreOptions = DEFAULT_OPTIONS) -> PlaceScore:
@@ -116,8 +130,7 @@ def score_run(store: Store, language: str | None = None, options: ScoreOptions =
         raise ConfigError(
             f"{store.place} has no {TRANSCRIPTS} yet: the run is not finished; run the same command again"
         )
-    language, times = language or run.language, WordTimes()
-    score = CorpusScore(options=options)
+    language, score, times = language or run.language, CorpusScore(options=options), WordTimes(options.rules)
     for text in store.lines(TRANSCRIPTS):
         line = json.loads(text)
         lang = line_language(line, language)

@@ -20,7 +20,7 @@ from voxbatch.manifest.json_line import quote
 from voxbatch.safe_text import counted
 from voxbatch.scoring.corpus import DETECTED_LANGUAGE, line_language
 from voxbatch.scoring.readers import Entry, Role, Texts, open_texts
-from voxbatch.scoring.readers.entry import bad_line
+from voxbatch.scoring.readers.entry import SESSION_KEYS, SPEAKER_KEY, bad_line
 from voxbatch.scoring.readers.kinds import LINES
 from voxbatch.scoring.word_times import WordTimes
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
@@ -31,6 +31,8 @@ EXAMPLES = 3
 """Ids that a message shows."""
 _SUFFIX = re.compile(rf"(?:{'|'.join(map(re.escape, sorted(RECORDING_SUFFIXES)))})(?=(?:#[^/]*)?$)", re.IGNORECASE)
 _AMBIGUOUS = -1
+_ROW_KEYS = (DETECTED_LANGUAGE, SPEAKER_KEY, *SESSION_KEYS)
+"""Keys of the references' rows that a score needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ def read_pairs(
                 yield from _own_pairs(found, language)
                 return
             with open_texts(references, kind, store_options) as wanted:
-                yield from _matched_pairs(found, _References(wanted, (DETECTED_LANGUAGE, *keys)), language, matching)
+                yield from _matched_pairs(found, _References(wanted, (*_ROW_KEYS, *keys)), language, matching)
 
     return pairs(), matching
 
@@ -267,7 +269,7 @@ def _pairs(reference: Entry, hypothesis: Entry | None, language: str | None) -> 
     lang = (
         _language(reference, language) if hypothesis is None else _language(hypothesis, _language(reference, language))
     )
-    if hypothesis is None or not hypothesis.words or not reference.segments:
+    if hypothesis is None or not hypothesis.words or not reference.by_segment:
         text = None if hypothesis is None else hypothesis.text
         yield Pair(reference.id, reference.text or "", text, lang, reference, hypothesis)
         return

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from voxbatch.scoring.alignment import align
-from voxbatch.scoring.normalize import normalizer
+from voxbatch.scoring.normalize import DEFAULT_RULES, Rules, normalizer
 
 REFERENCE_WORDS_KEY = "text_words"
 """Key of an output line for the words of `text`, which are `words` in the manifest. The `words` of the line are those
@@ -80,6 +80,7 @@ class WordTimes:
     """Sum over the items that have word times in the reference. Differences are counted by the millisecond, so memory
     does not grow with the number of words."""
 
+    rules: Rules = DEFAULT_RULES
     reference_words: int = 0
     starts: Counter[int] = field(default_factory=Counter)
     """Number of matched words by the difference of their starts, in milliseconds."""
@@ -89,7 +90,7 @@ class WordTimes:
         """Add the words of an item. An item that was not transcribed has no words in the hypothesis."""
         if not reference:
             return
-        wanted, heard = _comparable(reference, lang), _comparable(hypothesis, lang)
+        wanted, heard = _comparable(reference, lang, self.rules), _comparable(hypothesis, lang, self.rules)
         self.reference_words += len(wanted)
         for edit in align([text for text, _ in wanted], [text for text, _ in heard]):
             if edit.kind == "equal" and edit.reference is not None and edit.hypothesis is not None:
@@ -117,14 +118,14 @@ def timed_words(value: object) -> list[TimedWord]:
     return words
 
 
-def _comparable(words: Iterable[TimedWord], lang: str | None) -> list[tuple[str, TimedWord]]:
+def _comparable(words: Iterable[TimedWord], lang: str | None, rules: Rules) -> list[tuple[str, TimedWord]]:
     """Return each word with its normalised text. Words of which nothing is left, such as punctuation, are left out."""
-    return [(text, word) for word in words if (text := _normalized(word.text, lang))]
+    return [(text, word) for word in words if (text := _normalized(word.text, lang, rules))]
 
 
 @lru_cache(maxsize=1 << 16)
-def _normalized(word: str, lang: str | None) -> str:
-    return normalizer(lang)(word)
+def _normalized(word: str, lang: str | None, rules: Rules) -> str:
+    return normalizer(lang, rules)(word)
 
 
 def _differences(counts: Counter[int]) -> Differences | None:

@@ -12,6 +12,10 @@ from voxbatch.manifest.json_line import LongLine
 from voxbatch.manifest.source import Source
 from voxbatch.scoring.word_times import TimedWord
 
+SPEAKER_KEY = "speaker"
+SESSION_KEYS = ("session", "session_id")
+"""Keys of rows that are one utterance of a speaker in a session."""
+
 
 class Role(Enum):
     """The texts that are wanted of a file."""
@@ -55,6 +59,8 @@ class Entry:
     """Words of the reference of the same row, if both were asked for."""
     segments: tuple[TimedText, ...] = ()
     """Segments with times or speakers, if the file has them."""
+    by_segment: bool = False
+    """True if each segment is scored by itself, against the words within its time."""
     row: Mapping[str, Any] = field(default_factory=dict)
     """The row as it was read, for groups. Empty for kinds of files without further values."""
 

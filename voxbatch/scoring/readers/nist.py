@@ -81,7 +81,7 @@ def stm_entries(source: Source) -> Iterator[Entry]:
     for name, (number, segments) in _named(channels).items():
         segments.sort(key=lambda segment: segment.start)
         text = " ".join(segment.text for segment in segments if segment.scored)
-        yield Entry(number, name, text, segments=tuple(segments))
+        yield Entry(number, name, text, segments=tuple(segments), by_segment=True)
 
 
 def _content(source: Source) -> Iterator[tuple[int, str]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, parse_json_line, quote
 from voxbatch.manifest.source import Source
-from voxbatch.scoring.readers.entry import Entry, Role, TimedText, bad_line, text_lines
+from voxbatch.scoring.readers.entry import SPEAKER_KEY, Entry, Role, TimedText, bad_line, text_lines
 from voxbatch.scoring.word_times import REFERENCE_WORDS_KEY, TimedWord, timed_words
 
 ID_KEYS = ("id", "utt_id", "utterance_id", "uttid", "key")
@@ -97,9 +97,14 @@ def table_entries(source: Source, role: Role, delimiters: str) -> Iterator[Entry
 
 
 def _entries(name: str, rows: Iterable[tuple[int, Mapping[str, Any]]], role: Role) -> Iterator[Entry]:
-    """Yield the entries of rows. The parts of a recording of the leaderboard become one entry, at the end."""
+    """Yield the entries of rows. The parts of a recording of the leaderboard become one entry, at the end, and so do
+    the utterances of a session in the SegLST of meeteval and CHiME."""
+    sessions: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
     parents: dict[str, tuple[Entry, list[tuple[int, str]]]] = {}
     for number, row in rows:
+        if isinstance(row.get("words"), str) and isinstance(row.get("session_id"), str):
+            sessions.setdefault(row["session_id"], []).append((number, row))
+            continue
         try:
             entry = row_entry(number, row, role)
             parent, index = row.get(PARENT_KEY), row.get(CHUNK_KEY)
@@ -116,6 +121,15 @@ def _entries(name: str, rows: Iterable[tuple[int, Mapping[str, Any]]], role: Rol
         is_repeated = role is Role.REFERENCE
         text = first.text if is_repeated else " ".join(text for _, text in sorted(chunks) if text)
         yield replace(first, text=text, words=())
+    for name, utterances in sessions.items():
+        segments = sorted((_seglst(row) for _, row in utterances), key=lambda segment: segment.start)
+        text = " ".join(segment.text for segment in segments)
+        yield Entry(utterances[0][0], name, text, segments=tuple(segments))
+
+
+def _seglst(row: Mapping[str, Any]) -> TimedText:
+    start, end = _number(row.get("start_time")), _number(row.get("end_time"))
+    return TimedText(row["words"], 0.0 if math.isnan(start) else start, end, str(row.get(SPEAKER_KEY, "")))
 
 
 def row_entry(number: int, row: Mapping[str, Any], role: Role) -> Entry:
@@ -145,6 +159,7 @@ def row_entry(number: int, row: Mapping[str, Any], role: Role) -> Entry:
         lang=lang if isinstance(lang, str) and lang else None,
         words=_words(row, role),
         reference_words=tuple(timed_words(row.get(REFERENCE_WORDS_KEY))) if both else (),
+        segments=() if role is Role.REFERENCE and HYPOTHESIS_KEYS[0] in row else _spoken(_list(row.get("segments"))),
         row=row,
     )
 
@@ -170,6 +185,10 @@ def _words(row: Mapping[str, Any], role: Role) -> tuple[TimedWord, ...]:
     is_output = HYPOTHESIS_KEYS[0] in row
     key = REFERENCE_WORDS_KEY if role is Role.REFERENCE and is_output else "words"
     return tuple(timed_words(row.get(key)))
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _text(row: Mapping[str, Any], key: str) -> str | None:
@@ -210,12 +229,17 @@ def _transcript(name: str, document: Mapping[str, Any], file_id: str) -> Entry:
     words = timed_words(document.get("words") or document.get("word_segments"))
     words = words or timed_words([word for each in segments for word in each.get("words") or ()])
     lang = document.get("language")
-    speakers = tuple(
-        TimedText(str(each.get("text", "")), _number(each.get("start")), _number(each.get("end")), each["speaker"])
-        for each in segments
-        if isinstance(each.get("speaker"), str)
-    )
+    speakers = _spoken(segments)
     return Entry(0, file_id, text, lang=lang if isinstance(lang, str) else None, words=tuple(words), segments=speakers)
+
+
+def _spoken(segments: Iterable[Any]) -> tuple[TimedText, ...]:
+    """Return the segments that name their speakers, as WhisperX writes them."""
+    return tuple(
+        TimedText(str(each.get("text", "")), _number(each.get("start")), _number(each.get("end")), each[SPEAKER_KEY])
+        for each in segments
+        if isinstance(each, dict) and isinstance(each.get(SPEAKER_KEY), str)
+    )
 
 
 def _number(value: object) -> float:

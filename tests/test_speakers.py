@@ -1,0 +1,138 @@
+"""Tests for the cpWER: a case by hand, and the figures of meeteval's own readers and functions on the same files."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Voxbatch
+
+from voxbatch.output.score import PlaceScore, score_place
+from voxbatch.scoring import ScoreOptions
+
+meeteval = pytest.importorskip("meeteval")
+
+REFERENCE = "s1 1 A 0 1 <NA> one two three\ns1 1 B 1 2 <NA> four five\ns2 1 A 0 1 <NA> six seven\ns3 1 C 0 1 eight\n"
+HYPOTHESIS = "s1 1 x 1 2 four five\ns1 1 y 0 1 one too three\ns1 1 z 2 3 nine\ns2 1 x 0 1 six\n"
+BY_HAND = {
+    "cpwer": 0.5,  # 4 errors in 8 words
+    "errors": 4,
+    "substitutions": 1,  # too
+    "insertions": 1,  # z says "nine", and no speaker is left
+    "deletions": 2,  # "seven", and all that C said
+    "reference_words": 8,
+    "sessions": 3,
+    "missed_speakers": 1,  # C, whose session has no hypothesis
+    "false_alarm_speakers": 1,
+}
+
+
+def speakers(hypotheses: Path, references: Path) -> Any:
+    return score_place(str(hypotheses), str(references), "fr").to_dict().get("speakers")
+
+
+def test_speakers_by_hand(tmp_path: Path) -> None:
+    """Speakers are assigned so that the errors are fewest, whatever their names; the rest is deleted or inserted."""
+    (tmp_path / "r.stm").write_text(REFERENCE)
+    (tmp_path / "h.stm").write_text(HYPOTHESIS)
+    assert speakers(tmp_path / "h.stm", tmp_path / "r.stm") == BY_HAND
+
+
+def rows(text: str, *, utterances: bool, key: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for number, line in enumerate(text.replace("<NA> ", "").splitlines()):
+        session, _, speaker, start, end, words = line.split(None, 5)
+        if utterances:
+            found.append({"id": f"{session}-{number}", "session": session, "speaker": speaker, key: words})
+        else:
+            times = {"start_time": float(start), "end_time": float(end)}
+            found.append({"session_id": session, "speaker": speaker, "words": words, **times})
+    return found
+
+
+def test_speakers_of_rows(tmp_path: Path) -> None:
+    """SegLST (a JSON array of utterances) and WhisperX's segments give the figures of the same stm."""
+    (tmp_path / "r.json").write_text(json.dumps(rows(REFERENCE, utterances=False, key="")))
+    (tmp_path / "h.json").write_text(json.dumps(rows(HYPOTHESIS, utterances=False, key="")))
+    assert speakers(tmp_path / "h.json", tmp_path / "r.json") == BY_HAND
+    (tmp_path / "whisperx").mkdir()
+    for session in ("s1", "s2"):
+        segments = [
+            {"start": row["start_time"], "end": row["end_time"], "text": f" {row['words']}", "speaker": row["speaker"]}
+            for row in rows(HYPOTHESIS, utterances=False, key="")
+            if row["session_id"] == session
+        ]
+        (tmp_path / "whisperx" / f"{session}.json").write_text(json.dumps({"segments": segments, "language": "fr"}))
+    assert speakers(tmp_path / "whisperx", tmp_path / "r.json") == BY_HAND
+
+
+def test_speakers_of_utterances_that_match(tmp_path: Path) -> None:
+    """Rows of the same utterances, with a session and a speaker each, are joined by speaker."""
+    utterances = rows(REFERENCE, utterances=True, key="text")
+    heard = [
+        {"id": row["id"], "speaker": row["speaker"].lower(), "pred_text": row["text"].replace("two", "too")}
+        for row in utterances
+    ]
+    heard[1]["speaker"] = heard[0]["speaker"]  # a wrong speaker: two words deleted, and inserted
+    for name, content in (("r.jsonl", utterances), ("h.jsonl", heard)):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in content))
+    found = speakers(tmp_path / "h.jsonl", tmp_path / "r.jsonl")
+    assert (found["errors"], found["reference_words"], found["sessions"]) == (1 + 2 + 2, 8, 3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_meeteval_gives_the_same_figures(tmp_path: Path, seed: int) -> None:
+    """meeteval reads the same two stm files (without labels, which it takes for words), and counts the same errors."""
+    rng = random.Random(seed)
+    vocabulary = [f"w{i}" for i in range(12)]
+    lines: dict[str, list[str]] = {"r": [], "h": []}
+    for session in range(20):
+        for name, texts in lines.items():
+            names = [f"{name}{i}" for i in range(rng.randint(1, 4))]
+            for turn in range(rng.randint(4, 12)):
+                words = " ".join(rng.choices(vocabulary, k=rng.randint(1, 8)))
+                texts.append(f"rec{session:02} 1 {rng.choice(names)} {turn * 5} {turn * 5 + 4} {words}\n")
+    for name, texts in lines.items():
+        (tmp_path / f"{name}.stm").write_text("".join(texts))
+    theirs = sum(
+        meeteval.wer.cpwer(
+            meeteval.io.load(str(tmp_path / "r.stm")), meeteval.io.load(str(tmp_path / "h.stm"))
+        ).values(),
+        start=meeteval.wer.CPErrorRate.zero(),
+    )
+    ours = score_place(str(tmp_path / "h.stm"), str(tmp_path / "r.stm"), options=ScoreOptions()).to_dict()["speakers"]
+    assert (ours["errors"], ours["reference_words"]) == (theirs.errors, theirs.length)
+    assert (ours["missed_speakers"], ours["false_alarm_speakers"]) == (theirs.missed_speaker, theirs.falarm_speaker)
+    assert ours["cpwer"] == pytest.approx(theirs.error_rate, abs=1e-6)
+
+
+def test_texts_without_speakers_have_no_cpwer(tmp_path: Path) -> None:
+    """Speakers of the reference alone say nothing."""
+    (tmp_path / "r.stm").write_text(REFERENCE)
+    (tmp_path / "h.trn").write_text("one two (s1)\n")
+    assert speakers(tmp_path / "h.trn", tmp_path / "r.stm") is None
+
+
+def test_the_rate_of_words_needs_no_meeteval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra, the word error rate is given all the same, and a note says what to install."""
+    monkeypatch.setitem(sys.modules, "meeteval.wer", None)
+    (tmp_path / "r.stm").write_text(REFERENCE)
+    (tmp_path / "h.stm").write_text(HYPOTHESIS)
+    found: PlaceScore = score_place(str(tmp_path / "h.stm"), str(tmp_path / "r.stm"), "fr")
+    assert found.corpus.wer is not None
+    assert found.speakers is None
+    (note,) = found.notes
+    assert "there is no cpWER: meeteval is not installed; install it: pip install 'voxbatch[score]'" in note
+
+
+def test_too_many_speakers_are_refused(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A session with more speakers than can be assigned has no cpWER, and the note names it."""
+    for name in "rh":
+        (tmp_path / f"{name}.stm").write_text("".join(f"s1 1 {name}{i} {i} {i + 1} w{i}\n" for i in range(30)))
+    done = voxbatch("score", "h.stm", "--ref", "r.stm", "--language", "fr")
+    assert "speakers" not in json.loads(done.stdout)
+    assert "Warning: session 's1' has 30 speakers in the reference and 30 in the hypothesis, too many" in done.stderr

@@ -1,0 +1,116 @@
+"""Score who said what: the concatenated minimum-permutation word error rate (cpWER) of sessions with speakers.
+
+The texts of each speaker of a session are joined. The speakers of the hypothesis are assigned to those of the reference
+so that the errors are fewest, because their names say nothing. A speaker without a counterpart counts as deleted or
+inserted. The definition is of S. Watanabe et al., "CHiME-6 Challenge" (2020); meeteval calculates it. This module joins
+and normalises the texts, and adds up sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from voxbatch.scoring.corpus import RATE_DIGITS
+from voxbatch.scoring.counts import tokens
+from voxbatch.scoring.normalize import DEFAULT_RULES, Rules, error_unit
+from voxbatch.scoring.readers import Entry, TimedText
+from voxbatch.scoring.readers.entry import SESSION_KEYS, SPEAKER_KEY
+
+Speakers = dict[str, list[str]]
+"""The texts of each speaker, in order."""
+
+
+class SpeakersNotScored(Exception):
+    """Texts name speakers, and cpWER cannot be calculated. The message says why, and what to do."""
+
+
+@dataclass(slots=True)
+class _Session:
+    lang: str | None
+    reference: Speakers = field(default_factory=dict)
+    hypothesis: Speakers = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SpeakerScore:
+    """Sum over sessions, whose texts are held until `to_dict`. Give it every pair of texts."""
+
+    rules: Rules = DEFAULT_RULES
+    sessions: dict[str, _Session] = field(default_factory=dict)
+
+    def add(self, reference: Entry, hypothesis: Entry | None, lang: str | None) -> None:
+        """Add a pair, unless its reference names no speakers, or no session.
+
+        Either the entry is a session, whose segments name their speakers, or the rows of both texts name a speaker, and
+        that of the reference a session.
+        """
+        if any(segment.speaker for segment in reference.segments):
+            session = self.sessions.setdefault(reference.id, _Session(lang))
+            _add_segments(session.reference, reference.segments)
+            _add_segments(session.hypothesis, hypothesis.segments if hypothesis else ())
+            return
+        name = next((reference.row[key] for key in SESSION_KEYS if reference.row.get(key) is not None), None)
+        speaker = reference.row.get(SPEAKER_KEY)
+        if name is None or speaker is None or hypothesis is reference:
+            return
+        session = self.sessions.setdefault(str(name), _Session(lang))
+        session.reference.setdefault(str(speaker), []).append(reference.text or "")
+        if hypothesis is not None and (heard := hypothesis.row.get(SPEAKER_KEY)) is not None:
+            session.hypothesis.setdefault(str(heard), []).append(hypothesis.text or "")
+
+    def to_dict(self) -> dict[str, Any] | None:
+        """Return the sums as values for JSON. None if no hypothesis names a speaker.
+
+            {"cpwer": 0.4, "errors": 2, "substitutions": 1, "insertions": 1, "deletions": 0, "reference_words": 5,
+             "sessions": 1, "missed_speakers": 0, "false_alarm_speakers": 1}
+
+        Sessions in languages that are counted in characters are left out.
+
+        Raises:
+            SpeakersNotScored: meeteval is not installed, or a session has too many speakers.
+        """
+        if not any(session.hypothesis for session in self.sessions.values()):
+            return None
+        try:
+            from meeteval.wer import CPErrorRate, cp_word_error_rate
+        except ImportError as error:
+            reason = "the texts name speakers, and there is no cpWER: meeteval is not installed"
+            raise SpeakersNotScored(f"{reason}; install it: pip install 'voxbatch[score]'") from error
+        total, num_sessions = CPErrorRate.zero(), 0
+        for name, session in self.sessions.items():
+            if error_unit(session.lang) == "character":
+                continue
+            reference, hypothesis = (
+                {
+                    speaker: " ".join(tokens(" ".join(texts), session.lang, self.rules))
+                    for speaker, texts in speakers.items()
+                }
+                for speakers in (session.reference, session.hypothesis)
+            )
+            try:
+                total += cp_word_error_rate(reference, hypothesis, reference_sort=False, hypothesis_sort=False)
+            except RuntimeError as error:
+                numbers = f"{len(reference)} speakers in the reference and {len(hypothesis)} in the hypothesis"
+                raise SpeakersNotScored(
+                    f"session {name!r} has {numbers}, too many to assign; correct their names"
+                ) from error
+            num_sessions += 1
+        return {
+            "cpwer": round(total.errors / total.length, RATE_DIGITS) if total.length else None,
+            "errors": total.errors,
+            "substitutions": total.substitutions,
+            "insertions": total.insertions,
+            "deletions": total.deletions,
+            "reference_words": total.length,
+            "sessions": num_sessions,
+            "missed_speakers": total.missed_speaker,
+            "false_alarm_speakers": total.falarm_speaker,
+        }
+
+
+def _add_segments(speakers: Speakers, segments: Iterable[TimedText]) -> None:
+    for segment in segments:
+        if segment.scored:
+            speakers.setdefault(segment.speaker, []).append(segment.text)
