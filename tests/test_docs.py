@@ -98,6 +98,10 @@ def test_every_voxbatch_command_in_a_page_parses(command: str) -> None:
         arguments = [
             str(ROOT / "README.md") if each == "out" or each.endswith(".jsonl") else each for each in arguments
         ]
+    if name == "run":
+        arguments = [str(ROOT / "README.md") if each == "base.json" else each for each in arguments]
+    if name == "calibrate":
+        arguments[0] = str(ROOT)
     if name == "report":
         arguments[0] = arguments[0] if "://" in arguments[0] else str(ROOT)
     if name in ("compare", "flags", "merge", "status", "manifest"):

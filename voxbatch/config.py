@@ -77,6 +77,8 @@ class RunOptions:
     """0-based audio stream to take of recordings that have several. None means the first one with sound."""
     max_hours: float = 24.0
     """Most hours of audio of one item. A longer item fails."""
+    calibration: str | None = None
+    """File of a calibration, a path or an address, with which the summary's WER is estimated."""
     part_items: int = 200
     """Number of finished items that triggers a commit …"""
     part_seconds: float = 30.0
@@ -181,7 +183,7 @@ def _redacted(value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | No
     return tuple(map(redacted, value)) if isinstance(value, tuple) else value and redacted(value)
 
 
-_ADDRESSES = ("source", "out", "model", "s3_endpoint_url")
+_ADDRESSES = ("source", "out", "model", "calibration", "s3_endpoint_url")
 
 
 def check_formats(formats: Iterable[str]) -> None:
@@ -265,8 +267,8 @@ def load_profile(name: str) -> dict[str, Any]:
 
 
 _NO_PROFILES = {
-    "profile", "shard", "shards", "limit", "overwrite", "update", "retry_failed", "include", "store_options",
-    "s3_endpoint_url", "anonymous", "requester_pays", "allow_private_addresses",
+    "profile", "shard", "shards", "limit", "calibration", "overwrite", "update", "retry_failed", "include",
+    "store_options", "s3_endpoint_url", "anonymous", "requester_pays", "allow_private_addresses",
 }  # fmt: skip
 """Settings that no profile may set: what the run covers, where its data is, who pays for access, and what a stranger's
 manifest can reach through it."""

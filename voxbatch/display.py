@@ -252,6 +252,9 @@ def outcome_lines(
     if summary.score:
         yield from _error_rates(summary.score)
         yield from _normalizers(summary.score)
+    if summary.estimated_wer:
+        low, high = summary.estimated_wer.interval
+        yield f"estimated WER {summary.estimated_wer.wer:.2%}, 95 % interval {low:.2%} to {high:.2%}"
     rtfx = f", RTFx {summary.rtfx:.1f}" if summary.rtfx else ""
     yield f"{format_duration(summary.audio_s)} of audio in {format_duration(summary.wall_s)}{rtfx}"
     yield from _latency(summary)

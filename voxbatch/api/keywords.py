@@ -52,6 +52,7 @@ class RunKeywords(TranscribeKeywords, total=False):
     only_under: str | Collection[str]
     include: str | Collection[str]
     fail_unreachable: bool
+    calibration: str | None
     part_items: int
     part_seconds: float
     decoders: int

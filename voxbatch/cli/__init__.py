@@ -22,7 +22,7 @@ import click
 from voxbatch import __version__
 from voxbatch.cli.commands import Commands, WithFormats, next_step, usage
 from voxbatch.cli.compare_command import compare
-from voxbatch.cli.flags_command import flags
+from voxbatch.cli.flags_command import calibrate, flags
 from voxbatch.cli.listen_command import listen
 from voxbatch.cli.models_command import models
 from voxbatch.cli.options import (
@@ -204,6 +204,12 @@ def manifest(folder: str, include: tuple[str, ...], store_options: StoreOptions)
 @option("--max-line", type=int, metavar="N", help="Longest line of a subtitle in columns.")
 @option("--max-lines", type=int, metavar="N", help="Most lines of a subtitle.")
 @option("--max-cps", type=float, metavar="N", help="Columns per second that a reader can follow.")
+@option(
+    "--calibration",
+    type=PathOrAddress(exists=True),
+    metavar="FILE",
+    help="Estimate the WER by a file of `voxbatch calibrate`.",
+)
 @store_options
 def merge(
     out: str,
@@ -213,6 +219,7 @@ def merge(
     max_line: int | None,
     max_lines: int | None,
     max_cps: float | None,
+    calibration: str | None,
     store_options: StoreOptions,
 ) -> None:
     """Merge the parts in OUT by hand, or write more formats later. The last shard of a run merges by itself.
@@ -233,7 +240,7 @@ def merge(
         "max_lines": max_lines,
     }
     changes = {name: value for name, value in {**given, "max_cps": max_cps}.items() if value is not None}
-    summary = merge_again(open_store(out, store_options), changes, Log(), store_options)
+    summary = merge_again(open_store(out, store_options), changes, Log(), store_options, calibration)
     print_outcome(summary, out, store_options)
     sys.exit(EXIT_SOME_FAILED if summary.failed else 0)
 
@@ -371,6 +378,7 @@ def doctor() -> None:
     sys.exit(1 if any(each.name == "engine" and each.state != "ok" for each in found) else 0)
 
 
+cli.add_command(calibrate)
 cli.add_command(compare)
 cli.add_command(flags)
 cli.add_command(models)

@@ -13,8 +13,8 @@ import click
 from voxbatch.config import FORMATS
 
 ORDER = (
-    "run", "status", "report", "doctor", "models", "validate", "manifest", "score", "compare", "flags", "merge",
-    "profiles", "submit", "listen",
+    "run", "status", "report", "doctor", "models", "validate", "manifest", "score", "compare", "flags", "calibrate",
+    "merge", "profiles", "submit", "listen",
 )  # fmt: skip
 """Commands in the order of the help, the most used first. Others follow."""
 MEANT = {

@@ -1,4 +1,4 @@
-"""`voxbatch flags`: list the transcripts to distrust, the worst first."""
+"""`voxbatch flags` lists the transcripts to distrust, and `voxbatch calibrate` makes a calibration of confidences."""
 
 from __future__ import annotations
 
@@ -50,6 +50,37 @@ def flags(out: str, limit: int | None, kind: str | None, as_json: bool, store_op
         click.echo(json.dumps({**heads, "worst": listed}))
         return
     for line in _lines(found, out):
+        click.echo(escape_controls(line))
+
+
+@click.command(short_help="Make a calibration of word confidences from a run with references.")
+@click.argument("out", type=FolderOrAddress())
+@click.option("-o", "path", default="calibration.json", show_default=True, metavar="FILE", help="File to write.")
+@click.option("--cluster", metavar="KEY", help="Key of the manifest whose values belong together, e.g. speaker.")
+@store_options
+def calibrate(out: str, path: str, cluster: str | None, store_options: StoreOptions) -> None:
+    """Learn from the run in OUT, which has references, how often words of each confidence are right.
+
+    Runs of the same model without references then estimate their word error rate: voxbatch run --calibration FILE, or
+    voxbatch merge OUT --calibration FILE for a finished run.
+
+    With --cluster, the interval of an estimate allows for other speakers, for example, and not only for other
+    recordings of the same speakers.
+    """
+    from voxbatch.output.calibrate import calibrate_run
+    from voxbatch.output.calibration_file import write_calibration
+    from voxbatch.storage import open_store
+
+    made = calibrate_run(open_store(out, store_options), cluster)
+    write_calibration(made, path, store_options)
+    clusters = f" in {made.clusters:,} clusters" if cluster else ""
+    words = f"{made.words:,} words of which {made.wrong:,} are wrong"
+    lines = (
+        f"{counted(made.items, 'item')}{clusters}, {words}, WER {made.wer:.2%}",
+        f"languages {', '.join(made.languages)}; engine {made.engine}, model {made.model}",
+        f"calibration  {path}",
+    )
+    for line in lines:
         click.echo(escape_controls(line))
 
 

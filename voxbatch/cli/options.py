@@ -310,6 +310,11 @@ _TASK = (
            "or all."),
 )  # fmt: skip
 
+_CALIBRATION = run_option(
+    "--calibration", type=PathOrAddress(exists=True), metavar="FILE",
+    help="Estimate the WER of a run without references: a file that `voxbatch calibrate` wrote.",
+)  # fmt: skip
+
 _EFFORT = (
     run_option("--fail-unreachable", is_flag=True,
                help="Record recordings as failed if their store is down or denies access. Default: stop, so that the "
@@ -347,7 +352,17 @@ _ENDING = (
 )  # fmt: skip
 
 run_options = _options(
-    _OUT, _PROFILE, _SERVING_PROPERTIES, _VLLM_CONFIG, *_ENGINE, *_TASK, *_EFFORT, _DRY_RUN, *_EXPECTED, *_ENDING
+    _OUT,
+    _PROFILE,
+    _SERVING_PROPERTIES,
+    _VLLM_CONFIG,
+    *_ENGINE,
+    *_TASK,
+    _CALIBRATION,
+    *_EFFORT,
+    _DRY_RUN,
+    *_EXPECTED,
+    *_ENDING,
 )
 
 job_options = _options(_PROFILE, *_ENGINE, *_EFFORT, *_EXPECTED, *_ENDING)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -115,6 +116,13 @@ def read_transcript(line: dict[str, Any]) -> Transcript:
     duration, warnings = line["audio_duration"], tuple(line["warnings"])
     confidence = None if words else line.get("confidence")
     return Transcript(line["pred_text"], words, segments, duration, warnings, language, flags, confidence)
+
+
+def word_confidences(line: Mapping[str, Any]) -> list[float] | None:
+    """Return the confidences of the words of an output line. None if a word has none, or if the text has no words."""
+    confidences = [word.get("confidence") for word in line["words"]]
+    known = [value for value in confidences if value is not None]
+    return known if len(known) == len(confidences) and (known or not line["pred_text"].strip()) else None
 
 
 def read_failure(line: dict[str, Any]) -> Failure:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from voxbatch.calibration import CalibrationFile, Estimator
 from voxbatch.config import check_beside
 from voxbatch.errors import CheckpointError, StorageError
 from voxbatch.formats import WRITERS, Document
@@ -28,6 +29,7 @@ from voxbatch.log import Log
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
 from voxbatch.output.beside import Beside, place_beside
+from voxbatch.output.calibration_file import calibration_for
 from voxbatch.output.checkpoint import PartEntry, part_names, read_headers, read_part
 from voxbatch.output.erase import erase, find_old_files
 from voxbatch.output.item_files import ItemFiles
@@ -80,6 +82,7 @@ def merge(
     files: ItemFiles,
     log: Log | None = None,
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    calibration: CalibrationFile | None = None,
 ) -> Summary:
     """Write the merged outputs that do not exist yet, and replace those of earlier runs.
 
@@ -88,6 +91,7 @@ def merge(
         files: the files of single items.
         log: gets what was written beside the recordings, and what was not.
         store_options: how the places of the recordings are accessed, to write beside them.
+        calibration: the calibration with which the WER is estimated.
 
     Returns:
         The summary, as stored in summary.json.
@@ -105,7 +109,8 @@ def merge(
     if recorded is None and run.generation:
         _erase_leftovers(store, run, owner)
     parts = part_names(store, run.generation)  # list once: a later part, from a run with other shards, adds no item
-    totals, beside = Totals(), Beside(store_options) if files.beside else None
+    totals = Totals(estimator=None if calibration is None else Estimator(calibration))
+    beside = Beside(store_options) if files.beside else None
 
     def put(file: ItemFile) -> None:
         owner.check_again()
@@ -247,7 +252,8 @@ def _put_summary(
     if stored is None and not store.create(SUMMARY, [_summary_bytes(summary)]):
         stored = read_summary(store)
     if stored is not None and stored.is_of(summary.key) and stored.outputs in ({}, summary.outputs):
-        summary = replace(stored, facts=replace(stored.facts, config={**stored.facts.config, **config}))
+        facts = replace(stored.facts, config={**stored.facts.config, **config})
+        summary = replace(stored, facts=facts, estimated_wer=summary.estimated_wer or stored.estimated_wer)
     if stored is not None and summary != stored:
         owner.check_again()
         store.write(SUMMARY, [_summary_bytes(summary)])
@@ -264,6 +270,7 @@ def merge_again(
     changes: Mapping[str, Any] | None = None,
     log: Log | None = None,
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    calibration: str | None = None,
 ) -> Summary:
     """Merge the parts of the run that is recorded in OUT, and write further files of single items.
 
@@ -271,9 +278,11 @@ def merge_again(
         changes: settings of ItemFiles that differ from those of the latest merge, or else of the run, by their names in
             a config.
         log, store_options: see `merge`.
+        calibration: file of a calibration, to estimate the WER. None keeps the estimate of the latest merge.
 
     Raises:
-        ConfigError: no run was started there, or the formats cannot be beside recordings.
+        ConfigError: no run was started there, the calibration is damaged or of another model, or the formats cannot be
+            beside recordings.
         CheckpointError, TakenOverError: see `merge`.
     """
     run = run_file.read_existing(store)
@@ -284,7 +293,8 @@ def merge_again(
         files = ItemFiles.of({**by_default, **latest.facts.config, **(changes or {})})
         if files.beside:
             check_beside(files.formats)
-        return merge(store, run, files, log, store_options)
+        calibrated = calibration_for(calibration, run.facts.engine, store_options) if calibration else None
+        return merge(store, run, files, log, store_options, calibrated)
 
 
 def _raise_open_file_limit() -> None:

@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from voxbatch.calibration import EstimatedWer, Estimator
 from voxbatch.errors import CheckpointError
 from voxbatch.latency import Latency, LatencyPercentiles
 from voxbatch.output import run_file, stored_json
 from voxbatch.output.checkpoint import PartHeader
 from voxbatch.output.layout import SUMMARY, VERSION
+from voxbatch.output.lines import word_confidences
 from voxbatch.output.run_file import RunFacts, RunFile, RunKey
-from voxbatch.scoring import CorpusScore, ErrorCounts, count_characters
+from voxbatch.scoring import CorpusScore, ErrorCounts, count_characters, scored_language
 from voxbatch.scoring.word_times import REFERENCE_WORDS_KEY, TimeAccuracy, WordTimes, timed_words
 from voxbatch.storage import Store, remove_command
 
@@ -75,6 +77,8 @@ class Totals:
     failed: int = 0
     with_warnings: int = 0
     flags: FlagCounts = field(default_factory=FlagCounts)
+    estimator: Estimator | None = None
+    """Estimates the WER from confidences, if there is a calibration."""
     audio_s: float = 0.0
     score: CorpusScore = field(default_factory=CorpusScore)
     word_times: WordTimes = field(default_factory=WordTimes)
@@ -92,6 +96,8 @@ class Totals:
         self.with_warnings += bool(line["warnings"])
         self.flags.add({flag["kind"] for flag in line.get("flags") or ()})  # an earlier version wrote no flags
         lang = line.get("lang") or language
+        if self.estimator is not None:
+            self.estimator.add(scored_language(lang), word_confidences(line))
         if line.get("text") is not None:
             counts = ErrorCounts(line["substitutions"], line["insertions"], line["deletions"], line["reference_length"])
             self.score.add(lang, counts, characters=count_characters(line["text"], line["pred_text"], lang))
@@ -133,6 +139,8 @@ class Summary:
     """RunKey.generation."""
     flags: FlagCounts | None = None
     """None if an old version wrote the file."""
+    estimated_wer: EstimatedWer | None = None
+    """None without a calibration."""
     word_times: TimeAccuracy | None = None
     """None if no row of the manifest has word times."""
     outputs: Mapping[str, FileDigest] = field(default_factory=dict)
@@ -169,6 +177,7 @@ class Summary:
             "peak_gpu_bytes": self.peak_gpu_bytes,
             "usd": self.usd,
             "score": self.score and self.score.to_dict(),
+            "estimated_wer": self.estimated_wer and self.estimated_wer.to_dict(),
             "word_times": self.word_times and self.word_times.to_dict(),
             **self.facts.to_dict(),
         }
@@ -183,7 +192,7 @@ class Summary:
         """
         if stored_json.field(stored, "version", int) != VERSION:
             raise ValueError(f"version {stored['version']!r} is not {VERSION}")
-        latency, score = stored.get("latency"), stored["score"]
+        latency, score, estimated = stored.get("latency"), stored["score"], stored.get("estimated_wer")
         outputs = stored_json.optional(stored, "outputs", dict) or {}
         return cls(
             items=stored_json.count(stored, "items"),
@@ -207,6 +216,7 @@ class Summary:
             run=stored_json.optional(stored, "run", str) or "",
             generation=stored_json.optional(stored, "generation", str) or "",
             flags=_flag_counts(stored),
+            estimated_wer=None if estimated is None else EstimatedWer.from_dict(estimated),
             word_times=None if stored.get("word_times") is None else TimeAccuracy.from_dict(stored["word_times"]),
             outputs={
                 name: FileDigest(stored_json.count(each, "bytes"), stored_json.field(each, "sha256", str))
@@ -271,6 +281,7 @@ def summarise(
         run=run.run_id,
         generation=run.generation,
         flags=totals.flags,
+        estimated_wer=None if totals.estimator is None else totals.estimator.estimate(),
         word_times=totals.word_times.accuracy(),
         outputs=outputs or {},
     )

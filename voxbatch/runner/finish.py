@@ -25,4 +25,4 @@ def finish(job: Job, work: RemainingWork, log: Log) -> Summary | None:
     if not work.checkpoint.are_all_complete():
         return None
     store, files = open_store(job.out, job.store_options), ItemFiles.of(job.run.facts.config)
-    return merge.merge(store, job.run, files, log, job.store_options)
+    return merge.merge(store, job.run, files, log, job.store_options, job.calibration)

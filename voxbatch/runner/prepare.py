@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 import voxbatch
 from voxbatch import audio, engines
+from voxbatch.calibration import CalibrationFile
 from voxbatch.config import Config, RunOptions, digest
 from voxbatch.engines import EngineCache, EngineSpec
 from voxbatch.languages import language_name
 from voxbatch.log import Log
 from voxbatch.manifest import InheritableSource, PathPolicy, Source, Survey, open_source, survey
+from voxbatch.output.calibration_file import calibration_for
 from voxbatch.output.reserve import Listing, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, RunFacts, RunFile
 from voxbatch.runner.pipeline import PipelineOptions
@@ -62,6 +64,8 @@ class Job:
     """Environment of each process that transcribes. With fewer than two, the process that prepared the job
     transcribes."""
     pipeline: PipelineOptions
+    calibration: CalibrationFile | None
+    """Calibration with which the merge estimates the WER."""
     fail_unreachable: bool
     """Record unreachable recordings as failed. Otherwise the run stops when a place is down."""
 
@@ -129,6 +133,9 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         folder=source.base,
         facts=_facts(config, spec, max(1, len(environments))),
     )
+    calibration = None
+    if config.calibration:
+        calibration = calibration_for(config.calibration, run.facts.engine, config.store_options)
     store = open_store(config.out, config.store_options)
     refuse_nested(store.place, config.store_options)
     if unsafe := store.prepare():
@@ -178,6 +185,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
             store_options=config.store_options,
             folder=recorded.folder or run.folder,
         ),
+        calibration=calibration,
         fail_unreachable=config.fail_unreachable,
     )
 

@@ -1,0 +1,76 @@
+"""Make a calibration from a run with references."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from voxbatch.calibration import Calibration, ScoredItem, calibrate
+from voxbatch.errors import ConfigError
+from voxbatch.output import run_file
+from voxbatch.output.lines import word_confidences
+from voxbatch.output.merge import read_entries
+from voxbatch.scoring import error_unit, scored_language
+from voxbatch.scoring.word_errors import word_errors
+from voxbatch.storage import Store
+
+
+def calibrate_run(store: Store, cluster_key: str | None = None) -> Calibration:
+    """Return a calibration from the transcripts of the run in OUT that have references, also of an unfinished run.
+
+    Items in languages that are counted in characters are left out: their words depend on the segmenter.
+
+    Args:
+        store: OUT.
+        cluster_key: key of the manifest whose values name the clusters, for example "speaker". None means that each
+            item is a cluster of its own.
+
+    Raises:
+        ConfigError: there is no run in OUT, its engine gives no confidences, no item has the key, or there are too few
+            references or errors.
+        CheckpointError: run.json or a part is damaged.
+        StorageError: OUT cannot be read.
+    """
+    run = run_file.read_existing(store)
+    items: list[ScoredItem] = []
+    languages, seen = Counter[str](), Counter[str]()
+    for line in _transcripts(store, run.key):
+        lang = line.get("lang") or run.language
+        confidences = word_confidences(line)
+        seen["references"] += line.get("text") is not None
+        if line.get("text") is None or error_unit(lang) == "character" or confidences is None:
+            continue
+        seen["with confidence"] += bool(confidences)
+        truth = word_errors(line["text"], [word["word"] for word in line["words"]], lang)
+        cluster = line.get(cluster_key) if cluster_key else None
+        seen["with cluster"] += cluster is not None
+        languages[scored_language(lang)] += 1
+        counts = truth.counts
+        name = json.dumps(cluster) if cluster is not None else f"item {line['id']}"
+        items.append(ScoredItem(tuple(confidences), truth.right, counts.errors, counts.reference_length, name))
+    if not seen["references"]:
+        raise ConfigError(
+            f"{store.place}: no transcript has a reference; run a manifest whose lines have `text`, and calibrate that"
+        )
+    engine = run.facts.engine
+    if not seen["with confidence"]:
+        raise ConfigError(
+            f"{store.place}: no transcript with a reference in words has word confidences, so there is nothing to "
+            f"calibrate (engine {engine.name}, model {engine.model})"
+        )
+    if cluster_key and not seen["with cluster"]:
+        raise ConfigError(
+            f"{store.place}: no item has the key {cluster_key!r}; leave out --cluster, or give another key"
+        )
+    try:
+        return calibrate(items, engine.name, engine.model, engine.decoding, list(languages))
+    except ConfigError as e:
+        raise ConfigError(f"{store.place}: {e}") from e
+
+
+def _transcripts(store: Store, run: run_file.RunKey) -> Iterator[dict[str, Any]]:
+    for entry in read_entries(store, run):
+        if entry.kind == "transcript":
+            yield json.loads(entry.line)
