@@ -123,7 +123,7 @@ class Figures:
     def add_failure(self, line: Mapping[str, Any], counts: ErrorCounts | None, reason: str) -> None:
         """Add an item that failed. Its whole reference counts as deleted."""
         self.failed += 1
-        self.failures[str(line["error"]), reason] += 1
+        self.failures[str(line["error"])[:100], reason[:200]] += 1
         if counts is not None:
             for group in self._groups(line):
                 group.add(counts, missing=True)
@@ -135,10 +135,20 @@ class Figures:
         yield self.by_language.setdefault((scored_language(lang), unit), Group())
         for key, groups in self.by_key.items():
             value = line.get(key)
-            name = NO_VALUE if value is None or value == "" else str(value)
+            name = NO_VALUE if value is None or value == "" else str(value)[:200]
             if (name, unit) not in groups and len(groups) >= MAX_GROUPS:
                 name = OTHER
             yield groups.setdefault((name, unit), Group())
+
+    def total(self, unit: str) -> Group:
+        """Return the sum over the languages that are counted in a unit."""
+        total = Group()
+        for (_, each), group in self.by_language.items():
+            if each == unit:
+                total.counts += group.counts
+                total.items, total.missing = total.items + group.items, total.missing + group.missing
+                total.pairs.update(group.pairs)
+        return total
 
     def speed_over_time(self) -> list[tuple[float, float]]:
         """Return (hours since the first work, audio seconds per second), the sum over all processes at that time.

@@ -45,7 +45,7 @@ def row_of(
         else (counts.substitutions, counts.deletions, counts.insertions, counts.reference_length),
         is_cer=error_unit(lang) == "character",
         confidence=None if failure else mean_confidence(line),
-        flags=() if failure else tuple(dict.fromkeys(str(flag["kind"]) for flag in line.get("flags") or ())),
+        flags=() if failure else tuple(dict.fromkeys(_cut(str(flag["kind"]), 40) for flag in line.get("flags") or ())),
         warnings=0 if failure else len(line["warnings"]),
         failure=failure and _cut(failure),
     )
@@ -100,7 +100,7 @@ def encode_texts(line: Mapping[str, Any], lang: str | None) -> str:
         before = end
     confidences = [-1 if (each := word.get("confidence")) is None else round(each * 100) for word in timed]
     flags = [
-        [str(flag["kind"]), _cut(str(flag["reason"])), flag.get("start"), flag.get("end")]
+        [_cut(str(flag["kind"]), 40), _cut(str(flag["reason"])), flag.get("start"), flag.get("end")]
         for flag in (line.get("flags") or ())[:MAX_NOTES]
     ]
     texts = [

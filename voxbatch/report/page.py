@@ -120,7 +120,8 @@ class Report:
             "policy": _policy(style, script, places),
             "shown": len(rows),
             "total": self._selection.total,
-            "rates": [_Rate.of(name, summary["score"]) for name in ("word", "character")] if summary["score"] else [],
+            "rates": [_Rate.of(name, figures) for name in ("word", "character")],
+            "has_rates": bool(figures.by_language),
             "groups": [("language", _group_rows(figures.by_language))]
             + [(key, _group_rows(groups)) for key, groups in figures.by_key.items()],
             "failures": figures.failures.most_common(MAX_REASONS),
@@ -169,17 +170,15 @@ class _Rate:
 
     name: str
     unit: str
-    tally: Mapping[str, Any]
+    group: Group
     value: float | None
     interval: tuple[float, float] | None
 
     @classmethod
-    def of(cls, unit: str, score: Mapping[str, Any]) -> _Rate:
+    def of(cls, unit: str, figures: Figures) -> _Rate:
         """Return the rate over the items that are counted in a unit."""
-        tally = score[f"{unit}s"]
-        name = "WER" if unit == "word" else "CER"
-        interval = tally.get("interval")
-        return cls(name, unit, tally, tally[name.lower()], interval and (interval[0], interval[1]))
+        group = figures.total(unit)
+        return cls("WER" if unit == "word" else "CER", unit, group, group.counts.rate, rate_interval(group.pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +200,7 @@ def _group_rows(groups: Mapping[tuple[str, str], Group]) -> list[_GroupRow]:
     longest = max((group.counts.rate or 0.0 for _, group in largest), default=0.0)
     return [
         _GroupRow(
-            escape_controls(name)[:200], unit, group, group.counts.rate, rate_interval(group.pairs),
+            escape_controls(name), unit, group, group.counts.rate, rate_interval(group.pairs),
             (group.counts.rate or 0.0) / longest if longest else 0.0,
         )
         for (name, unit), group in sorted(largest, key=lambda each: each[0])
