@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import soundfile
 from conftest import Recorder
@@ -46,9 +47,10 @@ class PipelineRun:
         self.settings = PipelineOptions(language, decoders, part_items, 60.0)
         self.progress, self.stop = Progress(count), Stop()
         self.seen: list[tuple[int, int]] = []
+        self.on_progress: Callable[[Progress], None] = self._observe
 
     def run(self, engine: Engine, items: Iterator[Item]) -> Usage:
-        pipeline = Pipeline(engine, self.checkpoint, self.settings, self.progress, self._observe, self.stop)
+        pipeline = Pipeline(engine, self.checkpoint, self.settings, self.progress, self.on_progress, self.stop)
         return pipeline.run(items)
 
     def _observe(self, progress: Progress) -> None:
@@ -110,6 +112,71 @@ def test_every_item_becomes_one_entry(
     assert run.progress.audio_s == pytest.approx(76.701, abs=0.01)
     assert run.seen[-1] == (6, 1)
     assert usage.engine_s >= usage.starved_s >= 0
+
+
+class LongTalk(ScriptedTestEngine):
+    """An engine that gives a day's words for the first item. They have nothing in common with the reference."""
+
+    WORDS = 60_000
+
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
+        for result in super().stream(feed):
+            is_long = isinstance(result, Hypothesis) and result.item == 0
+            yield Hypothesis(0, 0, " ".join(f"x{n % 977}" for n in range(self.WORDS))) if is_long else result
+
+
+def long_reference(item: Item) -> Item:
+    return dataclasses.replace(item, text=" ".join(f"y{n % 991}" for n in range(LongTalk.WORDS)), lang="fr")
+
+
+def test_other_items_are_finished_while_long_texts_are_scored(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
+) -> None:
+    """The main thread does not wait for the errors of a long pair: items with later results are committed first."""
+    run, made = make_run(4, part_items=1), items(1, 1, 1, 1)
+    run.run(LongTalk(None, {"concurrency": "1"}), iter([long_reference(made[0]), *made[1:]]))
+    parts = [[entry.index for entry in read_part(run.store, name)] for name in part_names(run.store)]
+    assert parts[-1] == [0]
+    line = run.lines()[0][1]
+    assert (line["reference_length"], line["wer"], line["deletions"]) == (60_000, 1.0, 0)
+    assert (run.progress.done, run.progress.committed) == (4, 4)
+
+
+def test_a_stop_does_not_wait_for_long_texts(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
+) -> None:
+    """A stop commits the finished items and ends the process that scores; the resumed run does the long item."""
+    run, made = make_run(3, part_items=1), items(1, 1, 1)
+    made[0] = long_reference(made[0])
+    run.on_progress = lambda progress: run.stop.request() if progress.done == 2 else None
+    with pytest.raises(StopRequested):
+        run.run(LongTalk(None, {"concurrency": "1"}), iter(made))
+    assert sorted(run.lines()) == [1, 2]
+    wait_for_threads(["long texts"])
+    assert not [child for child in psutil.Process().children() if "long_texts" in " ".join(child.cmdline())]
+    run.stop, run.on_progress = Stop(), run._observe
+    run.checkpoint.load()
+    run.run(LongTalk(None, {"concurrency": "1"}), iter(made[:1]))
+    assert sorted(run.lines()) == [0, 1, 2]
+
+
+def test_a_killed_scoring_process_costs_no_item(
+    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
+) -> None:
+    """If something kills the process that scores, the errors are counted all the same."""
+    run, made = make_run(2, part_items=1), items(1, 1)
+    killed = []
+
+    def kill(_: Progress) -> None:
+        for child in psutil.Process().children():
+            if not killed and "long_texts" in " ".join(child.cmdline()):
+                killed.append(child.pid)
+                child.kill()
+
+    run.on_progress = kill
+    run.run(LongTalk(None, {"concurrency": "1"}), iter([long_reference(made[0]), made[1]]))
+    assert killed
+    assert run.lines()[0][1]["reference_length"] == 60_000
 
 
 def test_stream_is_read_to_its_end_after_a_failure(

@@ -20,7 +20,7 @@ from voxbatch.manifest.folder import json_path
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.layout import TRANSCRIPTS, VERSION
 from voxbatch.records import Failure, Flag, Item, Segment, Transcript, Word
-from voxbatch.scoring import DETECTED_LANGUAGE, count_errors
+from voxbatch.scoring import DETECTED_LANGUAGE, ErrorCounts, count_errors
 from voxbatch.scoring.corpus import RATE_DIGITS
 from voxbatch.scoring.word_times import REFERENCE_WORDS_KEY
 from voxbatch.storage import Store, is_remote
@@ -42,7 +42,13 @@ RESULT_KEYS = _FAILURE_KEYS | _TRANSCRIPT_KEYS | _SCORE_KEYS | _TRUST_KEYS | {DE
 
 
 def transcript_line(
-    item: Item, transcript: Transcript, engine: str, model: str, given: str | None, folder: str | None
+    item: Item,
+    transcript: Transcript,
+    engine: str,
+    model: str,
+    given: str | None,
+    folder: str | None,
+    counts: ErrorCounts | None = None,
 ) -> dict[str, Any]:
     """Return the line of an item that was transcribed. Each line has the same keys, apart from those of its row.
 
@@ -52,10 +58,12 @@ def transcript_line(
     Args:
         given: the language of the item, or else of the run. None means the one that the engine detected.
         folder: place that relative paths of the manifest are resolved against.
+        counts: the errors of the transcript. None counts them here.
     """
     fields = transcript_dict(transcript)
     lang = given or transcript.language
-    counts = count_errors(item.text, transcript.text, lang) if item.text is not None else None
+    if counts is None and item.text is not None:
+        counts = count_errors(item.text, transcript.text, lang)
     confidence = mean_confidence(transcript)
     return {
         **_row(item, folder), "lang": lang, DETECTED_LANGUAGE: None if given else lang, "id": item.id,

@@ -2,7 +2,8 @@
 
 A run has three threads and several processes. One thread dispatches items to the decoder processes and puts their
 chunks into the feed. One thread drives the engine. The main thread regroups results into recordings and commits parts;
-it waits for results in short steps, so it notices a signal and the time of the next commit.
+it waits for results in short steps, so it notices a signal and the time of the next commit. Long texts are scored in a
+process of their own (long_texts.py).
 
 Each stage waits while the next one is full: the event queue, the feed and the decoders' sockets are bounded. So memory
 stays bounded, however long the manifest or a recording is. The module does not know where items come from or what
@@ -30,9 +31,11 @@ from voxbatch.latency import Latency
 from voxbatch.output.checkpoint import PartEntry, encode_line
 from voxbatch.output.lines import failure_line, transcript_line
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome, Span, Transcript
+from voxbatch.runner.long_texts import LONG_TEXTS, Counted, LongPair, LongTextCounter
 from voxbatch.runner.progress import Progress, Usage
 from voxbatch.runner.stop import Stop, StopRequested
 from voxbatch.runner.watchdog import Watchdog
+from voxbatch.scoring import ErrorCounts
 from voxbatch.stitching import stitch
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 from voxbatch.storage.circuit_breaker import CircuitBreaker
@@ -182,6 +185,9 @@ class Pipeline:
         """Bytes of the rows and references of all items so far. The decode thread alone writes it."""
         self._rows_done = 0
         """The part of `_rows_read` that belongs to finished items. The main thread alone writes it."""
+        self._counting: dict[int, tuple[_PendingItem, Transcript]] = {}
+        """Item.index → transcribed item whose errors `_long_texts` counts. The main thread alone changes it."""
+        self._long_texts = LongTextCounter(self._send)
         self._uncommitted: list[PartEntry] = []
         self._uncommitted_bytes = 0
         self._committed_at = progress.started_at
@@ -224,6 +230,7 @@ class Pipeline:
             raise
         finally:
             self._is_over.set()
+            self._long_texts.close()
             self._feed.close(discard=True)
             self._stop.graceful = False
             if not self._stop.ends_process:
@@ -300,9 +307,9 @@ class Pipeline:
         """
         if self._is_over.is_set() or self._rows_read - self._rows_done + num_bytes <= MAX_ROW_BYTES:
             return False
-        return not pool.is_idle() or bool(self._num_samples) or not self._events.empty()
+        return not pool.is_idle() or bool(self._num_samples) or bool(self._counting) or not self._events.empty()
 
-    def _send(self, event: _ChunkResult | EngineMessage | Decoded | Undecodable | _ThreadEnded) -> bool:
+    def _send(self, event: _ChunkResult | EngineMessage | Decoded | Undecodable | Counted | _ThreadEnded) -> bool:
         """Queue an event, and wait while the queue is full. Return False if the run is over; the event is then
         dropped."""
         while not self._is_over.is_set():
@@ -344,7 +351,7 @@ class Pipeline:
 
     def _collect_results(self, threads: int) -> None:
         """Handle the events of the threads until all of them have ended, and commit from time to time."""
-        while threads:
+        while threads or self._counting:
             try:
                 event = self._events.get(timeout=POLL_INTERVAL_S)
             except queue.Empty:
@@ -420,7 +427,10 @@ class Pipeline:
         if is_due:
             self._on_engine_message(EngineMessage(text, is_warning=True))
 
-    def _handle(self, event: _ChunkResult | Decoded | Undecodable) -> None:
+    def _handle(self, event: _ChunkResult | Decoded | Undecodable | Counted) -> None:
+        if isinstance(event, Counted):
+            self._add_entry(*self._counting.pop(event.item), event.counts)
+            return
         index = event.result.item if isinstance(event, _ChunkResult) else event.item
         pending = self._pending.get(index)
         if isinstance(event, _ChunkResult):
@@ -445,9 +455,8 @@ class Pipeline:
     def _finish_item(self, pending: _PendingItem, outcome: Outcome) -> None:
         if isinstance(outcome, Failure) and outcome.retryable and self._stop.requested.is_set():
             return  # the stop may have killed a child process; the resumed run does the item
-        item, spec = pending.item, self._engine.spec
+        item = pending.item
         del self._pending[item.index]
-        self._rows_done += pending.num_bytes
         for taken_at, ended_at in pending.times:
             self._latency.chunk.add(ended_at - taken_at)
         if pending.times:
@@ -456,13 +465,26 @@ class Pipeline:
             self._progress.sample.pop(item.index, None)
             self._progress.measured += 1
             self._progress.measured_s += pending.decoded.seconds if pending.decoded else 0.0
-        lang = item.lang or self._options.language or spec.only_language
+        if isinstance(outcome, Transcript) and item.text and len(item.text) + len(outcome.text) >= LONG_TEXTS:
+            self._counting[item.index] = pending, outcome
+            lang = self._language(item) or outcome.language
+            self._long_texts.count(LongPair(item.index, item.text, outcome.text, lang))
+        else:
+            self._add_entry(pending, outcome)
+
+    def _language(self, item: Item) -> str | None:
+        return item.lang or self._options.language or self._engine.spec.only_language
+
+    def _add_entry(self, pending: _PendingItem, outcome: Outcome, counts: ErrorCounts | None = None) -> None:
+        """Add the line of a finished item to the next part. `counts` are its errors, if they are counted."""
+        item, spec = pending.item, self._engine.spec
+        self._rows_done += pending.num_bytes
+        lang, folder = self._language(item), self._options.folder
         if isinstance(outcome, Failure):
-            kind, line = "failure", failure_line(item, outcome, lang, self._options.folder)
+            kind, line = "failure", failure_line(item, outcome, lang, folder)
             self._progress.failed += 1
         else:
-            kind = "transcript"
-            line = transcript_line(item, outcome, spec.name, spec.model, lang, self._options.folder)
+            kind, line = "transcript", transcript_line(item, outcome, spec.name, spec.model, lang, folder, counts)
             self._progress.done += 1
         entry = PartEntry(item.index, kind, encode_line(line))
         self._uncommitted.append(entry)
