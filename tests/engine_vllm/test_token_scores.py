@@ -139,10 +139,10 @@ def test_a_token_without_a_score_has_none() -> None:
     """A step without scores leaves NaN, and a step in which a request gets no token leaves its scores as they are."""
     from voxbatch.vllm_plugin.scheduler.score_table import ScoreTable
 
-    table, rows = ScoreTable(10), {"a": 1, "b": 0}
-    table.add(step_of(("a", 1), ("b", 0)), rows, np.array([[5, 5], [1, 2]], np.float32), {"a", "b"})
-    table.add(step_of(("a", 2)), rows, None, {"a", "b"})
-    table.add(step_of(("a", 2), ("b", 1)), rows, np.array([[3, 4], [5, 5]], np.float32), {"a", "b"})
+    table, both = ScoreTable(10), {"a", "b"}
+    table.add(step_of(("a", 1), ("b", 0)), np.array([[1, 2], [5, 5]], np.float32), both)
+    table.add(step_of(("a", 2)), None, both)
+    table.add([None, *step_of(("b", 1), ("a", 2))], np.array([[5, 5], [3, 4], [5, 5]], np.float32), both)
     a, b = table.pop("a"), table.pop("b")
     assert a is not None
     assert b is not None
@@ -158,8 +158,7 @@ def test_aborted_requests_leave_their_rows_to_others() -> None:
     table = ScoreTable(10)
     for number in range(0, 1_000, 2):
         names = str(number), str(number + 1)
-        scores = np.full((2, 2), number, np.float32)
-        table.add(step_of(*((name, 1) for name in names)), dict(zip(names, (0, 1), strict=True)), scores, set(names))
+        table.add(step_of(*((name, 1) for name in names)), np.full((2, 2), number, np.float32), set())
     assert len(table._scores) <= 4
     found = table.pop("999")
     assert found is not None

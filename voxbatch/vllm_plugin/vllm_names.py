@@ -110,7 +110,7 @@ NAMES = {
         "num_output_tokens; make_empty"
     ),
     "vllm.v1.outputs:ModelRunnerOutput": (
-        "sampled_token_ids, req_id_to_index, logprobs, and those in fast_path_conditions.UNSUPPORTED_OUTPUTS"
+        "sampled_token_ids, req_ids, req_id_to_index, logprobs, and those in fast_path_conditions.UNSUPPORTED_OUTPUTS"
     ),
     "vllm.v1.request:Request": (
         "request_id, status, sampling_params, mm_features, client_index, lora_request, resumable, max_tokens, "

@@ -123,11 +123,9 @@ class _BatchScheduling:
             self._scores = self._scores or ScoreTable(scheduler.max_model_len)
         if self._scores is None:
             return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        step = scheduler_output.num_scheduled_tokens
-        requests = [scheduler.requests[name] for name in step if name in scheduler.requests]
-        live = scheduler.requests.keys() | step.keys()
+        requests = [*map(scheduler.requests.get, model_runner_output.req_ids)]
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        self._scores.add(requests, model_runner_output.req_id_to_index, scores, live)
+        self._scores.add(requests, scores, scheduler.requests)
         for message in outputs.values():
             for each in message.outputs:
                 if each.finished and (request_scores := self._scores.pop(each.request_id)) is not None:

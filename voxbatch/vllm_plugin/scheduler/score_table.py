@@ -7,7 +7,7 @@ and a step is written by one indexed assignment.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,26 +32,24 @@ class ScoreTable:
         self._rows: dict[str, int] = {}
         self._free: list[int] = []
 
-    def add(
-        self, requests: Sequence[Any], batch_rows: Mapping[str, int], scores: np.ndarray | None, live: Collection[str]
-    ) -> None:
+    def add(self, requests: Sequence[Any], scores: np.ndarray | None, live: Collection[str]) -> None:
         """Store the scores of a step.
 
         Args:
-            requests: vLLM's requests of the step, after the step's tokens were appended to them.
-            batch_rows: row of each request in the batch, by id.
+            requests: vLLM's request of each row of the batch, after the step's tokens were appended to it. None for a
+                request that had ended before.
             scores: [batch, 2], or None for a step without scores.
-            live: ids of all requests that are unfinished or finish in this step.
+            live: ids of all requests that have not ended.
         """
-        names = [request.request_id for request in requests]
-        if missing := [name for name in names if name not in self._rows]:
-            self._add_rows(missing, live)
-        rows = np.fromiter((self._rows[name] for name in names), np.int64, len(names))
-        counts = np.fromiter((len(request._output_token_ids) for request in requests), np.int64, len(names))
+        batch = np.arange(len(requests))
+        if None in requests:
+            batch = np.array([row for row, request in enumerate(requests) if request is not None], np.int64)
+            requests = [request for request in requests if request is not None]
+        rows = self._rows_of([request.request_id for request in requests], live)
+        counts = np.fromiter((len(request._output_token_ids) for request in requests), np.int64, len(requests))
         has_new = counts > self._counts[rows]
         self._counts[rows] = counts
         if scores is not None:
-            batch = np.fromiter((batch_rows[name] for name in names), np.int64, len(names))
             self._scores[rows[has_new], counts[has_new] - 1] = scores[batch[has_new]]
 
     def pop(self, name: str) -> np.ndarray | None:
@@ -61,17 +59,23 @@ class ScoreTable:
         self._free.append(row)
         return self._scores[row, : self._counts[row]].copy()
 
-    def _add_rows(self, names: list[str], live: Collection[str]) -> None:
-        """Give each of these requests a row. First take back the rows of requests that were aborted."""
-        if len(self._free) < len(names):
-            for gone in [name for name in self._rows if name not in live]:
-                self._free.append(self._rows.pop(gone))
-        if (lacking := len(names) - len(self._free)) > 0:
+    def _rows_of(self, names: list[str], live: Collection[str]) -> np.ndarray:
+        """Return the row of each request. A new request gets one."""
+        if missing := [name for name in names if name not in self._rows]:
+            if len(self._free) < len(missing):
+                self._make_room(len(missing), {*names, *live})
+            for name in missing:
+                row = self._rows[name] = self._free.pop()
+                self._scores[row], self._counts[row] = np.nan, 0
+        return np.fromiter(map(self._rows.__getitem__, names), np.int64, len(names))
+
+    def _make_room(self, wanted: int, live: Collection[str]) -> None:
+        """Take back the rows of requests that were aborted. If these are too few, make the table larger."""
+        for name in [name for name in self._rows if name not in live]:
+            self._free.append(self._rows.pop(name))
+        if (lacking := wanted - len(self._free)) > 0:
             used = len(self._scores)
             more = max(lacking, used)
             self._scores = np.concatenate([self._scores, np.empty((more, *self._scores.shape[1:]), np.float32)])
             self._counts = np.concatenate([self._counts, np.zeros(more, np.int64)])
             self._free += range(used, used + more)
-        for name in names:
-            row = self._rows[name] = self._free.pop()
-            self._scores[row], self._counts[row] = np.nan, 0
