@@ -23,7 +23,7 @@ from voxbatch.engines.faster_whisper import SECTION_SECONDS, FasterWhisperEngine
 from voxbatch.engines.whisper_windows import (
     DecodingOptions,
     Window,
-    _without_invented,
+    WindowDecoder,
     spectrogram,
     windows,
 )
@@ -89,14 +89,15 @@ def test_the_spectrogram_of_the_longest_chunk_takes_little_memory(model: Any) ->
     assert peak < 50e6
 
 
-def test_a_short_text_without_a_voice_is_dropped(row: RowReader) -> None:
+def test_a_short_text_without_a_voice_is_dropped(model: Any, row: RowReader) -> None:
     """A short text is dropped in a window without a voice, and not in one with a voice."""
     _, speech = row("us_weekly_address_2018_ms13.mp3")
     audio = np.concatenate([speech[: 20 * SAMPLING_RATE], noise(20)])
     words = (Word(" Thank", 21.0, 21.2), Word(" you.", 21.2, 21.6))
     heard, invented = Window(0.0, 20.0, "en", words, (1, 2)), Window(20.0, 40.0, "en", words, (1, 2))
-    assert _without_invented(heard, audio) == heard
-    dropped = _without_invented(invented, audio)
+    decoder = WindowDecoder(model, audio)
+    assert decoder._without_invented(heard, ()) == heard
+    dropped = decoder._without_invented(invented, ())
     assert (dropped.start, dropped.end, dropped.words, dropped.tokens) == (20.0, 40.0, (), ())
     assert "dropped 'Thank you.': no voice from 20.00 to 40.00 s of this chunk" in dropped.warnings[0]
 

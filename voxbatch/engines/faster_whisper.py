@@ -178,7 +178,8 @@ class FasterWhisperEngine:
             warnings += () if chunk.lang else self._doubts(words)
             heard = _main_language(found)
             tag = chunk.lang if heard and chunk.lang else _TAGS.get(heard or "", heard)
-            yield Hypothesis(chunk.item, chunk.index, text, words, warnings, tag)
+            flags = tuple(flag for window in found for flag in window.flags)
+            yield Hypothesis(chunk.item, chunk.index, text, words, warnings, tag, flags)
         except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
             yield ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(e).__name__}: {e}", retryable=True)
 

@@ -82,52 +82,53 @@ class Suspicion:
     flag: Flag
     """The kind, the reason as text for people, and the place in seconds from the first sample of the chunk."""
     weight: float
-    """The weight of the reason. The text with the smaller sum of weights is the better one of two."""
+    """The weight of the reason; see `weight`."""
 
 
-def suspicions(samples: Samples, text: PieceText, voice: Voice | None = None) -> list[Suspicion]:
+def suspicions(samples: Samples, text: PieceText, voice: Voice | None = None, start: float = 0.0) -> list[Suspicion]:
     """Return the reasons why a text is suspect. The list is empty for most chunks.
 
     Args:
-        samples: the audio of the chunk, of shape (num_samples,).
+        samples: the audio of the text, of shape (num_samples,).
         text: the text and what is known about it.
-        voice: the speech probabilities of the chunk. None means that speech is recognised by its loudness, which is
+        voice: the speech probabilities of the samples. None means that speech is recognised by its loudness, which is
             less certain.
+        start: the time of the first sample, for audio that is a part of a chunk.
     """
-    speech = _Speech(samples, voice)
+    speech = _Speech(samples, voice, start)
     return [*_about_the_text(speech, text), *_about_gaps(speech, text), *_over_silence(speech, text)]
 
 
 class _Speech:
     """The speech of a chunk, by a voice detector or else by loudness."""
 
-    def __init__(self, samples: Samples, voice: Voice | None):
+    def __init__(self, samples: Samples, voice: Voice | None, start: float):
         self._samples, self.voice = samples, voice
-        self.duration = len(samples) / SAMPLING_RATE
-        self.seconds = self.between(0.0, self.duration)
+        self.start, self.end = start, start + len(samples) / SAMPLING_RATE
+        self.seconds = self.between(self.start, self.end)
 
     def between(self, start: float, end: float) -> float:
         """Return the seconds of a stretch that are likely speech."""
         if self.voice is None:
-            return _loud_seconds(self._samples, start, end)
-        first, last = (round(max(0.0, at) * SAMPLING_RATE / VOICE_WINDOW) for at in (start, end))
+            return _loud_seconds(self._samples, start - self.start, end - self.start)
+        first, last = (round(max(0.0, at - self.start) * SAMPLING_RATE / VOICE_WINDOW) for at in (start, end))
         return float((self.voice[first:last] > VOICE_PROBABILITY).sum()) * VOICE_WINDOW / SAMPLING_RATE
 
     def probability(self, start: float, end: float) -> float:
         """Return the highest speech probability of a stretch."""
         assert self.voice is not None
-        first, last = (max(0.0, at) * SAMPLING_RATE / VOICE_WINDOW for at in (start, end))
+        first, last = (max(0.0, at - self.start) * SAMPLING_RATE / VOICE_WINDOW for at in (start, end))
         return float(self.voice[int(first) : int(last) + 1].max(initial=0.0))
 
 
 def _about_the_text(speech: _Speech, text: PieceText) -> Iterator[Suspicion]:
     """Yield the suspicions about a text as a whole."""
     characters = len(text.text.strip())
-    spoken = speech.duration if speech.voice is None else speech.seconds
+    spoken = speech.end - speech.start if speech.voice is None else speech.seconds
     if characters > MOST_CHARACTERS_A_SECOND * (spoken + MARGIN_S):
         of_what = "audio" if speech.voice is None else "voice"
         yield _suspicion(
-            SPEAKING_RATE, 2, f"{characters} characters in {spoken:.1f} s of {of_what}, more than anybody speaks"
+            SPEAKING_RATE, 4, f"{characters} characters in {spoken:.1f} s of {of_what}, more than anybody speaks"
         )
     if len(text.text) >= COMPRESSION_CHARACTERS and (ratio := _compression_ratio(text.text)) > COMPRESSION:
         yield _suspicion(REPETITION, 4, f"the text repeats itself (it compresses {ratio:.1f} times)")
@@ -144,25 +145,24 @@ def _about_gaps(speech: _Speech, text: PieceText) -> Iterator[Suspicion]:
     if not text.text.strip():
         return
     least_s, least_speech_s = (PAUSE_S, PAUSE_SPEECH_S) if speech.voice is None else (0.0, LOST_VOICE_S)
-    for start, end in [text.longest_pause] if text.longest_pause else _gaps(text.words, speech.duration):
+    for start, end in [text.longest_pause] if text.longest_pause else _gaps(text.words, speech):
         if end - start >= least_s and (missed := speech.between(start, end)) >= least_speech_s:
-            reason = f"nothing said from {start:.1f} to {end:.1f} s, over {missed:.1f} s of speech"
-            yield _suspicion(LOST_SPEECH, 2, reason, start, end)
+            yield _suspicion(LOST_SPEECH, 2, f"no text over {missed:.1f} s of speech", start, end)
     if text.untranscribed:
         start, end = text.untranscribed
         if (missed := speech.between(start, end)) >= EMPTY_S:
-            yield _suspicion(LOST_SPEECH, 2, f"ended at {start:.1f} s, before {missed:.1f} s of speech", start, end)
+            yield _suspicion(LOST_SPEECH, 2, f"the text ended before {missed:.1f} s of speech", start, end)
 
 
-def _gaps(words: Sequence[Word], duration: float) -> Iterator[tuple[float, float]]:
+def _gaps(words: Sequence[Word], speech: _Speech) -> Iterator[tuple[float, float]]:
     """Yield start and end of the gaps between words, and before and after them. Without words, there is none."""
-    last_end = 0.0
+    last_end = speech.start
     for word in words:
         if word.start > last_end:
             yield last_end, word.start
         last_end = max(last_end, word.end)
-    if words and duration > last_end:
-        yield last_end, duration
+    if words and speech.end > last_end:
+        yield last_end, speech.end
 
 
 def _over_silence(speech: _Speech, text: PieceText) -> Iterator[Suspicion]:
@@ -174,8 +174,7 @@ def _over_silence(speech: _Speech, text: PieceText) -> Iterator[Suspicion]:
         if silent and len(run) >= NO_VOICE_WORDS:
             start, end = run[0].start, run[-1].end
             said = "".join(word.text for word in run).strip()
-            reason = f"nobody speaks from {start:.1f} to {end:.1f} s, where the text is {said[:80]!r}"
-            yield _suspicion(TEXT_OVER_SILENCE, 2, reason, start, end)
+            yield _suspicion(TEXT_OVER_SILENCE, 2, f"nobody speaks where the text is {said[:80]!r}", start, end)
 
 
 def _is_over_silence(speech: _Speech, word: Word) -> bool:
@@ -189,13 +188,22 @@ def _suspicion(
 
 
 def weight(found: Sequence[Suspicion]) -> float:
-    """Return the sum of the weights."""
-    return sum(each.weight for each in found)
+    """Return the weight of a text with these suspicions: the largest weight of each kind, added up.
+
+    Invented text weighs more than lost speech, however many gaps there are.
+    """
+    kinds = {each.flag.kind for each in found}
+    return sum(max(each.weight for each in found if each.flag.kind == kind) for kind in kinds)
 
 
 def reasons(found: Sequence[Suspicion]) -> str:
-    """Return the reasons as one text for people."""
-    return "; ".join(each.flag.reason for each in found)
+    """Return the reasons with their places as one text for people."""
+    return "; ".join(
+        each.flag.reason
+        if each.flag.start is None
+        else f"{each.flag.reason} (from {each.flag.start:.1f} to {each.flag.end:.1f} s of this chunk)"
+        for each in found
+    )
 
 
 def flags(found: Sequence[Suspicion]) -> tuple[Flag, ...]:

@@ -3,9 +3,9 @@
 Whisper's encoder takes windows of 30 s. As in openai/whisper, the next window begins at the last timestamp of the text
 before, so that no word is cut, and the decoder gets that text as context. faster-whisper's own loop does the same, but
 a batch run needs three things otherwise: no sampling after a bad decode, because two runs would differ; a look at each
-text before it becomes context; and word times that do not move the windows. (faster-whisper moves a window to the end
-of the last word if word times are asked for. This costs 0.7 points of WER with tiny.en on 27 minutes of English.) So
-the loop is here, and its steps are faster-whisper's.
+text (`suspect_text`) before it becomes context; and word times that do not move the windows. (faster-whisper moves a
+window to the end of the last word if word times are asked for. This costs 0.7 points of WER with tiny.en on 27 minutes
+of English.) So the loop is here, and its steps are faster-whisper's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.chunking import is_silent
-from voxbatch.records import SAMPLING_RATE, Samples, Word
+from voxbatch.engines.pieces import PieceText
+from voxbatch.engines.suspect_text import VOICE_WINDOW, Suspicion, Voice, flags, reasons, suspicions, weight
+from voxbatch.records import SAMPLING_RATE, Flag, Samples, Word
 
 FRAMES_PER_SECOND = 100
 """Frames of Whisper's spectrogram (openai/whisper, audio.py: FRAMES_PER_SECOND)."""
@@ -42,6 +44,13 @@ LANGUAGE_PROBABILITY = 0.5
 LANGUAGE_FRAMES = 10 * FRAMES_PER_SECOND
 """Length from which a window can change the language: 10 s. A few words are too little to detect it from."""
 
+MAX_TOKENS = 448
+"""Number of positions of the prompt and the text together (openai/whisper, n_text_ctx)."""
+TOKENS_A_SECOND, MANY_TOKENS_A_SECOND, MORE_TOKENS = 10, 40, 20
+"""Largest number of tokens per second of audio, of an English-only and of a multilingual model, and the tokens that may
+be added: 3 s cannot have more than 50 in English. MOST_CHARACTERS_A_SECOND of `suspect_text` are 7 tokens of English,
+and 40 in scripts whose letters take several tokens."""
+
 INVENTED_WORDS = 8
 """Number of words up to which the voice detector checks a window: Whisper answers noise and music with "you" or "Thank
 you.", seldom with more words."""
@@ -59,6 +68,18 @@ class DecodingOptions:
     context_tokens: int = 223
     """Largest number of tokens of the text before that the decoder gets. 223 is half of Whisper's text length, less
     one (openai/whisper, decoding.py)."""
+    timestamps: bool = True
+    """True to let the model write timestamps, which say where the next window begins."""
+    no_repeat_ngram: int = 0
+    """Number of tokens in a row that the text may not have twice. 0 means that it may repeat itself."""
+
+    def for_suspect_text(self) -> DecodingOptions:
+        """Return the options of a second attempt.
+
+        Without context, timestamps and repetitions, the model leaves nearly all loops. A temperature would do the same
+        with a text that differs from run to run.
+        """
+        return replace(self, context_tokens=0, timestamps=False, no_repeat_ngram=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +96,10 @@ class Window:
     tokens: tuple[int, ...] = ()
     """Tokens of the text with its timestamps: the context of the next window."""
     warnings: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
+    """Reasons to distrust the text, with times that count from the start of the stretch."""
+    truncated: bool = False
+    """True if the text ended because no more tokens were allowed."""
 
 
 class WindowDecoder:
@@ -82,6 +107,7 @@ class WindowDecoder:
 
     def __init__(self, model: Any, samples: Samples):
         self._model, self._samples = model, samples
+        self._voice = speech_probabilities(samples)
         self._features = spectrogram(model, samples)
         self.num_frames: int = self._features.shape[-1] - 1
 
@@ -101,6 +127,55 @@ class WindowDecoder:
             return "en", 1.0
         token, probability = self._model.model.detect_language(encoded)[0][0]
         return token[2:-2], probability
+
+    def decode_watched(
+        self,
+        encoded: Any,
+        start: int,
+        language: str,
+        context: Sequence[int],
+        speech_end: float,
+        options: DecodingOptions,
+    ) -> Window:
+        """Return the text of the window that starts at a frame, decoded a second time if the first text is suspect.
+
+        The text with the smaller weight of suspicions is kept. The args are those of `decode`.
+        """
+        first = self.decode(encoded, start, language, context, speech_end, options)
+        why = self._suspicions(first)
+        if not why:
+            return self._without_invented(first, why)
+        second = self.decode(encoded, start, language, (), speech_end, options.for_suspect_text())
+        still = self._suspicions(second)
+        kept, found, which = (second, still, "second") if weight(still) < weight(why) else (first, why, "first")
+        warning = f"{reasons(why)}: decoded again without context and repetitions, and the {which} text was kept"
+        # A text that is still suspect is no context: the next window would repeat its mistakes.
+        kept = replace(kept, warnings=(warning,), flags=flags(found), tokens=() if found else kept.tokens)
+        return self._without_invented(kept, found)
+
+    def _suspicions(self, window: Window) -> list[Suspicion]:
+        audio, voice = self._samples_of(window), self._voice_of(window)
+        text = PieceText("".join(word.text for word in window.words), window.words, truncated=window.truncated)
+        return suspicions(audio, text, voice, window.start)
+
+    def _without_invented(self, window: Window, found: Sequence[Suspicion]) -> Window:
+        """Drop a text that is short or suspect, with a warning, if nobody speaks in the window."""
+        if not window.words or (len(window.words) > INVENTED_WORDS and not found):
+            return window
+        # The window alone: in the whole stretch, the detector still hears the voice before the window at its start.
+        if (speech := float(speech_probabilities(self._samples_of(window)).max())) >= SPEECH_PROBABILITY:
+            return window
+        text = "".join(word.text for word in window.words).strip()
+        where = f"from {window.start:.2f} to {window.end:.2f} s of this chunk"
+        reason = f"no voice {where} (Silero VAD gives a speech probability of at most {speech:.2f})"
+        return Window(window.start, window.end, warnings=(*window.warnings, f"dropped {text[:80]!r}: {reason}"))
+
+    def _samples_of(self, window: Window) -> Samples:
+        return self._samples[round(window.start * SAMPLING_RATE) : round(window.end * SAMPLING_RATE)]
+
+    def _voice_of(self, window: Window) -> Voice:
+        first, last = (round(at * SAMPLING_RATE / VOICE_WINDOW) for at in (window.start, window.end))
+        return self._voice[first:last]
 
     def decode(
         self,
@@ -128,11 +203,16 @@ class WindowDecoder:
         size = min(WINDOW_FRAMES, self.num_frames - start)
         start_s, size_s = start / FRAMES_PER_SECOND, size / FRAMES_PER_SECOND
         tokenizer = Tokenizer(model.hf_tokenizer, model.model.is_multilingual, "transcribe", language)
-        prompt = model.get_prompt(tokenizer, list(context[-options.context_tokens :]) if options.context_tokens else [])
+        used = list(context[-options.context_tokens :]) if options.context_tokens else []
+        prompt = model.get_prompt(tokenizer, used, without_timestamps=not options.timestamps)
+        per_second = MANY_TOKENS_A_SECOND if model.model.is_multilingual else TOKENS_A_SECOND
+        max_tokens = min(MORE_TOKENS + round(per_second * size_s), MAX_TOKENS - len(prompt))
         (result,) = model.model.generate(
             encoded,
             [prompt],
             beam_size=options.beam_size,
+            no_repeat_ngram_size=options.no_repeat_ngram,
+            max_length=len(prompt) + max_tokens,
             return_scores=True,
             return_no_speech_prob=True,
             suppress_tokens=get_suppressed_tokens(tokenizer, [-1]),
@@ -152,16 +232,20 @@ class WindowDecoder:
         model.add_word_timestamps(
             [segments], tokenizer, encoded, size, PUNCTUATION_BEFORE, PUNCTUATION_AFTER, speech_end
         )
+        words = tuple(
+            Word(word["word"], round(word["start"], 3), round(word["end"], 3), round(word["probability"], 3))
+            for segment in segments
+            for word in segment["words"]
+        )
+        if words and not options.timestamps and start + size < self.num_frames:  # no timestamp says where to go on
+            end_s = max(words[-1].end, start_s + MIN_STEP_FRAMES / FRAMES_PER_SECOND)
         return Window(
             start_s,
             end_s,
             language,
-            tuple(
-                Word(word["word"], round(word["start"], 3), round(word["end"], 3), round(word["probability"], 3))
-                for segment in segments
-                for word in segment["words"]
-            ),
+            words,
             tuple(token for segment in segments for token in segment["tokens"]),
+            truncated=len(tokens) >= max_tokens,
         )
 
 
@@ -214,7 +298,7 @@ def windows(model: Any, samples: Samples, language: str | None, options: Decodin
                 if detected != heard and (not certain or probability >= LANGUAGE_PROBABILITY):
                     heard, context = detected, ()
                 certain = certain or probability >= LANGUAGE_PROBABILITY
-            window = _without_invented(decoder.decode(encoded, frame, heard, context, speech_end, options), samples)
+            window = decoder.decode_watched(encoded, frame, heard, context, speech_end, options)
             window = window if certain else replace(window, language=None)
         yield window
         context = (*context, *window.tokens)[-options.context_tokens :]
@@ -222,26 +306,12 @@ def windows(model: Any, samples: Samples, language: str | None, options: Decodin
         frame = round(window.end * FRAMES_PER_SECOND)
 
 
-def _without_invented(window: Window, samples: Samples) -> Window:
-    """Drop a short text, with a warning, if nobody speaks in the window."""
-    if not 0 < len(window.words) <= INVENTED_WORDS:
-        return window
-    audio = samples[round(window.start * SAMPLING_RATE) : round(window.end * SAMPLING_RATE)]
-    if (speech := speech_probability(audio)) >= SPEECH_PROBABILITY:
-        return window
-    text = "".join(word.text for word in window.words).strip()
-    where = f"from {window.start:.2f} to {window.end:.2f} s of this chunk"
-    reason = f"no voice {where} (Silero VAD gives a speech probability of at most {speech:.2f})"
-    warning = f"dropped {text[:80]!r}: {reason}"
-    return replace(window, language=None, words=(), tokens=(), warnings=(warning,))
-
-
-def speech_probability(samples: Samples) -> float:
-    """Return the highest speech probability that Silero VAD gives to 32 ms of the audio.
+def speech_probabilities(samples: Samples) -> Voice:
+    """Return the speech probability that Silero VAD gives to each VOICE_WINDOW of the audio.
 
     Silero VAD is part of faster-whisper's wheel.
     """
     from faster_whisper.vad import get_vad_model
 
-    step = 512
-    return float(get_vad_model()(np.pad(samples, (0, -len(samples) % step))).max())
+    found: Voice = get_vad_model()(np.pad(samples, (0, -len(samples) % VOICE_WINDOW))).ravel()
+    return found
