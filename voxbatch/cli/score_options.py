@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from voxbatch.scoring import NORMALIZERS, Rules, ScoreOptions
+from voxbatch.scoring.leaderboard import read_leaderboard
 from voxbatch.scoring.replacements import read_replacements
 
 Command = Callable[..., Any]
@@ -29,6 +30,12 @@ _OPTIONS = (
         metavar="FILE",
         type=click.Path(exists=True, dir_okay=False),
         help="Words to replace in both texts after the normaliser: a JSON object, or two columns separated by a tab.",
+    ),
+    click.option(
+        "--leaderboard",
+        metavar="FOLDER",
+        type=click.Path(exists=True, file_okay=False),
+        help="Score English as the Open ASR Leaderboard does, by the rules in this copy of its repository.",
     ),
     click.option("--by", metavar="KEYS", default="", help="Also score each value of these keys, e.g. speaker,source."),
     click.option(
@@ -53,11 +60,14 @@ def score_options(command: Command) -> Command:
         case: bool,
         punctuation: bool,
         replace: str | None,
+        leaderboard: str | None,
         by: str,
         cluster: str | None,
         **settings: Any,
     ) -> Any:
-        rules = Rules(normalizer, case, punctuation, None if replace is None else read_replacements(replace))
+        replacements = None if replace is None else read_replacements(replace)
+        theirs = None if leaderboard is None else read_leaderboard(leaderboard)
+        rules = Rules(normalizer, case, punctuation, replacements, theirs)
         keys = tuple(dict.fromkeys(key.strip() for key in by.split(",") if key.strip()))
         return command(*args, **settings, options=ScoreOptions(rules, keys, cluster))
 

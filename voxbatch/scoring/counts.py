@@ -69,7 +69,10 @@ def count_errors(reference: str, hypothesis: str, lang: str | None, rules: Rules
 
     An empty hypothesis counts as deletions only. See `edit_blocks` for the time that long texts take.
     """
-    return _count(tokens(reference, lang, rules), tokens(hypothesis, lang, rules))
+    wanted, heard = tokens(reference, lang, rules), tokens(hypothesis, lang, rules)
+    if rules.leaderboard is not None:
+        return ErrorCounts(*rules.leaderboard.count(wanted, heard), len(wanted))
+    return _count(wanted, heard)
 
 
 def count_characters(

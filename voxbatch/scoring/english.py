@@ -1,4 +1,4 @@
-"""Whisper's English rules, as on the Open ASR Leaderboard, at many times the speed of the library.
+"""Whisper's English rules, at many times the speed of the library.
 
 The package whisper-normalizer has the rules and applies them. It takes 0.5 ms for a sentence: two minutes for 100,000
 pairs. But the rules change most words by themselves: only numbers and a few contractions depend on the words beside

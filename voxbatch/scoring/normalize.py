@@ -17,6 +17,7 @@ from typing import Literal
 from voxbatch import languages
 from voxbatch.errors import ConfigError
 from voxbatch.scoring.english import english_normalizer
+from voxbatch.scoring.leaderboard import Leaderboard
 from voxbatch.scoring.replacements import Replacements
 
 Normalizer = Callable[[str], str]
@@ -70,6 +71,8 @@ class Rules:
     """Punctuation and symbols stay where they are written: "yes," is not "yes". Then "auto" is "basic", too."""
     replacements: Replacements | None = None
     """Words that are replaced after the other rules."""
+    leaderboard: Leaderboard | None = None
+    """The Open ASR Leaderboard's rules, in place of all others. They are for English."""
 
     def __post_init__(self) -> None:
         if self.normalizer not in NORMALIZERS:
@@ -81,8 +84,20 @@ class Rules:
                 "with --normalizer basic, or alone"
             )
 
+        others = self.normalizer != "auto" or self.case or self.punctuation or self.replacements is not None
+        if self.leaderboard is not None and others:
+            raise ConfigError("--leaderboard has rules of its own; leave out --normalizer and the options for them")
+
     def method(self, lang: str | None) -> str:
-        """Return the name of the rules for a language, which is not "auto"."""
+        """Return the name of the rules for a language, which is not "auto".
+
+        Raises:
+            ConfigError: the leaderboard's rules are not for this language.
+        """
+        if self.leaderboard is not None:
+            if scored_language(lang) not in {*ENGLISH, UNDETERMINED}:
+                raise ConfigError(f"--leaderboard has rules for English only, and a text is in {lang!r}; leave it out")
+            return "leaderboard"
         if self.normalizer != "auto":
             return self.normalizer
         return "english" if scored_language(lang) in ENGLISH and not (self.case or self.punctuation) else "basic"
@@ -105,8 +120,8 @@ def error_unit(lang: str | None) -> Unit:
 def normalizer(lang: str | None, rules: Rules = DEFAULT_RULES) -> Normalizer:
     """Return the function that normalises a reference or a hypothesis in `lang` before the comparison.
 
-    By default English gets Whisper's English rules, as on the Open ASR Leaderboard ("It's my colour, Mr. Grey" → "it is
-    my color mister gray"). Every other language, and None, gets `normalize_unicode`.
+    By default English gets Whisper's English rules ("It's my colour, Mr. Grey" → "it is my color mister gray"). Every
+    other language, and None, gets `normalize_unicode`.
     """
     return _normalizer(rules.method(lang), rules, error_unit(lang))
 
@@ -115,6 +130,7 @@ def normalizer_name(lang: str | None, rules: Rules = DEFAULT_RULES) -> str:
     """Return the name of the rules of `normalizer(lang, rules)`, with the version of their library."""
     library, unicode = f"whisper-normalizer {metadata.version('whisper-normalizer')}", unicodedata.unidata_version
     name = {
+        "leaderboard": rules.leaderboard.name if rules.leaderboard else "",
         "english": f"Whisper's English rules ({library})",
         "whisper-basic": f"Whisper's basic rules ({library})",
         "basic": f"basic rules (Unicode {unicode})",
@@ -129,7 +145,9 @@ def normalizer_name(lang: str | None, rules: Rules = DEFAULT_RULES) -> str:
 
 @cache
 def _normalizer(method: str, rules: Rules, unit: Unit) -> Normalizer:
-    if method == "english":
+    if rules.leaderboard is not None:
+        normalize = rules.leaderboard.normalize
+    elif method == "english":
         normalize = english_normalizer(normalize_unicode)
     elif method == "whisper-basic":
         from whisper_normalizer.basic import BasicTextNormalizer
