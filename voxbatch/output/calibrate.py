@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from voxbatch.calibration import Calibration, ScoredItem, calibrate
@@ -37,19 +37,14 @@ def calibrate_run(store: Store, cluster_key: str | None = None) -> Calibration:
     items: list[ScoredItem] = []
     languages, seen = Counter[str](), Counter[str]()
     for line in _transcripts(store, run.key):
-        lang = line.get("lang") or run.language
-        confidences = word_confidences(line)
+        lang, cluster = line.get("lang") or run.language, line.get(cluster_key) if cluster_key else None
+        item = scored_item(line, lang, json.dumps(cluster) if cluster is not None else f"item {line['id']}")
         seen["references"] += line.get("text") is not None
-        if line.get("text") is None or error_unit(lang) == "character" or confidences is None:
-            continue
-        seen["with confidence"] += bool(confidences)
-        truth = word_errors(line["text"], [word["word"] for word in line["words"]], lang)
-        cluster = line.get(cluster_key) if cluster_key else None
-        seen["with cluster"] += cluster is not None
-        languages[scored_language(lang)] += 1
-        counts = truth.counts
-        name = json.dumps(cluster) if cluster is not None else f"item {line['id']}"
-        items.append(ScoredItem(tuple(confidences), truth.right, counts.errors, counts.reference_length, name))
+        if item is not None:
+            seen["with confidence"] += bool(item.confidences)
+            seen["with cluster"] += cluster is not None
+            languages[scored_language(lang)] += 1
+            items.append(item)
     if not seen["references"]:
         raise ConfigError(
             f"{store.place}: no transcript has a reference; run a manifest whose lines have `text`, and calibrate that"
@@ -68,6 +63,18 @@ def calibrate_run(store: Store, cluster_key: str | None = None) -> Calibration:
         return calibrate(items, engine.name, engine.model, engine.decoding, list(languages))
     except ConfigError as e:
         raise ConfigError(f"{store.place}: {e}") from e
+
+
+def scored_item(line: Mapping[str, Any], lang: str | None, cluster: str) -> ScoredItem | None:
+    """Return the words of an output line with the truth about them.
+
+    None without a reference, without word confidences, and in languages that are counted in characters.
+    """
+    confidences = word_confidences(line)
+    if line.get("text") is None or error_unit(lang) == "character" or confidences is None:
+        return None
+    truth = word_errors(line["text"], [word["word"] for word in line["words"]], lang)
+    return ScoredItem(tuple(confidences), truth.right, truth.counts.errors, truth.counts.reference_length, cluster)
 
 
 def _transcripts(store: Store, run: run_file.RunKey) -> Iterator[dict[str, Any]]:
