@@ -142,7 +142,7 @@ def test_an_item_shows_its_errors_by_marks_and_not_by_colour_alone(shown: Browse
     assert cells == [["x1", "w1", "S"], ["gone", "D"], ["w5", "I"]]
     assert "Reference: w0 x1 w2 gone w3 w4" in shown.evaluate("document.body.innerText")
     lines = "getComputedStyle(document.querySelector('.text .cell.{} {}')).textDecorationLine"
-    assert [shown.evaluate(lines.format(*each)) for each in (("s", "ins"), ("d", "del"), ("i", "ins"))] == [
+    assert [shown.evaluate(lines.format(*each)) for each in (("s", "ins .w"), ("d", "del"), ("i", "ins .w"))] == [
         "underline", "line-through", "underline",
     ]  # fmt: skip
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-WIDTH, HEIGHT = 480, 230
+WIDTH, HEIGHT = 480, 180
 """Units of the drawing. The page scales it to the column's width."""
 
 

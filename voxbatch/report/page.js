@@ -69,7 +69,7 @@ function columnsOf(rows) {
     { name: "Item", sort: (row) => row.id, first: 1 },
     { name: "Language", sort: (row) => row.lang, cell: (row) => row.lang ?? "–", wide: true, first: 1, shown: has("lang") },
     { name: "Duration", sort: (row) => row.duration, cell: (row) => number(row.duration, seconds), wide: true, number: true },
-    { name: "Errors", sort: (row) => row.errors, cell: (row) => number(row.errors, String), number: true, shown: has("counts") },
+    { name: "Errors", sort: (row) => row.errors, cell: (row) => number(row.errors, String), wide: true, number: true, shown: has("counts") },
     { name: "Error rate", sort: (row) => row.rate, cell: (row) => number(row.rate, percent), number: true, shown: has("counts") },
     { name: "Confidence", sort: (row) => row.confidence, cell: (row) => number(row.confidence, (value) => value.toFixed(2)),
       wide: has("counts"), number: true, first: 1, shown: has("confidence") },
