@@ -165,7 +165,7 @@ def test_a_killed_scoring_process_costs_no_item(
 ) -> None:
     """If something kills the process that scores, the errors are counted all the same."""
     run, made = make_run(2, part_items=1), items(1, 1)
-    killed = []
+    killed: list[int] = []
 
     def kill(_: Progress) -> None:
         for child in psutil.Process().children():

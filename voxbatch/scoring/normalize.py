@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import metadata
 from typing import Literal
 
@@ -107,6 +107,7 @@ DEFAULT_RULES = Rules()
 """The rules of `voxbatch run`."""
 
 
+@lru_cache(1024)
 def scored_language(lang: str | None) -> str:
     """Return the primary subtag of a language tag: "pt-BR" → "pt", None or "" → "und" (undetermined)."""
     return languages.primary_subtag(lang or "") or UNDETERMINED
@@ -188,7 +189,8 @@ def normalize_unicode(text: str, *, case: bool = False, punctuation: bool = Fals
     text = _TAGS.sub(" ", text)
     if punctuation:
         return " ".join("".join(char for char in text if unicodedata.category(char) != "Cf").split())
-    return " ".join("".join(_letters(text)).split())
+    letters = text.translate(_ASCII_TO_SPACES) if text.isascii() else "".join(_letters(text))
+    return " ".join(letters.split())
 
 
 def _letters(text: str) -> Iterator[str]:
@@ -204,3 +206,7 @@ def _letters(text: str) -> Iterator[str]:
             continue
         after_no_letter = category[0] in "PSZC" or char in _APOSTROPHE_LETTERS
         yield " " if after_no_letter else char
+
+
+_ASCII_TO_SPACES = {ord(char): " " for char in map(chr, range(128)) if next(_letters(char)) == " "}
+"""The result of `_letters` for ASCII, in which no character depends on the one before."""
