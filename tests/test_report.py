@@ -365,6 +365,8 @@ def test_cells_cover_both_texts(reference: list[str], transcript: list[str]) -> 
         ("Mr. Smith would go", "mister Smith will", "en", "2=SD"),
         ("the cat", "the the cat", "en", "=I="),
         ("don't stop", "do not stop", "en", "=1:2;="),
+        ("it is seven four two nine. Your", "it is 749. Your", "en", "2=S4:1;="),
+        ("twenty one men", "21 men", "en", "=2:1;="),
         ("我 是 猫", "我是狗", "zh", "2=S"),
         ("a – b", "a b", "de", "=.1:0;="),
     ],

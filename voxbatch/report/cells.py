@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 
 from voxbatch.scoring import error_unit
 from voxbatch.scoring.alignment import Edit, align
@@ -67,8 +68,8 @@ def encode(cells: Sequence[Cell]) -> str:
 _USUAL = {"=": (1, 1), "S": (1, 1), "D": (1, 0), "I": (0, 1), ".": (0, 1)}
 
 
-def _traced(words: Sequence[str], lang: str | None) -> tuple[list[str], list[int]]:
-    """Return the normalised words of a text, and for each of them the position of the written word it came from."""
+def _traced(words: Sequence[str], lang: str | None) -> tuple[list[str], list[_Origin]]:
+    """Return the normalised words of a text, and the written words that each of them came from."""
     single, owners = list[str](), list[int]()
     for position, word in enumerate(words):
         for token in _tokens_of_word(word, lang):
@@ -76,14 +77,22 @@ def _traced(words: Sequence[str], lang: str | None) -> tuple[list[str], list[int
             owners.append(position)
     joined = tokens(("" if error_unit(lang) == "character" else " ").join(words), lang)
     if joined == single:
-        return joined, owners
-    traced, last = [0] * len(joined), 0
-    for edit in align(joined, single):
-        if edit.hypothesis is not None:
-            last = owners[edit.hypothesis]
-        if edit.reference is not None:
-            traced[edit.reference] = last
+        return joined, [(owner, owner + 1) for owner in owners]
+    traced, last = list[_Origin](), (0, 0)
+    for is_equal, run in groupby(align(joined, single), key=lambda edit: edit.kind == "equal"):
+        edits = list(run)
+        from_words = [owners[edit.hypothesis] for edit in edits if edit.hypothesis is not None]
+        if is_equal:
+            traced += [(owner, owner + 1) for owner in from_words]
+        else:  # the words between two equal ones became these together
+            last = (from_words[0], from_words[-1] + 1) if from_words else last
+            traced += [last for edit in edits if edit.reference is not None]
+        last = traced[-1] if traced else last
     return joined, traced
+
+
+_Origin = tuple[int, int]
+"""Written words [first, end) from which a normalised word came."""
 
 
 @lru_cache(maxsize=100_000)
@@ -110,27 +119,31 @@ class _Group:
 
 
 def _cells(
-    edits: Sequence[Edit], wanted_from: Sequence[int], found_from: Sequence[int], num_wanted: int, num_found: int
+    edits: Sequence[Edit],
+    wanted_from: Sequence[_Origin],
+    found_from: Sequence[_Origin],
+    num_wanted: int,
+    num_found: int,
 ) -> Iterator[Cell]:
     """Yield the cells that the edits of normalised words make of the written words."""
     group = _Group(0, 0, 0, 0, set())
     for edit in edits:
         wanted = None if edit.reference is None else wanted_from[edit.reference]
         found = None if edit.hypothesis is None else found_from[edit.hypothesis]
-        if (wanted is None or wanted >= group.wanted_end) and (found is None or found >= group.found_end):
+        if (wanted is None or wanted[0] >= group.wanted_end) and (found is None or found[0] >= group.found_end):
             if group.kinds:
                 yield group.cell()
             before = group
-            first_wanted = before.wanted_end if wanted is None else wanted
-            first_found = before.found_end if found is None else found
+            first_wanted = before.wanted_end if wanted is None else wanted[0]
+            first_found = before.found_end if found is None else found[0]
             yield from [(".", 1, 0)] * (first_wanted - before.wanted_end)
             yield from [(".", 0, 1)] * (first_found - before.found_end)
             group = _Group(first_wanted, first_wanted, first_found, first_found, set())
         group.kinds.add(edit.kind)
         if wanted is not None:
-            group.wanted_end = max(group.wanted_end, wanted + 1)
+            group.wanted_end = max(group.wanted_end, wanted[1])
         if found is not None:
-            group.found_end = max(group.found_end, found + 1)
+            group.found_end = max(group.found_end, found[1])
     if group.kinds:
         yield group.cell()
     yield from [(".", 1, 0)] * (num_wanted - group.wanted_end)
