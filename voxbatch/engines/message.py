@@ -13,4 +13,4 @@ class EngineMessage:
     is_warning: bool = False
     is_progress: bool = False
     """True for the state of a download, which the next message replaces: it is shown in the progress, not as a line of
-    the log."""
+    the log. An empty text is only a sign of life, from an engine that works on a long chunk."""
