@@ -204,6 +204,16 @@ def test_each_word_has_a_confidence_between_its_probabilities(
     assert set(confidences(said, [0.25] * len(said))) <= {0.25}
 
 
+@given(st.lists(st.sampled_from([*b" a\xf0\x9f\x99\x82\xe4\xff"]), max_size=20))
+def test_bytes_that_are_no_text_have_words_with_confidences_too(data: list[int]) -> None:
+    """Whatever bytes the tokens hold, there is one confidence for each word."""
+    said = [W, *(FIRST_TEXT_ID + byte for byte in data)]
+    words = list(timed_words([group[:2] for group in decode_groups(said, bytewise)], 10.0))
+    found = confidences(said, [0.5] * len(said))
+    assert len(found) == len(words)
+    assert set(found) <= {0.5, None}
+
+
 def test_the_longest_pause_of_an_example() -> None:
     """The longest pause is between texts, before the first or after the last, in seconds of the audio."""
     assert longest_pause([P] * 100, 8.0) == (0.0, 8.0)

@@ -16,8 +16,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from math import isnan
-from statistics import fmean
+from math import isnan, nan
 from typing import NamedTuple
 
 from voxbatch.engines.vllm.realtime_limits import TOKEN_MS
@@ -106,18 +105,22 @@ def word_confidences(
         decode: function that returns the text of token ids.
     """
     for group in groups:
-        words = split_words(group.text)
-        if not words:
-            continue
-        starts = [0] * len(group.tokens)
-        if len(words) > 1:
+        words, chances = split_words(group.text), [probabilities[k] for k in group.tokens]
+        if len(words) == 1:
+            yield _confidence(chances)
+        elif words:
             ids = [token_ids[k] for k in group.tokens]
             starts = [len(decode(ids[:i]).rstrip(INCOMPLETE)) for i in range(len(ids))]
-        ends = [max(start + 1, end) for start, end in zip(starts, [*starts[1:], len(group.text)], strict=True)]
-        for begin, end in pairwise([0, *accumulate(map(len, words))]):
-            own = [k for k, first, last in zip(group.tokens, starts, ends, strict=True) if first < end and last > begin]
-            mean = fmean(probabilities[k] for k in own)
-            yield None if isnan(mean) else round(mean, 3)
+            ends = [max(start + 1, end) for start, end in zip(starts, [*starts[1:], len(group.text)], strict=True)]
+            places = list(zip(starts, ends, chances, strict=True))
+            for begin, end in pairwise([0, *accumulate(map(len, words))]):
+                yield _confidence([chance for first, last, chance in places if first < end and last > begin])
+
+
+def _confidence(probabilities: Sequence[float]) -> float | None:
+    """Return the mean of a word's probabilities, or None if one of them is NaN. Invalid bytes may leave none."""
+    mean = sum(probabilities) / len(probabilities) if probabilities else nan
+    return None if isnan(mean) else round(mean, 3)
 
 
 def timed_words(pieces: Sequence[tuple[int, str]], duration: float) -> Iterator[Word]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from voxbatch.engines.vllm.word_times import (
     word_confidences,
 )
 from voxbatch.errors import ConfigError
-from voxbatch.records import SAMPLING_RATE
+from voxbatch.records import SAMPLING_RATE, Word
 
 
 class Realtime:
@@ -96,7 +95,8 @@ class Realtime:
         words = tuple(timed_words(with_leading_space(pieces), duration))
         if scores is not None:
             confidences = word_confidences(groups, token_ids, scores.probabilities(), self._tekken.decode)
-            words = tuple(replace(word, confidence=each) for word, each in zip(words, confidences, strict=True))
+            pairs = zip(words, confidences, strict=True)
+            words = tuple(Word(word.text, word.start, word.end, confidence) for word, confidence in pairs)
         text = "".join(group.text for group in groups)
         ended_at = len(token_ids) * TOKEN_S
         untranscribed = (ended_at, duration) if finish_reason == "stop" and ended_at < duration else None
