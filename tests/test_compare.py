@@ -93,6 +93,16 @@ def test_both_are_scored_against_one_reference(write: Write) -> None:
     assert (found.a.words.errors, found.b.words.errors, found.a.words.reference_length) == (0, 1, 3)
 
 
+def test_a_file_of_hypotheses_takes_the_references_of_the_other(write: Write, tmp_path: Path) -> None:
+    """A trn file has no references; those of the other side count. Files without ids are refused."""
+    (tmp_path / "b.trn").write_text("eins zwei drei vier (a)\nfünf sechs (b)\n")
+    found = compare_places(write("a.jsonl", ONES), str(tmp_path / "b.trn"))
+    assert (found.common, found.a.words.errors, found.b.words.errors) == (2, 1, 0)
+    (tmp_path / "plain.txt").write_text("eins zwei drei vier\nfünf sechs\n")
+    with pytest.raises(ManifestError, match="neither `id` nor `audio_filepath`"):
+        compare_places(write("a.jsonl", ONES), str(tmp_path / "plain.txt"))
+
+
 def test_both_are_scored_by_the_rules_of_one_language(write: Write) -> None:
     """A language that somebody gave counts for both, before one that an engine detected."""
     left = [row("a", "It's red", "it is red", lang="en")]

@@ -6,6 +6,7 @@ language_tag("English")  →  "en"        language_tag("pt-BR")  →  "pt-BR"   
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 
 _NAMES = """
@@ -50,11 +51,13 @@ _SUGGESTION_CUTOFF = 0.75
 """Similarity (difflib's ratio) from which a name is suggested: one or two wrong letters."""
 
 
+@functools.lru_cache(maxsize=1000)  # called several times for each item, and most runs have few languages
 def primary_subtag(lang: str) -> str:
     """Return the primary subtag of a language tag in lower case: "pt-BR" → "pt", "EN_us" → "en"."""
     return re.split("[-_]", lang.strip(), maxsplit=1)[0].lower()
 
 
+@functools.lru_cache(maxsize=1000)
 def language_tag(text: str) -> str:
     """Return the tag of a language that is given as a tag or as a name.
 
