@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _SEED = 2004
 """Seed of every bootstrap, so that the same corpus has the same interval everywhere."""
 _BLOCK = 1_000_000
 """Most numbers of a block of resamples in memory: 8 MB."""
+_REMEMBERED = 16
+"""Corpora whose interval is remembered: that of a corpus in one language is asked for as its total and by language."""
 
 Pair = tuple[int, int]
 """(errors, reference length) of an item or a cluster."""
@@ -59,7 +62,12 @@ def rate_interval(pairs: Mapping[Pair, int]) -> tuple[float, float] | None:
     """
     if sum(pairs.values()) < 2 or not any(length for _, length in pairs):
         return None
-    errors, lengths = _resampled_sums(pairs.items())
+    return _rate_interval(frozenset(pairs.items()))
+
+
+@lru_cache(_REMEMBERED)
+def _rate_interval(pairs: frozenset[tuple[Pair, int]]) -> tuple[float, float]:
+    errors, lengths = _resampled_sums(pairs)
     return _interval(errors[lengths > 0] / lengths[lengths > 0])
 
 
