@@ -11,7 +11,7 @@ import heapq
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
@@ -172,7 +172,9 @@ class _Source:
         self._recorded_rules: dict[str, str] = {}
         """Names of the rules that made the counts in the lines, by language."""
         self._present_rules: dict[str, str] = {}
-        self._digest = RunningDigest()
+        self.is_as_written = False
+        """True if all lines were read and are those of the run: nobody has changed a text, so that the counts in a line
+        are those of its text."""
         if is_run(place):
             self._store = open_store(place, store_options)
             self._language = language or run_file.read_existing(self._store).language
@@ -181,29 +183,28 @@ class _Source:
                 raise ConfigError(f"{self.place}: the run is not finished; run the same command again, then compare")
             self._recorded_rules = self.summary.score.normalizers if self.summary.score else {}
 
-    def entries(self) -> Iterator[_Entry]:
-        """Yield the lines of the items: those with a transcript first.
+    def entries(self, wanted: Container[int] | None = None) -> Iterator[tuple[int, _Entry]]:
+        """Yield (number, line) of the items, of a run first those with a transcript.
+
+        Args:
+            wanted: numbers of the lines that are needed. The others of a run are not parsed. None: all lines.
 
         Raises:
             ManifestError: a line cannot be used.
         """
         if self._store is None:
-            yield from self._file_entries()
+            yield from ((k, entry) for k, entry in enumerate(self._file_entries()) if wanted is None or k in wanted)
             return
-        self._digest = RunningDigest()
+        digest, number = RunningDigest(), -1
         for name in (TRANSCRIPTS, FAILURES):
-            if not self._store.exists(name):
-                continue
-            for number, text in enumerate(self._store.lines(name), 1):
-                if name == TRANSCRIPTS:
-                    self._digest.add(text)
-                yield self._run_entry(_parsed(f"{self.place}/{name}", number, text), name == TRANSCRIPTS)
-
-    @property
-    def is_as_written(self) -> bool:
-        """Return whether the lines, which were read to the end, are those of the run: nobody has changed a text, so
-        the counts in the line are those of the text."""
-        return self.summary is not None and self.summary.outputs.get(TRANSCRIPTS) == self._digest.digest()
+            for line, text in enumerate(self._store.lines(name) if self._store.exists(name) else (), 1):
+                number += 1
+                if wanted is None and name == TRANSCRIPTS:
+                    digest.add(text)
+                if wanted is None or number in wanted:
+                    yield number, self._run_entry(_parsed(f"{self.place}/{name}", line, text), name == TRANSCRIPTS)
+        if wanted is None and self.summary is not None:
+            self.is_as_written = self.summary.outputs.get(TRANSCRIPTS) == digest.digest()
 
     def _file_entries(self) -> Iterator[_Entry]:
         with open_texts(self._place, None, self._store_options) as texts:
@@ -276,6 +277,8 @@ def _parsed(place: str, number: int, text: bytes) -> dict[str, Any]:
 class _Item:
     """All that is kept of an item of one side."""
 
+    number: int
+    """Number of its line."""
     path: int | None
     """Hash of its path."""
     reference: int | None
@@ -394,12 +397,13 @@ def compare_places(
 def _read(source: _Source) -> dict[str, _Item]:
     """Return the items of a run or a file by id."""
     items: dict[str, _Item] = {}
-    for entry in source.entries():
+    for number, entry in source.entries():
         if entry.id in items:
             raise ManifestError(
                 source.place, [BadLine(0, f"id {quote(entry.id)} is given twice; give each item its own")]
             )
         items[entry.id] = _Item(
+            number=number,
             path=None if entry.path is None else hash(entry.path),
             reference=None if entry.reference is None else hash(entry.reference),
             lang=entry.lang,
@@ -447,10 +451,10 @@ def _take_references(pairs: Iterable[_Pair], sources: tuple[_Source, _Source]) -
     differ."""
     differing = [pair for pair in pairs if pair.items[0].reference != pair.items[1].reference]
     for side, source in enumerate(sources):
-        wanted = {pair.ids[side]: pair for pair in differing if side == 1 or pair.items[1].reference is None}
-        for entry in source.entries() if wanted else ():
-            if entry.id in wanted and entry.reference is not None:
-                wanted[entry.id].reference = entry.reference
+        wanted = {pair.items[side].number: pair for pair in differing if side == 1 or pair.items[1].reference is None}
+        for number, entry in source.entries(wanted) if wanted else ():
+            if entry.reference is not None:
+                wanted[number].reference = entry.reference
     return sum(all(item.reference is not None for item in pair.items) for pair in differing)
 
 
@@ -462,12 +466,11 @@ def _count(pairs: Iterable[_Pair], side: int, source: _Source) -> int:
         item = pair.items[side]
         is_other_language = scored_language(item.lang) != scored_language(pair.lang)
         if item.counts is None or pair.reference is not None or is_other_language:
-            wanted[pair.ids[side]] = pair
-    for entry in source.entries() if wanted else ():
-        if entry.id in wanted:
-            pair = wanted[entry.id]
-            reference = entry.reference if pair.reference is None else pair.reference
-            pair.items[side].counts = count_errors(reference or "", entry.text or "", pair.lang)
+            wanted[item.number] = pair
+    for number, entry in source.entries(wanted) if wanted else ():
+        pair = wanted[number]
+        reference = entry.reference if pair.reference is None else pair.reference
+        pair.items[side].counts = count_errors(reference or "", entry.text or "", pair.lang)
     return sum(not pair.items[side].missing for pair in wanted.values())
 
 
@@ -494,13 +497,11 @@ def _difference(pairs: Iterable[_Pair]) -> PairedDifference | None:
 def _changed(pairs: Iterable[_Pair], limit: int, sources: tuple[_Source, _Source]) -> tuple[ChangedItem, ...]:
     """Return the items whose number of errors changed most, with their texts."""
     top = heapq.nlargest(limit, (pair for pair in pairs if pair.change), key=lambda pair: (abs(pair.change), pair.ids))
-    texts: list[dict[str, _Entry]] = []
-    for side, source in enumerate(sources):
-        wanted = {pair.ids[side] for pair in top}
-        texts.append({entry.id: entry for entry in source.entries() if entry.id in wanted} if wanted else {})
+    numbers = [{pair.items[side].number for pair in top} for side in range(2)]
+    texts = [dict(source.entries(wanted)) if wanted else {} for source, wanted in zip(sources, numbers, strict=True)]
     found = []
     for pair in top:
-        a, b = (texts[side][key] for side, key in enumerate(pair.ids))
+        a, b = (texts[side][item.number] for side, item in enumerate(pair.items))
         counts_a, counts_b = pair.counts
         reference = b.reference if pair.reference is None else pair.reference
         found.append(
