@@ -23,7 +23,7 @@ from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "images" / "demo.svg"
-WIDTH, HEIGHT = 116, 24
+WIDTH, HEIGHT = 116, 25
 LONGEST_S = 300
 FONTS = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 

@@ -234,7 +234,7 @@ def test_run_prints_its_outcome(voxbatch: Voxbatch, manifest: ManifestWriter, tm
     command = f"voxbatch run m.jsonl {' '.join(SCRIPTED)} --formats srt --model m"
     assert lines[10:] == [
         f"transcripts  {out}/transcripts.jsonl", f"failures     {out}/failures.jsonl",
-        f"summary      {out}/summary.json", f"srt          {out}/srt/",
+        f"summary      {out}/summary.json", f"report       {out}/report.html", f"srt          {out}/srt/",
         f"1 failed: 1 no such file; mend them, and retry with: {command} --retry-failed all",
     ]  # fmt: skip
 
