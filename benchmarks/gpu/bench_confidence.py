@@ -102,8 +102,8 @@ def tokens(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     samples = [bench_plugin._babble(index, min(seconds, longest)) for index, seconds in enumerate(lengths)]
     without, scores = _said(bench, samples, "before")
     assert not scores
-    if not bench.core.score_tokens(True):
-        raise RuntimeError("this vLLM cannot score tokens")
+    if reason := bench.core.score_tokens(True):
+        raise RuntimeError(reason)
     found, scores = _said(bench, samples, "with")
     bench.core.score_tokens(False)
     again, _ = _said(bench, samples, "after")

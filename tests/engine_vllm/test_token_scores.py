@@ -163,3 +163,30 @@ def test_aborted_requests_leave_their_rows_to_others() -> None:
     found = table.pop("999")
     assert found is not None
     assert found.tolist() == [[998, 998]]
+
+
+def test_a_worker_that_cannot_score_says_why_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown runner, or a kernel that does not compile, is a reason for a run without confidences, and no error."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    from voxbatch.vllm_plugin import worker_extension
+    from voxbatch.vllm_plugin.patches import sample_scores
+
+    monkeypatch.setattr(GPUModelRunner, "_sample", GPUModelRunner._sample)  # so that it is restored
+    monkeypatch.setattr(GPUModelRunner, sample_scores.SWITCH, False, raising=False)
+    worker = worker_extension.WorkerExtension()
+    worker.model_runner = SimpleNamespace()
+    assert "SimpleNamespace of this vLLM" in worker.voxbatch_score_tokens(True)
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no compiler")
+
+    worker.model_runner = runner = GPUModelRunner.__new__(GPUModelRunner)
+    runner.model_config = SimpleNamespace(get_vocab_size=lambda: 10, dtype=torch.float32)
+    runner.device = torch.device("cpu")
+    assert worker.voxbatch_score_tokens(True) == ""
+    assert getattr(runner, sample_scores.SWITCH)
+    monkeypatch.setattr(worker_extension, "score", broken)
+    assert worker.voxbatch_score_tokens(True) == "the kernel cannot be compiled: RuntimeError: no compiler"
+    assert not getattr(runner, sample_scores.SWITCH)

@@ -106,7 +106,7 @@ class VllmProcess:
         self._hang = _HangGuard(compat.processes(self._engine), lambda: compat.wake(engine))
         # voxbatch's schedulers collect the scores of the runner; vLLM's own schedulers know only vLLM's logprobs
         self._logprobs = 0 if scores and not arguments.get("scheduler_cls") else None
-        self._lacks_scores = scores and self._logprobs is None and not self.score_tokens(True)
+        self._no_scores = self.score_tokens(True) if scores and self._logprobs is None else ""
         self._start_s = time.monotonic() - began
 
     def add(self, request_id: str, request: Request) -> None:
@@ -148,14 +148,15 @@ class VllmProcess:
             if each.finished
         ]
 
-    def score_tokens(self, on: bool) -> bool:
-        """Make the engine score its tokens from the next step on, or stop it. Return whether this vLLM can do so.
+    def score_tokens(self, on: bool) -> str:
+        """Make the engine score its tokens from the next step on, or stop it. Return why this vLLM cannot do so, as
+        text for people, or an empty string.
 
         Raises:
             EngineDied: the engine has ended.
         """
         with _errors_as_death(self._log, self._engine), self._hang:
-            return all(self._llm.collective_rpc("voxbatch_score_tokens", args=(on,)))
+            return next(filter(None, self._llm.collective_rpc("voxbatch_score_tokens", args=(on,))), "")
 
     def describe(self) -> str:
         """Return one line about the engine: seconds until it was ready, requests, K/V blocks and memory."""
@@ -167,7 +168,7 @@ class VllmProcess:
         fullest = max(gpus, key=lambda each: each["used"], default=None)
         plugin = ", encoder once a chunk" if self._plugin else ""
         used = f"; {fullest['used'] / 1e9:.1f} GB in use, {fullest['planned'] / 1e9:.1f} planned" if fullest else ""
-        lacks = "; words get no confidence, because vLLM's second model runner is in use" if self._lacks_scores else ""
+        lacks = f"; no confidences: {self._no_scores}" if self._no_scores else ""
         return (
             f"vLLM ready in {self._start_s:.0f} s: up to {requests:,} requests at a time in {blocks:,} K/V blocks"
             f"{plugin}{used}{lacks}"
