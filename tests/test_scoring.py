@@ -162,6 +162,7 @@ ENGLISH_WORDS = ENGLISH_TEXT.split()
 @settings(max_examples=500)
 @given(st.lists(st.one_of(st.sampled_from(ENGLISH_WORDS), st.sampled_from(NUMBERS)), max_size=14).map(" ".join))
 @example("she's been one and a half minus um five dollars and seven cents")
+@example(f"the {'a' * 60} one {'two ' * 60} cat")
 def test_english_rules_are_those_of_the_package(text: str) -> None:
     """Remembering words and numbers changes nothing: the result is what the package makes of the whole text."""
     assert normalizer("en")(text) == library_rules(text)

@@ -25,6 +25,8 @@ _SUFFIXES = frozenset({"st", "nd", "rd", "th", "s"})
 _NO_OPENING = str.maketrans("<[(", ";;;")
 _REMEMBERED_WORDS = 1 << 16
 _REMEMBERED_NUMBERS = 1 << 14
+_LONGEST_WORD, _LONGEST_NUMBER = 50, 200
+"""Characters of the longest word and number that are remembered, which bounds the memory to 30 MB."""
 
 
 @cache
@@ -59,12 +61,15 @@ def english_normalizer(fallback: Callable[[str], str]) -> Callable[[str], str]:
         try:
             if _DEPENDS_ON_NEXT.search(text) or not all(map(_WORD.fullmatch, tokens)):
                 return apply(text)
+            if max(map(len, tokens), default=0) > _LONGEST_WORD:
+                return apply(text)
             parts: list[str] = []
             for is_plain, run in groupby(tokens, lambda token: plain(token) is not None):
                 if is_plain:
                     parts += filter(None, map(plain, run))
                 else:
-                    parts.append(numbers(" ".join(run)))
+                    number = " ".join(run)
+                    parts.append(numbers(number) if len(number) <= _LONGEST_NUMBER else apply(number))
             return " ".join(filter(None, parts))
         except (AssertionError, ValueError, ArithmeticError):
             return fallback(text)
