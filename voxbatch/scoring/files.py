@@ -3,7 +3,7 @@
 A hypothesis and a reference match if they have the same id or the same path of the recording. Those that are left match
 by name: the last part of the id or of the path, without the extension of a recording. Rows never match by position,
 except the lines of two files without ids (`lines`), which must have equally many. References are held in memory (about
-1 kB and their text each), hypotheses come as a stream.
+1.3 kB and their text each), hypotheses come as a stream.
 """
 
 from __future__ import annotations
