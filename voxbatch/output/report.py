@@ -96,7 +96,7 @@ def render_report(
                 continue
             seen[entry.index] = 1
             if entry.kind == "transcript":
-                report.add_transcript(entry.index, line, len(entry.line))
+                report.add_transcript(entry.index, line, entry.line)
                 if summary is None:
                     totals.add_transcript(line, run.language)
             else:

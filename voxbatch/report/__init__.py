@@ -1,7 +1,7 @@
 """The report of a run: one HTML file that shows how good the transcripts are, and where to look.
 
     report = Report(RunTitle("calls", …), keys=("speaker",))
-    report.add_transcript(0, line, size)             # or add_failure; report.add_part for the speed
+    report.add_transcript(0, line, stored)           # or add_failure; report.add_part for the speed
     report.render(summary)                           # the bytes of the page
 
 The package opens no file and reads no clock, so the same run gives the same page everywhere. `figures` adds up the

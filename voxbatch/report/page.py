@@ -71,13 +71,13 @@ class Report:
         self._title, self._keys = title, tuple(keys)
         self._figures, self._selection = Figures(keys, title.language), Selection()
 
-    def add_transcript(self, index: int, line: Mapping[str, Any], size: int) -> None:
+    def add_transcript(self, index: int, line: Mapping[str, Any], stored: bytes) -> None:
         """Add an item with a transcript.
 
         Args:
             index: Item.index.
             line: its line of transcripts.jsonl.
-            size: bytes of the line.
+            stored: the same line as it is stored.
         """
         lang = self._figures.language_of(line)
         counts = None
@@ -85,14 +85,14 @@ class Report:
             counts = ErrorCounts(line["substitutions"], line["insertions"], line["deletions"], line["reference_length"])
         row = row_of(index, line, lang, counts, failure=None)
         self._figures.add_transcript(line, counts, row)
-        self._selection.add(row, line, size)
+        self._selection.add(row, stored)
 
     def add_failure(self, index: int, line: Mapping[str, Any], reason: str) -> None:
         """Add an item that failed, with the reason as `failure_reasons` names it."""
         lang, text = self._figures.language_of(line), line.get("text")
         counts = None if text is None else count_errors(text, "", lang)
         self._figures.add_failure(line, counts, reason)
-        self._selection.add(row_of(index, line, lang, counts, f"{line['error']}: {line['message']}"), line, 0)
+        self._selection.add(row_of(index, line, lang, counts, f"{line['error']}: {line['message']}"), b"")
 
     def add_part(self, speed: PartSpeed) -> None:
         """Add the work of a part, in the order of the parts."""

@@ -7,6 +7,7 @@ bytes of the texts, not by the run.
 from __future__ import annotations
 
 import heapq
+import json
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -79,16 +80,15 @@ class Selection:
         self.total = 0
         self._failed, self._flagged, self._worst = Best[Row](MAX_FAILED), Best[Row](MAX_FLAGGED), Best[Row](MAX_WORST)
         self._sample = Best[Row](MAX_ITEMS)
-        self._texts = [Best[tuple[int, Mapping[str, Any]]](MAX_TEXT_BYTES) for _ in range(3)]
+        self._texts = [Best[tuple[int, bytes]](MAX_TEXT_BYTES) for _ in range(3)]
         """Lines of flagged items, of items with errors, and of a sample."""
 
-    def add(self, row: Row, line: Mapping[str, Any], size: int) -> None:
+    def add(self, row: Row, line: bytes) -> None:
         """Add an item.
 
         Args:
             row: the item's row.
-            line: its output line, for the texts.
-            size: bytes of the line.
+            line: its output line, for the texts. A parsed line would take ten times the memory.
         """
         self.total += 1
         chance = (-zlib.crc32(row.id.encode("utf-8", "surrogatepass")),)
@@ -100,11 +100,11 @@ class Selection:
             return
         if row.flags:
             self._flagged.add(flagged, row.index, row)
-            self._texts[0].add(flagged, row.index, (row.index, line), size)
+            self._texts[0].add(flagged, row.index, (row.index, line), len(line))
         if row.errors:
             self._worst.add(worst, row.index, row)
-            self._texts[1].add(worst, row.index, (row.index, line), size)
-        self._texts[2].add(chance, row.index, (row.index, line), size)
+            self._texts[1].add(worst, row.index, (row.index, line), len(line))
+        self._texts[2].add(chance, row.index, (row.index, line), len(line))
 
     def rows(self) -> list[Row]:
         """Return the rows to show, in the order of the manifest."""
@@ -121,4 +121,4 @@ class Selection:
         for each in chain.from_iterable(zip_longest(*(kind.values() for kind in self._texts))):
             if each is not None and each[0] not in seen:
                 seen.add(each[0])
-                yield each
+                yield each[0], json.loads(each[1])
