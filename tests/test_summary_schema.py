@@ -11,6 +11,8 @@ import jsonschema
 import pytest
 from conftest import ROOT, Recorder, Voxbatch
 
+from voxbatch.calibration import EstimatedWer
+
 SCHEMA: dict[str, Any] = json.loads((ROOT / "docs" / "summary.schema.json").read_text())
 ENGLISH = {"text": "w0 w1 w3", "lang": "en"}
 WORDS = [{"word": "w0", "start": 0.0, "end": 0.5}, {"word": "w1", "start": 0.5, "end": 1.0}]
@@ -76,6 +78,14 @@ def test_the_summary_of_a_real_model_validates(tmp_path: Path, voxbatch: Voxbatc
         done = voxbatch("run", ROOT / "examples" / "manifest.jsonl", "-o", "out", "--formats", "srt", *options)
         assert done.returncode == 0, done.stderr
         assert problems(json.loads((tmp_path / "out" / "summary.json").read_text())) == []
+
+
+def test_an_estimate_validates(tmp_path: Path, recording: Recorder, voxbatch: Voxbatch) -> None:
+    """A summary with an estimated WER validates, and a key of the estimate that the schema lacks does not."""
+    summary = summary_of([{}], tmp_path, recording, voxbatch)
+    estimate = EstimatedWer(0.05, (0.04, 0.06), 1, 0, "c.json").to_dict()
+    assert problems({**summary, "estimated_wer": estimate}) == []
+    assert problems({**summary, "estimated_wer": {**estimate, "unknown": 1}})
 
 
 def test_the_check_can_fail(tmp_path: Path, recording: Recorder, voxbatch: Voxbatch) -> None:
