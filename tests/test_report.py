@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import servers
 import soundfile
 from browser import CHROMIUM, Browser, browser
 from conftest import Voxbatch, environment
@@ -463,3 +464,19 @@ def test_a_table_of_the_items(tmp_path: Path, voxbatch: Voxbatch) -> None:
     done = voxbatch("report", "out", "--export", "items.csv")
     assert (done.returncode, done.stdout) == (0, "items.csv\n"), done.stderr
     assert len((tmp_path / "items.csv").read_text().splitlines()) == 4
+
+
+@pytest.mark.slow
+def test_the_report_of_a_run_in_a_bucket(amazon: servers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report of an OUT in a bucket is written there, with the type by which a browser shows it, and a merge writes
+    it only if asked."""
+    with servers.placed(amazon, monkeypatch) as place:
+        store = place.store()
+        Checkpoint(store, owned(store, items=2), 2).commit([plain(0), plain(1, errors=1)], 2.0)
+        write_report(store, f"{place.uri}/report.html", ("lang",))
+        assert place.look("report.html").endswith(b"</html>\n")
+        store.delete("report.html")
+        merge.merge_again(store)
+        assert not store.exists("report.html")
+        merge.merge_again(store, {"report": True})
+        assert b"All 2 items." in place.look("report.html")

@@ -7,7 +7,9 @@ figures give the same bytes.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 WIDTH, HEIGHT = 480, 180
@@ -25,9 +27,7 @@ def bars(labels: Sequence[str], values: Sequence[float | None], titles: Sequence
         show: text of a value on the axis.
         every: one label in so many is shown.
     """
-    import pygal
-
-    chart = _chart(pygal.Bar, show, margin_bottom=4)
+    chart = _chart(_pygal().Bar, show, margin_bottom=4)
     chart.x_labels = [label if i % every == 0 else "" for i, label in enumerate(labels)]
     chart.add("", list(values))
     return _svg(chart, titles)
@@ -35,11 +35,19 @@ def bars(labels: Sequence[str], values: Sequence[float | None], titles: Sequence
 
 def area(points: Sequence[tuple[float, float]], show_x: Callable[[float], str], show: Callable[[float], str]) -> str:
     """Return a filled line through the points."""
-    import pygal
-
-    chart = _chart(pygal.XY, show, fill=True, show_dots=False, x_value_formatter=show_x, include_x_axis=True)
+    chart = _chart(_pygal().XY, show, fill=True, show_dots=False, x_value_formatter=show_x, include_x_axis=True)
     chart.add("", list(points))
     return _svg(chart, [])
+
+
+@cache
+def _pygal() -> Any:
+    """Import pygal, and remove its finder of plugins, of a kind that Python deprecates: Python warns about it whenever
+    anything is imported later."""
+    import pygal
+
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, pygal.PluginImportFixer)]
+    return pygal
 
 
 def _chart(kind: Any, show: Callable[[float], str], **settings: Any) -> Any:
