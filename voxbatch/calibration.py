@@ -164,7 +164,7 @@ def calibrate(
 ) -> Calibration:
     """Fit a calibration to the words of a run with references.
 
-    Time is linear in the number of words: 10,000 words take 2 s.
+    Time is linear in the number of words: 400,000 words take 45 s of one core.
 
     Args:
         items: the transcripts. Those without words count with their deletions.
