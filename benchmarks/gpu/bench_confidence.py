@@ -65,7 +65,7 @@ def kernel(_: argparse.Namespace) -> Iterator[dict[str, Any]]:
                  torch.special.entr(exact.exp()).sum(-1, keepdim=True)), dim=1)  # fmt: skip
             worst = max(worst, float((scores[begin : begin + 16].double() - wanted).abs().max()))
         yield {
-            "logits": f"{rows} x {vocabulary} {dtype}", "largest_error": worst, "right": worst < 1e-4,
+            "logits": f"{rows} x {vocabulary} {dtype}", "largest_error": worst, "right": worst < 2e-4,
             "score_ms": _milliseconds(partial(score, logits, tokens)),
             "argmax_ms": _milliseconds(partial(logits.argmax, dim=-1)),
             "log_softmax_ms": _milliseconds(partial(logits.log_softmax, dim=-1, dtype=torch.float32)),

@@ -126,7 +126,7 @@ def test_confidence(realtime: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in said.splitlines()]
     assert [line for line in lines if "failed" in line or not line.get("right", True)] == []
     by_part = {part: [line for line in lines if line["part"] == part] for part in ("kernel", "tokens", "speed")}
-    assert all(line["largest_error"] < 1e-4 and line["score_ms"] > 0 for line in by_part["kernel"])
+    assert all(line["largest_error"] < 2e-4 and line["score_ms"] > 0 for line in by_part["kernel"])
     [told] = by_part["tokens"]
     assert told["same_tokens"]
     assert told["distinct_tokens"] >= 12

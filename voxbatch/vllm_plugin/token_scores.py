@@ -2,7 +2,8 @@
 
 The log-probability is that of the model's own distribution, as in vLLM's `logprobs` (raw_logprobs). vLLM's own way to
 it is too slow here: it converts all logits to float32, writes their log-softmax, ranks the tokens, and makes Python
-objects for each token. This module makes two numbers for each request, which travel with the sampled tokens: the runner
+objects for each token (5 µs in the engine's process and 10 µs in the front end, on a slow core: 15 ms a step of 1,024
+requests). This module makes two numbers for each request, which travel with the sampled tokens: the runner
 copies both to the host by the same stream, and nothing waits for the scores alone.
 """
 
