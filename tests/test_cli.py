@@ -225,7 +225,8 @@ def test_run_prints_its_outcome(voxbatch: Voxbatch, manifest: ManifestWriter, tm
     assert done.returncode == 3
     lines = done.stdout.splitlines()
     assert lines[:4] == ["r0.wav: w0 w1", "r1.wav: w0 w1", "", "2 done + 1 failed = 3 items (1 AudioError)"]
-    assert lines[4] == "WER 33.33% (0 substitutions, 0 insertions, 2 deletions over 6 words; 1 without a transcript)"
+    counts = "0 substitutions, 0 insertions, 2 deletions over 6 words; 1 without a transcript"
+    assert lines[4] == f"WER 33.33%, 95 % interval 0.00% to 100.00% ({counts})"
     assert lines[5].startswith("texts compared by basic rules (Unicode ")
     assert lines[6] == "und: no language is known; if it is English, give --language en to `voxbatch score`"
     assert re.fullmatch(r"latency of a chunk: P50 \d\.\d\d s, P90 \d\.\d\d s, P95 \d\.\d\d s", lines[8])
