@@ -80,7 +80,8 @@ def nemo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """
     folder = tmp_path_factory.mktemp("nemo")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    done = subprocess.run([*command, "-d", str(folder), "nemo_toolkit==3.0.0"], capture_output=True, text=True, timeout=240)
+    command += ["-d", str(folder), "nemo_toolkit==3.0.0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     if done.returncode:
         pytest.skip("NeMo's wheel (nemo_toolkit) cannot be downloaded")
     (wheel,) = folder.iterdir()
