@@ -32,6 +32,10 @@ MAX_CHANNELS = 64
 """Largest number of channels: seventh-order ambisonics. Headers that claim more are broken."""
 
 Warn = Callable[[str], None]
+OPUS_RATE = 48_000
+"""Rate in Hz at which Opus is decoded, as RFC 7845 recommends (section 5.1). libsndfile decodes at the rate that the
+recording had before it was encoded. On 14 minutes of speech that was at 16 kHz, Whisper tiny.en makes 231 errors in
+1,908 words with libsndfile's samples, and 211 with samples decoded at 48 kHz and resampled by soxr."""
 SILENCE_LEVEL = 1e-3
 """Largest level of a silent audio stream: −60 dB of full scale. Noise of a sound card is below it."""
 _DURATION_SLACK_S = 0.25
@@ -121,6 +125,10 @@ def _open(
         return _open_ffmpeg(recording, name, offset, audio_stream, str(short), warn, seek=False)
     if native.format == "VOC":  # libsndfile reads on after the end of the audio
         return _open_ffmpeg(recording, name, offset, audio_stream, "a VOC file", warn)
+    if native.subtype == "OPUS" and native.rate < OPUS_RATE:
+        return _open_ffmpeg(
+            recording, name, offset, audio_stream, f"Opus that libsndfile decodes at {native.rate} Hz", warn
+        )
     if audio_stream:
         raise _no_such_stream(audio_stream)
     return native

@@ -105,7 +105,7 @@ class SoundFileStream:
                 os.lseek(recording.fileno(), 0, os.SEEK_SET)  # libsndfile takes this position as the start of the file
                 self._file = _UnseekableSoundFile(recording.fileno(), closefd=False)
             self.rate, self.channels = int(self._file.samplerate), int(self._file.channels)
-            self.format = str(self._file.format)
+            self.format, self.subtype = str(self._file.format), str(self._file.subtype)
             self._claimed_frames = int(self._file.frames)
             if offset:
                 frame = round(offset * self.rate)
@@ -135,7 +135,7 @@ class SoundFileStream:
     @property
     def is_uncompressed(self) -> bool:
         """True if each sample has bytes of its own in the file."""
-        return str(self._file.subtype).startswith(("PCM", "FLOAT", "DOUBLE", "ULAW", "ALAW"))
+        return self.subtype.startswith(("PCM", "FLOAT", "DOUBLE", "ULAW", "ALAW"))
 
     def blocks(self) -> Iterator[NativeBlock]:
         """Yield blocks of shape (frames, channels), then close the file. The good blocks come before any error.
