@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from voxbatch import engines
 from voxbatch.config import Config
 from voxbatch.engines import Feed
-from voxbatch.engines.failure_limit import GIVE_UP_AFTER, stop_if_all_fail
+from voxbatch.engines.failure_limit import GIVE_UP_AFTER, Result, stop_if_all_fail
 from voxbatch.engines.faster_whisper import FasterWhisperEngine
 from voxbatch.engines.scripted_test_engine import WORD_SECONDS, ScriptedOptions, ScriptedTestEngine, count_words
 from voxbatch.errors import ConfigError, EngineError
@@ -45,8 +45,8 @@ def chunk(item: int, start: int = 0, end: int = 32_000, lang: str | None = None)
     return Chunk(item, 0, np.zeros(end - start, np.float32), Span(start, end, start, end), lang)
 
 
-def result_of(found: Hypothesis | ChunkFailure | engines.EngineMessage) -> Hypothesis | ChunkFailure:
-    assert not isinstance(found, engines.EngineMessage)
+def result_of(found: Result) -> Hypothesis | ChunkFailure:
+    assert isinstance(found, Hypothesis | ChunkFailure)
     return found
 
 
@@ -56,7 +56,7 @@ def fed(engine: engines.Engine, chunks: list[Chunk]) -> list[Hypothesis | ChunkF
     for each in chunks:
         feed.put(each)
     feed.close()
-    return [each for each in engine.stream(feed) if not isinstance(each, engines.EngineMessage)]
+    return [each for each in engine.stream(feed) if isinstance(each, Hypothesis | ChunkFailure)]
 
 
 @given(st.integers(0, 40), st.integers(1, 9), st.booleans(), st.sets(st.integers(0, 40)))

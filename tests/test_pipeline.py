@@ -4,6 +4,7 @@ causes a hang.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import threading
@@ -19,7 +20,8 @@ import soundfile
 from conftest import Recorder
 from outputs import owned
 
-from voxbatch.engines import Engine, EngineMessage, Feed, require_language
+from voxbatch.engines import ChunkProgress, Engine, EngineMessage, Feed, require_language
+from voxbatch.engines.failure_limit import Result
 from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.errors import ConfigError, EngineError, ManifestError, RunError, StorageError
 from voxbatch.languages import ISO_639_1
@@ -114,15 +116,46 @@ def test_every_item_becomes_one_entry(
     assert usage.engine_s >= usage.starved_s >= 0
 
 
+class InSteps(ScriptedTestEngine):
+    """An engine that reports the progress within each chunk, in steps that add up to more than the chunk."""
+
+    STEP = 16_000
+
+    def stream(self, feed: Feed) -> Iterator[Result]:
+        for result in super().stream(feed):
+            if isinstance(result, Hypothesis):
+                yield from [ChunkProgress(result.item, result.chunk, self.STEP)] * 40
+            yield result
+
+
+def test_progress_grows_within_a_chunk(make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]) -> None:
+    """Each second of a long chunk shows at once, and the sum is the length of the audio, not more."""
+    run, seen = make_run(2), list[float]()
+    run.on_progress = lambda progress: seen.append(progress.audio_s)
+    run.run(InSteps(None, {}), iter(items(3.5, 40)))
+    assert max(np.diff(seen)) <= 1
+    assert seen == sorted(seen)
+    assert run.progress.audio_s == pytest.approx(43.5, abs=0.01)
+
+
 class LongTalk(ScriptedTestEngine):
     """An engine that gives a day's words for the first item. They have nothing in common with the reference."""
 
     WORDS = 60_000
 
-    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
+    def stream(self, feed: Feed) -> Iterator[Result]:
         for result in super().stream(feed):
             is_long = isinstance(result, Hypothesis) and result.item == 0
             yield Hypothesis(0, 0, " ".join(f"x{n % 977}" for n in range(self.WORDS))) if is_long else result
+
+
+def scoring_processes() -> list[psutil.Process]:
+    """Return the child processes that count the errors of long texts."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            found += [child] if "long_texts" in " ".join(child.cmdline()) else []
+    return found
 
 
 def long_reference(item: Item) -> Item:
@@ -153,7 +186,7 @@ def test_a_stop_does_not_wait_for_long_texts(
         run.run(LongTalk(None, {"concurrency": "1"}), iter(made))
     assert sorted(run.lines()) == [1, 2]
     wait_for_threads(["long texts"])
-    assert not [child for child in psutil.Process().children() if "long_texts" in " ".join(child.cmdline())]
+    assert not scoring_processes()
     run.stop, run.on_progress = Stop(), run._observe
     run.checkpoint.load()
     run.run(LongTalk(None, {"concurrency": "1"}), iter(made[:1]))
@@ -168,10 +201,9 @@ def test_a_killed_scoring_process_costs_no_item(
     killed: list[int] = []
 
     def kill(_: Progress) -> None:
-        for child in psutil.Process().children():
-            if not killed and "long_texts" in " ".join(child.cmdline()):
-                killed.append(child.pid)
-                child.kill()
+        for child in [] if killed else scoring_processes():
+            killed.append(child.pid)
+            child.kill()
 
     run.on_progress = kill
     run.run(LongTalk(None, {"concurrency": "1"}), iter([long_reference(made[0]), made[1]]))
@@ -187,7 +219,7 @@ def test_stream_is_read_to_its_end_after_a_failure(
     class Watched(ScriptedTestEngine):
         ended = False
 
-        def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
+        def stream(self, feed: Feed) -> Iterator[Result]:
             yield from super().stream(feed)
             self.ended = True
 
@@ -350,7 +382,7 @@ def test_silent_chunks_are_not_given_to_the_engine(
 class Deserter(ScriptedTestEngine):
     """An engine whose stream ends early, as if the feed had been closed."""
 
-    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
+    def stream(self, feed: Feed) -> Iterator[Result]:
         for _, result in zip(range(2), super().stream(feed), strict=False):
             yield result
 
@@ -527,7 +559,7 @@ def test_parts_are_committed_after_a_number_of_bytes(
 class HungEngine(ScriptedTestEngine):
     """Gives two results. Then it takes chunks and gives no result until the run is over."""
 
-    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
+    def stream(self, feed: Feed) -> Iterator[Result]:
         for _ in range(2):
             chunk = feed.get()
             assert chunk is not None

@@ -38,7 +38,7 @@ import bench_plugin  # it also puts the checkout on the path
 import numpy as np
 
 BAR = 0.98
-"""Lowest ratio of the speed with scores to the speed without them (issue 19: at most 2 %)."""
+"""Lowest ratio of the speed with scores to the speed without them."""
 ROWS, VOCABULARY = 1_024, 131_072
 CHUNKS = 64
 """Number of chunks of the part `tokens`."""

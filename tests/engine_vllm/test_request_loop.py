@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 from sounds import babble
 
 from voxbatch.engines import EngineMessage, Feed
+from voxbatch.engines.failure_limit import Result
 from voxbatch.engines.pieces import SHIFT, Piece, PieceText
 from voxbatch.engines.vllm import VllmEngine
 from voxbatch.engines.vllm.families import Request, TokenScores, UnsupportedPiece
 from voxbatch.engines.vllm.realtime_limits import SAMPLES_PER_TOKEN
-from voxbatch.engines.vllm.request_loop import AHEAD, EngineStarter, RequestLoop, Result
+from voxbatch.engines.vllm.request_loop import AHEAD, EngineStarter, RequestLoop
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.engines.vllm.vllm_process import EngineDied, FinishedRequest, VllmProcess
 from voxbatch.errors import EngineError

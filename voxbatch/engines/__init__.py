@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from voxbatch.engines.feed import Feed
-from voxbatch.engines.message import EngineMessage
+from voxbatch.engines.message import ChunkProgress, EngineMessage
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.languages import ISO_639_1, primary_subtag, unknown_language
 from voxbatch.records import SAMPLING_RATE, ChunkFailure, Hypothesis
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "ChunkProgress",
     "Engine",
     "EngineCache",
     "EngineMessage",
@@ -104,7 +105,7 @@ class Engine(Protocol):
 
     spec: EngineSpec
 
-    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
+    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | ChunkProgress | EngineMessage]:
         """Load the model and transcribe chunks until the feed is closed and empty.
 
         The model is not loaded again if an earlier stream left it loaded. Only one stream may run at a time.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from voxbatch.engines.message import EngineMessage
+from voxbatch.engines.message import ChunkProgress, EngineMessage
 from voxbatch.errors import EngineError
 from voxbatch.records import ChunkFailure, Hypothesis
 
@@ -16,7 +16,7 @@ GIVE_UP_AFTER = 8
 chunks of one recording alone prove nothing: a resumed run may begin with the one recording that the engine cannot
 transcribe, and must come to the others."""
 
-Result = Hypothesis | ChunkFailure | EngineMessage
+Result = Hypothesis | ChunkFailure | ChunkProgress | EngineMessage
 
 
 def stop_if_all_fail(results: Iterable[Result]) -> Iterator[Result]:

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from voxbatch.engines import EngineMessage, EngineSpec, Feed, hub
-from voxbatch.engines.failure_limit import stop_if_all_fail
+from voxbatch.engines import ChunkProgress, EngineSpec, Feed, hub
+from voxbatch.engines.failure_limit import Result, stop_if_all_fail
 from voxbatch.engines.known_models import (
     BUNDLED,
     ENGLISH,
@@ -102,12 +102,12 @@ class FasterWhisperEngine:
             },
         )
 
-    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
+    def stream(self, feed: Feed) -> Iterator[Result]:
         """Transcribe the chunks of the feed in `threads` threads; see `Engine.stream`."""
         if self._model is None and self._located.repository and not (self._located.path / WEIGHTS).exists():
             yield from hub.download(self._located.repository, self._located.path.name, [WEIGHTS])
         model = self._model = self._model or self._load()
-        results: queue.SimpleQueue[Hypothesis | ChunkFailure | EngineMessage | None] = queue.SimpleQueue()
+        results: queue.SimpleQueue[Result | None] = queue.SimpleQueue()
 
         def transcribe_all() -> None:
             try:
@@ -117,7 +117,7 @@ class FasterWhisperEngine:
             finally:
                 results.put(None)
 
-        def gathered() -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
+        def gathered() -> Iterator[Result]:
             for _ in range(self._threads):  # each thread puts None when it ends
                 while (result := results.get()) is not None:
                     yield result
@@ -151,12 +151,11 @@ class FasterWhisperEngine:
                 "--model takes a CTranslate2 directory or a hub name"
             ) from e
 
-    def _results(self, model: Any, chunk: Chunk, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
+    def _results(self, model: Any, chunk: Chunk, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | ChunkProgress]:
         """Transcribe a chunk. Any error in it becomes its ChunkFailure.
 
         Yields:
-            An empty message after each window, as a sign of life; then the result. Nothing more once the run is being
-            stopped.
+            The progress after each window; then the result. Nothing more once the run is being stopped.
         """
         if len(chunk.samples) < _MIN_SAMPLES:
             yield Hypothesis(chunk.item, chunk.index, "")
@@ -170,7 +169,7 @@ class FasterWhisperEngine:
                 if feed.discarded:
                     return
                 found.append(window)
-                yield EngineMessage("", is_progress=True)
+                yield ChunkProgress(chunk.item, chunk.index, round((window.end - window.start) * SAMPLING_RATE))
             words = tuple(word for window in found for word in window.words)
             text = "".join(word.text for word in words)
             warnings = tuple(warning for window in found for warning in window.warnings)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from voxbatch.engines import EngineMessage, EngineSpec, Feed
+from voxbatch.engines.failure_limit import Result
 from voxbatch.engines.options import parse
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
@@ -84,7 +85,7 @@ class ScriptedTestEngine:
             workers=tuple({WORKER: str(worker)} for worker in range(script.workers)),
         )
 
-    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
+    def stream(self, feed: Feed) -> Iterator[Result]:
         """Yield the counted words of each chunk; see `Engine.stream`."""
         if self._script.load_s and not self._loaded:
             time.sleep(self._script.load_s)

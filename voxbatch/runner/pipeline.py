@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from voxbatch.chunking import OVERLAP
 from voxbatch.decoding import Decoded, DecoderPool, Task, Undecodable
-from voxbatch.engines import Engine, EngineMessage, Feed, language_refusal
+from voxbatch.engines import ChunkProgress, Engine, EngineMessage, Feed, language_refusal
 from voxbatch.errors import EngineError, LanguageError, RunError, TranscriptionError
 from voxbatch.languages import primary_subtag
 from voxbatch.latency import Latency
@@ -179,8 +179,8 @@ class Pipeline:
         """Item.index → item in progress. The decode thread adds an item before the first event about it; the main
         thread alone changes and removes it."""
         self._num_samples: dict[tuple[int, int], int] = {}
-        """Samples in the core of each chunk that has no result yet, by (item, chunk). The decode thread adds a chunk
-        before its result can come; the main thread removes it."""
+        """Samples in the core of each chunk that are not transcribed yet, by (item, chunk). The decode thread adds a
+        chunk before its result can come; the main thread lowers the number and removes it."""
         self._rows_read = 0
         """Bytes of the rows and references of all items so far. The decode thread alone writes it."""
         self._rows_done = 0
@@ -309,7 +309,9 @@ class Pipeline:
             return False
         return not pool.is_idle() or bool(self._num_samples) or bool(self._counting) or not self._events.empty()
 
-    def _send(self, event: _ChunkResult | EngineMessage | Decoded | Undecodable | Counted | _ThreadEnded) -> bool:
+    def _send(
+        self, event: _ChunkResult | ChunkProgress | EngineMessage | Decoded | Undecodable | Counted | _ThreadEnded
+    ) -> bool:
         """Queue an event, and wait while the queue is full. Return False if the run is over; the event is then
         dropped."""
         while not self._is_over.is_set():
@@ -326,7 +328,7 @@ class Pipeline:
         try:
             for result in self._engine.stream(self._feed):
                 # Read to the end even if the run is over: an engine whose stream is cut off unloads its model.
-                if isinstance(result, EngineMessage):
+                if isinstance(result, EngineMessage | ChunkProgress):
                     self._send(result)
                 else:
                     times = self._feed.pop_taken_at(result.item, result.chunk), time.monotonic()
@@ -385,6 +387,15 @@ class Pipeline:
         if not message.is_progress:
             self._on_engine_message(message)
 
+    def _add_audio(self, event: ChunkProgress) -> None:
+        """Add to the progress what is transcribed of a chunk that has no result yet."""
+        at = event.item, event.chunk
+        # The chunk's audio may be longer than its core.
+        num_samples = min(event.num_samples, self._num_samples[at])
+        self._num_samples[at] -= num_samples
+        self._progress.audio_s += num_samples / SAMPLING_RATE
+        self._on_progress(self._progress)
+
     def _show_waiting(self) -> None:
         """Say in the progress what the run waits for."""
         progress, waiting = self._progress, ""
@@ -427,7 +438,10 @@ class Pipeline:
         if is_due:
             self._on_engine_message(EngineMessage(text, is_warning=True))
 
-    def _handle(self, event: _ChunkResult | Decoded | Undecodable | Counted) -> None:
+    def _handle(self, event: _ChunkResult | ChunkProgress | Decoded | Undecodable | Counted) -> None:
+        if isinstance(event, ChunkProgress):
+            self._add_audio(event)
+            return
         if isinstance(event, Counted):
             self._add_entry(*self._counting.pop(event.item), event.counts)
             return

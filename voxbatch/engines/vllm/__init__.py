@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from voxbatch.engines import EngineSpec, Feed
-from voxbatch.engines.failure_limit import stop_if_all_fail
+from voxbatch.engines.failure_limit import Result, stop_if_all_fail
 from voxbatch.engines.message import EngineMessage
 from voxbatch.engines.vllm import compat, fp8, gpu, prefill
 from voxbatch.engines.vllm.arguments import concurrency, llm_arguments, serving_folder
@@ -29,7 +29,6 @@ from voxbatch.engines.vllm.request_loop import EngineStarter, RequestLoop
 from voxbatch.engines.vllm.settings import VllmSettings, resolve
 from voxbatch.engines.vllm.vllm_process import VllmProcess
 from voxbatch.errors import EngineError
-from voxbatch.records import ChunkFailure, Hypothesis
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 FAMILIES: dict[str, Callable[[Model, VllmSettings], Family]] = {
@@ -87,7 +86,7 @@ class VllmEngine:
             warnings=_warnings(plugin, self._settings, self._on_cpu),
         )
 
-    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | EngineMessage]:
+    def stream(self, feed: Feed) -> Iterator[Result]:
         """Transcribe the chunks of a feed; see `Engine.stream`."""
         with self._streaming:
             if self._starter is None:

@@ -19,6 +19,7 @@ from itertools import chain
 
 import numpy as np
 
+from voxbatch.engines.failure_limit import Result
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.message import EngineMessage
 from voxbatch.engines.pieces import Piece, PieceText, joined, recut
@@ -27,8 +28,6 @@ from voxbatch.engines.vllm.families import Family, UnsupportedPiece
 from voxbatch.engines.vllm.vllm_process import EngineDied, FinishedRequest, VllmProcess
 from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis
-
-Result = Hypothesis | ChunkFailure | EngineMessage
 
 AHEAD = 1 / 8
 """Number of requests that wait in the engine, as a share of the requests that it runs. With waiting requests the engine

@@ -121,6 +121,8 @@ class _BatchScheduling:
         if isinstance(found, StepScores):
             model_runner_output.logprobs, scores = None, found.scores.numpy()
             self._scores = self._scores or ScoreTable(scheduler.max_model_len)
+        elif self._scores is not None and self._scores.is_empty:  # scores were switched off
+            self._scores = None
         if self._scores is None:
             return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         requests = [*map(scheduler.requests.get, model_runner_output.req_ids)]

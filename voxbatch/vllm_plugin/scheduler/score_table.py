@@ -52,6 +52,11 @@ class ScoreTable:
         if scores is not None:
             self._scores[rows[has_new], counts[has_new] - 1] = scores[batch[has_new]]
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no request has a row."""
+        return not self._rows
+
     def pop(self, name: str) -> np.ndarray | None:
         """Return the scores of a finished request, [tokens, 2], and forget it. None for a request without scores."""
         if (row := self._rows.pop(name, None)) is None:
