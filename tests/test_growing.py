@@ -593,7 +593,7 @@ def test_a_stale_claim(recording: Recorder, run: Run, tmp_path: Path) -> None:
     stale = tmp_path / "out/parts/next.json"
     shutil.copy(tmp_path / "out/run.json", stale)
     shutil.rmtree(tmp_path / "out/parts/shard-00000-of-00001")
-    for name in ("run.json", "transcripts.jsonl", "summary.json"):
+    for name in ("run.json", "transcripts.jsonl", "summary.json", "report.html"):
         (tmp_path / "out" / name).unlink()
     run("talks")
     recording("talks/b.wav", 1.6)

@@ -97,15 +97,18 @@ def test_a_word_error_rate(desk: Path) -> None:
 
 
 def test_two_models_are_compared(desk: Path, base_model: Path) -> None:
-    """The commands transcribe with two models, and the lines of Python show the rates of each recording."""
-    text = section((ROOT / "docs" / "scoring.md").read_text(), "Compare two models")
+    """The commands transcribe with two models, and compare the two runs."""
+    text, _, _ = (ROOT / "docs" / "compare.md").read_text().partition("\n## ")
     manifest = (desk / "test.jsonl").read_text().splitlines(keepends=True)
-    (desk / "test.jsonl").write_text("".join(manifest[:3]))
-    for command in commands(text):
-        assert "WER " in run(voxbatch(*[str(base_model) if each == "base" else each for each in command]), desk)
-    table = run([sys.executable, "-c", python(text)], desk).splitlines()
-    assert table[0].split() == ["tiny", "base", "difference"]
-    assert {line.split()[0] for line in table[2:]} == {"weather", "hold-the-line", "recipe"}
+    (desk / "manifest.jsonl").write_text("".join(manifest[:3]))
+    *runs, compare = [[str(base_model) if each == "base" else each for each in command] for command in commands(text)]
+    assert len(runs) == 2
+    for command in runs:
+        assert "WER " in run(voxbatch(*command), desk)
+    shown = run(voxbatch(*compare), desk)
+    assert re.search(r"^model +tiny.en +\S", shown, re.MULTILINE)
+    assert "3 items in common, 0 only in A, 0 only in B" in shown
+    assert "WER of B − WER of A: " in shown
 
 
 def test_python(desk: Path) -> None:

@@ -365,8 +365,8 @@ def test_a_limit_on_file_sizes(undisturbed: dict[str, bytes], voxbatch: Voxbatch
 
 
 FULL_DISK = """
-mount -t tmpfs -o size=128k none small || exit 77
-head -c 118000 /dev/zero > small/filler
+mount -t tmpfs -o size=256k none small || exit 77
+head -c 249000 /dev/zero > small/filler
 "$@"; echo "code $?" >&2
 rm small/filler
 "$@"; echo "code $?" >&2

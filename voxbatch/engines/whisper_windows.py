@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from voxbatch.chunking import is_silent
 from voxbatch.engines.pieces import PieceText
 from voxbatch.engines.suspect_text import VOICE_WINDOW, Suspicion, Voice, flags, reasons, suspicions, weight
-from voxbatch.records import SAMPLING_RATE, Flag, Samples, Word
+from voxbatch.records import CUT_OFF, SAMPLING_RATE, SPEAKING_RATE, Flag, Samples, Word
 
 FRAMES_PER_SECOND = 100
 """Frames of Whisper's spectrogram (openai/whisper, audio.py: FRAMES_PER_SECOND)."""
@@ -73,13 +73,18 @@ class DecodingOptions:
     no_repeat_ngram: int = 0
     """Number of tokens in a row that the text may not have twice. 0 means that it may repeat itself."""
 
-    def for_suspect_text(self) -> DecodingOptions:
+    def for_suspect_text(self, found: Sequence[Suspicion]) -> DecodingOptions:
         """Return the options of a second attempt.
 
         Without context, timestamps and repetitions, the model leaves nearly all loops. A temperature would do the same
-        with a text that differs from run to run.
+        with a text that differs from run to run. Repetitions are allowed if the text is not longer than anybody speaks:
+        people do repeat themselves.
+
+        Args:
+            found: the suspicions that hold for the first text.
         """
-        return replace(self, context_tokens=0, timestamps=False, no_repeat_ngram=3)
+        is_too_long = any(each.flag.kind in (SPEAKING_RATE, CUT_OFF) for each in found)
+        return replace(self, context_tokens=0, timestamps=False, no_repeat_ngram=3 if is_too_long else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +150,10 @@ class WindowDecoder:
         why = self._suspicions(first)
         if not why:
             return self._without_invented(first, why)
-        second = self.decode(encoded, start, language, (), speech_end, options.for_suspect_text())
+        second = self.decode(encoded, start, language, (), speech_end, options.for_suspect_text(why))
         still = self._suspicions(second)
         kept, found, which = (second, still, "second") if weight(still) < weight(why) else (first, why, "first")
-        warning = f"{reasons(why)}: decoded again without context and repetitions, and the {which} text was kept"
+        warning = f"{reasons(why)}: decoded again without context, and the {which} text was kept"
         # A text that is still suspect is no context: the next window would repeat its mistakes.
         kept = replace(kept, warnings=(warning,), flags=flags(found), tokens=() if found else kept.tokens)
         return self._without_invented(kept, found)

@@ -134,14 +134,16 @@ class Tally:
         """Rebuild a tally from the result of `to_dict`. Old versions did not write the interval and the empty texts.
 
         Raises:
-            KeyError, TypeError: `to_dict` did not write this value.
+            KeyError, TypeError, ValueError: `to_dict` did not write this value.
         """
         counts = ErrorCounts(
             stored["substitutions"], stored["insertions"], stored["deletions"], stored[f"reference_{lang_unit}s"]
         )
         empty = stored.get("empty_references", 0), stored.get("empty_hypotheses", 0)
-        low_high = stored.get("interval")
-        interval = None if low_high is None else (low_high[0], low_high[1])
+        interval = stored.get("interval")
+        if interval is not None:
+            low, high = map(float, interval)
+            interval = low, high
         return cls(counts, stored["items"], stored["missing"], *empty, stored_interval=interval)
 
     def _add_unit(self, cluster: str | None, unit: tuple[int, int]) -> None:
