@@ -814,8 +814,8 @@ def test_merge_refuses_transcripts_that_do_not_match_the_parts(
     assert done.returncode == 1
     assert done.stderr == (
         f"Error: {changed} was changed or damaged: it has 0 bytes, and the run's file has {size:,} and another "
-        "checksum. Keep a copy if the change is yours; then remove the file and run again, so that it is written again from "
-        f"the parts: rm {changed}\n"
+        "checksum. Keep a copy if the change is yours; then remove the file and run again, so that it is written again "
+        f"from the parts: rm {changed}\n"
     )
     changed.unlink()
     assert voxbatch("merge", "m.voxbatch").returncode == 0
