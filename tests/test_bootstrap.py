@@ -34,7 +34,7 @@ def test_the_interval_is_that_of_a_plain_bootstrap() -> None:
 
 
 def test_the_interval_covers_the_true_rate_in_95_of_100_corpora() -> None:
-    """Of 400 corpora with a known rate of errors, about 95 % have it in their interval."""
+    """The interval contains the known rate of errors in about 95 % of 400 corpora."""
     covered = 0
     for seed in range(400):
         low, high = rate_interval(Counter(corpus(100, 0.1, seed))) or (1.0, 0.0)

@@ -85,7 +85,7 @@ def test_items_match_by_path_where_the_ids_differ(write: Write) -> None:
 
 
 def test_both_are_scored_against_one_reference(write: Write) -> None:
-    """Where the references differ, that of B counts for both; where one has none, the other's."""
+    """B's reference counts for both if the references differ; if one side has none, the other's."""
     left = [row("a", "rot", "blau"), row("b", None, "grün"), row("c", "gelb", "gelb"), row("d", None, "grau")]
     right = [row("a", "blau", "blau"), row("b", "grün", "grün"), row("c", None, "lila"), row("d", None, "grau")]
     found = compare_places(write("a.jsonl", left), write("b.jsonl", right))
@@ -346,7 +346,7 @@ def test_wide_and_combining_characters_keep_the_columns() -> None:
 
 
 def test_long_texts_show_what_differs() -> None:
-    """Of 10,000 words, those near the differences are shown, in at most six groups of lines."""
+    """Only the words near the differences are shown of 10,000 words, in at most six groups of lines."""
     words = [f"w{i}" for i in range(10_000)]
     other = [*words[:5000], "x", *words[5001:]]
     lines = shown(" ".join(words), " ".join(words), " ".join(other))

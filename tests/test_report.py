@@ -392,7 +392,7 @@ def test_a_chart_is_only_shapes_and_texts() -> None:
 
 
 def test_a_run_without_references_leads_with_flags(tmp_path: Path) -> None:
-    """Without references the page has no error rates; the number of flagged items comes first."""
+    """A page without references has no error rates; the number of flagged items comes first."""
     lines = [json.loads(plain(index, flags=index % 2).line) for index in range(4)]
     unscored = [{key: value for key, value in line.items() if key != "text"} for line in lines]
     entries = [PartEntry(index, "transcript", encode_line(line)) for index, line in enumerate(unscored)]

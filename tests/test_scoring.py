@@ -519,7 +519,7 @@ def test_the_interval_is_that_of_the_items_or_of_the_clusters() -> None:
 
 
 def test_a_stored_score_is_read_with_its_intervals() -> None:
-    """What to_dict wrote is read again, to the same values; a score of an old version has no interval."""
+    """The output of to_dict is read again, to the same values; a score of an old version has no interval."""
     score = CorpusScore()
     for n in range(50):
         score.add("en" if n % 2 else "zh", ErrorCounts(n % 3, 0, 0, 10))

@@ -118,7 +118,7 @@ def test_texts_without_speakers_have_no_cpwer(tmp_path: Path) -> None:
 
 
 def test_the_rate_of_words_needs_no_meeteval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra, the word error rate is given all the same, and a note says what to install."""
+    """The word error rate is given without the extra, too, and a note says what to install."""
     monkeypatch.setitem(sys.modules, "meeteval.wer", None)
     (tmp_path / "r.stm").write_text(REFERENCE)
     (tmp_path / "h.stm").write_text(HYPOTHESIS)

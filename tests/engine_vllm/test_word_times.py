@@ -206,7 +206,7 @@ def test_each_word_has_a_confidence_between_its_probabilities(
 
 @given(st.lists(st.sampled_from([*b" a\xf0\x9f\x99\x82\xe4\xff"]), max_size=20))
 def test_bytes_that_are_no_text_have_words_with_confidences_too(data: list[int]) -> None:
-    """Whatever bytes the tokens hold, there is one confidence for each word."""
+    """Each word has one confidence, whatever bytes the tokens hold."""
     said = [W, *(FIRST_TEXT_ID + byte for byte in data)]
     words = list(timed_words([group[:2] for group in decode_groups(said, bytewise)], 10.0))
     found = confidences(said, [0.5] * len(said))

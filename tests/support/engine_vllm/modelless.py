@@ -190,7 +190,7 @@ class Side:
         self.model, self._under_way = Model(say), deque[tuple[Any, Any]]()
         self.texts, self.ends = defaultdict[str, list[int]](list), dict[str, Any]()
         self.scores = dict[str, Any]()
-        """What each finished request has in its kv_transfer_params."""
+        """The kv_transfer_params of each finished request."""
         self.messages = self.preempted = 0
 
     def schedule(self) -> Any:
