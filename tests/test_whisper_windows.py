@@ -156,3 +156,12 @@ def test_a_kill_within_a_long_recording_leaves_the_same_bytes(
         assert done.returncode == 0, done.stderr
     killed, undisturbed = (tmp_path / out / "transcripts.jsonl" for out in ("killed", "undisturbed"))
     assert killed.read_bytes() == undisturbed.read_bytes()
+
+
+@pytest.mark.slow
+def test_nothing_is_sent_to_the_makers_of_libraries(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A run writes no device id and no queue of statistics to the user's cache (onnxruntime 1.31 does by itself)."""
+    recording = Path(__file__).parents[1] / "examples" / "recordings" / "weather.flac"
+    done = voxbatch("run", str(recording), "-o", "out", env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    assert done.returncode == 0, done.stderr
+    assert not [*(tmp_path / "cache").rglob("*")]

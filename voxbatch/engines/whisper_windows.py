@@ -10,6 +10,7 @@ of English.) So the loop is here, and its steps are faster-whisper's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -316,6 +317,8 @@ def speech_probabilities(samples: Samples) -> Voice:
 
     Silero VAD is part of faster-whisper's wheel.
     """
+    # onnxruntime 1.31, which runs the model, otherwise sends statistics to its makers and keeps a device id on disk.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     from faster_whisper.vad import get_vad_model
 
     found: Voice = get_vad_model()(np.pad(samples, (0, -len(samples) % VOICE_WINDOW))).ravel()
