@@ -64,7 +64,7 @@ def test_figures_are_those_of_the_plain_list(shifts: list[tuple[int, int]]) -> N
 
 
 def test_no_reference_times_no_figures() -> None:
-    """Without reference words there is no accuracy; without a match there are no differences."""
+    """There is no accuracy without reference words, and there are no differences without a match."""
     assert WordTimes().accuracy() is None
     found = accuracy(spoken("a b"), [])
     assert (found.matched, found.start, found.end) == (0, None, None)

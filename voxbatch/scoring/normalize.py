@@ -23,7 +23,7 @@ from voxbatch.scoring.replacements import Replacements
 Normalizer = Callable[[str], str]
 """A function from a text to its normalised form."""
 Unit = Literal["word", "character"]
-"""What is counted."""
+"""The unit that is counted."""
 
 ENGLISH = frozenset({"en", "eng"})
 
