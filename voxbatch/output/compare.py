@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import os
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ from voxbatch.errors import BadLine, ConfigError, ManifestError
 from voxbatch.manifest.json_line import AUDIO_KEY, quote
 from voxbatch.output import run_file
 from voxbatch.output.layout import FAILURES, TRANSCRIPTS
-from voxbatch.output.score import is_run
+from voxbatch.output.score import is_run, require_place
 from voxbatch.output.summary import RunningDigest, Summary, read_summary
 from voxbatch.scoring import (
     DETECTED_LANGUAGE,
@@ -36,7 +35,7 @@ from voxbatch.scoring.bootstrap import PairedDifference, paired_difference
 from voxbatch.scoring.corpus import RATE_DIGITS, group_of
 from voxbatch.scoring.readers import Role, open_texts
 from voxbatch.scoring.readers.kinds import WITH_REFERENCES
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote, open_store, redacted
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, open_store, redacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +161,7 @@ class _Source:
     """A run or a file, whose lines can be read several times."""
 
     def __init__(self, place: str, language: str | None, cluster: str | None, store_options: StoreOptions):
-        if not is_remote(place) and not os.path.exists(place):
-            raise ConfigError(f"{place} does not exist; give the OUT of a run, or a file with transcripts")
+        require_place(place)
         self.place = redacted(place)
         self._place, self._language, self._store_options = place, language, store_options
         self._cluster_by = cluster

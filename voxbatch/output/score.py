@@ -51,6 +51,12 @@ def is_run(place: str) -> bool:
     return os.path.isfile(os.path.join(place, RUN_FILE))
 
 
+def require_place(place: str) -> None:
+    """Raise ConfigError if there is no such file or folder on this machine. Addresses are not looked up."""
+    if not is_remote(place) and not os.path.exists(place):
+        raise ConfigError(f"{place} does not exist; give the OUT of a run, or a file with transcripts")
+
+
 def score_place(
     place: str,
     references: str | None = None,
@@ -73,8 +79,8 @@ def score_place(
         UsageError: there is no such file or folder; or see score_run and read_pairs.
     """
     for each in (place, references):
-        if each and not is_remote(each) and not os.path.exists(each):
-            raise ConfigError(f"{each} does not exist; give the OUT of a run, or a file with transcripts")
+        if each:
+            require_place(each)
     if not is_run(place):
         return score_files(place, references, language, kind, store_options, options)
     if references:
