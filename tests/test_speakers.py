@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Voxbatch
 
 from voxbatch.output.score import PlaceScore, score_place
 from voxbatch.scoring import ScoreOptions
-
-meeteval = pytest.importorskip("meeteval")
 
 REFERENCE = "s1 1 A 0 1 <NA> one two three\ns1 1 B 1 2 <NA> four five\ns2 1 A 0 1 <NA> six seven\ns3 1 C 0 1 eight\n"
 HYPOTHESIS = "s1 1 x 1 2 four five\ns1 1 y 0 1 one too three\ns1 1 z 2 3 nine\ns2 1 x 0 1 six\n"
@@ -86,7 +83,11 @@ def test_speakers_of_utterances_that_match(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_meeteval_gives_the_same_figures(tmp_path: Path, seed: int) -> None:
-    """meeteval reads the same two stm files (without labels, which it takes for words), and counts the same errors."""
+    """meeteval reads the same two stm files (without labels, which it takes for words), and counts the same errors.
+
+    It has no wheels, and needs a compiler: `.ci/run` installs it.
+    """
+    meeteval = pytest.importorskip("meeteval")
     rng = random.Random(seed)
     vocabulary = [f"w{i}" for i in range(12)]
     lines: dict[str, list[str]] = {"r": [], "h": []}
@@ -117,22 +118,22 @@ def test_texts_without_speakers_have_no_cpwer(tmp_path: Path) -> None:
     assert speakers(tmp_path / "h.trn", tmp_path / "r.stm") is None
 
 
-def test_the_rate_of_words_needs_no_meeteval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_of_words_needs_no_scipy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The word error rate is given without the extra, too, and a note says what to install."""
-    monkeypatch.setitem(sys.modules, "meeteval.wer", None)
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     (tmp_path / "r.stm").write_text(REFERENCE)
     (tmp_path / "h.stm").write_text(HYPOTHESIS)
     found: PlaceScore = score_place(str(tmp_path / "h.stm"), str(tmp_path / "r.stm"), "fr")
     assert found.corpus.wer is not None
     assert found.speakers is None
     (note,) = found.notes
-    assert "there is no cpWER: meeteval is not installed; install it: pip install 'voxbatch[score]'" in note
+    assert "there is no cpWER: scipy is not installed; install it: pip install 'voxbatch[score]'" in note
 
 
-def test_too_many_speakers_are_refused(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """A session with more speakers than can be assigned has no cpWER, and the note names it."""
+def test_many_speakers(tmp_path: Path) -> None:
+    """A session of thirty speakers is scored: the number of assignments is not a limit."""
     for name in "rh":
-        (tmp_path / f"{name}.stm").write_text("".join(f"s1 1 {name}{i} {i} {i + 1} w{i}\n" for i in range(30)))
-    done = voxbatch("score", "h.stm", "--ref", "r.stm", "--language", "fr")
-    assert "speakers" not in json.loads(done.stdout)
-    assert "Warning: session 's1' has 30 speakers in the reference and 30 in the hypothesis, too many" in done.stderr
+        order = range(30) if name == "r" else reversed(range(30))
+        (tmp_path / f"{name}.stm").write_text("".join(f"s1 1 {name}{i} {i} {i + 1} w{i}\n" for i in order))
+    found = speakers(tmp_path / "h.stm", tmp_path / "r.stm")
+    assert (found["errors"], found["reference_words"]) == (0, 30)

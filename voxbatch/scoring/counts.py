@@ -72,7 +72,7 @@ def count_errors(reference: str, hypothesis: str, lang: str | None, rules: Rules
     wanted, heard = tokens(reference, lang, rules), tokens(hypothesis, lang, rules)
     if rules.leaderboard is not None:
         return ErrorCounts(*rules.leaderboard.count(wanted, heard), len(wanted))
-    return _count(wanted, heard)
+    return count_token_errors(wanted, heard)
 
 
 def count_characters(
@@ -82,10 +82,11 @@ def count_characters(
     if scored_language(lang) not in WORDS_AND_CHARACTERS:
         return None
     wanted, heard = ("".join(tokens(text, lang, rules)) for text in (reference, hypothesis))
-    return _count(list(wanted), list(heard))
+    return count_token_errors(list(wanted), list(heard))
 
 
-def _count(wanted: Sequence[str], heard: Sequence[str]) -> ErrorCounts:
+def count_token_errors(wanted: Sequence[str], heard: Sequence[str]) -> ErrorCounts:
+    """Return the errors of the best alignment of two lists of tokens: `wanted` is the reference."""
     if wanted == heard:
         return ErrorCounts(reference_length=len(wanted))
     found = {"equal": 0, "substitution": 0, "insertion": 0, "deletion": 0}

@@ -2,18 +2,17 @@
 
 The texts of each speaker of a session are joined. The speakers of the hypothesis are assigned to those of the reference
 so that the errors are fewest, because their names say nothing. A speaker without a counterpart counts as deleted or
-inserted. The definition is of S. Watanabe et al., "CHiME-6 Challenge" (2020); meeteval calculates it. This module joins
-and normalises the texts, and adds up sessions.
+inserted. The definition is of S. Watanabe et al., "CHiME-6 Challenge" (2020).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from voxbatch.scoring.corpus import RATE_DIGITS
-from voxbatch.scoring.counts import tokens
+from voxbatch.scoring.counts import ErrorCounts, count_token_errors, tokens
 from voxbatch.scoring.normalize import DEFAULT_RULES, Rules, error_unit
 from voxbatch.scoring.readers import Entry, TimedText
 from voxbatch.scoring.readers.entry import SESSION_KEYS, SPEAKER_KEY
@@ -23,7 +22,7 @@ Speakers = dict[str, list[str]]
 
 
 class SpeakersNotScored(Exception):
-    """Texts name speakers, and cpWER cannot be calculated. The message says why, and what to do."""
+    """Texts name speakers, and scipy is not installed. The message says what to do."""
 
 
 @dataclass(slots=True)
@@ -69,45 +68,49 @@ class SpeakerScore:
         Sessions in languages that are counted in characters are left out.
 
         Raises:
-            SpeakersNotScored: meeteval is not installed, or a session has too many speakers.
+            SpeakersNotScored: scipy is not installed.
         """
         if not any(session.hypothesis for session in self.sessions.values()):
             return None
-        try:
-            from meeteval.wer import CPErrorRate, cp_word_error_rate
-        except ImportError as error:
-            reason = "the texts name speakers, and there is no cpWER: meeteval is not installed"
-            raise SpeakersNotScored(f"{reason}; install it: pip install 'voxbatch[score]'") from error
-        total, num_sessions = CPErrorRate.zero(), 0
-        for name, session in self.sessions.items():
+        total, num_sessions, missed, false_alarms = ErrorCounts(), 0, 0, 0
+        for session in self.sessions.values():
             if error_unit(session.lang) == "character":
                 continue
             reference, hypothesis = (
-                {
-                    speaker: " ".join(tokens(" ".join(texts), session.lang, self.rules))
-                    for speaker, texts in speakers.items()
-                }
+                [tokens(" ".join(texts), session.lang, self.rules) for texts in speakers.values()]
                 for speakers in (session.reference, session.hypothesis)
             )
-            try:
-                total += cp_word_error_rate(reference, hypothesis, reference_sort=False, hypothesis_sort=False)
-            except RuntimeError as error:
-                numbers = f"{len(reference)} speakers in the reference and {len(hypothesis)} in the hypothesis"
-                raise SpeakersNotScored(
-                    f"session {name!r} has {numbers}, too many to assign; correct their names"
-                ) from error
+            total += _fewest_errors(reference, hypothesis)
             num_sessions += 1
+            missed += max(0, len(reference) - len(hypothesis))
+            false_alarms += max(0, len(hypothesis) - len(reference))
         return {
-            "cpwer": round(total.errors / total.length, RATE_DIGITS) if total.length else None,
+            "cpwer": None if total.rate is None else round(total.rate, RATE_DIGITS),
             "errors": total.errors,
             "substitutions": total.substitutions,
             "insertions": total.insertions,
             "deletions": total.deletions,
-            "reference_words": total.length,
+            "reference_words": total.reference_length,
             "sessions": num_sessions,
-            "missed_speakers": total.missed_speaker,
-            "false_alarm_speakers": total.falarm_speaker,
+            "missed_speakers": missed,
+            "false_alarm_speakers": false_alarms,
         }
+
+
+def _fewest_errors(reference: Sequence[Sequence[str]], hypothesis: Sequence[Sequence[str]]) -> ErrorCounts:
+    """Return the errors of the best assignment of speakers, each given by their words."""
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError as error:
+        reason = "the texts name speakers, and there is no cpWER: scipy is not installed"
+        raise SpeakersNotScored(f"{reason}; install it: pip install 'voxbatch[score]'") from error
+    # A speaker without a counterpart is paired with silence.
+    size = max(len(reference), len(hypothesis))
+    wanted = [*reference, *[()] * (size - len(reference))]
+    heard = [*hypothesis, *[()] * (size - len(hypothesis))]
+    counts = [[count_token_errors(words, others) for others in heard] for words in wanted]
+    rows, columns = linear_sum_assignment([[pair.errors for pair in row] for row in counts])
+    return sum((counts[row][column] for row, column in zip(rows, columns, strict=True)), start=ErrorCounts())
 
 
 def _add_segments(speakers: Speakers, segments: Iterable[TimedText]) -> None:
