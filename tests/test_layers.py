@@ -19,7 +19,7 @@ PACKAGE = ROOT / "voxbatch"
 LAYERS = (
     ("errors", "languages", "records", "safe_text", "standard_streams", "__init__"),
     ("log",),
-    ("child_process", "hang_detector", "storage", "vllm_plugin"),
+    ("child_environment", "child_process", "hang_detector", "storage", "vllm_plugin"),
     (
         "audio",
         "calibration",

@@ -53,19 +53,28 @@ class ChildProcess:
     """
 
     def __init__(
-        self, module: str, environment: Mapping[str, str], files: Sequence[int] = (), captures_output: bool = False
+        self,
+        module: str,
+        environment: Mapping[str, str],
+        files: Sequence[int] = (),
+        captures_output: bool = False,
+        inherited: Mapping[str, str] | None = None,
     ):
         """Start the process.
 
         Args:
             module: full name of the module.
-            environment: variables that the child has in addition to those of this process.
+            environment: variables that the child has in addition to `inherited`.
             files: open files that the child inherits under the same descriptors.
             captures_output: `printed` yields what the child and its libraries print. Otherwise it is discarded.
+            inherited: variables of this process that the child gets; None means all. See child_environment.
         """
         parent_end, child_end = socket.socketpair()
         for end in (parent_end, child_end):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
+        inherited = os.environ if inherited is None else inherited
+        # the import path of this interpreter, however it was set
+        import_path = os.pathsep.join(entry for entry in sys.path if entry)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # the child inherits this thread's mask
         try:
             self._process = subprocess.Popen(
@@ -74,8 +83,7 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if captures_output else subprocess.DEVNULL,
                 stderr=subprocess.STDOUT,
-                # the import path of this interpreter, however it was set
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry), **environment},
+                env={**inherited, "PYTHONPATH": import_path, **environment},
                 start_new_session=True,
             )
         finally:

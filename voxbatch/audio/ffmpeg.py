@@ -28,6 +28,7 @@ from voxbatch.audio.ffmpeg_log import FFmpegLog
 from voxbatch.audio.libsndfile import NativeBlock, block_frames
 from voxbatch.audio.mpeg_frames import FrameCounter
 from voxbatch.audio.structure import TOLERANCE_S, AudioBytes, avi_seconds
+from voxbatch.child_environment import for_program
 from voxbatch.errors import AudioError, ConfigError, ItemError
 from voxbatch.storage import LocalReadError, Recording, redacted, verify_readable
 
@@ -108,7 +109,13 @@ def version() -> str:
     """
     program = executable()
     try:
-        done = subprocess.run([program, "-version"], capture_output=True, check=True, timeout=VERSION_TIMEOUT_S)
+        done = subprocess.run(
+            [program, "-version"],
+            capture_output=True,
+            check=True,
+            timeout=VERSION_TIMEOUT_S,
+            env=for_program(os.environ),
+        )
     except (OSError, subprocess.SubprocessError) as e:
         raise ConfigError(f"{program} does not run as ffmpeg: {e}; set {FFMPEG_VARIABLE} to another one") from e
     number = re.match(r"ffmpeg version (\S+)", done.stdout.decode("utf-8", "replace"))
@@ -219,7 +226,7 @@ class FFmpegStream:
         self._process = subprocess.Popen(
             command(recording, name, offset if seek else 0.0, audio_stream, self._has_stale_header),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            pass_fds=(recording.fileno(),),
+            pass_fds=(recording.fileno(),), env=for_program(os.environ),
         )  # fmt: skip
         assert self._process.stdout is not None
         assert self._process.stderr is not None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from dataclasses import replace
 
 import numpy as np
 
+from voxbatch.child_environment import without_secrets
 from voxbatch.child_process import ChildProcess
 from voxbatch.decoding.messages import Message, Task
 from voxbatch.hang_detector import HangDetector
@@ -29,8 +31,11 @@ class DecoderProcess(ChildProcess):
     """Decoder process, with the tasks that it has been given and has not finished."""
 
     def __init__(self, store_options: StoreOptions) -> None:
-        # One thread for OpenBLAS, because there is one decoder per core.
-        super().__init__("voxbatch.decoding.decoder", {"OPENBLAS_NUM_THREADS": "1"})
+        super().__init__(
+            "voxbatch.decoding.decoder",
+            {"OPENBLAS_NUM_THREADS": "1"},  # there is one decoder per core
+            inherited=without_secrets(os.environ, keeps_stores=not store_options.anonymous),
+        )
         self.store_options = store_options
         self.tasks: deque[Task] = deque()
         self.spans: list[Span] = []

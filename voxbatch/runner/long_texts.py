@@ -8,12 +8,14 @@ to another process, so the pipeline counts it itself.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
+from voxbatch.child_environment import without_secrets
 from voxbatch.child_process import ChildProcess, handle_stop_signals
 from voxbatch.scoring import ErrorCounts, count_errors
 
@@ -76,7 +78,7 @@ class LongTextCounter:
             self._child.kill()
 
     def _run(self) -> None:
-        child = self._child = ChildProcess(__name__, {})
+        child = self._child = ChildProcess(__name__, {}, inherited=without_secrets(os.environ))
         try:
             while (pair := self._pairs.get()) is not None and not self._is_closed.is_set():
                 child.send(pair)

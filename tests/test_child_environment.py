@@ -1,0 +1,113 @@
+"""Tests for the variables of child processes: a process gets no secret that it has no use for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import Recorder, Starter
+
+from voxbatch.audio.ffmpeg import executable
+from voxbatch.child_environment import for_program, without_secrets
+
+SECRETS = {
+    "HF_TOKEN": "hub",
+    "HUGGING_FACE_HUB_TOKEN": "hub",
+    "GITHUB_TOKEN": "forge",
+    "WANDB_API_KEY": "tracker",
+    "PGPASSWORD": "database",
+    "VOXBATCH_ADMIN_SECRET": "own",
+    "AZURE_CLIENT_SECRET": "azure",
+    "AZURE_STORAGE_CONNECTION_STRING": "azure",
+}
+"""Variables that no decoder has a use for."""
+CREDENTIALS = {
+    "GOOGLE_APPLICATION_CREDENTIALS": "/run/key.json",
+    "AWS_ACCESS_KEY_ID": "AKID",
+    "AWS_SECRET_ACCESS_KEY": "store",
+    "AWS_SESSION_TOKEN": "store",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN": "store",
+}
+"""Variables with which a decoder reads recordings in buckets."""
+SETTINGS = {
+    "STORAGE_EMULATOR_HOST": "http://127.0.0.1:9",
+    "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+    "HTTPS_PROXY": "http://user:word@proxy:3128",
+    "SSL_CERT_FILE": "/etc/ssl/own.pem",
+    "VOXBATCH_MODEL": "gs://models/voxtral",
+    "PYTHONHASHSEED": "0",
+}
+"""Variables that a decoder needs for other reasons."""
+SYSTEM = {"PATH": "/usr/bin", "LD_LIBRARY_PATH": "/opt/lib", "TMPDIR": "/scratch", "LC_ALL": "C.UTF-8", "HOME": "/root"}
+"""Variables that any program may need."""
+
+
+def test_a_decoder_gets_the_credentials_of_stores_alone() -> None:
+    """A decoder gets the stores' credentials and all settings, and no other secret; without credentials if requests are
+    anonymous."""
+    everything = {**SECRETS, **CREDENTIALS, **SETTINGS, **SYSTEM}
+    assert without_secrets(everything, keeps_stores=True) == {**CREDENTIALS, **SETTINGS, **SYSTEM}
+    assert without_secrets(everything) == {**SETTINGS, **SYSTEM}
+
+
+def test_a_program_gets_what_any_program_needs() -> None:
+    """ffmpeg gets the variables of an allow-list."""
+    assert for_program({**SECRETS, **CREDENTIALS, **SETTINGS, **SYSTEM}) == SYSTEM
+
+
+RECORDS_ITSELF = """#!/bin/sh
+cat /proc/$$/environ > {folder}/$$.ffmpeg
+cat /proc/$PPID/environ > {folder}/$PPID.decoder
+exec {ffmpeg} "$@"
+"""
+
+
+def variables(content: bytes) -> dict[str, str]:
+    """Return the variables in the content of /proc/PID/environ."""
+    pairs = (entry.decode().partition("=") for entry in content.split(b"\0") if b"=" in entry)
+    return {name: value for name, _, value in pairs}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_each_process_of_a_run_has_the_secrets_that_it_needs(
+    recording: Recorder, tmp_path: Path, start: Starter, anonymous: bool
+) -> None:
+    """Of a real run, workers have all variables, decoders the credentials of stores, and ffmpeg and the process that
+    counts errors neither."""
+    ffmpeg, seen = executable(), tmp_path / "seen"
+    seen.mkdir()
+    subprocess.run([ffmpeg, "-v", "error", "-i", recording("a.wav", 3), "-c", "copy", tmp_path / "a.mka"], check=True)
+    program = tmp_path / "ffmpeg"
+    program.write_text(RECORDS_ITSELF.format(folder=seen, ffmpeg=ffmpeg))
+    program.chmod(0o755)
+    rows = [{"audio_filepath": "a.mka", "id": str(i), "text": "so it goes " * 6000} for i in range(6)]
+    (tmp_path / "m.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    options = ["--engine", "scripted", *("--engine-option", "workers=2"), *("--engine-option", "delay_s=0.2")]
+    run = start(
+        "run", "m.jsonl", "-o", "out", *options, "--decoders", "2", *(["--anonymous"] if anonymous else []),
+        env={**SECRETS, **CREDENTIALS, "VOXBATCH_FFMPEG": str(program)},
+    )  # fmt: skip
+    found: dict[str, dict[str, str]] = {}
+    while run.poll() is None:
+        for child in psutil.Process(run.pid).children(recursive=True):
+            try:
+                words = " ".join(child.cmdline())
+                content = Path(f"/proc/{child.pid}/environ").read_bytes()
+                if words == " ".join(child.cmdline()):  # not between fork and exec
+                    kind = next((k for k in ("long_texts", "workers.worker") if k in words), None)
+                    found |= {kind: variables(content)} if kind and content else {}
+            except (psutil.Error, OSError):
+                continue
+    assert run.returncode == 0, run.communicate()[1]
+    for path in seen.iterdir():
+        found[path.suffix] = variables(path.read_bytes())
+    given = {**SECRETS, **CREDENTIALS}
+    kept = {kind: {name: each[name] for name in given if name in each} for kind, each in found.items()}
+    decoders = {} if anonymous else CREDENTIALS
+    assert kept == {".ffmpeg": {}, ".decoder": decoders, "long_texts": {}, "workers.worker": given}
+    assert "VOXBATCH_FFMPEG" not in found[".ffmpeg"]
+    assert "PATH" in found[".ffmpeg"]
