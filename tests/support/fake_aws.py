@@ -183,3 +183,10 @@ def shown(answer: dict[str, Any], settings: Mapping[str, str]) -> str:
         chosen = jmespath.search(settings["--query"], answer)
         return f"{chosen}\n" if settings.get("--output") == "text" else f"{json.dumps(chosen, default=str)}\n"
     return f"{json.dumps(answer, default=str)}\n" if answer else ""
+
+
+def validated(service: str, shape: str, value: Mapping[str, Any]) -> None:
+    """Assert that a request matches the service model that AWS publishes."""
+    model = botocore.session.get_session().get_service_model(service)
+    report = ParamValidator().validate(value, model.shape_for(shape))
+    assert not report.has_errors(), report.generate_report()

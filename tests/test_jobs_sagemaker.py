@@ -1,0 +1,522 @@
+"""Tests for the job files of SageMaker. Scripts work and can be run twice; the platform accepts the descriptions; the
+nightly run takes only what is new.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import servers
+from conftest import ROOT, ManifestWriter, Recorder, Voxbatch, environment
+from fake_aws import FakeAws, validated
+from test_tasks import FAST, container
+
+SAGEMAKER = ROOT / "jobs" / "sagemaker"
+
+
+def module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+render = module(SAGEMAKER / "render.py")
+submit = module(SAGEMAKER / "submit.py")
+
+# ── SageMaker: deploy.sh and teardown.sh ──────────────────────────────────────────────────────────────────────────────
+
+ACCOUNT, REGION = "123456789012", "eu-central-1"
+IN, OUT = f"voxbatch-in-{ACCOUNT}-{REGION}", f"voxbatch-out-{ACCOUNT}-{REGION}"
+LOOKS = ("get-", "describe-", "list-", "head-")
+
+
+class Deployment:
+    """The scripts deploy.sh and teardown.sh, run against a server with the real `aws` program or the fake one."""
+
+    def __init__(self, endpoint: str, path: str, fake: FakeAws | None):
+        self.endpoint, self.path, self.fake = endpoint, path, fake
+
+    def run(self, script: str, *arguments: str, code: int = 0, **settings: str) -> list[str]:
+        """Run a script, check its exit code, and return the lines of its output."""
+        env = environment(
+            PATH=f"{self.path}:{os.environ['PATH']}" if self.path else os.environ["PATH"],
+            AWS_ENDPOINT_URL=self.endpoint, AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b", AWS_REGION=REGION,
+            AWS_CONFIG_FILE="/dev/null", AWS_SHARED_CREDENTIALS_FILE="/dev/null", SETTLE_SECONDS="0", **settings,
+        )  # fmt: skip
+        command = [str(SAGEMAKER / script), *arguments]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+        assert done.returncode == code, done.stdout + done.stderr
+        return (done.stdout + done.stderr).splitlines()
+
+    def client(self, service: str) -> Any:
+        import boto3
+
+        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": REGION}
+        return boto3.client(service, endpoint_url=self.endpoint, **keys)
+
+
+def did(lines: list[str]) -> list[str]:
+    """Return the lines that report a resource as made, changed or removed."""
+    return [line for line in lines if line.startswith(("made", "changed", "gone"))]
+
+
+@pytest.fixture
+def moto() -> Iterator[str]:
+    """Start a separate moto server, so that the shared server of the test suite keeps no resources of a deployment."""
+    with servers.amazon_server() as server:
+        yield f"http://127.0.0.1:{server.port}"
+
+
+@pytest.fixture
+def deployment(moto: str, tmp_path: Path) -> Iterator[Deployment]:
+    fake = FakeAws(moto)
+    with fake.on_path(tmp_path) as folder:
+        yield Deployment(moto, folder, fake)
+
+
+def check_deployed(there: Deployment) -> None:
+    """Assert that the resources on the server match what the scripts describe."""
+    sagemaker = there.client("sagemaker").describe_pipeline(PipelineName="voxbatch")
+    definition = json.loads(sagemaker["PipelineDefinition"])
+    assert {each["Name"]: each.get("DefaultValue") for each in definition["Parameters"]} == {
+        "Bucket": IN, "Key": None, "Output": f"s3://{OUT}", "OutputName": None, "InstanceCount": 1,
+        "InstanceType": "ml.g6.2xlarge", "DiskGB": 100, "MaxSeconds": 86400,
+        "Image": f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/voxbatch:latest",
+    }  # fmt: skip
+    events = there.client("events")
+    assert json.loads(events.describe_rule(Name="voxbatch-uploads")["EventPattern"])["detail"]["bucket"]["name"] == [IN]
+    target = events.list_targets_by_rule(Rule="voxbatch-uploads")["Targets"][0]
+    assert target["SageMakerPipelineParameters"]["PipelineParameterList"][1] == {
+        "Name": "Key",
+        "Value": "$.detail.object.key",
+    }
+    roles = {role["RoleName"] for role in there.client("iam").list_roles()["Roles"]}
+    assert roles == {"voxbatch-run", "voxbatch-pipeline", "voxbatch-start"}
+
+
+@pytest.mark.slow
+def test_deploy_creates_all_and_a_second_run_changes_nothing(deployment: Deployment) -> None:
+    """deploy.sh creates all resources; a second run changes nothing, and a changed setting changes only its own
+    resources. Notifications that somebody else put on the bucket stay, and teardown.sh leaves nothing but data.
+    """
+    there, fake = deployment, deployment.fake
+    assert fake is not None
+    there.client("s3").create_bucket(Bucket=IN, CreateBucketConfiguration={"LocationConstraint": REGION})
+    topic = there.client("sns").create_topic(Name="other")["TopicArn"]
+    other = {"TopicConfigurations": [{"Id": "other", "TopicArn": topic, "Events": ["s3:ObjectRemoved:*"]}]}
+    there.client("s3").put_bucket_notification_configuration(Bucket=IN, NotificationConfiguration=other)
+
+    first = there.run("deploy.sh")
+    assert len(did(first)) == 14
+    assert f"kept     bucket {IN}" in first
+    assert "no run starts before it is there" in "\n".join(first)
+    check_deployed(there)
+    kept = there.client("s3").get_bucket_notification_configuration(Bucket=IN)["TopicConfigurations"]
+    assert [each["Id"] for each in kept] == ["other"]
+
+    fake.log.clear()
+    assert did(there.run("deploy.sh")) == []
+    assert [command for command in fake.log if not command[1].startswith(LOOKS)] == []
+
+    wide = '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}'
+    there.client("iam").put_role_policy(RoleName="voxbatch-start", PolicyName="voxbatch", PolicyDocument=wide)
+    night: dict[str, Any] = {"SCHEDULE": "cron(0 2 * * ? *)", "INSTANCE_COUNT": "4", "VOXBATCH_PROFILE": "small-24b"}
+    assert did(there.run("deploy.sh", **night)) == [
+        "changed  policy of role voxbatch-start",
+        "changed  pipeline voxbatch",
+        "changed  rule voxbatch-nightly",
+        "changed  target of rule voxbatch-nightly",
+    ]
+    assert did(there.run("deploy.sh", **night)) == []
+    assert did(there.run("deploy.sh"))[-1] == "gone     rule voxbatch-nightly"
+
+    there.client("s3").put_object(Bucket=OUT, Key="calls/transcripts.jsonl", Body=b"{}")
+    assert len(did(there.run("teardown.sh"))) == 6
+    assert did(there.run("teardown.sh")) == []
+    last = there.run("teardown.sh", "--all")
+    assert did(last) == ["gone     repository voxbatch and its images", f"gone     bucket {IN}"]
+    assert f"kept     bucket {OUT}: it is not empty; aws s3 rb --force s3://{OUT} deletes all that is in it" in last
+
+
+@pytest.mark.slow
+def test_real_aws_cli_accepts_every_command(moto: str, tmp_path: Path) -> None:
+    """The real AWS CLI accepts every command of both scripts and reports no difference at the second run. The exception
+    is the one setting that the test server accepts but does not report.
+    """
+    real = shutil.which("aws")
+    if real is None or not os.environ.get("VOXBATCH_TEST_AWS_CLI"):
+        pytest.skip("takes the AWS CLI, some minutes, and VOXBATCH_TEST_AWS_CLI=1")
+    # Version 1 of the AWS CLI ignores AWS_ENDPOINT_URL for queues, which have an address of their own.
+    (tmp_path / "aws").write_text(f'#!/bin/sh\nexec {real} --endpoint-url {moto} "$@"\n')
+    (tmp_path / "aws").chmod(0o755)
+    there = Deployment(moto, str(tmp_path), None)
+    night: dict[str, Any] = {"SCHEDULE": "rate(1 day)"}
+    assert len(did(there.run("deploy.sh", **night))) == 17
+    check_deployed(there)
+    untold = f"changed  events of bucket {IN}: now go to EventBridge"
+    assert [line for line in did(there.run("deploy.sh", **night)) if line != untold] == []
+    assert len(did(there.run("teardown.sh", "--all"))) == 10
+    assert did(there.run("teardown.sh", "--all")) == []
+
+
+@pytest.mark.slow
+def test_deploy_stops_at_a_missing_permission(deployment: Deployment) -> None:
+    """deploy.sh stops at once at a missing permission, with the command and the reason. Deployed again with the
+    permission, it continues.
+    """
+    assert deployment.fake is not None
+    denials = {
+        "sts:get-caller-identity": 0, "ecr:describe-repositories": 0, "iam:create-role": 4,
+        "sagemaker:list-pipelines": 8, "events:put-rule": 1,
+    }  # fmt: skip
+    for denied, made in denials.items():
+        deployment.fake.deny = denied
+        lines = deployment.run("deploy.sh", code=1)
+        assert len(did(lines)) == made
+        command = denied.replace(":", " ")
+        assert lines[-1].startswith(f"jobs/sagemaker: no permission for aws {command}: An error occurred")
+        assert lines[-1].endswith("(docs/sagemaker.md lists the permissions that deploying needs)")
+    deployment.fake.deny = ""
+    assert did(deployment.run("deploy.sh")) == [
+        "changed  rule voxbatch-uploads",
+        "changed  target of rule voxbatch-uploads",
+    ]
+
+
+@pytest.mark.slow
+def test_invalid_settings_are_refused(deployment: Deployment) -> None:
+    """Invalid settings are refused with the reason, before any resource is made."""
+    for settings, message in (
+        ({"OUT_BUCKET": IN}, f"IN_BUCKET and OUT_BUCKET are both {IN}: outputs are .jsonl too, and would start runs"),
+        ({"UPLOADS": "uploads"}, "UPLOADS is 'uploads'; it must end in / and hold no *"),
+        ({"NAME": "Vox_batch"}, "NAME is 'Vox_batch'; small letters, digits and single - are allowed"),
+        ({"SCHEDULE": "rate(1 day)", "NIGHTLY": "uploads/n.jsonl"}, "NIGHTLY (uploads/n.jsonl) lies below UPLOADS"),
+        ({"VOXBATCH_MODEL": "s3://" + "m" * 300}, "VOXBATCH_MODEL has 305 characters; SageMaker takes 256"),
+        ({"INSTANCE_COUNT": "many"}, "INSTANCE_COUNT is 'many'; it must be a whole number from 1"),
+    ):
+        lines = deployment.run("deploy.sh", code=1, **settings)
+        assert (did(lines), message in "\n".join(lines)) == ([], True), lines
+    assert "takes nothing, or --all" in deployment.run("teardown.sh", "--everything", code=1)[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("iam make-role", "Invalid choice: make-role"),
+        ("iam get-role --role x", "Unknown options: --role"),
+        ("iam get-role", 'Missing required parameter in input: "RoleName"'),
+        ("sqs create-queue --queue-name q --attributes {", "Error parsing parameter '--attributes'"),
+        (
+            'ecr describe-images --repository-name r --image-ids [{"tag":"x"}]',
+            'Unknown parameter in imageIds[0]: "tag"',
+        ),
+    ],
+)
+def test_fake_aws_rejects_invalid_commands(command: str, message: str) -> None:
+    """The fake `aws` program rejects commands that the real program rejects."""
+    code, _, said = FakeAws("http://127.0.0.1:1").answer(command.split())
+    assert (code, message in said) == (252, True)
+
+
+# ── SageMaker: descriptions ───────────────────────────────────────────────────────────────────────────────────────────
+
+SETTINGS = {
+    "NAME": "voxbatch", "REGION": REGION, "ACCOUNT": ACCOUNT, "PARTITION": "aws", "IN_BUCKET": "in",
+    "OUT_BUCKET": "out", "RUN_ROLE": "voxbatch-run", "START_ROLE": "voxbatch-start", "DEAD_QUEUE": "voxbatch-dead",
+    "UPLOADS": "uploads/", "UPLOADS_RULE": "voxbatch-uploads", "NIGHTLY_RULE": "voxbatch-nightly",
+    "NIGHTLY": "nightly/", "MAX_SECONDS": "86400", "INSTANCE_TYPE": "ml.g6.2xlarge", "INSTANCE_COUNT": "1",
+    "DISK_GB": "100", "IMAGE": "i:latest",
+}  # fmt: skip
+
+
+def rendered(name: str, **more: str) -> Any:
+    return render.render((SAGEMAKER / name).read_text(), {**SETTINGS, **more})
+
+
+WITHOUT_RESOURCES = {"ecr:GetAuthorizationToken", "cloudwatch:PutMetricData"}
+"""Actions that support no resource, according to AWS's table of actions."""
+
+
+@pytest.mark.parametrize("path", sorted((SAGEMAKER / "policies").glob("*.json")), ids=lambda path: path.stem)
+def test_policies_name_actions_and_resources(path: Path) -> None:
+    """Each statement allows named actions on named resources. "*" is used only for actions that support no resource,
+    and the condition of each trust policy limits the service to this account.
+    """
+    policy = rendered(f"policies/{path.name}")
+    assert policy["Version"] == "2012-10-17"
+    for statement in policy["Statement"]:
+        assert statement["Effect"] == "Allow"
+        assert set(statement) <= {"Sid", "Effect", "Action", "Resource", "Principal", "Condition"}
+        actions = {statement["Action"]} if isinstance(statement["Action"], str) else set(statement["Action"])
+        assert all(re.fullmatch(r"[a-z0-9]+:[A-Z][A-Za-z]+", action) for action in actions)
+        assert ("Principal" in statement) == (path.stem.endswith("-trust") or path.stem == "dead")
+        if "Principal" in statement:
+            assert set(statement["Principal"]) == {"Service"}
+            assert statement["Condition"]
+        given = statement.get("Resource", [])
+        resources = [given] if isinstance(given, str) else given
+        assert ("*" in resources) <= (actions <= WITHOUT_RESOURCES)
+        assert all(each == "*" or each.startswith("arn:aws:") for each in resources)
+
+
+def test_pipeline_step_is_a_valid_request() -> None:
+    """The step of the pipeline, with its parameters filled in, is a valid CreateProcessingJob request."""
+    pipeline = rendered("pipeline.json", VOXBATCH_FORMATS="srt,vtt", VOXBATCH_LANGUAGE="")
+    given = {each["Name"]: each.get("DefaultValue", "x") for each in pipeline["Parameters"]}
+    assert {type(given[name]) for name in ("InstanceCount", "DiskGB", "MaxSeconds")} == {int}
+    step = filled(pipeline["Steps"][0]["Arguments"], given)
+    validated("sagemaker", "CreateProcessingJobRequest", {"ProcessingJobName": "x", **step})
+    assert step["Environment"]["VOXBATCH_FORMATS"] == "srt,vtt"
+    assert "VOXBATCH_LANGUAGE" not in step["Environment"]
+    assert all(len(each) <= 256 for each in step["AppSpecification"]["ContainerEntrypoint"])
+
+
+def filled(node: Any, given: Mapping[str, Any]) -> Any:
+    """Return `node` with each {"Get": "Parameters.X"} replaced; other computed values are not supported here."""
+    if isinstance(node, dict) and set(node) == {"Get"}:
+        return given[node["Get"].removeprefix("Parameters.")]
+    if isinstance(node, dict):
+        assert not any(key.startswith("Std:") for key in node)
+        return {key: filled(value, given) for key, value in node.items()}
+    return [filled(each, given) for each in node] if isinstance(node, list) else node
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "out"),
+    [
+        ("uploads/a b's.jsonl", "uploads/a b's.jsonl", "uploads/a b's"),
+        ("uploads/$(id).jsonl.gz", "uploads/$(id).jsonl.gz", "uploads/$(id)"),
+        ("nightly/", "2026-11-21T02:00:00Z", "2026-11-21T02:00:00Z"),
+    ],
+)
+def test_pipeline_passes_source_and_out_unchanged(tmp_path: Path, key: str, name: str, out: str) -> None:
+    """The command of the pipeline passes SOURCE and OUT/NAME unchanged, whatever characters the key has. voxbatch
+    replaces the shell, so that it receives the signals.
+    """
+    program = tmp_path / "voxbatch"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$$" "$@"\n')
+    program.chmod(0o755)
+    step = filled(rendered("pipeline.json")["Steps"][0]["Arguments"], dict.fromkeys(
+        ("Bucket", "Key", "Output", "OutputName", "InstanceCount", "InstanceType", "DiskGB", "MaxSeconds", "Image"), "x"
+    ))  # fmt: skip
+    env = {"SOURCE_BUCKET": "in", "SOURCE_KEY": key, "OUTPUT_IN": "s3://out", "OUTPUT_NAME": name}
+    assert env.keys() < step["Environment"].keys()
+    env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    process = subprocess.Popen(step["AppSpecification"]["ContainerEntrypoint"], env=env, stdout=-1, text=True)
+    said = process.communicate()[0].splitlines()
+    assert said == [str(process.pid), "run", f"s3://in/{key}", "-o", f"s3://out/{out}"]
+
+
+def test_only_uploaded_manifests_start_a_run() -> None:
+    """Only uploaded manifests start a run, and EventBridge accepts the targets."""
+    pattern = rendered("rules/uploads.json")["detail"]["object"]["key"]
+    keys = {
+        "uploads/a.jsonl": True, "uploads/2026/11/a.jsonl.gz": True, "uploads/a.wav": False, "a.jsonl": False,
+        "nightly/a.jsonl": False, "uploads/a.jsonl.tmp": False,
+    }  # fmt: skip
+    assert {key: any(fnmatchcase(key, each["wildcard"]) for each in pattern) for key in keys} == keys
+    names = {each["Name"]: "DefaultValue" in each for each in rendered("pipeline.json")["Parameters"]}
+    for rule in ("uploads", "nightly"):
+        targets = rendered(f"rules/{rule}-target.json")
+        validated("events", "PutTargetsRequest", {"Rule": rule, "Targets": targets})
+        given = {each["Name"] for each in targets[0]["SageMakerPipelineParameters"]["PipelineParameterList"]}
+        assert {name for name, has_default in names.items() if not has_default} <= given <= names.keys()
+
+
+# ── SageMaker: submit.py ──────────────────────────────────────────────────────────────────────────────────────────────
+
+ARN = f"arn:aws:iam::{ACCOUNT}:role/voxbatch-run"
+ASKED = ("s3://in/calls.jsonl", "-o", "s3://out/calls", "--image", "i:1", "--role", ARN)
+
+
+def requested(*arguments: str) -> dict[str, Any]:
+    """Return the request of submit.py for these arguments, checked against the service model."""
+    body = submit.request(submit.options(arguments))
+    validated("sagemaker", "CreateProcessingJobRequest", body)
+    return dict(body)
+
+
+def test_submit_sends_valid_requests() -> None:
+    """Each way to divide the work is a valid CreateProcessingJob request."""
+    body = requested(*ASKED, "--hosts", "4", "--", "--profile", "small-24b")
+    said = body["AppSpecification"]["ContainerArguments"]
+    assert said == ["run", "s3://in/calls.jsonl", "-o", "s3://out/calls", "--exit-zero", "--profile", "small-24b"]
+    assert body["ProcessingResources"]["ClusterConfig"]["InstanceCount"] == 4
+    assert re.fullmatch(r"voxbatch-calls-\d{8}-\d{6}", body["ProcessingJobName"])
+    body = requested("s3://in/rec/", *ASKED[1:], "--by-key", "--name", "n")
+    assert body["AppSpecification"] == {
+        "ImageUri": "i:1",
+        "ContainerEntrypoint": ["sh", "/opt/ml/processing/input/code/entry.sh"],
+    }
+    spread = [each["S3Input"]["S3DataDistributionType"] for each in body["ProcessingInputs"]]
+    assert spread == ["ShardedByS3Key", "FullyReplicated"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("calls.jsonl", *ASKED[1:]), "calls.jsonl is no address such as s3://bucket/key"),
+        ((*ASKED, "--hosts", "0"), "--hosts is 0; SageMaker takes 1 to 100"),
+        ((*ASKED, "--", "x" * 257), "has 257 characters; SageMaker takes 256 in an argument"),
+    ],
+)
+def test_submit_refuses_what_sagemaker_refuses(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """submit.py refuses what SageMaker would refuse."""
+    with pytest.raises(SystemExit) as caught:
+        submit.request(submit.options(arguments))
+    assert message in capsys.readouterr().err + str(caught.value)
+
+
+@pytest.mark.slow
+def test_submit_creates_the_job_and_uploads_the_script(
+    moto: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """submit.py creates the job and uploads the script that its hosts run."""
+    for name, value in {"ENDPOINT_URL": moto, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    there = Deployment(moto, "", None)
+    there.client("s3").create_bucket(Bucket="out", CreateBucketConfiguration={"LocationConstraint": REGION})
+    submit.main(["s3://in/rec/", *ASKED[1:], "--by-key", "--name", "n", "--region", REGION])
+    job = there.client("sagemaker").describe_processing_job(ProcessingJobName="n")
+    assert job["ProcessingJobArn"] in capsys.readouterr().out
+    script = there.client("s3").get_object(Bucket="out", Key="calls/code/entry.sh")["Body"].read()
+    assert script == (SAGEMAKER / "entry.sh").read_bytes()
+
+
+# ── SageMaker: entry.sh ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    """Return a PATH on which `voxbatch` is the version of this checkout."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "voxbatch").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m voxbatch "$@"\n')
+    (folder / "voxbatch").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def entry(base: Path, path: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run entry.sh with the SageMaker files below `base`."""
+    env = environment(SAGEMAKER_BASE_DIR=str(base), PATH=path)
+    return subprocess.run([SAGEMAKER / "entry.sh", *options], env=env, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.slow
+def test_hosts_of_the_pipeline_give_the_bytes_of_one_process(
+    moto: str, tmp_path: Path, manifest: ManifestWriter, voxbatch: Voxbatch, program: str
+) -> None:
+    """Three hosts that run the pipeline's job produce the bytes of one process in the bucket. A second run of the same
+    event changes nothing.
+    """
+    path = manifest(*[0.5 + i / 10 for i in range(7)], None, text="one two", lang="en")
+    assert voxbatch("run", path, "-o", "alone", *FAST).returncode == 3
+    names = ("transcripts.jsonl", *(f"srt/r{i}.srt" for i in range(7)))
+    alone = {name: (tmp_path / "alone" / name).read_bytes() for name in names}
+    client = Deployment(moto, "", None).client("s3")
+    for bucket in ("calls-in", "calls-out"):
+        client.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
+    for file in (path, *tmp_path.glob("*.wav")):
+        client.upload_file(str(file), "calls-in", f"uploads/{file.name}")
+    pipeline = rendered("pipeline.json", IN_BUCKET="calls-in", OUT_BUCKET="calls-out")
+    given = {each["Name"]: each.get("DefaultValue", "uploads/m.jsonl") for each in pipeline["Parameters"]}
+    step = filled(pipeline["Steps"][0]["Arguments"], given)
+    keys = {"AWS_ENDPOINT_URL": moto, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "PATH": program}
+    hosts = ["algo-1", "algo-2", "algo-3"]
+    bases = [container(tmp_path / host, host, hosts, ProcessingJobName="pipelines-x") for host in hosts]
+    command = [*step["AppSpecification"]["ContainerEntrypoint"], *FAST]
+    for _ in range(2):
+        environments = [environment(**step["Environment"], **keys, SAGEMAKER_BASE_DIR=base) for base in bases]
+        jobs = [subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=-1) for env in environments]
+        said = [job.communicate(timeout=120)[1] for job in jobs]
+        assert [job.returncode for job in jobs] == [0, 0, 0], said
+        found = {name: client.get_object(Bucket="calls-out", Key=f"uploads/m/{name}")["Body"].read() for name in names}
+        name = names[0]  # only its `audio_filepath` depends on where the recordings are
+        found[name] = found[name].replace(b'"s3://calls-in/uploads/', f'"{tmp_path}/'.encode())
+        assert found == alone
+
+
+INPUTS = [
+    {
+        "InputName": "recordings",
+        "S3Input": {"LocalPath": "/opt/ml/processing/input/recordings", "S3DataDistributionType": "ShardedByS3Key"},
+    }
+]
+
+
+@pytest.mark.slow
+def test_hosts_with_own_files_write_to_own_folders(tmp_path: Path, recording: Recorder, program: str) -> None:
+    """With files of its own, each host transcribes them into its own folder. A host without files does nothing, and a
+    failed item does not fail the job.
+    """
+    hosts = {"algo-1": ("a.wav", "b.wav"), "algo-2": ("c.wav",), "algo-3": ()}
+    for host, names in hosts.items():
+        base = tmp_path / host
+        container(base, host, list(hosts), ProcessingInputs=INPUTS)
+        (base / "processing" / "input" / "recordings").mkdir(parents=True)
+        for name in names:
+            recording(name, 0.5, base / "processing" / "input" / "recordings")
+    (tmp_path / "algo-2" / "processing" / "input" / "recordings" / "bad.wav").write_bytes(b"no audio")
+    for host, names in hosts.items():
+        done = entry(tmp_path / host, program, *FAST)
+        assert done.returncode == 0, done.stderr
+        out = tmp_path / host / "processing" / "output" / host
+        if names:
+            summary = json.loads((out / "summary.json").read_text())
+            assert (summary["done"], summary["failed"]) == (len(names), int(host == "algo-2"))
+        else:
+            assert "algo-3 was given no files: fewer objects than hosts" in done.stderr
+            assert list(out.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_host_that_cannot_start_writes_the_exit_message(tmp_path: Path, program: str) -> None:
+    """A host that cannot start exits with 2 and writes the reason as the job's ExitMessage; voxbatch's own exit codes
+    are passed on.
+    """
+    base = tmp_path / "host"
+    assert "resourceconfig.json is not there" in entry(base, program).stderr
+    container(base, "algo-1", ["algo-1"])
+    message = base / "output" / "message"
+    for reason in ("input/recordings is not there: the job needs an input with that LocalPath",):
+        assert entry(base, program).returncode == 2
+        assert reason in message.read_text()
+    (base / "processing" / "input" / "recordings").mkdir(parents=True)
+    (base / "processing" / "input" / "recordings" / "a.wav").write_bytes(b"x")
+    done = entry(base, program, "--engine", "x")
+    assert (done.returncode, message.read_text()[:21]) == (2, "engine 'x' is unknown")
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may write everywhere")
+def test_host_without_write_permission_reports_it(tmp_path: Path) -> None:
+    """If the user of the image may not write to the host's folders, entry.sh gives that as the reason."""
+    base = tmp_path / "host"
+    container(base, "algo-1", ["algo-1"])
+    (base / "processing" / "input" / "recordings").mkdir(parents=True)
+    for folder in (*base.parents, base):
+        if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
+            folder.chmod(0o755)
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    script = tmp_path / "entry.sh"
+    script.write_bytes((SAGEMAKER / "entry.sh").read_bytes())
+    env = {"PATH": "/usr/bin:/bin", "SAGEMAKER_BASE_DIR": str(base)}
+    done = subprocess.run([*nobody, "sh", script], env=env, capture_output=True, text=True, cwd="/")
+    assert done.returncode == 2
+    assert "to use the host's folders the image must run as root; s3:// needs none" in done.stderr
