@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import date
 from pathlib import Path
 
 import pytest
-from conftest import ManifestWriter, Voxbatch
+from conftest import ROOT, ManifestWriter, Voxbatch
 
 from voxbatch import engines, prices
-from voxbatch.platforms import tasks
+from voxbatch.platforms import submit, tasks
 
 SCRIPTED = ("--engine", "scripted", "--log-format", "json")
 
@@ -44,6 +45,52 @@ def test_machine_depends_on_platform_and_gpu() -> None:
         assert prices.machine(engine, None, True) is None
     assert prices.usd_per_hour(None) is None
     assert prices.usd_per_hour("ml.g99.xlarge") is None
+
+
+PAGE = (ROOT / "docs" / "costs.md").read_text()
+
+
+def rows(page: str) -> list[list[str]]:
+    """Return the cells of all rows of the tables of a page."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
+
+
+def test_the_page_has_each_price_with_its_date() -> None:
+    """The table of machines has each price of the program, with the day on which it was read."""
+    found = {cells[0].split("`")[1]: cells[1:] for cells in rows(PAGE) if cells[0].startswith("`")}
+    assert found == {name: [f"{each.usd_per_hour}", each.read_on] for name, each in prices.price_table().items()}
+
+
+def test_the_page_calculates_our_prices_from_the_forecast() -> None:
+    """Our prices of an hour of audio follow from the price of the machine and the forecast of its GPU, and each price
+    of the table says whether it is modelled, measured or published, and when.
+    """
+    speed = engines.expected_speed("vllm", None, {}, None, "NVIDIA L4")
+    assert speed is not None
+    (start,) = {
+        submit.CloudRun().start_time("vllm"),
+        submit.SageMaker("i", "arn:aws:iam::123456789012:role/r").start_time("vllm"),
+    }
+    assert start is not None
+    beside = {
+        cells[0]: cells[1:] for cells in rows(PAGE) if len(cells) == 4 and re.fullmatch(r"2026-\d\d(-\d\d)?", cells[3])
+    }
+    assert len(beside) == 9
+    assert all(re.search("modelled|measured|published", kind) for _, kind, _ in beside.values())
+    for name in ("cloudrun-l4", "ml.g6.2xlarge"):
+        price = prices.price_table()[name]
+        usd = f"{price.usd_per_hour / speed.rtfx:.4f}"
+        assert beside[f"voxbatch on `{name}`, RTFx {speed.rtfx:g}"] == [
+            usd,
+            "modelled, without the start",
+            price.read_on,
+        ]
+    per_hour = prices.price_table()[prices.CLOUD_RUN_L4].usd_per_hour
+    start_usd = start.average_s / 3600 * per_hour
+    for hours in (1, 10, 100):
+        work = hours / speed.rtfx * per_hour
+        assert [f"{hours}", f"{work:.2f}", f"{start_usd:.2f}", f"{(work + start_usd) / hours:.3f}"] in rows(PAGE)
+    assert f"270 s x {speed.rtfx:g} / 3600 = {start.average_s * speed.rtfx / 3600:.1f} hours" in PAGE
 
 
 CLOUD_RUN = {"CLOUD_RUN_TASK_INDEX": "0", "CLOUD_RUN_TASK_COUNT": "1"}

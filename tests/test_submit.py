@@ -136,27 +136,83 @@ def calls(google: servers.Server, monkeypatch: pytest.MonkeyPatch) -> Calls:
 # ── number of tasks ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@given(st.floats(0, 1e9), st.integers(1, 10**7), st.floats(0.1, 1000), st.floats(0.01, 100), st.integers(1, 10_000))
+@given(
+    st.floats(0, 1e9),
+    st.integers(1, 10**7),
+    st.floats(0.1, 1000),
+    st.floats(0.01, 100),
+    st.integers(1, 10_000),
+    st.sampled_from([0.0, 270.0, 1e4]),
+)
 def test_task_count_keeps_tasks_below_the_target_duration(
-    audio_s: float, items: int, rtfx: float, hours: float, most: int
+    audio_s: float, items: int, rtfx: float, hours: float, most: int, start_s: float
 ) -> None:
-    """No task exceeds the target duration, unless the number of tasks is at its maximum; with one task less, some
-    would.
+    """No task exceeds the target duration, unless the number of tasks is at its maximum, or one more task would start
+    for longer than it works; with one task less, some would. Each of several tasks works for at least as long as its
+    start takes.
     """
-    count = submit.task_count(audio_s, items, rtfx, hours, most)
+    count = submit.task_count(audio_s, items, rtfx, hours, most, start_s)
     assert 1 <= count <= min(items, most)
-    needed = audio_s / 3600 / (rtfx * hours)
-    assert count == min(items, most) or count >= needed
+    needed, work_s = audio_s / 3600 / (rtfx * hours), audio_s / rtfx
+    assert count == min(items, most) or count >= needed or (count + 1) * start_s > work_s
     assert count == 1 or count - 1 < needed
+    assert count == 1 or count * start_s <= work_s
 
 
 def test_task_count_equals_examples_calculated_by_hand() -> None:
     """1,000 hours at RTFx 60 are 16.7 hours of work, or 20 tasks of 50 minutes; 100 hours in 2
-    recordings are 2 tasks.
+    recordings are 2 tasks. 60 hours at RTFx 120 are 30 minutes of work: 10 tasks of 3 minutes, but only 6 of them work
+    for as long as a start of 4.5 minutes takes.
     """
     assert submit.task_count(1000 * 3600, 5000, 60, 5 / 6, 10_000) == 20
     assert submit.task_count(100 * 3600, 2, 1, 1, 10_000) == 2
     assert submit.task_count(1e9, 10**7, 1, 1, 100) == 100
+    assert submit.task_count(60 * 3600, 5000, 120, 0.05, 10_000) == 10
+    assert submit.task_count(60 * 3600, 5000, 120, 0.05, 10_000, 270) == 6
+    assert submit.task_count(2 * 3600, 5000, 120, 0.05, 10_000, 270) == 1
+
+
+def forecast(hours: float, tasks: int, rtfx: float | None = 120, usd_per_hour: float | None = 1.421) -> submit.Forecast:
+    """Return the forecast of a run on Cloud Run's L4."""
+    start = CLOUD_RUN.start_time("vllm")
+    return submit.Forecast(1000, hours * 3600, 0, 0, tasks, rtfx, usd_per_hour, 3600, start)
+
+
+def test_start_of_an_l4_costs_as_much_as_nine_hours_of_audio() -> None:
+    """A start of 3 to 6 minutes costs 0.07 to 0.14 USD on Cloud Run. Its average of 4.5 minutes is the time for 9 hours
+    of audio at RTFx 120: 270 s x 120 / 3600.
+    """
+    one = forecast(9, 1)
+    assert one.start == submit.StartTime(180, 360)
+    assert one.work_s == 9 * 3600 / 120 == one.start.average_s
+    assert one.break_even_hours == pytest.approx(9)
+    assert one.start_usd == pytest.approx((0.07105, 0.1421))
+    assert (one.starts_outweigh, forecast(8.9, 1).starts_outweigh, forecast(17.9, 2).starts_outweigh) == (
+        False, True, True,
+    )  # fmt: skip
+
+
+def test_forecast_adds_the_start_of_each_task() -> None:
+    """36 hours on 8 tasks: 18 minutes of work are 2:15 a task and 0.43 USD. 8 starts add 3 to 6 minutes to the time,
+    and 0.57 to 1.14 USD to the cost. 4 tasks are the most that work for as long as they start.
+    """
+    eight = forecast(36, 8)
+    assert eight.wall_s == pytest.approx((135 + 180, 135 + 360))
+    assert eight.usd == pytest.approx((0.4263 + 0.5684, 0.4263 + 1.1368))
+    assert (eight.starts_outweigh, eight.paying_tasks) == (True, 4)
+    unknown = forecast(36, 8, rtfx=None)
+    assert [unknown.wall_s, unknown.usd, unknown.starts_outweigh, unknown.break_even_hours] == [None, None, False, None]
+    assert forecast(36, 8, usd_per_hour=None).usd is None
+    without = replace(eight, start=None)
+    assert (without.wall_s, without.usd) == (pytest.approx((135, 135)), pytest.approx((0.4263, 0.4263)))
+    assert (without.starts_outweigh, without.start_usd, without.break_even_hours) == (False, None, None)
+
+
+def test_only_tasks_with_a_gpu_have_a_modelled_start() -> None:
+    """The start is known for GPUs, on which the weights and kernels are loaded, and unknown for CPUs."""
+    start = submit.StartTime(180, 360)
+    assert [CLOUD_RUN.start_time(engine) for engine in ("vllm", "faster-whisper")] == [start, None]
+    assert [SAGEMAKER.start_time(engine) for engine in ("vllm", "faster-whisper")] == [start, None]
 
 
 # ── orders ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -580,8 +636,8 @@ def test_submit_prints_the_forecast_and_starts_an_execution(cloud_run: CloudRunA
         "items    50",
         "audio    100.0 hours",
         f"tasks    {tasks}",
-        "time     about 50:00 at RTFx 20, and the start of a task",
-        "cost     about $7.11 at $1.421 an hour and task, and the start of each",
+        "time     about 53:00 to 56:00: 50:00 of work at RTFx 20, after a start of 3:00 to 6:00 (modelled)",
+        "cost     about $7.53 to $7.96 at $1.421 an hour and task: $7.11 of work, $0.43 to $0.85 of starts",
         "started  voxbatch-00000",
     ]
     assert done.lines[6].startswith(
@@ -623,7 +679,8 @@ def test_given_options_are_forwarded_to_the_job(
         "--workers", "auto", "--usd-per-hour", "2", "--quiet", "--exit-zero", "--limit", "1", "--only-under", f"gs://{calls.bucket}/",
     ]  # fmt: skip
     understood(*container["args"])
-    assert done.line("cost").endswith("at $2 an hour and task, and the start of each")
+    assert done.line("time") == "about 20.0 s at RTFx 3, and a start of unknown length"
+    assert done.line("cost") == "about $0.01 at $2 an hour and task, and the start of each"
 
 
 @pytest.mark.slow
@@ -671,8 +728,8 @@ main()
     lines = done.stdout.splitlines()
     assert lines[2:5] == [
         "tasks    2",
-        "time     about 2:30:00 at RTFx 2, and the start of a task",
-        "cost     about $6.11 at $1.222 an hour and task, and the start of each",
+        "time     about 2:33:00 to 2:36:00: 2:30:00 of work at RTFx 2, after a start of 3:00 to 6:00 (modelled)",
+        "cost     about $6.23 to $6.35 at $1.222 an hour and task: $6.11 of work, $0.12 to $0.24 of starts",
     ]
     assert lines[5] == "request  sagemaker:CreateProcessingJob in the default region"
     assert not ServiceModel("sagemaker").faults("CreateProcessingJob", json.loads("\n".join(lines[6:])))
@@ -725,6 +782,34 @@ def test_speed_of_an_unmeasured_gpu_is_estimated(nowhere: None, calls: Calls, ty
     done = typed(hours, *TO_CLOUD_RUN, "--dry-run", "--expected-rtfx", "140")
     assert "tasks    1" in done.lines
     assert "not measured" not in done.lines[3]
+
+
+@pytest.mark.slow
+def test_starts_that_cost_more_than_the_work_are_told(nowhere: None, calls: Calls, typed: Type) -> None:
+    """If the starts cost more than the work, `submit` advises the number of tasks that pays, or fewer runs and a worker
+    that is always on. The automatic number of tasks follows this advice; --tasks is taken as it is.
+    """
+    source = calls.manifest(*[3600] * 36)
+    command = (source, *TO_CLOUD_RUN, "--expected-rtfx", "120", "--dry-run")
+    done = typed(*command, "--tasks", "8")
+    assert done.line("tasks") == "8"
+    assert done.line("time") == "about 5:15 to 8:15: 2:15 of work at RTFx 120, after a start of 3:00 to 6:00 (modelled)"
+    assert (
+        done.line("cost") == "about $0.99 to $1.56 at $1.421 an hour and task: $0.43 of work, $0.57 to $1.14 of starts"
+    )
+    assert done.line("advice") == (
+        "the starts cost more than the work: --tasks 4 is about $0.71 to $0.99, in 7:30 to 10:30. A start costs as "
+        "much as 9.0 hours of audio (4:30 x RTFx 120)"
+    )
+    for args in (("--tasks", "4"), ("--task-hours", "0.01"), ()):
+        assert not [line for line in typed(*command, *args).lines if line.startswith("advice")]
+    assert typed(*command, "--task-hours", "0.01").line("tasks") == "4"
+    done = typed(calls.manifest(3600), *TO_CLOUD_RUN, "--expected-rtfx", "120", "--dry-run")
+    assert done.line("advice") == (
+        "the start costs more than the work: a run pays from 9.0 hours of audio (4:30 x RTFx 120). Collect recordings "
+        "for fewer runs. A worker that is always on (voxbatch listen) has no start; it costs $34.10 a day, as much as "
+        "320 starts"
+    )
 
 
 @pytest.mark.slow
@@ -805,7 +890,7 @@ def test_too_few_tasks_for_the_time_limit_cause_a_warning(cloud_run: CloudRunApi
     """
     command = (calls.manifest(*[3600] * 10), *TO_CLOUD_RUN, "--expected-rtfx", "2", "--tasks", "2")
     done = typed(*command)
-    assert (done.code, done.line("time")) == (0, "about 2:30:00 at RTFx 2, and the start of a task")
+    assert (done.code, done.line("time")[:24]) == (0, "about 2:33:00 to 2:36:00")
     assert done.said.startswith("Warning: Cloud Run ends a task after 1:00:00. The work that is done by then is safe. ")
     cloud_run.endpoint.replies.append(google_refusal(403, "no"))
     assert typed(*command).code == 1

@@ -16,7 +16,14 @@ from voxbatch.errors import BusyError
 from voxbatch.platforms.submit.cloudrun import CloudRun
 from voxbatch.platforms.submit.sagemaker import SageMaker
 from voxbatch.platforms.submit.sizing import Forecast, check_tasks, size_run, size_without_source, task_count
-from voxbatch.platforms.submit.submission import ApiRequest, StartedRun, Submission, Target, redact_addresses
+from voxbatch.platforms.submit.submission import (
+    ApiRequest,
+    StartedRun,
+    StartTime,
+    Submission,
+    Target,
+    redact_addresses,
+)
 from voxbatch.storage.retry import RUN_START, Attempts, sleep
 
 __all__ = [
@@ -24,6 +31,7 @@ __all__ = [
     "CloudRun",
     "Forecast",
     "SageMaker",
+    "StartTime",
     "StartedRun",
     "Submission",
     "Target",

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from voxbatch import prices
 from voxbatch.errors import BusyError, ConfigError, StartError, VoxbatchError
 from voxbatch.platforms import GOOGLE_PROJECT
-from voxbatch.platforms.submit.submission import ApiRequest, StartedRun, Submission
+from voxbatch.platforms.submit.submission import GPU_START, ApiRequest, StartedRun, StartTime, Submission
 from voxbatch.storage.http_errors import one_line
 
 ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN"
@@ -29,7 +29,7 @@ GPU_LIMIT_S = 3600
 LIMIT_S = 168 * 3600
 """Time limit of a task without a GPU: one week."""
 STARTUP_S = 600
-"""Seconds of the hour that are reserved for the image, the model (9 GB of weights), an uneven share, and the last
+"""Seconds of the hour that are reserved for the longest start (submission.GPU_START), an uneven share, and the last
 commit.
 """
 TIMEOUT_S = 60.0
@@ -77,6 +77,10 @@ class CloudRun:
     def gpus(self, engine: str) -> tuple[str, int] | None:
         """Return one L4 for vLLM: jobs/cloudrun/deploy.sh sets the job up so."""
         return ("NVIDIA L4", 1) if engine == "vllm" else None
+
+    def start_time(self, engine: str) -> StartTime | None:
+        """Return the modelled start of a task with an L4, or None for a task without a GPU."""
+        return GPU_START if engine == "vllm" else None
 
     def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
         """Return the time limit of a task.

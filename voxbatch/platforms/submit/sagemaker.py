@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from voxbatch.errors import BusyError, ConfigError, StartError, VoxbatchError
-from voxbatch.platforms.submit.submission import ApiRequest, StartedRun, Submission
+from voxbatch.platforms.submit.submission import GPU_START, ApiRequest, StartedRun, StartTime, Submission
 from voxbatch.storage.http_errors import one_line
 
 REGION = "AWS_REGION"
@@ -96,6 +96,12 @@ class SageMaker:
         name = GPU_NAMES.get(family)
         count = GPU_COUNTS.get(f"{family}.{size}") or GPU_COUNTS.get(size, 1)
         return (name, count) if name and engine == "vllm" else None
+
+    def start_time(self, engine: str) -> StartTime | None:
+        """Return the modelled start of a task with a GPU, which is assumed to equal Cloud Run's, or None without a
+        GPU.
+        """
+        return GPU_START if engine == "vllm" else None
 
     def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
         """Return three times the expected time, and at least one day: the limit only ends tasks that hang."""

@@ -1,5 +1,9 @@
-"""The number of tasks of a run: from its hours of audio, the expected speed of a machine, and the time that a task may
-take.
+"""The number of tasks of a run: from its hours of audio, the expected speed of a machine, the time that a task may
+take, and the time that it needs to start.
+
+A platform bills the start of each task. With `start_s` seconds for a start, the start costs as much as
+`start_s x RTFx / 3600` hours of audio: 9 hours for 270 s and RTFx 120. So the automatic number of tasks is such that
+each of several tasks works for at least as long as it starts.
 
 The manifest and the headers of a sample of the recordings are read; no engine is created.
 """
@@ -13,7 +17,7 @@ from voxbatch import prices
 from voxbatch.config import Config, RunOptions
 from voxbatch.engines import ExpectedSpeed
 from voxbatch.errors import ConfigError
-from voxbatch.platforms.submit.submission import Submission, Target
+from voxbatch.platforms.submit.submission import StartTime, Submission, Target
 from voxbatch.runner.forecast import KnownRates, Workload, calculate_speed, known_rates, measure_workload
 
 
@@ -34,25 +38,77 @@ class Forecast:
     """Price of one task."""
     limit_s: int
     """Seconds after which the platform ends a task."""
+    start: StartTime | None
+    """Time that each task needs to start."""
     speed: ExpectedSpeed | None = None
     """The calculated speed that `rtfx` comes from; None if `rtfx` was measured."""
 
     @property
-    def wall_s(self) -> float | None:
-        """Seconds of a task, without its start."""
-        return self.audio_s / self.rtfx / self.tasks if self.rtfx and not self.unknown_items else None
+    def work_s(self) -> float | None:
+        """Seconds that all tasks together work, without their starts."""
+        return self.audio_s / self.rtfx if self.rtfx and not self.unknown_items else None
 
     @property
-    def usd(self) -> float | None:
-        """Price of all tasks, without their starts."""
-        if self.wall_s is None or self.usd_per_hour is None:
+    def wall_s(self) -> tuple[float, float] | None:
+        """Least and most seconds of a task, with its start if that is known."""
+        if self.work_s is None:
             return None
-        return self.wall_s / 3600 * self.tasks * self.usd_per_hour
+        shortest_s, longest_s = (self.start.shortest_s, self.start.longest_s) if self.start else (0.0, 0.0)
+        return shortest_s + self.work_s / self.tasks, longest_s + self.work_s / self.tasks
+
+    @property
+    def work_usd(self) -> float | None:
+        """Price of the work of all tasks, without their starts."""
+        return None if self.work_s is None or self.usd_per_hour is None else self.work_s / 3600 * self.usd_per_hour
+
+    @property
+    def start_usd(self) -> tuple[float, float] | None:
+        """Lowest and highest price of the starts of all tasks."""
+        if self.start is None or self.usd_per_hour is None:
+            return None
+        usd_per_s = self.tasks * self.usd_per_hour / 3600
+        return self.start.shortest_s * usd_per_s, self.start.longest_s * usd_per_s
+
+    @property
+    def usd(self) -> tuple[float, float] | None:
+        """Lowest and highest price of all tasks, with their starts if these are known."""
+        if self.work_usd is None:
+            return None
+        lowest, highest = self.start_usd or (0.0, 0.0)
+        return self.work_usd + lowest, self.work_usd + highest
+
+    @property
+    def break_even_hours(self) -> float | None:
+        """Hours of audio whose work costs as much as one average start."""
+        return self.start.average_s * self.rtfx / 3600 if self.start and self.rtfx else None
+
+    @property
+    def starts_outweigh(self) -> bool:
+        """True if the starts cost more than the work."""
+        return self.start is not None and self.work_s is not None and self.start.average_s * self.tasks > self.work_s
+
+    @property
+    def paying_tasks(self) -> int:
+        """Largest number of tasks whose starts cost no more than the work, at least 1."""
+        return _paying(self.work_s, self.start.average_s) if self.start and self.work_s is not None else self.tasks
 
 
-def task_count(audio_s: float, items: int, rtfx: float, task_hours: float, most: int) -> int:
-    """Return ceil(hours of audio / (RTFx x hours per task)): at least 1, at most `most`, at most one task an item."""
-    return max(1, min(math.ceil(audio_s / 3600 / (rtfx * task_hours)), items, most))
+def _paying(work_s: float, start_s: float) -> int:
+    """Return the largest number of tasks whose starts take no longer than the work, at least 1."""
+    return max(1, math.floor(work_s / start_s))
+
+
+def task_count(
+    audio_s: float, items: int, rtfx: float, task_hours: float, most: int, start_s: float | None = None
+) -> int:
+    """Return ceil(hours of audio / (RTFx x hours per task)): at least 1, at most `most`, at most one task an item.
+
+    Args:
+        start_s: seconds that a task needs to start. Each of several tasks works for at least as long. None or 0: the
+            start is not considered.
+    """
+    needed = math.ceil(audio_s / 3600 / (rtfx * task_hours))
+    return max(1, min(needed, items, most, _paying(audio_s / rtfx, start_s) if start_s else needed))
 
 
 def size_run(
@@ -83,18 +139,20 @@ def size_run(
     engine, known, speed = _speed(config, target, workload)
     rtfx = speed.rtfx if speed else known.rtfx
     hours = task_hours or target.task_hours
+    start = target.start_time(engine)
     count = tasks or (None if workload.audio_s else tasks_if_unknown)
     if count is None:
         if not workload.audio_s:
             raise ConfigError(f"the duration of none of {workload.items:,} recordings is known: give --tasks N")
-        count = task_count(workload.audio_s, workload.items, rtfx or 0.0, hours, target.max_tasks)
+        start_s = start.average_s if start else None
+        count = task_count(workload.audio_s, workload.items, rtfx or 0.0, hours, target.max_tasks, start_s)
     listed = prices.usd_per_hour(target.machine(engine))
     price = listed if usd_per_hour is None else usd_per_hour
     wall_s = workload.audio_s / rtfx / count if rtfx else None
     limit_s = target.limit_s(engine, hours, wall_s)
     forecast = Forecast(
         workload.items, workload.audio_s, workload.estimated_items, workload.unknown_items, count, rtfx, price, limit_s,
-        speed,
+        start, speed,
     )  # fmt: skip
     return replace(submission, tasks=count, limit_s=limit_s), forecast
 

@@ -98,6 +98,27 @@ class StartedRun:
     """True if a run with the same arguments was found and none was started."""
 
 
+@dataclass(frozen=True, slots=True)
+class StartTime:
+    """Seconds from the start of a task's container to its first item: the image, the weights, the kernels. The platform
+    bills them.
+    """
+
+    shortest_s: float
+    longest_s: float
+
+    @property
+    def average_s(self) -> float:
+        """Mean of the shortest and the longest start, in seconds."""
+        return (self.shortest_s + self.longest_s) / 2
+
+
+GPU_START = StartTime(180, 360)
+"""Start of a task with one GPU: 3 to 6 minutes. The range is modelled for an L4 on Cloud Run, from 9 GB of weights that
+come from a bucket or from the hub and kernels that are compiled or come from the cache. It was never measured there. On
+an H200 whose image and weights were on its disk, a start took 38 to 113 s (benchmarks/RESULTS.md)."""
+
+
 class Target(Protocol):
     """A cloud platform, and the place in it. Frozen; building a target sends no request."""
 
@@ -119,6 +140,9 @@ class Target(Protocol):
         Returns:
             None if the engine uses no GPU, or if the GPU is unknown.
         """
+
+    def start_time(self, engine: str) -> StartTime | None:
+        """Return the time that a task with this engine needs to start, or None if it is unknown."""
 
     def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
         """Return the seconds after which the platform ends a task with this engine.
