@@ -21,8 +21,9 @@ sys.path[:0] = sys.argv[1:]
 from googlecloudsdk import gcloud_main
 from googlecloudsdk.api_lib.run import global_methods
 from googlecloudsdk.api_lib.util import apis, messages
-from googlecloudsdk.calliope import parser_extensions
+from googlecloudsdk.calliope import display_taps, parser_extensions
 from googlecloudsdk.core.resource import resource_printer
+from googlecloudsdk.core.util import peek_iterable
 
 
 class Refused(Exception):
@@ -47,9 +48,11 @@ def shown(each: dict[str, Any]) -> str | None:
     """Return None, or the difference between gcloud's output of a resource and the fake's."""
     out = io.StringIO()
     resources = each["resource"] if isinstance(each["resource"], list) else [each["resource"]]
-    if "flatten" in each["flags"]:
-        key = each["flags"]["flatten"].removeprefix("bindings[].")
-        resources = [{"bindings": {**b, key: m}} for r in resources for b in r["bindings"] for m in b[key]]
+    if key := each["flags"].get("flatten", "").removesuffix("[]"):  # as calliope.display flattens
+        path: list[str] = []
+        for part in key.split("[]."):
+            path += part.split(".")
+            resources = list(peek_iterable.Tapper(iter(resources), display_taps.Flattener(path)))
     resource_printer.Print(resources, each["flags"]["format"], out=out)
     if out.getvalue().strip() != each["out"].strip():
         return f"{each['flags']['format']}: gcloud shows {out.getvalue()!r}, the stand-in {each['out']!r}"

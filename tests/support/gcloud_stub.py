@@ -21,13 +21,14 @@ import yaml
 Thing = dict[str, Any]
 
 GROUPS = (  # the longer of two groups with the same start comes first
-    "storage buckets notifications", "storage buckets", "storage", "beta run worker-pools", "run jobs",
+    "storage buckets notifications", "storage buckets", "storage", "beta run worker-pools",
+    "run jobs executions", "run jobs",
     "beta services identity", "services", "alpha monitoring policies", "logging metrics", "artifacts docker images",
     "artifacts repositories", "pubsub subscriptions", "pubsub topics", "iam service-accounts", "secrets versions",
     "secrets", "eventarc triggers", "scheduler jobs create", "scheduler jobs update", "scheduler jobs", "workflows",
-    "projects", "config",
+    "projects", "config", "builds", "artifacts sbom", "artifacts vulnerabilities", "logging",
 )  # fmt: skip
-READING = {"describe", "list", "get", "get-iam-policy", "ls", "access", "service-agent"}
+READING = {"describe", "list", "get", "get-iam-policy", "ls", "access", "service-agent", "cat", "read"}
 AGENT = "service-42@gs-project-accounts.iam.gserviceaccount.com"
 
 
@@ -291,6 +292,70 @@ def access(call: Call, world: World, stdin: str) -> str:
     return latest
 
 
+def submit(call: Call, world: World, stdin: str) -> Thing | None:
+    """Start a build, which goes through the states that the test put into "build states", and put its image."""
+    thing: Thing = {"id": "b-1", "flags": call.flags, "config": yaml_of(Path(call.flags["config"]))}
+    steps = [step["id"] for step in thing["config"]["steps"]]
+    states = world.things.setdefault("build states", ["QUEUED", "WORKING", "SUCCESS"])
+    thing["states"] = [built(state, steps) for state in states]
+    world.things["builds/b-1"] = thing
+    return thing
+
+
+def built(state: str, steps: list[str]) -> Thing:
+    """Return a build in this state: `WORKING`, or `FAILURE push` with the step that failed."""
+    status, _, at = state.partition(" ")
+    if status in ("QUEUED", "PENDING"):
+        return {"status": status, "steps": [{"id": step} for step in steps]}
+    at = at or (steps[0] if status == "WORKING" else "")
+    before = steps[: steps.index(at)] if at else steps
+    rows = [{"id": step, "status": "SUCCESS"} for step in before]
+    return {"status": status, "steps": rows + ([{"id": at, "status": status}] if at else [])}
+
+
+def next_state(call: Call, world: World, stdin: str) -> Thing | None:
+    """Return the next of the resource's states; the last one stays."""
+    states = found(world, call.key)["states"]
+    return dict(states.pop(0) if len(states) > 1 else states[0])
+
+
+def execute(call: Call, world: World, stdin: str) -> Thing | None:
+    """Start an execution, which goes through the states that the test put into "execution states", and leave the
+    outputs of a run.
+    """
+    number = world.things["executions made"] = world.things.get("executions made", 0) + 1
+    states = world.things.get("execution states", ["Unknown", "True"])
+    world.things[f"run jobs executions/voxbatch-{number}"] = {"flags": call.flags, "states": [*map(executed, states)]}
+    arguments = call.flags["args"].split(",")
+    if arguments[0] == "run":
+        out = arguments[arguments.index("-o") + 1].removeprefix("gs://")
+        for name, text in world.things.get("outputs of a run", {}).items():
+            world.things[f"object {out}/{name}"] = text
+    return {"metadata": {"name": f"voxbatch-{number}"}}
+
+
+def executed(state: str) -> Thing:
+    """Return an execution whose condition Completed has this status: `False REASON`, or `Retried` after one retry."""
+    status, _, why = state.partition(" ")
+    completed = {"type": "Completed", "status": "Unknown" if status == "Retried" else status, "message": why}
+    ended = {} if status in ("Unknown", "Retried") else {"completionTime": "2026-11-24T00:03:20.5Z"}
+    conditions = [completed, {"type": "ResourcesAvailable", "status": "True"}]
+    thing = {"conditions": conditions, "startTime": "2026-11-23T23:59:50Z", **ended}
+    return {"status": {**thing, **({"retriedCount": 1} if status == "Retried" else {})}}
+
+
+def copy_object(call: Call, world: World, stdin: str) -> Thing | None:
+    world.things["object " + call.names[1].removeprefix("gs://")] = call.names[0].rpartition("/")[2]
+    return None
+
+
+def cat(call: Call, world: World, stdin: str) -> str:
+    name = call.names[0].removeprefix("gs://")
+    if f"object {name}" not in world.things:
+        raise Absent("The following URLs matched no objects or files:\n" + call.names[0])
+    return str(world.things[f"object {name}"])
+
+
 Answer = Thing | list[Thing] | str | None
 COMMANDS: dict[tuple[str, str], Callable[[Call, World, str], Answer]] = {
     ("services", "enable"): lambda call, world, _: world.things.update(
@@ -302,6 +367,16 @@ COMMANDS: dict[tuple[str, str], Callable[[Call, World, str], Answer]] = {
     ("storage", "service-agent"): lambda *_: AGENT,
     ("storage", "ls"): list_objects,
     ("storage", "rm"): remove_objects,
+    ("storage", "cp"): copy_object,
+    ("storage", "cat"): cat,
+    ("builds", "submit"): submit,
+    ("builds", "describe"): next_state,
+    ("run jobs", "execute"): execute,
+    ("run jobs executions", "describe"): next_state,
+    ("run jobs executions", "cancel"): lambda *_: None,
+    ("artifacts sbom", "export"): lambda *_: None,
+    ("artifacts vulnerabilities", "list"): lambda call, world, _: list(world.things.get("vulnerabilities", [])),
+    ("logging", "read"): lambda call, world, _: list(world.things.get("log", [])),
     ("config", "get"): lambda *_: "configured",
     ("artifacts docker images", "describe"): lambda call, world, _: found(world, "image"),
     ("secrets versions", "add"): add_version,
@@ -337,6 +412,8 @@ def shown(answer: Answer, flags: dict[str, str]) -> str:
         rows = [
             {"bindings": {**b, "members": m}} for row in rows for b in row.get("bindings", []) for m in b["members"]
         ]
+    elif flags.get("flatten", "").endswith("[]"):
+        rows = [flat for row in rows for flat in flattened(row, flags["flatten"].removesuffix("[]").split("."))]
     if not rows or "format" not in flags:
         return ""
     form = FORMAT.match(flags["format"])
@@ -344,6 +421,13 @@ def shown(answer: Answer, flags: dict[str, str]) -> str:
     fields = [field.strip() for field in form["fields"].split(",")]
     separator = form["separator"] if form["separator"] is not None else "\t"
     return "".join(separator.join(value(row, field) for field in fields) + "\n" for row in rows)
+
+
+def flattened(row: Thing, path: list[str]) -> list[Thing]:
+    """Return a copy of the row for each element of the list at this path, with the element in its place."""
+    if len(path) == 1:
+        return [{**row, path[0]: each} for each in row.get(path[0]) or [None]]
+    return [{**row, path[0]: each} for each in flattened(row[path[0]], path[1:])]
 
 
 def value(row: Any, field: str) -> str:
@@ -431,7 +515,7 @@ class Gcloud:
             flag, _, path = word.rpartition("=") if word.startswith("--") else ("", "", word)
             if path.startswith("/") and Path(path).is_file():
                 copy = self.folder / f"{len(list(self.folder.iterdir()))}-{Path(path).name}"
-                copy.write_text(Path(path).read_text())
+                copy.write_bytes(Path(path).read_bytes())
                 word = f"{flag}={copy}" if flag else str(copy)
             words.append(word)
         return words

@@ -1,0 +1,271 @@
+"""Tests for jobs/cloudrun/build.sh and verify.sh against a fake gcloud, and against the parser of the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gcloud_stub import Gcloud, Trouble, gcloud
+from test_jobs_cloudrun import ask_gcloud
+
+JOBS = Path(__file__).parents[1] / "jobs" / "cloudrun"
+TRIAL = """
+set -euo pipefail
+source settings.sh
+source build.sh
+source verify.sh
+settings
+IMAGE="${IMAGE:-$REGION-docker.pkg.dev/$PROJECT/voxbatch/voxbatch:latest}"
+MODEL="${MODEL:-}"
+BUCKET_MODELS="$PROJECT-voxbatch-models"
+USD_PER_HOUR=1.421
+CALLS
+printf '%s\\n' "IMAGE=$IMAGE" "MODEL=$MODEL"
+"""
+FOLDER = "gs://p-voxbatch-models/mistralai/Voxtral-Mini-4B-Realtime-2602/0123/"
+SUMMARY = {"done": 1, "wall_s": 21.5, "usd": 0.0085, "latency": {"wall_s": 3}}
+
+
+class Project:
+    """A project in which a repository, buckets and the job exist, as deploy.sh has made them."""
+
+    def __init__(self, programs: Path, stub: Gcloud) -> None:
+        self.programs, self.stub = programs, stub
+        for name in ("artifacts repositories/voxbatch", "storage buckets/p-voxbatch-models", "run jobs/voxbatch"):
+            stub.world.things[name] = {}
+        stub.world.things["image"] = {"image_summary": {"digest": "sha256:0123"}}
+
+    def run(self, calls: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """Run functions of the scripts with these settings."""
+        environment = {
+            "PATH": f"{self.programs}:{os.environ['PATH']}", "HOME": os.environ["HOME"], "RETRY_S": "0",
+            "PROJECT": "p", "REGION": "europe-west1", **settings,
+        }  # fmt: skip
+        return subprocess.run(
+            ["bash", "-c", TRIAL.replace("CALLS", calls), "deploy.sh"], cwd=JOBS, env=environment,
+            capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60,
+        )  # fmt: skip
+
+    def put(self, **things: Any) -> None:
+        self.stub.world.things.update(things)
+
+    def calls(self, verb: str) -> list[list[str]]:
+        """Return the recorded command lines that start so."""
+        return [call["argv"] for call in self.stub.record if " ".join(call["argv"]).startswith(verb)]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    (tmp_path / "bin").mkdir()
+    with gcloud(tmp_path / "bin", tmp_path / "files") as stub:
+        yield Project(tmp_path / "bin", stub)
+
+
+def weights(project: Project) -> None:
+    """Put the object that a build leaves beside the weights."""
+    project.put(**{f"object {FOLDER.removeprefix('gs://').replace('0123/', 'current')}": FOLDER})
+
+
+# ── build_image ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_build_gives_an_image_by_digest_and_the_folder_of_its_weights(project: Project) -> None:
+    """After a build, IMAGE is what was built, by its digest, and MODEL the folder of the weights in the bucket."""
+    weights(project)
+    done = project.run("build_image", IMAGE="europe-west1-docker.pkg.dev/p/voxbatch/voxbatch:v2")
+    assert done.returncode == 0, done.stderr
+    assert "IMAGE=europe-west1-docker.pkg.dev/p/voxbatch/voxbatch@sha256:0123\n" in done.stdout
+    assert f"MODEL={FOLDER}\n" in done.stdout
+    [submitted] = project.calls("builds submit")
+    assert "--service-account=projects/p/serviceAccounts/voxbatch-build@p.iam.gserviceaccount.com" in submitted
+    assert "--gcs-source-staging-dir=gs://p-voxbatch-models/source" in submitted
+    given = dict(each.split("=") for each in submitted[-1].partition("=")[2].split(","))
+    assert given["_IMAGE"] == "europe-west1-docker.pkg.dev/p/voxbatch/voxbatch"
+    assert (given["_TAG"], given["_WEIGHTS"]) == ("v2", "bucket")
+    assert given["_MODEL"] == "mistralai/Voxtral-Mini-4B-Realtime-2602"
+
+
+def test_account_of_the_build_has_the_least_roles(project: Project) -> None:
+    """The account writes logs, images, and objects of the models bucket; it reads the token if there is one. It can
+    neither deploy nor create a repository.
+    """
+    project.put(**{"secrets/voxbatch-hf-token": {}})
+    assert project.run("build_image").returncode == 0
+    policies = {key: thing for key, thing in project.stub.world.things.items() if key.startswith("policy:")}
+    assert {key.removeprefix("policy:"): [b["role"] for b in bindings] for key, bindings in policies.items()} == {
+        "projects/p": ["roles/logging.logWriter"],
+        "artifacts repositories/voxbatch": ["roles/artifactregistry.writer"],
+        "storage buckets/p-voxbatch-models": ["roles/storage.objectUser"],
+        "secrets/voxbatch-hf-token": ["roles/secretmanager.secretAccessor"],
+    }
+    assert "serviceAccount:voxbatch-build@p.iam.gserviceaccount.com" in json.dumps(policies)
+    project.stub.record.clear()
+    assert project.run("build_image").returncode == 0
+    changes = [call["argv"][:2] for call in project.stub.record if not call["reads"]]
+    assert changes == [["builds", "submit"]]
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_build_reads_the_token_only_if_there_is_one(project: Project, secret: bool) -> None:
+    """The lines of cloudbuild.yaml about a secret are comments without one, because the build could not start."""
+    if secret:
+        project.put(**{"secrets/voxbatch-hf-token": {}})
+    assert project.run("build_image").returncode == 0
+    assert ("availableSecrets" in project.stub.world.things["builds/b-1"]["config"]) == secret
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "INVALID_ARGUMENT: could not resolve source: googleapi: Error 403: voxbatch-build@p does not have "
+        "storage.objects.get access to the Google Cloud Storage object., forbidden",
+        "NOT_FOUND: Service account voxbatch-build@p does not exist.",
+    ],
+)
+def test_new_roles_are_waited_for(project: Project, said: str) -> None:
+    """A build that Google refuses because it does not know the new account or its roles yet is tried again."""
+    project.stub.trouble = Trouble("builds submit", said, times=2)
+    done = project.run("build_image")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("… not yet: ERROR") == 2
+
+
+def test_failed_build_names_step_and_log(project: Project) -> None:
+    """A build that fails stops the deployment with the step that failed, the end of the log, and the way to read it."""
+    log = [{"textPayload": "ERROR: no space"}, {"textPayload": "Step 3 : RUN"}]  # the newest line comes first
+    project.put(**{"build states": ["WORKING", "FAILURE build-gpu"], "log": log})
+    done = project.run("build_image")
+    assert done.returncode == 1
+    assert (
+        "    Step 3 : RUN\n    ERROR: no space\ndeploy.sh: the build ended with FAILURE in step build-gpu"
+        in done.stderr
+    )
+    assert "gcloud logging read 'resource.labels.build_id=\"b-1\"'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "given"),
+    [
+        ({"MODEL": "openai/whisper-large-v3"}, ("bucket", "openai/whisper-large-v3")),
+        ({"MODEL": "gs://mine/model"}, ("none", "")),
+        ({"WEIGHTS": "image"}, ("image", "mistralai/Voxtral-Mini-4B-Realtime-2602")),
+    ],
+)
+def test_model_of_the_build(project: Project, settings: dict[str, str], given: tuple[str, str]) -> None:
+    """A build brings the weights of a model of the hub; an address or a folder needs none."""
+    done = project.run("build_image", **settings)
+    assert done.returncode == 0, done.stderr
+    [submitted] = project.calls("builds submit")
+    values = dict(each.split("=") for each in submitted[-1].partition("=")[2].split(","))
+    assert (values["_WEIGHTS"], values["_MODEL"]) == given
+    assert f"MODEL={settings.get('MODEL', '')}\n" in done.stdout
+
+
+def test_later_deployments_find_the_weights_of_a_build(project: Project) -> None:
+    """Without a build, MODEL is the folder that an earlier build filled; without one, it stays."""
+    assert "MODEL=\n" in project.run("find_weights").stdout
+    weights(project)
+    assert f"MODEL={FOLDER}\n" in project.run("find_weights").stdout
+    assert "MODEL=\n" in project.run("find_weights", WEIGHTS="image").stdout
+    assert "MODEL=gs://mine/model\n" in project.run("find_weights", MODEL="gs://mine/model").stdout
+
+
+def test_scan(project: Project) -> None:
+    """The numbers of known vulnerabilities are printed by severity, and the SBOM is exported. A scan that has not ended
+    is no failure.
+    """
+    project.put(vulnerabilities=[{"vulnerability": {"effectiveSeverity": each}} for each in ("HIGH", "LOW", "HIGH")])
+    done = project.run("scan_image", IMAGE="r/i@sha256:0123")
+    assert "  vulnerabilities: 2 high, 1 low; gcloud artifacts vulnerabilities list r/i@sha256:0123\n" in done.stdout
+    assert len(project.calls("artifacts sbom export --uri=r/i@sha256:0123")) == 1
+    project.stub.trouble = Trouble("artifacts", "There is no analysis of it yet", times=99)
+    done = project.run("scan_image", IMAGE="r/i@sha256:0123")
+    assert (done.returncode, done.stdout.count("\n! ")) == (0, 1)
+    assert done.stdout.startswith(
+        "! no SBOM yet (ERROR: (gcloud.artifacts.sbom.export) There is no analysis of it yet)"
+    )
+
+
+# ── verify_deployment ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_verification_prints_transcript_and_cost(project: Project) -> None:
+    """Doctor runs first, then one recording; the output has the transcript, the cost, and the part of the start."""
+    outputs = {"txt/weather.txt": "Here is the weather.\n", "summary.json": json.dumps(SUMMARY, indent=2)}
+    project.put(**{"outputs of a run": outputs, "log": [{"textPayload": "ready: voxbatch run"}]})
+    done = project.run("verify_deployment")
+    assert done.returncode == 0, done.stderr
+    assert "    ready: voxbatch run\n" in done.stdout
+    assert "  transcript:\n    Here is the weather.\n" in done.stdout
+    # By hand: 23:59:50 to 00:03:20 are 210 s; 210 × 1.421 / 3600 = 0.083; 21.5 s cost 0.008; twice 210 s cost 0.166.
+    assert (
+        "  cost: 0.083 USD for 210 s of the job: 0.008 USD for the run (21.5 s), the rest for its start (189 s). "
+        in (done.stdout)
+    )
+    assert "With doctor: 0.166 USD, at 1.421 USD an hour" in done.stdout
+    first, second = project.calls("run jobs execute")
+    assert first[-4:] == ["--args=doctor", "--tasks=1", "--async", "--format=value(metadata.name)"]
+    assert re.search(
+        r"^--args=run,gs://p-voxbatch-in/verify/weather.flac,-o,gs://p-voxbatch-out/out/verify/", second[4]
+    )
+
+
+@pytest.mark.parametrize(
+    ("states", "reason"),
+    [
+        (["Unknown", "False Task t failed: exit code 1"], "Task t failed: exit code 1"),
+        (["Unknown", "Retried"], "its first attempt failed, and the others were cancelled"),
+    ],
+)
+def test_failed_verification_says_so_at_the_first_attempt(project: Project, states: list[str], reason: str) -> None:
+    """A doctor that fails stops the verification with the reason, the end of its log and the way to read it; the job's
+    other attempts, which would fail as well, are cancelled.
+    """
+    log = [{"textPayload": "not ready: driver 535"}, {"jsonPayload": {"message": "json"}}]
+    project.put(**{"execution states": states, "log": log})
+    done = project.run("verify_deployment")
+    assert done.returncode == 1
+    assert f"    json\n    not ready: driver 535\ndeploy.sh: execution voxbatch-1 failed: {reason}\n" in done.stderr
+    assert "gcloud beta run jobs executions logs read voxbatch-1 --region=europe-west1" in done.stderr
+    assert len(project.calls("run jobs executions cancel voxbatch-1")) == ("Retried" in states)
+    assert len(project.calls("run jobs execute")) == 1
+
+
+def test_execution_that_does_not_start_is_cancelled(project: Project) -> None:
+    """An execution that waits for a GPU too long is cancelled; the message names the quota."""
+    project.put(**{"execution states": ["Unknown"]})
+    done = project.run("EXECUTION_S=-1; verify_deployment")
+    assert done.returncode == 1
+    assert "console.cloud.google.com/iam-admin/quotas?project=p" in done.stderr
+    assert len(project.calls("run jobs executions cancel")) == 1
+
+
+def test_dry_run_starts_nothing(project: Project) -> None:
+    """--dry-run names the build and the trial, and starts none."""
+    done = project.run("DRY_RUN=yes; build_image; verify_deployment; scan_image")
+    assert done.returncode == 0, done.stderr
+    assert [call["argv"] for call in project.stub.record if not call["reads"]] == []
+    assert "+ build europe-west1-docker.pkg.dev/p/voxbatch/voxbatch:latest" in done.stdout
+    assert "+ run doctor on an L4" in done.stdout
+
+
+@pytest.mark.slow
+def test_real_gcloud_accepts_every_command(project: Project) -> None:
+    """gcloud's parser accepts every command of both files, and its printer gives the output of the fake gcloud."""
+    outputs = {"txt/weather.txt": "x", "summary.json": json.dumps(SUMMARY, indent=2)}
+    project.put(**{"secrets/voxbatch-hf-token": {}, "outputs of a run": outputs, "log": [{"textPayload": "a"}]})
+    assert project.run("build_image; verify_deployment; scan_image").returncode == 0
+    project.put(**{"execution states": ["Retried"], "build states": ["WORKING", "FAILURE push"]})
+    assert project.run("verify_deployment").returncode == 1
+    assert project.run("build_image").returncode == 1
+    calls = project.stub.record
+    commands = sorted({tuple(call["kept"]) for call in calls})
+    showing = [c for c in calls if c["rc"] == 0 and "format" in c["flags"] and isinstance(c["resource"], dict | list)]
+    shown = [{key: call[key] for key in ("flags", "resource", "out")} for call in showing]
+    assert ask_gcloud({"commands": commands, "shown": shown}) == []
