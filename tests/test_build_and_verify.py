@@ -123,8 +123,10 @@ def test_build_reads_the_token_only_if_there_is_one(project: Project, secret: bo
 @pytest.mark.parametrize(
     "said",
     [
-        "INVALID_ARGUMENT: could not resolve source: googleapi: Error 403: voxbatch-build@p does not have "
-        "storage.objects.get access to the Google Cloud Storage object., forbidden",
+        (
+            "INVALID_ARGUMENT: could not resolve source: googleapi: Error 403: voxbatch-build@p does not have "
+            "storage.objects.get access to the Google Cloud Storage object., forbidden"
+        ),
         "NOT_FOUND: Service account voxbatch-build@p does not exist.",
     ],
 )
