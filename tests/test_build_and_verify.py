@@ -214,7 +214,7 @@ def test_verification_prints_transcript_and_cost(project: Project) -> None:
     first, second = project.calls("run jobs execute")
     assert first[-4:] == ["--args=doctor", "--tasks=1", "--async", "--format=value(metadata.name)"]
     assert re.search(
-        r"^--args=run,gs://p-voxbatch-in/verify/weather.flac,-o,gs://p-voxbatch-out/out/verify/", second[4]
+        r"^--args=run,gs://p-voxbatch-in/verify/weather.flac,-o,gs://p-voxbatch-out/out/verify/", second[5]
     )
 
 
